@@ -1,0 +1,52 @@
+"""dystop: laboratory and runtime for asynchronous decentralized federated learning.
+
+import dystop
+
+for record in dystop.simulate(mechanism=dystop.DySTop(V=10), workers=30):
+    print(record.round, record.clock_s, record.accuracy)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "DPSGD": "dystop.mechanisms",
+    "DySTop": "dystop.mechanisms",
+    "FedAvg": "dystop.mechanisms",
+    "Fleet": "dystop.types",
+    "MECHANISMS": "dystop.mechanisms",
+    "Mechanism": "dystop.types",
+    "Outcome": "dystop.types",
+    "Plan": "dystop.plan",
+    "RoundRecord": "dystop.record",
+    "View": "dystop.types",
+    "simulate": "dystop.experiments.api",
+}
+
+__all__ = ["__version__", *_HOME]
+
+if TYPE_CHECKING:
+    from dystop.experiments.api import simulate as simulate
+    from dystop.mechanisms import DPSGD as DPSGD
+    from dystop.mechanisms import MECHANISMS as MECHANISMS
+    from dystop.mechanisms import DySTop as DySTop
+    from dystop.mechanisms import FedAvg as FedAvg
+    from dystop.plan import Plan as Plan
+    from dystop.record import RoundRecord as RoundRecord
+    from dystop.types import Fleet as Fleet
+    from dystop.types import Mechanism as Mechanism
+    from dystop.types import Outcome as Outcome
+    from dystop.types import View as View
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `dystop --help` must not wait for torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'dystop' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

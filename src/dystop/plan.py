@@ -1,0 +1,137 @@
+"""What a mechanism decides: who is active, which links carry what, and how models are mixed.
+
+All of it is arrays, so that a plan for a million workers is as cheap to hold as one for ten.
+The convention is the one of `dystop.sparse`: `(dst, src)` means *dst receives from src*.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from dystop.sparse import Bools, Floats, Ints, ints
+
+MixKind = Literal["linear", "delta", "masked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Directed transfers of one round, as parallel arrays.
+
+    A link carries the snapshot of `src` taken before mix stage `stage`. A link that no mixing row
+    names is a push: it lands in the mailbox of `dst` and waits for its next activation.
+    """
+
+    dst: Ints
+    src: Ints
+    stage: Ints  # which mix stage it feeds
+    fraction: Floats  # share of a full model on the wire
+    delta: Bools  # carries the last update (trained minus start) instead of the model
+    background: Bools  # nobody waits for it; it arrives when it arrives
+    pushed: Bools  # the sender pays the time; otherwise the receiver does
+
+    def __len__(self) -> int:
+        return len(self.dst)
+
+    def take(self, keep: Bools | Ints) -> "Links":
+        """The links that a mask or an index array selects."""
+        return Links(*(getattr(self, name)[keep] for name in self.__slots__))
+
+
+def links(
+    dst: Ints,
+    src: Ints,
+    *,
+    stage: int = 0,
+    fraction: float = 1.0,
+    delta: bool = False,
+    background: bool = False,
+    pushed: bool = False,
+) -> Links:
+    """Links of one kind; join several kinds with `join_links`."""
+    n = len(dst)
+    return Links(
+        ints(dst),
+        ints(src),
+        np.full(n, stage, np.int64),
+        np.full(n, fraction, np.float64),
+        np.full(n, delta),
+        np.full(n, background),
+        np.full(n, pushed),
+    )
+
+
+def no_links() -> Links:
+    """A round in which nobody talks."""
+    return links(ints([]), ints([]))
+
+
+def join_links(parts: Sequence[Links]) -> Links:
+    """One array of links from several kinds."""
+    if not parts:
+        return no_links()
+    return Links(*(np.concatenate([getattr(p, name) for p in parts]) for name in Links.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """One stage of mixing, in compressed rows: row k belongs to worker `receiver[k]`.
+
+    `linear`: y_i = sum_j w_ij x_j, and a row sums to one.
+    `delta`:  y_i = start_i + sum_j w_ij delta_j, row sums are free.
+    `masked`: linear on the coordinates that (seed, kept share) select, unchanged elsewhere.
+
+    A row of an inactive worker is a passive mix: the model it publishes changes now, the training
+    in flight is added on top when it ends.
+    """
+
+    receiver: Ints  # [R]
+    indptr: Ints  # [R + 1]
+    source: Ints  # [M]
+    weight: Floats  # [M]
+    kind: MixKind = "linear"
+    mask: tuple[int, float] | None = None  # (seed, kept share)
+
+    @property
+    def row_of(self) -> Ints:
+        """Row number of every weight, [M]."""
+        return np.repeat(np.arange(len(self.receiver)), np.diff(self.indptr))
+
+    @property
+    def dst(self) -> Ints:
+        """Receiver of every weight, [M]."""
+        return np.repeat(self.receiver, np.diff(self.indptr))
+
+
+def mix_of(
+    dst: Ints,
+    source: Ints,
+    weight: Floats,
+    *,
+    kind: MixKind = "linear",
+    mask: tuple[int, float] | None = None,
+) -> Mix:
+    """Mix from triples (dst, source, weight), rows and sources put in id order."""
+    order = np.lexsort((source, dst))
+    dst, source, weight = ints(dst)[order], ints(source)[order], np.asarray(weight, float)[order]
+    receiver, first = np.unique(dst, return_index=True)
+    indptr = np.append(first, len(dst)).astype(np.int64)
+    return Mix(receiver, indptr, source, weight, kind, mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a mechanism decides for one round."""
+
+    active: Ints  # who mixes and starts a new local training, in the order of the decision
+    links: Links
+    mixes: tuple[Mix, ...] = ()
+    steps: Ints | None = None  # mini-batches per active worker; None: one local epoch each
+    synchronous: bool = False  # exchanges wait for the partner's training of this round
+    join: bool = False  # the round also waits for the new training to end
+    notes: Mapping[str, float] = field(default_factory=dict)  # scores and phases, recorded
+
+    def without(self, lost: Bools) -> "Plan":
+        """The same plan with some links gone (its rows are mended elsewhere)."""
+        return replace(self, links=self.links.take(~lost))

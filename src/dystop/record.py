@@ -1,0 +1,64 @@
+"""RoundRecord: one line of history, the only thing that reports, progress bars, dashboards and
+early stopping read. The same type comes out of the simulator and of the testbed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round, as written to `records.jsonl`. Holds no wall-clock time: it is reproducible."""
+
+    round: int
+    clock_s: float  # simulated seconds when the round closed
+    duration_s: float  # H_t
+    alive: int
+    active: int
+    links: int  # transfers that arrived
+    lost: int  # transfers that failed
+    wire_bytes: int  # this round, each transfer once
+    wire_bytes_total: int
+    endpoint_bytes_total: int  # both ends, the paper's sum of B_t^i
+    samples_total: int  # images trained on since the start
+    epochs_total: float  # the same in passes over the whole training set
+    idle_s: float
+    staleness_mean: float
+    staleness_max: int
+    staleness_histogram: Sequence[int]  # workers with staleness 0, 1, 2, ... when the round opened
+    queue_mean: float
+    loss: float | None  # mean training loss of the workers that trained
+    accuracy: float | None = None  # mean over the workers' own models
+    accuracy_std: float | None = None
+    accuracy_global: float | None = None
+    test_loss: float | None = None
+    test_loss_global: float | None = None
+    notes: Mapping[str, float] = field(default_factory=dict)
+    active_ids: Sequence[int] | None = None
+    link_pairs: Sequence[Sequence[int]] | None = None  # [dst, src]
+    positions: Sequence[Sequence[float]] | None = None  # metres, only where workers move
+
+    def to_json(self) -> str:
+        """One line of JSON; fields that are None are left out."""
+        kept = {k: v for k, v in asdict(self).items() if v is not None}
+        return json.dumps(kept, separators=(",", ":"), allow_nan=False)
+
+
+_REQUIRED = {
+    f.name
+    for f in fields(RoundRecord)
+    if f.default is MISSING and f.default_factory is MISSING and f.name != "loss"
+}
+_NAMES = {f.name for f in fields(RoundRecord)}
+
+
+def from_json(line: str) -> RoundRecord:
+    """Read one line back; raises ValueError on anything that is not a record."""
+    raw: Any = json.loads(line)
+    if not isinstance(raw, dict):
+        raise ValueError("not a round record")
+    raw.setdefault("loss", None)
+    if missing := _REQUIRED - set(raw):
+        raise ValueError(f"not a round record: {', '.join(sorted(missing))} missing")
+    return RoundRecord(**{k: v for k, v in raw.items() if k in _NAMES})

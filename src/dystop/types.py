@@ -1,0 +1,193 @@
+"""The nouns that everything else is written in.
+
+Fleet        who the workers are; fixed for a run
+Observation  what the surroundings say when round t opens (from `world/` or from measurements)
+Books        what the coordinator remembers between rounds
+View         both together, read-only: all that a mechanism may know
+Plan         what the mechanism decides (see `dystop.plan`)
+Outcome      what happened
+Mechanism    hyper-parameters and two pure methods, `init` and `plan`
+RoundRecord  one line of history (see `dystop.record`)
+
+Arrays of workers have N entries. Where a mechanism uses a parameter server, the server is node N
+and link arrays index N + 1 nodes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from dystop.plan import Plan
+from dystop.rng import stream
+from dystop.sparse import Bools, Floats, Graph, Ints, PairCounts
+
+Memory = Mapping[str, Any]
+"""What a mechanism carries from round to round: a tree of dicts, lists, arrays and scalars."""
+
+Feedback = Literal["loss", "distance"]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Who the workers are. Known to the coordinator from enrolment, fixed for the run."""
+
+    data_size: Ints  # D_i, [N]
+    label_counts: Ints  # D_i^k, [N, K]
+    batch: int  # |xi_i|, samples in a mini-batch
+    model_bytes: int  # bytes of one full model on the wire
+    horizon: int  # T, rounds planned for the run
+    seed: int
+    server: bool = False  # whether node N is a parameter server
+
+    @property
+    def workers(self) -> int:
+        """Number of workers N."""
+        return len(self.data_size)
+
+    @property
+    def nodes(self) -> int:
+        """Workers, plus one where there is a server."""
+        return self.workers + int(self.server)
+
+    @property
+    def epoch_steps(self) -> Ints:
+        """Mini-batches in one local epoch, ceil(D_i / |xi_i|), [N]."""
+        return -(-self.data_size // self.batch)
+
+
+@dataclass(frozen=True)
+class Mailbox:
+    """Pushed messages that have arrived and were not consumed yet, sorted by (dst, src)."""
+
+    dst: Ints
+    src: Ints
+    version: Ints  # trainings the sender had finished when it sent
+
+    def of(self, i: int) -> Ints:
+        """Senders whose message waits at worker i."""
+        lo, hi = np.searchsorted(self.dst, [i, i + 1])
+        return self.src[lo:hi]
+
+
+def no_mail() -> Mailbox:
+    """An empty mailbox."""
+    none = np.zeros(0, np.int64)
+    return Mailbox(none, none, none)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the surroundings say when a round opens: simulated physics or measurements."""
+
+    alive: Bools  # [N]
+    reach: Graph  # usable directed links between alive nodes
+    distance_m: Floats  # [E]
+    link_s: Floats  # [E], expected seconds to move one full model
+    step_s: Floats  # [N], seconds per mini-batch
+    remaining_s: Floats  # [N], h_t^{i,cmp}: seconds of local training still to run
+    budget: Floats  # [nodes], models a node may send and receive in this round
+    mailbox: Mailbox = field(default_factory=no_mail)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happened in a round; per-link arrays follow `plan.links`, per-worker `plan.active`."""
+
+    duration_s: float  # H_t
+    comm_s: Floats  # [A], time each active worker spent exchanging
+    link_s: Floats  # [L]
+    link_bytes: Ints  # [L]
+    lost: Bools  # [L], transfers that failed
+    loss: Floats  # [A], mean training loss of the new local training
+    samples: int  # images trained on
+    idle_s: float = 0.0  # seconds, summed over workers, spent neither training nor exchanging
+    active: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    distance: Floats | None = None  # [L], ||w_dst - w_src|| where the mechanism asked for it
+
+
+@dataclass(frozen=True)
+class Score:
+    """One evaluation of all models on the test set."""
+
+    accuracy: float  # mean over the workers' own models: the paper's test accuracy
+    accuracy_std: float
+    accuracy_global: float  # of the data-weighted global model, eq:weightedmodel
+    loss: float  # mean test loss over the workers' own models
+    loss_global: float
+
+
+@dataclass(frozen=True)
+class Books:
+    """What the coordinator remembers between rounds."""
+
+    t: int  # the round about to open, from 1
+    clock_s: float
+    staleness: Ints  # tau_t^i, [N]
+    queue: Floats  # q_t^i, [N]
+    version: Ints  # local trainings started after the first, [N]
+    pulls: PairCounts  # Pull(v_i, v_j)
+    memory: Memory  # the mechanism's own
+    wire_bytes: int = 0  # each transfer once
+    samples: int = 0
+    last: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """All that a mechanism may know when round t opens. Read-only."""
+
+    t: int
+    now_s: float
+    fleet: Fleet
+    staleness: Ints
+    queue: Floats
+    version: Ints
+    pulls: PairCounts
+    last: Outcome | None
+    alive: Bools
+    reach: Graph
+    distance_m: Floats
+    link_s: Floats
+    step_s: Floats
+    remaining_s: Floats
+    budget: Floats
+    mailbox: Mailbox
+
+    def rng(self, *key: str | int) -> np.random.Generator:
+        """A generator addressed by run seed, round and key."""
+        return stream(self.fleet.seed, "mechanism", self.t, *key)
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Hyper-parameters as fields, and two pure methods.
+
+    A subclass is a frozen dataclass. Class variables declare what it is and what it needs; the
+    conformance kit holds it to them.
+    """
+
+    name: ClassVar[str]
+    mode: ClassVar[Literal["async", "sync"]]
+    provenance: ClassVar[str]  # paper | authors' code | abstract | reconstruction | reference
+    summary: ClassVar[str]
+    needs: ClassVar[frozenset[Feedback]] = frozenset()
+    server: ClassVar[bool] = False
+    deltas: ClassVar[bool] = False  # links or rows use payload "delta"
+    warm_start: ClassVar[bool] = True  # all workers begin training at time 0
+    signed_rows: ClassVar[bool] = False
+    doubly_stochastic: ClassVar[bool] = False
+
+    @property
+    def queue_bound(self) -> float | None:
+        """Staleness bound that drives the virtual queues; None: the queues stay empty."""
+        return None
+
+    def init(self, fleet: Fleet) -> Memory:
+        """Memory before the first round."""
+        return {}
+
+    def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
+        """Decide one round."""
+        raise NotImplementedError(f"{type(self).__name__}.plan is not written")

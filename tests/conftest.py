@@ -1,0 +1,11 @@
+"""Shared fixtures and options."""
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("dystop", derandomize=True, deadline=None)
+settings.load_profile("dystop")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
