@@ -1,0 +1,57 @@
+"""WAA, the worker activation algorithm (alg:device)."""
+
+import numpy as np
+
+from dystop.sparse import Floats, Ints
+
+
+def activate(candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V: float) -> Ints:
+    """Choose whom to wake: the prefix of the cheapest workers that minimises eq:lya (alg:device).
+
+    Workers are tried in ascending order of H_t^i, ties to the lower id. With the staleness updated
+    in advance (0 inside the set, tau + 1 outside; ADR 0002) the objective of the first K workers is
+
+        constant + V * cost_K - sum over the first K of q_i (tau_i + 1),
+
+    so that one sort and one running sum replace the N evaluations: O(N log N). The bound cancels;
+    it acts through the queues only. While all queues are empty exactly one worker, the cheapest,
+    wakes.
+
+    Args:
+        candidates: workers that may be activated, [C].
+        cost_s: expected H_t^i of every worker, [N].
+        queue: q_t^i, [N].
+        staleness: tau_t^i, [N].
+        V: trade-off between staleness and round time.
+
+    Returns:
+        The active workers, cheapest first.
+
+    >>> cost, queue, tau = np.array([1., 2, 3, 4]), np.array([0., 0, 2, 6]), np.array([0, 1, 3, 5])
+    >>> activate(np.arange(4), cost, queue, tau, V=10).tolist()
+    [0, 1, 2, 3]
+    >>> activate(np.arange(4), cost, queue, tau, V=20).tolist()
+    [0]
+    """
+    if not len(candidates):
+        return candidates
+    order = candidates[np.lexsort((candidates, cost_s[candidates]))]
+    relief = np.cumsum(queue[order] * (staleness[order] + 1.0))
+    score = V * cost_s[order] - relief
+    return order[: int(np.argmin(score)) + 1]
+
+
+def activate_one(
+    candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V: float
+) -> Ints:
+    """The single worker that minimises eq:lya, ties to the lower id.
+
+    >>> cost, queue, tau = np.array([1., 2, 3, 4]), np.array([0., 0, 2, 6]), np.array([0, 1, 3, 5])
+    >>> activate_one(np.arange(4), cost, queue, tau, V=10).tolist()
+    [3]
+    """
+    if not len(candidates):
+        return candidates
+    ordered = np.sort(candidates)
+    score = V * cost_s[ordered] - queue[ordered] * (staleness[ordered] + 1.0)
+    return ordered[[int(np.argmin(score))]]

@@ -1,0 +1,93 @@
+"""Aggregation: weights, the one `mix`, and what to do when a transfer was lost."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dystop.plan import Mix, mix_of
+from dystop.sparse import Bools, Floats, Graph, Ints, ints
+
+
+def mix(weights: Any, models: Any) -> Any:
+    """Mix models (eq:aggregation). weights [M, K], models [K, P], result [M, P].
+
+    The simulator calls it with the rows of all active workers and the whole stack, a worker with
+    one row and the models that arrived. NumPy arrays and torch tensors, dense or sparse, both work.
+    """
+    return weights @ models
+
+
+def size_weights(receiver: Ints, dst: Ints, src: Ints, data_size: Ints) -> Mix:
+    """Rows sigma_t^{i,j} = D_j / sum of D over the pulled models and the own one (eq:aggregation).
+
+    Args:
+        receiver: workers that get a row, also those that pull nothing.
+        dst: receiver of each link.
+        src: sender of each link.
+        data_size: D_i, [N].
+    """
+    to = np.concatenate([receiver, dst])
+    source = np.concatenate([receiver, src])
+    size = data_size[source].astype(float)
+    total = np.bincount(to, weights=size, minlength=len(data_size))
+    return mix_of(to, source, size / total[to])
+
+
+def metropolis(graph: Graph, receiver: Ints) -> Mix:
+    """Symmetric doubly stochastic rows: 1 / (1 + max(d_i, d_j)), the rest on oneself."""
+    degree = graph.degree
+    weight = 1.0 / (1.0 + np.maximum(degree[graph.dst], degree[graph.src]))
+    return with_self(graph.dst, graph.src, weight, receiver)
+
+
+def with_self(dst: Ints, src: Ints, weight: Floats, receiver: Ints) -> Mix:
+    """Rows whose missing weight goes to the own model, so that each sums to one."""
+    nodes = int(max(receiver.max(initial=-1), dst.max(initial=-1), src.max(initial=-1))) + 1
+    own = 1.0 - np.bincount(dst, weights=weight, minlength=nodes)[receiver]
+    return mix_of(
+        np.concatenate([receiver, dst]),
+        np.concatenate([receiver, src]),
+        np.concatenate([own, weight]),
+    )
+
+
+def global_weights(data_size: Ints) -> Floats:
+    """Weights alpha_i = D_i / D of the global model (eq:weightedmodel)."""
+    share: Floats = data_size / data_size.sum()
+    return share
+
+
+def mend(stage: Mix, dst: Ints, src: Ints, *, to_self: bool) -> Mix:
+    """Rows after the transfers (dst, src) were lost.
+
+    Rows of a doubly stochastic mechanism move the lost weight to the own model at *both* ends,
+    which keeps the matrix doubly stochastic; other linear rows are divided by what did arrive. Rows
+    of updates ("delta") simply lack the lost term.
+    """
+    if not len(dst) or not len(stage.source):
+        return stage
+    base = int(max(stage.source.max(), dst.max(), src.max(), stage.receiver.max())) + 1
+    key, gone = stage.dst * base + stage.source, dst * base + src
+    if to_self:
+        gone = np.concatenate([gone, src * base + dst])
+    hit = np.isin(key, gone) & (stage.dst != stage.source)
+    weight = np.where(hit, 0.0, stage.weight)
+    if stage.kind == "delta":
+        return _drop(stage, weight, hit)
+    rows = len(stage.receiver)
+    if to_self:
+        own = stage.dst == stage.source
+        missing = np.bincount(stage.row_of[hit], weights=stage.weight[hit], minlength=rows)
+        weight = weight + np.where(own, missing[stage.row_of], 0.0)
+    else:
+        arrived = np.bincount(stage.row_of, weights=weight, minlength=rows)
+        weight = weight / np.where(arrived == 0, 1.0, arrived)[stage.row_of]
+    return _drop(stage, weight, hit)
+
+
+def _drop(stage: Mix, weight: Floats, hit: Bools) -> Mix:
+    """The same rows without the weights that were hit; a row may become empty."""
+    counts = np.bincount(stage.row_of[~hit], minlength=len(stage.receiver))
+    indptr = ints(np.concatenate([[0], np.cumsum(counts)]))
+    return replace(stage, indptr=indptr, source=stage.source[~hit], weight=weight[~hit])

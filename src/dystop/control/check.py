@@ -1,0 +1,102 @@
+"""The contract of a plan, checked on every round: cheap, vectorised, and it names the offender."""
+
+import numpy as np
+
+from dystop.errors import PlanError
+from dystop.plan import Mix, Plan
+from dystop.sparse import Bools, Ints
+from dystop.types import Mechanism, View
+
+_TOLERANCE = 1e-9
+
+
+def check_plan(mechanism: Mechanism, plan: Plan, view: View) -> None:
+    """Raise PlanError if the plan breaks the contract; say which worker or link breaks it."""
+    _check_active(mechanism, plan, view)
+    _check_links(mechanism, plan, view)
+    for stage, mix in enumerate(plan.mixes):
+        _check_rows(mechanism, mix)
+        _check_sources(mechanism, plan, view, stage)
+
+
+def _refuse(mechanism: Mechanism, what: str, round_: int | None = None) -> None:
+    when = f" in round {round_}" if round_ is not None else ""
+    raise PlanError(f"mechanism {mechanism.name!r}{when}: {what}")
+
+
+def _check_active(mechanism: Mechanism, plan: Plan, view: View) -> None:
+    active = plan.active
+    if not len(active):
+        _refuse(mechanism, "no worker is active; a plan must activate at least one", view.t)
+    if len(np.unique(active)) != len(active):
+        _refuse(mechanism, "a worker is active twice", view.t)
+    if active.min() < 0 or active.max() >= view.fleet.workers:
+        _refuse(mechanism, f"active worker outside 0..{view.fleet.workers - 1}", view.t)
+    if not view.alive[active].all():
+        dead = int(active[~view.alive[active]][0])
+        _refuse(mechanism, f"worker {dead} is active but absent", view.t)
+    if plan.steps is not None and (len(plan.steps) != len(active) or plan.steps.min() < 0):
+        _refuse(mechanism, "steps must be one non-negative number per active worker", view.t)
+
+
+def _check_links(mechanism: Mechanism, plan: Plan, view: View) -> None:
+    links = plan.links
+    _check_nodes(mechanism, view, "a link", links.dst, links.src)
+    missing = view.reach.find(links.dst, links.src) < 0
+    if missing.any():
+        k = int(np.flatnonzero(missing)[0])
+        pair = f"{links.src[k]} -> {links.dst[k]}"
+        _refuse(mechanism, f"link {pair} is out of reach, dead or a self link", view.t)
+    if links.delta.any() and not mechanism.deltas:
+        _refuse(mechanism, "a link carries an update but the class does not declare `deltas`")
+
+
+def _check_nodes(mechanism: Mechanism, view: View, what: str, *nodes: Ints) -> None:
+    """Refuse a node that does not exist, before pairs are told apart by a combined key."""
+    for ids in nodes:
+        if len(ids) and (ids.min() < 0 or ids.max() >= view.fleet.nodes):
+            worst = int(ids.min()) if ids.min() < 0 else int(ids.max())
+            _refuse(mechanism, f"{what} names node {worst} of {view.fleet.nodes}", view.t)
+
+
+def _check_rows(mechanism: Mechanism, mix: Mix) -> None:
+    if mix.kind == "delta":
+        if not mechanism.deltas:
+            _refuse(mechanism, "a delta mix needs `deltas = True` on the class")
+        return
+    sums = np.bincount(mix.row_of, weights=mix.weight, minlength=len(mix.receiver))
+    off = ~(np.abs(sums - 1.0) <= _TOLERANCE)  # this way round, so that NaN is off too
+    if off.any():
+        k = int(np.flatnonzero(off)[0])
+        _refuse(mechanism, f"the row of worker {mix.receiver[k]} sums to {sums[k]:.12g}, not to 1")
+    if not mechanism.signed_rows and mix.weight.min(initial=0.0) < 0:
+        _refuse(mechanism, "a mixing weight is negative; declare `signed_rows` if it is meant")
+
+
+def backed(plan: Plan, view: View, stage: int) -> tuple[Bools, Bools]:
+    """Which weights of a mix stage are fed by a link of this round, and which by the mailbox.
+
+    A link wins over an older message of the same sender; what is neither is the own model.
+    """
+    mix, nodes = plan.mixes[stage], view.fleet.nodes
+    key = mix.dst * nodes + mix.source
+    here = plan.links.stage == stage
+    linked = np.isin(key, _keys(plan.links.dst[here], plan.links.src[here], nodes))
+    mailed = ~linked & np.isin(key, _keys(view.mailbox.dst, view.mailbox.src, nodes))
+    own = mix.dst == mix.source
+    return linked & ~own, mailed & ~own
+
+
+def _keys(dst: Ints, src: Ints, nodes: int) -> Ints:
+    return dst * nodes + src
+
+
+def _check_sources(mechanism: Mechanism, plan: Plan, view: View, stage: int) -> None:
+    mix = plan.mixes[stage]
+    _check_nodes(mechanism, view, f"a row of stage {stage}", mix.receiver, mix.source)
+    linked, mailed = backed(plan, view, stage)
+    loose = ~(linked | mailed | (mix.dst == mix.source))
+    if loose.any():
+        k = int(np.flatnonzero(loose)[0])
+        pair = f"{mix.source[k]} into {mix.dst[k]}"
+        _refuse(mechanism, f"stage {stage} mixes {pair} without a link or a message", view.t)

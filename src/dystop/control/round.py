@@ -1,0 +1,141 @@
+"""One round from the coordinator's side (alg:dystop): look, decide, and settle.
+
+Simulator and testbed call these same functions; they differ only in where the `Observation` and the
+`Outcome` come from.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dystop.control.check import check_plan
+from dystop.control.staleness import next_queue, next_staleness
+from dystop.plan import Plan
+from dystop.record import RoundRecord
+from dystop.sparse import Bools, Ints, no_pairs
+from dystop.types import Books, Fleet, Mechanism, Observation, Outcome, Score, View
+
+
+def open_books(fleet: Fleet, mechanism: Mechanism) -> Books:
+    """What the coordinator knows before the first round."""
+    n = fleet.workers
+    return Books(
+        t=1,
+        clock_s=0.0,
+        staleness=np.zeros(n, np.int64),
+        queue=np.zeros(n),
+        version=np.zeros(n, np.int64),
+        pulls=no_pairs(fleet.nodes),
+        memory=mechanism.init(fleet),
+    )
+
+
+def look(fleet: Fleet, books: Books, seen: Observation) -> View:
+    """Put together all that a mechanism may know when the round opens."""
+    return View(
+        t=books.t,
+        now_s=books.clock_s,
+        fleet=fleet,
+        staleness=books.staleness,
+        queue=books.queue,
+        version=books.version,
+        pulls=books.pulls,
+        last=books.last,
+        alive=seen.alive,
+        reach=seen.reach,
+        distance_m=seen.distance_m,
+        link_s=seen.link_s,
+        step_s=seen.step_s,
+        remaining_s=seen.remaining_s,
+        budget=seen.budget,
+        mailbox=seen.mailbox,
+    )
+
+
+def decide(mechanism: Mechanism, books: Books, view: View) -> tuple[Plan, Books]:
+    """Ask the mechanism for a plan and hold it to the contract."""
+    plan, memory = mechanism.plan(books.memory, view)
+    check_plan(mechanism, plan, view)
+    return plan, replace(books, memory=memory)
+
+
+def settle(
+    mechanism: Mechanism,
+    books: Books,
+    view: View,
+    plan: Plan,
+    outcome: Outcome,
+    score: Score | None = None,
+) -> tuple[RoundRecord, Books]:
+    """Close a round: advance clock, staleness, queues and counts, and write its line of history."""
+    active = np.zeros(view.fleet.workers, bool)
+    active[plan.active] = True
+    arrived = ~outcome.lost
+    pulled = arrived & ~plan.links.pushed
+    bound = mechanism.queue_bound
+    after = replace(
+        books,
+        t=books.t + 1,
+        clock_s=books.clock_s + outcome.duration_s,
+        staleness=next_staleness(books.staleness, active),
+        queue=books.queue
+        if bound is None
+        else next_queue(books.queue, books.staleness, bound, view.alive),
+        version=books.version + active,
+        pulls=books.pulls.add(plan.links.dst[pulled], plan.links.src[pulled]),
+        wire_bytes=books.wire_bytes + int(outcome.link_bytes.sum()),
+        samples=books.samples + outcome.samples,
+        last=outcome,
+    )
+    return _record(books, after, view, plan, outcome, score), after
+
+
+def _record(
+    before: Books, after: Books, view: View, plan: Plan, outcome: Outcome, score: Score | None
+) -> RoundRecord:
+    staleness = before.staleness[view.alive]
+    return RoundRecord(
+        round=before.t,
+        clock_s=after.clock_s,
+        duration_s=outcome.duration_s,
+        alive=int(view.alive.sum()),
+        active=len(plan.active),
+        links=int((~outcome.lost).sum()),
+        lost=int(outcome.lost.sum()),
+        wire_bytes=int(outcome.link_bytes.sum()),
+        wire_bytes_total=after.wire_bytes,
+        endpoint_bytes_total=2 * after.wire_bytes,
+        samples_total=after.samples,
+        epochs_total=after.samples / int(view.fleet.data_size.sum()),
+        idle_s=outcome.idle_s,
+        staleness_mean=float(staleness.mean()),
+        staleness_max=int(staleness.max()),
+        staleness_histogram=np.bincount(staleness).tolist(),
+        queue_mean=float(before.queue.mean()),
+        loss=_mean_or_none(outcome),
+        notes=dict(plan.notes),
+        **_scores(score),
+    )
+
+
+def _mean_or_none(outcome: Outcome) -> float | None:
+    return float(outcome.loss.mean()) if len(outcome.loss) else None
+
+
+def _scores(score: Score | None) -> dict[str, Any]:
+    if score is None:
+        return {}
+    return {
+        "accuracy": score.accuracy,
+        "accuracy_std": score.accuracy_std,
+        "accuracy_global": score.accuracy_global,
+        "test_loss": score.loss,
+        "test_loss_global": score.loss_global,
+    }
+
+
+def with_topology(record: RoundRecord, plan: Plan, lost: Bools) -> RoundRecord:
+    """Add who was active and which links were used; left out where a fleet is too large for it."""
+    pairs: Ints = np.stack([plan.links.dst[~lost], plan.links.src[~lost]], axis=1)
+    return replace(record, active_ids=plan.active.tolist(), link_pairs=pairs.tolist())

@@ -1,0 +1,38 @@
+"""Staleness, virtual queues and the drift-plus-penalty objective (section "Lyapunov")."""
+
+import numpy as np
+
+from dystop.sparse import Bools, Floats, Ints
+
+
+def next_staleness(staleness: Ints, active: Bools) -> Ints:
+    """Rounds since each worker last started a training (eq:staleness).
+
+    >>> next_staleness(np.array([0, 3]), np.array([False, True])).tolist()
+    [1, 0]
+    """
+    return np.where(active, 0, staleness + 1)
+
+
+def next_queue(queue: Floats, staleness: Ints, bound: float, present: Bools) -> Floats:
+    """Virtual queue that grows while staleness exceeds its bound (eq:queue).
+
+    `staleness` is the one before the reset of this round. The queue of an absent worker is frozen:
+    nobody could have activated it, so its waiting must not be charged to the others (ADR 0011).
+
+    >>> next_queue(np.array([0.0, 4.0]), np.array([5, 0]), 2, np.array([True, True])).tolist()
+    [3.0, 2.0]
+    """
+    return np.where(present, np.maximum(queue + staleness - bound, 0.0), queue)
+
+
+def lyapunov(queue: Floats) -> float:
+    """Half the squared length of the queues (eq:lf)."""
+    return float(0.5 * (queue @ queue))
+
+
+def drift_plus_penalty(
+    queue: Floats, staleness: Ints, bound: float, V: float, duration_s: float
+) -> float:
+    """The objective of problem P2 (eq:lya)."""
+    return float(queue @ (staleness - bound) + V * duration_s)

@@ -1,0 +1,149 @@
+"""Who waits for what: remaining compute, exchange times, and the two laws of a round's duration.
+
+`paper`    a round lasts until its slowest active worker has pulled (eq:duration); new trainings
+           start when it closes.
+`overlap`  a round lasts until its last active worker has taken up its order, that is, has finished
+           the training in flight; transfers run on beside the next rounds and every worker starts
+           its new training when its own exchange is over (ADR 0006).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dystop.plan import Plan
+from dystop.sparse import Floats, Graph, Ints
+
+Timing = Literal["paper", "overlap"]
+
+
+def remaining_compute_s(full_s: Floats, elapsed_s: Floats) -> Floats:
+    """Seconds of local training still to run when the round opens (eq:h_comp).
+
+    `elapsed_s` is the sum of the durations H_k since the training started; it is negative for a
+    worker whose exchange is still going on.
+    """
+    return np.maximum(full_s - elapsed_s, 0.0)
+
+
+def expected_exchange_s(reach: Graph, link_s: Floats, rank: int) -> Floats:
+    """Link time that a worker should expect before its neighbours are chosen (ADR 0001).
+
+    The `rank`-th smallest link time among the candidates of each worker, or the largest where it
+    has fewer; 0 where it has none, since such a worker trains alone.
+    """
+    order = np.lexsort((link_s, reach.dst))
+    at = reach.indptr[:-1] + np.minimum(rank, np.maximum(reach.degree, 1)) - 1
+    expected = np.zeros(reach.n)
+    some = reach.degree > 0
+    expected[some] = link_s[order[at[some]]]
+    return expected
+
+
+def exchange_s(plan: Plan, link_s: Floats, nodes: int) -> Floats:
+    """Seconds each node spends exchanging: over the mix stages, the slowest link charged to it.
+
+    A pull is charged to its receiver, a push to its sender, a background link to nobody. With one
+    stage of pulls this is the second term of eq:costtime.
+    """
+    total = np.zeros(nodes)
+    blocking = ~plan.links.background
+    payer = np.where(plan.links.pushed, plan.links.src, plan.links.dst)
+    for stage in np.unique(plan.links.stage[blocking]):
+        here = blocking & (plan.links.stage == stage)
+        slowest = np.zeros(nodes)
+        np.maximum.at(slowest, payer[here], link_s[here])
+        total += slowest
+    return total
+
+
+def cost_s(remaining_s: Floats, comm_s: Floats) -> Floats:
+    """Training still to run plus exchange of each worker, H_t^i (eq:costtime)."""
+    return remaining_s + comm_s
+
+
+def round_duration_s(cost: Floats) -> float:
+    """Duration of a round: the cost of its slowest active worker, H_t (eq:duration)."""
+    return float(cost.max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """When things happen in a round, in seconds after it opens."""
+
+    duration_s: float
+    comm_s: Floats  # [A], exchange time of each active worker
+    begin_s: Floats  # [A], when each active worker starts its new training
+    link_begin_s: Floats  # [L], when each transfer reads the sender's model
+    link_end_s: Floats  # [L], when it has arrived
+
+
+def timetable(
+    law: Timing, plan: Plan, link_s: Floats, remaining_s: Floats, training_s: Floats
+) -> Timetable:
+    """Lay out one round under a timing law.
+
+    Args:
+        law: "paper" or "overlap".
+        plan: what was decided.
+        link_s: realised seconds of each link of the plan, [L].
+        remaining_s: training in flight of every node, 0 for a server, [nodes].
+        training_s: length of the new training of each active worker, [A].
+    """
+    if law == "paper":
+        table = _paper_table(plan, link_s, remaining_s)
+    else:
+        table = _overlap_table(plan, link_s, remaining_s)
+    if not plan.join:
+        return table
+    end = round_duration_s(table.begin_s + training_s)
+    return Timetable(end, table.comm_s, table.begin_s, table.link_begin_s, table.link_end_s)
+
+
+def _paper_table(plan: Plan, link_s: Floats, remaining_s: Floats) -> Timetable:
+    comm = exchange_s(plan, link_s, len(remaining_s))[plan.active]
+    duration = round_duration_s(cost_s(remaining_s[plan.active], comm))
+    payer = np.where(plan.links.pushed, plan.links.src, plan.links.dst)
+    begin = remaining_s[payer]
+    return Timetable(duration, comm, np.full(len(plan.active), duration), begin, begin + link_s)
+
+
+def _overlap_table(plan: Plan, link_s: Floats, remaining_s: Floats) -> Timetable:
+    """Follow the exchanges stage by stage; `ready` is when a node may take part in the next one."""
+    links, active = plan.links, plan.active
+    ready = np.zeros(len(remaining_s))
+    ready[active] = remaining_s[active]
+    begin = np.zeros(len(links))
+    for stage in np.unique(links.stage):
+        here = np.flatnonzero(links.stage == stage)
+        dst, src, pushed = links.dst[here], links.src[here], links.pushed[here]
+        payer_ready = np.where(pushed, ready[src], ready[dst])
+        both = plan.synchronous or stage > 0
+        begin[here] = np.maximum(ready[dst], ready[src]) if both else payer_ready
+        end = begin[here] + link_s[here]
+        waits = ~links.background[here]
+        after = ready.copy()
+        np.maximum.at(after, np.where(pushed, src, dst)[waits], end[waits])
+        fed = waits & np.isin(dst, _receivers(plan, int(stage)))
+        np.maximum.at(after, dst[fed], end[fed])
+        ready = after
+    duration = round_duration_s(remaining_s[active])
+    comm = ready[active] - remaining_s[active]
+    return Timetable(duration, comm, ready[active], begin, begin + link_s)
+
+
+def _receivers(plan: Plan, stage: int) -> Ints:
+    """Workers whose row of this stage cannot be computed before their links have arrived."""
+    none = np.zeros(0, np.int64)
+    return plan.mixes[stage].receiver if stage < len(plan.mixes) else none
+
+
+def idle_s(law: Timing, table: Timetable, active: Ints, remaining_s: Floats) -> float:
+    """Seconds, summed over workers, in which a worker neither trained nor exchanged."""
+    spare = np.maximum(table.duration_s - remaining_s, 0.0)
+    if law == "paper":
+        spare[active] = np.maximum(spare[active] - table.comm_s, 0.0)
+    else:
+        spare[active] = 0.0
+    return float(spare.sum())
