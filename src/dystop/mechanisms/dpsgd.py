@@ -1,0 +1,118 @@
+"""D-PSGD: the synchronous reference on a fixed graph."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import networkx as nx
+import numpy as np
+from annotated_types import Ge
+from scipy.linalg import eigh
+
+from dystop.control.aggregation import metropolis, size_weights, with_self
+from dystop.errors import ConfigError
+from dystop.knobs import knob
+from dystop.plan import Mix, Plan, links
+from dystop.rng import stream
+from dystop.sparse import Graph, Ints, graph_of, ints
+from dystop.types import Fleet, Mechanism, Memory, View
+
+_EXACT_SPECTRUM_LIMIT = 2000
+
+
+@dataclass(frozen=True)
+class DPSGD(Mechanism):
+    """Every round, everyone trains and averages with its neighbours on a fixed graph.
+
+    Links that are out of reach in a round are left out of it; `world.reach = "overlay"` lets them
+    hop over other workers instead.
+    """
+
+    name: ClassVar[str] = "d-psgd"
+    mode: ClassVar[Literal["async", "sync"]] = "sync"
+    provenance: ClassVar[str] = "reference"
+    summary: ClassVar[str] = "synchronous averaging on a fixed ring, regular or complete graph"
+
+    topology: Literal["ring", "random-regular", "complete"] = knob("ring", "the fixed graph")
+    degree: Annotated[int, Ge(1)] = knob(4, "degree of the random regular graph")
+    weights: Literal["metropolis", "optimal", "size"] = knob(
+        "metropolis",
+        "1/(1 + larger degree), I - aL with the best a, or data sizes (not doubly stochastic)",
+    )
+
+    @property
+    def doubly_stochastic(self) -> bool:  # type: ignore[override]
+        """Symmetric weights keep the mean model; weights by data size do not."""
+        return self.weights != "size"
+
+    @property
+    def signed_rows(self) -> bool:  # type: ignore[override]
+        """I - aL may have a negative diagonal."""
+        return self.weights == "optimal"
+
+    def init(self, fleet: Fleet) -> Memory:
+        """Draw the graph once."""
+        dst, src = self._edges(fleet)
+        return {"dst": dst, "src": src}
+
+    def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
+        """Use the edges of the fixed graph that are in reach."""
+        dst, src = memory["dst"], memory["src"]
+        # An exchange needs both directions; one way alone would not keep the mean model.
+        usable = (view.reach.find(dst, src) >= 0) & (view.reach.find(src, dst) >= 0)
+        graph = graph_of(view.fleet.workers, dst[usable], src[usable])
+        active = np.flatnonzero(view.alive)
+        rows = self._rows(graph, active, view.fleet)
+        return Plan(active, links(graph.dst, graph.src), (rows,), synchronous=True), memory
+
+    def _edges(self, fleet: Fleet) -> tuple[Ints, Ints]:
+        n = fleet.workers
+        if self.topology == "ring":
+            edges = nx.cycle_graph(n).edges if n > 2 else nx.path_graph(n).edges
+        elif self.topology == "complete":
+            edges = nx.complete_graph(n).edges
+        else:
+            edges = self._regular(n, fleet.seed).edges
+        pair = ints(list(edges)).reshape(-1, 2)
+        graph = graph_of(n, np.append(pair[:, 0], pair[:, 1]), np.append(pair[:, 1], pair[:, 0]))
+        return graph.dst, graph.src
+
+    def _regular(self, n: int, seed: int) -> Any:
+        """A connected random regular graph; the degree must leave an even number of edge ends."""
+        if self.degree >= n or self.degree * n % 2:
+            raise ConfigError(
+                f"mechanism.degree = {self.degree}: no regular graph of that degree on {n} workers;"
+                f" allowed is a degree below {n} whose product with {n} is even"
+            )
+        for attempt in range(100):
+            draw = int(stream(seed, "d-psgd", attempt).integers(2**31))
+            graph = nx.random_regular_graph(self.degree, n, seed=draw)
+            if nx.is_connected(graph):
+                return graph
+        raise ConfigError(
+            f"mechanism.degree = {self.degree}: no connected regular graph of {n} workers found;"
+            " use a degree of at least 3"
+        )
+
+    def _rows(self, graph: Graph, active: Ints, fleet: Fleet) -> Mix:
+        if self.weights == "size":
+            return size_weights(active, graph.dst, graph.src, fleet.data_size)
+        if self.weights == "metropolis":
+            return metropolis(graph, active)
+        step = best_laplacian_step(graph)
+        return with_self(graph.dst, graph.src, np.full(graph.edges, step), active)
+
+
+def best_laplacian_step(graph: Graph) -> float:
+    """The a that makes I - aL contract fastest, 2 / (lambda_2 + lambda_n)."""
+    if graph.n > _EXACT_SPECTRUM_LIMIT:
+        raise ConfigError(
+            f"mechanism.weights = 'optimal' needs a spectrum of {graph.n} workers; it is computed"
+            f" exactly up to {_EXACT_SPECTRUM_LIMIT}; use 'metropolis'"
+        )
+    laplacian = np.diag(graph.degree.astype(float))
+    laplacian[graph.dst, graph.src] = -1.0
+    spectrum = eigh(laplacian, eigvals_only=True)
+    positive = spectrum[spectrum > 1e-9]
+    if not len(positive):
+        return 0.0
+    return float(2.0 / (positive[0] + positive[-1]))

@@ -1,0 +1,122 @@
+"""DySTop, the paper's mechanism: WAA decides who wakes, PTCA from whom each pulls."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Ge
+
+from dystop.control.activation import activate
+from dystop.control.aggregation import size_weights
+from dystop.control.priority import (
+    emd,
+    first_phase_priority,
+    label_shares,
+    second_phase_priority,
+)
+from dystop.control.timing import cost_s, expected_exchange_s
+from dystop.control.topology import connect, ranked_candidates
+from dystop.knobs import knob
+from dystop.plan import Plan, links
+from dystop.sparse import Floats
+from dystop.types import Fleet, Mechanism, Memory, View
+
+_SMOOTHING = 0.5  # of the "last" estimate
+
+
+@dataclass(frozen=True)
+class DySTop(Mechanism):
+    """Dynamic staleness control and topology construction (alg:dystop).
+
+    The paper fixes WAA, PTCA, both priorities and the aggregation. It leaves open how H_t^i is
+    known before the topology is (`estimate`), where the cap of the evaluation enters (`neighbours`)
+    and when the second phase begins (`phase_threshold`); docs/adr says why the defaults are what
+    they are.
+    """
+
+    name: ClassVar[str] = "dystop"
+    mode: ClassVar[Literal["async", "sync"]] = "async"
+    provenance: ClassVar[str] = "paper"
+    summary: ClassVar[str] = "WAA wakes workers by Lyapunov queues, PTCA picks whom they pull from"
+
+    V: Annotated[float, Ge(0)] = knob(10.0, "weight of round time against staleness")
+    staleness_bound: Annotated[float, Ge(0)] = knob(
+        2.0, "tau_bound: long-run mean staleness allowed; 0 makes every round synchronous"
+    )
+    neighbours: Annotated[int, Ge(0)] | None = knob(
+        None, "s: most in-neighbours of a worker; unset: ceil(log2 N)"
+    )
+    phase_threshold: Annotated[int, Ge(0)] | None = knob(
+        None, "t_thre: last round of phase 1; unset: a quarter of the horizon"
+    )
+    phases: Literal["combined", "first", "second"] = knob(
+        "combined", "which priority ranks candidates: p1 then p2, only p1, or only p2"
+    )
+    estimate: Literal["kth", "max", "last"] = knob(
+        "kth", "link time WAA expects: s-th best candidate, worst candidate, or what was last seen"
+    )
+
+    @property
+    def queue_bound(self) -> float | None:
+        """The staleness bound drives the queues."""
+        return self.staleness_bound
+
+    def init(self, fleet: Fleet) -> Memory:
+        """Only the "last" estimate has something to remember: realised exchange times."""
+        if self.estimate != "last":
+            return {}
+        return {"exchange_s": np.full(fleet.workers, np.nan)}
+
+    def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
+        """Wake workers, connect them, and average what they pull by data size."""
+        memory = self._learn(memory, view)
+        n = view.fleet.workers
+        cap = self._cap(view.fleet)
+        cost = cost_s(view.remaining_s, self._expected_exchange_s(memory, view, cap))
+        alive = np.flatnonzero(view.alive)
+        active = activate(alive, cost, view.queue, view.staleness, self.V)
+        bounds, ranked = ranked_candidates(active, view.reach, self._priority(view))
+        dst, src = connect(active, bounds, ranked, view.budget, cap)
+        rows = size_weights(np.sort(active), dst, src, view.fleet.data_size[:n])
+        notes = {"phase": float(self._phase(view))}
+        return Plan(active, links(dst, src), (rows,), notes=notes), memory
+
+    def _cap(self, fleet: Fleet) -> int:
+        if self.neighbours is not None:
+            return self.neighbours
+        return max(1, math.ceil(math.log2(fleet.workers)))
+
+    def _phase(self, view: View) -> int:
+        if self.phases != "combined":
+            return 1 if self.phases == "first" else 2
+        quarter = math.ceil(view.fleet.horizon / 4)
+        last_of_first = self.phase_threshold if self.phase_threshold is not None else quarter
+        return 1 if view.t <= last_of_first else 2
+
+    def _priority(self, view: View) -> Floats:
+        """Priority of every link in reach, by the phase of this round."""
+        dst, src = view.reach.dst, view.reach.src
+        if self._phase(view) == 1:
+            shares = label_shares(view.fleet.label_counts)
+            return first_phase_priority(emd(shares, dst, src), view.distance_m)
+        gap = view.staleness[dst] - view.staleness[src]
+        return second_phase_priority(view.pulls.get(dst, src), view.t, gap)
+
+    def _expected_exchange_s(self, memory: Memory, view: View, cap: int) -> Floats:
+        rank = view.fleet.nodes if self.estimate == "max" else max(cap, 1)
+        expected = expected_exchange_s(view.reach, view.link_s, rank)
+        if self.estimate == "last":
+            seen: Floats = memory["exchange_s"]
+            return np.where(np.isnan(seen), expected, seen)
+        return expected
+
+    def _learn(self, memory: Memory, view: View) -> Memory:
+        """Move the remembered exchange times towards what the last round showed."""
+        if self.estimate != "last" or view.last is None:
+            return memory
+        seen: Floats = memory["exchange_s"].copy()
+        who, now = view.last.active, view.last.comm_s
+        before = np.where(np.isnan(seen[who]), now, seen[who])
+        seen[who] = (1 - _SMOOTHING) * before + _SMOOTHING * now
+        return {"exchange_s": seen}
