@@ -1,0 +1,31 @@
+"""The simulated physics of the edge network: pure, seeded, without torch.
+
+`World` answers three questions: what may be known when a round opens (`observe`), what a transfer
+really takes (`transfer`), and when an absent worker is back (`next_return_s`).
+"""
+
+from dystop.world.describe import describe
+from dystop.world.params import (
+    Budget,
+    Channel,
+    Churn,
+    Compute,
+    Mobility,
+    Outages,
+    WorldParams,
+)
+from dystop.world.world import Surroundings, Transfer, World
+
+__all__ = [
+    "Budget",
+    "Channel",
+    "Churn",
+    "Compute",
+    "Mobility",
+    "Outages",
+    "Surroundings",
+    "Transfer",
+    "World",
+    "WorldParams",
+    "describe",
+]

@@ -1,0 +1,77 @@
+"""The physics in a few lines for humans."""
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+
+from dystop.sparse import Floats, Graph
+from dystop.world.budget import base_models
+from dystop.world.params import WorldParams
+from dystop.world.world import Surroundings, World
+
+
+def describe(world: World) -> dict[str, str]:
+    """A short summary of the physics when the first round opens."""
+    seen, params = world.observe(1, 0.0), world.params
+    width, height = params.area_m
+    worker_link = (seen.reach.dst < world.workers) & (seen.reach.src < world.workers)
+    between = seen.reach.keep(worker_link)
+    return {
+        "area": f"{width:g} m x {height:g} m, range {params.range_m:g} m, reach {params.reach}",
+        "neighbours": f"{between.edges / world.workers:.1f} per worker on average",
+        "connected": _pieces(between, world.workers),
+        "link time": _spread(seen.link_s[worker_link], "for one model"),
+        "compute": _compute(seen),
+        "budget": _budget(world),
+        "server": "base station at the centre" if world.server else "none",
+        "switched on": ", ".join(_switched_on(params)) or "nothing",
+    }
+
+
+def _pieces(graph: Graph, workers: int) -> str:
+    ends = (graph.dst, graph.src)
+    matrix = csr_array((np.ones(graph.edges), ends), shape=(workers, workers))
+    pieces = int(connected_components(matrix, directed=False)[0])
+    return "yes" if pieces == 1 else f"no, {pieces} pieces"
+
+
+def _spread(seconds: Floats, what: str) -> str:
+    if not len(seconds):
+        return "no links"
+    low, middle, high = (seconds_text(s) for s in np.percentile(seconds, [5, 50, 95]))
+    return f"{middle} {what} (median; 5-95 %: {low} to {high})"
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds in a unit that reads well.
+
+    >>> seconds_text(0.0213), seconds_text(2.5)
+    ('21.3 ms', '2.5 s')
+    """
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _compute(seen: Surroundings) -> str:
+    low, middle, high = (seconds_text(float(s)) for s in np.percentile(seen.step_s, [0, 50, 100]))
+    return f"{middle} per mini-batch (median; {low} to {high})"
+
+
+def _budget(world: World) -> str:
+    budget = world.params.budget
+    if not budget.enabled:
+        return "unlimited"
+    mean = base_models(budget, world.workers)
+    return f"{mean:g} models per worker and round, varying by {budget.variation:.0%}"
+
+
+def _switched_on(params: WorldParams) -> list[str]:
+    channel, outages = params.channel, params.outages
+    named = {
+        f"fading over {channel.coherence_blocks} blocks": channel.fading,
+        f"power fluctuation {channel.power_fluctuation:.0%}": channel.power_fluctuation > 0,
+        "mobility": params.mobility.enabled,
+        "churn": params.churn.enabled,
+        f"links down {outages.drop:.0%}": outages.drop > 0,
+        f"transfers lost {outages.loss:.0%}": outages.loss > 0,
+    }
+    return [name for name, on in named.items() if on]
