@@ -1,0 +1,164 @@
+"""Dataset: the value that every reader returns, its checks, and stratified subsets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dystop.errors import DataError
+from dystop.rng import stream
+from dystop.sparse import Ints, ints
+
+Images = NDArray[np.uint8] | NDArray[np.float32]
+
+_CHUNK = 2048  # images summed at a time, so that statistics need little memory
+
+
+class Splits(NamedTuple):
+    """Images [n, C, H, W] and labels [n] as a reader found them."""
+
+    x_train: Images
+    y_train: Ints
+    x_test: Images
+    y_test: Ints
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A labelled image set, ready to be split over workers.
+
+    `x_*` is uint8 in 0..255, which a trainer reads as `(x / 255 - mean) / std`, or float32, which
+    it uses as is (`mean` is 0 and `std` is 1 for every channel).
+    """
+
+    name: str
+    x_train: Images  # [n, C, H, W]
+    y_train: Ints  # [n]
+    x_test: Images
+    y_test: Ints
+    classes: int  # K
+    class_names: tuple[str, ...]
+    source: str  # where it was found
+    mean: tuple[float, ...]  # per channel
+    std: tuple[float, ...]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of one image."""
+        _, channels, height, width = self.x_train.shape
+        return channels, height, width
+
+
+def assemble(
+    name: str, splits: Splits, *, classes: int, class_names: Sequence[str] = (), source: str
+) -> Dataset:
+    """Check what a reader found and make a Dataset of it.
+
+    Raises:
+        DataError: a split is empty, images and labels do not pair up, the two splits disagree in
+            shape or type, or a label is outside 0..classes-1.
+    """
+    _check_split(source, "train", splits.x_train, splits.y_train, classes)
+    _check_split(source, "test", splits.x_test, splits.y_test, classes)
+    _check_alike(source, splits.x_train, splits.x_test)
+    names = tuple(class_names) or tuple(str(k) for k in range(classes))
+    if len(names) != classes:
+        raise DataError(f"{source}: {len(names)} class names for {classes} classes; give one each")
+    mean, std = channel_stats(splits.x_train)
+    return Dataset(name, *splits, classes, names, source, mean, std)
+
+
+def _check_split(source: str, split: str, x: Images, y: Ints, classes: int) -> None:
+    if len(x) != len(y):
+        raise DataError(
+            f"{source}: {len(x)} {split} images but {len(y)} {split} labels; "
+            "expected one label per image"
+        )
+    if not x.size:
+        raise DataError(f"{source}: the {split} split is empty; expected at least one image")
+    if y.min() < 0 or y.max() >= classes:
+        wrong = y.min() if y.min() < 0 else y.max()
+        raise DataError(
+            f"{source}: {split} label {wrong} is out of range; "
+            f"labels must be integers from 0 to {classes - 1}"
+        )
+
+
+def _check_alike(source: str, train: Images, test: Images) -> None:
+    for what, a, b in (
+        ("shape", train.shape[1:], test.shape[1:]),
+        ("type", train.dtype, test.dtype),
+    ):
+        if a != b:
+            raise DataError(
+                f"{source}: train images have {what} {a} but test images {b}; they must agree"
+            )
+
+
+def channel_stats(x: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel of uint8 images, in units of 255.
+
+    Sums are integers, so the result is the same on every machine. A constant channel gets
+    deviation 1, so that nobody divides by zero. Float images are used as is: mean 0, deviation 1.
+
+    >>> channel_stats(np.full((2, 1, 2, 2), 51, np.uint8))
+    ((0.2,), (1.0,))
+    """
+    channels = x.shape[1]
+    if x.dtype != np.uint8:
+        return (0.0,) * channels, (1.0,) * channels
+    total, squares = np.zeros(channels, np.int64), np.zeros(channels, np.int64)
+    for start in range(0, len(x), _CHUNK):
+        part = x[start : start + _CHUNK].astype(np.int64)
+        total += part.sum(axis=(0, 2, 3))
+        squares += np.square(part).sum(axis=(0, 2, 3))
+    count = x.size // channels
+    mean = total / count
+    std = np.sqrt(np.maximum(squares / count - mean**2, 0.0))
+    std = np.where(std > 0, std, 255.0)
+    return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
+
+
+def take(
+    dataset: Dataset, train: int | None = None, test: int | None = None, *, seed: int = 0
+) -> Dataset:
+    """A stratified subset: class shares stay as they are; `None` keeps a split whole.
+
+    `mean` and `std` stay those of the whole set, so that sizes can be compared on equal terms.
+    """
+    kept_train = _stratified(dataset, "train", dataset.y_train, train, seed)
+    kept_test = _stratified(dataset, "test", dataset.y_test, test, seed)
+    return replace(
+        dataset,
+        x_train=dataset.x_train[kept_train],
+        y_train=dataset.y_train[kept_train],
+        x_test=dataset.x_test[kept_test],
+        y_test=dataset.y_test[kept_test],
+    )
+
+
+def _stratified(dataset: Dataset, split: str, labels: Ints, wanted: int | None, seed: int) -> Ints:
+    if wanted is None or wanted == len(labels):
+        return np.arange(len(labels))
+    if not 0 < wanted < len(labels):
+        raise DataError(
+            f"cannot take {wanted} {split} samples of {dataset.name!r}: "
+            f"it has {len(labels)}; ask for 1 to {len(labels)}"
+        )
+    quota = _quotas(np.bincount(labels, minlength=dataset.classes), wanted)
+    parts = [
+        stream(seed, "take", split, k).permutation(np.flatnonzero(labels == k))[:q]
+        for k, q in enumerate(quota.tolist())
+    ]
+    return np.sort(np.concatenate(parts))
+
+
+def _quotas(counts: Ints, wanted: int) -> Ints:
+    """Share `wanted` out in proportion to `counts`, by largest remainders."""
+    exact = counts * wanted
+    quota = exact // counts.sum()
+    order = np.argsort(-(exact % counts.sum()), kind="stable")
+    quota[order[: wanted - quota.sum()]] += 1
+    return ints(quota)

@@ -1,0 +1,107 @@
+"""Any set in one `.npz` with x_train, y_train, x_test, y_test (and, if wanted, class_names).
+
+Images: uint8 (0..255), or float32 / float64, kept as float32 and used as is. Shapes: [n, H, W],
+[n, C, H, W], [n, H, W, C], or [n, F] for plain features, which become [n, F, 1, 1].
+Labels: integers from 0, [n] or [n, 1].
+"""
+
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dystop.data.dataset import Dataset, Images, Splits, assemble
+from dystop.data.files import refusal
+from dystop.errors import DataError
+from dystop.sparse import Ints, ints
+
+_KEYS = ("x_train", "y_train", "x_test", "y_test")
+_FEW = 4  # no more channels than this mark an axis as the channel axis at once
+_TODO = "Save it anew with numpy.savez_compressed"
+
+
+def read_npz(
+    path: Path,
+    name: str | None = None,
+    classes: int | None = None,
+    class_names: Sequence[str] = (),
+) -> Dataset:
+    """Read a set from an .npz; never unpickles.
+
+    Args:
+        path: the file.
+        name: name of the set; the file's own if left out.
+        classes: number of classes; if left out, that of the names or the largest label + 1.
+        class_names: names to use where the file has none.
+
+    Raises:
+        DataError: the file is missing, corrupt, lacks a key or holds something unusable.
+    """
+    raw = _load(path)
+    x_train, x_test = (_images(path, k, raw[k]) for k in ("x_train", "x_test"))
+    y_train, y_test = (_labels(path, k, raw[k]) for k in ("y_train", "y_test"))
+    names = tuple(str(n) for n in np.ravel(raw.get("class_names", ()))) or tuple(class_names)
+    if classes is None:
+        seen = [int(y.max()) + 1 for y in (y_train, y_test) if len(y)]
+        classes = len(names) or max(seen, default=1)
+    splits = Splits(x_train, y_train, x_test, y_test)
+    return assemble(name or path.stem, splits, classes=classes, class_names=names, source=str(path))
+
+
+def _load(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; give the path of an .npz with {', '.join(_KEYS)}")
+    try:
+        # np.load leaves a file open that it opened itself and could not read: open it here.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            missing = [k for k in _KEYS if k not in archive]
+            if not missing:
+                return {k: archive[k] for k in (*_KEYS, "class_names") if k in archive}
+    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        wrong = "corrupt, truncated, or holds Python objects, which are never read"
+        raise refusal(path, wrong, "an .npz of plain number arrays", _TODO) from error
+    raise refusal(path, f"has no {', '.join(missing)}", f"the arrays {', '.join(_KEYS)}", _TODO)
+
+
+def _images(path: Path, key: str, x: NDArray[Any]) -> Images:
+    x = _channels_first(path, key, x)
+    if x.dtype == np.uint8:
+        return np.ascontiguousarray(x)
+    if x.dtype not in (np.float32, np.float64):
+        raise refusal(path, f"{key} is {x.dtype}", "uint8 (0..255), float32 or float64", _TODO)
+    if not np.isfinite(x).all():
+        raise refusal(path, f"{key} holds NaN or infinite values", "finite numbers", _TODO)
+    return np.ascontiguousarray(x, np.float32)
+
+
+def _channels_first(path: Path, key: str, x: NDArray[Any]) -> NDArray[Any]:
+    """Bring images to [n, C, H, W]; 4 axes are told apart by the rules written here, in order."""
+    if x.ndim == 2:
+        return x[:, :, None, None]
+    if x.ndim == 3:
+        return x[:, None]
+    if x.ndim == 4:
+        _, a, b, c = x.shape
+        if a <= _FEW:  # [n, C, H, W] with few channels
+            return x
+        if c <= _FEW < b:  # [n, H, W, C] with few channels
+            return x.transpose(0, 3, 1, 2)
+        if b == c:  # [n, C, H, W], many channels, square; also [n, F, 1, 1]
+            return x
+        if a == b:  # [n, H, W, C], many channels, square
+            return x.transpose(0, 3, 1, 2)
+    wrong = f"{key} has shape {x.shape}, in which the channels cannot be told"
+    raise refusal(path, wrong, "[n, F], [n, H, W], [n, C, H, W] or [n, H, W, C]", _TODO)
+
+
+def _labels(path: Path, key: str, y: NDArray[Any]) -> Ints:
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        wrong = f"{key} is {y.dtype} of shape {y.shape}"
+        raise refusal(path, wrong, "integers of shape [n]", _TODO)
+    return ints(y)

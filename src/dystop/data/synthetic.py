@@ -1,0 +1,73 @@
+"""Synthetic images: every class is a picture of a few soft blobs, every sample adds noise."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import NDArray
+
+from dystop.data.dataset import Dataset, Splits, assemble
+from dystop.knobs import knob
+from dystop.rng import stream
+from dystop.sparse import Floats, Ints
+
+_BLOBS = 5  # per class and channel
+_WIDTH = 0.15  # of a blob, as a share of the image
+_CONTRAST = 0.35  # largest distance of a prototype from mid-grey
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticParams:
+    """What the synthetic set looks like."""
+
+    train: Annotated[int, Ge(1)] = knob(2000, "training images")
+    test: Annotated[int, Ge(1)] = knob(500, "test images")
+    classes: Annotated[int, Ge(2)] = knob(10, "number of classes")
+    shape: tuple[int, int, int] = knob((1, 8, 8), "channels, height and width of an image")
+    noise: Annotated[float, Ge(0)] = knob(
+        0.25, "standard deviation of the pixel noise, where 1 is the range from black to white"
+    )
+
+
+def make_synthetic(params: SyntheticParams, seed: int) -> Dataset:
+    """Draw the set at this seed; classes are balanced and a softmax regression can learn them."""
+    prototypes = _prototypes(params, seed)
+    x_train, y_train = _samples(prototypes, params.train, params.noise, seed, "train")
+    x_test, y_test = _samples(prototypes, params.test, params.noise, seed, "test")
+    return assemble(
+        "synthetic",
+        Splits(x_train, y_train, x_test, y_test),
+        classes=params.classes,
+        source=f"generated from seed {seed}",
+    )
+
+
+def _prototypes(params: SyntheticParams, seed: int) -> Floats:
+    """One picture per class, [K, C, H, W], from 0 (black) to 1 (white)."""
+    rng = stream(seed, "synthetic", "prototypes")
+    channels, height, width = params.shape
+    blobs = (params.classes, channels, _BLOBS)
+    down = _bumps(rng.random(blobs), height)
+    across = _bumps(rng.random(blobs), width)
+    pictures = np.einsum("kcb,kcbh,kcbw->kchw", rng.uniform(-1, 1, blobs), down, across)
+    largest = np.abs(pictures).max(axis=(1, 2, 3), keepdims=True)
+    out: Floats = 0.5 + _CONTRAST * pictures / largest
+    return out
+
+
+def _bumps(centre: Floats, pixels: int) -> Floats:
+    """Profile of every blob along one axis, [..., pixels]."""
+    at = (np.arange(pixels) + 0.5) / pixels
+    out: Floats = np.exp(-(((at - centre[..., None]) / _WIDTH) ** 2) / 2)
+    return out
+
+
+def _samples(
+    prototypes: Floats, count: int, noise: float, seed: int, split: str
+) -> tuple[NDArray[np.uint8], Ints]:
+    rng = stream(seed, "synthetic", split)
+    labels = rng.permutation(np.arange(count) % len(prototypes))
+    grain = rng.standard_normal((count, *prototypes.shape[1:]), np.float32)
+    pixels = 255.0 * (prototypes[labels] + noise * grain)
+    return np.rint(np.clip(pixels, 0, 255)).astype(np.uint8), labels.astype(np.int64)

@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+
+from dystop.data import load
+from dystop.data.npz import read_npz
+from dystop.errors import DataError
+
+
+def write(path, **changed):
+    arrays = {
+        "x_train": np.arange(4 * 64, dtype=np.uint8).reshape(4, 8, 8),
+        "y_train": np.array([0, 1, 2, 1]),
+        "x_test": np.ones((2, 8, 8), np.uint8),
+        "y_test": np.array([2, 0]),
+    } | changed
+    np.savez(path, **{k: v for k, v in arrays.items() if v is not None})
+    return path
+
+
+def test_round_trip(tmp_path):
+    path = write(tmp_path / "digits.npz")
+    found = load(str(path))
+    assert (found.name, found.classes, found.class_names) == ("digits", 3, ("0", "1", "2"))
+    assert found.source == str(path)
+    assert found.x_train.shape == (4, 1, 8, 8)
+    assert found.x_train.dtype == np.uint8
+    assert found.x_train.reshape(-1).tolist() == list(range(256))
+    assert found.y_train.dtype == np.int64
+    assert found.mean == pytest.approx((0.5,))
+    assert found.std == pytest.approx((np.arange(256).std() / 255,))
+
+
+def test_class_names_and_column_labels(tmp_path):
+    names = np.array(["a", "b", "c", "d"])
+    column = np.uint8([[0], [1], [2], [1]])
+    found = read_npz(write(tmp_path / "a.npz", class_names=names, y_train=column))
+    assert (found.classes, found.class_names) == (4, ("a", "b", "c", "d"))
+    assert found.y_train.tolist() == [0, 1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("stored", "read", "axes"),
+    [
+        ((7,), (7, 1, 1), None),
+        ((9, 6), (1, 9, 6), None),
+        ((3, 9, 6), (3, 9, 6), None),
+        ((9, 6, 3), (3, 9, 6), (0, 3, 1, 2)),
+        ((9, 6, 1), (1, 9, 6), (0, 3, 1, 2)),
+        ((13, 6, 6), (13, 6, 6), None),
+        ((6, 6, 13), (13, 6, 6), (0, 3, 1, 2)),
+        ((64, 1, 1), (64, 1, 1), None),
+    ],
+)
+def test_layouts(tmp_path, stored, read, axes):
+    x = np.arange(4 * np.prod(stored)).astype(np.uint8).reshape(4, *stored)
+    found = read_npz(write(tmp_path / "a.npz", x_train=x, x_test=x[:2]))
+    assert found.shape == read
+    want = x.transpose(axes) if axes else x.reshape(4, *read)
+    assert np.array_equal(found.x_train, want)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_floats_are_kept_as_they_are(tmp_path, kind):
+    x = np.linspace(-3, 3, 4 * 5).astype(kind).reshape(4, 5)
+    found = read_npz(write(tmp_path / "a.npz", x_train=x, x_test=x[:2]))
+    assert found.x_train.dtype == np.float32
+    assert np.array_equal(found.x_train.reshape(4, 5), x.astype(np.float32))
+    assert (found.mean, found.std) == ((0.0,) * 5, (1.0,) * 5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"y_test": None}, "has no y_test"),
+        ({"x_train": None, "y_train": None}, "has no x_train, y_train"),
+        ({"x_train": np.array([{}, 1, 2, 3], object)}, "Python objects, which are never read"),
+        ({"y_train": np.array([0, 1, 2])}, "4 train images but 3 train labels"),
+        ({"y_train": np.array([0, 1, -2, 1])}, "train label -2 is out of range"),
+        ({"y_train": np.array([0.0, 1, 2, 1])}, "y_train is float64"),
+        ({"y_train": np.eye(4, dtype=int)}, r"y_train is int64 of shape \(4, 4\)"),
+        ({"class_names": np.array(["a", "b"])}, "train label 2 is out of range"),
+        ({"x_test": np.zeros((0, 8, 8), np.uint8), "y_test": np.zeros(0, int)}, "test split is em"),
+        ({"x_test": np.ones((2, 7, 8), np.uint8)}, "they must agree"),
+        ({"x_test": np.ones((2, 8, 8), np.float32)}, "type uint8 but test images float32"),
+        ({"x_train": np.ones((4, 8, 8), np.int64)}, "x_train is int64; expected uint8"),
+        ({"x_train": np.full((4, 8, 8), np.nan)}, "NaN or infinite"),
+        ({"x_train": np.ones(4, np.uint8)}, "channels cannot be told"),
+        ({"x_train": np.ones((4, 5, 6, 7), np.uint8)}, "channels cannot be told"),
+    ],
+)
+def test_unusable_content_is_named_and_refused(tmp_path, changed, message):
+    path = write(tmp_path / "mine.npz", **changed)
+    with pytest.raises(DataError, match=message) as caught:
+        read_npz(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("raw", [b"", b"hello", b"PK\3\4 and then nothing", b"\x80\x04N."])
+def test_garbage_is_refused(tmp_path, raw):
+    path = tmp_path / "mine.npz"
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match=r"mine\.npz: corrupt"):
+        read_npz(path)
+
+
+def test_truncated_and_flipped_files_are_refused(tmp_path):
+    path = write(tmp_path / "mine.npz")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    with pytest.raises(DataError, match=r"mine\.npz: corrupt"):
+        read_npz(path)
+    at = whole.index(bytes(range(100, 200)))
+    path.write_bytes(whole[:at] + b"\0" + whole[at + 1 :])
+    with pytest.raises(DataError, match=r"mine\.npz: corrupt"):
+        read_npz(path)
+
+
+def test_a_bare_array_is_refused(tmp_path):
+    path = tmp_path / "mine.npz"
+    with path.open("wb") as file:
+        np.save(file, np.ones(3))
+    with pytest.raises(DataError, match=r"mine\.npz: corrupt"):
+        read_npz(path)
+
+
+def test_missing_file_is_named():
+    with pytest.raises(DataError, match=r"nowhere/mine\.npz: no such file"):
+        load("nowhere/mine.npz")
