@@ -115,9 +115,9 @@ def mix_of(
     """Mix from triples (dst, source, weight), rows and sources put in id order."""
     order = np.lexsort((source, dst))
     dst, source, weight = ints(dst)[order], ints(source)[order], np.asarray(weight, float)[order]
-    receiver, first = np.unique(dst, return_index=True)
+    first = np.flatnonzero(np.append(True, dst[1:] != dst[:-1])[: len(dst)])
     indptr = np.append(first, len(dst)).astype(np.int64)
-    return Mix(receiver, indptr, source, weight, kind, mask)
+    return Mix(dst[first], indptr, source, weight, kind, mask)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class RoundRecord:
     accuracy_global: float | None = None
     test_loss: float | None = None
     test_loss_global: float | None = None
+    diverged: int | None = None  # models whose test loss is no longer a finite number
     notes: Mapping[str, float] = field(default_factory=dict)
     active_ids: Sequence[int] | None = None
     link_pairs: Sequence[Sequence[int]] | None = None  # [dst, src]

@@ -69,10 +69,15 @@ def graph_of(n: int, dst: Ints, src: Ints) -> Graph:
     >>> graph_of(3, ints([2, 0, 0]), ints([0, 2, 1])).row(0).tolist()
     [1, 2]
     """
-    # A sort and a comparison beat np.unique, whose hashing is slow on millions of keys.
-    keys = np.sort((dst * n + src)[dst != src])
-    keys = keys[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
+    keys, _ = _distinct((dst * n + src)[dst != src])
     return graph_of_sorted(n, keys // n, keys % n)
+
+
+def _distinct(keys: Ints) -> tuple[Ints, Ints]:
+    """Sorted distinct keys and how often each occurs; np.unique hashes, slow for millions."""
+    ordered = np.sort(keys)
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    return ordered[first], np.diff(np.append(first, len(ordered)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ class PairCounts:
 
     def add(self, dst: Ints, src: Ints) -> "PairCounts":
         """Counts after using these pairs once more; linear in the pairs held."""
-        fresh, times = np.unique(dst * self.n + src, return_counts=True)
+        fresh, times = _distinct(dst * self.n + src)
         at = ints(np.searchsorted(self.keys, fresh))
         known = np.zeros(len(fresh), bool)
         inside = at < len(self.keys)

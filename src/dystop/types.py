@@ -114,8 +114,9 @@ class Score:
     accuracy: float  # mean over the workers' own models: the paper's test accuracy
     accuracy_std: float
     accuracy_global: float  # of the data-weighted global model, eq:weightedmodel
-    loss: float  # mean test loss over the workers' own models
+    loss: float  # mean test loss over the workers' own models that have a finite one
     loss_global: float
+    diverged: int = 0  # workers whose test loss is not finite
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ def _check_active(mechanism: Mechanism, plan: Plan, view: View) -> None:
     active = plan.active
     if not len(active):
         _refuse(mechanism, "no worker is active; a plan must activate at least one", view.t)
-    if len(np.unique(active)) != len(active):
-        _refuse(mechanism, "a worker is active twice", view.t)
     if active.min() < 0 or active.max() >= view.fleet.workers:
         _refuse(mechanism, f"active worker outside 0..{view.fleet.workers - 1}", view.t)
+    if np.bincount(active).max() > 1:
+        _refuse(mechanism, "a worker is active twice", view.t)
     if not view.alive[active].all():
         dead = int(active[~view.alive[active]][0])
         _refuse(mechanism, f"worker {dead} is active but absent", view.t)
@@ -81,10 +81,20 @@ def backed(plan: Plan, view: View, stage: int) -> tuple[Bools, Bools]:
     mix, nodes = plan.mixes[stage], view.fleet.nodes
     key = mix.dst * nodes + mix.source
     here = plan.links.stage == stage
-    linked = np.isin(key, _keys(plan.links.dst[here], plan.links.src[here], nodes))
-    mailed = ~linked & np.isin(key, _keys(view.mailbox.dst, view.mailbox.src, nodes))
+    linked = _among(key, _keys(plan.links.dst[here], plan.links.src[here], nodes))
+    mailed = ~linked & _among(key, _keys(view.mailbox.dst, view.mailbox.src, nodes))
     own = mix.dst == mix.source
     return linked & ~own, mailed & ~own
+
+
+def _among(keys: Ints, pool: Ints) -> Bools:
+    """Which keys occur in the pool; one sort and a search, faster than np.isin on millions."""
+    if not len(pool):
+        return np.zeros(len(keys), bool)
+    pool = np.sort(pool)
+    at = np.minimum(np.searchsorted(pool, keys), len(pool) - 1)
+    out: Bools = pool[at] == keys
+    return out
 
 
 def _keys(dst: Ints, src: Ints, nodes: int) -> Ints:

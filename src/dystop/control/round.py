@@ -4,6 +4,7 @@ Simulator and testbed call these same functions; they differ only in where the `
 `Outcome` come from.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -113,14 +114,21 @@ def _record(
         staleness_max=int(staleness.max()),
         staleness_histogram=np.bincount(staleness).tolist(),
         queue_mean=float(before.queue.mean()),
-        loss=_mean_or_none(outcome),
+        loss=_mean_loss(outcome),
         notes=dict(plan.notes),
         **_scores(score),
     )
 
 
-def _mean_or_none(outcome: Outcome) -> float | None:
-    return float(outcome.loss.mean()) if len(outcome.loss) else None
+def _mean_loss(outcome: Outcome) -> float | None:
+    """Mean training loss; a worker that took no step or has diverged has none."""
+    known = outcome.loss[np.isfinite(outcome.loss)]
+    return float(known.mean()) if len(known) else None
+
+
+def _finite(value: float) -> float | None:
+    """The number, or None where it is no number: history is JSON."""
+    return value if math.isfinite(value) else None
 
 
 def _scores(score: Score | None) -> dict[str, Any]:
@@ -130,8 +138,9 @@ def _scores(score: Score | None) -> dict[str, Any]:
         "accuracy": score.accuracy,
         "accuracy_std": score.accuracy_std,
         "accuracy_global": score.accuracy_global,
-        "test_loss": score.loss,
-        "test_loss_global": score.loss_global,
+        "test_loss": _finite(score.loss),
+        "test_loss_global": _finite(score.loss_global),
+        "diverged": score.diverged,
     }
 
 
