@@ -1,5 +1,10 @@
 """Shared fixtures and options."""
 
+import os
+
+# Test processes share the cores: threads inside an operation would only wait for each other.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 from hypothesis import settings
 

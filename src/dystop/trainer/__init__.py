@@ -1,0 +1,12 @@
+"""Local training and evaluation of every worker's model (torch; no files, no network).
+
+models      `build_model` and the table `MODELS`
+flat        a model as one flat vector, `Layout`
+trainer     `Trainer`, `TrainerParams`: what the engine calls
+sequential  one worker after another: the plain reference
+stacked     many workers in one tensor program: the same arithmetic, faster for small models
+evaluate    accuracy and loss of many models
+memory      what a run needs and whether it fits
+
+Import the submodules: this file stays empty so that `dystop --help` need not load torch.
+"""

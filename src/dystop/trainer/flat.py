@@ -1,0 +1,129 @@
+"""A model as one flat vector: what is mixed, sent, stored and stacked.
+
+The vector holds the trainable parameters first (P of them), then everything else that is a float:
+frozen parameters and float buffers such as the running statistics of batch norm. Integer buffers
+("counters") live in a vector of their own, since they are never averaged.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dystop.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one tensor of a module sits: its name and shape, in the order of the vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def numel(self) -> int:
+        """Numbers in the tensor."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a module's tensors lie in a flat vector [W] and a counter vector [C]."""
+
+    trained: tuple[Slot, ...]  # parameters that are trained
+    kept: tuple[Slot, ...]  # frozen parameters and float buffers
+    counted: tuple[Slot, ...]  # integer and boolean buffers
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers P."""
+        return sum(slot.numel for slot in self.trained)
+
+    @property
+    def width(self) -> int:
+        """Floats of one model, W."""
+        return self.parameters + sum(slot.numel for slot in self.kept)
+
+    @property
+    def counters(self) -> int:
+        """Integers of one model, C."""
+        return sum(slot.numel for slot in self.counted)
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of one model on the wire; counters are not sent."""
+        return 4 * self.width
+
+    def flatten(self, module: nn.Module) -> tuple[Tensor, Tensor]:
+        """Copy a module's tensors into a vector [W] and counters [C]."""
+        tensors = dict(_named(module))
+        floats = [tensors[s.name].reshape(-1).float() for s in (*self.trained, *self.kept)]
+        whole = [tensors[s.name].reshape(-1).long() for s in self.counted]
+        device = floats[0].device
+        empty = torch.zeros(0, dtype=torch.int64, device=device)
+        return torch.cat(floats).detach(), torch.cat([empty, *whole])
+
+    def unflatten(self, vector: Tensor, counters: Tensor) -> dict[str, Tensor]:
+        """View vectors [..., W] and [..., C] as the named tensors `functional_call` wants.
+
+        A leading stack dimension stays in front of every shape. The views share memory with the
+        vectors, so a module that updates a buffer in place updates the vector.
+        """
+        parameters, kept = vector.split_with_sizes(
+            [self.parameters, self.width - self.parameters], -1
+        )
+        return self.named(parameters, kept, counters)
+
+    def named(self, parameters: Tensor, kept: Tensor, counters: Tensor) -> dict[str, Tensor]:
+        """The same for the three parts [..., P], [..., W - P], [..., C] held apart."""
+        return {
+            **_views(self.trained, parameters),
+            **_views(self.kept, kept),
+            **_views(self.counted, counters),
+        }
+
+
+def _views(slots: tuple[Slot, ...], flat: Tensor) -> dict[str, Tensor]:
+    """Cut a flat tensor into named views; one split, so that its gradient is one concatenation."""
+    if not slots:
+        return {}
+    pieces = flat.split_with_sizes([slot.numel for slot in slots], -1)
+    lead = flat.shape[:-1]
+    return {
+        slot.name: _as_stored(piece.view((*lead, *slot.shape)), slot.dtype)
+        for slot, piece in zip(slots, pieces, strict=True)
+    }
+
+
+def _as_stored(view: Tensor, dtype: torch.dtype) -> Tensor:
+    """Booleans and short integers get their type back (as a copy); all else stays a view."""
+    return view if dtype.is_floating_point or dtype == torch.int64 else view.to(dtype)
+
+
+def _named(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    """Parameters and buffers by name; a shared tensor appears once."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def layout_of(module: nn.Module) -> Layout:
+    """Read the layout off a module.
+
+    >>> layout_of(nn.BatchNorm1d(3)).width, layout_of(nn.BatchNorm1d(3)).counters
+    (12, 1)
+    """
+    trained, kept, counted = [], [], []
+    for name, tensor in _named(module):
+        slot = Slot(name, tuple(tensor.shape), tensor.dtype)
+        if tensor.is_complex():
+            raise ConfigError(f"model: tensor {name!r} is complex; only real tensors can be mixed")
+        if not tensor.is_floating_point():
+            counted.append(slot)
+        elif tensor.requires_grad:
+            trained.append(slot)
+        else:
+            kept.append(slot)
+    return Layout(tuple(trained), tuple(kept), tuple(counted))

@@ -1,0 +1,159 @@
+"""Labelled samples on the device: stored small, normalised when they are used."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dystop.errors import DataError
+from dystop.sparse import Ints
+
+
+class Source(Protocol):
+    """What the trainer reads of a data set; `dystop.data`'s Dataset and `Arrays` both are one."""
+
+    @property
+    def x_train(self) -> NDArray[Any]:
+        """Training inputs [n, C, H, W], uint8 or float32."""
+
+    @property
+    def y_train(self) -> Ints:
+        """Training labels [n]."""
+
+    @property
+    def x_test(self) -> NDArray[Any]:
+        """Test inputs."""
+
+    @property
+    def y_test(self) -> Ints:
+        """Test labels."""
+
+    @property
+    def mean(self) -> float | Sequence[float]:
+        """Mean of all channels or of each; bytes count as 0..1."""
+
+    @property
+    def std(self) -> float | Sequence[float]:
+        """Standard deviation, likewise."""
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """A data set made of bare data."""
+
+    x_train: NDArray[Any]  # [n, C, H, W] uint8, or float32
+    y_train: Ints  # [n]
+    x_test: NDArray[Any]
+    y_test: Ints
+    mean: float | Sequence[float]  # one number, or one for each channel; uint8 counts as 0..1
+    std: float | Sequence[float]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs and labels on a device, with the scale and shift that normalise the inputs."""
+
+    x: Tensor  # [n, ...], uint8 or float32
+    y: Tensor  # [n], int64
+    scale: Tensor
+    shift: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the samples occupy."""
+        return self.x.nbytes + self.y.nbytes
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised inputs [..., C, H, W] and labels [...] of samples by index [...]."""
+        flat = index.reshape(-1)
+        raw = self.x.index_select(0, flat).to(torch.float32)
+        x = raw.mul_(self.scale).add_(self.shift)
+        return x.view(*index.shape, *self.shape), self.y.index_select(0, flat).view(index.shape)
+
+
+def samples_of(
+    x: NDArray[Any], y: Ints, mean: Any, std: Any, device: torch.device, where: str
+) -> Samples:
+    """Put samples on a device: bytes stay bytes, everything else becomes float32.
+
+    Bytes are normalised as (x / 255 - mean) / std, floats as (x - mean) / std.
+    """
+    if len(x) != len(y) or len(y) == 0:
+        raise DataError(f"{where}: {len(x)} inputs and {len(y)} labels; expected as many, not 0")
+    top = 255.0 if x.dtype == np.uint8 else 1.0
+    spread = _per_channel(std, x.ndim)
+    scale = 1.0 / (top * spread)
+    shift = -_per_channel(mean, x.ndim) / spread
+    if x.dtype != np.uint8:
+        x = x.astype(np.float32, copy=False)
+    return Samples(
+        torch.tensor(x, device=device),
+        torch.tensor(np.asarray(y, np.int64), device=device),
+        scale.to(device),
+        shift.to(device),
+    )
+
+
+def both_samples(data: Source, device: torch.device) -> tuple[Samples, Samples]:
+    """Training and test samples on a device."""
+    how = (data.mean, data.std, device)
+    return (
+        samples_of(data.x_train, data.y_train, *how, "training set"),
+        samples_of(data.x_test, data.y_test, *how, "test set"),
+    )
+
+
+def _per_channel(value: Any, ndim: int) -> Tensor:
+    """One number for each channel, shaped to broadcast over [n, C, ...]."""
+    numbers = torch.tensor(value, dtype=torch.float64).reshape(-1).float()
+    return numbers.reshape(-1, *(1 for _ in range(ndim - 2)))
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Which training samples each worker owns, all lists end to end."""
+
+    samples: Ints  # [sum of D_i]
+    start: Ints  # [N + 1]
+
+    @property
+    def sizes(self) -> Ints:
+        """Samples of every worker, D_i, [N]."""
+        return np.diff(self.start)
+
+    def lookup(self, workers: Ints, positions: Ints) -> Ints:
+        """Sample numbers of positions [A, ...] inside the shards of workers [A].
+
+        Padding (-1) becomes the first position of its last axis: a real sample of the same batch,
+        so that nothing foreign, not even an infinity, can leak through a weight of zero.
+        """
+        padded = np.where(positions < 0, positions[..., :1], positions)
+        first = self.start[workers].reshape(-1, *(1 for _ in range(positions.ndim - 1)))
+        # A step that does not take place has no position at all; any sample will do there.
+        return self.samples[np.minimum(np.maximum(padded, 0) + first, len(self.samples) - 1)]
+
+
+def shards_of(parts: Sequence[Ints], available: int) -> Shards:
+    """Join the workers' sample lists and check that every sample exists."""
+    none = np.zeros(0, np.int64)
+    samples = np.concatenate([none, *(np.asarray(part, np.int64) for part in parts)])
+    if not len(samples):
+        raise DataError("shards: no worker has any data")
+    if samples.min() < 0 or samples.max() >= available:
+        raise DataError(
+            f"shards: sample {samples.min() if samples.min() < 0 else samples.max()} does not "
+            f"exist; the training set has samples 0 to {available - 1}"
+        )
+    return Shards(samples, np.cumsum([0, *(len(part) for part in parts)]))

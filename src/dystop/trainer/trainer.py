@@ -1,0 +1,178 @@
+"""The trainer: everything the engine needs to know about learning.
+
+`Trainer.train` runs local trainings, `Trainer.evaluate` examines models; both work on stacks of
+flat models and hide which back end does the work.
+"""
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dystop.sparse import Ints
+from dystop.trainer import evaluate as evaluation
+from dystop.trainer import sequential, stacked
+from dystop.trainer.capability import draws_numbers
+from dystop.trainer.choose import can_stack, check_last_batches, stack_height
+from dystop.trainer.device import pick_device, steady_kernels
+from dystop.trainer.evaluate import Evaluation, Exam, evaluate, stratified_first
+from dystop.trainer.flat import Layout, layout_of
+from dystop.trainer.lanes import Lanes, cores
+from dystop.trainer.memory import MemoryEstimate, estimate_bytes, model_size
+from dystop.trainer.params import TrainerParams
+from dystop.trainer.problem import Backend, Job, Problem, Trained, cut, join
+from dystop.trainer.samples import Source, both_samples, shards_of
+from dystop.trainer.seeding import restored
+
+
+class Trainer:
+    """Trains and examines the models of all workers; holds the data, not the models."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        data: Source,
+        shards: Sequence[Ints],
+        params: TrainerParams,
+        seed: int,
+    ) -> None:
+        """Put the data on the device and choose the back end.
+
+        Args:
+            module: The model with its initial weights; copied, never modified.
+            data: The data set.
+            shards: For each worker, which training samples it owns.
+            params: Knobs.
+            seed: Seed of the run; addresses the order of samples and dropout.
+        """
+        self.params, self.device = params, pick_device(params.device)
+        self._start = copy.deepcopy(module).to(self.device).train()
+        self.layout: Layout = layout_of(self._start)
+        self._test_labels = np.asarray(data.y_test, np.int64)
+        train, test = both_samples(data, self.device)
+        parts = shards_of(shards, len(train))
+        with restored(self.device):  # trial passes may draw dropout
+            check_last_batches(self._start, train.shape, parts, params.batch)
+            stacks = can_stack(self._start, self.layout, train.shape, params)
+            self.size = model_size(self._start, self.layout, train.shape)
+            draws = draws_numbers(self._start, train.shape)
+        self.chunk = stack_height(self.size, params, self.device) if stacks else 1
+        self._train: Backend = stacked.train if stacks else sequential.train
+        self._problem = Problem(
+            module=self._start,
+            layout=self.layout,
+            samples=train,
+            shards=parts,
+            batch=params.batch,
+            learning_rate=params.learning_rate,
+            seed=seed,
+            chunk=self.chunk,
+            draws=draws,
+        )
+        idle = copy.deepcopy(self._start).eval()
+        # With the CNN on two cores a large batch of one model was faster than the stacks tried.
+        height = self.chunk if self.device.type == "cuda" else 1
+        self._exam = Exam(idle, self.layout, test, height, params.evaluation_batch)
+        # Torch's generators are shared by all threads: a module that draws from them goes alone.
+        side_by_side = self.device.type == "cpu" and not draws
+        self.lanes = (params.lanes or cores()) if side_by_side else 1
+        self._lanes = Lanes(self._problem, self.lanes, lambda p, m: replace(p, module=m))
+        self._examiners = Lanes(self._exam, self.lanes, lambda e, m: replace(e, module=m))
+
+    @property
+    def width(self) -> int:
+        """Floats of one model, W."""
+        return self.layout.width
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether models are trained in stacks."""
+        return self._train is stacked.train
+
+    def initial(self) -> tuple[Tensor, Tensor]:
+        """The model that every worker starts from: vector [W] and counters [C]."""
+        return self.layout.flatten(self._start)
+
+    def train(
+        self, models: Tensor, counters: Tensor, workers: Ints, versions: Ints, steps: Ints
+    ) -> Trained:
+        """Run local trainings: `steps` mini-batches of plain SGD for each row (paper eq:updating).
+
+        ceil(D_i / batch) steps are exactly one epoch, with a smaller last mini-batch where it does
+        not divide. More steps go on with a fresh permutation, fewer stop early. A row's result
+        depends on its model, worker, version and steps, and not on the other rows (to rounding).
+
+        Args:
+            models: [A, W], what each training starts from; not modified.
+            counters: [A, C]; not modified.
+            workers: [A], whose data; a worker may appear more than once.
+            versions: [A], trainings that worker has finished before.
+            steps: [A], mini-batches; a worker without data takes none.
+        """
+        rows = len(workers)
+        if models.shape != (rows, self.width) or counters.shape != (rows, self.layout.counters):
+            raise ValueError(
+                f"models {tuple(models.shape)} and counters {tuple(counters.shape)} do not fit "
+                f"{rows} workers of width {self.width} and {self.layout.counters} counters"
+            )
+        job = Job(models.to(self.device), counters.to(self.device), workers, versions, steps)
+        pieces = cut(steps, self.chunk)
+        with steady_kernels():
+            done = self._lanes.map(lambda tool, rows: self._train(tool, job.rows(rows)), pieces)
+        return join(job, pieces, done)
+
+    def evaluate(self, models: Tensor, counters: Tensor, samples: int | None = None) -> Evaluation:
+        """Accuracy and loss of models [M, W] on the test set, or on its first samples.
+
+        Args:
+            models: [M, W]; one row for a global model.
+            counters: [M, C].
+            samples: Use only so many test samples, the first of each class in proportion.
+        """
+        labels = self._test_labels
+        chosen = np.arange(len(labels)) if samples is None else stratified_first(labels, samples)
+        index = torch.from_numpy(chosen).to(self.device)
+        models, counters = models.to(self.device), counters.to(self.device)
+
+        def examine(exam: Exam, rows: slice) -> Evaluation:
+            return evaluate(exam, models[rows], counters[rows], index)
+
+        stacks = list(evaluation.pieces(len(models), self._exam.chunk))
+        with steady_kernels():
+            return evaluation.join(self._examiners.map(examine, stacks))
+
+    def measure_batch_s(self, repeats: int = 100) -> float:
+        """Median seconds of one real mini-batch of one worker, after a short warm-up."""
+        vector, counters = self.initial()
+        cut = self.layout.parameters
+        state = (vector[:cut].clone(), vector[cut:].clone(), counters.clone())
+        count = min(self.params.batch, len(self._problem.samples))
+        index = torch.arange(count, device=self.device)
+        seconds = [self._timed_step(state, index) for _ in range(3 + repeats)]
+        return float(np.median(seconds[3:]))
+
+    def _timed_step(self, state: tuple[Tensor, Tensor, Tensor], index: Tensor) -> float:
+        """Seconds of one step of the reference path."""
+        with steady_kernels(), restored(self.device):
+            begin = time.perf_counter()
+            sequential.sgd_step(self._problem, state, index)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            return time.perf_counter() - begin
+
+    def estimate(self, workers: int, stacks: float) -> MemoryEstimate:
+        """What a run with so many workers takes, `stacks` stacks of models [N, W] included."""
+        data_bytes = self._problem.samples.nbytes + self._exam.samples.nbytes
+        return estimate_bytes(
+            self.size,
+            workers=workers,
+            stacks=stacks,
+            data_bytes=data_bytes,
+            chunk=self.lanes * self.chunk,
+            trained=self.lanes * self.chunk * self.params.batch,
+            examined=self.lanes * self._exam.chunk * self._exam.batch,
+        )

@@ -1,0 +1,125 @@
+import os
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dystop.errors import CapacityError
+from dystop.trainer.memory import (
+    MemoryEstimate,
+    ModelSize,
+    activation_bytes,
+    available_bytes,
+    ensure_fits,
+    estimate_bytes,
+    forward_bytes,
+)
+from dystop.trainer.models import build_model
+from dystop.trainer.params import TrainerParams
+from dystop.trainer.samples import Arrays
+from dystop.trainer.trainer import Trainer
+
+GIB = 2**30
+CPU = torch.device("cpu")
+
+
+def test_parts_by_hand():
+    size = ModelSize(width=1000, counters=10, activation_bytes=500, forward_bytes=100)
+    got = estimate_bytes(
+        size, workers=100, stacks=2, data_bytes=7_000, chunk=10, trained=320, examined=500
+    )
+    assert [part for _, part in got.parts] == [200 * 4_080, 7_000, 30 * 4_080, 160_000]
+    assert size.pass_bytes(trained=1, examined=500) == 50_000
+    assert got.total == sum(part for _, part in got.parts)
+    assert got.text().splitlines()[-1].split() == ["total", "1.1", "MiB"]
+
+
+def test_activations_of_a_linear_chain():
+    # Autograd saves the input of each linear layer and the output of ReLU, which is the second
+    # layer's input: 4 x 6 and 4 x 5 bytes a sample.
+    net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2))
+    assert activation_bytes(net, (6,)) == 4 * 6 + 4 * 5
+    assert forward_bytes(net, (6,)) == 3 * 4 * 6  # the input is the largest tensor
+
+
+def test_activations_of_the_cnn_are_within_reason_and_the_module_is_not_touched():
+    net = build_model("cnn", 1, (28, 28), 10, seed=0)
+    feature_maps = 4 * (784 + 10 * 24 * 24 + 10 * 12 * 12 + 20 * 8 * 8 + 20 * 4 * 4 + 50)
+    assert feature_maps < activation_bytes(net, (1, 28, 28)) < 3 * feature_maps
+    normed = build_model("resnet18", 1, (9, 9), 10, seed=0).train()
+    activation_bytes(normed, (1, 9, 9))
+    assert normed.stem[1].num_batches_tracked == 0
+
+
+def test_trainer_estimates_its_run():
+    x, y = np.zeros((50, 1, 28, 28), np.uint8), np.zeros(50, np.int64)
+    net = build_model("cnn", 1, (28, 28), 10, seed=0)
+    params = TrainerParams(device="cpu", evaluation_batch=8, lanes=1)
+    t = Trainer(net, Arrays(x, y, x, y, 0.3, 0.3), [np.arange(50)], params, seed=0)
+    parts = dict(t.estimate(workers=100, stacks=2).parts)
+    assert parts["models (100 workers)"] == 100 * 2 * 4 * 21_840
+    assert parts["data set"] == 2 * 50 * (784 + 8)
+    assert parts["activations"] == t.size.activation_bytes * t.chunk * 32
+
+
+def test_refusal_says_what_there_is_and_what_to_change():
+    need = MemoryEstimate((("models (1000000 workers)", 90 * GIB), ("data set", GIB)))
+    ensure_fits(need, 91 * GIB)
+    with pytest.raises(CapacityError) as caught:
+        ensure_fits(need, 8 * GIB)
+    said = str(caught.value)
+    for words in ("about 91.0 GiB", "only 8.0 GiB", "models (1000000 workers)", "fewer workers",
+                  "smaller model", "training.device", "training.chunk"):  # fmt: skip
+        assert words in said
+    with pytest.raises(CapacityError, match=r"only 4.0 GiB can be used \(limit set to 4.0 GiB\)"):
+        ensure_fits(need, 91 * GIB, limit=4 * GIB)
+
+
+def fake(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+MEMINFO = "MemTotal: 16000000 kB\nMemFree: 100 kB\nMemAvailable:  8000000 kB\n"
+
+
+def test_available_is_what_the_machine_leaves(tmp_path):
+    assert available_bytes(CPU, fake(tmp_path, {"proc/meminfo": MEMINFO})) == 8_000_000 * 1024
+
+
+def test_available_under_a_group_of_version_2(tmp_path):
+    root = fake(
+        tmp_path,
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "0::/jobs/mine\n",
+            "sys/fs/cgroup/jobs/memory.max": "5000000\n",
+            "sys/fs/cgroup/jobs/memory.current": "4000000\n",
+            "sys/fs/cgroup/jobs/memory.stat": "anon 9\ninactive_file 300000\nfile 7\n",
+            "sys/fs/cgroup/jobs/mine/memory.max": "max\n",
+            "sys/fs/cgroup/jobs/mine/memory.current": "77\n",
+        },
+    )
+    assert available_bytes(CPU, root) == 1_300_000
+
+
+def test_available_under_a_group_of_version_1(tmp_path):
+    root = fake(
+        tmp_path,
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/not/visible/here\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "2000000\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "500000\n",
+        },
+    )
+    assert available_bytes(CPU, root) == 1_500_000
+
+
+def test_available_without_proc(tmp_path):
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert available_bytes(CPU, tmp_path) == whole
+    assert 0 < available_bytes(CPU) <= whole
