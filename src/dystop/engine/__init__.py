@@ -1,0 +1,1 @@
+"""The simulator's shell: virtual time around the same decisions that the testbed takes."""

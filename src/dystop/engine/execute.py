@@ -1,0 +1,267 @@
+"""Carry out a plan on the stack: transfers, mixing, mail, and the new local training."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dystop.control.aggregation import mend
+from dystop.control.check import backed
+from dystop.control.timing import Timetable, idle_s, timetable
+from dystop.engine.models import (
+    Models,
+    Sources,
+    index,
+    link_distances,
+    mixed_rows,
+    published,
+    write_rows,
+)
+from dystop.engine.post import Post, envelopes
+from dystop.engine.state import Parts, State
+from dystop.plan import Mix, Plan
+from dystop.sparse import Bools, Floats, Ints
+from dystop.types import Outcome, View
+from dystop.world import Transfer
+
+
+@dataclass(frozen=True)
+class Round:
+    """A decided round with its realised transfers."""
+
+    view: View
+    plan: Plan
+    transfer: Transfer
+    table: Timetable
+    steps: Ints  # [A]
+
+
+def execute(parts: Parts, state: State, view: View, plan: Plan) -> tuple[Outcome, State]:
+    """Move models, mix them, train the active workers; say what happened."""
+    turn = _realise(parts, state, view, plan)
+    before = state.models.latest[index(plan.active, state.models.latest)].clone()
+    wants_distance = "distance" in parts.mechanism.needs
+    distance = (
+        link_distances(state.models, plan.links.dst, plan.links.src) if wants_distance else None
+    )
+    state = _mix(parts, state, turn)
+    loss, samples = _train(parts, state, turn)
+    if state.models.finished is not None:
+        state.models.finished[index(plan.active, before)] = before
+    outcome = Outcome(
+        duration_s=turn.table.duration_s,
+        comm_s=turn.table.comm_s,
+        link_s=turn.transfer.seconds,
+        link_bytes=_link_bytes(parts, turn),
+        lost=turn.transfer.lost,
+        loss=loss,
+        samples=samples,
+        idle_s=idle_s(parts.laws.timing, turn.table, plan.active, _alive_remaining(state, view)),
+        active=plan.active,
+        distance=distance,
+    )
+    return outcome, _start_training(state, turn)
+
+
+def _realise(parts: Parts, state: State, view: View, plan: Plan) -> Round:
+    links = plan.links
+    transfer = parts.world.transfer(view.t, view.now_s, links.dst, links.src, links.fraction)
+    steps = parts.steps[plan.active] if plan.steps is None else plan.steps
+    table = timetable(
+        parts.laws.timing,
+        plan,
+        transfer.seconds,
+        state.remaining_s,
+        view.step_s[plan.active] * steps,
+    )
+    return Round(view, plan, transfer, table, steps)
+
+
+def _link_bytes(parts: Parts, turn: Round) -> Ints:
+    """Bytes on the air: per hop, and also for a transfer that failed."""
+    size = turn.plan.links.fraction * parts.fleet.model_bytes * turn.transfer.hops
+    return np.ceil(size).astype(np.int64)
+
+
+def _alive_remaining(state: State, view: View) -> Floats:
+    """Remaining training, with absent workers counted as busy: their waiting is nobody's fault."""
+    n = view.fleet.workers
+    return np.where(view.alive, state.remaining_s[:n], np.inf)
+
+
+def _mix(parts: Parts, state: State, turn: Round) -> State:
+    """All stages of mixing, with the mail that is sent and consumed on the way."""
+    for stage in range(max(len(turn.plan.mixes), _stages(turn.plan))):
+        rows = turn.plan.mixes[stage] if stage < len(turn.plan.mixes) else None
+        state = _post_stage(state, turn, stage, rows)
+        if rows is not None:
+            _mix_stage(parts, state, turn, stage)
+    return _consume(state, turn)
+
+
+def _stages(plan: Plan) -> int:
+    return int(plan.links.stage.max(initial=-1)) + 1
+
+
+def _mix_stage(parts: Parts, state: State, turn: Round, stage: int) -> None:
+    links, lost = turn.plan.links, turn.transfer.lost
+    here = links.stage == stage
+    gone = here & lost
+    rows = _without_background(turn, stage)
+    keep_mean = bool(parts.mechanism.doubly_stochastic)
+    rows = mend(rows, links.dst[gone], links.src[gone], to_self=keep_mean)
+    if not len(rows.receiver):
+        return
+    sources = _sources(state, turn, stage, rows)
+    mixed = mixed_rows(state.models, rows, sources)
+    write_rows(state.models, rows.receiver, mixed, sources.busy)
+
+
+def _without_background(turn: Round, stage: int) -> Mix:
+    """Rows of a stage that are mixed now; a row fed by a background link waits for its arrival."""
+    rows, links = turn.plan.mixes[stage], turn.plan.links
+    late = links.background & (links.stage == stage)
+    if not late.any():
+        return rows
+    waits = np.isin(_keys(turn, rows.dst, rows.source), _keys(turn, links.dst, links.src)[late])
+    hold = np.bincount(rows.row_of, weights=waits, minlength=len(rows.receiver)) > 0
+    kept = ~hold[rows.row_of]
+    counts = np.diff(rows.indptr)[~hold]
+    return replace(
+        rows,
+        receiver=rows.receiver[~hold],
+        indptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        source=rows.source[kept],
+        weight=rows.weight[kept],
+    )
+
+
+def _sources(state: State, turn: Round, stage: int, rows: Mix) -> Sources:
+    """Find out, for every weight, which model of the source the receiver really gets."""
+    plan = replace(turn.plan, mixes=(*turn.plan.mixes[:stage], rows))
+    linked, mailed = backed(plan, turn.view, stage)
+    busy = ~np.isin(rows.receiver, turn.plan.active) & ~state.done[rows.receiver]
+    stale = np.zeros(len(rows.source), bool)
+    if state.models.finished is not None:
+        stale = (rows.dst == rows.source) & busy[rows.row_of]
+        if stage == 0 and not plan.synchronous:
+            reads_at = turn.view.now_s + _link_begin(turn, rows)
+            stale |= linked & (state.finish_s[rows.source] > reads_at)
+    snapshot = np.full(len(rows.source), -1)
+    if mailed.any():
+        snapshot[mailed] = state.post.snapshot_of(
+            turn.view.now_s, rows.dst[mailed], rows.source[mailed]
+        )
+    return Sources(~stale & ~mailed, stale, mailed, snapshot, busy)
+
+
+def _keys(turn: Round, dst: Ints, src: Ints) -> Ints:
+    return dst * turn.view.fleet.nodes + src
+
+
+def _link_begin(turn: Round, rows: Mix) -> Floats:
+    """When the link behind each weight reads the sender's model, seconds after the opening."""
+    links = turn.plan.links
+    keys = _keys(turn, links.dst, links.src)
+    if not len(keys):
+        return np.zeros(len(rows.source))
+    order = np.argsort(keys, kind="stable")
+    at = np.searchsorted(keys[order], _keys(turn, rows.dst, rows.source))
+    return turn.table.link_begin_s[order[np.minimum(at, len(order) - 1)]]
+
+
+def _post_stage(state: State, turn: Round, stage: int, rows: Mix | None) -> State:
+    """Send what no row of this stage uses now: pushes to mailboxes and background links."""
+    links = turn.plan.links
+    here = (links.stage == stage) & ~turn.transfer.lost
+    used = np.zeros(len(links), bool)
+    weight = np.full(len(links), np.nan)
+    if rows is not None:
+        used, weight = _use_of(turn, rows)
+    send = np.flatnonzero(here & (links.background | ~used))
+    if not len(send):
+        return state
+    numbers, made = _snap(state, links.src[send], links.delta[send])
+    mail = envelopes(
+        turn.view.now_s + turn.table.link_end_s[send],
+        links.dst[send],
+        links.src[send],
+        _version(turn, links.src[send]),
+        numbers,
+        np.where(links.background[send], weight[send], np.nan),
+    )
+    return replace(state, post=state.post.add(mail), snapshots_made=made)
+
+
+def _use_of(turn: Round, rows: Mix) -> tuple[Bools, Floats]:
+    """Which links feed a row, and with which weight."""
+    links = turn.plan.links
+    keys, wanted = _keys(turn, rows.dst, rows.source), _keys(turn, links.dst, links.src)
+    order = np.argsort(keys)
+    at = order[np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)]
+    used = keys[at] == wanted
+    return used, np.where(used, rows.weight[at], np.nan)
+
+
+def _version(turn: Round, src: Ints) -> Ints:
+    """Trainings that each sender has finished; an active one has just finished another."""
+    n = turn.view.fleet.workers
+    finished = turn.view.version[np.minimum(src, n - 1)] + np.isin(src, turn.plan.active)
+    return np.where(src < n, finished, turn.view.t)
+
+
+def _snap(state: State, src: Ints, delta: Bools) -> tuple[Ints, int]:
+    """Keep one copy of each model (or update) that is pushed, however many receive it."""
+    models: Models = state.models
+    what, which = np.unique(np.stack([src, delta.astype(np.int64)]), axis=1, return_inverse=True)
+    stack = published(models, state.done | _all_active(state, src))
+    for k, (node, update) in enumerate(what.T.tolist()):
+        row = stack[node]
+        if update and models.start is not None:
+            row = models.latest[node] - models.start[node]
+        models.snapshots[state.snapshots_made + k] = row.clone()
+    return state.snapshots_made + which.reshape(-1), state.snapshots_made + what.shape[1]
+
+
+def _all_active(state: State, src: Ints) -> Bools:
+    """Senders have waited for their own training, so their latest model is finished."""
+    mask = np.zeros(len(state.started_s), bool)
+    mask[src] = True
+    return mask
+
+
+def _consume(state: State, turn: Round) -> State:
+    """Empty the mailboxes of the active workers and forget snapshots nobody waits for."""
+    waiting = state.post.waiting(turn.view.now_s)
+    post = state.post.take(~(waiting & np.isin(state.post.dst, turn.plan.active)))
+    forget_unused(state.models, post)
+    return replace(state, post=post)
+
+
+def forget_unused(models: Models, post: Post) -> None:
+    """Drop the snapshots that no envelope carries any more."""
+    wanted = set(post.snapshot.tolist())
+    for number in [k for k in models.snapshots if k not in wanted]:
+        del models.snapshots[number]
+
+
+def _train(parts: Parts, state: State, turn: Round) -> tuple[Floats, int]:
+    """Train the active rows from the mixed models, in place."""
+    models, active = state.models, turn.plan.active
+    at = index(active, models.latest)
+    if models.start is not None:
+        models.start[at] = models.latest[at]
+    versions = turn.view.version[active] + 1
+    trained = parts.trainer.train(
+        models.latest[at], models.counters[at], active, versions, turn.steps
+    )
+    models.latest[at] = trained.models
+    models.counters[at] = trained.counters
+    return trained.loss, trained.samples
+
+
+def _start_training(state: State, turn: Round) -> State:
+    active = turn.plan.active
+    started, training = state.started_s.copy(), state.training_s.copy()
+    started[active] = turn.view.now_s + turn.table.begin_s
+    training[active] = turn.view.step_s[active] * turn.steps
+    return replace(state, started_s=started, training_s=training)

@@ -1,0 +1,170 @@
+"""All models of a run in one stack, and the mixing of a plan carried out on it.
+
+`latest`    the model that each node has or will have when its training in flight ends
+`finished`  under `publish = "on_completion"`: the last model whose training had ended before the
+            one in flight began; what a pull returns while its owner is busy
+`start`     where the last training began; kept only for mechanisms that send updates
+"""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dystop.control.aggregation import mix
+from dystop.plan import Mix
+from dystop.rng import bits
+from dystop.sparse import Bools, Floats, Ints
+
+
+@dataclass(frozen=True)
+class Models:
+    """Every node's parameters and float buffers, row by row. The tensors change in place."""
+
+    latest: Tensor  # [nodes, W]
+    counters: Tensor  # [nodes, C] integers, never mixed
+    finished: Tensor | None  # [nodes, W]
+    start: Tensor | None  # [nodes, W]
+    snapshots: dict[int, Tensor]  # [W] each, for messages that were pushed
+
+
+def first_models(
+    vector: Tensor, counters: Tensor, nodes: int, *, late: bool, deltas: bool
+) -> Models:
+    """Every node begins with the same model."""
+    latest = vector.expand(nodes, -1).clone()
+    return Models(
+        latest=latest,
+        counters=counters.expand(nodes, -1).clone(),
+        finished=latest.clone() if late else None,
+        start=latest.clone() if deltas else None,
+        snapshots={},
+    )
+
+
+def index(rows: Ints, like: Tensor) -> Tensor:
+    """Row numbers as a tensor on the device of the stack."""
+    return torch.from_numpy(np.array(rows)).to(like.device)
+
+
+def published(models: Models, done: Bools) -> Tensor:
+    """What each node would hand out: its latest model where that training is done."""
+    if models.finished is None or done.all():
+        return models.latest
+    chosen = torch.from_numpy(done).to(models.latest.device)
+    return torch.where(chosen[:, None], models.latest, models.finished)
+
+
+def sparse_rows(stage: Mix, pick: Bools, columns: int, like: Tensor, source: Ints) -> Any:
+    """The picked weights of a stage as a sparse matrix [R, columns]."""
+    row, weight = stage.row_of[pick], stage.weight[pick]
+    counts = np.bincount(row, minlength=len(stage.receiver))
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    with warnings.catch_warnings():
+        # torch calls compressed rows a beta feature, once per process, and older versions announce
+        # the check that is asked for here; mixing needs nothing exotic.
+        warnings.filterwarnings("ignore", message="Sparse ", category=UserWarning)
+        return torch.sparse_csr_tensor(
+            index(indptr, like),
+            index(source[pick], like),
+            torch.from_numpy(weight).to(like.device, like.dtype),
+            size=(len(stage.receiver), columns),
+            check_invariants=True,
+        )
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where each weight of a mix stage takes its model from."""
+
+    fresh: Bools  # [M] the latest model of the source
+    stale: Bools  # [M] the source is busy: its last finished model
+    mailed: Bools  # [M] a message in the mailbox
+    snapshot: Ints  # [M] its snapshot, where mailed
+    busy: Bools  # [R] receivers that are mixed passively while they train
+
+
+def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """Rows of the receivers after one stage of mixing, [R, W]."""
+    stack = models.latest
+    if stage.kind == "delta":
+        if models.start is None:
+            raise AssertionError("the engine keeps `start` for mechanisms that declare deltas")
+        stack = models.latest - models.start
+    rows = mix(sparse_rows(stage, sources.fresh, len(stack), stack, stage.source), stack)
+    if sources.stale.any() and models.finished is not None:
+        late = sparse_rows(stage, sources.stale, len(stack), stack, stage.source)
+        rows = rows + mix(late, models.finished)
+    if sources.mailed.any():
+        rows = rows + _from_mail(models, stage, sources)
+    if stage.kind == "delta" and models.start is not None:
+        rows = rows + models.start[index(stage.receiver, stack)]
+    if stage.kind == "masked" and stage.mask is not None:
+        mask = shared_mask(*stage.mask, models.latest)
+        rows = torch.where(mask, rows, _own(models, stage, sources))
+    return _unless_empty(rows, models, stage, sources)
+
+
+def _own(models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """What the receivers had before: a busy one counts with the model it publishes."""
+    at = index(stage.receiver, models.latest)
+    if models.finished is None or not sources.busy.any():
+        return models.latest[at]
+    busy = torch.from_numpy(sources.busy).to(at.device)
+    return torch.where(busy[:, None], models.finished[at], models.latest[at])
+
+
+def _from_mail(models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """What the mailbox contributes; every snapshot enters the product once."""
+    used, column = np.unique(sources.snapshot[sources.mailed], return_inverse=True)
+    stack = torch.stack([models.snapshots[int(k)] for k in used])
+    where = np.zeros(len(stage.source), np.int64)
+    where[sources.mailed] = column
+    result: Tensor = mix(sparse_rows(stage, sources.mailed, len(used), stack, where), stack)
+    return result
+
+
+def _unless_empty(rows: Tensor, models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """A row that lost all of its sources leaves the model as it is."""
+    empty = np.diff(stage.indptr) == 0
+    if not empty.any():
+        return rows
+    own = _own(models, stage, sources)
+    return torch.where(torch.from_numpy(empty).to(rows.device)[:, None], own, rows)
+
+
+def shared_mask(seed: int, keep: float, like: Tensor) -> Tensor:
+    """Coordinates that both ends of a masked exchange derive from a shared seed, [W]."""
+    draw = bits(seed, "mask", np.arange(like.shape[1]))
+    limit = np.uint64(min(int(keep * 2.0**64), 2**64 - 1))
+    kept: Bools = (draw <= limit) if keep < 1 else np.ones(like.shape[1], bool)
+    return torch.from_numpy(kept).to(like.device)
+
+
+def write_rows(models: Models, receiver: Ints, rows: Tensor, busy: Bools) -> None:
+    """Put mixed rows into the stack, in place: the stack may be most of the memory there is.
+
+    A receiver that is still training (a passive mix) publishes the mixed model now; the training in
+    flight, already contained in `latest`, keeps its update on top.
+    """
+    at, finished = index(receiver, rows), models.finished
+    if finished is None or not busy.any():
+        models.latest[at] = rows
+        return
+    mask = torch.from_numpy(busy).to(rows.device)
+    models.latest[at[~mask]] = rows[~mask]
+    models.latest[at[mask]] += rows[mask] - finished[at[mask]]
+    finished[at[mask]] = rows[mask]
+
+
+def link_distances(models: Models, dst: Ints, src: Ints) -> Floats:
+    """||w_dst - w_src|| of each link, in blocks so that no [L, W] array appears at once."""
+    out = np.empty(len(dst))
+    for lo in range(0, len(dst), 64):
+        a, b = index(dst[lo : lo + 64], models.latest), index(src[lo : lo + 64], models.latest)
+        gap = (models.latest[a] - models.latest[b]).double().norm(dim=1)
+        out[lo : lo + 64] = gap.cpu().numpy()
+    return out

@@ -1,0 +1,174 @@
+"""The simulator: the paper's rounds in virtual time, one `RoundRecord` after another."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from dystop.control.aggregation import global_weights
+from dystop.control.round import decide, look, open_books, settle, with_topology
+from dystop.engine.execute import execute, forget_unused
+from dystop.engine.models import first_models, index, published, write_rows
+from dystop.engine.post import no_post
+from dystop.engine.state import Parts, State
+from dystop.record import RoundRecord
+from dystop.sparse import ints
+from dystop.types import Observation, Outcome, Score
+from dystop.world import Surroundings
+
+
+def begin(parts: Parts) -> State:
+    """Time 0: equal models everywhere, and under a warm start everyone begins to train."""
+    fleet, trainer = parts.fleet, parts.trainer
+    vector, counters = trainer.initial()
+    models = first_models(
+        vector,
+        counters,
+        fleet.nodes,
+        late=parts.laws.publish == "on_completion",
+        deltas=parts.mechanism.deltas,
+    )
+    books = open_books(fleet, parts.mechanism)
+    training = np.zeros(fleet.nodes)
+    if parts.mechanism.warm_start:
+        everyone = np.arange(fleet.workers)
+        at = index(everyone, models.latest)
+        trained = trainer.train(
+            models.latest[at], models.counters[at], everyone, books.version, parts.steps
+        )
+        models.latest[at], models.counters[at] = trained.models, trained.counters
+        books = replace(books, samples=trained.samples)
+        training[: fleet.workers] = parts.world.observe(1, 0.0).step_s * parts.steps
+    return State(
+        books=books,
+        started_s=np.zeros(fleet.nodes),
+        training_s=training,
+        post=no_post(),
+        models=models,
+        next_evaluation_s=parts.evaluate.every_s,
+        snapshots_made=0,
+    )
+
+
+def simulate(parts: Parts, state: State) -> Iterator[tuple[RoundRecord, State]]:
+    """Run rounds until a stop rule holds; yields each record with the state after it."""
+    while not _spent(parts, state):
+        state, around = _gather(parts, state)
+        if _spent(parts, state):
+            return
+        seen = _observe(state, around)
+        view = look(parts.fleet, state.books, seen)
+        plan, books = decide(parts.mechanism, state.books, view)
+        outcome, state = execute(parts, replace(state, books=books), view, plan)
+        score, state = _evaluate_if_due(parts, state, outcome)
+        record, books = settle(parts.mechanism, state.books, view, plan, outcome, score)
+        state = replace(state, books=books)
+        if parts.topology:
+            record = with_topology(record, plan, outcome.lost)
+        if parts.moving:
+            record = replace(record, positions=np.round(around.position, 2).tolist())
+        yield record, state
+        if reached(parts, record):
+            return
+
+
+def _spent(parts: Parts, state: State) -> bool:
+    limit = parts.stop.seconds
+    return state.books.t > parts.stop.rounds or (limit > 0 and state.books.clock_s >= limit)
+
+
+def reached(parts: Parts, record: RoundRecord) -> str:
+    """Name of the target that a record reaches, or nothing."""
+    stop = parts.stop
+    if stop.accuracy > 0 and record.accuracy is not None and record.accuracy >= stop.accuracy:
+        return "accuracy"
+    if stop.loss > 0 and record.loss is not None and record.loss <= stop.loss:
+        return "loss"
+    return ""
+
+
+def stop_reason(parts: Parts, record: RoundRecord) -> str:
+    """Why a run ended with this record, in words."""
+    target = reached(parts, record)
+    if target:
+        return f"target {target} reached"
+    if parts.stop.seconds > 0 and record.clock_s >= parts.stop.seconds:
+        return f"{parts.stop.seconds:g} simulated seconds are over"
+    return f"{record.round} rounds are over"
+
+
+def _gather(parts: Parts, state: State) -> tuple[State, Surroundings]:
+    """Open a round: wait until somebody is there, then hand out the mail that has arrived."""
+    around = parts.world.observe(state.books.t, state.books.clock_s)
+    while not around.alive.any():
+        clock = parts.world.next_return_s(state.books.clock_s)
+        state = replace(state, books=replace(state.books, clock_s=clock))
+        if _spent(parts, state):
+            break
+        around = parts.world.observe(state.books.t, clock)
+    return _deliver(state), around
+
+
+def _deliver(state: State) -> State:
+    """Mix in the background messages that have arrived; keep the newest mail per sender."""
+    now = state.books.clock_s
+    post = state.post
+    due = post.take(post.due(now))
+    for k in np.argsort(due.arrival_s, kind="stable"):
+        _mix_on_arrival(state, int(due.dst[k]), int(due.snapshot[k]), float(due.weight[k]))
+    post = post.take(~post.due(now)).newest(now)
+    forget_unused(state.models, post)
+    return replace(state, post=post)
+
+
+def _mix_on_arrival(state: State, dst: int, snapshot: int, weight: float) -> None:
+    done = state.done
+    own = published(state.models, done)[dst]
+    row = (1.0 - weight) * own + weight * state.models.snapshots[snapshot]
+    write_rows(state.models, ints([dst]), row[None], ~done[[dst]])
+
+
+def _observe(state: State, around: Surroundings) -> Observation:
+    return Observation(
+        alive=around.alive,
+        reach=around.reach,
+        distance_m=around.distance_m,
+        link_s=around.link_s,
+        step_s=around.step_s,
+        remaining_s=state.remaining_s[: len(around.alive)],
+        budget=around.budget,
+        mailbox=state.post.mailbox(state.books.clock_s),
+    )
+
+
+def _evaluate_if_due(parts: Parts, state: State, outcome: Outcome) -> tuple[Score | None, State]:
+    """Test all models at the chosen intervals, and always at the end of a run."""
+    clock, t = state.books.clock_s + outcome.duration_s, state.books.t
+    every_s, limit = parts.evaluate.every_s, parts.stop.seconds
+    last = t >= parts.stop.rounds or (limit > 0 and clock >= limit)
+    due = clock >= state.next_evaluation_s if every_s > 0 else t % parts.evaluate.every_rounds == 0
+    if every_s > 0 and due:
+        state = replace(state, next_evaluation_s=(np.floor(clock / every_s) + 1.0) * every_s)
+    return (evaluate(parts, state, clock) if due or last else None), state
+
+
+def evaluate(parts: Parts, state: State, clock_s: float) -> Score:
+    """Accuracy of every worker's own model and of the data-weighted global one."""
+    n = parts.fleet.workers
+    models = published(state.models, state.finish_s <= clock_s)[:n]
+    counters = state.models.counters[:n]
+    samples = parts.evaluate.samples or None
+    each = parts.trainer.evaluate(models, counters, samples)
+    share = torch.from_numpy(global_weights(parts.fleet.data_size)).to(models)
+    whole = parts.trainer.evaluate((share @ models)[None], counters[:1], samples)
+    finite = np.isfinite(each.loss)
+    return Score(
+        accuracy=float(each.accuracy.mean()),
+        accuracy_std=float(each.accuracy.std()),
+        accuracy_global=float(whole.accuracy[0]),
+        loss=float(each.loss[finite].mean()) if finite.any() else math.nan,
+        loss_global=float(whole.loss[0]),
+        diverged=int((~finite).sum()),
+    )

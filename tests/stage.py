@@ -1,0 +1,117 @@
+"""A small stage for engine tests: a world laid out by hand, a trainer of known arithmetic."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from dystop.engine.params import Evaluate, Laws, Stop
+from dystop.engine.rounds import begin, simulate
+from dystop.engine.state import Parts
+from dystop.plan import Plan
+from dystop.trainer.evaluate import Evaluation
+from dystop.trainer.problem import Trained
+from dystop.types import Fleet, Mechanism
+from dystop.world import Budget, Channel, Compute, World, WorldParams
+
+STEP_S = 1.0
+CALM = WorldParams(
+    range_m=1000.0,
+    channel=Channel(fading=False, power_fluctuation=0.0, power_dbm=(20.0, 20.0)),
+    compute=Compute(batch_s=STEP_S, spread=0.0),
+    budget=Budget(enabled=False),
+)
+
+
+@dataclass
+class Adder:
+    """Training adds `gain * (worker + 1)` to every weight; models start at zero."""
+
+    width: int = 1
+    gain: float = 1.0
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    log: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def initial(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(self.width), torch.zeros(1, dtype=torch.int64)
+
+    def train(self, models: Any, counters: Any, workers: Any, versions: Any, steps: Any) -> Trained:
+        self.log += list(zip(workers.tolist(), versions.tolist(), steps.tolist(), strict=True))
+        gain = torch.from_numpy(self.gain * (np.asarray(workers) + 1.0)).float()
+        loss = np.ones(len(workers))
+        return Trained(models + gain[:, None], counters + 1, loss, int(np.sum(steps)))
+
+    def evaluate(self, models: Any, counters: Any, samples: Any = None) -> Evaluation:
+        mean = models.mean(dim=1).double().numpy()
+        return Evaluation(np.clip(mean / 100, 0, 1), -mean)
+
+
+@dataclass(frozen=True)
+class Script(Mechanism):
+    """Plays prepared plans, one per round, then repeats the last."""
+
+    name: ClassVar[str] = "script"
+    mode: ClassVar[Any] = "async"
+    provenance: ClassVar[str] = "test"
+    summary: ClassVar[str] = "prepared plans"
+
+    plans: tuple[Plan, ...] = ()
+
+    def plan(self, memory: Any, view: Any) -> tuple[Plan, Any]:
+        return self.plans[min(view.t, len(self.plans)) - 1], memory
+
+
+@dataclass(frozen=True)
+class DeltaScript(Script):
+    deltas: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class ColdScript(Script):
+    warm_start: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class FeedbackScript(Script):
+    needs: ClassVar[Any] = frozenset({"distance", "loss"})
+
+
+def line(n: int, gap_m: float = 10.0) -> np.ndarray:
+    return np.stack([np.arange(n) * gap_m, np.zeros(n)], axis=1)
+
+
+def parts_for(mechanism: Mechanism, n: int, **changes: Any) -> Parts:
+    """Parts with one mini-batch of one second per local epoch, unless changed."""
+    params = changes.pop("params", CALM)
+    seed = changes.pop("seed", 0)
+    horizon = changes.get("stop", Stop(rounds=3)).rounds
+    counts = np.full((n, 2), 4)
+    fleet = Fleet(counts.sum(axis=1), counts, 8, 40_000, horizon, seed, mechanism.server)
+    position = changes.pop("position", line(n))
+    parts = Parts(
+        fleet=fleet,
+        mechanism=mechanism,
+        world=World(params, n, fleet.model_bytes, seed, mechanism.server, position),
+        trainer=Adder(),
+        laws=Laws(),
+        stop=Stop(rounds=3),
+        evaluate=Evaluate(every_rounds=100),
+        steps=fleet.epoch_steps,
+    )
+    return replace(parts, **changes)
+
+
+def play(parts: Parts) -> tuple[list[Any], Any]:
+    """All records, and the last state."""
+    state = begin(parts)
+    records = []
+    for record, after in simulate(parts, state):
+        records.append(record)
+        state = after
+    return records, state
+
+
+def weights(state: Any) -> list[float]:
+    """First weight of every node."""
+    return [round(float(v), 5) for v in state.models.latest[:, 0]]
