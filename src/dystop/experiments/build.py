@@ -1,0 +1,164 @@
+"""From a specification to the parts of a simulation: the only module that knows every name."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dystop.data import (
+    Dataset,
+    describe_partition,
+    label_counts,
+    load,
+    partition,
+    scheme_for,
+    take,
+)
+from dystop.engine.state import Parts
+from dystop.experiments.spec import Experiment
+from dystop.sparse import Ints
+from dystop.trainer.memory import available_bytes, ensure_fits
+from dystop.trainer.models import build_model
+from dystop.trainer.samples import Arrays
+from dystop.trainer.trainer import Trainer
+from dystop.types import Fleet
+from dystop.world import World
+from dystop.world.describe import describe
+
+_FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only
+_GIGABYTE = 10**9
+
+
+@dataclass(frozen=True)
+class Built:
+    """A simulation ready to run, and what is worth telling about it."""
+
+    experiment: Experiment  # with everything resolved that had to be measured
+    parts: Parts
+    physics: dict[str, str]
+    partition: list[str]
+    memory: str
+    fleet: dict[str, Any]  # what `fleet.json` holds
+
+
+def build(experiment: Experiment) -> Built:
+    """Load, split, place and size everything; refuses what cannot fit before it is allocated."""
+    data = _load(experiment)
+    shards = _split(experiment, data)
+    trainer = _trainer(experiment, data, shards)
+    experiment = _measured(experiment, trainer)
+    memory = _ensure_memory(experiment, trainer)
+    counts = label_counts(data.y_train, shards, data.classes)
+    fleet = Fleet(
+        data_size=counts.sum(axis=1),
+        label_counts=counts,
+        batch=experiment.training.batch,
+        model_bytes=4 * trainer.width,
+        horizon=experiment.stop.rounds,
+        seed=experiment.seed,
+        server=experiment.mechanism.server,
+    )
+    world = World(experiment.world, fleet.workers, fleet.model_bytes, experiment.seed, fleet.server)
+    parts = _parts(experiment, fleet, world, trainer)
+    physics = describe(world)
+    return Built(
+        experiment=experiment,
+        parts=parts,
+        physics=physics,
+        partition=describe_partition(counts).rows(),
+        memory=memory,
+        fleet=_fleet_json(experiment, data, parts, physics),
+    )
+
+
+def _load(experiment: Experiment) -> Dataset:
+    spec = experiment.data
+    data = load(
+        spec.name,
+        root=spec.root or None,
+        download=spec.download,
+        seed=experiment.seed,
+        synthetic=spec.synthetic,
+    )
+    return take(data, spec.train_limit or None, spec.test_limit or None, seed=experiment.seed)
+
+
+def _split(experiment: Experiment, data: Dataset) -> list[Ints]:
+    spec = experiment.data
+    return partition(
+        data.y_train,
+        experiment.fleet.workers,
+        scheme=scheme_for(spec.phi, spec.partition),
+        phi=spec.phi,
+        seed=experiment.seed,
+    )
+
+
+def _trainer(experiment: Experiment, data: Dataset, shards: list[Ints]) -> Trainer:
+    _, channels, *size = data.x_train.shape
+    module = build_model(
+        experiment.model.name, channels, (size[0], size[1]), data.classes, experiment.seed
+    )
+    arrays = Arrays(data.x_train, data.y_train, data.x_test, data.y_test, data.mean, data.std)
+    return Trainer(module, arrays, shards, experiment.training, experiment.seed)
+
+
+def _measured(experiment: Experiment, trainer: Trainer) -> Experiment:
+    """Put the number in place of `batch_s = "measure"`, so that the run can be repeated."""
+    compute = experiment.world.compute
+    if compute.batch_s != "measure":
+        return experiment
+    measured = replace(compute, batch_s=float(f"{trainer.measure_batch_s():.4g}"))
+    return replace(experiment, world=replace(experiment.world, compute=measured))
+
+
+def _ensure_memory(experiment: Experiment, trainer: Trainer) -> str:
+    """State what the run will take; refuse it if that is more than there is."""
+    late = experiment.engine.publish == "on_completion"
+    # The stack itself, the rows that a round gathers and mixes, and the optional further stacks.
+    stacks = 2.0 + late + experiment.mechanism.deltas
+    estimate = trainer.estimate(experiment.fleet.workers, stacks)
+    limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
+    ensure_fits(estimate, available_bytes(trainer.device), limit)
+    return estimate.text()
+
+
+def _parts(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer) -> Parts:
+    training, engine, output = experiment.training, experiment.engine, experiment.output
+    per_epoch = fleet.epoch_steps * training.epochs
+    steps = np.full_like(per_epoch, training.local_steps) if training.local_steps else per_epoch
+    small = fleet.workers <= _FULL_TOPOLOGY_LIMIT
+    topology = output.topology == "full" or (output.topology == "auto" and small)
+    return Parts(
+        fleet=fleet,
+        mechanism=experiment.mechanism,
+        world=world,
+        trainer=trainer,
+        laws=engine,
+        stop=experiment.stop,
+        evaluate=experiment.evaluate,
+        steps=steps,
+        topology=topology,
+        moving=topology and experiment.world.mobility.enabled,
+    )
+
+
+def _fleet_json(
+    experiment: Experiment, data: Dataset, parts: Parts, physics: dict[str, str]
+) -> dict[str, Any]:
+    fleet, trainer = parts.fleet, parts.trainer
+    position = parts.world.observe(1, 0.0).position
+    return {
+        "data_size": fleet.data_size.tolist(),
+        "label_counts": fleet.label_counts.tolist(),
+        "class_names": list(data.class_names),
+        "positions": np.round(position, 2).tolist(),
+        "area_m": list(experiment.world.area_m),
+        "range_m": experiment.world.range_m,
+        "model_bytes": fleet.model_bytes,
+        "model_parameters": trainer.layout.parameters,
+        "data_source": data.source,
+        "device": str(trainer.device),
+        "training_path": "stacked" if trainer.is_stacked else "sequential",
+        "physics": physics,
+    }

@@ -1,0 +1,227 @@
+"""One experiment from its first round to its last: run it, go on with it, or check it again."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dystop.engine import checkpoint
+from dystop.engine.rounds import begin, simulate, stop_reason
+from dystop.engine.state import Parts, State
+from dystop.experiments.build import Built, build
+from dystop.experiments.patience import Patience
+from dystop.experiments.spec import Experiment, read_experiment, to_toml
+from dystop.experiments.store import (
+    CHECKPOINTS,
+    CONFIG,
+    RecordLog,
+    RunLock,
+    create_run,
+    first_info,
+    open_run,
+    records_sha256,
+    run_folder,
+    update_info,
+    writing,
+)
+from dystop.record import RoundRecord
+
+OnRecord = Callable[[RoundRecord], None]
+
+
+@dataclass(frozen=True)
+class Started:
+    """What is known when the first round is about to open."""
+
+    folder: Path
+    physics: dict[str, str]
+    partition: list[str]
+    memory: str
+    rounds: int  # of the whole run
+    done: int = 0  # rounds that a resumed run need not repeat
+    device: str = "cpu"
+
+
+OnStart = Callable[[Started], None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a second run of the same experiment says about the first."""
+
+    identical: bool
+    rounds: int
+    sha256: str
+    detail: str = ""
+
+
+@dataclass
+class _Session:
+    """One process working on one run folder."""
+
+    folder: Path
+    parts: Parts
+    every: int  # rounds between checkpoints
+    on_record: OnRecord
+    wall_s: float = 0.0  # of earlier sessions
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def spent_s(self) -> float:
+        return self.wall_s + time.perf_counter() - self.began
+
+
+def run_experiment(
+    experiment: Experiment, out: Path, name: str | None, on_start: OnStart, on_record: OnRecord
+) -> Path:
+    """Run an experiment in a new folder; returns the folder."""
+    if name is not None:
+        experiment = replace(experiment, name=name)
+    built = build(experiment)
+    experiment = built.experiment
+    folder = create_run(
+        out,
+        experiment.name,
+        to_toml(experiment),
+        first_info(experiment),
+        built.fleet,
+        explicit=name is not None,
+    )
+    with RunLock(folder):
+        on_start(_started(folder, built, 0))
+        session = _Session(folder, built.parts, experiment.output.checkpoint_every, on_record)
+        _work(session, None, 0)
+    return folder
+
+
+def resume_run(folder: Path, on_start: OnStart, on_record: OnRecord) -> Path:
+    """Go on with a run from its newest checkpoint, or from the start where there is none."""
+    run_folder(folder)
+    with RunLock(folder):
+        data = open_run(folder)
+        if data.info.get("status") == "finished":
+            on_start(_nothing_left(folder, len(data.records)))
+            return folder
+        experiment = read_experiment(folder / CONFIG)
+        built = build(experiment)
+        found = checkpoint.load_newest(folder / CHECKPOINTS, built.parts.trainer.device)
+        done, state = found if found is not None else (0, None)
+        on_start(_started(folder, built, done))
+        for record in data.records[:done]:
+            on_record(record)
+        update_info(folder, status="running", stop_reason=None)
+        every = experiment.output.checkpoint_every
+        wall_s = float(data.info.get("wall_s") or 0.0)
+        session = _Session(folder, built.parts, every, on_record, wall_s)
+        _work(session, state, done)
+    return folder
+
+
+def _started(folder: Path, built: Built, done: int) -> Started:
+    return Started(
+        folder=folder,
+        physics=built.physics,
+        partition=built.partition,
+        memory=built.memory,
+        rounds=built.parts.stop.rounds,
+        done=done,
+        device=str(built.parts.trainer.device),
+    )
+
+
+def _nothing_left(folder: Path, rounds: int) -> Started:
+    return Started(folder, {}, [], "", rounds, rounds)
+
+
+def _work(session: _Session, state: State | None, done: int) -> None:
+    """Rounds, records and checkpoints until the run is over or is interrupted."""
+    folder = session.folder
+    with RecordLog(folder, keep=done) as log, Patience() as patience:
+        try:
+            last = _rounds(session, log, patience, state)
+        except KeyboardInterrupt:
+            update_info(folder, status="interrupted", wall_s=round(session.spent_s, 3))
+            raise
+        except Exception as error:
+            _mark_failed(folder, f"{type(error).__name__}: {error}")
+            raise
+        log.sync()
+    reason = stop_reason(session.parts, last) if last else "no round was possible"
+    update_info(
+        folder,
+        status="finished",
+        stop_reason=reason,
+        wall_s=round(session.spent_s, 3),
+        records_sha256=records_sha256(folder),
+    )
+
+
+def _rounds(
+    session: _Session, log: RecordLog, patience: Patience, state: State | None
+) -> RoundRecord | None:
+    """The loop itself; returns the last record."""
+    last = _last_record(session.folder) if state is not None else None
+    state = begin(session.parts) if state is None else state
+    for record, after in simulate(session.parts, state):
+        log.append(record)
+        session.on_record(record)
+        last = record
+        if patience.pending is not None or record.round % session.every == 0:
+            log.sync()
+            with writing(session.folder):
+                checkpoint.save(session.folder / CHECKPOINTS, after)
+        patience.give_in()
+    return last
+
+
+def _last_record(folder: Path) -> RoundRecord | None:
+    records = open_run(folder).records
+    return records[-1] if records else None
+
+
+def _mark_failed(folder: Path, why: str) -> None:
+    """Leave a trace in run.json if the disk still lets us; the error itself matters more."""
+    try:
+        update_info(folder, status="failed", stop_reason=why)
+    except Exception:  # the first error is the one to report
+        return
+
+
+def verify_run(folder: Path, rounds: int | None, on_record: OnRecord) -> Verdict:
+    """Run the recorded experiment again and compare every line, byte for byte."""
+    lines = _recorded_lines(folder)[: rounds or None]
+    built = build(read_experiment(folder / CONFIG))
+    digest = hashlib.sha256()
+    checked = 0
+    for record, line in zip(_replay(built.parts), lines, strict=False):
+        again = record.to_json()
+        if again != line:
+            return Verdict(False, checked, "", _difference(checked + 1, line, again))
+        digest.update(line.encode() + b"\n")
+        checked += 1
+        on_record(record)
+    if checked < len(lines):
+        detail = f"the repeated run ends after {checked} of {len(lines)} recorded rounds"
+        return Verdict(False, checked, "", detail)
+    return Verdict(True, checked, digest.hexdigest())
+
+
+def _replay(parts: Parts) -> Iterator[RoundRecord]:
+    for record, _ in simulate(parts, begin(parts)):
+        yield record
+
+
+def _recorded_lines(folder: Path) -> list[str]:
+    """Whole lines of the record log, as they were written."""
+    open_run(folder)  # says what is wrong with the folder, if anything is
+    text = (folder / "records.jsonl").read_text(encoding="utf-8")
+    return text.split("\n")[:-1]
+
+
+def _difference(round_: int, recorded: str, again: str) -> str:
+    """Where two lines part, in words."""
+    at = next((k for k, (a, b) in enumerate(zip(recorded, again, strict=False)) if a != b), 0)
+    start = max(0, at - 20)
+    here = slice(start, at + 20)
+    return f"round {round_}: recorded ...{recorded[here]}..., again ...{again[here]}..."

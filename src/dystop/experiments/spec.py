@@ -1,0 +1,224 @@
+"""The whole configuration of an experiment: what can be set, and how it is read and written.
+
+`read_experiment` reads a TOML file and `key=value` words into an `Experiment`; `to_toml` writes
+the fully resolved configuration back, and reading that gives an equal `Experiment`.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from dystop.data.catalogue import DATASETS
+from dystop.data.synthetic import SyntheticParams
+from dystop.engine.params import Evaluate, Laws, Stop
+from dystop.errors import ConfigError, nearest
+from dystop.experiments import blocks, toml
+from dystop.experiments.blocks import Key, Source
+from dystop.experiments.store import name_problem
+from dystop.knobs import block, knob
+from dystop.mechanisms import MECHANISMS
+from dystop.trainer.models import MODELS
+from dystop.trainer.params import TrainerParams
+from dystop.types import Mechanism
+from dystop.world.params import WorldParams
+
+Count = Annotated[int, Ge(0)]
+Amount = Annotated[float, Ge(0)]
+
+
+@dataclass(frozen=True)
+class FleetSpec:
+    """Who takes part."""
+
+    workers: Annotated[int, Ge(1)] = knob(30, "number of workers N")
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Which images are learned, and how they are split over the workers."""
+
+    name: str = knob("fmnist-mini", "data set; 'dystop list datasets' shows them; or FILE.npz")
+    root: str = knob("", "folder of data set files; empty: the cache folder")
+    download: bool = knob(True, "fetch files that are missing")
+    partition: Literal["auto", "iid", "dirichlet"] = knob(
+        "auto", "how labels are split; auto: Dirichlet(phi) below phi = 1, IID from there on"
+    )
+    phi: Annotated[float, Gt(0)] = knob(0.4, "concentration of labels; small is more skewed")
+    train_limit: Count = knob(0, "training images used; 0: all")
+    test_limit: Count = knob(0, "test images used; 0: all")
+    synthetic: SyntheticParams = block(SyntheticParams, "the generated data set")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What is trained."""
+
+    name: str = knob("cnn", "model; 'dystop list models' shows them; or package.module:factory")
+
+
+@dataclass(frozen=True)
+class TrainingSpec(TrainerParams):
+    """How a worker trains, and how much memory the fleet's models may take."""
+
+    epochs: Annotated[int, Ge(1)] = knob(1, "local epochs per activation")
+    local_steps: Count = knob(0, "mini-batches per activation instead of epochs; 0: use epochs")
+    memory_limit_gb: Amount = knob(0.0, "memory the run may use, in GB; 0: what the machine has")
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """What is kept."""
+
+    checkpoint_every: Annotated[int, Ge(1)] = knob(10, "rounds between checkpoints")
+    topology: Literal["auto", "full", "counts"] = knob(
+        "auto", "full: every link in every record; counts: numbers only; auto: full if small"
+    )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment, fully described."""
+
+    name: str = knob("", "name of the run; empty: made from mechanism, data and seed")
+    seed: Annotated[int, Ge(0), Le(2**63 - 1)] = knob(0, "seed of all randomness")
+    fleet: FleetSpec = block(FleetSpec, "who takes part")
+    data: DataSpec = block(DataSpec, "what is learned")
+    model: ModelSpec = block(ModelSpec, "what is trained")
+    training: TrainingSpec = block(TrainingSpec, "how it is trained")
+    world: WorldParams = block(WorldParams, "the simulated surroundings")
+    mechanism: Mechanism = block(MECHANISMS["dystop"], "who trains when, and with whom")
+    engine: Laws = block(Laws, "the laws of time")
+    stop: Stop = block(Stop, "when to stop")
+    evaluate: Evaluate = block(Evaluate, "when models are scored")
+    output: OutputSpec = block(OutputSpec, "what is kept")
+
+
+_MECHANISM_NAME = Key("mechanism.name", "dystop", "text", "mechanism; 'dystop list mechanisms'")
+
+
+def every_key(mechanism: str = "dystop") -> Iterator[Key]:
+    """Every configuration key, with the hyper-parameters of one mechanism."""
+    named = False
+    for key in blocks.keys(Experiment, {"mechanism": MECHANISMS[mechanism]}):
+        # A mechanism may have no hyper-parameters at all: its name goes where the block would be.
+        if not named and key.name.startswith(("mechanism.", "engine.")):
+            named = True
+            yield replace(_MECHANISM_NAME, default=mechanism)
+        yield key
+
+
+def _choose(source: Source, key: str, given: object, names: Iterable[str]) -> str:
+    """One of these names, or an error that lists them."""
+    names = sorted(names)
+    if isinstance(given, str) and given in names:
+        return given
+    close = nearest(str(given), names)
+    raise blocks.wrong(source, key, given, f"one of {', '.join(names)}{close}")
+
+
+def _load(file: Path) -> dict[str, Any]:
+    """The tree that a TOML file holds."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        beside = [p.name for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
+        raise ConfigError(f"{file}: no such file{nearest(file.name, beside)}") from None
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8 text (byte {error.start})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: not usable TOML: nested too deeply") from None
+
+
+def _override_value(text: str) -> Any:
+    """A TOML value; what is none (a bare word, a date) is text."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+    usable = isinstance(parsed["value"], (str, int, float, bool, list, dict)) and len(parsed) == 1
+    return parsed["value"] if usable else text
+
+
+def _override(word: str) -> tuple[str, Any]:
+    """Split one `key=value` word."""
+    key, equals, text = word.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigError(f"command line: {word!r} is not key=value, as in stop.rounds=100")
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"command line: {key} = {text!r}; expected UTF-8 text") from None
+    return key, _override_value(text.strip())
+
+
+def _merge(old: Any, new: Any) -> Any:
+    """New values win; tables are joined."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    return {**old, **{k: _merge(old[k], v) if k in old else v for k, v in new.items()}}
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    nested: dict[str, Any] = value
+    return nested
+
+
+def read_experiment(file: Path | None = None, overrides: Sequence[str] = ()) -> Experiment:
+    """Read a configuration: the defaults, then the file, then `key=value` words.
+
+    Raises:
+        ConfigError: With the source, the key, what was given and what is allowed.
+    """
+    raw: dict[str, Any] = _load(file) if file else {}
+    given = [_override(word) for word in overrides]
+    for key, value in given:
+        raw = _merge(raw, _nested(key, value))
+    source = Source(str(file) if file else "command line", frozenset(key for key, _ in given))
+    return _from_tree(raw, source)
+
+
+def _from_tree(raw: Mapping[str, Any], source: Source) -> Experiment:
+    part = dict(blocks.table(raw.get("mechanism", {}), source, "mechanism"))
+    name = _choose(source, "mechanism.name", part.pop("name", "dystop"), MECHANISMS)
+    source = replace(source, known=tuple(key.name for key in every_key(name)))
+    kinds = {"mechanism": MECHANISMS[name]}
+    experiment = blocks.build(Experiment, {**raw, "mechanism": part}, source, kinds)
+    if not experiment.data.name.endswith(".npz"):  # a file of one's own
+        _choose(source, "data.name", experiment.data.name, DATASETS)
+    if ":" not in experiment.model.name:  # package.module:factory is a model of one's own
+        _choose(source, "model.name", experiment.model.name, MODELS)
+    if experiment.name and (problem := name_problem(experiment.name)):
+        raise blocks.wrong(source, "name", experiment.name, problem)
+    return resolve(experiment)
+
+
+def resolve(experiment: Experiment) -> Experiment:
+    """Fill in the name where none was given."""
+    if experiment.name:
+        return experiment
+    data = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(experiment.data.name).stem)[:60]
+    return replace(experiment, name=f"{experiment.mechanism.name}-{data}-s{experiment.seed}")
+
+
+def to_tree(experiment: Experiment) -> dict[str, Any]:
+    """The fully resolved configuration as plain tables."""
+    out = blocks.tree(resolve(experiment))
+    out["mechanism"] = {"name": experiment.mechanism.name, **out["mechanism"]}
+    return out
+
+
+def to_toml(experiment: Experiment) -> str:
+    """The fully resolved configuration as a TOML document."""
+    return toml.dumps(to_tree(experiment))
