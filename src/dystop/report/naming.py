@@ -1,0 +1,120 @@
+"""What things are called: runs, mechanisms with their provenance, settings in plain words."""
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dystop.experiments.store import RunData
+
+FAITHFUL = frozenset({"paper", "authors' code"})
+"""Provenances that need no warning beside the name."""
+
+TIMING = {
+    "paper": "paper: a round lasts until its slowest active worker has pulled, and nothing else "
+    "moves the clock (eq:duration)",
+    "overlap": "overlap: transfers of different workers overlap, and the next round opens when "
+    "the mechanism may next act",
+}
+PUBLISH = {
+    "eager": "eager: a pull returns the newest model even while its training would still be "
+    "running (the paper's equations)",
+    "on_completion": "on_completion: a pull returns the last finished model, as on real workers",
+}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which mechanism a run used, and how far its code can be trusted to be the published one."""
+
+    name: str
+    mode: str
+    provenance: str
+    summary: str
+
+    @property
+    def title(self) -> str:
+        """Name with provenance, for tables."""
+        return f"{self.name} ({self.provenance})" if self.provenance else self.name
+
+    @property
+    def caveat(self) -> str:
+        """Provenance in brackets where it is not the source itself, for legends."""
+        plain = not self.provenance or self.provenance in FAITHFUL
+        return "" if plain else f" ({self.provenance})"
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it stands for a published mechanism that could not be followed exactly."""
+        return bool(self.caveat) and self.provenance != "reference"
+
+
+def identity(run: RunData) -> Identity:
+    """The mechanism of a run; the configuration stands in where run.json is silent."""
+    told = run.info.get("mechanism") or {}
+    told = told if isinstance(told, dict) else {"name": told}
+    name = told.get("name") or _configured(run).get("name") or "unknown mechanism"
+    return Identity(
+        str(name),
+        str(told.get("mode") or ""),
+        str(told.get("provenance") or ""),
+        str(told.get("summary") or ""),
+    )
+
+
+def _configured(run: RunData) -> dict[str, object]:
+    block = run.config.get("mechanism")
+    return block if isinstance(block, dict) else {}
+
+
+def staleness_bound(run: RunData) -> float | None:
+    """The staleness bound of the mechanism, where it has one."""
+    bound = _configured(run).get("staleness_bound")
+    return float(bound) if isinstance(bound, (int, float)) else None
+
+
+def labels(runs: Sequence[RunData], longest: int = 34) -> list[str]:
+    """One distinct label per run; says what is a reconstruction, numbers runs of equal name."""
+    plain = [_label(run, longest) for run in runs]
+    total, seen = Counter(plain), Counter[str]()
+    out = []
+    for text in plain:
+        seen[text] += 1
+        out.append(f"{text} #{seen[text]}" if total[text] > 1 else text)
+    return out
+
+
+def _label(run: RunData, longest: int) -> str:
+    """Run name, then the mechanism unless the name says it; only the run name is ever cut."""
+    mechanism = identity(run)
+    name = run.name if len(run.name) <= longest else run.name[: longest - 1] + "…"
+    said = mechanism.name.lower() in name.lower()
+    return name + ("" if said else f" · {mechanism.name}") + mechanism.caveat
+
+
+def workers(run: RunData) -> int:
+    """Number of workers of a run."""
+    known = len(run.fleet.get("data_size") or run.fleet.get("label_counts") or ())
+    return known or max((r.alive for r in run.records), default=0)
+
+
+def timing_words(run: RunData) -> str:
+    """The timing law in a sentence."""
+    value = str(run.info.get("timing") or "not recorded")
+    return TIMING.get(value, value)
+
+
+def publish_words(run: RunData) -> str:
+    """The publish rule in a sentence."""
+    value = str(run.info.get("publish") or "not recorded")
+    return PUBLISH.get(value, value)
+
+
+def command(run: RunData) -> str:
+    """The command that repeats the run."""
+    return f"dystop run {shlex.quote(str(run.path / 'config.toml'))}"
+
+
+def status(run: RunData) -> str:
+    """finished, interrupted or running."""
+    return str(run.info.get("status") or "unknown")

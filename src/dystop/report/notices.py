@@ -1,0 +1,75 @@
+"""What a reader must know before believing the numbers."""
+
+from collections.abc import Sequence
+
+from dystop.experiments.store import RunData
+from dystop.report.naming import identity, labels, status
+
+
+def notices(runs: Sequence[RunData]) -> list[str]:
+    """Sentences for the top of the page; none when there is nothing to warn about."""
+    return [
+        *_unfinished(runs),
+        *_unscored(runs),
+        *_diverged(runs),
+        *_provenance(runs),
+        *_incomparable(runs),
+    ]
+
+
+def _unfinished(runs: Sequence[RunData]) -> list[str]:
+    words = {
+        "interrupted": "was interrupted; its numbers stop where it stopped",
+        "running": "was still running when this report was written",
+        "failed": "failed; its numbers stop where it failed",
+    }
+    named = zip(labels(runs), map(status, runs), strict=True)
+    return [f"{label} {words[state]}." for label, state in named if state in words]
+
+
+def _unscored(runs: Sequence[RunData]) -> list[str]:
+    out = []
+    for label, run in zip(labels(runs), runs, strict=True):
+        if not run.records:
+            out.append(f"{label} has not closed a round yet.")
+        elif all(r.accuracy is None for r in run.records):
+            out.append(f"{label} has not been evaluated yet: it has no accuracy.")
+    return out
+
+
+def _diverged(runs: Sequence[RunData]) -> list[str]:
+    """Runs in which some model's loss was no longer a number at the last evaluation."""
+    out = []
+    for label, run in zip(labels(runs), runs, strict=True):
+        lost = [r.diverged for r in run.records if r.diverged is not None][-1:]
+        if lost and lost[0]:
+            workers = len(run.fleet.get("data_size", [])) or "all"
+            out.append(
+                f"{label}: {lost[0]} of {workers} models have diverged, their loss is not a"
+                " finite number; a smaller training.learning_rate may help."
+            )
+    return out
+
+
+def _provenance(runs: Sequence[RunData]) -> list[str]:
+    rebuilt = sorted({m.name for m in map(identity, runs) if "reconstruction" in m.provenance})
+    verb = "is a reconstruction" if len(rebuilt) == 1 else "are reconstructions"
+    text = (
+        f"{', '.join(rebuilt)} {verb}: the original could not be followed in every detail, so "
+        "these numbers do not reproduce the published ones."
+    )
+    return [text] if rebuilt else []
+
+
+def _incomparable(runs: Sequence[RunData]) -> list[str]:
+    """Differences that make a comparison between the runs unfair."""
+    out = []
+    if len({str(run.info.get("timing")) for run in runs}) > 1:
+        out.append("The runs use different timing laws: their simulated times do not compare.")
+    if len({str(run.info.get("publish")) for run in runs}) > 1:
+        out.append("The runs use different publish rules: pulls return models of different age.")
+    if len({str(run.fleet.get("label_counts")) for run in runs}) > 1:
+        out.append("The runs do not share one data split.")
+    if len({run.path for run in runs}) < len(runs):
+        out.append("The same run folder is listed more than once.")
+    return out

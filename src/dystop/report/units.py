@@ -1,0 +1,93 @@
+"""Numbers as a reader wants them: with a unit and no more digits than they carry."""
+
+import math
+from typing import Any
+
+NOTHING = "–"
+
+
+def known(value: Any) -> float | None:
+    """The value as a float, or None where it is missing or not finite."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, thousands grouped.
+
+    >>> number(1234.56), number(2.3456), number(0), number(None)
+    ('1,235', '2.35', '0', '–')
+    """
+    if value is None:
+        return NOTHING
+    if value == int(value) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{digits}f}"
+
+
+def seconds(value: float | None) -> str:
+    """Seconds, with hours beside them once they are many.
+
+    >>> seconds(0.1234), seconds(812.4), seconds(36000)
+    ('0.123 s', '812 s', '36,000 s (10 h)')
+    """
+    if value is None:
+        return NOTHING
+    hours = f" ({number(value / 3600)} h)" if value >= 10_000 else ""
+    return f"{number(value)} s{hours}"
+
+
+def data(value: float | None) -> str:
+    """Bytes in decimal units.
+
+    >>> data(950), data(87_360), data(3_743_000_000_000)
+    ('950 B', '87.4 kB', '3.74 TB')
+    """
+    if value is None:
+        return NOTHING
+    scale, unit = data_unit(value)
+    return f"{number(value / scale)} {unit}"
+
+
+def data_unit(largest: float) -> tuple[float, str]:
+    """Scale and name of the unit in which this many bytes read well."""
+    for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if largest >= scale:
+            return scale, unit
+    return 1.0, "B"
+
+
+def time_unit(largest_s: float) -> tuple[float, str]:
+    """Scale and name of the unit for a time axis that ends here."""
+    return (3600.0, "h") if largest_s >= 20_000 else (1.0, "s")
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share as a percentage.
+
+    >>> percent(0.8125), percent(0.8, 0), percent(None)
+    ('81.2 %', '80 %', '–')
+    """
+    return NOTHING if share is None else f"{100 * share:.{digits}f} %"
+
+
+def goal(target: float) -> str:
+    """A target accuracy, with a decimal only where it has one.
+
+    >>> goal(0.8), goal(0.825)
+    ('80 %', '82.5 %')
+    """
+    return percent(target, 0 if round(100 * target, 6).is_integer() else 1)
+
+
+def spread(mean: float | None, std: float | None) -> str:
+    """Mean and standard deviation of a share, in percent.
+
+    >>> spread(0.8125, 0.0123), spread(0.5, None)
+    ('81.2 ± 1.2 %', '50.0 %')
+    """
+    if mean is None or std is None:
+        return percent(mean)
+    return f"{100 * mean:.1f} ± {100 * std:.1f} %"

@@ -1,0 +1,108 @@
+"""Writing a report: the page and its figures."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dystop.errors import ConfigError, StorageError
+from dystop.experiments.store import RunData
+from dystop.report import figures, labels, maps, rounds
+from dystop.report.html import render
+from dystop.report.style import Plot, entries
+from dystop.report.svg import save
+from dystop.report.tables import default_target
+
+FORMATS = ("png", "pdf", "svg")
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """What was written."""
+
+    html: Path
+    figures: tuple[Path, ...]
+
+
+def draw(runs: Sequence[RunData], target: float | None = None) -> list[Plot]:
+    """All figures of a report, in reading order."""
+    drawn = entries(runs)
+    aim = default_target(runs) if target is None else target
+    plots = [
+        figures.accuracy_time(drawn, aim),
+        figures.loss_time(drawn),
+        figures.data_time(drawn),
+        figures.accuracy_data(drawn, aim),
+        rounds.staleness_rounds(drawn),
+        rounds.staleness_histogram(drawn),
+        rounds.active_workers(drawn),
+        rounds.round_duration(drawn),
+        rounds.alive_workers(drawn),
+        labels.label_distribution(drawn),
+        maps.link_map(drawn),
+    ]
+    return [plot for plot in plots if plot is not None]
+
+
+def write_report(
+    runs: Sequence[RunData],
+    out: Path,
+    *,
+    target: float | None = None,
+    formats: Sequence[str] = ("png", "pdf"),
+) -> ReportFiles:
+    """Write `out/report.html`, complete in itself, and every figure as `out/figures/*`.
+
+    Args:
+        runs: one run for its own report, several for a comparison.
+        out: folder to write to; made where it is missing.
+        target: accuracy whose time and data are reported, in (0, 1]; by default the largest of
+            the usual targets that a run reached.
+        formats: of the figure files: png, pdf, svg.
+
+    Raises:
+        ConfigError: no run, an unknown format, or a target that is no accuracy.
+        StorageError: the folder could not be written.
+    """
+    _check(runs, target, formats)
+    plots = draw(runs, target)
+    page, files = out / "report.html", []
+    try:
+        (out / "figures").mkdir(parents=True, exist_ok=True)
+        for plot in plots:
+            files += [_write_figure(plot, kind, out) for kind in formats if plot.figure]
+        _replace(page, render(runs, plots, target).encode())
+    except OSError as error:
+        raise StorageError(
+            f"the report could not be written to {out}: {error.strerror or error}; "
+            "free some space or choose another folder"
+        ) from error
+    return ReportFiles(page, tuple(files))
+
+
+def _write_figure(plot: Plot, kind: str, out: Path) -> Path:
+    assert plot.figure is not None
+    path = out / "figures" / f"{plot.key}.{kind}"
+    _replace(path, save(plot.figure, kind))
+    return path
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write beside and move over, so that a reader never meets half a file."""
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_bytes(content)
+    os.replace(beside, path)
+
+
+def _check(runs: Sequence[RunData], target: float | None, formats: Sequence[str]) -> None:
+    if not runs:
+        raise ConfigError("a report needs at least one run; name one or more run folders")
+    if target is not None and not 0.0 < target <= 1.0:
+        raise ConfigError(
+            f"target accuracy is {target}; it must be above 0 and at most 1, such as 0.8 for 80 %"
+        )
+    strange = [kind for kind in formats if kind not in FORMATS]
+    if strange:
+        raise ConfigError(
+            f"figure format {strange[0]!r} is not known; choose from {', '.join(FORMATS)}"
+        )
