@@ -1,0 +1,61 @@
+"""The command and its parts. Each command lives in a file of its own."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+import dystop
+from dystop.cli.catalogue import catalogue
+from dystop.cli.doctor import doctor
+from dystop.cli.examples import examples
+from dystop.cli.report import report
+from dystop.cli.run import resume, run, verify
+
+_EPILOG = (
+    "Exit codes: 0 done, 1 a bug, 2 wrong input, 3 the disk refused a write, 4 a broken mechanism, "
+    "5 not reproduced, 130 interrupted."
+)
+
+app = typer.Typer(
+    name="dystop",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+    epilog=examples("") + _EPILOG,
+    help="Asynchronous decentralized federated learning: DySTop and its rivals on one clock, one "
+    "channel, one data split.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dystop {dystop.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "run": run,
+    "resume": resume,
+    "verify": verify,
+    "report": report,
+    "list": catalogue,
+    "doctor": doctor,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, epilog=examples(_name))(_command)
+
+
+def main() -> None:
+    """Entry point of the `dystop` command."""
+    app()

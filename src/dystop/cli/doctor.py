@@ -1,0 +1,110 @@
+"""`dystop doctor`: whether this machine can run experiments, and with what."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dystop.cli.guard import guarded
+
+if TYPE_CHECKING:
+    from dystop.data.catalogue import Entry
+
+_ENOUGH_DISK_BYTES = 200_000_000
+_ENOUGH_MEMORY_BYTES = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at."""
+
+    what: str
+    found: str
+    good: bool = True
+    advice: str = ""
+
+
+def _software() -> Iterator[Finding]:
+    from dystop.experiments.environment import versions
+
+    for name, version in versions().items():
+        good = version != "missing"
+        yield Finding(name, version, good, f"install it: pip install {name}")
+
+
+def _device() -> Finding:
+    from dystop.experiments.environment import device
+
+    try:
+        return Finding("device", device())
+    except (ImportError, OSError, RuntimeError) as error:
+        return Finding("device", f"torch does not load: {error}", False, "reinstall torch")
+
+
+def _room() -> Iterator[Finding]:
+    import torch
+
+    from dystop.experiments import environment as env
+    from dystop.trainer.memory import available_bytes
+
+    free, total = available_bytes(torch.device("cpu")), env.memory_bytes()
+    shown = f"{free / 1e9:.1f} GB free of {total / 1e9:.1f} GB"
+    yield Finding("memory", shown, free >= _ENOUGH_MEMORY_BYTES, "close something: 1 GB is needed")
+    disk = env.free_disk_bytes(Path("runs"))
+    enough = disk >= _ENOUGH_DISK_BYTES
+    yield Finding("disk", f"{disk / 1e9:.1f} GB free here", enough, "free at least 0.2 GB")
+    good = env.writable(Path("runs"))
+    yield Finding("runs/", "writable" if good else "not writable", good, "use --out DIR")
+
+
+def findings() -> Iterator[Finding]:
+    """Everything that is looked at, in order."""
+    yield from _software()
+    yield _device()
+    yield from _room()
+    yield from _data()
+
+
+def _data() -> Iterator[Finding]:
+    from dystop.data.catalogue import DATASETS
+    from dystop.data.fetch import search_folders, user_cache
+    from dystop.errors import DataError
+    from dystop.experiments.environment import writable
+
+    cache = user_cache()
+    state = "writable" if writable(cache) else "not writable: set data.root to a folder of yours"
+    yield Finding("data cache", f"{cache} ({state})")
+    try:
+        folders = search_folders(None)
+    except DataError as error:
+        yield Finding("data folders", str(error), False, "correct DYSTOP_DATA")
+        return
+    for name, entry in DATASETS.items():
+        yield Finding(name, _place(entry, folders))
+
+
+def _place(entry: "Entry", folders: list[Path]) -> str:
+    """Where a data set would come from now."""
+    from dystop.data.fetch import find_files, homes
+
+    if entry.format in ("packaged", "generated"):
+        return f"here ({entry.format})"
+    for home in homes(entry, folders):
+        if find_files(entry, home) or (home / f"{entry.name}.npz").is_file():
+            return str(home)
+    return "not here; would be downloaded"
+
+
+@guarded
+def doctor() -> None:
+    """Look at this machine: software, device, memory, disk, data. Exits with 0 if usable."""
+    usable = True
+    for finding in findings():
+        usable &= finding.good
+        mark = "ok " if finding.good else "BAD"
+        advice = "" if finding.good else f"  -> {finding.advice}"
+        typer.echo(f"{mark} {finding.what:<12} {finding.found}{advice}")
+    typer.echo("ready: dystop run" if usable else "not ready")
+    raise typer.Exit(0 if usable else 1)

@@ -1,0 +1,37 @@
+"""The examples that `--help` teaches with."""
+
+_EXAMPLES = {
+    "": (
+        "dystop run                                   one experiment, with the defaults",
+        "dystop list keys                             everything that can be set",
+        "dystop run mechanism.V=20 stop.rounds=100    set some of it",
+        "dystop report runs/*                         compare what was run",
+    ),
+    "run": (
+        "dystop run",
+        "dystop run mechanism.V=20 world.range_m=60 stop.rounds=100",
+        "dystop run experiment.toml seed=3 --name third",
+        "dystop run mechanism.name=fedavg fleet.workers=10 --no-report",
+    ),
+    "resume": ("dystop resume runs/dystop-fmnist-mini-s0",),
+    "verify": (
+        "dystop verify runs/dystop-fmnist-mini-s0",
+        "dystop verify runs/dystop-fmnist-mini-s0 --rounds 5",
+    ),
+    "report": (
+        "dystop report runs/dystop-fmnist-mini-s0",
+        "dystop report runs/dystop-* runs/fedavg-* --target 0.8 --out comparison",
+    ),
+    "list": (
+        "dystop list mechanisms",
+        "dystop list mechanisms --describe dystop",
+        "dystop list keys",
+    ),
+    "doctor": ("dystop doctor",),
+}
+
+
+def examples(command: str) -> str:
+    """Examples of one command; the mark in front keeps the lines from being wrapped together."""
+    lines = "\n".join(f"  {line}" for line in _EXAMPLES[command])
+    return f"\b\nExamples:\n{lines}\n\n"

@@ -1,0 +1,95 @@
+"""How a command ends: one message and the right exit code, whatever went wrong."""
+
+import functools
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import ParamSpec
+
+import typer
+
+from dystop.errors import DystopError
+
+INTERRUPTED, TERMINATED = 130, 143
+P = ParamSpec("P")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM; what saves on Ctrl-C saves on this as well."""
+
+
+class Interrupted(Exception):
+    """A run was stopped from outside after saving; carries the one line to print."""
+
+    def __init__(self, line: str, code: int) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM arrive as an exception, so that the run saves before it ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def raise_it(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, raise_it)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def complain(message: str, *, colour: str = "red") -> None:
+    """One message on stderr; colour only where a person is looking."""
+    typer.secho(message, fg=colour, err=True)
+
+
+def code_of(interrupt: KeyboardInterrupt) -> int:
+    """Exit code by convention: 128 plus the number of the signal."""
+    return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
+
+
+def _ending(error: BaseException) -> int:
+    """Say what happened; returns the exit code."""
+    match error:
+        case DystopError():
+            complain(f"Error: {error}")
+            return error.exit_code
+        case Interrupted():
+            complain(str(error), colour="yellow")
+            return error.code
+        case KeyboardInterrupt():
+            complain("interrupted", colour="yellow")
+            return code_of(error)
+        case _:
+            what = f"{type(error).__name__}: {error}".rstrip(": ")
+            complain(f"Unexpected error: {what}")
+            if os.environ.get("DYSTOP_DEBUG") == "1":
+                traceback.print_exception(error)
+            else:
+                complain("This is a bug in dystop. DYSTOP_DEBUG=1 shows where it happened.")
+            return 1
+
+
+def guarded(command: Callable[P, None]) -> Callable[P, None]:
+    """End a command with one message instead of a traceback."""
+
+    @functools.wraps(command)
+    def safe(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            with terminable():
+                command(*args, **kwargs)
+        except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            raise typer.Exit(_ending(error)) from None
+
+    return safe

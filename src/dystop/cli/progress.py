@@ -1,0 +1,145 @@
+"""Showing a run while it goes: a bar for a person, plain lines for a log."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import typer
+
+from dystop.record import RoundRecord
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+LINE_EVERY_S = 5.0
+
+
+class Started(Protocol):
+    """What is known when a run begins or goes on."""
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+
+    @property
+    def physics(self) -> dict[str, str]:
+        """Facts of the simulated surroundings."""
+
+    @property
+    def partition(self) -> list[str]:
+        """Lines of the label distribution."""
+
+    @property
+    def memory(self) -> str:
+        """Estimated memory, in words."""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds planned."""
+
+    @property
+    def done(self) -> int:
+        """Rounds that need not be repeated."""
+
+
+def status_line(record: RoundRecord, scored: RoundRecord | None) -> str:
+    """Clock, loss and the last score, in one short line."""
+    parts = [f"clock {record.clock_s:,.1f} s"]
+    if record.loss is not None:
+        parts.append(f"loss {record.loss:.3f}")
+    if scored is not None and scored.accuracy is not None:
+        parts.append(f"accuracy {scored.accuracy:.1%}")
+    return "  ".join(parts)
+
+
+class Watcher:
+    """Follows a run: prints its beginning, shows its progress, remembers its end."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.folder: Path | None = None
+        self.last: RoundRecord | None = None
+        self._scored: RoundRecord | None = None
+        self._quiet = quiet
+        self._rounds = 0
+        self._said_s = 0.0
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def on_start(self, started: Started) -> None:
+        """Show what is about to run."""
+        self.folder = started.folder
+        if not self._quiet:
+            show_start(started)
+        self.expect(started.rounds)
+
+    def expect(self, rounds: int) -> None:
+        """Begin to count up to this many rounds."""
+        self._rounds = rounds
+        if self._bar is not None:
+            self._task = self._bar.add_task("round", total=rounds, status="")
+            self._bar.start()
+
+    def on_record(self, record: RoundRecord) -> None:
+        """Show one finished round."""
+        self.last = record
+        if record.accuracy is not None:
+            self._scored = record
+        if self._quiet:
+            return
+        if self._bar is not None and self._task is not None:
+            shown = status_line(record, self._scored)
+            self._bar.update(self._task, completed=record.round, status=shown)
+        else:
+            self._line(record)
+
+    def _line(self, record: RoundRecord) -> None:
+        """A log wants a line now and then, and always the last one."""
+        now = time.monotonic()
+        if record.round < self._rounds and now - self._said_s < LINE_EVERY_S:
+            return
+        self._said_s = now
+        try:
+            typer.echo(f"round {record.round}/{self._rounds}  {status_line(record, self._scored)}")
+        except BrokenPipeError:  # the reader of our output went away; the run goes on
+            self._quiet = True
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - lives as long as the process
+
+    @contextmanager
+    def showing(self) -> Iterator[None]:
+        """Hold the screen while the run goes, and give it back however it ends."""
+        if not self._quiet and sys.stdout.isatty():
+            self._bar = _new_bar()
+        try:
+            yield
+        finally:
+            if self._bar is not None:
+                self._bar.stop()
+
+
+def _new_bar() -> "Progress":
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[status]}"),
+        TimeElapsedColumn(),
+    )
+
+
+def show_start(started: Started) -> None:
+    """Physics, label distribution, memory and folder, before the first round."""
+    width = max((len(name) for name in started.physics), default=0)
+    for name, fact in started.physics.items():
+        typer.echo(f"  {name:<{width}}  {fact}")
+    for line in [*started.partition, *started.memory.splitlines()]:
+        typer.echo(f"  {line}")
+    typer.echo(f"  folder: {started.folder}")
+    if started.done:
+        left = started.rounds - started.done
+        typer.echo(f"  {started.done} rounds are done, {left} to go")

@@ -1,0 +1,68 @@
+"""`dystop report`, and the summary that ends a run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dystop.cli.guard import guarded
+from dystop.cli.tables import show_table
+
+if TYPE_CHECKING:
+    from dystop.experiments.store import RunData
+
+
+def write(runs: Sequence["RunData"], out: Path, target: float | None) -> Path:
+    """Write the report of some runs; returns the page to open."""
+    from dystop.report import write_report
+
+    return write_report(runs, out, target=target).html
+
+
+def show_summary(runs: Sequence["RunData"], target: float | None = None) -> None:
+    """The report's own summary; one run alone is shown downwards, several side by side."""
+    from dystop.report import summary_rows
+    from dystop.report.notices import notices
+
+    for sentence in notices(runs):
+        typer.secho(f"note: {sentence}", fg="yellow", err=True)
+    rows = summary_rows(runs, target)
+    names = list(rows[0])
+    if len(rows) == 1:
+        show_table(("", ""), rows[0].items())
+    else:
+        show_table(("", *(row[names[0]] for row in rows)), _turned(rows, names[1:]))
+
+
+def _turned(rows: Sequence[dict[str, str]], names: Sequence[str]) -> list[list[str]]:
+    """One line per quantity, one column per run: runs are few, quantities are many."""
+    return [[name, *(row[name] for row in rows)] for name in names]
+
+
+def _default_out(runs: Sequence[Path]) -> Path:
+    return runs[0] / "report" if len(runs) == 1 else Path("report")
+
+
+@guarded
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the report; default: in the run, or ./report for several."),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(help="Accuracy whose time and cost are compared, up to 1."),
+    ] = None,
+) -> None:
+    """Write an HTML report with figures from one run or several.
+
+    Runs that are still going, or were interrupted, are shown as far as they got.
+    """
+    from dystop.experiments.store import open_run
+
+    data = [open_run(path) for path in runs]
+    page = write(data, out or _default_out(runs), target)
+    show_summary(data, target)
+    typer.echo(f"report: {page}")

@@ -1,0 +1,124 @@
+"""`dystop run`, `dystop resume` and `dystop verify`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dystop.cli.guard import Interrupted, code_of, guarded
+from dystop.cli.progress import Watcher
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Report = Annotated[bool, typer.Option(help="Write an HTML report into the run folder at the end.")]
+Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as in runs/NAME.")]
+
+
+def _split(words: list[str]) -> tuple[Path | None, list[str]]:
+    """The first word is a file unless it sets a key."""
+    if words and ("=" not in words[0] or words[0].endswith(".toml")):
+        return Path(words[0]), words[1:]
+    return None, words
+
+
+def _watched(watcher: Watcher, work: Callable[[], Path]) -> Path:
+    """Run, and turn an interruption into the one line that says how to go on."""
+    try:
+        with watcher.showing():
+            return work()
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(_way_on(watcher), code_of(interrupt)) from None
+
+
+def _way_on(watcher: Watcher) -> str:
+    if watcher.folder is None:
+        return "interrupted before the first round; nothing was written"
+    done = watcher.last.round if watcher.last else 0
+    return f"interrupted at round {done}; resume with: dystop resume {watcher.folder}"
+
+
+def _finish(folder: Path, *, quiet: bool, report: bool) -> None:
+    """Summary and report of a run that has ended."""
+    from dystop.cli.report import show_summary, write
+    from dystop.experiments.store import open_run
+
+    data = open_run(folder)
+    if not quiet:
+        show_summary([data])
+    if report:
+        page = write([data], folder / "report", None)
+        if not quiet:
+            typer.echo(f"report: {page}")
+
+
+@guarded
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE.toml|KEY=VALUE", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Name of this run; must be free.")] = None,
+    quiet: Quiet = False,
+    report: Report = True,
+) -> None:
+    """Run one experiment.
+
+    Without a file the defaults are used; keys on the command line win over the file.
+    """
+    from dystop.experiments.spec import read_experiment
+    from dystop.experiments.store import check_free
+
+    experiment = read_experiment(*_split(words or []))
+    if name is not None:
+        check_free(out, name)
+    from dystop.experiments.run import run_experiment
+
+    watcher = Watcher(quiet=quiet)
+    folder = _watched(
+        watcher,
+        lambda: run_experiment(experiment, out, name, watcher.on_start, watcher.on_record),
+    )
+    _finish(folder, quiet=quiet, report=report)
+
+
+@guarded
+def resume(run: Folder, quiet: Quiet = False, report: Report = True) -> None:
+    """Go on with a run that was interrupted, from its last checkpoint.
+
+    The result is the same, bit for bit, as if it had never been interrupted.
+    """
+    from dystop.experiments.store import run_folder
+
+    run_folder(run)
+    from dystop.experiments.run import resume_run
+
+    watcher = Watcher(quiet=quiet)
+    folder = _watched(watcher, lambda: resume_run(run, watcher.on_start, watcher.on_record))
+    _finish(folder, quiet=quiet, report=report)
+
+
+@guarded
+def verify(
+    run: Folder,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Check the first N rounds only.", metavar="N")
+    ] = None,
+) -> None:
+    """Run an experiment again and compare every record, bit for bit.
+
+    Exits with 0 if they are identical, with 5 if not. Nothing in the folder is changed.
+    """
+    from dystop.errors import VerificationError
+    from dystop.experiments.store import open_run
+
+    recorded = len(open_run(run).records)
+    from dystop.experiments.run import verify_run
+
+    watcher = Watcher()
+    with watcher.showing():
+        watcher.expect(min(rounds or recorded, recorded))
+        verdict = verify_run(run, rounds, watcher.on_record)
+    if not verdict.identical:
+        raise VerificationError(f"{run}: not reproduced: {verdict.detail}")
+    typer.echo(f"identical: {verdict.rounds} rounds, sha256 {verdict.sha256}")
