@@ -1,0 +1,37 @@
+# Everything a newcomer needs: `make demo`, then `make test`. Both set up .venv by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+# constraints.txt pins torch to a build that also exists for machines without a GPU.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dystop needs Python 3.11 or newer; try: make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP) ## train 30 workers by DySTop on built-in data; ends with a table, a figure and a report
+	$(BIN)/dystop run examples/quickstart.toml --out runs
+
+test: $(STAMP) check ## every check and every test
+	$(BIN)/python -m pytest --numprocesses 2
+
+check: $(STAMP) ## format, lint, types and import contracts
+	$(BIN)/ruff format --check src tests examples benchmarks scripts
+	$(BIN)/ruff check src tests examples benchmarks scripts
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## put the code into shape
+	$(BIN)/ruff format src tests examples benchmarks scripts
+	$(BIN)/ruff check --fix src tests examples benchmarks scripts
+
+clean: ## remove what can be made again (runs are kept)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
