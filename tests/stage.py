@@ -36,9 +36,12 @@ class Adder:
     def initial(self) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.zeros(self.width), torch.zeros(1, dtype=torch.int64)
 
-    def train(self, models: Any, counters: Any, workers: Any, versions: Any, steps: Any) -> Trained:
+    def train(
+        self, models: Any, counters: Any, workers: Any, versions: Any, steps: Any, rates: Any = None
+    ) -> Trained:
         self.log += list(zip(workers.tolist(), versions.tolist(), steps.tolist(), strict=True))
-        gain = torch.from_numpy(self.gain * (np.asarray(workers) + 1.0)).float()
+        factor = 1.0 if rates is None else rates
+        gain = torch.from_numpy(self.gain * (np.asarray(workers) + 1.0) * factor).float()
         loss = np.ones(len(workers))
         return Trained(models + gain[:, None], counters + 1, loss, int(np.sum(steps)))
 

@@ -112,8 +112,8 @@ def test_no_neighbour_in_range():
 class Diverging(Adder):
     """Worker 1 learns nothing but NaN."""
 
-    def train(self, models, counters, workers, versions, steps):
-        done = super().train(models, counters, workers, versions, steps)
+    def train(self, models, counters, workers, versions, steps, rates=None):
+        done = super().train(models, counters, workers, versions, steps, rates)
         done.models[np.asarray(workers) == 1] = np.nan
         done.loss[np.asarray(workers) == 1] = np.nan
         return done

@@ -92,6 +92,7 @@ class Mix:
     weight: Floats  # [M]
     kind: MixKind = "linear"
     mask: tuple[int, float] | None = None  # (seed, kept share)
+    collective: bool = False  # sources are reached over a path of this stage's links (a ring)
 
     @property
     def row_of(self) -> Ints:
@@ -111,13 +112,14 @@ def mix_of(
     *,
     kind: MixKind = "linear",
     mask: tuple[int, float] | None = None,
+    collective: bool = False,
 ) -> Mix:
     """Mix from triples (dst, source, weight), rows and sources put in id order."""
     order = np.lexsort((source, dst))
     dst, source, weight = ints(dst)[order], ints(source)[order], np.asarray(weight, float)[order]
     first = np.flatnonzero(np.append(True, dst[1:] != dst[:-1])[: len(dst)])
     indptr = np.append(first, len(dst)).astype(np.int64)
-    return Mix(dst[first], indptr, source, weight, kind, mask)
+    return Mix(dst[first], indptr, source, weight, kind, mask, collective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ class Plan:
     links: Links
     mixes: tuple[Mix, ...] = ()
     steps: Ints | None = None  # mini-batches per active worker; None: one local epoch each
+    rate: Floats | None = None  # factor on the learning rate of each active worker; None: 1
     synchronous: bool = False  # exchanges wait for the partner's training of this round
     join: bool = False  # the round also waits for the new training to end
     notes: Mapping[str, float] = field(default_factory=dict)  # scores and phases, recorded

@@ -104,6 +104,8 @@ class Outcome:
     samples: int  # images trained on
     idle_s: float = 0.0  # seconds, summed over workers, spent neither training nor exchanging
     active: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    dst: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # [L]
+    src: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # [L]
     distance: Floats | None = None  # [L], ||w_dst - w_src|| where the mechanism asked for it
 
 

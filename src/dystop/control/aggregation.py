@@ -67,6 +67,8 @@ def mend(stage: Mix, dst: Ints, src: Ints, *, to_self: bool) -> Mix:
     """
     if not len(dst) or not len(stage.source):
         return stage
+    if stage.collective:  # a broken ring brings nobody anything
+        return _drop(stage, np.ones(len(stage.source)), stage.dst != stage.source)
     base = int(max(stage.source.max(), dst.max(), src.max(), stage.receiver.max())) + 1
     key, gone = stage.dst * base + stage.source, dst * base + src
     if to_self:

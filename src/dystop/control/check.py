@@ -37,6 +37,8 @@ def _check_active(mechanism: Mechanism, plan: Plan, view: View) -> None:
         _refuse(mechanism, f"worker {dead} is active but absent", view.t)
     if plan.steps is not None and (len(plan.steps) != len(active) or plan.steps.min() < 0):
         _refuse(mechanism, "steps must be one non-negative number per active worker", view.t)
+    if plan.rate is not None and (len(plan.rate) != len(active) or not (plan.rate >= 0).all()):
+        _refuse(mechanism, "rate must be one non-negative number per active worker", view.t)
 
 
 def _check_links(mechanism: Mechanism, plan: Plan, view: View) -> None:
@@ -87,6 +89,13 @@ def backed(plan: Plan, view: View, stage: int) -> tuple[Bools, Bools]:
     return linked & ~own, mailed & ~own
 
 
+def _joined(plan: Plan, stage: int, mix: Mix) -> Bools:
+    """Which weights have both ends among the members of a collective, that is, of its links."""
+    here = plan.links.stage == stage
+    members = np.concatenate([plan.links.dst[here], plan.links.src[here]])
+    return _among(mix.dst, members) & _among(mix.source, members)
+
+
 def _among(keys: Ints, pool: Ints) -> Bools:
     """Which keys occur in the pool; one sort and a search, faster than np.isin on millions."""
     if not len(pool):
@@ -106,6 +115,8 @@ def _check_sources(mechanism: Mechanism, plan: Plan, view: View, stage: int) -> 
     _check_nodes(mechanism, view, f"a row of stage {stage}", mix.receiver, mix.source)
     linked, mailed = backed(plan, view, stage)
     loose = ~(linked | mailed | (mix.dst == mix.source))
+    if mix.collective:
+        loose &= ~_joined(plan, stage, mix)
     if loose.any():
         k = int(np.flatnonzero(loose)[0])
         pair = f"{mix.source[k]} into {mix.dst[k]}"

@@ -57,6 +57,8 @@ def execute(parts: Parts, state: State, view: View, plan: Plan) -> tuple[Outcome
         samples=samples,
         idle_s=idle_s(parts.laws.timing, turn.table, plan.active, _alive_remaining(state, view)),
         active=plan.active,
+        dst=plan.links.dst,
+        src=plan.links.src,
         distance=distance,
     )
     return outcome, _start_training(state, turn)
@@ -252,7 +254,7 @@ def _train(parts: Parts, state: State, turn: Round) -> tuple[Floats, int]:
         models.start[at] = models.latest[at]
     versions = turn.view.version[active] + 1
     trained = parts.trainer.train(
-        models.latest[at], models.counters[at], active, versions, turn.steps
+        models.latest[at], models.counters[at], active, versions, turn.steps, turn.plan.rate
     )
     models.latest[at] = trained.models
     models.counters[at] = trained.counters

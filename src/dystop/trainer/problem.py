@@ -56,6 +56,7 @@ class Job:
     workers: Ints  # [A], whose data
     versions: Ints  # [A], trainings the worker has finished before
     steps: Ints  # [A], mini-batches to take
+    rates: Floats  # [A], factor on the learning rate
 
     def rows(self, rows: Ints) -> "Job":
         """Some rows of the job, copied."""
@@ -66,6 +67,7 @@ class Job:
             self.workers[rows],
             self.versions[rows],
             self.steps[rows],
+            self.rates[rows],
         )
 
 

@@ -20,7 +20,8 @@ def train(problem: Problem, job: Job) -> Trained:
         index, counts = _mini_batches(problem, job, row)
         address = (int(job.workers[row]), int(job.versions[row]))
         with _randomness(problem, address):
-            total = _train_row(problem, models[row], counters[row], (index, counts))
+            rate = problem.learning_rate * float(job.rates[row])
+            total = _train_row(problem, models[row], counters[row], (index, counts), rate)
         if counts:
             loss[row] = float(total) / sum(counts)
         seen += sum(counts)
@@ -42,7 +43,11 @@ def _mini_batches(problem: Problem, job: Job, row: int) -> tuple[Tensor, list[in
 
 
 def _train_row(
-    problem: Problem, model: Tensor, counters: Tensor, work: tuple[Tensor, list[int]]
+    problem: Problem,
+    model: Tensor,
+    counters: Tensor,
+    work: tuple[Tensor, list[int]],
+    rate: float,
 ) -> Tensor:
     """Plain SGD on one flat model, in place; returns the loss summed over the samples."""
     cut = problem.layout.parameters
@@ -51,12 +56,14 @@ def _train_row(
     parameters, kept = model[:cut].clone(), model[cut:].clone()
     total = torch.zeros((), dtype=torch.float64, device=model.device)
     for index, count in zip(*work, strict=True):
-        total += count * sgd_step(problem, (parameters, kept, counters), index[:count])
+        total += count * sgd_step(problem, (parameters, kept, counters), index[:count], rate)
     model[:cut], model[cut:] = parameters, kept
     return total
 
 
-def sgd_step(problem: Problem, state: tuple[Tensor, Tensor, Tensor], index: Tensor) -> Tensor:
+def sgd_step(
+    problem: Problem, state: tuple[Tensor, Tensor, Tensor], index: Tensor, rate: float
+) -> Tensor:
     """One mini-batch of plain SGD on (parameters, other floats, counters), all in place."""
     parameters, kept, counters = state
     x, y = problem.samples.take(index)
@@ -64,5 +71,5 @@ def sgd_step(problem: Problem, state: tuple[Tensor, Tensor, Tensor], index: Tens
     logits = functional_call(problem.module, problem.layout.named(leaf, kept, counters), (x,))
     loss = F.cross_entropy(logits, y)
     (gradient,) = torch.autograd.grad(loss, leaf)
-    parameters.sub_(gradient, alpha=problem.learning_rate)
+    parameters.sub_(gradient, alpha=rate)
     return loss.detach()

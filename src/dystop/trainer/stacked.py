@@ -61,12 +61,14 @@ def _train_stack(problem: Problem, part: Job) -> tuple[Tensor, Ints]:
     index = problem.indices(part.workers, plan.positions)
     count = torch.from_numpy(plan.counts).to(problem.device)
     total = torch.zeros(len(part.workers), dtype=torch.float64, device=problem.device)
+    rate = torch.from_numpy(problem.learning_rate * part.rates).to(stack.parameters)
     is_exact = mixes_samples(problem.module)
     for k in range(plan.counts.shape[1]):
         for rows, width in _groups(plan.counts[:, k], is_exact):
             where = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(count.device)
             some = stack.rows(where)
-            total[where] += sgd_step(problem, some, index[where, k, :width], count[where, k])
+            picked = (index[where, k, :width], count[where, k])
+            total[where] += sgd_step(problem, some, picked, rate[where])
             if isinstance(where, Tensor):
                 stack.put(where, some)
     part.models[:, :cut], part.models[:, cut:] = stack.parameters, stack.kept
@@ -86,12 +88,13 @@ def _groups(counts: Ints, is_exact: bool) -> Iterator[tuple[slice | Ints, int]]:
         yield np.flatnonzero(counts == size), int(size)
 
 
-def sgd_step(problem: Problem, stack: Stack, index: Tensor, count: Tensor) -> Tensor:
-    """One mini-batch of plain SGD for every row, in place; index [m, b], count [m].
+def sgd_step(problem: Problem, stack: Stack, picked: tuple[Tensor, Tensor], rate: Tensor) -> Tensor:
+    """One mini-batch of plain SGD for every row, in place; picked (index [m, b], count [m]).
 
     The rows' losses are summed before the gradient is taken: they share no parameter, so each row
     of the gradient is that row's own.
     """
+    index, count = picked
     x, y = problem.samples.take(index)
     leaf = stack.parameters.detach().requires_grad_()
     # Batch norm under vmap loses its update of a running statistic that is not contiguous.
@@ -104,7 +107,7 @@ def sgd_step(problem: Problem, stack: Stack, index: Tensor, count: Tensor) -> Te
     weight = torch.arange(y.shape[1], device=y.device) < count[:, None]
     loss = (each * weight).sum(1)
     (gradient,) = torch.autograd.grad((loss / count).sum(), leaf)
-    stack.parameters.sub_(gradient, alpha=problem.learning_rate)
+    stack.parameters.sub_(rate[:, None] * gradient)
     for name, value in buffers.items():
         named[name].copy_(value)
     return loss.detach()

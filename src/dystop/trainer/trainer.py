@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dystop.sparse import Ints
+from dystop.sparse import Floats, Ints
 from dystop.trainer import evaluate as evaluation
 from dystop.trainer import sequential, stacked
 from dystop.trainer.capability import draws_numbers
@@ -98,7 +98,13 @@ class Trainer:
         return self.layout.flatten(self._start)
 
     def train(
-        self, models: Tensor, counters: Tensor, workers: Ints, versions: Ints, steps: Ints
+        self,
+        models: Tensor,
+        counters: Tensor,
+        workers: Ints,
+        versions: Ints,
+        steps: Ints,
+        rates: Floats | None = None,
     ) -> Trained:
         """Run local trainings: `steps` mini-batches of plain SGD for each row (paper eq:updating).
 
@@ -112,6 +118,7 @@ class Trainer:
             workers: [A], whose data; a worker may appear more than once.
             versions: [A], trainings that worker has finished before.
             steps: [A], mini-batches; a worker without data takes none.
+            rates: [A], factors on the learning rate; 1 where not given.
         """
         rows = len(workers)
         if models.shape != (rows, self.width) or counters.shape != (rows, self.layout.counters):
@@ -119,7 +126,8 @@ class Trainer:
                 f"models {tuple(models.shape)} and counters {tuple(counters.shape)} do not fit "
                 f"{rows} workers of width {self.width} and {self.layout.counters} counters"
             )
-        job = Job(models.to(self.device), counters.to(self.device), workers, versions, steps)
+        rates = np.ones(rows) if rates is None else rates
+        job = Job(models.to(self.device), counters.to(self.device), workers, versions, steps, rates)
         pieces = cut(steps, self.chunk)
         with steady_kernels():
             done = self._lanes.map(lambda tool, rows: self._train(tool, job.rows(rows)), pieces)
@@ -159,7 +167,7 @@ class Trainer:
         """Seconds of one step of the reference path."""
         with steady_kernels(), restored(self.device):
             begin = time.perf_counter()
-            sequential.sgd_step(self._problem, state, index)
+            sequential.sgd_step(self._problem, state, index, self.params.learning_rate)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             return time.perf_counter() - begin
