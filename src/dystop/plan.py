@@ -93,6 +93,7 @@ class Mix:
     kind: MixKind = "linear"
     mask: tuple[int, float] | None = None  # (seed, kept share)
     collective: bool = False  # sources are reached over a path of this stage's links (a ring)
+    compensation: float = 0.0  # strength of the first-order correction for the age of updates
 
     @property
     def row_of(self) -> Ints:

@@ -64,6 +64,7 @@ class Mailbox:
     dst: Ints
     src: Ints
     version: Ints  # trainings the sender had finished when it sent
+    sent: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # round of sending
 
     def of(self, i: int) -> Ints:
         """Senders whose message waits at worker i."""
@@ -74,7 +75,7 @@ class Mailbox:
 def no_mail() -> Mailbox:
     """An empty mailbox."""
     none = np.zeros(0, np.int64)
-    return Mailbox(none, none, none)
+    return Mailbox(none, none, none, none)
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,7 @@ class Mechanism:
     warm_start: ClassVar[bool] = True  # all workers begin training at time 0
     signed_rows: ClassVar[bool] = False
     doubly_stochastic: ClassVar[bool] = False
+    budgeted: ClassVar[bool] = False  # no node exceeds its bandwidth budget
 
     @property
     def queue_bound(self) -> float | None:

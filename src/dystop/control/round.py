@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dystop.control.check import check_plan
+from dystop.control.remedy import Remedy, treat
 from dystop.control.staleness import next_queue, next_staleness
 from dystop.plan import Plan
 from dystop.record import RoundRecord
@@ -54,10 +55,15 @@ def look(fleet: Fleet, books: Books, seen: Observation) -> View:
     )
 
 
-def decide(mechanism: Mechanism, books: Books, view: View) -> tuple[Plan, Books]:
-    """Ask the mechanism for a plan and hold it to the contract."""
+def decide(
+    mechanism: Mechanism, books: Books, view: View, remedy: Remedy | None = None
+) -> tuple[Plan, Books]:
+    """Ask the mechanism for a plan, treat it for staleness if asked to, and check the contract."""
     plan, memory = mechanism.plan(books.memory, view)
     check_plan(mechanism, plan, view)
+    if remedy is not None and remedy.rule != "none":
+        plan = treat(remedy, plan, view)
+        check_plan(mechanism, plan, view)
     return plan, replace(books, memory=memory)
 
 

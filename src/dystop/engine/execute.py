@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+from torch import Tensor
 
 from dystop.control.aggregation import mend
 from dystop.control.check import backed
@@ -16,7 +17,7 @@ from dystop.engine.models import (
     published,
     write_rows,
 )
-from dystop.engine.post import Post, envelopes
+from dystop.engine.post import Post
 from dystop.engine.state import Parts, State
 from dystop.plan import Mix, Plan
 from dystop.sparse import Bools, Floats, Ints
@@ -183,13 +184,14 @@ def _post_stage(state: State, turn: Round, stage: int, rows: Mix | None) -> Stat
     if not len(send):
         return state
     numbers, made = _snap(state, links.src[send], links.delta[send])
-    mail = envelopes(
-        turn.view.now_s + turn.table.link_end_s[send],
-        links.dst[send],
-        links.src[send],
-        _version(turn, links.src[send]),
-        numbers,
-        np.where(links.background[send], weight[send], np.nan),
+    mail = Post(
+        arrival_s=turn.view.now_s + turn.table.link_end_s[send],
+        dst=links.dst[send],
+        src=links.src[send],
+        version=_version(turn, links.src[send]),
+        sent=np.full(len(send), turn.view.t),
+        snapshot=numbers,
+        weight=np.where(links.background[send], weight[send], np.nan),
     )
     return replace(state, post=state.post.add(mail), snapshots_made=made)
 
@@ -221,7 +223,18 @@ def _snap(state: State, src: Ints, delta: Bools) -> tuple[Ints, int]:
         if update and models.start is not None:
             row = models.latest[node] - models.start[node]
         models.snapshots[state.snapshots_made + k] = row.clone()
+        if models.start is not None:
+            models.origins[state.snapshots_made + k] = _origin(models, state, node)
     return state.snapshots_made + which.reshape(-1), state.snapshots_made + what.shape[1]
+
+
+def _origin(models: Models, state: State, node: int) -> Tensor:
+    """Where the training behind the model that a node hands out began."""
+    busy = models.finished_start is not None and not state.done[node]
+    stack = models.finished_start if busy else models.start
+    if stack is None:
+        raise AssertionError("origins are kept only where trainings' starts are")
+    return stack[node].clone()
 
 
 def _all_active(state: State, src: Ints) -> Bools:
@@ -244,6 +257,7 @@ def forget_unused(models: Models, post: Post) -> None:
     wanted = set(post.snapshot.tolist())
     for number in [k for k in models.snapshots if k not in wanted]:
         del models.snapshots[number]
+        models.origins.pop(number, None)
 
 
 def _train(parts: Parts, state: State, turn: Round) -> tuple[Floats, int]:
@@ -251,6 +265,8 @@ def _train(parts: Parts, state: State, turn: Round) -> tuple[Floats, int]:
     models, active = state.models, turn.plan.active
     at = index(active, models.latest)
     if models.start is not None:
+        if models.finished_start is not None:
+            models.finished_start[at] = models.start[at]
         models.start[at] = models.latest[at]
     versions = turn.view.version[active] + 1
     trained = parts.trainer.train(

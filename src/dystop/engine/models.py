@@ -3,10 +3,11 @@
 `latest`    the model that each node has or will have when its training in flight ends
 `finished`  under `publish = "on_completion"`: the last model whose training had ended before the
             one in flight began; what a pull returns while its owner is busy
-`start`     where the last training began; kept only for mechanisms that send updates
+`start`     where the last training began; kept only where updates are sent or compensated
 """
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,9 @@ class Models:
     counters: Tensor  # [nodes, C] integers, never mixed
     finished: Tensor | None  # [nodes, W]
     start: Tensor | None  # [nodes, W]
+    finished_start: Tensor | None  # [nodes, W], where the training behind `finished` began
     snapshots: dict[int, Tensor]  # [W] each, for messages that were pushed
+    origins: dict[int, Tensor]  # [W] each, where the training behind a snapshot began
 
 
 def first_models(
@@ -41,7 +44,9 @@ def first_models(
         counters=counters.expand(nodes, -1).clone(),
         finished=latest.clone() if late else None,
         start=latest.clone() if deltas else None,
+        finished_start=latest.clone() if late and deltas else None,
         snapshots={},
+        origins={},
     )
 
 
@@ -100,12 +105,55 @@ def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
         rows = rows + mix(late, models.finished)
     if sources.mailed.any():
         rows = rows + _from_mail(models, stage, sources)
+    if stage.compensation:
+        rows = rows - stage.compensation * delay_term(models, stage, sources)
     if stage.kind == "delta" and models.start is not None:
         rows = rows + models.start[index(stage.receiver, stack)]
     if stage.kind == "masked" and stage.mask is not None:
         mask = shared_mask(*stage.mask, models.latest)
         rows = torch.where(mask, rows, _own(models, stage, sources))
     return _unless_empty(rows, models, stage, sources)
+
+
+def delay_term(models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """First-order correction for updates that were computed elsewhere in weight space, [R, W].
+
+    The update d_j was computed on the way from s_j. Where the receiver stands at x_i its gradient
+    would be different by about the curvature times (x_i - s_j); with squared gradients in place of
+    the curvature, and updates in place of gradients, the model x_j is replaced by
+    x_j - strength * d_j^2 (x_i - s_j).
+    """
+    own = _own(models, stage, sources)
+    total = torch.zeros_like(own)
+    foreign = stage.dst != stage.source
+    for pick, models_of, origins_of, column in _histories(models, stage, sources):
+        square = (models_of - origins_of) ** 2
+        weights = sparse_rows(stage, pick & foreign, len(square), square, column)
+        total += own * mix(weights, square) - mix(weights, square * origins_of)
+    return total
+
+
+def _histories(
+    models: Models, stage: Mix, sources: Sources
+) -> Iterator[tuple[Bools, Tensor, Tensor, Ints]]:
+    """Stacks of models and of where their trainings began, with the weights that use them."""
+    if models.start is None:
+        raise AssertionError("the engine keeps `start` where updates are compensated")
+    yield sources.fresh, models.latest, models.start, stage.source
+    if models.finished is not None and models.finished_start is not None:
+        yield sources.stale, models.finished, models.finished_start, stage.source
+    if sources.mailed.any():
+        used, column = _mail_columns(stage, sources)
+        stack = torch.stack([models.snapshots[k] for k in used])
+        yield sources.mailed, stack, torch.stack([models.origins[k] for k in used]), column
+
+
+def _mail_columns(stage: Mix, sources: Sources) -> tuple[list[int], Ints]:
+    """Distinct snapshots that a stage uses, and the one that each mailed weight takes."""
+    used, column = np.unique(sources.snapshot[sources.mailed], return_inverse=True)
+    where = np.zeros(len(stage.source), np.int64)
+    where[sources.mailed] = column
+    return used.tolist(), where
 
 
 def _own(models: Models, stage: Mix, sources: Sources) -> Tensor:
@@ -119,11 +167,9 @@ def _own(models: Models, stage: Mix, sources: Sources) -> Tensor:
 
 def _from_mail(models: Models, stage: Mix, sources: Sources) -> Tensor:
     """What the mailbox contributes; every snapshot enters the product once."""
-    used, column = np.unique(sources.snapshot[sources.mailed], return_inverse=True)
-    stack = torch.stack([models.snapshots[int(k)] for k in used])
-    where = np.zeros(len(stage.source), np.int64)
-    where[sources.mailed] = column
-    result: Tensor = mix(sparse_rows(stage, sources.mailed, len(used), stack, where), stack)
+    used, column = _mail_columns(stage, sources)
+    stack = torch.stack([models.snapshots[k] for k in used])
+    result: Tensor = mix(sparse_rows(stage, sources.mailed, len(used), stack, column), stack)
     return result
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dystop.sparse import Bools, Floats, Ints, ints
+from dystop.sparse import Bools, Floats, Ints
 from dystop.types import Mailbox
 
 
@@ -19,6 +19,7 @@ class Post:
     dst: Ints
     src: Ints
     version: Ints  # trainings the sender had finished
+    sent: Ints  # round of sending
     snapshot: Ints  # which snapshot the envelope carries
     weight: Floats  # share at which it is mixed in on arrival; NaN: it waits in the mailbox
 
@@ -56,7 +57,7 @@ class Post:
         """What a mechanism may know of the waiting messages."""
         here = self.take(self.waiting(now_s))
         order = np.lexsort((here.src, here.dst))
-        return Mailbox(here.dst[order], here.src[order], here.version[order])
+        return Mailbox(here.dst[order], here.src[order], here.version[order], here.sent[order])
 
     def snapshot_of(self, now_s: float, dst: Ints, src: Ints) -> Ints:
         """Snapshot carried by the waiting message of each pair (each pair has one)."""
@@ -70,13 +71,4 @@ class Post:
 def no_post() -> Post:
     """Nothing was sent yet."""
     i, f = np.zeros(0, np.int64), np.zeros(0)
-    return Post(f, i, i, i, i, f)
-
-
-def envelopes(
-    arrival_s: Floats, dst: Ints, src: Ints, version: Ints, snapshot: Ints, weight: Floats
-) -> Post:
-    """Envelopes for messages that are being sent now."""
-    return Post(
-        np.asarray(arrival_s, float), ints(dst), ints(src), ints(version), ints(snapshot), weight
-    )
+    return Post(f, i, i, i, i, i, f)

@@ -28,7 +28,7 @@ def begin(parts: Parts) -> State:
         counters,
         fleet.nodes,
         late=parts.laws.publish == "on_completion",
-        deltas=parts.mechanism.deltas,
+        deltas=parts.keeps_starts,
     )
     books = open_books(fleet, parts.mechanism)
     training = np.zeros(fleet.nodes)
@@ -60,7 +60,7 @@ def simulate(parts: Parts, state: State) -> Iterator[tuple[RoundRecord, State]]:
             return
         seen = _observe(state, around)
         view = look(parts.fleet, state.books, seen)
-        plan, books = decide(parts.mechanism, state.books, view)
+        plan, books = decide(parts.mechanism, state.books, view, parts.remedy)
         outcome, state = execute(parts, replace(state, books=books), view, plan)
         score, state = _evaluate_if_due(parts, state, outcome)
         record, books = settle(parts.mechanism, state.books, view, plan, outcome, score)

@@ -1,7 +1,8 @@
 """What a simulation is made of (`Parts`, fixed) and where it stands (`State`, between rounds)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from dystop.control.remedy import Remedy
 from dystop.control.timing import remaining_compute_s
 from dystop.engine.models import Models
 from dystop.engine.params import Evaluate, Laws, Stop
@@ -26,6 +27,12 @@ class Parts:
     steps: Ints  # mini-batches of one local training, [N]
     topology: bool = True  # write active workers and links into the records
     moving: bool = False  # write positions into the records
+    remedy: Remedy = field(default_factory=Remedy)  # what is done about stale models
+
+    @property
+    def keeps_starts(self) -> bool:
+        """Whether updates are sent or compensated, so that trainings' starts must be kept."""
+        return self.mechanism.deltas or self.remedy.rule == "compensate"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dystop.data import (
     take,
 )
 from dystop.engine.state import Parts
+from dystop.errors import ConfigError
 from dystop.experiments.spec import Experiment
 from dystop.sparse import Ints
 from dystop.trainer.memory import available_bytes, ensure_fits
@@ -43,6 +44,7 @@ class Built:
 
 def build(experiment: Experiment) -> Built:
     """Load, split, place and size everything; refuses what cannot fit before it is allocated."""
+    _check_remedy(experiment)
     data = _load(experiment)
     shards = _split(experiment, data)
     trainer = _trainer(experiment, data, shards)
@@ -69,6 +71,16 @@ def build(experiment: Experiment) -> Built:
         memory=memory,
         fleet=_fleet_json(experiment, data, parts, physics),
     )
+
+
+def _check_remedy(experiment: Experiment) -> None:
+    """A remedy against staleness needs a mechanism that has some."""
+    mechanism, rule = experiment.mechanism, experiment.staleness.rule
+    if rule != "none" and mechanism.mode == "sync":
+        raise ConfigError(
+            f"staleness.rule = {rule!r}: {mechanism.name} is synchronous, its models are never"
+            " stale; use 'none', or an asynchronous mechanism ('dystop list mechanisms')"
+        )
 
 
 def _load(experiment: Experiment) -> Dataset:
@@ -116,7 +128,8 @@ def _ensure_memory(experiment: Experiment, trainer: Trainer) -> str:
     """State what the run will take; refuse it if that is more than there is."""
     late = experiment.engine.publish == "on_completion"
     # The stack itself, the rows that a round gathers and mixes, and the optional further stacks.
-    stacks = 2.0 + late + experiment.mechanism.deltas
+    starts = experiment.mechanism.deltas or experiment.staleness.rule == "compensate"
+    stacks = 2.0 + late + starts + (late and starts)
     estimate = trainer.estimate(experiment.fleet.workers, stacks)
     limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
     ensure_fits(estimate, available_bytes(trainer.device), limit)
@@ -140,6 +153,7 @@ def _parts(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer)
         steps=steps,
         topology=topology,
         moving=topology and experiment.world.mobility.enabled,
+        remedy=experiment.staleness,
     )
 
 

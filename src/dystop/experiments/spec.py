@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from dystop.control.remedy import Remedy
 from dystop.data.catalogue import DATASETS
 from dystop.data.synthetic import SyntheticParams
 from dystop.engine.params import Evaluate, Laws, Stop
@@ -92,6 +93,7 @@ class Experiment:
     training: TrainingSpec = block(TrainingSpec, "how it is trained")
     world: WorldParams = block(WorldParams, "the simulated surroundings")
     mechanism: Mechanism = block(MECHANISMS["dystop"], "who trains when, and with whom")
+    staleness: Remedy = block(Remedy, "what is done about stale models")
     engine: Laws = block(Laws, "the laws of time")
     stop: Stop = block(Stop, "when to stop")
     evaluate: Evaluate = block(Evaluate, "when models are scored")
@@ -106,7 +108,7 @@ def every_key(mechanism: str = "dystop") -> Iterator[Key]:
     named = False
     for key in blocks.keys(Experiment, {"mechanism": MECHANISMS[mechanism]}):
         # A mechanism may have no hyper-parameters at all: its name goes where the block would be.
-        if not named and key.name.startswith(("mechanism.", "engine.")):
+        if not named and key.name.startswith(("mechanism.", "staleness.")):
             named = True
             yield replace(_MECHANISM_NAME, default=mechanism)
         yield key
