@@ -40,6 +40,7 @@ class Fleet:
     horizon: int  # T, rounds planned for the run
     seed: int
     server: bool = False  # whether node N is a parameter server
+    horizon_s: float = 0.0  # seconds planned for the run; 0: only rounds are
 
     @property
     def workers(self) -> int:
@@ -158,6 +159,16 @@ class View:
     remaining_s: Floats
     budget: Floats
     mailbox: Mailbox
+
+    @property
+    def progress(self) -> float:
+        """Share of the planned run that lies behind: by time where time is planned, else by rounds.
+
+        0 in the first round; at most 1.
+        """
+        if self.fleet.horizon_s > 0:
+            return min(self.now_s / self.fleet.horizon_s, 1.0)
+        return min((self.t - 1) / self.fleet.horizon, 1.0)
 
     def rng(self, *key: str | int) -> np.random.Generator:
         """A generator addressed by run seed, round and key."""

@@ -182,3 +182,25 @@ def describe_partition(counts: Ints) -> PartitionSummary:
         classes_mean=float((counts > 0).sum(axis=1).mean()),
         emd_mean=float(emd_to_global(counts).mean()),
     )
+
+
+_SHADES = " ▁▂▃▄▅▆▇█"
+_CHART_WORKERS = 64
+
+
+def label_chart(counts: Ints, class_names: tuple[str, ...]) -> list[str]:
+    """One line per class, one character per worker: the taller, the larger the class's share there.
+
+    Only as many workers and classes as a terminal line and a glance can hold.
+
+    >>> label_chart(ints([[4, 0], [1, 3]]), ("cat", "dog"))
+    ['share of each class, one column per worker:', 'cat █▂', 'dog  ▆']
+    """
+    if len(counts) > _CHART_WORKERS or counts.shape[1] > 20:
+        return []
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    level = np.ceil(share * (len(_SHADES) - 1)).astype(int)
+    width = max(len(name) for name in class_names)
+    lines = ("".join(_SHADES[k] for k in column) for column in level.T)
+    chart = [f"{name:<{width}} {line}" for name, line in zip(class_names, lines, strict=True)]
+    return ["share of each class, one column per worker:", *chart]

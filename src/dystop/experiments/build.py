@@ -8,6 +8,7 @@ import numpy as np
 from dystop.data import (
     Dataset,
     describe_partition,
+    label_chart,
     label_counts,
     load,
     partition,
@@ -59,6 +60,7 @@ def build(experiment: Experiment) -> Built:
         horizon=experiment.stop.rounds,
         seed=experiment.seed,
         server=experiment.mechanism.server,
+        horizon_s=experiment.stop.seconds,
     )
     world = World(experiment.world, fleet.workers, fleet.model_bytes, experiment.seed, fleet.server)
     parts = _parts(experiment, fleet, world, trainer)
@@ -67,7 +69,7 @@ def build(experiment: Experiment) -> Built:
         experiment=experiment,
         parts=parts,
         physics=physics,
-        partition=describe_partition(counts).rows(),
+        partition=[*describe_partition(counts).rows(), *label_chart(counts, data.class_names)],
         memory=memory,
         fleet=_fleet_json(experiment, data, parts, physics),
     )

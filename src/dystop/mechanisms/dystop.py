@@ -23,6 +23,7 @@ from dystop.sparse import Floats
 from dystop.types import Fleet, Mechanism, Memory, View
 
 _SMOOTHING = 0.5  # of the "last" estimate
+_FIRST_PHASE = 0.25  # share of the planned run, in rounds or seconds
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class DySTop(Mechanism):
     mode: ClassVar[Literal["async", "sync"]] = "async"
     provenance: ClassVar[str] = "paper"
     summary: ClassVar[str] = "WAA wakes workers by Lyapunov queues, PTCA picks whom they pull from"
+    budgeted: ClassVar[bool] = True
 
     V: Annotated[float, Ge(0)] = knob(10.0, "weight of round time against staleness")
     staleness_bound: Annotated[float, Ge(0)] = knob(
@@ -90,9 +92,9 @@ class DySTop(Mechanism):
     def _phase(self, view: View) -> int:
         if self.phases != "combined":
             return 1 if self.phases == "first" else 2
-        quarter = math.ceil(view.fleet.horizon / 4)
-        last_of_first = self.phase_threshold if self.phase_threshold is not None else quarter
-        return 1 if view.t <= last_of_first else 2
+        if self.phase_threshold is not None:
+            return 1 if view.t <= self.phase_threshold else 2
+        return 1 if view.progress < _FIRST_PHASE else 2
 
     def _priority(self, view: View) -> Floats:
         """Priority of every link in reach, by the phase of this round."""
