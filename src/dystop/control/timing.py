@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from dystop.plan import Plan
-from dystop.sparse import Floats, Graph, Ints
+from dystop.sparse import Bools, Floats, Graph, Ints
 
 Timing = Literal["paper", "overlap"]
 
@@ -125,7 +125,7 @@ def _overlap_table(plan: Plan, link_s: Floats, remaining_s: Floats) -> Timetable
         waits = ~links.background[here]
         after = ready.copy()
         np.maximum.at(after, np.where(pushed, src, dst)[waits], end[waits])
-        fed = waits & np.isin(dst, _receivers(plan, int(stage)))
+        fed = waits & _feeds_a_row(plan, int(stage), dst, src)
         np.maximum.at(after, dst[fed], end[fed])
         ready = after
     duration = round_duration_s(remaining_s[active])
@@ -133,10 +133,14 @@ def _overlap_table(plan: Plan, link_s: Floats, remaining_s: Floats) -> Timetable
     return Timetable(duration, comm, ready[active], begin, begin + link_s)
 
 
-def _receivers(plan: Plan, stage: int) -> Ints:
-    """Workers whose row of this stage cannot be computed before their links have arrived."""
-    none = np.zeros(0, np.int64)
-    return plan.mixes[stage].receiver if stage < len(plan.mixes) else none
+def _feeds_a_row(plan: Plan, stage: int, dst: Ints, src: Ints) -> Bools:
+    """Which links bring something that a row of this stage cannot do without."""
+    if stage >= len(plan.mixes):
+        return np.zeros(len(dst), bool)
+    rows = plan.mixes[stage]
+    base = int(max(rows.source.max(initial=0), src.max(initial=0))) + 1
+    feeds: Bools = np.isin(dst * base + src, rows.dst * base + rows.source)
+    return feeds
 
 
 def idle_s(law: Timing, table: Timetable, active: Ints, remaining_s: Floats) -> float:

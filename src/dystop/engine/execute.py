@@ -162,14 +162,19 @@ def _keys(turn: Round, dst: Ints, src: Ints) -> Ints:
 
 
 def _link_begin(turn: Round, rows: Mix) -> Floats:
-    """When the link behind each weight reads the sender's model, seconds after the opening."""
+    """When the link behind each weight reads the sender's model, seconds after the opening.
+
+    A worker that pushes has waited for its own training, so what it reads is never too early.
+    """
     links = turn.plan.links
+    waited = links.pushed & np.isin(links.src, turn.plan.active)
+    begin = np.where(waited, np.inf, turn.table.link_begin_s)
     keys = _keys(turn, links.dst, links.src)
     if not len(keys):
         return np.zeros(len(rows.source))
     order = np.argsort(keys, kind="stable")
     at = np.searchsorted(keys[order], _keys(turn, rows.dst, rows.source))
-    return turn.table.link_begin_s[order[np.minimum(at, len(order) - 1)]]
+    return begin[order[np.minimum(at, len(order) - 1)]]
 
 
 def _post_stage(state: State, turn: Round, stage: int, rows: Mix | None) -> State:

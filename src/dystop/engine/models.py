@@ -149,11 +149,17 @@ def _histories(
 
 
 def _mail_columns(stage: Mix, sources: Sources) -> tuple[list[int], Ints]:
-    """Distinct snapshots that a stage uses, and the one that each mailed weight takes."""
-    used, column = np.unique(sources.snapshot[sources.mailed], return_inverse=True)
+    """Distinct snapshots that a stage uses, by sender, and the one that each mailed weight takes.
+
+    Sources ascend inside a row, so columns in the order of senders do too, whatever the order of
+    sending was: compressed rows need that, and models are always summed in id order.
+    """
+    mailed = sources.mailed
+    both = np.stack([stage.source[mailed], sources.snapshot[mailed]])
+    used, column = np.unique(both, axis=1, return_inverse=True)
     where = np.zeros(len(stage.source), np.int64)
-    where[sources.mailed] = column
-    return used.tolist(), where
+    where[mailed] = column.reshape(-1)
+    return used[1].tolist(), where
 
 
 def _own(models: Models, stage: Mix, sources: Sources) -> Tensor:
