@@ -12,15 +12,29 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "ADPSGD": "dystop.mechanisms",
+    "AsyDFL": "dystop.mechanisms",
+    "AsyNG": "dystop.mechanisms",
+    "BrainTorrent": "dystop.mechanisms",
+    "DCliques": "dystop.mechanisms",
     "DPSGD": "dystop.mechanisms",
     "DySTop": "dystop.mechanisms",
+    "EpidemicLearning": "dystop.mechanisms",
+    "FedAsync": "dystop.mechanisms",
     "FedAvg": "dystop.mechanisms",
+    "FedHP": "dystop.mechanisms",
+    "FedSA": "dystop.mechanisms",
     "Fleet": "dystop.types",
+    "GossipFL": "dystop.mechanisms",
+    "HADFL": "dystop.mechanisms",
+    "L2PL": "dystop.mechanisms",
     "MECHANISMS": "dystop.mechanisms",
+    "Matcha": "dystop.mechanisms",
     "Mechanism": "dystop.types",
     "Outcome": "dystop.types",
     "Plan": "dystop.plan",
     "RoundRecord": "dystop.record",
+    "SAADFL": "dystop.mechanisms",
     "View": "dystop.types",
     "simulate": "dystop.experiments.api",
 }
@@ -29,10 +43,24 @@ __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
     from dystop.experiments.api import simulate as simulate
+    from dystop.mechanisms import ADPSGD as ADPSGD
     from dystop.mechanisms import DPSGD as DPSGD
+    from dystop.mechanisms import HADFL as HADFL
+    from dystop.mechanisms import L2PL as L2PL
     from dystop.mechanisms import MECHANISMS as MECHANISMS
+    from dystop.mechanisms import SAADFL as SAADFL
+    from dystop.mechanisms import AsyDFL as AsyDFL
+    from dystop.mechanisms import AsyNG as AsyNG
+    from dystop.mechanisms import BrainTorrent as BrainTorrent
+    from dystop.mechanisms import DCliques as DCliques
     from dystop.mechanisms import DySTop as DySTop
+    from dystop.mechanisms import EpidemicLearning as EpidemicLearning
+    from dystop.mechanisms import FedAsync as FedAsync
     from dystop.mechanisms import FedAvg as FedAvg
+    from dystop.mechanisms import FedHP as FedHP
+    from dystop.mechanisms import FedSA as FedSA
+    from dystop.mechanisms import GossipFL as GossipFL
+    from dystop.mechanisms import Matcha as Matcha
     from dystop.plan import Plan as Plan
     from dystop.record import RoundRecord as RoundRecord
     from dystop.types import Fleet as Fleet

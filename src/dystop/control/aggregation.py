@@ -62,8 +62,8 @@ def mend(stage: Mix, dst: Ints, src: Ints, *, to_self: bool) -> Mix:
     """Rows after the transfers (dst, src) were lost.
 
     Rows of a doubly stochastic mechanism move the lost weight to the own model at *both* ends,
-    which keeps the matrix doubly stochastic; other linear rows are divided by what did arrive. Rows
-    of updates ("delta") simply lack the lost term.
+    which keeps the matrix doubly stochastic; other linear rows are divided by what did arrive, and
+    rows of updates ("delta") simply lack the lost term.
     """
     if not len(dst) or not len(stage.source):
         return stage
@@ -75,9 +75,9 @@ def mend(stage: Mix, dst: Ints, src: Ints, *, to_self: bool) -> Mix:
         gone = np.concatenate([gone, src * base + dst])
     hit = np.isin(key, gone) & (stage.dst != stage.source)
     weight = np.where(hit, 0.0, stage.weight)
-    if stage.kind == "delta":
-        return _drop(stage, weight, hit)
     rows = len(stage.receiver)
+    if stage.kind == "delta" and not to_self:
+        return _drop(stage, weight, hit)
     if to_self:
         own = stage.dst == stage.source
         missing = np.bincount(stage.row_of[hit], weights=stage.weight[hit], minlength=rows)

@@ -1,0 +1,133 @@
+"""AsyDFL: whoever finishes pushes its model to a few neighbours, quality first and cost later."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from dystop.control.aggregation import size_weights
+from dystop.control.priority import emd, label_shares
+from dystop.control.push import (
+    after_sending,
+    choose_receivers,
+    finished_together,
+    mail_of,
+    outgoing,
+    push_cap,
+    push_priority,
+    share_of_sender_max,
+    update_rows,
+)
+from dystop.knobs import knob
+from dystop.plan import Mix, Plan, links
+from dystop.sparse import Floats, Ints
+from dystop.types import Feedback, Fleet, Mechanism, Memory, View
+
+
+@dataclass(frozen=True)
+class AsyDFL(Mechanism):
+    """Asynchronous DFL with neighbour selection and push; no control of staleness.
+
+    The sources say that a worker pushes to a subset of its neighbours, chosen by a priority that
+    trades communication against model quality; the paper calls it a push of models, the original
+    abstract one of gradients (`payload`). The rest is a reconstruction: whoever finishes first
+    wakes, with everyone who finishes at the same moment; it averages by data size the newest
+    message of each sender since its last activation; the priority is
+
+        lam * quality / max + (1 - lam) * (1 - c / c_max)
+
+    with maxima over the sender's candidates and lam going linearly from `lam_start` to `lam_end`
+    over the planned run. Receivers without bandwidth are skipped.
+    """
+
+    name: ClassVar[str] = "asydfl"
+    mode: ClassVar[Literal["async", "sync"]] = "async"
+    provenance: ClassVar[str] = "reconstruction"
+    summary: ClassVar[str] = "first to finish pushes its model to neighbours of high priority"
+    budgeted: ClassVar[bool] = True
+
+    fanout: Annotated[int, Ge(0)] | None = knob(
+        None, "k: most receivers of a push; unset: ceil(log2 N) (our choice)"
+    )
+    lam_start: Annotated[float, Ge(0), Le(1)] = knob(
+        0.7, "weight of quality against cost when the run begins (our choice)"
+    )
+    lam_end: Annotated[float, Ge(0), Le(1)] = knob(
+        0.3, "weight of quality against cost when the run ends (our choice)"
+    )
+    quality: Literal["emd", "distance"] = knob(
+        "emd",
+        "what makes a receiver worth it: different labels, or the distance of the models where it "
+        "was measured (our choice)",
+    )
+    payload: Literal["model", "delta"] = knob(
+        "model", "what is pushed: the trained model, or the last update (our choice)"
+    )
+    background: bool = knob(False, "the sender trains on while it pushes (our choice)")
+
+    @property
+    def deltas(self) -> bool:  # type: ignore[override]
+        """Only the gradient push sends updates."""
+        return self.payload == "delta"
+
+    @property
+    def needs(self) -> frozenset[Feedback]:  # type: ignore[override]
+        """Distances are measured only if they are used."""
+        return frozenset({"distance"}) if self.quality == "distance" else frozenset()
+
+    def init(self, fleet: Fleet) -> Memory:
+        """Model distances by pair, as far as they were measured."""
+        if self.quality != "distance":
+            return {}
+        return {"pair": np.zeros(0, np.int64), "distance": np.zeros(0)}
+
+    def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
+        """Wake who has finished, mix its mail, push to the best receivers."""
+        memory = self._learn(memory, view)
+        active = finished_together(np.flatnonzero(view.alive), view.remaining_s)
+        edge, lam = outgoing(view.reach, active), self.lam(view.progress)
+        pair = view.reach.dst[edge], view.reach.src[edge]
+        priority = push_priority(
+            self._quality(memory, view, *pair), view.link_s[edge], pair[1], lam
+        )
+        cap = push_cap(self.fanout, view.fleet.workers)
+        dst, src = choose_receivers(active, pair, priority, view.budget, cap)
+        pushes = links(dst, src, delta=self.deltas, background=self.background, pushed=True)
+        stages = after_sending(active, (self._rows(view, active),))
+        return Plan(active, pushes, stages, notes={"lam": lam}), memory
+
+    def lam(self, progress: float) -> float:
+        """Weight of quality, by the share of the run that lies behind."""
+        return self.lam_start + (self.lam_end - self.lam_start) * progress
+
+    def _rows(self, view: View, active: Ints) -> Mix:
+        mail, size = view.mailbox, view.fleet.data_size
+        read = mail_of(mail, active)
+        if self.deltas:
+            return update_rows(active, mail.dst[read], mail.src[read], size, 1.0)
+        return size_weights(active, mail.dst[read], mail.src[read], size)
+
+    def _quality(self, memory: Memory, view: View, dst: Ints, src: Ints) -> Floats:
+        """How much a receiver would learn, as a share of the most that one of its rivals would."""
+        labels = share_of_sender_max(emd(label_shares(view.fleet.label_counts), dst, src), src)
+        if self.quality == "emd" or not len(memory["pair"]):
+            return labels
+        known, wanted = memory["pair"], dst * view.reach.n + src
+        at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        hit = known[at] == wanted
+        gap = share_of_sender_max(np.where(hit, memory["distance"][at], 0.0), src)
+        return np.where(hit, gap, labels)
+
+    def _learn(self, memory: Memory, view: View) -> Memory:
+        """Remember the model distances that the last pushes measured."""
+        last = view.last
+        if self.quality != "distance" or last is None or last.distance is None:
+            return memory
+        seen = ~last.lost & np.isfinite(last.distance)
+        fresh = (last.dst * view.reach.n + last.src)[seen]
+        keep = ~np.isin(memory["pair"], fresh)
+        pair = np.append(memory["pair"][keep], fresh)
+        distance = np.append(memory["distance"][keep], last.distance[seen])
+        order = np.argsort(pair)
+        return {"pair": pair[order], "distance": distance[order]}

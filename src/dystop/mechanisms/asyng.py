@@ -1,0 +1,130 @@
+"""AsyNG: whoever finishes pushes its last update to a few neighbours."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from dystop.control.priority import emd, label_shares
+from dystop.control.push import (
+    after_sending,
+    choose_receivers,
+    finished_together,
+    mail_of,
+    outgoing,
+    push_cap,
+    push_priority,
+    share_of_sender_max,
+    update_rows,
+)
+from dystop.knobs import knob
+from dystop.plan import Links, Mix, Plan, join_links, links, mix_of
+from dystop.sparse import Bools, Floats, Ints, PairCounts
+from dystop.types import Fleet, Mechanism, Memory, View
+
+
+@dataclass(frozen=True)
+class AsyNG(Mechanism):
+    """Asynchronous gradient push with neighbour selection; no control of staleness.
+
+    The sources say only that gradient pushing and neighbour selection are optimised jointly; all
+    else is a reconstruction. Whoever finishes first wakes, with everyone who finishes at the same
+    moment. It adds the newest update of each sender in its mailbox, by data size, to its model,
+
+        y_i = x_i + gamma * sum_j w_j delta_j,   w_j = D_j / (D_i + sum of D over the mail),
+
+    and pushes its own last update to the `fanout` receivers of highest priority
+
+        lam * EMD / EMD_max + (1 - lam) * (1 - c / c_max) + nu * (1 - pushes / t)
+
+    with maxima over the sender's candidates. Receivers without bandwidth are skipped. Models drift
+    apart, because nobody ever sends one; `resync` bounds that.
+    """
+
+    name: ClassVar[str] = "asyng"
+    mode: ClassVar[Literal["async", "sync"]] = "async"
+    provenance: ClassVar[str] = "reconstruction"
+    summary: ClassVar[str] = "first to finish pushes its last update to a few neighbours"
+    deltas: ClassVar[bool] = True
+    budgeted: ClassVar[bool] = True
+
+    fanout: Annotated[int, Ge(0)] | None = knob(
+        None, "k: most receivers of a push; unset: ceil(log2 N) (our choice)"
+    )
+    lam: Annotated[float, Ge(0), Le(1)] = knob(
+        0.5, "weight of different labels against link time (our choice)"
+    )
+    nu: Annotated[float, Ge(0)] = knob(
+        0.25, "weight of receivers that were rarely told (our choice)"
+    )
+    gamma: Annotated[float, Ge(0)] = knob(1.0, "factor on updates of others (our choice)")
+    weights: Literal["size", "full"] = knob(
+        "size", "an update of another counts by data size, or fully (our choice)"
+    )
+    background: bool = knob(False, "the sender trains on while it pushes (our choice)")
+    resync: Annotated[int, Ge(0)] = knob(
+        0,
+        "R: every R-th push of a worker carries its model, and receivers give half of their weight "
+        "to the models in the mail; 0: never (our choice)",
+    )
+
+    def init(self, fleet: Fleet) -> Memory:
+        """How often each pair was told, by key dst * N + src."""
+        return {"pair": np.zeros(0, np.int64), "pushes": np.zeros(0, np.int64)}
+
+    def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
+        """Wake who has finished, add the updates in its mail, push its own update."""
+        pushed = PairCounts(view.reach.n, memory["pair"], memory["pushes"])
+        active = finished_together(np.flatnonzero(view.alive), view.remaining_s)
+        edge = outgoing(view.reach, active)
+        pair = view.reach.dst[edge], view.reach.src[edge]
+        priority = self._priority(view, pushed, *pair, view.link_s[edge])
+        cap = push_cap(self.fanout, view.fleet.workers)
+        dst, src = choose_receivers(active, pair, priority, view.budget, cap)
+        pushed = pushed.add(dst, src)
+        memory = {"pair": pushed.keys, "pushes": pushed.counts}
+        return Plan(active, self._pushes(view, dst, src), self._stages(view, active)), memory
+
+    def _priority(
+        self, view: View, pushed: PairCounts, dst: Ints, src: Ints, link_s: Floats
+    ) -> Floats:
+        labels = share_of_sender_max(emd(label_shares(view.fleet.label_counts), dst, src), src)
+        rarely = 1.0 - pushed.get(dst, src) / view.t
+        return push_priority(labels, link_s, src, self.lam) + self.nu * rarely
+
+    def _is_model(self, version: Ints) -> Bools:
+        """Which messages carry a model: sender and receiver can both tell by the version alone."""
+        model: Bools = version % self.resync == 0 if self.resync else np.zeros(len(version), bool)
+        return model
+
+    def _pushes(self, view: View, dst: Ints, src: Ints) -> Links:
+        model = self._is_model(view.version[src] + 1)  # the training that has just ended counts
+        kinds = (
+            links(dst[is_], src[is_], delta=delta, background=self.background, pushed=True)
+            for is_, delta in ((~model, True), (model, False))
+        )
+        return join_links(tuple(kinds))
+
+    def _stages(self, view: View, active: Ints) -> tuple[Mix, ...]:
+        """Move towards the models in the mail, if there are any, then add the updates."""
+        mail, size = view.mailbox, view.fleet.data_size
+        model, read = self._is_model(mail.version), mail_of(mail, active)
+        news = read & ~model
+        rows = update_rows(active, mail.dst[news], mail.src[news], size, self.gamma)
+        if self.weights == "full":
+            own = rows.dst == rows.source
+            rows = replace(rows, weight=np.where(own, 1.0, self.gamma))
+        both = read & model
+        stages = (half_way(mail.dst[both], mail.src[both]),) if both.any() else ()
+        return after_sending(active, (*stages, rows))
+
+
+def half_way(dst: Ints, src: Ints) -> Mix:
+    """Rows of those who got a model: half on their own, half shared by what they got."""
+    who, row, times = np.unique(dst, return_inverse=True, return_counts=True)
+    return mix_of(
+        np.append(who, dst),
+        np.append(who, src),
+        np.append(np.full(len(who), 0.5), 0.5 / times[row]),
+    )

@@ -1,0 +1,113 @@
+"""D-Cliques: cliques whose data look like everyone's, sparsely linked with each other."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Ge
+
+from dystop.control.aggregation import metropolis
+from dystop.control.cliques import (
+    InterClique,
+    apart_of,
+    global_share,
+    greedy_swap,
+    inter_edges,
+    random_cliques,
+    skew,
+)
+from dystop.control.graph import both_ways
+from dystop.knobs import knob
+from dystop.plan import Mix, Plan, join_links, links
+from dystop.rng import stream
+from dystop.sparse import Bools, Graph, Ints, graph_of, ints
+from dystop.types import Mechanism, Memory, View
+
+_MANY = 200  # workers from which a full linking of cliques costs too much
+
+
+@dataclass(frozen=True)
+class DCliques(Mechanism):
+    """Everyone averages updates within its clique, then models with all of its neighbours.
+
+    The author's simulator fixes the random cliques, the greedy swaps, the edges between cliques and
+    the Metropolis weights. It averages the gradients of single steps within a clique; we average
+    the update of the whole local training (`clique_avg`). It assumes that everyone hears everyone;
+    where that is not so, the swaps also bring together workers that hear each other (our choice),
+    and links out of reach are left out of a round. The topology is built in the first round and
+    stays: workers absent then are placed as if in reach of all. The note `unreachable` counts the
+    pairs of present members of one clique that cannot talk.
+    """
+
+    name: ClassVar[str] = "d-cliques"
+    mode: ClassVar[Literal["async", "sync"]] = "sync"
+    provenance: ClassVar[str] = "authors' code"
+    summary: ClassVar[str] = "synchronous averaging in cliques of balanced labels, sparsely linked"
+    doubly_stochastic: ClassVar[bool] = True
+    deltas: ClassVar[bool] = True
+
+    clique_size: Annotated[int, Ge(1)] = knob(10, "M: most members of a clique")
+    swaps: Annotated[int, Ge(0)] = knob(1000, "K: steps of the greedy swap")
+    inter: Literal["auto", "ring", "fractal", "smallworld", "full"] = knob(
+        "auto", "edges between cliques; auto: smallworld from 200 workers on, full below"
+    )
+    clique_avg: bool = knob(True, "average the updates within a clique before models are mixed")
+
+    def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
+        """Exchange over the edges of the fixed topology that are in reach."""
+        memory = memory or self._build(view)
+        inside, everywhere = _graphs(memory, view)
+        active = np.flatnonzero(view.alive)
+        models = links(everywhere.dst, everywhere.src, stage=int(self.clique_avg))
+        mixes: tuple[Mix, ...] = (metropolis(everywhere, active),)
+        if self.clique_avg:
+            updates = links(inside.dst, inside.src, delta=True)
+            models = join_links([updates, models])
+            mixes = (replace(metropolis(inside, active), kind="delta"), *mixes)
+        notes = {"skew": memory["skew"], "unreachable": _unreachable(memory, view, inside)}
+        return Plan(active, models, mixes, synchronous=True, notes=notes), memory
+
+    def _build(self, view: View) -> Memory:
+        """Partition the workers and link the cliques."""
+        fleet = view.fleet
+        n, counts = fleet.workers, fleet.label_counts
+        apart = apart_of(view.reach, view.alive)
+        cliques = random_cliques(n, self.clique_size, stream(fleet.seed, "d-cliques", "cliques"))
+        swap = stream(fleet.seed, "d-cliques", "swap")
+        cliques = greedy_swap(cliques, counts, apart, self.swaps, swap)
+        link = stream(fleet.seed, "d-cliques", "link")
+        i, j = inter_edges(self._inter(n), cliques, counts.shape[1], apart, link)
+        number = np.empty(n, np.int64)
+        for k, members in enumerate(cliques):
+            number[members] = k
+        pooled = ints([counts[members].sum(axis=0) for members in cliques])
+        mean_skew = float(skew(pooled, global_share(counts)).mean())
+        return {"clique": number, "i": i, "j": j, "skew": mean_skew}
+
+    def _inter(self, workers: int) -> InterClique:
+        if self.inter == "auto":
+            return "smallworld" if workers >= _MANY else "full"
+        return self.inter
+
+
+def _graphs(memory: Memory, view: View) -> tuple[Graph, Graph]:
+    """What is in reach, both ways, of the cliques alone and of the whole topology."""
+    n, reach, clique = view.fleet.workers, view.reach, memory["clique"]
+    own = (clique[reach.dst] == clique[reach.src]) & _heard(reach, reach.src, reach.dst)
+    inside = reach.keep(own)
+    dst, src = both_ways(memory["i"], memory["j"])
+    usable = _heard(reach, dst, src) & _heard(reach, src, dst)
+    dst = np.concatenate([inside.dst, dst[usable]])
+    src = np.concatenate([inside.src, src[usable]])
+    return inside, graph_of(n, dst, src)
+
+
+def _heard(reach: Graph, dst: Ints, src: Ints) -> Bools:
+    heard: Bools = reach.find(dst, src) >= 0
+    return heard
+
+
+def _unreachable(memory: Memory, view: View, inside: Graph) -> float:
+    """Pairs of present members of one clique that cannot talk now."""
+    size = np.bincount(memory["clique"][view.alive])
+    return float((size * (size - 1) // 2).sum() - inside.edges // 2)

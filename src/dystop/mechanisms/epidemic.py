@@ -1,0 +1,108 @@
+"""Epidemic Learning: a fresh random graph in every round."""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import networkx as nx
+import numpy as np
+from annotated_types import Ge
+
+from dystop.control.aggregation import metropolis, size_weights
+from dystop.control.graph import both_ways
+from dystop.knobs import knob
+from dystop.plan import Plan, links
+from dystop.sparse import Graph, Ints, graph_of, ints
+from dystop.types import Fleet, Mechanism, Memory, View
+
+
+@dataclass(frozen=True)
+class EpidemicLearning(Mechanism):
+    """Every round everyone trains, then sends its model to a few others chosen at random.
+
+    Both variants are those of the authors' code. `oracle`: one connected random s-regular graph,
+    drawn from a shared seed; plain averages over closed neighbourhoods keep the mean. `local`: each
+    worker pushes to s receivers of its own choice, and a receiver averages whatever arrived.
+
+    Our choices: where workers times s is odd, no s-regular graph exists and the oracle takes s + 1;
+    s = 1 gives pairs, which cannot be connected. Oracle edges out of reach are left out of the
+    round, the Metropolis weights being plain averages whenever nothing is; a local worker draws
+    its receivers among those that hear it.
+    """
+
+    name: ClassVar[str] = "epidemic"
+    mode: ClassVar[Literal["async", "sync"]] = "sync"
+    provenance: ClassVar[str] = "authors' code"
+    summary: ClassVar[str] = "synchronous averaging on a new random graph every round"
+
+    variant: Literal["oracle", "local"] = knob(
+        "oracle", "a shared random regular graph, or receivers drawn by each worker alone"
+    )
+    neighbours: Annotated[int, Ge(1)] | None = knob(
+        None, "s: models each worker sends per round; unset: ceil(log2 N)"
+    )
+
+    @property
+    def doubly_stochastic(self) -> bool:  # type: ignore[override]
+        """A shared graph keeps the mean model; pushing at random does not."""
+        return self.variant == "oracle"
+
+    def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
+        """Draw the graph of this round."""
+        active = np.flatnonzero(view.alive)
+        if self.variant == "local":
+            return self._local(active, view), memory
+        graph = self._oracle(active, view)
+        rows = metropolis(graph, active)
+        return Plan(active, links(graph.dst, graph.src), (rows,), synchronous=True), memory
+
+    def _fan_out(self, fleet: Fleet) -> int:
+        if self.neighbours is not None:
+            return self.neighbours
+        return max(1, math.ceil(math.log2(fleet.workers)))
+
+    def _oracle(self, active: Ints, view: View) -> Graph:
+        """Edges of a regular graph among the workers present, less those out of reach."""
+        a, b = random_regular(len(active), self._fan_out(view.fleet), view.rng("graph"))
+        dst, src = both_ways(active[a], active[b])
+        usable = (view.reach.find(dst, src) >= 0) & (view.reach.find(src, dst) >= 0)
+        return graph_of(view.fleet.workers, dst[usable], src[usable])
+
+    def _local(self, active: Ints, view: View) -> Plan:
+        """Each sender keeps the s receivers with the smallest of independent random numbers."""
+        reach = view.reach
+        order = np.lexsort((view.rng("receivers").random(reach.edges), reach.src))
+        first = np.searchsorted(reach.src[order], reach.src[order])
+        chosen = order[np.arange(reach.edges) - first < self._fan_out(view.fleet)]
+        dst, src = reach.dst[chosen], reach.src[chosen]
+        rows = size_weights(active, dst, src, np.ones(view.fleet.workers, np.int64))
+        return Plan(active, links(dst, src, pushed=True), (rows,), synchronous=True)
+
+
+def random_regular(n: int, degree: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Pairs of a connected random regular graph on 0..n-1, the degree made possible first.
+
+    >>> a, b = random_regular(6, 2, np.random.default_rng(0))
+    >>> np.bincount(np.append(a, b)).tolist()
+    [2, 2, 2, 2, 2, 2]
+    """
+    degree = min(degree, n - 1)
+    degree += n * degree % 2  # n is odd then, so that n - 1 is even and not exceeded
+    if degree == 2:  # a connected one is a circle; drawing until it is would take long
+        circle = ints(rng.permutation(n))
+        return circle, np.roll(circle, -1)
+    for _ in itertools.count():
+        pair = _regular(n, degree, int(rng.integers(2**31)))
+        if degree < 2 or nx.is_connected(nx.Graph(pair.tolist())):
+            break
+    return pair[:, 0], pair[:, 1]
+
+
+def _regular(n: int, degree: int, seed: int) -> Ints:
+    """Any random regular graph, [E, 2]; a dense one as what a sparse one leaves free."""
+    if 2 * degree < n:
+        edges = nx.random_regular_graph(degree, n, seed=seed).edges
+    else:
+        edges = nx.complement(nx.random_regular_graph(n - 1 - degree, n, seed=seed)).edges
+    return ints(list(edges)).reshape(-1, 2)

@@ -1,0 +1,75 @@
+"""FedAsync: the asynchronous centralized reference, one worker at a time."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+
+from dystop.control.remedy import Remedy, freshness
+from dystop.control.server import first_to_finish, in_touch, server_round
+from dystop.knobs import knob
+from dystop.plan import Plan, no_links
+from dystop.sparse import ints
+from dystop.types import Fleet, Mechanism, Memory, View
+
+
+@dataclass(frozen=True)
+class FedAsync(Mechanism):
+    """Whoever finishes first uploads; the server moves towards it, the less the staler it is.
+
+    server = (1 - a_k) server + a_k x_i, where a_k = share * s(k) and k counts the updates of the
+    server since i took its model; then i takes the new server model. The server is node N, as in
+    FedAvg. The source fixes the update and the three functions s; among workers that have finished
+    already, the one that began earliest goes first (our choice).
+    """
+
+    name: ClassVar[str] = "fedasync"
+    mode: ClassVar[Literal["async", "sync"]] = "async"
+    provenance: ClassVar[str] = "reference"
+    summary: ClassVar[str] = "a server takes in one worker at a time, stale ones at a smaller share"
+    server: ClassVar[bool] = True
+
+    share: Annotated[float, Gt(0), Le(1)] = knob(0.6, "a: share of a fresh model in the new one")
+    decay: Literal["constant", "polynomial", "hinge"] = knob(
+        "polynomial", "how the share falls with staleness k (the default is our choice)"
+    )
+    exponent: Annotated[float, Ge(0)] = knob(0.5, "polynomial: (k + 1)^-exponent")
+    slope: Annotated[float, Ge(0)] = knob(10.0, "hinge: 1 / (slope (k - limit) + 1)")
+    limit: Annotated[int, Ge(0)] = knob(4, "hinge: k up to which a model counts as fresh")
+
+    def init(self, fleet: Fleet) -> Memory:
+        """Updates of the server, and how many of them each worker's model contains."""
+        return {"updates": 0, "seen": np.zeros(fleet.workers, np.int64)}
+
+    def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
+        """One worker up, one model down; alone if nobody reaches the server."""
+        memory = self._learn(memory, view)
+        near = in_touch(view)
+        line = near if len(near) else np.flatnonzero(view.alive)
+        chosen = first_to_finish(line, view.remaining_s, view.staleness, 1)
+        if not len(near):
+            return Plan(chosen, no_links()), memory
+        behind = int(memory["updates"] - memory["seen"][chosen[0]])
+        share = self.share_of(behind)
+        notes = {"share": share, "updates_behind": float(behind)}
+        return server_round(view, chosen, share, notes), memory
+
+    def share_of(self, behind: int) -> float:
+        """Share a_k of a model that is k server updates behind.
+
+        >>> FedAsync().share_of(3), round(FedAsync(decay="hinge").share_of(6), 6)
+        (0.3, 0.028571)
+        """
+        rule = Remedy(self.decay, self.share, self.exponent, self.slope, self.limit)
+        return float(freshness(rule, ints([behind]))[0])
+
+    def _learn(self, memory: Memory, view: View) -> Memory:
+        """Count the last upload if it arrived, and note who got the model it made."""
+        last, hub = view.last, view.fleet.workers
+        if last is None or not len(last.dst):
+            return memory
+        updates = memory["updates"] + int((~last.lost & (last.dst == hub)).any())
+        seen = memory["seen"].copy()
+        seen[last.dst[~last.lost & (last.src == hub)]] = updates
+        return {"updates": updates, "seen": seen}

@@ -1,0 +1,205 @@
+"""FedHP: synchronous rounds whose local steps and topology follow hardware and model distance."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import dijkstra
+
+from dystop.control.aggregation import metropolis, size_weights
+from dystop.control.graph import both_ways, two_way_pairs
+from dystop.control.pairs import (
+    Store,
+    measured,
+    no_values,
+    note,
+    pair_key,
+    recall,
+    spanning_forest,
+)
+from dystop.control.priority import emd, label_shares
+from dystop.knobs import knob
+from dystop.plan import Plan, links
+from dystop.sparse import Bools, Floats, Graph, Ints, graph_of, ints
+from dystop.types import Feedback, Fleet, Mechanism, Memory, View
+
+_SMOOTHING = 0.5  # of measured distances
+_SHRINK, _ALARM = 0.9, 1.2  # tau_max shrinks when distances exceed so much of their median
+_SOURCES = 256  # rows of shortest paths held at once
+_NOTHING = 1e-150  # in place of a distance of zero
+_ROUNDING = 1e-9  # a quotient that should be whole may come out just below
+
+
+@dataclass(frozen=True)
+class FedHP(Mechanism):
+    """Everyone trains as long as the fastest; slow links between similar models are dropped.
+
+    The abstract fixes the idea: local updating frequency and topology are adapted together, to
+    compute power and consensus distance. Chosen by us, since no body was at hand: the thinning of
+    the graph by `kappa`, distances of pairs that did not talk (the shortest way over those that
+    did; label distance before anything is known; the largest known one where there is no way), the
+    frequency law (of a sibling paper) and when `tau_max` shrinks. Bandwidth budgets play no part.
+
+    Memory holds pairs that ever talked. The shortest ways take O(N E log N) time in a round, in
+    blocks of rows, so that fleets beyond a few thousand workers are slow rather than too large.
+    """
+
+    name: ClassVar[str] = "fedhp"
+    mode: ClassVar[Literal["async", "sync"]] = "sync"
+    provenance: ClassVar[str] = "reconstruction"
+    summary: ClassVar[str] = "local steps by hardware, links by consensus distance and speed"
+    needs: ClassVar[frozenset[Feedback]] = frozenset({"distance"})
+
+    tau_max: Annotated[int, Ge(1)] = knob(20, "most mini-batches of a local training (our choice)")
+    tau_min: Annotated[int, Ge(1)] = knob(5, "tau_max never shrinks below this (our choice)")
+    kappa: Annotated[float, Ge(0), Le(1)] = knob(
+        0.6, "share of the total model distance that kept links must hold; 1: all (our choice)"
+    )
+    degree: Annotated[int, Ge(1)] | None = knob(
+        None, "fastest links per worker in the base graph; unset: ceil(log2 N) (our choice)"
+    )
+    weights: Literal["metropolis", "uniform"] = knob(
+        "metropolis", "1/(1 + larger degree), or 1/(1 + own degree) (not doubly stochastic)"
+    )
+
+    @property
+    def doubly_stochastic(self) -> bool:  # type: ignore[override]
+        """Metropolis weights keep the mean model; uniform ones do not."""
+        return self.weights == "metropolis"
+
+    def init(self, fleet: Fleet) -> Memory:
+        """No distance known, the longest trainings allowed."""
+        return {"gap": no_values(), "tau_max": float(self.tau_max), "means": np.zeros(0)}
+
+    def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
+        """Thin the base graph, then fit everyone's local steps to its slowest link."""
+        memory = self._learn(memory, view)
+        n = view.fleet.workers
+        i, j, cost = two_way_pairs(view.reach, view.link_s)
+        base = base_pairs(n, i, j, cost, self._degree(view.fleet))
+        i, j, cost = i[base], j[base], cost[base]
+        kept = thin(n, i, j, cost, self._distance(memory["gap"], view, i, j), self.kappa)
+        graph = graph_of(n, *both_ways(i[kept], j[kept]))
+        active = np.flatnonzero(view.alive)
+        slowest_s = _slowest_link_s(view, graph)[active]
+        steps = local_steps(view.step_s[active], slowest_s, int(memory["tau_max"]))
+        rows = (
+            metropolis(graph, active)
+            if self.weights == "metropolis"
+            else size_weights(active, graph.dst, graph.src, np.ones(n, np.int64))
+        )
+        pulls = links(graph.dst, graph.src)
+        notes = {"tau_max": float(memory["tau_max"]), "steps_mean": float(steps.mean())}
+        return Plan(active, pulls, (rows,), steps, synchronous=True, notes=notes), memory
+
+    def _degree(self, fleet: Fleet) -> int:
+        return self.degree or max(1, math.ceil(math.log2(fleet.workers)))
+
+    def _learn(self, memory: Memory, view: View) -> Memory:
+        """Smooth the distances of the last round into what is known; shorten trainings if apart."""
+        keys, now = measured(view.fleet.workers, view.last)
+        if not len(keys):
+            return memory
+        before = recall(memory["gap"], keys)
+        smooth = (1 - _SMOOTHING) * np.where(np.isnan(before), now, before) + _SMOOTHING * now
+        mean, tau = float(now.mean()), memory["tau_max"]
+        if len(memory["means"]) and mean > _ALARM * np.median(memory["means"]):
+            tau = max(_SHRINK * tau, float(min(self.tau_min, self.tau_max)))
+        means = np.append(memory["means"], mean)
+        return {"gap": note(memory["gap"], keys, smooth), "tau_max": tau, "means": means}
+
+    def _distance(self, gap: Store, view: View, i: Ints, j: Ints) -> Floats:
+        """Model distance of each pair: measured, bounded by a detour, or guessed from labels."""
+        n = view.fleet.workers
+        if len(gap["keys"]):
+            known = recall(gap, pair_key(n, i, j))
+            missing = np.isnan(known)
+            known[missing] = detour(n, gap, i[missing], j[missing])
+            top = max(gap["values"].max(), known[np.isfinite(known)].max(initial=0.0))
+            known = np.minimum(known, top)
+        else:
+            known = emd(label_shares(view.fleet.label_counts), i, j)
+        return known if known.any() else np.ones(len(known))  # all alike: every link counts equally
+
+
+def base_pairs(n: int, i: Ints, j: Ints, cost: Floats, degree: int) -> Ints:
+    """The fastest pairs of each worker, and a spanning forest of the fastest: pair numbers."""
+    owner = np.concatenate([i, j])
+    pair = np.tile(np.arange(len(i)), 2)
+    order = np.lexsort((pair, cost[pair], owner))
+    first = np.searchsorted(owner[order], np.arange(n))
+    place = np.arange(len(order)) - first[owner[order]]
+    chosen = spanning_forest(n, i, j, np.argsort(cost, kind="stable"))
+    chosen[pair[order[place < degree]]] = True
+    return np.flatnonzero(chosen)
+
+
+def thin(n: int, i: Ints, j: Ints, cost: Floats, distance: Floats, kappa: float) -> Bools:
+    """Drop slow links between similar models, as long as pieces hold together and mass remains.
+
+    Links are visited in decreasing cost / distance. One goes if its ends stay connected and the
+    kept links hold at least `kappa` of all distance. A link is needed for connection exactly if it
+    lies in the spanning forest that prefers links already settled, then those visited last; the
+    forest is worked out anew only when a link had to stay for its distance.
+    """
+    order = np.argsort(-cost / np.maximum(distance, _NOTHING), kind="stable")
+    kept, settled = np.ones(len(i), bool), np.zeros(len(i), bool)
+    slack, fresh = (1.0 - kappa) * float(distance.sum()), True
+    needed = spanning_forest(n, i, j, order[::-1])
+    for k in order.tolist():
+        if slack <= 0 or distance[k] > slack:
+            settled[k], fresh = True, False
+            continue
+        if needed[k] and not fresh:
+            needed, fresh = _needed(n, i, j, order, (kept, settled)), True
+        if not needed[k]:
+            kept[k] = False
+            slack -= distance[k]
+    return kept
+
+
+def _needed(n: int, i: Ints, j: Ints, order: Ints, now: tuple[Bools, Bools]) -> Bools:
+    """Forest of the kept links that prefers settled ones, then those visited last."""
+    kept, settled = now
+    last = order[::-1]
+    last = last[kept[last]]
+    last = np.concatenate([last[settled[last]], last[~settled[last]]])
+    inside = np.zeros(len(i), bool)
+    inside[last] = spanning_forest(n, i[last], j[last], np.arange(len(last)))
+    return inside
+
+
+def detour(n: int, gap: Store, i: Ints, j: Ints) -> Floats:
+    """Shortest way between the ends of each pair over known distances; inf where there is none."""
+    keys = gap["keys"]
+    values = np.maximum(gap["values"], _NOTHING)
+    graph: Any = coo_array((values, (keys // n, keys % n)), shape=(n, n)).tocsr()
+    sources, row = np.unique(i, return_inverse=True)
+    out = np.empty(len(i))
+    for lo in range(0, len(sources), _SOURCES):
+        way = dijkstra(graph, directed=False, indices=sources[lo : lo + _SOURCES])
+        here = np.flatnonzero((row >= lo) & (row < lo + _SOURCES))
+        out[here] = way[row[here] - lo, j[here]]
+    return out
+
+
+def local_steps(step_s: Floats, exchange_s: Floats, tau_max: int) -> Ints:
+    """Mini-batches with which everyone is ready when the fastest has done `tau_max`.
+
+    >>> local_steps(np.array([.1, .2, .4]), np.array([1., 2, 1]), 20).tolist()
+    [20, 5, 5]
+    """
+    fastest = int(np.argmin(step_s))
+    reference_s = tau_max * step_s[fastest] + exchange_s[fastest]
+    fitting = np.floor((reference_s - exchange_s) / step_s + _ROUNDING)
+    return ints(np.clip(fitting, 1, tau_max))
+
+
+def _slowest_link_s(view: View, graph: Graph) -> Floats:
+    """Expected time of the slowest link each worker receives over, [N]."""
+    slowest = np.zeros(graph.n)
+    np.maximum.at(slowest, graph.dst, view.link_s[view.reach.find(graph.dst, graph.src)])
+    return slowest

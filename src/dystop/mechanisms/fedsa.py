@@ -1,0 +1,62 @@
+"""FedSA: the semi-asynchronous centralized reference."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+
+from dystop.control.server import first_to_finish, in_touch, server_round
+from dystop.knobs import knob
+from dystop.plan import Plan, no_links
+from dystop.sparse import Ints
+from dystop.types import Mechanism, Memory, View
+
+
+@dataclass(frozen=True)
+class FedSA(Mechanism):
+    """The server waits for the first K workers, aggregates them, and sends them on their way.
+
+    The others keep training and arrive in a later round. The server is node N, as in FedAvg. The
+    source fixes that part of the workers takes part in each global update. Our choices: K is half
+    of the workers, rounded down and at least one; the K models are averaged by data size, and that
+    average enters the server model with the share of all data that the K workers hold; among
+    workers that have finished already, those that began earliest go first. The source also tunes K
+    and the learning rates of rare participants, which is left out here.
+    With K = N and everyone present this is FedAvg.
+    """
+
+    name: ClassVar[str] = "fedsa"
+    mode: ClassVar[Literal["async", "sync"]] = "async"
+    provenance: ClassVar[str] = "reference"
+    summary: ClassVar[str] = "a server aggregates the first K workers that finish"
+    server: ClassVar[bool] = True
+
+    arrivals: Annotated[int, Ge(1)] | None = knob(
+        None, "K: workers the server waits for; unset: max(1, N // 2) (our choice)"
+    )
+    server_share: Annotated[float, Gt(0), Le(1)] | None = knob(
+        None,
+        "share at which the arrivals' average enters the server model; unset: their data over all "
+        "data (our choice)",
+    )
+
+    def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
+        """The first K up, the new server model down; alone if nobody reaches the server."""
+        near = in_touch(view)
+        if not len(near):
+            alone = first_to_finish(
+                np.flatnonzero(view.alive), view.remaining_s, view.staleness, self._count(view)
+            )
+            return Plan(alone, no_links()), memory
+        chosen = first_to_finish(near, view.remaining_s, view.staleness, self._count(view))
+        share = self._share(view, chosen)
+        return server_round(view, chosen, share, {"share": share}), memory
+
+    def _count(self, view: View) -> int:
+        return self.arrivals if self.arrivals is not None else max(1, view.fleet.workers // 2)
+
+    def _share(self, view: View, chosen: Ints) -> float:
+        if self.server_share is not None:
+            return self.server_share
+        return float(view.fleet.data_size[chosen].sum() / view.fleet.data_size.sum())

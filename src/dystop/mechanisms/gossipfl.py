@@ -1,0 +1,132 @@
+"""GossipFL: sparse models exchanged in pairs that are chosen for bandwidth."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import networkx as nx
+import numpy as np
+from annotated_types import Ge, Gt, Le
+
+from dystop.control.aggregation import with_self
+from dystop.control.graph import both_ways, components, two_way_pairs
+from dystop.knobs import knob
+from dystop.plan import Mix, Plan, links, mix_of
+from dystop.sparse import Bools, Floats, Ints, ints
+from dystop.types import Fleet, Mechanism, Memory, View
+
+
+@dataclass(frozen=True)
+class GossipFL(Mechanism):
+    """Every round each worker trains and exchanges a share of its model with one peer.
+
+    The pairing, the window and the share are those of the authors' code: while the pairs used in
+    the last rounds connect everyone, fast pairs are matched; otherwise pairs that were not used,
+    which reconnects. Whoever is left over is matched over all pairs in reach; with an odd number
+    one keeps its model. Both ends derive the exchanged coordinates from a shared seed, so that no
+    indices travel.
+
+    Our choices: "connected" means connected as far as the reach graph of the round allows; the
+    maximum matching is made random by shuffling the pairs rather than by weighing them; a worker
+    trains one local epoch, not one mini-batch, unless `steps` says otherwise.
+    """
+
+    name: ClassVar[str] = "gossipfl"
+    mode: ClassVar[Literal["async", "sync"]] = "sync"
+    provenance: ClassVar[str] = "authors' code"
+    summary: ClassVar[str] = "pairs exchange a random share of their models, fast links first"
+    doubly_stochastic: ClassVar[bool] = True
+
+    keep: Annotated[float, Gt(0), Le(1)] = knob(0.1, "share of the model that is exchanged")
+    window: Annotated[int, Ge(1)] = knob(
+        3,
+        "T_thres: the pairs of the last window - 1 rounds must connect everyone; below 5 they "
+        "seldom do and bandwidth hardly counts",
+    )
+    bandwidth_quantile: Annotated[float, Ge(0), Le(1)] = knob(
+        0.6, "B_thres: share of the pairs in reach that count as too slow (our choice)"
+    )
+    steps: Annotated[int, Ge(1)] | None = knob(
+        None, "mini-batches between exchanges; unset: one local epoch (our choice)"
+    )
+
+    def init(self, fleet: Fleet) -> Memory:
+        """Pairs used of late, and when."""
+        return {"i": ints([]), "j": ints([]), "round": ints([])}
+
+    def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
+        """Match the workers, exchange the masked share both ways."""
+        recent = self._recent(memory, view)
+        a, b, slower_s = two_way_pairs(view.reach, view.link_s)
+        united = _unites(recent, a, b, view)
+        wanted = self._fast(slower_s) if united else ~_used(recent, a, b, view)
+        i, j = _matching(a, b, wanted, view)
+        active = np.flatnonzero(view.alive)
+        dst, src = both_ways(i, j)
+        plan = Plan(
+            active,
+            links(dst, src, fraction=self.keep),
+            (self._rows(dst, src, active, view),),
+            steps=None if self.steps is None else np.full(len(active), self.steps),
+            synchronous=True,
+            notes={"united": float(united)},
+        )
+        return plan, _remember(recent, i, j, view.t)
+
+    def _recent(self, memory: Memory, view: View) -> dict[str, Ints]:
+        """Pairs inside the window, as the authors' code tests it: round > t - window."""
+        inside = memory["round"] > view.t - self.window
+        return {key: memory[key][inside] for key in ("i", "j", "round")}
+
+    def _fast(self, slower_s: Floats) -> Bools:
+        """Pairs whose bandwidth, that of the slower direction, is above the threshold."""
+        if not len(slower_s):
+            return np.zeros(0, bool)
+        bandwidth = 1.0 / slower_s
+        fast: Bools = bandwidth > np.quantile(bandwidth, self.bandwidth_quantile)
+        return fast
+
+    def _rows(self, dst: Ints, src: Ints, active: Ints, view: View) -> Mix:
+        seed = int(view.rng("mask").integers(2**62))
+        rows = with_self(dst, src, np.full(len(dst), 0.5), active)
+        return mix_of(rows.dst, rows.source, rows.weight, kind="masked", mask=(seed, self.keep))
+
+
+def _unites(recent: Memory, a: Ints, b: Ints, view: View) -> bool:
+    """Whether recent pairs, of workers still present, join all that can talk to each other."""
+    i, j = recent["i"], recent["j"]
+    both = view.alive[i] & view.alive[j]
+    piece = components(view.fleet.workers, i[both], j[both])
+    return bool((piece[a] == piece[b]).all())
+
+
+def _used(recent: Memory, a: Ints, b: Ints, view: View) -> Bools:
+    n = view.fleet.workers
+    return np.isin(a * n + b, recent["i"] * n + recent["j"])
+
+
+def _matching(a: Ints, b: Ints, wanted: Bools, view: View) -> tuple[Ints, Ints]:
+    """As many wanted pairs as possible, then as many others as possible among the rest."""
+    first = _maximum_matching(a[wanted], b[wanted], view.rng("wanted"))
+    free = ~np.isin(a, first) & ~np.isin(b, first)
+    second = _maximum_matching(a[free], b[free], view.rng("others"))
+    both = np.concatenate([first, second])
+    return both[:, 0], both[:, 1]
+
+
+def _maximum_matching(a: Ints, b: Ints, rng: np.random.Generator) -> Ints:
+    """A random matching of maximum size, [M, 2], the lower id first.
+
+    The blossom algorithm takes nodes and edges in the order in which it meets them.
+    """
+    pair = np.stack([a, b], axis=1)
+    graph = nx.Graph(rng.permutation(pair).tolist())
+    matched = ints(sorted(nx.max_weight_matching(graph, maxcardinality=True))).reshape(-1, 2)
+    return np.sort(matched, axis=1)
+
+
+def _remember(recent: dict[str, Ints], i: Ints, j: Ints, t: int) -> Memory:
+    return {
+        "i": np.concatenate([recent["i"], i]),
+        "j": np.concatenate([recent["j"], j]),
+        "round": np.concatenate([recent["round"], np.full(len(i), t)]),
+    }

@@ -1,0 +1,118 @@
+"""Mechanisms by name: the built-in ones, and those that installed packages bring along.
+
+A package announces a mechanism by an entry point in the group `dystop.mechanisms`:
+
+    [project.entry-points."dystop.mechanisms"]
+    my-idea = "my_idea:MyIdea"
+
+Names are known without importing anybody's code; a class is imported when it is first asked for. A
+plug-in that does not work is named in the error, and only its own name is affected.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+
+from dystop.errors import ConfigError
+from dystop.types import Mechanism
+
+GROUP = "dystop.mechanisms"
+
+
+def installed() -> Iterable[EntryPoint]:
+    """The entry points of every package that is installed."""
+    return entry_points(group=GROUP)
+
+
+class Registry(Mapping[str, type[Mechanism]]):
+    """Classes of mechanisms by name; a built-in name always means the built-in class."""
+
+    def __init__(
+        self,
+        built_in: Mapping[str, type[Mechanism]],
+        discover: Callable[[], Iterable[EntryPoint]] = installed,
+    ) -> None:
+        """Look for plug-ins by `discover`, once, when a name that is not built in matters."""
+        self._built_in = built_in
+        self._discover = discover
+        self._loaded: dict[str, type[Mechanism]] = {}
+
+    def __getitem__(self, name: str) -> type[Mechanism]:
+        """The class of this name.
+
+        Raises:
+            KeyError: If there is no such mechanism.
+            ConfigError: If a plug-in announces it but cannot be used.
+        """
+        if name in self._built_in:
+            return self._built_in[name]
+        if name not in self._loaded:
+            self._loaded[name] = _load(name, self._plugins[name])
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Every name, built-in ones first; no plug-in is imported."""
+        yield from self._built_in
+        yield from sorted(self._plugins.keys() - self._built_in.keys())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the name is taken; says nothing about whether its plug-in works."""
+        return name in self._built_in or name in self._plugins
+
+    def problems(self) -> dict[str, str]:
+        """Plug-ins that cannot be used, and why."""
+        out = {}
+        for name, points in sorted(self._plugins.items()):
+            if name in self._built_in:
+                out[name] = (
+                    f"{_who(name, points)}: a built-in mechanism has that name; choose another"
+                )
+                continue
+            try:
+                self[name]
+            except ConfigError as error:
+                out[name] = str(error)
+        return out
+
+    @cached_property
+    def _plugins(self) -> dict[str, list[EntryPoint]]:
+        """What is announced under each name; a package that is found twice counts once."""
+        found: dict[str, list[EntryPoint]] = {}
+        for point in self._discover():
+            known = found.setdefault(point.name, [])
+            if all(_origin(point) != _origin(other) for other in known):
+                known.append(point)
+        return found
+
+
+def _load(name: str, points: list[EntryPoint]) -> type[Mechanism]:
+    """Import one plug-in and make sure that it is what it says."""
+    who = _who(name, points)
+    if len(points) > 1:
+        raise ConfigError(f"{who}: two packages claim one name; uninstall one of them")
+    try:
+        kind = points[0].load()
+    except Exception as error:  # a stranger's module may raise anything while it is imported
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{who}: cannot be imported ({what}); repair or uninstall it") from error
+    if not (isinstance(kind, type) and issubclass(kind, Mechanism)):
+        raise ConfigError(f"{who}: {kind!r} is not a subclass of dystop.Mechanism")
+    if getattr(kind, "name", None) != name:
+        raise ConfigError(
+            f"{who}: its class calls itself {getattr(kind, 'name', None)!r}; entry point and"
+            " class variable `name` must agree"
+        )
+    return kind
+
+
+def _origin(point: EntryPoint) -> str:
+    """Package and place of an entry point, as in `my-idea (my_idea:MyIdea)`."""
+    package = point.dist.name if point.dist is not None else "an unknown package"
+    return f"{package} ({point.value})"
+
+
+def _who(name: str, points: list[EntryPoint]) -> str:
+    return f"mechanism {name!r} from {' and '.join(map(_origin, points))}"
