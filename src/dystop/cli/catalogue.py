@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dystop.cli.guard import guarded
+from dystop.cli.guard import complain, guarded
 from dystop.cli.tables import show_table
 
 if TYPE_CHECKING:
@@ -42,10 +42,14 @@ def _keys(keys: Iterable["Key"]) -> None:
 
 
 def _mechanisms() -> None:
-    from dystop.mechanisms import MECHANISMS
+    from dystop.mechanisms import BUILT_IN, MECHANISMS
 
-    rows = [(name, kind.mode, provenance(kind), kind.summary) for name, kind in MECHANISMS.items()]
+    problems = MECHANISMS.problems()
+    kinds = [MECHANISMS[name] for name in MECHANISMS if name in BUILT_IN or name not in problems]
+    rows = [(kind.name, kind.mode, provenance(kind), kind.summary) for kind in kinds]
     show_table(("mechanism", "mode", "provenance", "summary"), rows)
+    for problem in problems.values():
+        complain(f"left out: {problem}", colour="yellow")
 
 
 def _describe_mechanism(name: str) -> None:

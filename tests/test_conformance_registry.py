@@ -1,0 +1,122 @@
+"""Mechanisms of installed packages: found by name, loaded when used, refused where they clash."""
+
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+from typer.testing import CliRunner
+
+import dystop.mechanisms
+from dystop.cli.app import app
+from dystop.errors import ConfigError
+from dystop.experiments import spec
+from dystop.mechanisms import BUILT_IN, DySTop
+from dystop.mechanisms.registry import GROUP, Registry
+
+MODULE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from dystop.mechanisms import DySTop
+
+@dataclass(frozen=True)
+class Copy(DySTop):
+    '''A copy.'''
+    name: ClassVar[str] = "copy"
+
+class Stranger:
+    name = "stranger"
+"""
+
+
+@pytest.fixture
+def plugin_module(tmp_path, monkeypatch):
+    (tmp_path / "plugged.py").write_text(MODULE)
+    (tmp_path / "cracked.py").write_text("raise RuntimeError('cracked inside')")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in ("plugged", "cracked"):
+        sys.modules.pop(name, None)
+
+
+def registry(**points):
+    return Registry(BUILT_IN, lambda: [EntryPoint(k, v, GROUP) for k, v in points.items()])
+
+
+def test_built_in_names_need_no_search():
+    def never():
+        raise AssertionError("looked for plug-ins")
+
+    assert Registry(BUILT_IN, never)["dystop"] is DySTop
+    assert "dystop" in Registry(BUILT_IN, never)
+
+
+@pytest.mark.usefixtures("plugin_module")
+def test_plugins_are_listed_without_being_imported():
+    found = registry(copy="plugged:Copy", cracked="cracked:Cracked")
+    assert list(found) == [*BUILT_IN, "copy", "cracked"]
+    assert len(found) == len(BUILT_IN) + 2
+    assert "copy" in found
+    assert not {"plugged", "cracked"} & set(sys.modules)
+    assert found["copy"].name == "copy"
+    assert found["copy"] is found["copy"]
+    assert "cracked" not in sys.modules
+    with pytest.raises(KeyError):
+        found["nothing"]
+    assert found.get("nothing") is None
+
+
+BROKEN = {
+    "cracked": ("cracked:Cracked", "RuntimeError: cracked inside"),
+    "missing": ("no_such_module:X", "No module named 'no_such_module'"),
+    "nameless": ("plugged:Nothing", "has no attribute 'Nothing'"),
+    "stranger": ("plugged:Stranger", "is not a subclass of dystop.Mechanism"),
+    "other": ("plugged:Copy", "calls itself 'copy'"),
+}
+
+
+@pytest.mark.usefixtures("plugin_module")
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_plugin_is_named_and_breaks_nothing_else(name):
+    place, message = BROKEN[name]
+    found = registry(copy="plugged:Copy", **{name: place})
+    with pytest.raises(ConfigError, match=message) as caught:
+        found[name]
+    assert str(caught.value).startswith(f"mechanism {name!r} from an unknown package ({place})")
+    assert found["copy"].name == "copy"
+    assert found["dystop"] is DySTop
+    assert list(found.problems()) == [name]
+
+
+@pytest.mark.usefixtures("plugin_module")
+def test_clashes_are_refused():
+    points = [
+        EntryPoint("copy", "plugged:Copy", GROUP),
+        EntryPoint("copy", "plugged:Copy", GROUP),  # the same package, found twice
+        EntryPoint("dystop", "plugged:Copy", GROUP),
+        EntryPoint("twin", "plugged:Copy", GROUP),
+        EntryPoint("twin", "cracked:Other", GROUP),
+    ]
+    found = Registry(BUILT_IN, lambda: points)
+    assert found["copy"].name == "copy"
+    assert found["dystop"] is DySTop
+    with pytest.raises(ConfigError, match="two packages claim one name"):
+        found["twin"]
+    problems = found.problems()
+    assert list(problems) == ["dystop", "twin"]
+    assert "built-in" in problems["dystop"]
+
+
+@pytest.mark.usefixtures("plugin_module")
+def test_commands_use_plugins(monkeypatch):
+    found = registry(copy="plugged:Copy", cracked="cracked:Cracked")
+    monkeypatch.setattr(dystop.mechanisms, "MECHANISMS", found)
+    monkeypatch.setattr(spec, "MECHANISMS", found)
+    listed = CliRunner().invoke(app, ["list", "mechanisms"])
+    assert listed.exit_code == 0
+    assert "copy" in listed.stdout
+    assert "left out: mechanism 'cracked'" in listed.stderr
+    assert type(spec.read_experiment(None, ["mechanism.name=copy"]).mechanism) is found["copy"]
+    with pytest.raises(ConfigError, match="cracked inside"):
+        spec.read_experiment(None, ["mechanism.name=cracked"])
+    described = CliRunner().invoke(app, ["list", "mechanisms", "--describe", "copy"])
+    assert "mechanism.V" in described.stdout
