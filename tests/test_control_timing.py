@@ -197,8 +197,10 @@ def test_idle_seconds_by_hand():
     plan, link_s, remaining = server_round()
     workers = np.array([1.0, 3.0, 1.0])
     paper = timetable("paper", plan, link_s, remaining, np.zeros(2))
-    assert idle_s("paper", paper, plan.active, workers) == pytest.approx(4.5 + 0.0 + 7.0)
+    assert idle_s("paper", paper, plan, link_s, workers) == pytest.approx(4.5 + 0.0 + 7.0)
     overlap = timetable("overlap", plan, link_s, remaining, np.zeros(2))
-    assert idle_s("overlap", overlap, plan.active, workers) == pytest.approx(2.0)
+    waiting = overlap.comm_s - exchange_s(plan, link_s, 4)[plan.active]
+    assert idle_s("overlap", overlap, plan, link_s, workers) == pytest.approx(2.0 + waiting.sum())
+    assert waiting.tolist() == [1.0, 0.0]  # the server sends when the slower upload is there
     away = np.array([1.0, 3.0, np.inf])
-    assert idle_s("paper", paper, plan.active, away) == pytest.approx(4.5)
+    assert idle_s("paper", paper, plan, link_s, away) == pytest.approx(4.5)

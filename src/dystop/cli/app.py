@@ -7,8 +7,10 @@ import typer
 
 import dystop
 from dystop.cli.catalogue import catalogue
+from dystop.cli.compare import compare
 from dystop.cli.doctor import doctor
 from dystop.cli.examples import examples
+from dystop.cli.new import new
 from dystop.cli.report import report
 from dystop.cli.run import resume, run, verify
 
@@ -46,10 +48,12 @@ def _options(
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "run": run,
+    "compare": compare,
     "resume": resume,
     "verify": verify,
     "report": report,
     "list": catalogue,
+    "new": new,
     "doctor": doctor,
 }
 for _name, _command in _COMMANDS.items():

@@ -5,13 +5,21 @@ _EXAMPLES = {
         "dystop run                                   one experiment, with the defaults",
         "dystop list keys                             everything that can be set",
         "dystop run mechanism.V=20 stop.rounds=100    set some of it",
-        "dystop report runs/*                         compare what was run",
+        "dystop compare --mechanisms dystop,fedavg    several mechanisms, one report",
+        "dystop report runs/*                         one report of what was run",
     ),
     "run": (
         "dystop run",
         "dystop run mechanism.V=20 world.range_m=60 stop.rounds=100",
         "dystop run experiment.toml seed=3 --name third",
         "dystop run mechanism.name=fedavg fleet.workers=10 --no-report",
+    ),
+    "compare": (
+        "dystop compare --mechanisms dystop,d-psgd,fedavg --seeds 3",
+        "dystop compare --mechanisms dystop,d-psgd stop.seconds=60 stop.rounds=9999",
+        "dystop compare experiment.toml --mechanisms all --timing both --target 0.8 --name trial",
+        "dystop compare --mechanisms dystop,d-psgd --set dystop.V=20 --jobs 4",
+        "dystop compare runs/trial                    go on, or write the report again",
     ),
     "resume": ("dystop resume runs/dystop-fmnist-mini-s0",),
     "verify": (
@@ -27,6 +35,7 @@ _EXAMPLES = {
         "dystop list mechanisms --describe dystop",
         "dystop list keys",
     ),
+    "new": ("dystop new mechanism my-idea", "dystop new mechanism my-idea --out ~/work"),
     "doctor": ("dystop doctor",),
 }
 

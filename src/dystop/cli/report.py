@@ -61,7 +61,13 @@ def report(
     Runs that are still going, or were interrupted, are shown as far as they got.
     """
     from dystop.experiments.store import open_run
+    from dystop.experiments.study import is_study, open_study
 
+    if len(runs) == 1 and is_study(runs[0]):
+        from dystop.cli.compare import report_study
+
+        report_study(open_study(runs[0]), target, quiet=False)
+        return
     data = [open_run(path) for path in runs]
     page = write(data, out or _default_out(runs), target)
     show_summary(data, target)

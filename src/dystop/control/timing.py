@@ -143,11 +143,19 @@ def _feeds_a_row(plan: Plan, stage: int, dst: Ints, src: Ints) -> Bools:
     return feeds
 
 
-def idle_s(law: Timing, table: Timetable, active: Ints, remaining_s: Floats) -> float:
-    """Seconds, summed over workers, in which a worker neither trained nor exchanged."""
+def idle_s(law: Timing, table: Timetable, plan: Plan, link_s: Floats, remaining_s: Floats) -> float:
+    """Seconds, summed over workers, in which a worker neither trained nor exchanged.
+
+    An inactive worker idles from the end of its training to the close of the round. An active one
+    idles, under the paper's law, from the end of its exchange to the close of the round, and under
+    overlap as long as its exchange waits for others.
+    """
+    workers, active = len(remaining_s), plan.active
     spare = np.maximum(table.duration_s - remaining_s, 0.0)
     if law == "paper":
         spare[active] = np.maximum(spare[active] - table.comm_s, 0.0)
     else:
-        spare[active] = 0.0
+        ends = max(plan.links.dst.max(initial=0), plan.links.src.max(initial=0), workers - 1)
+        own = exchange_s(plan, link_s, int(ends) + 1)  # a server is beyond the workers
+        spare[active] = np.maximum(table.comm_s - own[active], 0.0)
     return float(spare.sum())

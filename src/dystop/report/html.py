@@ -50,27 +50,34 @@ class Folded:
 
 def render(runs: Sequence[RunData], plots: Sequence[Plot], target: float | None = None) -> str:
     """The whole page as text."""
-    loader = PackageLoader("dystop.report")
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
     summaries = summarise(runs, target)
     table = lines(summaries)
-    return environment.get_template("report.html.jinja").render(
-        title=labels(runs)[0] if len(runs) == 1 else f"{len(runs)} runs compared",
-        version=__version__,
-        notices=notices(runs),
-        cards=cards(runs),
-        shared=shared_rules(runs),
-        lines=table,
-        tiles=[line for line in table if line.title.startswith(TILES)],
-        names=[s.label for s in summaries],
-        target=target_words(summaries, given=target is not None),
-        charts=[(plot, picture(plot)) for plot in plots],
-        differing=differing(runs),
-        folds=folds(runs),
+    return (
+        templates()
+        .get_template("report.html.jinja")
+        .render(
+            title=labels(runs)[0] if len(runs) == 1 else f"{len(runs)} runs compared",
+            version=__version__,
+            notices=notices(runs),
+            cards=cards(runs),
+            shared=shared_rules(runs),
+            lines=table,
+            tiles=[line for line in table if line.title.startswith(TILES)],
+            names=[s.label for s in summaries],
+            target=target_words(summaries, given=target is not None),
+            charts=[(plot, picture(plot)) for plot in plots],
+            differing=differing(runs),
+            folds=folds(runs),
+        )
     )
+
+
+def templates() -> Environment:
+    """Where pages come from; whatever a page is filled with is escaped."""
+    return Environment(
+        loader=PackageLoader("dystop.report"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
 
 
 def picture(plot: Plot) -> Markup | None:

@@ -8,13 +8,12 @@ from dystop.report.naming import identity, labels, status
 
 def notices(runs: Sequence[RunData]) -> list[str]:
     """Sentences for the top of the page; none when there is nothing to warn about."""
-    return [
-        *_unfinished(runs),
-        *_unscored(runs),
-        *_diverged(runs),
-        *_provenance(runs),
-        *_incomparable(runs),
-    ]
+    return [*about_each(runs), *_incomparable(runs)]
+
+
+def about_each(runs: Sequence[RunData]) -> list[str]:
+    """What is to be known about single runs, whatever they are compared with."""
+    return [*_unfinished(runs), *_unscored(runs), *_diverged(runs), *_provenance(runs)]
 
 
 def _unfinished(runs: Sequence[RunData]) -> list[str]:

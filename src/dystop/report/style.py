@@ -78,14 +78,13 @@ def house_style() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A run with the way it is drawn, the same in every figure."""
+class Mark:
+    """How a run, or a group of runs, is drawn: the same in every figure."""
 
-    run: RunData
     label: str
     color: str
     marker: str
-    several: bool = False  # whether other runs are drawn beside it
+    several: bool = False  # whether others are drawn beside it
 
     @property
     def legend(self) -> str:
@@ -103,13 +102,24 @@ class Entry:
         return {"marker": self.marker, "markevery": 1 if points <= POINTS else points // 12}
 
 
-def entries(runs: Sequence[RunData]) -> list[Entry]:
-    """Give every run its label, colour and marker; past seven runs the pairing shifts."""
-    named = zip(runs, labels(runs), strict=True)
+@dataclass(frozen=True, kw_only=True)
+class Entry(Mark):
+    """A run with the way it is drawn."""
+
+    run: RunData
+
+
+def look(k: int) -> tuple[str, str]:
+    """Colour and marker of the k-th line; past seven lines the pairing shifts."""
     turns = len(RUNS)
+    return RUNS[k % turns], MARKERS[(k + k // turns) % turns]
+
+
+def entries(runs: Sequence[RunData]) -> list[Entry]:
+    """Give every run its label, colour and marker."""
     return [
-        Entry(run, label, RUNS[k % turns], MARKERS[(k + k // turns) % turns], len(runs) > 1)
-        for k, (run, label) in enumerate(named)
+        Entry(label, *look(k), len(runs) > 1, run=run)
+        for k, (run, label) in enumerate(zip(runs, labels(runs), strict=True))
     ]
 
 
@@ -131,8 +141,8 @@ class Plot:
         return replace(self, figure=figure, alt=alt, notes=tuple(notes), missing="")
 
 
-def legend_keys(drawn: Sequence[Entry]) -> list[Line2D]:
-    """One legend line per run; none when there is only one run."""
+def legend_keys(drawn: Sequence[Mark]) -> list[Line2D]:
+    """One legend line per run or group; none when there is only one."""
     if len(drawn) < 2:
         return []
     return [Line2D([], [], color=e.color, marker=e.marker, label=e.legend) for e in drawn]

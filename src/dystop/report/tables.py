@@ -33,6 +33,7 @@ class Summary:
     staleness_max: int | None = None
     active_mean: float | None = None
     idle_share: float | None = None
+    turn_s: float | None = None  # from one activation of a worker to its next
     target: float | None = None
     target_s: float | None = None  # None: not reached
     target_bytes: int | None = None
@@ -87,6 +88,7 @@ def _summary(run: RunData, label: str, target: float | None) -> Summary:
         staleness_max=max(r.staleness_max for r in rows),
         active_mean=sum(r.active for r in rows) / len(rows),
         idle_share=_idle_share(rows),
+        turn_s=_turn_s(rows),
         target=target,
         target_s=reached.clock_s if reached else None,
         target_bytes=reached.wire_bytes_total if reached else None,
@@ -97,6 +99,12 @@ def _idle_share(records: Sequence[RoundRecord]) -> float | None:
     """Idle worker-seconds out of all worker-seconds of the workers that were alive."""
     there = sum(r.alive * r.duration_s for r in records)
     return sum(r.idle_s for r in records) / there if there > 0 else None
+
+
+def _turn_s(records: Sequence[RoundRecord]) -> float | None:
+    """Worker-seconds per activation: the mean time between two turns of a worker."""
+    turns = sum(r.active for r in records)
+    return sum(r.alive * r.duration_s for r in records) / turns if turns else None
 
 
 @dataclass(frozen=True)

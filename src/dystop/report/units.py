@@ -23,8 +23,16 @@ def number(value: float | None) -> str:
         return NOTHING
     if value == int(value) or abs(value) >= 100:
         return f"{value:,.0f}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:.{digits}f}"
+    return f"{value:.{digits(value)}f}"
+
+
+def digits(value: float) -> int:
+    """Decimals that give three significant digits.
+
+    >>> digits(1234.5), digits(2.3), digits(0.0123), digits(0.0)
+    (0, 2, 4, 0)
+    """
+    return max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
 
 
 def seconds(value: float | None) -> str:

@@ -64,20 +64,25 @@ def write_report(
         ConfigError: no run, an unknown format, or a target that is no accuracy.
         StorageError: the folder could not be written.
     """
-    _check(runs, target, formats)
+    check_request(runs, target, formats)
     plots = draw(runs, target)
-    page, files = out / "report.html", []
+    return write_files(out, plots, render(runs, plots, target), formats)
+
+
+def write_files(out: Path, plots: Sequence[Plot], page: str, formats: Sequence[str]) -> ReportFiles:
+    """Write a page and its figures."""
+    html, files = out / "report.html", []
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         for plot in plots:
             files += [_write_figure(plot, kind, out) for kind in formats if plot.figure]
-        _replace(page, render(runs, plots, target).encode())
+        _replace(html, page.encode())
     except OSError as error:
         raise StorageError(
             f"the report could not be written to {out}: {error.strerror or error}; "
             "free some space or choose another folder"
         ) from error
-    return ReportFiles(page, tuple(files))
+    return ReportFiles(html, tuple(files))
 
 
 def _write_figure(plot: Plot, kind: str, out: Path) -> Path:
@@ -94,7 +99,8 @@ def _replace(path: Path, content: bytes) -> None:
     os.replace(beside, path)
 
 
-def _check(runs: Sequence[RunData], target: float | None, formats: Sequence[str]) -> None:
+def check_request(runs: Sequence[RunData], target: float | None, formats: Sequence[str]) -> None:
+    """Refuse a report that cannot be written as asked."""
     if not runs:
         raise ConfigError("a report needs at least one run; name one or more run folders")
     if target is not None and not 0.0 < target <= 1.0:

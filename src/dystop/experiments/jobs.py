@@ -1,0 +1,138 @@
+"""Carrying out a study: one run after another in this process, or several at once in children.
+
+A child is the `dystop` command itself on the same plan file, so its records are the same bytes.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from dystop.errors import DystopError
+from dystop.experiments.build import Built, build
+from dystop.experiments.child import Child
+from dystop.experiments.run import Started, resume_run, run_experiment
+from dystop.experiments.spec import Experiment
+from dystop.experiments.store import RunLock
+from dystop.experiments.study import Study
+from dystop.record import RoundRecord
+
+POLL_S = 0.1
+
+
+class Watch(Protocol):
+    """Whoever follows a study."""
+
+    def begins(self, run: str, rounds: int) -> None:
+        """A run starts or goes on."""
+
+    def record(self, run: str, record: RoundRecord) -> None:
+        """A round of a run has closed."""
+
+    def ends(self, run: str) -> None:
+        """A run has finished."""
+
+
+def try_out(experiments: Sequence[Experiment]) -> None:
+    """Load data, build models, size memory and start every mechanism once, without training.
+
+    What can be refused is refused here, before hours of computing and not after them.
+    """
+    first = {e.mechanism.name: e for e in reversed(experiments)}
+    built: dict[tuple[bool, ...], Built] = {}
+    for experiment in first.values():
+        kind = type(experiment.mechanism)
+        alike = (kind.server, kind.deltas)
+        if alike not in built:
+            built[alike] = build(experiment)
+        experiment.mechanism.init(built[alike].parts.fleet)
+
+
+def run_study(study: Study, jobs: int, watch: Watch) -> None:
+    """Run, or go on with, everything in the study that is not finished."""
+    with RunLock(study.path):
+        if jobs == 1:
+            for experiment in study.todo():
+                _here(study, experiment, watch)
+        else:
+            _apart(study, study.todo(), jobs, watch)
+
+
+def _here(study: Study, experiment: Experiment, watch: Watch) -> None:
+    """One run in this process."""
+    name, folder = experiment.name, study.folder(experiment)
+
+    def on_start(started: Started) -> None:
+        watch.begins(name, started.rounds)
+
+    def on_record(record: RoundRecord) -> None:
+        watch.record(name, record)
+
+    if folder.exists():
+        resume_run(folder, on_start, on_record)
+    else:
+        run_experiment(experiment, study.path, name, on_start, on_record)
+    watch.ends(name)
+
+
+def _words(study: Study, experiment: Experiment) -> list[str]:
+    """The command of a child, without the program."""
+    folder, silent = study.folder(experiment), ["--quiet", "--no-report"]
+    if folder.exists():
+        return ["resume", str(folder), *silent]
+    plan = str(study.plan(experiment))
+    return ["run", plan, "--out", str(study.path), "--name", experiment.name, *silent]
+
+
+def _apart(study: Study, todo: Sequence[Experiment], jobs: int, watch: Watch) -> None:
+    """Up to `jobs` children at a time; on the way out, however it is taken, none is left."""
+    waiting, running = deque(todo), list[Child]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.append(_start(study, waiting.popleft(), watch))
+            time.sleep(POLL_S)
+            running = [child for child in running if _goes_on(child, study.path, watch)]
+    finally:
+        _stop(running)
+
+
+def _start(study: Study, experiment: Experiment, watch: Watch) -> Child:
+    child = Child(experiment.name, study.folder(experiment), _words(study, experiment))
+    watch.begins(experiment.name, experiment.stop.rounds)
+    return child
+
+
+def _goes_on(child: Child, study: Path, watch: Watch) -> bool:
+    """Pass on news of a child; False once it has finished, an error if it failed."""
+    code = child.code()
+    for record in child.news():
+        watch.record(child.name, record)
+    if code is None:
+        return True
+    if code != 0:
+        raise _failure(child, code, study)
+    child.close()
+    watch.ends(child.name)
+    return False
+
+
+def _failure(child: Child, code: int, study: Path) -> DystopError:
+    said = child.complaint() or f"its process ended with code {code}"
+    error = DystopError(f"{child.name}: {said}\nWhat was computed is kept: dystop compare {study}")
+    error.exit_code = code if code > 0 else 1
+    return error
+
+
+def _stop(children: Sequence[Child]) -> None:
+    """Let every child save and end; a second interruption does not wait for that."""
+    try:
+        for child in children:
+            child.ask_to_stop()
+        for child in children:
+            child.close()
+    except BaseException:
+        for child in children:
+            child.kill()
+        raise

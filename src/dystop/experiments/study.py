@@ -1,0 +1,173 @@
+"""The folder of a comparison: which runs belong together, and how far each one is.
+
+runs/NAME/
+  study.json      the runs, with mechanism, seed and timing law
+  plan/           one fully resolved configuration per run, written before the first one starts
+  MECH-sSEED/     an ordinary run folder each
+  report/         the page and its figures
+"""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dystop.errors import RunFolderError
+from dystop.experiments import toml
+from dystop.experiments.durable import write_atomic
+from dystop.experiments.spec import Experiment, read_experiment, to_toml, to_tree
+from dystop.experiments.store import INFO, check_name
+
+STUDY, PLAN = "study.json", "plan"
+_MOST_DIFFERENCES = 4
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs that belong together."""
+
+    path: Path
+    experiments: tuple[Experiment, ...]  # each named after its run folder
+
+    def folder(self, experiment: Experiment) -> Path:
+        """The run folder of one experiment, whether or not it is there yet."""
+        return self.path / experiment.name
+
+    def plan(self, experiment: Experiment) -> Path:
+        """The configuration file of one experiment."""
+        return self.path / PLAN / f"{experiment.name}.toml"
+
+    def todo(self) -> list[Experiment]:
+        """What is not finished, in order."""
+        return [e for e in self.experiments if not finished(self.folder(e))]
+
+
+def finished(folder: Path) -> bool:
+    """Whether this run came to its end."""
+    return (folder / INFO).is_file() and _read(folder / INFO).get("status") == "finished"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{path}: cannot be read: {error}") from None
+    return raw if isinstance(raw, dict) else {}
+
+
+def is_study(path: Path) -> bool:
+    """Whether this folder is a comparison."""
+    return (path / STUDY).is_file()
+
+
+def default_name(experiments: Sequence[Experiment]) -> str:
+    """A name for a comparison that was given none."""
+    data = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(experiments[0].data.name).stem)
+    return f"compare-{data[:60]}"
+
+
+def find_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study | None:
+    """The study of this name if it is there; refuses one that has other settings."""
+    check_name(name)
+    path = out / name
+    if not os.path.lexists(path):
+        return None
+    if not is_study(path):
+        raise RunFolderError(f"{path}: exists and is not a comparison; choose another --name")
+    study = open_study(path)
+    if differences := list(_differences(study.experiments, experiments)):
+        shown = "; ".join(differences[:_MOST_DIFFERENCES])
+        more = len(differences) - _MOST_DIFFERENCES
+        raise RunFolderError(
+            f"{path}: this comparison exists with other settings: {shown}"
+            f"{f'; and {more} more' if more > 0 else ''}. "
+            f"Choose another --name, or go on with it as it is by: dystop compare {path}"
+        )
+    return study
+
+
+def open_study(path: Path) -> Study:
+    """Read a study back."""
+    if not is_study(path):
+        raise RunFolderError(f"{path}: not a comparison; its folder would hold {STUDY}")
+    rows = _read(path / STUDY).get("runs")
+    try:
+        names = [str(row["folder"]) for row in rows or ()]
+    except (TypeError, KeyError):
+        names = []
+    if not names:
+        raise RunFolderError(f"{path / STUDY}: names no runs; the file is damaged")
+    return Study(path, tuple(read_experiment(path / PLAN / f"{name}.toml") for name in names))
+
+
+def create_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study:
+    """Make the folder of a new study; everything under a hidden name first, then under its own."""
+    check_name(name)
+    path = out / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        hidden = Path(tempfile.mkdtemp(prefix=f".{path.name}.tmp-", dir=path.parent))
+        try:
+            _fill(Study(hidden, tuple(experiments)), path.name)
+            hidden.rename(path)
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: cannot be made: {error.strerror or error}. "
+            "Choose another folder with --out DIR"
+        ) from error
+    return Study(path, tuple(experiments))
+
+
+def _fill(study: Study, name: str) -> None:
+    study.path.chmod(0o755)
+    (study.path / PLAN).mkdir()
+    for experiment in study.experiments:
+        write_atomic(study.plan(experiment), to_toml(experiment).encode())
+    content = {"format": 1, "name": name, "runs": [_row(e) for e in study.experiments]}
+    write_atomic(study.path / STUDY, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _row(experiment: Experiment) -> dict[str, Any]:
+    return {
+        "folder": experiment.name,
+        "mechanism": experiment.mechanism.name,
+        "provenance": experiment.mechanism.provenance,
+        "seed": experiment.seed,
+        "timing": experiment.engine.timing,
+    }
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _differences(there: Sequence[Experiment], asked: Sequence[Experiment]) -> Iterator[str]:
+    """What keeps two lists of experiments from being the same, in words, each thing once."""
+    old, new = ({e.name: dict(_flat(to_tree(e))) for e in many} for many in (there, asked))
+    if only := [name for name in old if name not in new]:
+        yield f"it also has {', '.join(only)}"
+    if only := [name for name in new if name not in old]:
+        yield f"it has no {', '.join(only)}"
+    told: set[str] = set()
+    for name in old.keys() & new.keys():
+        for key in old[name] | new[name]:
+            was, now = old[name].get(key), new[name].get(key)
+            if json.dumps(was) != json.dumps(now):
+                who = f"{name}: " if key.startswith("mechanism.") else ""
+                told.add(f"{who}{key} is {_shown(was)} there, {_shown(now)} here")
+    yield from sorted(told)
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else toml.value(value)
