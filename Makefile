@@ -17,8 +17,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
-demo: $(STAMP) ## train 30 workers by DySTop on built-in data; ends with a table, a figure and a report
-	$(BIN)/dystop run examples/quickstart.toml --out runs
+demo: $(STAMP) ## DySTop against three rivals on built-in data; ends with a table, figures and a report
+	$(BIN)/dystop compare examples/demo.toml --mechanisms dystop,sa-adfl,asydfl,matcha --seeds 1 --out runs --name demo
 
 test: $(STAMP) check ## every check and every test
 	$(BIN)/python -m pytest --numprocesses 2

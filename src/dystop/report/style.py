@@ -16,7 +16,10 @@ from dystop.experiments.store import RunData
 from dystop.report.naming import labels
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b76", "#e2e6ea", "#ffffff"
-RUNS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#6b4c9a")
+RUNS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#6b4c9a",
+    "#7f7f7f", "#8c2d04", "#4d9221", "#01665e", "#e7298a",
+)  # fmt: skip
 """Okabe and Ito's colours, which colour-blind readers can tell apart; the orange is darkened and
 a violet replaces the yellow, both to be seen on white."""
 
@@ -110,9 +113,8 @@ class Entry(Mark):
 
 
 def look(k: int) -> tuple[str, str]:
-    """Colour and marker of the k-th line; past seven lines the pairing shifts."""
-    turns = len(RUNS)
-    return RUNS[k % turns], MARKERS[(k + k // turns) % turns]
+    """Colour and marker of the k-th line; when the colours begin again the pairing shifts."""
+    return RUNS[k % len(RUNS)], MARKERS[(k + k // len(RUNS)) % len(MARKERS)]
 
 
 def entries(runs: Sequence[RunData]) -> list[Entry]:
