@@ -7,7 +7,7 @@ import pytest
 
 import twins
 from dystop.control.activation import activate_one
-from dystop.mechanisms import DPSGD, DySTop, FedAvg
+from dystop.mechanisms import DPSGD, DySTop, FedAvg, GossipFL, Matcha
 from dystop.rng import stream
 from strategies import dense, random_view
 
@@ -78,3 +78,20 @@ def test_one_worker_at_a_time_minimises_dystops_objective_over_singletons(seed):
     chosen = activate_one(alive, view.remaining_s, view.queue, view.staleness, 10.0)
     columns = view.staleness.tolist(), view.queue.tolist(), view.remaining_s.tolist()
     assert chosen.tolist() == [twins.best_single(*columns, 10.0, 2.0, alive.tolist())]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_matcha_and_gossipfl_agree_on_two_workers(seed):
+    """With the whole budget and whole models both are one plain average."""
+    view, scalars = everyone(seed, 2), stream(seed, "two").normal(size=2)
+    matcha = mixed(Matcha(budget=1.0, base="reach"), view, scalars)
+    np.testing.assert_allclose(matcha, mixed(GossipFL(keep=1.0), view, scalars), atol=1e-9)
+    np.testing.assert_allclose(matcha, scalars.mean(), atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_frozen_pairing_of_whole_models_is_idempotent(seed):
+    view, gossip = everyone(seed, 7), GossipFL(keep=1.0)
+    plan, _ = gossip.plan(gossip.init(view.fleet), view)
+    once = dense(plan.mixes[0], 7)
+    np.testing.assert_allclose(once @ once, once, atol=1e-12)
