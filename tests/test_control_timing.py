@@ -197,10 +197,14 @@ def test_idle_seconds_by_hand():
     plan, link_s, remaining = server_round()
     workers = np.array([1.0, 3.0, 1.0])
     paper = timetable("paper", plan, link_s, remaining, np.zeros(2))
-    assert idle_s("paper", paper, plan, link_s, workers) == pytest.approx(4.5 + 0.0 + 7.0)
+    assert idle_s("paper", paper, plan, link_s, workers, np.zeros(2)) == pytest.approx(
+        4.5 + 0.0 + 7.0
+    )
     overlap = timetable("overlap", plan, link_s, remaining, np.zeros(2))
     waiting = overlap.comm_s - exchange_s(plan, link_s, 4)[plan.active]
-    assert idle_s("overlap", overlap, plan, link_s, workers) == pytest.approx(2.0 + waiting.sum())
+    assert idle_s("overlap", overlap, plan, link_s, workers, np.zeros(2)) == pytest.approx(
+        2.0 + waiting.sum()
+    )
     assert waiting.tolist() == [1.0, 0.0]  # the server sends when the slower upload is there
     away = np.array([1.0, 3.0, np.inf])
-    assert idle_s("paper", paper, plan, link_s, away) == pytest.approx(4.5)
+    assert idle_s("paper", paper, plan, link_s, away, np.zeros(2)) == pytest.approx(4.5)

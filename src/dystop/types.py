@@ -190,6 +190,7 @@ class Mechanism:
     needs: ClassVar[frozenset[Feedback]] = frozenset()
     server: ClassVar[bool] = False
     deltas: ClassVar[bool] = False  # links or rows use payload "delta"
+    pushes: ClassVar[bool] = False  # messages wait in mailboxes, so copies of models are kept
     warm_start: ClassVar[bool] = True  # all workers begin training at time 0
     signed_rows: ClassVar[bool] = False
     doubly_stochastic: ClassVar[bool] = False

@@ -75,17 +75,37 @@ def mend(stage: Mix, dst: Ints, src: Ints, *, to_self: bool) -> Mix:
         gone = np.concatenate([gone, src * base + dst])
     hit = np.isin(key, gone) & (stage.dst != stage.source)
     weight = np.where(hit, 0.0, stage.weight)
-    rows = len(stage.receiver)
-    if stage.kind == "delta" and not to_self:
-        return _drop(stage, weight, hit)
     if to_self:
-        own = stage.dst == stage.source
-        missing = np.bincount(stage.row_of[hit], weights=stage.weight[hit], minlength=rows)
-        weight = weight + np.where(own, missing[stage.row_of], 0.0)
-    else:
-        arrived = np.bincount(stage.row_of, weights=weight, minlength=rows)
+        return rest_to_self(stage, weight)
+    if stage.kind != "delta":
+        arrived = row_sums(stage, weight)
         weight = weight / np.where(arrived == 0, 1.0, arrived)[stage.row_of]
     return _drop(stage, weight, hit)
+
+
+def row_sums(rows: Mix, weight: Floats) -> Floats:
+    """Sum of the weights of each row, [R]."""
+    return np.bincount(rows.row_of, weights=weight, minlength=len(rows.receiver)).astype(float)
+
+
+def rest_to_self(rows: Mix, weight: Floats) -> Mix:
+    """Rows with new weights, what is missing to the old sums given to the own model.
+
+    Where a row did not have its own model it is added.
+    """
+    missing = row_sums(rows, rows.weight) - row_sums(rows, weight)
+    own = rows.dst == rows.source
+    has_own = np.zeros(len(rows.receiver), bool)
+    has_own[rows.row_of[own]] = True
+    weight = weight + np.where(own, missing[rows.row_of], 0.0)
+    lacking = rows.receiver[~has_own]
+    return mix_of(
+        np.concatenate([rows.dst, lacking]),
+        np.concatenate([rows.source, lacking]),
+        np.concatenate([weight, missing[~has_own]]),
+        kind=rows.kind,
+        mask=rows.mask,
+    )
 
 
 def _drop(stage: Mix, weight: Floats, hit: Bools) -> Mix:

@@ -1,5 +1,7 @@
 """The contract of a plan, checked on every round: cheap, vectorised, and it names the offender."""
 
+import math
+
 import numpy as np
 
 from dystop.errors import PlanError
@@ -14,9 +16,12 @@ def check_plan(mechanism: Mechanism, plan: Plan, view: View) -> None:
     """Raise PlanError if the plan breaks the contract; say which worker or link breaks it."""
     _check_active(mechanism, plan, view)
     _check_links(mechanism, plan, view)
+    _check_notes(mechanism, plan, view)
     for stage, mix in enumerate(plan.mixes):
+        _check_shape(mechanism, mix)
         _check_rows(mechanism, mix)
         _check_sources(mechanism, plan, view, stage)
+        _check_background(mechanism, plan, stage)
 
 
 def _refuse(mechanism: Mechanism, what: str, round_: int | None = None) -> None:
@@ -51,6 +56,37 @@ def _check_links(mechanism: Mechanism, plan: Plan, view: View) -> None:
         _refuse(mechanism, f"link {pair} is out of reach, dead or a self link", view.t)
     if links.delta.any() and not mechanism.deltas:
         _refuse(mechanism, "a link carries an update but the class does not declare `deltas`")
+
+
+def _check_notes(mechanism: Mechanism, plan: Plan, view: View) -> None:
+    """Notes go into the records, which hold plain finite numbers."""
+    for name, value in plan.notes.items():
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            _refuse(mechanism, f"note {name!r} = {value!r} is not a plain finite number", view.t)
+
+
+def _check_shape(mechanism: Mechanism, mix: Mix) -> None:
+    """A receiver has one row, and a row names a source once, in id order (as `mix_of` does)."""
+    if (np.diff(mix.receiver) <= 0).any():
+        _refuse(mechanism, "a worker has two rows in one stage, or rows are not in id order")
+    same_row = np.diff(mix.row_of) == 0
+    if (same_row & (np.diff(mix.source) <= 0)).any():
+        _refuse(mechanism, "a row names a source twice, or sources are not in id order")
+
+
+def _check_background(mechanism: Mechanism, plan: Plan, stage: int) -> None:
+    """A row that waits for a background link is mixed on arrival: own model and that one only."""
+    late = plan.links.background & (plan.links.stage == stage)
+    if not late.any():
+        return
+    mix = plan.mixes[stage]
+    base = int(max(mix.source.max(initial=0), plan.links.src.max())) + 1
+    fed = _among(mix.dst * base + mix.source, plan.links.dst[late] * base + plan.links.src[late])
+    rows = np.unique(mix.row_of[fed])
+    pair = np.diff(mix.indptr)[rows] == 2
+    own = np.bincount(mix.row_of[mix.dst == mix.source], minlength=len(mix.receiver))[rows] == 1
+    if len(rows) and (mix.kind != "linear" or not (pair & own).all()):
+        _refuse(mechanism, "a row fed by a background link must be linear, of self and that source")
 
 
 def _check_nodes(mechanism: Mechanism, view: View, what: str, *nodes: Ints) -> None:

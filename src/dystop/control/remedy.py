@@ -15,9 +15,10 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
+from dystop.control.aggregation import rest_to_self, row_sums
 from dystop.control.check import backed
 from dystop.knobs import knob
-from dystop.plan import Mix, Plan, mix_of
+from dystop.plan import Mix, Plan
 from dystop.sparse import Bools, Floats, Ints
 from dystop.types import View
 
@@ -91,7 +92,7 @@ def _treat_stage(remedy: Remedy, plan: Plan, view: View, stage: int) -> Mix:
         kept = ~foreign | (age <= remedy.limit)
         return _divided(rows, np.where(kept, rows.weight, 0.0))
     factor = np.where(foreign, freshness(remedy, age), 1.0)
-    return _rest_to_self(rows, rows.weight * factor)
+    return rest_to_self(rows, rows.weight * factor)
 
 
 def _ages(plan: Plan, view: View, stage: int) -> tuple[Ints, Bools]:
@@ -108,30 +109,9 @@ def _ages(plan: Plan, view: View, stage: int) -> tuple[Ints, Bools]:
     return age, linked | mailed
 
 
-def _row_sums(rows: Mix, weight: Floats) -> Floats:
-    return np.bincount(rows.row_of, weights=weight, minlength=len(rows.receiver)).astype(float)
-
-
 def _divided(rows: Mix, weight: Floats) -> Mix:
     """Rows divided by what is left; a row with nothing left keeps its own model."""
-    left = _row_sums(rows, weight)
+    left = row_sums(rows, weight)
     if (left > 0).all():
         return replace(rows, weight=weight / left[rows.row_of])
-    return _rest_to_self(rows, weight)
-
-
-def _rest_to_self(rows: Mix, weight: Floats) -> Mix:
-    """Rows whose missing weight goes to the own model, added where a row did not have it."""
-    missing = _row_sums(rows, rows.weight) - _row_sums(rows, weight)
-    own = rows.dst == rows.source
-    has_own = np.zeros(len(rows.receiver), bool)
-    has_own[rows.row_of[own]] = True
-    weight = weight + np.where(own, missing[rows.row_of], 0.0)
-    lacking = rows.receiver[~has_own]
-    return mix_of(
-        np.concatenate([rows.dst, lacking]),
-        np.concatenate([rows.source, lacking]),
-        np.concatenate([weight, missing[~has_own]]),
-        kind=rows.kind,
-        mask=rows.mask,
-    )
+    return rest_to_self(rows, weight)

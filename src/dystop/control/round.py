@@ -120,13 +120,13 @@ def _record(
         staleness_max=int(staleness.max()),
         staleness_histogram=np.bincount(staleness).tolist(),
         queue_mean=float(before.queue.mean()),
-        loss=_mean_loss(outcome),
+        loss=mean_loss(outcome),
         notes=dict(plan.notes),
         **_scores(score),
     )
 
 
-def _mean_loss(outcome: Outcome) -> float | None:
+def mean_loss(outcome: Outcome) -> float | None:
     """Mean training loss; a worker that took no step or has diverged has none."""
     known = outcome.loss[np.isfinite(outcome.loss)]
     return float(known.mean()) if len(known) else None

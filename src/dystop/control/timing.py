@@ -104,9 +104,29 @@ def timetable(
 def _paper_table(plan: Plan, link_s: Floats, remaining_s: Floats) -> Timetable:
     comm = exchange_s(plan, link_s, len(remaining_s))[plan.active]
     duration = round_duration_s(cost_s(remaining_s[plan.active], comm))
-    payer = np.where(plan.links.pushed, plan.links.src, plan.links.dst)
-    begin = remaining_s[payer]
+    begin = _stage_begins(plan, link_s, remaining_s)
     return Timetable(duration, comm, np.full(len(plan.active), duration), begin, begin + link_s)
+
+
+def _stage_begins(plan: Plan, link_s: Floats, remaining_s: Floats) -> Floats:
+    """When each transfer starts: when its payer is ready, and not before its sender has the model.
+
+    Only what arrives when hangs on this; the length of the round is eq:duration alone.
+    """
+    links = plan.links
+    ready = remaining_s.copy()
+    begin = np.zeros(len(links))
+    payer = np.where(links.pushed, links.src, links.dst)
+    for stage in np.unique(links.stage):
+        here = np.flatnonzero(links.stage == stage)
+        begin[here] = ready[payer[here]]
+        if stage > 0:
+            begin[here] = np.maximum(begin[here], ready[links.src[here]])
+        waits = here[~links.background[here]]
+        after = ready.copy()
+        np.maximum.at(after, payer[waits], (begin + link_s)[waits])
+        ready = after
+    return begin
 
 
 def _overlap_table(plan: Plan, link_s: Floats, remaining_s: Floats) -> Timetable:
@@ -143,19 +163,29 @@ def _feeds_a_row(plan: Plan, stage: int, dst: Ints, src: Ints) -> Bools:
     return feeds
 
 
-def idle_s(law: Timing, table: Timetable, plan: Plan, link_s: Floats, remaining_s: Floats) -> float:
+def idle_s(
+    law: Timing,
+    table: Timetable,
+    plan: Plan,
+    link_s: Floats,
+    remaining_s: Floats,
+    training_s: Floats,
+) -> float:
     """Seconds, summed over workers, in which a worker neither trained nor exchanged.
 
     An inactive worker idles from the end of its training to the close of the round. An active one
     idles, under the paper's law, from the end of its exchange to the close of the round, and under
-    overlap as long as its exchange waits for others.
+    overlap as long as its exchange waits for others. A round that waits for the new training
+    (`join`) counts that as work.
     """
     workers, active = len(remaining_s), plan.active
     spare = np.maximum(table.duration_s - remaining_s, 0.0)
+    joined = training_s if plan.join else np.zeros(len(active))
     if law == "paper":
-        spare[active] = np.maximum(spare[active] - table.comm_s, 0.0)
+        spare[active] = np.maximum(spare[active] - table.comm_s - joined, 0.0)
     else:
         ends = max(plan.links.dst.max(initial=0), plan.links.src.max(initial=0), workers - 1)
         own = exchange_s(plan, link_s, int(ends) + 1)  # a server is beyond the workers
-        spare[active] = np.maximum(table.comm_s - own[active], 0.0)
+        early = table.duration_s - table.begin_s - joined if plan.join else np.zeros(len(active))
+        spare[active] = np.maximum(table.comm_s - own[active], 0.0) + np.maximum(early, 0.0)
     return float(spare.sum())

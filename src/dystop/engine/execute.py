@@ -14,11 +14,11 @@ from dystop.engine.models import (
     index,
     link_distances,
     mixed_rows,
-    published,
+    published_row,
     write_rows,
 )
 from dystop.engine.post import Post
-from dystop.engine.state import Parts, State
+from dystop.engine.state import SAME_S, Parts, State
 from dystop.plan import Mix, Plan
 from dystop.sparse import Bools, Floats, Ints
 from dystop.types import Outcome, View
@@ -62,6 +62,7 @@ def execute(parts: Parts, state: State, view: View, plan: Plan) -> tuple[Outcome
             plan,
             turn.transfer.seconds,
             _alive_remaining(state, view),
+            view.step_s[plan.active] * turn.steps,
         ),
         active=plan.active,
         dst=plan.links.dst,
@@ -122,7 +123,8 @@ def _mix_stage(parts: Parts, state: State, turn: Round, stage: int) -> None:
         return
     sources = _sources(state, turn, stage, rows)
     mixed = mixed_rows(state.models, rows, sources)
-    write_rows(state.models, rows.receiver, mixed, sources.busy)
+    passive = ~np.isin(rows.receiver, turn.plan.active)
+    write_rows(state.models, rows.receiver, mixed, passive, sources.busy)
 
 
 def _without_background(turn: Round, stage: int) -> Mix:
@@ -152,9 +154,11 @@ def _sources(state: State, turn: Round, stage: int, rows: Mix) -> Sources:
     stale = np.zeros(len(rows.source), bool)
     if state.models.finished is not None:
         stale = (rows.dst == rows.source) & busy[rows.row_of]
-        if stage == 0 and not plan.synchronous:
-            reads_at = turn.view.now_s + _link_begin(turn, rows)
-            stale |= linked & (state.finish_s[rows.source] > reads_at)
+        reads_at = turn.view.now_s + _link_begin(turn, rows)
+        ended = state.finish_s[rows.source] <= reads_at + SAME_S
+        # A later stage, and a synchronous exchange, wait for a partner that is active.
+        waits = (stage > 0 or plan.synchronous) & np.isin(rows.source, plan.active)
+        stale |= linked & ~ended & ~waits
     snapshot = np.full(len(rows.source), -1)
     if mailed.any():
         snapshot[mailed] = state.post.snapshot_of(
@@ -194,7 +198,7 @@ def _post_stage(state: State, turn: Round, stage: int, rows: Mix | None) -> Stat
     send = np.flatnonzero(here & (links.background | ~used))
     if not len(send):
         return state
-    numbers, made = _snap(state, links.src[send], links.delta[send])
+    numbers, made = _snap(state, turn, links.src[send], links.delta[send])
     mail = Post(
         arrival_s=turn.view.now_s + turn.table.link_end_s[send],
         dst=links.dst[send],
@@ -210,6 +214,8 @@ def _post_stage(state: State, turn: Round, stage: int, rows: Mix | None) -> Stat
 def _use_of(turn: Round, rows: Mix) -> tuple[Bools, Floats]:
     """Which links feed a row, and with which weight."""
     links = turn.plan.links
+    if not len(rows.source):
+        return np.zeros(len(links), bool), np.full(len(links), np.nan)
     keys, wanted = _keys(turn, rows.dst, rows.source), _keys(turn, links.dst, links.src)
     order = np.argsort(keys)
     at = order[np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)]
@@ -224,35 +230,29 @@ def _version(turn: Round, src: Ints) -> Ints:
     return np.where(src < n, finished, turn.view.t)
 
 
-def _snap(state: State, src: Ints, delta: Bools) -> tuple[Ints, int]:
+def _snap(state: State, turn: Round, src: Ints, delta: Bools) -> tuple[Ints, int]:
     """Keep one copy of each model (or update) that is pushed, however many receive it."""
     models: Models = state.models
     what, which = np.unique(np.stack([src, delta.astype(np.int64)]), axis=1, return_inverse=True)
-    stack = published(models, state.done | _all_active(state, src))
+    # An active sender has waited for its own training; any other hands out what is finished.
+    done = state.done
+    done[turn.plan.active] = True
     for k, (node, update) in enumerate(what.T.tolist()):
-        row = stack[node]
-        if update and models.start is not None:
-            row = models.latest[node] - models.start[node]
-        models.snapshots[state.snapshots_made + k] = row.clone()
-        if models.start is not None:
-            models.origins[state.snapshots_made + k] = _origin(models, state, node)
+        number, row = state.snapshots_made + k, published_row(models, done, node)
+        origin = _origin(models, done, node)
+        models.snapshots[number] = row - origin if update and origin is not None else row.clone()
+        if origin is not None:
+            models.origins[number] = origin.clone()
     return state.snapshots_made + which.reshape(-1), state.snapshots_made + what.shape[1]
 
 
-def _origin(models: Models, state: State, node: int) -> Tensor:
-    """Where the training behind the model that a node hands out began."""
-    busy = models.finished_start is not None and not state.done[node]
-    stack = models.finished_start if busy else models.start
-    if stack is None:
-        raise AssertionError("origins are kept only where trainings' starts are")
-    return stack[node].clone()
-
-
-def _all_active(state: State, src: Ints) -> Bools:
-    """Senders have waited for their own training, so their latest model is finished."""
-    mask = np.zeros(len(state.started_s), bool)
-    mask[src] = True
-    return mask
+def _origin(models: Models, done: Bools, node: int) -> Tensor | None:
+    """Where the training behind the model that a node hands out began, if that is kept."""
+    if models.start is None:
+        return None
+    if models.finished_start is None or done[node]:
+        return models.start[node]
+    return models.finished_start[node]
 
 
 def _consume(state: State, turn: Round) -> State:

@@ -63,6 +63,13 @@ def published(models: Models, done: Bools) -> Tensor:
     return torch.where(chosen[:, None], models.latest, models.finished)
 
 
+def published_row(models: Models, done: Bools, node: int) -> Tensor:
+    """What one node would hand out, [W]."""
+    if models.finished is None or done[node]:
+        return models.latest[node]
+    return models.finished[node]
+
+
 def sparse_rows(stage: Mix, pick: Bools, columns: int, like: Tensor, source: Ints) -> Any:
     """The picked weights of a stage as a sparse matrix [R, columns]."""
     row, weight = stage.row_of[pick], stage.weight[pick]
@@ -102,7 +109,7 @@ def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
     rows = mix(sparse_rows(stage, sources.fresh, len(stack), stack, stage.source), stack)
     if sources.stale.any() and models.finished is not None:
         late = sparse_rows(stage, sources.stale, len(stack), stack, stage.source)
-        rows = rows + mix(late, models.finished)
+        rows = rows + mix(late, _finished_stack(models, stage))
     if sources.mailed.any():
         rows = rows + _from_mail(models, stage, sources)
     if stage.compensation:
@@ -113,6 +120,15 @@ def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
         mask = shared_mask(*stage.mask, models.latest)
         rows = torch.where(mask, rows, _own(models, stage, sources))
     return _unless_empty(rows, models, stage, sources)
+
+
+def _finished_stack(models: Models, stage: Mix) -> Tensor:
+    """What busy workers contribute: their last finished models, or the updates behind them."""
+    if models.finished is None:
+        raise AssertionError("only on_completion has stale sources")
+    if stage.kind != "delta" or models.finished_start is None:
+        return models.finished
+    return models.finished - models.finished_start
 
 
 def delay_term(models: Models, stage: Mix, sources: Sources) -> Tensor:
@@ -196,20 +212,30 @@ def shared_mask(seed: int, keep: float, like: Tensor) -> Tensor:
     return torch.from_numpy(kept).to(like.device)
 
 
-def write_rows(models: Models, receiver: Ints, rows: Tensor, busy: Bools) -> None:
+def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, busy: Bools) -> None:
     """Put mixed rows into the stack, in place: the stack may be most of the memory there is.
 
-    A receiver that is still training (a passive mix) publishes the mixed model now; the training in
-    flight, already contained in `latest`, keeps its update on top.
+    A passive receiver is not about to train: where its training began moves along with its model,
+    so that its update stays what it was. One that is still training (busy) publishes the mixed
+    model now; the training in flight, already contained in `latest`, keeps its update on top.
     """
     at, finished = index(receiver, rows), models.finished
-    if finished is None or not busy.any():
+    if models.start is None and (finished is None or not busy.any()):
         models.latest[at] = rows
         return
-    mask = torch.from_numpy(busy).to(rows.device)
-    models.latest[at[~mask]] = rows[~mask]
-    models.latest[at[mask]] += rows[mask] - finished[at[mask]]
-    finished[at[mask]] = rows[mask]
+    late = torch.from_numpy(busy & (finished is not None)).to(rows.device)
+    shift = rows - models.latest[at]
+    if finished is not None and busy.any():
+        shift = torch.where(late[:, None], rows - finished[at], shift)
+        finished[at[late]] = rows[late]
+        if models.finished_start is not None:
+            models.finished_start[at[late]] += shift[late]
+    if models.start is not None and passive.any():
+        moved = torch.from_numpy(passive).to(rows.device)
+        models.start[at[moved]] += shift[moved]
+    if late.any():
+        models.latest[at[late]] += shift[late]
+    models.latest[at[~late]] = rows[~late]
 
 
 def link_distances(models: Models, dst: Ints, src: Ints) -> Floats:

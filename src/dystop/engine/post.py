@@ -41,11 +41,11 @@ class Post:
         return (self.arrival_s <= now_s) & ~np.isnan(self.weight)
 
     def newest(self, now_s: float) -> "Post":
-        """Drop a waiting envelope where a later one of the same sender waits too."""
+        """Drop a waiting envelope where the same sender sent a later one that waits too."""
         if not len(self.dst):
             return self
         waiting = np.flatnonzero(self.waiting(now_s))
-        order = waiting[np.lexsort((waiting, self.arrival_s[waiting]))]
+        order = waiting[np.lexsort((waiting, self.sent[waiting]))]
         pairs = np.stack([self.dst[order], self.src[order]])[:, ::-1]
         _, first = np.unique(pairs, axis=1, return_index=True)
         keep = np.ones(len(self.dst), bool)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from dystop.control.aggregation import global_weights
-from dystop.control.round import decide, look, open_books, settle, with_topology
+from dystop.control.round import decide, look, mean_loss, open_books, settle, with_topology
 from dystop.engine.execute import execute, forget_unused
-from dystop.engine.models import first_models, index, published, write_rows
+from dystop.engine.models import first_models, index, published, published_row, write_rows
 from dystop.engine.post import no_post
 from dystop.engine.state import Parts, State
 from dystop.record import RoundRecord
@@ -94,9 +94,9 @@ def stop_reason(parts: Parts, record: RoundRecord) -> str:
     target = reached(parts, record)
     if target:
         return f"target {target} reached"
-    if parts.stop.seconds > 0 and record.clock_s >= parts.stop.seconds:
-        return f"{parts.stop.seconds:g} simulated seconds are over"
-    return f"{record.round} rounds are over"
+    if record.round >= parts.stop.rounds:
+        return f"{record.round} rounds are over"
+    return f"{parts.stop.seconds:g} simulated seconds are over"
 
 
 def _gather(parts: Parts, state: State) -> tuple[State, Surroundings]:
@@ -125,9 +125,9 @@ def _deliver(state: State) -> State:
 
 def _mix_on_arrival(state: State, dst: int, snapshot: int, weight: float) -> None:
     done = state.done
-    own = published(state.models, done)[dst]
+    own = published_row(state.models, done, dst)
     row = (1.0 - weight) * own + weight * state.models.snapshots[snapshot]
-    write_rows(state.models, ints([dst]), row[None], ~done[[dst]])
+    write_rows(state.models, ints([dst]), row[None], np.ones(1, bool), ~done[[dst]])
 
 
 def _observe(state: State, around: Surroundings) -> Observation:
@@ -147,17 +147,28 @@ def _evaluate_if_due(parts: Parts, state: State, outcome: Outcome) -> tuple[Scor
     """Test all models at the chosen intervals, and always at the end of a run."""
     clock, t = state.books.clock_s + outcome.duration_s, state.books.t
     every_s, limit = parts.evaluate.every_s, parts.stop.seconds
-    last = t >= parts.stop.rounds or (limit > 0 and clock >= limit)
+    loss = mean_loss(outcome)
+    last = t >= parts.stop.rounds or (limit > 0 and _over(parts, t, clock))
+    last |= parts.stop.loss > 0 and loss is not None and loss <= parts.stop.loss
     due = clock >= state.next_evaluation_s if every_s > 0 else t % parts.evaluate.every_rounds == 0
     if every_s > 0 and due:
         state = replace(state, next_evaluation_s=(np.floor(clock / every_s) + 1.0) * every_s)
     return (evaluate(parts, state, clock) if due or last else None), state
 
 
+def _over(parts: Parts, t: int, clock_s: float) -> bool:
+    """Whether no further round can open before the planned seconds are over."""
+    limit = parts.stop.seconds
+    if clock_s >= limit:
+        return True
+    gone = not parts.world.observe(t + 1, clock_s).alive.any()
+    return gone and parts.world.next_return_s(clock_s) >= limit
+
+
 def evaluate(parts: Parts, state: State, clock_s: float) -> Score:
     """Accuracy of every worker's own model and of the data-weighted global one."""
     n = parts.fleet.workers
-    models = published(state.models, state.finish_s <= clock_s)[:n]
+    models = published(state.models, state.done_by(clock_s))[:n]
     counters = state.models.counters[:n]
     samples = parts.evaluate.samples or None
     each = parts.trainer.evaluate(models, counters, samples)

@@ -131,7 +131,8 @@ def _ensure_memory(experiment: Experiment, trainer: Trainer) -> str:
     late = experiment.engine.publish == "on_completion"
     # The stack itself, the rows that a round gathers and mixes, and the optional further stacks.
     starts = experiment.mechanism.deltas or experiment.staleness.rule == "compensate"
-    stacks = 2.0 + late + starts + (late and starts)
+    mail = experiment.mechanism.pushes  # about one waiting copy per worker, and where it began
+    stacks = 2.0 + late + starts + (late and starts) + mail + (mail and starts)
     estimate = trainer.estimate(experiment.fleet.workers, stacks)
     limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
     ensure_fits(estimate, available_bytes(trainer.device), limit)

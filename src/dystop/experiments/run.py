@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dystop.engine import checkpoint
-from dystop.engine.rounds import begin, simulate, stop_reason
+from dystop.engine.rounds import begin, reached, simulate, stop_reason
 from dystop.engine.state import Parts, State
 from dystop.experiments.build import Built, build
 from dystop.experiments.patience import Patience
@@ -162,6 +162,8 @@ def _rounds(
 ) -> RoundRecord | None:
     """The loop itself; returns the last record."""
     last = _last_record(session.folder) if state is not None else None
+    if last is not None and reached(session.parts, last):
+        return last  # it was stopped between its last round and its end
     state = begin(session.parts) if state is None else state
     for record, after in simulate(session.parts, state):
         log.append(record)
@@ -201,10 +203,18 @@ def verify_run(folder: Path, rounds: int | None, on_record: OnRecord) -> Verdict
         digest.update(line.encode() + b"\n")
         checked += 1
         on_record(record)
+    if rounds is None and _was_cut(folder, digest.hexdigest()):
+        return Verdict(False, checked, "", "the record log was cut or changed after the run ended")
     if checked < len(lines):
         detail = f"the repeated run ends after {checked} of {len(lines)} recorded rounds"
         return Verdict(False, checked, "", detail)
     return Verdict(True, checked, digest.hexdigest())
+
+
+def _was_cut(folder: Path, sha256: str) -> bool:
+    """Whether a finished run noted another fingerprint than its log has now."""
+    noted = open_run(folder).info.get("records_sha256")
+    return noted is not None and noted != sha256
 
 
 def _replay(parts: Parts) -> Iterator[RoundRecord]:

@@ -45,6 +45,7 @@ class AsyDFL(Mechanism):
     mode: ClassVar[Literal["async", "sync"]] = "async"
     provenance: ClassVar[str] = "reconstruction"
     summary: ClassVar[str] = "first to finish pushes its model to neighbours of high priority"
+    pushes: ClassVar[bool] = True
     budgeted: ClassVar[bool] = True
 
     fanout: Annotated[int, Ge(0)] | None = knob(

@@ -46,6 +46,7 @@ class AsyNG(Mechanism):
     mode: ClassVar[Literal["async", "sync"]] = "async"
     provenance: ClassVar[str] = "reconstruction"
     summary: ClassVar[str] = "first to finish pushes its last update to a few neighbours"
+    pushes: ClassVar[bool] = True
     deltas: ClassVar[bool] = True
     budgeted: ClassVar[bool] = True
 

@@ -31,6 +31,7 @@ class SAADFL(Mechanism):
     mode: ClassVar[Literal["async", "sync"]] = "async"
     provenance: ClassVar[str] = "abstract"
     summary: ClassVar[str] = "one worker a round, by Lyapunov queues, pushes to everyone in range"
+    pushes: ClassVar[bool] = True
 
     V: Annotated[float, Ge(0)] = knob(10.0, "weight of round time against staleness")
     staleness_bound: Annotated[float, Ge(0)] = knob(
