@@ -131,11 +131,12 @@ def test_a_report_is_written_at_the_end(fake, monkeypatch, tmp_path):
     folder = Path("runs") / "dystop-fmnist-mini-s0"
     assert f"report: {folder / 'report' / 'report.html'}" in call("run").stdout
     assert call("report", folder, "--target", "0.5").exit_code == 0
-    assert call("report", folder, folder).exit_code == 0
+    twice = call("report", folder, folder.absolute())
+    assert (twice.exit_code, twice.stderr.count("named more than once")) == (0, 1)
     assert seen == [
         (1, folder / "report", None),
         (1, folder / "report", 0.5),
-        (2, Path("report"), None),
+        (1, folder / "report", None),
     ]
 
 
@@ -234,6 +235,29 @@ def test_folders_that_are_no_runs_are_refused(fake, tmp_path, command):
         done = call(command, name)
         assert (done.exit_code, done.stdout) == (2, "")
         assert said in done.stderr
+
+
+def test_a_word_that_is_no_comparison_is_called_what_it_is(fake, tmp_path):
+    call("run", "--name", "one", "--no-report")
+    (tmp_path / "empty").mkdir()
+    for words, said in {
+        ("runs/one",): "runs/one: is a run, not a comparison",
+        ("nothing/here",): "nothing/here: no such file or folder",
+        ("empty",): "empty: a folder, but not a comparison",
+        (): "--mechanisms is missing, as in: dystop compare --mechanisms dystop,fedavg",
+    }.items():
+        done = call("compare", *words)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert said in done.stderr
+
+
+@pytest.mark.parametrize("command", ["resume", "verify"])
+def test_a_comparison_is_gone_on_with_by_its_own_command(fake, tmp_path, command):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "study.json").write_text("{}")
+    done = call(command, "x")
+    assert done.exit_code == 2
+    assert "x: is a comparison, not a run; go on with it by: dystop compare x" in done.stderr
 
 
 def test_lists_name_everything(fake):

@@ -1,11 +1,13 @@
 """The page and its figures: complete, self-contained, honest, and safe against its input."""
 
+import errno
+import os
 import re
 from dataclasses import replace
 
 import pytest
 
-from dystop.errors import ConfigError, StorageError
+from dystop.errors import ConfigError, RunFolderError, StorageError
 from dystop.report import draw, write_report
 from dystop.report.html import differing, render
 from dystop.report.labels import sorted_shares
@@ -219,5 +221,16 @@ def test_user_mistakes_are_named(three, tmp_path):
         write_report(three, tmp_path, target=80)
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="could not be written"):
+    with pytest.raises(RunFolderError, match="a file is in the way"):
         write_report(three[:1], tmp_path / "file")
+
+
+@pytest.mark.parametrize(("number", "space"), [(errno.ENOSPC, True), (errno.EACCES, False)])
+def test_space_is_asked_for_only_where_it_helps(three, tmp_path, monkeypatch, number, space):
+    def refuse(path, content):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("dystop.report.write._replace", refuse)
+    with pytest.raises(StorageError, match="could not be written") as caught:
+        write_report(three[:1], tmp_path, formats=())
+    assert ("free some space" in str(caught.value)) is space

@@ -137,6 +137,36 @@ def test_curves_are_means_where_all_seeds_have_data():
     assert common_time_s([group]) == 24.0
 
 
+def test_a_common_time_is_one_by_which_every_run_was_tested():
+    early, late = hand("a", 0, 0.2, 0.4), hand("b", 0, 0.9, 0.9, step_s=20.0)
+    assert common_time_s(groups([early, late])) == 20.0
+    late = hand("b", 0, 0.9, step_s=21.0)  # first tested when `a` had ended
+    every = groups([early, late])
+    assert common_time_s(every) is None
+    titles = [column.title for column in rank(every, 0.3)[0].results]
+    assert not any(title.startswith("accuracy at") for title in titles)
+    assert common_time_s([]) is common_time_s(groups([early, hand("b", 0)])) is None
+    assert "at one common time" not in " ".join(study_notices(groups([early, replace_end(late)])))
+    near = groups([early, hand("b", 0, 0.9, 0.9, step_s=20.0)])
+    assert "at one common time" in " ".join(study_notices(near))
+
+
+def replace_end(run):
+    """The run with one more round that was not tested."""
+    return replace(run, records=[*run.records, plain_record(2, 90.0)])
+
+
+def test_means_over_some_seeds_say_so_and_nobody_wins():
+    runs = [hand("a", 0, 0.9), hand("a", 1), hand("b", 0, 0.5), hand("b", 1, 0.5)]
+    (ranking,) = rank(groups(runs), 0.4)
+    final = next(c for c in ranking.results if c.title == "final accuracy")
+    assert {(c.text, c.small) for c in final.cells} == {
+        ("90.0 %", "in 1 of 2 seeds"),
+        ("50.0 ± 0.0 %", ""),
+    }
+    assert not any(c.best for c in final.cells)
+
+
 def test_page_is_complete_and_says_what_it_is(study, tmp_path):
     files = write_study(study, tmp_path, title="a <b> study", formats=("pdf",))
     page = files.html.read_text()

@@ -91,12 +91,12 @@ BAD = {
     "zero range": (["world.range_m=0"], ["world.range_m = 0", "a number > 0"]),
     "accuracy above 1": (["stop.accuracy=1.5"], ["stop.accuracy = 1.5", "<= 1"]),
     "not finite": (["training.learning_rate=inf"], ["training.learning_rate = inf"]),
-    "not a number": (["world.range_m=nan"], ["world.range_m = nan", "a number > 0"]),
+    "not a number": (["world.range_m=nan"], ["world.range_m = nan", "a finite number"]),
     "choice": (["engine.timing=papr"], ["one of 'paper', 'overlap'"]),
-    "mechanism": (["mechanism.name=dystp"], ["mechanism.name", "did you mean 'dystop'?"]),
+    "mechanism": (["mechanism.name=dystp"], ["installed); did you mean 'dystop'?"]),
     "mechanism type": (["mechanism.name=3"], ["mechanism.name = 3", "one of"]),
-    "model": (["model.name=cnnn"], ["model.name", "did you mean 'cnn'?"]),
-    "data": (["data.name=fmnist-mni"], ["data.name", "did you mean 'fmnist-mini'?"]),
+    "model": (["model.name=cnnn"], [" or package.module:factory; did you mean 'cnn'?"]),
+    "data": (["data.name=fmnist-mni"], [" or FILE.npz; did you mean 'fmnist-mini'?"]),
     "not a table": (["stop=5"], ["stop = 5", "a table"]),
     "mechanism not a table": (["mechanism=dystop"], ["mechanism", "a table"]),
     "table for a value": (["stop.rounds.x=5"], ["stop.rounds", "an integer >= 1"]),
@@ -139,6 +139,16 @@ def test_a_missing_file_names_its_neighbour(tmp_path):
     assert "no such file" in problem(file=tmp_path / "nowhere" / "fig6.toml")
 
 
+def test_a_folder_is_no_configuration(tmp_path):
+    (tmp_path / "fig5.toml").mkdir()
+    assert problem(file=tmp_path / "fig6.toml").endswith("no such file")
+    assert "is a folder" in problem(file=tmp_path / "fig5.toml")
+    (tmp_path / "run.json").touch()
+    message = problem(file=tmp_path)
+    for way in (f"run {tmp_path / 'config.toml'}", f"resume {tmp_path}", f"verify {tmp_path}"):
+        assert f"dystop {way}" in message
+
+
 def test_invalid_toml_names_the_line(tmp_path):
     file = tmp_path / "e.toml"
     file.write_text("seed = 1\nstop = = 3\n")
@@ -155,9 +165,16 @@ def test_foreign_files_are_refused(tmp_path, data, said):
     file = tmp_path / "e.toml"
     file.write_bytes(data)
     assert said in problem(file=file)
-    assert "cannot be read" in problem(file=tmp_path)
+    assert "cannot be read" in problem(file=file / "below.toml")
 
 
 def test_allowed_speaks_plainly():
-    assert allowed(int | None) == "an integer"
+    assert allowed(int | None) == "an integer or unset"
     assert allowed(tuple[float, ...]) == "a list, each a number"
+
+
+def test_a_value_can_be_taken_back(tmp_path):
+    file = tmp_path / "x.toml"
+    file.write_text("[mechanism]\nneighbours = 3\n")
+    assert read_experiment(file, []).mechanism.neighbours == 3
+    assert read_experiment(file, ["mechanism.neighbours=unset"]).mechanism.neighbours is None

@@ -254,6 +254,14 @@ def test_what_is_no_run_folder_is_called_so(tmp_path, monkeypatch):
     assert "not a run folder" in refused(tmp_path / "runs" / "one" / "config.toml")
 
 
+def test_a_comparison_is_no_run(tmp_path):
+    make(tmp_path)
+    (tmp_path / "study.json").touch()
+    message = refused(tmp_path)
+    assert f"is a comparison, not a run; go on with it by: dystop compare {tmp_path};" in message
+    assert f"such as {tmp_path / 'one'}" in message
+
+
 @pytest.mark.parametrize("name", ["config.toml", "run.json", "fleet.json"])
 def test_a_half_written_folder_can_be_deleted(tmp_path, name):
     folder = make(tmp_path)

@@ -1,5 +1,6 @@
 """`dystop compare`: several mechanisms on the same fleet, split, channel and initial model."""
 
+import os
 import shlex
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from dystop.report.ranking import Ranked
 
 _SEEDS = 3
+_EXAMPLE = "dystop,fedavg"
 
 
 class Timing(StrEnum):
@@ -45,6 +47,45 @@ def _split(words: list[str]) -> tuple[Path | None, list[str]]:
     return None, words
 
 
+def _check_file(file: Path | None) -> None:
+    """Say what the first word is, if it is neither a comparison nor a file."""
+    from dystop.errors import ConfigError, RunFolderError, nearest
+    from dystop.experiments.store import CONFIG, INFO
+
+    # os.path says no, and does not raise, where a name is too long or a folder is closed.
+    if file is None or os.path.isfile(file):
+        return
+    if os.path.isfile(file / INFO):
+        raise RunFolderError(
+            f"{file}: is a run, not a comparison; compare mechanisms with its settings by: "
+            f"dystop compare {shlex.quote(str(file / CONFIG))} --mechanisms {_EXAMPLE}"
+        )
+    if os.path.isdir(file):
+        raise RunFolderError(f"{file}: a folder, but not a comparison; name FILE.toml or a study")
+    if not os.path.lexists(file):
+        close = nearest(file.name, _usable_in(file.parent))
+        raise ConfigError(f"{file}: no such file or folder{close}")
+
+
+def _usable_in(folder: Path) -> list[str]:
+    """What could have been meant: configurations and comparisons."""
+    from dystop.experiments.store import STUDY
+
+    files = [p.name for p in folder.glob("*.toml") if p.is_file()]
+    return files + [p.parent.name for p in folder.glob(f"*/{STUDY}")]
+
+
+def _check_mechanisms(file: Path | None, mechanisms: str | None) -> None:
+    from dystop.errors import ConfigError
+
+    if mechanisms is None:
+        words = f"{shlex.quote(str(file))} " if file else ""
+        raise ConfigError(
+            f"command line: --mechanisms is missing, as in: dystop compare {words}--mechanisms "
+            f"{_EXAMPLE}; 'dystop list mechanisms' shows them"
+        )
+
+
 def _asked(
     words: list[str],
     mechanisms: str | None,
@@ -55,6 +96,8 @@ def _asked(
     from dystop.experiments.compare import Asked
 
     file, keys = _split(words)
+    _check_file(file)
+    _check_mechanisms(file, mechanisms)
     clock = None if timing is None else _LAWS[timing]
     return Asked(file, keys, _names(mechanisms), seeds or _SEEDS, clock, settings)
 

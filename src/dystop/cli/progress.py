@@ -50,7 +50,7 @@ def status_line(record: RoundRecord, scored: RoundRecord | None) -> str:
     """Clock, loss and the last score, in one short line."""
     parts = [f"clock {record.clock_s:,.1f} s"]
     if record.loss is not None:
-        parts.append(f"loss {record.loss:.3f}")
+        parts.append(f"loss {record.loss:.3f}" if record.loss < 1e4 else f"loss {record.loss:.3g}")
     if scored is not None and scored.accuracy is not None:
         parts.append(f"accuracy {scored.accuracy:.1%}")
     return "  ".join(parts)
@@ -65,6 +65,7 @@ class Watcher:
         self._scored: RoundRecord | None = None
         self._quiet = quiet
         self._rounds = 0
+        self._done = 0  # rounds of an earlier session: known, not news
         self._said_s = 0.0
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -72,6 +73,7 @@ class Watcher:
     def on_start(self, started: Started) -> None:
         """Show what is about to run."""
         self.folder = started.folder
+        self._done = started.done
         if not self._quiet:
             show_start(started)
         self.expect(started.rounds)
@@ -93,7 +95,7 @@ class Watcher:
         if self._bar is not None and self._task is not None:
             shown = status_line(record, self._scored)
             self._bar.update(self._task, completed=record.round, status=shown)
-        else:
+        elif record.round > self._done:
             self._line(record)
 
     def _line(self, record: RoundRecord) -> None:

@@ -1,5 +1,6 @@
 """`dystop report`, and the summary that ends a run."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,6 +45,21 @@ def _default_out(runs: Sequence[Path]) -> Path:
     return runs[0] / "report" if len(runs) == 1 else Path("report")
 
 
+def _each_once(runs: Sequence[Path]) -> list[Path]:
+    """The folders without those that are named again, in whatever spelling."""
+    once: dict[str, Path] = {}
+    again: dict[Path, None] = {}
+    for path in runs:
+        place = os.path.realpath(path)
+        if place in once:
+            again[once[place]] = None
+        once.setdefault(place, path)
+    if again:
+        names = ", ".join(map(str, again))
+        typer.secho(f"note: named more than once, shown once: {names}", fg="yellow", err=True)
+    return list(once.values())
+
+
 @guarded
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
@@ -63,6 +79,7 @@ def report(
     from dystop.experiments.store import open_run
     from dystop.experiments.study import is_study, open_study
 
+    runs = _each_once(runs)
     if len(runs) == 1 and is_study(runs[0]):
         from dystop.cli.compare import report_study
 

@@ -114,7 +114,8 @@ def _stage_begins(plan: Plan, link_s: Floats, remaining_s: Floats) -> Floats:
     Only what arrives when hangs on this; the length of the round is eq:duration alone.
     """
     links = plan.links
-    ready = remaining_s.copy()
+    ready = np.zeros(len(remaining_s))  # who is not active serves at once what it has
+    ready[plan.active] = remaining_s[plan.active]
     begin = np.zeros(len(links))
     payer = np.where(links.pushed, links.src, links.dst)
     for stage in np.unique(links.stage):

@@ -1,10 +1,12 @@
 """`dystop.simulate`: an experiment in three lines of Python, without a run folder."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from dystop.engine.rounds import begin
 from dystop.engine.rounds import simulate as run_rounds
+from dystop.errors import ConfigError
+from dystop.experiments import blocks
 from dystop.experiments.build import Built, build
 from dystop.experiments.spec import Experiment, read_experiment
 from dystop.record import RoundRecord
@@ -55,6 +57,7 @@ def simulate(
         seed: Seed of all randomness.
         overrides: Any further configuration as `key=value`, such as "world.range_m=60".
     """
+    _check_words(mechanism, overrides)
     words = [
         f"mechanism.name={mechanism if isinstance(mechanism, str) else 'dystop'}",
         f"fleet.workers={workers}",
@@ -65,5 +68,38 @@ def simulate(
     ]
     experiment = read_experiment(None, words)
     if not isinstance(mechanism, str):  # any object will do, whether or not it has a known name
-        experiment = replace(experiment, mechanism=mechanism)
+        experiment = replace(experiment, mechanism=_checked(mechanism))
     return Simulation(experiment)
+
+
+def _check_words(mechanism: Mechanism | str, overrides: Sequence[str]) -> None:
+    """Refuse overrides that are no list of words, or that an object would silently outvote."""
+    if isinstance(overrides, str) or not all(isinstance(word, str) for word in overrides):
+        raise ConfigError(
+            f"overrides = {overrides!r}; expected a list of 'key=value' texts, as in"
+            " ['world.range_m=60']"
+        )
+    if isinstance(mechanism, str):
+        return
+    for word in overrides:
+        if word.startswith("mechanism."):
+            raise ConfigError(
+                f"overrides: {word!r} beside a mechanism object; set it on the object, as in"
+                " DySTop(V=20)"
+            )
+
+
+def _checked(mechanism: Mechanism) -> Mechanism:
+    """The object, if it is one and its hyper-parameters are within their bounds."""
+    if not isinstance(mechanism, Mechanism):
+        raise ConfigError(
+            f"mechanism = {mechanism!r}; expected a mechanism object such as DySTop(V=20), or a"
+            " name of 'dystop list mechanisms'"
+        )
+    plain = {
+        f.name: getattr(mechanism, f.name)
+        for f in fields(mechanism)
+        if isinstance(getattr(mechanism, f.name), (bool, int, float, str))
+    }
+    blocks.build(type(mechanism), plain, blocks.Source("simulate"), {}, "mechanism.")
+    return mechanism

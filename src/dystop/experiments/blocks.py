@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from dystop.errors import ConfigError, nearest
 from dystop.experiments import toml
 
+UNSET = "unset"  # the word that takes a value back, where having none is allowed
 Block = TypeVar("Block")
 Kinds = Mapping[str, type]
 """Blocks whose type is chosen by the input, by dotted key: {"mechanism": DySTop}."""
@@ -80,7 +81,8 @@ def allowed(hint: Any) -> str:
     if origin is Literal:
         return ("one of " if len(inner) > 1 else "") + ", ".join(map(repr, inner))
     if origin in (Union, types.UnionType):
-        return " or ".join(allowed(x) for x in inner if x is not type(None))
+        kinds = [allowed(x) for x in inner if x is not type(None)]
+        return " or ".join(kinds + ([UNSET] if type(None) in inner else []))
     if origin in (tuple, list):
         length = "" if Ellipsis in inner or origin is list else f" of {len(inner)}"
         return f"a list{length}, each {allowed(inner[0])}"
@@ -169,11 +171,14 @@ def table(raw: object, source: Source, key: str) -> Mapping[str, Any]:
 
 
 def _value(field: Field[Any], hint: Any, given: object, key: str, source: Source) -> Any:
+    if given == UNSET and type(None) in get_args(hint):
+        return None
     try:
         return _leaf(hint, given, _default(field))
     except (ValidationError, ValueError, TypeError):
         meaning = field.metadata.get("meaning", "")
-        wanted = allowed(hint) + (f" ({meaning})" if meaning else "")
+        wanted = allowed(hint) if _finite(given) else "a finite number"
+        wanted += f" ({meaning})" if meaning else ""
         raise wrong(source, key, given, wanted) from None
 
 

@@ -4,6 +4,7 @@
 the fully resolved configuration back, and reading that gives an equal `Experiment`.
 """
 
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from dystop.engine.params import Evaluate, Laws, Stop
 from dystop.errors import ConfigError, nearest
 from dystop.experiments import blocks, toml
 from dystop.experiments.blocks import Key, Source
-from dystop.experiments.store import name_problem
+from dystop.experiments.store import CONFIG, INFO, name_problem
 from dystop.knobs import block, knob
 from dystop.mechanisms import MECHANISMS
 from dystop.trainer.models import MODELS
@@ -101,6 +102,7 @@ class Experiment:
 
 
 _MECHANISM_NAME = Key("mechanism.name", "dystop", "text", "mechanism; 'dystop list mechanisms'")
+_PLUG_IN = " (a mechanism from a plug-in is known once the plug-in is installed)"
 
 
 def every_key(mechanism: str = "dystop") -> Iterator[Key]:
@@ -114,21 +116,33 @@ def every_key(mechanism: str = "dystop") -> Iterator[Key]:
         yield key
 
 
-def _choose(source: Source, key: str, given: object, names: Iterable[str]) -> str:
-    """One of these names, or an error that lists them."""
+def _choose(source: Source, key: str, given: object, names: Iterable[str], also: str) -> str:
+    """One of these names, or an error that lists them and says what else could have been given."""
     names = sorted(names)
     if isinstance(given, str) and given in names:
         return given
     close = nearest(str(given), names)
-    raise blocks.wrong(source, key, given, f"one of {', '.join(names)}{close}")
+    raise blocks.wrong(source, key, given, f"one of {', '.join(names)}{also}{close}")
+
+
+def _folder(path: Path) -> ConfigError:
+    """The error for a folder where a file should be."""
+    if not os.path.isfile(path / INFO):
+        return ConfigError(f"{path}: is a folder; expected a TOML file, as in {path / 'FILE.toml'}")
+    return ConfigError(
+        f"{path}: is the folder of a run; run its settings again by: dystop run {path / CONFIG}, "
+        f"go on with it by: dystop resume {path}, or check it by: dystop verify {path}"
+    )
 
 
 def _load(file: Path) -> dict[str, Any]:
     """The tree that a TOML file holds."""
+    if os.path.isdir(file):  # unlike Path.is_dir, never raises
+        raise _folder(file)
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        beside = [p.name for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
+        beside = [p.name for p in file.parent.glob("*.toml") if p.is_file()]
         raise ConfigError(f"{file}: no such file{nearest(file.name, beside)}") from None
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
@@ -193,14 +207,15 @@ def read_experiment(file: Path | None = None, overrides: Sequence[str] = ()) -> 
 
 def _from_tree(raw: Mapping[str, Any], source: Source) -> Experiment:
     part = dict(blocks.table(raw.get("mechanism", {}), source, "mechanism"))
-    name = _choose(source, "mechanism.name", part.pop("name", "dystop"), MECHANISMS)
+    name = _choose(source, "mechanism.name", part.pop("name", "dystop"), MECHANISMS, _PLUG_IN)
     source = replace(source, known=tuple(key.name for key in every_key(name)))
     kinds = {"mechanism": MECHANISMS[name]}
     experiment = blocks.build(Experiment, {**raw, "mechanism": part}, source, kinds)
     if not experiment.data.name.endswith(".npz"):  # a file of one's own
-        _choose(source, "data.name", experiment.data.name, DATASETS)
+        _choose(source, "data.name", experiment.data.name, DATASETS, " or FILE.npz")
     if ":" not in experiment.model.name:  # package.module:factory is a model of one's own
-        _choose(source, "model.name", experiment.model.name, MODELS)
+        also = " or package.module:factory"
+        _choose(source, "model.name", experiment.model.name, MODELS, also)
     if experiment.name and (problem := name_problem(experiment.name)):
         raise blocks.wrong(source, "name", experiment.name, problem)
     return resolve(experiment)

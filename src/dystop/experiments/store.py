@@ -57,6 +57,7 @@ __all__ = [
 ]
 
 CONFIG, INFO, FLEET, CHECKPOINTS = "config.toml", "run.json", "fleet.json", "checkpoints"
+STUDY = "study.json"  # of `dystop.experiments.study`, which builds on this module
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,99}")
 _HOLDS = "a run folder holds config.toml, run.json, fleet.json and records.jsonl"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -250,12 +251,22 @@ def _absent(path: Path) -> RunFolderError:
     return RunFolderError(f"{path}: no such folder{nearest(path.name, _runs_in(path.parent))}")
 
 
+def _comparison(path: Path) -> RunFolderError:
+    inside = _runs_in(path)
+    hint = f"; its runs are folders in it, such as {path / inside[-1]}" if inside else ""
+    return RunFolderError(
+        f"{path}: is a comparison, not a run; go on with it by: dystop compare {path}{hint}"
+    )
+
+
 def run_folder(path: Path) -> Path:
     """The path, if it is a complete run folder; an error that says what it is otherwise."""
     if not path.exists():
         raise _absent(path)
     needed = [CONFIG, INFO, FLEET]
     missing = [name for name in needed if not (path / name).is_file()]
+    if (path / STUDY).is_file():
+        raise _comparison(path)
     if not path.is_dir() or missing == needed:
         inside = _runs_in(path)
         hint = f". It holds runs: name one, such as {path / inside[-1]}" if inside else ""

@@ -21,9 +21,9 @@ from dystop.errors import RunFolderError
 from dystop.experiments import toml
 from dystop.experiments.durable import write_atomic
 from dystop.experiments.spec import Experiment, read_experiment, to_toml, to_tree
-from dystop.experiments.store import INFO, check_name
+from dystop.experiments.store import INFO, STUDY, check_name
 
-STUDY, PLAN = "study.json", "plan"
+PLAN = "plan"
 _MOST_DIFFERENCES = 4
 
 
@@ -62,7 +62,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def is_study(path: Path) -> bool:
     """Whether this folder is a comparison."""
-    return (path / STUDY).is_file()
+    return os.path.isfile(path / STUDY)  # False, not an error, for a name too long to exist
 
 
 def default_name(experiments: Sequence[Experiment]) -> str:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from dystop.experiments.store import RunData
-from dystop.report.groups import Group, over_seeds
+from dystop.report.groups import Group, common_time_s, over_seeds
 from dystop.report.naming import workers
 from dystop.report.notices import about_each
 from dystop.report.units import seconds
@@ -62,11 +62,11 @@ def _ends(every: Sequence[Group]) -> list[str]:
     """Law by law, whether the mechanisms were given about the same simulated time."""
     out = []
     for law in dict.fromkeys(group.timing for group in every):
+        under = [group for group in every if group.timing == law]
         ends = [
             (spread.mean, group.label)
-            for group in every
-            if group.timing == law
-            and (spread := over_seeds(rows[-1].clock_s for rows in group.histories)).mean
+            for group in under
+            if (spread := over_seeds(rows[-1].clock_s for rows in group.histories)).mean
         ]
         if not ends or (max(ends)[0] or 0.0) <= _FAR_APART * (min(ends)[0] or 0.0):
             continue
@@ -74,6 +74,13 @@ def _ends(every: Sequence[Group]) -> list[str]:
         out.append(
             f"Under the {law} law the runs end at different simulated times, from {seconds(low[0])}"
             f" ({low[1]}) to {seconds(high[0])} ({high[1]}): their final accuracies do not "
-            "compare. The time to target does, and so does the accuracy at one common time."
+            f"compare. The time to target does{_common(under)}."
         )
     return out
+
+
+def _common(every: Sequence[Group]) -> str:
+    """The other thing that compares, where the tables have it."""
+    if common_time_s(every) is None:
+        return ""
+    return ", and so does the accuracy at one common time"

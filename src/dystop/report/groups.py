@@ -122,6 +122,12 @@ def shared_target(every: Sequence[Group]) -> tuple[float | None, str]:
 
 
 def common_time_s(every: Sequence[Group]) -> float | None:
-    """The simulated time up to which every run of these groups has been tested."""
-    ends = [evaluated(run.records) for g in every for run in g.runs]
-    return min((rows[-1].clock_s for rows in ends if rows), default=None) if all(ends) else None
+    """The last simulated time by which every run was tested, and none has ended its tests.
+
+    None where there is no such time: a run was never tested, or first when another had ended.
+    """
+    tested = [evaluated(run.records) for g in every for run in g.runs]
+    if not tested or not all(tested):
+        return None
+    last = min(rows[-1].clock_s for rows in tested)
+    return last if last >= max(rows[0].clock_s for rows in tested) else None

@@ -104,9 +104,13 @@ def in_percent(spread: Spread) -> str:
     return f"{100 * spread.mean:.1f} ± {100 * spread.std:.1f} %"
 
 
+def _count(spread: Spread) -> str:
+    return f"in {len(spread.values)} of {spread.total} seeds"
+
+
 def _reached(spread: Spread, show: Callable[[Spread], str], none: str, *, first: bool) -> Cell:
     """A cost of reaching the target; the number of seeds is said once, and wherever some missed."""
-    count = f"in {len(spread.values)} of {spread.total} seeds"
+    count = _count(spread)
     if not spread.values:
         return Cell(none, count if first and none == "not reached" else "")
     small = count if first or not spread.complete else ""
@@ -145,7 +149,7 @@ def _results(
 
 
 def _accuracies(every: Sequence[Group], sums: Sequence[Sequence[Summary]]) -> list[Column]:
-    """Accuracy at one time that all runs reached, then at the end of each."""
+    """Accuracy at one time by which all runs were tested, if any, then at the end of each."""
     at_s = common_time_s(every)
     columns = []
     if at_s is not None:
@@ -162,8 +166,17 @@ def _accuracies(every: Sequence[Group], sums: Sequence[Sequence[Summary]]) -> li
 
 
 def _accuracy(title: str, meaning: str, spreads: Sequence[Spread]) -> Column:
-    cells = [Cell(in_percent(s) if s.values else "not evaluated", "", s.mean) for s in spreads]
-    return Column(title, meaning, _starred(cells, max))
+    cells = [_scored(spread) for spread in spreads]
+    # Where a seed has no value, the means are over different seeds and none of them is the best.
+    return Column(
+        title, meaning, _starred(cells, max if all(s.complete for s in spreads) else None)
+    )
+
+
+def _scored(spread: Spread) -> Cell:
+    if not spread.values:
+        return Cell("not evaluated")
+    return Cell(in_percent(spread), "" if spread.complete else _count(spread), spread.mean)
 
 
 Show = Callable[[Spread], str]

@@ -1,11 +1,12 @@
 """Writing a report: the page and its figures."""
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dystop.errors import ConfigError, StorageError
+from dystop.errors import ConfigError, RunFolderError, StorageError
 from dystop.experiments.store import RunData
 from dystop.report import figures, labels, maps, rounds
 from dystop.report.html import render
@@ -14,6 +15,7 @@ from dystop.report.svg import save
 from dystop.report.tables import default_target
 
 FORMATS = ("png", "pdf", "svg")
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ def write_report(
 
     Raises:
         ConfigError: no run, an unknown format, or a target that is no accuracy.
+        RunFolderError: a file is where a folder should be.
         StorageError: the folder could not be written.
     """
     check_request(runs, target, formats)
@@ -78,11 +81,16 @@ def write_files(out: Path, plots: Sequence[Plot], page: str, formats: Sequence[s
             files += [_write_figure(plot, kind, out) for kind in formats if plot.figure]
         _replace(html, page.encode())
     except OSError as error:
-        raise StorageError(
-            f"the report could not be written to {out}: {error.strerror or error}; "
-            "free some space or choose another folder"
-        ) from error
+        raise _refused(out, error) from error
     return ReportFiles(html, tuple(files))
+
+
+def _refused(out: Path, error: OSError) -> RunFolderError | StorageError:
+    reason = f"the report could not be written to {out}: {error.strerror or error}"
+    if isinstance(error, (NotADirectoryError, FileExistsError)):
+        return RunFolderError(f"{reason}; a file is in the way: choose another folder")
+    space = "free some space or " if error.errno in _FULL else ""
+    return StorageError(f"{reason}; {space}choose another folder")
 
 
 def _write_figure(plot: Plot, kind: str, out: Path) -> Path:

@@ -2,6 +2,10 @@
 
 import importlib
 import inspect
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +15,8 @@ from dystop.errors import ConfigError
 
 EXPECTED = (
     "expected 'package.module:factory', where factory is a callable (a class will do) that takes "
-    "any of the keyword arguments channels, size, classes and returns a torch.nn.Module"
+    "any of the keyword arguments channels, size=(height, width), classes and returns a "
+    "torch.nn.Module"
 )
 
 
@@ -44,7 +49,8 @@ def _import(path: str) -> Any:
     if not module_name or not attribute:
         raise ConfigError(f"model = {path!r} is not an import path; {EXPECTED}")
     try:
-        module = importlib.import_module(module_name)
+        with _this_folder_too():
+            module = importlib.import_module(module_name)
     except Exception as error:
         raise ConfigError(
             f"model = {path!r}: module {module_name!r} cannot be imported ({_said(error)}); "
@@ -56,6 +62,17 @@ def _import(path: str) -> Any:
             f"model = {path!r}: module {module_name!r} has no callable {attribute!r}; {EXPECTED}"
         )
     return factory
+
+
+@contextmanager
+def _this_folder_too() -> Iterator[None]:
+    """Also look where the user is, as `python` itself would."""
+    here = os.getcwd()
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
 
 
 def _accepted(factory: Any, offered: dict[str, Any]) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class Trainer:
             workers=workers,
             stacks=stacks,
             data_bytes=data_bytes,
-            chunk=self.lanes * self.chunk,
-            trained=self.lanes * self.chunk * self.params.batch,
-            examined=self.lanes * self._exam.chunk * self._exam.batch,
+            chunk=min(self.lanes * self.chunk, workers),
+            trained=min(self.lanes * self.chunk, workers) * self.params.batch,
+            examined=min(self.lanes * self._exam.chunk, workers) * self._exam.batch,
         )
