@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dystop import errors
 from dystop.knobs import block, knob, knobs
-from dystop.plan import Plan, join_links, links, mix_of, no_links
+from dystop.plan import join_links, links, mix_of, no_links
 from dystop.record import RoundRecord, from_json
 from dystop.rng import bits, exponential, normal, stream, uniform
 from dystop.sparse import graph_of, ints, no_pairs
@@ -190,13 +190,6 @@ def test_links_of_several_kinds():
     assert both.background.tolist() == [True, True, False]
     assert both.take(ints([2, 0])).dst.tolist() == [2, 0]
     assert len(join_links([])) == len(no_links()) == 0
-
-
-def test_a_plan_without_lost_links():
-    plan = Plan(ints([0]), links(ints([0, 0]), ints([1, 2])), notes={"phase": 1.0})
-    rest = plan.without(np.array([True, False]))
-    assert rest.links.src.tolist() == [2]
-    assert (len(plan.links), rest.notes) == (2, {"phase": 1.0})
 
 
 @quick

@@ -5,7 +5,7 @@ The convention is the one of `dystop.sparse`: `(dst, src)` means *dst receives f
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -135,7 +135,3 @@ class Plan:
     synchronous: bool = False  # exchanges wait for the partner's training of this round
     join: bool = False  # the round also waits for the new training to end
     notes: Mapping[str, float] = field(default_factory=dict)  # scores and phases, recorded
-
-    def without(self, lost: Bools) -> "Plan":
-        """The same plan with some links gone (its rows are mended elsewhere)."""
-        return replace(self, links=self.links.take(~lost))
