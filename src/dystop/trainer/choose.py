@@ -17,10 +17,25 @@ CPU_CHUNK = 10  # with the CNN on two cores 5 to 20 differ less than the noise
 CUDA_CHUNK = 512
 
 
-def can_stack(
+def choose_path(
+    module: nn.Module, layout: Layout, shape: tuple[int, ...], params: TrainerParams
+) -> str:
+    """Choose how models are trained: "stacked" or "sequential"; refuse what cannot be had."""
+    check_precision(next(module.parameters()).device, params)
+    return "stacked" if _can_stack(module, layout, shape, params) else "sequential"
+
+
+def check_precision(device: torch.device, params: TrainerParams) -> None:
+    """Refuse bfloat16 where nothing would be gained by it."""
+    if params.precision == "bfloat16" and device.type != "cuda":
+        raise ConfigError(
+            "training.precision = 'bfloat16' is for GPUs; this run is on the CPU: use 'float32'"
+        )
+
+
+def _can_stack(
     module: nn.Module, layout: Layout, shape: tuple[int, ...], params: TrainerParams
 ) -> bool:
-    """Choose the path; refuse stacks that were asked for and cannot be had."""
     if params.path == "sequential":
         return False
     if params.path == "auto" and not _worth_stacking(module, layout):

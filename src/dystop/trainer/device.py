@@ -1,7 +1,7 @@
 """Which device computes, and kernels that give the same bits every time."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -28,6 +28,22 @@ def pick_device(name: str) -> torch.device:
             f"'auto', or install a torch build with CUDA"
         )
     return torch.device("cuda", index)
+
+
+def pick_devices(name: str) -> list[torch.device]:
+    """All devices that share the work: every GPU there is, unless one of them is named."""
+    first = pick_device(name)
+    if first.type != "cuda" or ":" in name:
+        return [first]
+    return [torch.device("cuda", k) for k in range(torch.cuda.device_count())]
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """Inside, a CUDA device multiplies in bfloat16 if that precision was chosen."""
+    if precision != "bfloat16" or device.type != "cuda":
+        return nullcontext()
+    # Weights are views of a flat vector that changes in every step: nothing to keep in a cache.
+    return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
 
 
 @contextmanager

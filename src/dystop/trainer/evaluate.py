@@ -10,6 +10,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from dystop.sparse import Floats, Ints
+from dystop.trainer.device import autocast
 from dystop.trainer.flat import Layout
 from dystop.trainer.samples import Samples
 
@@ -31,6 +32,7 @@ class Exam:
     samples: Samples
     chunk: int  # models at once
     batch: int  # samples at once
+    precision: str = "float32"
 
 
 def stratified_first(labels: Ints, count: int) -> Ints:
@@ -54,7 +56,8 @@ def evaluate(exam: Exam, models: Tensor, counters: Tensor, index: Tensor) -> Eva
     state = exam.layout.unflatten(models, counters)
     for some in pieces(len(index), exam.batch):
         x, y = exam.samples.take(index[some])
-        scores = _scores(exam.module, state, x)
+        with autocast(models.device, exam.precision):
+            scores = _scores(exam.module, state, x).float()
         right += (scores.argmax(2) == y).sum(1)
         loss += _summed_loss(scores, y)
     return Evaluation((right / len(index)).cpu().numpy(), (loss / len(index)).cpu().numpy())

@@ -1,4 +1,4 @@
-"""Lanes: on a CPU, independent pieces of work run side by side, one torch thread each.
+"""Lanes: independent pieces of work run side by side, one torch thread (or one GPU) each.
 
 For models of this size, threads inside an operation cost more than they bring, and on a busy
 machine they wait for each other. Lanes never wait: a piece is trained from its first mini-batch to
@@ -6,27 +6,16 @@ its last on one core. How the work is cut into pieces does not depend on the num
 neither do the results, to the last bit.
 """
 
-import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
-from torch import nn
 
-
-class Equipment(Protocol):
-    """What a piece of work needs for itself: a module, which is not safe to share."""
-
-    @property
-    def module(self) -> nn.Module:
-        """The module, whose tensors are swapped while it is called."""
-
-
-Tool = TypeVar("Tool", bound=Equipment)
+Tool = TypeVar("Tool")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -50,16 +39,13 @@ def one_thread_each() -> Iterator[None]:
 
 
 class Lanes(Generic[Tool]):
-    """A pool of threads with a copy of the equipment for each."""
+    """A pool of threads, each with a tool of its own (a module is not safe to share)."""
 
-    def __init__(
-        self, tool: Tool, count: int, duplicate: Callable[[Tool, nn.Module], Tool]
-    ) -> None:
-        self.count = count
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self.count = len(tools)
         self._spare: SimpleQueue[Tool] = SimpleQueue()
-        self._spare.put(tool)
-        for _ in range(count - 1):
-            self._spare.put(duplicate(tool, copy.deepcopy(tool.module)))
+        for tool in tools:
+            self._spare.put(tool)
 
     def map(self, work: Callable[[Tool, Item], Result], items: Sequence[Item]) -> list[Result]:
         """Do the work on every item; results come in the order of the items."""

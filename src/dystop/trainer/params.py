@@ -8,6 +8,7 @@ from annotated_types import Ge, Gt
 from dystop.knobs import knob
 
 Path = Literal["auto", "stacked", "sequential"]
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,15 @@ class TrainerParams:
     path: Path = knob(
         "auto", "train models in stacks, one after another, or as suits the model (auto)"
     )
-    device: str = knob("auto", "cpu, cuda, cuda:N, or the best there is (auto)")
+    device: str = knob("auto", "cpu, cuda (all GPUs), cuda:N, or the best there is (auto)")
+    precision: Precision = knob("float32", "of products on a GPU; bfloat16 is faster and rounder")
+    compile: bool | None = knob(
+        None, "compile steps of large models on a GPU (a minute, once); unset: where it pays"
+    )
     chunk: Annotated[int, Ge(1)] | None = knob(
         None, "models trained at once when stacked; by device and memory when absent"
     )
     lanes: Annotated[int, Ge(1)] | None = knob(
-        None, "local trainings side by side on a CPU, one core each; unset: all cores"
+        None, "local trainings side by side: one core each on a CPU (unset: all), streams on a GPU"
     )
     evaluation_batch: Annotated[int, Ge(1)] = knob(500, "test samples examined at once")

@@ -31,6 +31,8 @@ class Problem:
     seed: int
     chunk: int  # workers in one stack
     draws: bool  # the module draws random numbers while it trains (dropout)
+    precision: str = "float32"
+    compiles: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -58,12 +60,12 @@ class Job:
     steps: Ints  # [A], mini-batches to take
     rates: Floats  # [A], factor on the learning rate
 
-    def rows(self, rows: Ints) -> "Job":
-        """Some rows of the job, copied."""
+    def rows(self, rows: Ints, device: torch.device | None = None) -> "Job":
+        """Some rows of the job, copied, to a device where one is named."""
         where = torch.from_numpy(rows).to(self.models.device)
         return Job(
-            self.models[where],
-            self.counters[where],
+            self.models[where].to(device),
+            self.counters[where].to(device),
             self.workers[rows],
             self.versions[rows],
             self.steps[rows],
@@ -93,7 +95,8 @@ def join(job: Job, pieces: list[Ints], results: list[Trained]) -> Trained:
     loss = np.empty(len(job.workers))
     for rows, result in zip(pieces, results, strict=True):
         where = torch.from_numpy(rows).to(models.device)
-        models[where], counters[where], loss[rows] = result.models, result.counters, result.loss
+        models[where] = result.models.to(models.device)
+        counters[where], loss[rows] = result.counters.to(models.device), result.loss
     return Trained(models, counters, loss, sum(result.samples for result in results))
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from dystop.trainer.device import autocast
 from dystop.trainer.problem import Job, Problem, Trained
 from dystop.trainer.seeding import addressed
 
@@ -19,16 +20,15 @@ def train(problem: Problem, job: Job) -> Trained:
     for row in range(len(job.workers)):
         index, counts = _mini_batches(problem, job, row)
         address = (int(job.workers[row]), int(job.versions[row]))
-        with _randomness(problem, address):
-            rate = problem.learning_rate * float(job.rates[row])
-            total = _train_row(problem, models[row], counters[row], (index, counts), rate)
+        rate = problem.learning_rate * float(job.rates[row])
+        total = _train_row(problem, (models[row], counters[row]), (index, counts), rate, address)
         if counts:
             loss[row] = float(total) / sum(counts)
         seen += sum(counts)
     return Trained(models, counters, loss, seen)
 
 
-def _randomness(problem: Problem, address: tuple[int, int]) -> AbstractContextManager[None]:
+def _randomness(problem: Problem, address: tuple[int, int, int]) -> AbstractContextManager[None]:
     """Address torch's generator where the module uses it, and leave it alone where not."""
     if not problem.draws:
         return nullcontext()
@@ -44,19 +44,21 @@ def _mini_batches(problem: Problem, job: Job, row: int) -> tuple[Tensor, list[in
 
 def _train_row(
     problem: Problem,
-    model: Tensor,
-    counters: Tensor,
+    state: tuple[Tensor, Tensor],
     work: tuple[Tensor, list[int]],
     rate: float,
+    address: tuple[int, int],
 ) -> Tensor:
     """Plain SGD on one flat model, in place; returns the loss summed over the samples."""
+    model, counters = state
     cut = problem.layout.parameters
     # Kept apart from each other: autograd would take an update of the buffers, written into the
     # same memory, for a change of the parameters that it has saved.
     parameters, kept = model[:cut].clone(), model[cut:].clone()
     total = torch.zeros((), dtype=torch.float64, device=model.device)
-    for index, count in zip(*work, strict=True):
-        total += count * sgd_step(problem, (parameters, kept, counters), index[:count], rate)
+    for k, (index, count) in enumerate(zip(*work, strict=True)):
+        with _randomness(problem, (*address, k)):
+            total += count * sgd_step(problem, (parameters, kept, counters), index[:count], rate)
     model[:cut], model[cut:] = parameters, kept
     return total
 
@@ -68,8 +70,9 @@ def sgd_step(
     parameters, kept, counters = state
     x, y = problem.samples.take(index)
     leaf = parameters.detach().requires_grad_()
-    logits = functional_call(problem.module, problem.layout.named(leaf, kept, counters), (x,))
-    loss = F.cross_entropy(logits, y)
+    with autocast(problem.device, problem.precision):
+        logits = functional_call(problem.module, problem.layout.named(leaf, kept, counters), (x,))
+    loss = F.cross_entropy(logits.float(), y)
     (gradient,) = torch.autograd.grad(loss, leaf)
     parameters.sub_(gradient, alpha=rate)
     return loss.detach()

@@ -7,7 +7,6 @@ flat models and hide which back end does the work.
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,18 +14,19 @@ from torch import Tensor, nn
 
 from dystop.sparse import Floats, Ints
 from dystop.trainer import evaluate as evaluation
-from dystop.trainer import sequential, stacked
+from dystop.trainer import sequential
 from dystop.trainer.capability import draws_numbers
-from dystop.trainer.choose import can_stack, check_last_batches, stack_height
-from dystop.trainer.device import pick_device, steady_kernels
+from dystop.trainer.choose import check_last_batches, choose_path, stack_height
+from dystop.trainer.device import pick_devices, steady_kernels
 from dystop.trainer.evaluate import Evaluation, Exam, evaluate, stratified_first
 from dystop.trainer.flat import Layout, layout_of
 from dystop.trainer.lanes import Lanes, cores
 from dystop.trainer.memory import MemoryEstimate, estimate_bytes, model_size
 from dystop.trainer.params import TrainerParams
-from dystop.trainer.problem import Backend, Job, Problem, Trained, cut, join
+from dystop.trainer.problem import Job, Problem, Trained, cut, join
 from dystop.trainer.samples import Source, both_samples, shards_of
 from dystop.trainer.seeding import restored
+from dystop.trainer.station import examiners_on, stations_on
 
 
 class Trainer:
@@ -49,7 +49,8 @@ class Trainer:
             params: Knobs.
             seed: Seed of the run; addresses the order of samples and dropout.
         """
-        self.params, self.device = params, pick_device(params.device)
+        self.params, devices = params, pick_devices(params.device)
+        self.device = devices[0]
         self._start = copy.deepcopy(module).to(self.device).train()
         self.layout: Layout = layout_of(self._start)
         self._test_labels = np.asarray(data.y_test, np.int64)
@@ -57,11 +58,10 @@ class Trainer:
         parts = shards_of(shards, len(train))
         with restored(self.device):  # trial passes may draw dropout
             check_last_batches(self._start, train.shape, parts, params.batch)
-            stacks = can_stack(self._start, self.layout, train.shape, params)
+            self.path = choose_path(self._start, self.layout, train.shape, params)
             self.size = model_size(self._start, self.layout, train.shape)
             draws = draws_numbers(self._start, train.shape)
-        self.chunk = stack_height(self.size, params, self.device) if stacks else 1
-        self._train: Backend = stacked.train if stacks else sequential.train
+        self.chunk = stack_height(self.size, params, self.device) if self.is_stacked else 1
         self._problem = Problem(
             module=self._start,
             layout=self.layout,
@@ -72,16 +72,21 @@ class Trainer:
             seed=seed,
             chunk=self.chunk,
             draws=draws,
+            precision=params.precision,
+            compiles=self.path == "sequential" and params.compile is not False and not draws,
         )
         idle = copy.deepcopy(self._start).eval()
         # With the CNN on two cores a large batch of one model was faster than the stacks tried.
         height = self.chunk if self.device.type == "cuda" else 1
-        self._exam = Exam(idle, self.layout, test, height, params.evaluation_batch)
+        self._exam = Exam(
+            idle, self.layout, test, height, params.evaluation_batch, params.precision
+        )
         # Torch's generators are shared by all threads: a module that draws from them goes alone.
         side_by_side = self.device.type == "cpu" and not draws
-        self.lanes = (params.lanes or cores()) if side_by_side else 1
-        self._lanes = Lanes(self._problem, self.lanes, lambda p, m: replace(p, module=m))
-        self._examiners = Lanes(self._exam, self.lanes, lambda e, m: replace(e, module=m))
+        self.lanes = (params.lanes or cores()) if side_by_side else len(devices)
+        wanted = self.lanes if self.device.type == "cpu" else params.lanes
+        self._lanes = Lanes(stations_on(self._problem, self.path, devices, wanted))
+        self._examiners = Lanes(examiners_on(self._exam, devices, self.lanes))
 
     @property
     def width(self) -> int:
@@ -91,7 +96,7 @@ class Trainer:
     @property
     def is_stacked(self) -> bool:
         """Whether models are trained in stacks."""
-        return self._train is stacked.train
+        return self.path == "stacked"
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """The model that every worker starts from: vector [W] and counters [C]."""
@@ -128,10 +133,17 @@ class Trainer:
             )
         rates = np.ones(rows) if rates is None else rates
         job = Job(models.to(self.device), counters.to(self.device), workers, versions, steps, rates)
-        pieces = cut(steps, self.chunk)
+        pieces = cut(steps, self._piece(rows))
         with steady_kernels():
-            done = self._lanes.map(lambda tool, rows: self._train(tool, job.rows(rows)), pieces)
+            done = self._lanes.map(lambda station, rows: station.train(job, rows), pieces)
         return join(job, pieces, done)
+
+    def _piece(self, rows: int) -> int:
+        """Rows of a job that go to a station at once; on GPUs everything, shared evenly."""
+        if self.device.type == "cpu":
+            return self.chunk
+        share = max(1, -(-rows // self.lanes))
+        return min(self.chunk, share) if self.is_stacked else share
 
     def evaluate(self, models: Tensor, counters: Tensor, samples: int | None = None) -> Evaluation:
         """Accuracy and loss of models [M, W] on the test set, or on its first samples.
@@ -147,7 +159,8 @@ class Trainer:
         models, counters = models.to(self.device), counters.to(self.device)
 
         def examine(exam: Exam, rows: slice) -> Evaluation:
-            return evaluate(exam, models[rows], counters[rows], index)
+            where = exam.samples.y.device
+            return evaluate(exam, models[rows].to(where), counters[rows].to(where), index.to(where))
 
         stacks = list(evaluation.pieces(len(models), self._exam.chunk))
         with steady_kernels():

@@ -1,0 +1,10 @@
+"""Training on a CUDA device: hand-written kernels for stacks, steps recorded into CUDA graphs.
+
+desk     tensors at fixed addresses that a recorded step reads and writes
+record   steps recorded once and replayed, whatever computes them
+stacks   many small models at once: the back end, with one of two kinds of step
+chain    the layers of a simple network, read off its module
+work     a step of such a network: forward and backward passes by hand
+kernels  the Triton programs behind it
+solo     large models: one per stream, each replaying its own recording
+"""

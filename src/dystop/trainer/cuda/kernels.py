@@ -1,0 +1,243 @@
+"""Triton programs for a stack of small networks: every worker has its own weights.
+
+A library's grouped convolution launches one kernel per worker or moves ten times the data that it
+needs. Here a convolution is an implicit matrix product: positions of the output against taps of
+the filter, the image read in place. Each program serves one worker and leaves at once where that
+worker has no samples in this step, so that a stack may hold idle rows at no cost. Sums have a fixed
+order: the same inputs give the same bits, whatever the other rows hold.
+
+Stacks lie as [worker, sample, channel, y, x]; weights are read from the flat models [worker, W].
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def gather_samples(
+    data, labels, scale, shift, table, counts, step, x, y, count,
+    height, SIZE: tl.constexpr, PLANE: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Normalised inputs, labels and sample count of the current step, one program per sample."""
+    row, slot = tl.program_id(0), tl.program_id(1)
+    now = tl.load(step)
+    many = tl.load(counts + now * height + row)
+    if slot == 0:
+        tl.store(count + row, many)
+    if many == 0:
+        return
+    at = row * BATCH + slot
+    sample = tl.load(table + (now * height + row) * BATCH + slot).to(tl.int64)
+    tl.store(y + at, tl.load(labels + sample).to(tl.int32))
+    for first in range(0, SIZE, BLOCK):
+        i = first + tl.arange(0, BLOCK)
+        inside = i < SIZE
+        raw = tl.load(data + sample * SIZE + i, mask=inside, other=0).to(tl.float32)
+        a = tl.load(scale + i // PLANE, mask=inside, other=0.0)
+        b = tl.load(shift + i // PLANE, mask=inside, other=0.0)
+        tl.store(x + at.to(tl.int64) * SIZE + i, raw * a + b, mask=inside)
+
+
+@triton.jit
+def _multiply(a, b, acc, PRECISION: tl.constexpr):
+    """Acc + a b, with operands rounded as PRECISION says: ieee, tf32x3, tf32 or bf16."""
+    if PRECISION == "bf16":
+        acc = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
+    else:
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    return acc
+
+
+@triton.jit
+def convolve(
+    x, w, bias, y, count, width,
+    BATCH: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, K: tl.constexpr,
+    BACKWARD: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """y[o] = bias[o] + sum over taps of w[o, tap] x[tap], stride 1, no padding.
+
+    Backward, the gradient at the input: the same sum over the padded gradient at the output, with
+    the filter turned round; then C counts the filters and O the input channels.
+    """
+    row = tl.program_id(1)
+    if tl.load(count + row) == 0:
+        return
+    x += row.to(tl.int64) * (BATCH * C * H * W)
+    y += row.to(tl.int64) * (BATCH * O * OH * OW)
+    w += row.to(tl.int64) * width
+    p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    inside = p < BATCH * OH * OW
+    n, place = p // (OH * OW), p % (OH * OW)
+    base = n * (C * H * W) + (place // OW) * W + place % OW
+    o = tl.arange(0, BLOCK_O)
+    acc = tl.zeros((BLOCK_O, BLOCK_P), tl.float32)
+    for first in range(0, C * K * K, BLOCK_K):
+        k = first + tl.arange(0, BLOCK_K)
+        tap = k % (K * K)
+        offset = (k // (K * K)) * (H * W) + (tap // K) * W + tap % K
+        known = k < C * K * K
+        if BACKWARD:
+            at = ((k // (K * K)) * (O * K * K) + K * K - 1 - tap)[None, :] + o[:, None] * (K * K)
+        else:
+            at = k[None, :] + o[:, None] * (C * K * K)
+        a = tl.load(w + at, known[None, :] & (o < O)[:, None], 0.0)
+        # Positions last: neighbouring threads read neighbouring pixels.
+        b = tl.load(x + offset[:, None] + base[None, :], known[:, None] & inside[None, :], 0.0)
+        acc = _multiply(a, b, acc, PRECISION)
+    if BIAS:
+        acc += tl.load(bias + row.to(tl.int64) * width + o, o < O, 0.0)[:, None]
+    to = (n * (O * OH * OW) + place)[None, :] + o[:, None] * (OH * OW)
+    tl.store(y + to, acc, inside[None, :] & (o < O)[:, None])
+
+
+@triton.jit
+def filter_gradient(
+    x, g, part, count, rows,
+    BATCH: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr,
+    SPLIT: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Gradient of filters and biases, part[split, row, o, tap]; the last column is the bias.
+
+    The gradient at the output, g, has a margin of PAD zeros, which `convolve` backward wants. The
+    positions are shared among SPLIT programs, whose sums are added in order afterwards.
+    """
+    split, row = tl.program_id(1), tl.program_id(2)
+    if tl.load(count + row) == 0:
+        return
+    GH: tl.constexpr = OH + 2 * PAD
+    GW: tl.constexpr = OW + 2 * PAD
+    TAPS: tl.constexpr = C * K * K
+    PER: tl.constexpr = (BATCH * OH * OW + SPLIT - 1) // SPLIT
+    x += row.to(tl.int64) * (BATCH * C * H * W)
+    g += row.to(tl.int64) * (BATCH * O * GH * GW) + PAD * GW + PAD
+    k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    tap = k % (K * K)
+    offset = (k // (K * K)) * (H * W) + (tap // K) * W + tap % K
+    o = tl.arange(0, BLOCK_O)
+    acc = tl.zeros((BLOCK_O, BLOCK_K), tl.float32)
+    for first in range(0, PER, BLOCK_P):
+        q = first + tl.arange(0, BLOCK_P)
+        p = split * PER + q
+        inside = (q < PER) & (p < BATCH * OH * OW)
+        n, place = p // (OH * OW), p % (OH * OW)
+        here = n * (O * GH * GW) + (place // OW) * GW + place % OW
+        a = tl.load(
+            g + here[None, :] + o[:, None] * (GH * GW), inside[None, :] & (o < O)[:, None], 0.0
+        )
+        there = n * (C * H * W) + (place // OW) * W + place % OW
+        seen = (k < TAPS)[:, None] & inside[None, :]
+        b = tl.load(x + offset[:, None] + there[None, :], seen, 0.0)
+        b = tl.where((k == TAPS)[:, None], 1.0, b)
+        acc = _multiply(a, tl.trans(b), acc, PRECISION)
+    to = ((split * rows + row).to(tl.int64) * O + o)[:, None] * (TAPS + 1) + k[None, :]
+    tl.store(part + to, acc, (o < O)[:, None] & (k <= TAPS)[None, :])
+
+
+@triton.jit
+def relu_pool(
+    x, y, arg, count,
+    SIZE: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    POOL: tl.constexpr, RELU: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Maximum over POOL x POOL windows, then ReLU; arg says which one won, POOL^2 if none did.
+
+    SIZE counts the outputs of one worker. NaN wins, as in torch.
+    """
+    row = tl.program_id(1)
+    if tl.load(count + row) == 0:
+        return
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < SIZE
+    plane, py, px = i // (PH * PW), (i // PW) % PH, i % PW
+    x += row.to(tl.int64) * (SIZE // (PH * PW) * (H * W))
+    base = plane * (H * W) + py * POOL * W + px * POOL
+    best = tl.load(x + base, inside, 0.0)
+    won = tl.zeros((BLOCK,), tl.int32)
+    for j in tl.static_range(1, POOL * POOL):
+        v = tl.load(x + base + (j // POOL) * W + j % POOL, inside, 0.0)
+        better = (v > best) | (v != v)
+        best = tl.where(better, v, best)
+        won = tl.where(better, j, won)
+    if RELU:
+        won = tl.where(best <= 0.0, POOL * POOL, won)
+        best = tl.where(best <= 0.0, 0.0, best)
+    at = row.to(tl.int64) * SIZE + i
+    tl.store(y + at, best, inside)
+    tl.store(arg + at, won.to(tl.uint8), inside)
+
+
+@triton.jit
+def relu_pool_back(
+    g, arg, out, count,
+    PLANES: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    POOL: tl.constexpr, PAD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Send the gradient back to the winners, into an array with a margin of PAD zeros."""
+    row = tl.program_id(1)
+    if tl.load(count + row) == 0:
+        return
+    GH: tl.constexpr = H + 2 * PAD
+    GW: tl.constexpr = W + 2 * PAD
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < PLANES * GH * GW
+    plane, oy, ox = i // (GH * GW), (i // GW) % GH - PAD, i % GW - PAD
+    py, px = oy // POOL, ox // POOL
+    real = inside & (oy >= 0) & (ox >= 0) & (py < PH) & (px < PW)
+    source = row.to(tl.int64) * (PLANES * PH * PW) + plane * (PH * PW) + py * PW + px
+    won = tl.load(arg + source, real, 255).to(tl.int32)
+    value = tl.load(g + source, real, 0.0)
+    mine = (oy - py * POOL) * POOL + ox - px * POOL
+    to = row.to(tl.int64) * (PLANES * GH * GW) + i
+    tl.store(out + to, tl.where(real & (won == mine), value, 0.0), inside)
+
+
+@triton.jit
+def cross_entropy(
+    logits, y, count, total, gradient,
+    BATCH: tl.constexpr, CLASSES: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Add each row's summed loss to its total; gradient of its mean loss at the logits."""
+    row = tl.program_id(0)
+    many = tl.load(count + row)
+    i, c = tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_C)
+    at = row * (BATCH * CLASSES) + i[:, None] * CLASSES + c[None, :]
+    inside = (i < BATCH)[:, None] & (c < CLASSES)[None, :]
+    used = i < many
+    z = tl.load(logits + at, inside & used[:, None], float("-inf"))
+    z = tl.where(used[:, None], z, tl.where(c == 0, 0.0, float("-inf"))[None, :])
+    right = tl.load(y + row * BATCH + i, used, -1)
+    top = tl.max(z, 1)
+    top = tl.where(tl.sum((z != z).to(tl.int32), 1) > 0, float("nan"), top)
+    e = tl.exp(z - top[:, None])
+    sums = tl.sum(e, 1)
+    hit = c[None, :] == right[:, None]
+    picked = tl.sum(tl.where(hit, z, 0.0), 1)
+    loss = tl.where(used, tl.log(sums) + top - picked, 0.0)
+    slope = (e / sums[:, None] - hit.to(tl.float32)) / many
+    tl.store(gradient + at, tl.where(used[:, None], slope, 0.0), inside)
+    if many > 0:
+        before = tl.load(total + row)
+        tl.store(total + row, before + tl.sum(loss, 0).to(tl.float64))
+
+
+@triton.jit
+def descend(
+    models, part, rate, count, width, stride_split, stride_row, stride_out,
+    SIZE: tl.constexpr, COLS: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Models -= rate * (sum of the parts of the gradient), for one tensor of every active row."""
+    row = tl.program_id(1)
+    if tl.load(count + row) == 0:
+        return
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < SIZE
+    at = row.to(tl.int64) * stride_row + (i // COLS) * stride_out + i % COLS
+    g = tl.load(part + at, inside, 0.0)
+    for s in range(1, SPLIT):
+        g += tl.load(part + s * stride_split + at, inside, 0.0)
+    to = models + row.to(tl.int64) * width + i
+    tl.store(to, tl.load(to, inside, 0.0) - tl.load(rate + row) * g, inside)

@@ -1,0 +1,71 @@
+"""Steps recorded into CUDA graphs: launched once with all their kernels, replayed as one."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Step = Callable[[], None]
+
+
+def stream_on(device: torch.device) -> torch.cuda.Stream:
+    """A new stream of a device."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+class Player(Protocol):
+    """Carries out a step that is known by a number."""
+
+    def play(self, key: int, step: Step) -> None:
+        """Carry out the step; the same key always stands for the same step."""
+
+
+class Live:
+    """Carries steps out as they are, kernel by kernel."""
+
+    def play(self, key: int, step: Step) -> None:
+        """Carry out the step."""
+        step()
+
+
+class Recorder:
+    """Records a step when it is played for the first time, and replays it from then on.
+
+    All recordings share one pool of memory: they are never replayed side by side.
+    """
+
+    def __init__(self, changing: Sequence[Tensor]) -> None:
+        """Prepare.
+
+        Args:
+            changing: All that a step changes. A rehearsal before the recording changes it too, so
+                it is put back.
+        """
+        self._changing = tuple(changing)
+        self._tapes: dict[int, torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def play(self, key: int, step: Step) -> None:
+        """Replay the step, after recording it if it is new."""
+        if key not in self._tapes:
+            self._tapes[key] = self._record(step)
+        self._tapes[key].replay()
+
+    def _record(self, step: Step) -> torch.cuda.CUDAGraph:
+        """Rehearse (libraries set themselves up, kernels are compiled), put back, record."""
+        before = [tensor.clone() for tensor in self._changing]
+        side = stream_on(before[0].device)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                step()
+                for tensor, old in zip(self._changing, before, strict=True):
+                    tensor.copy_(old)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        tape = torch.cuda.CUDAGraph()
+        # Other devices are at work in other threads; only what this thread does is recorded.
+        with torch.cuda.graph(tape, pool=self._pool, capture_error_mode="thread_local"):
+            step()
+        return tape

@@ -1,0 +1,132 @@
+"""The back end for small models on a CUDA device: a stack of them trained by recorded steps.
+
+Rows are sorted by their number of steps, so the rows that still train are the first few; a step is
+recorded for a few heights (powers of two) and rows that have no samples in it are left alone.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+from torch.nn import functional as F
+
+from dystop.sparse import Ints
+from dystop.trainer.capability import mixes_samples
+from dystop.trainer.cuda.chain import NotAChain, stages_of
+from dystop.trainer.cuda.desk import Desk, desk_for
+from dystop.trainer.cuda.record import Live, Player, Recorder
+from dystop.trainer.device import autocast
+from dystop.trainer.orders import sample_table, shards_on, step_counts
+from dystop.trainer.problem import Job, Problem, Trained
+
+StackStep = Callable[[int], None]  # trains the first rows of the desk on their next mini-batch
+LOWEST = 8  # rows; recordings for fewer would hardly be shorter
+
+
+def can_record(problem: Problem) -> bool:
+    """Whether rows may be filled up: not where samples of a mini-batch influence each other."""
+    return not mixes_samples(problem.module)
+
+
+class Stacks:
+    """Trains jobs of up to `height` rows; keeps its desk and recordings between jobs."""
+
+    def __init__(self, problem: Problem, height: int) -> None:
+        self._problem, self._height = problem, height
+        self._shards = shards_on(problem.shards, problem.device)
+        self._sizes = problem.shards.sizes
+        epoch = int(-(-self._sizes.max(initial=1) // problem.batch))
+        self._set_up(epoch)
+
+    def _set_up(self, steps: int) -> None:
+        """A desk for so many steps, a step that works on it, nothing recorded yet."""
+        problem, layout = self._problem, self._problem.layout
+        sizes = (layout.parameters, layout.width - layout.parameters, layout.counters)
+        self.desk = desk_for(sizes, (steps, self._height, problem.batch), problem.device)
+        self._step = step_for(problem, self.desk)
+        on_cuda = problem.device.type == "cuda"
+        self._player: Player = Recorder(self.desk.changing) if on_cuda else Live()
+
+    def __call__(self, problem: Problem, job: Job) -> Trained:
+        """Train every row of the job."""
+        sizes = self._sizes[job.workers]
+        steps = np.where(sizes > 0, job.steps, 0)
+        order = np.argsort(-steps, kind="stable")
+        part, sizes, steps = job.rows(order), sizes[order], steps[order]
+        counts = step_counts(sizes, steps, problem.batch)
+        if counts.shape[1] > len(self.desk.table):
+            self._set_up(2 * counts.shape[1])
+        self._lay(part, (sizes, steps), counts)
+        for rows in np.count_nonzero(counts, axis=0):
+            self._train_prefix(int(rows))
+        return self._result(order, counts)
+
+    def _lay(self, part: Job, work: tuple[Ints, Ints], counts: Ints) -> None:
+        problem, device = self._problem, self._problem.device
+        who = (part.workers, part.versions)
+        rates = torch.from_numpy(problem.learning_rate * part.rates).to(device, torch.float32)
+        self.desk.lay(part.models, part.counters, rates)
+        table = sample_table(self._shards, problem.seed, who, work, problem.batch)
+        self.desk.deal(table, torch.from_numpy(counts.T.astype(np.int32)).to(device))
+
+    def _train_prefix(self, rows: int) -> None:
+        high = min(max(LOWEST, 1 << (rows - 1).bit_length()), self._height)
+        self._player.play(high, lambda: self._step(high))
+
+    def _result(self, order: Ints, counts: Ints) -> Trained:
+        rows = len(order)
+        back = np.argsort(order, kind="stable")
+        where = torch.from_numpy(back).to(self.desk.total.device)
+        models = self.desk.models(rows)[where]
+        total = self.desk.total[:rows].cpu().numpy()
+        with np.errstate(invalid="ignore"):
+            loss = (total / counts.sum(1))[back]
+        return Trained(models, self.desk.counters[:rows][where], loss, int(counts.sum()))
+
+
+def step_for(problem: Problem, desk: Desk) -> StackStep:
+    """Hand-written kernels where there are some for this network, torch's own elsewhere."""
+    if problem.device.type == "cuda":
+        try:
+            stages = stages_of(problem.module, problem.layout, problem.samples.shape)
+        except NotAChain:
+            return VmapStep(problem, desk)
+        from dystop.trainer.cuda.work import ChainStep  # needs Triton, which CUDA builds bring
+
+        precision = {"float32": "tf32x3", "bfloat16": "bf16"}[problem.precision]
+        return ChainStep(stages, desk, problem.samples, precision)
+    return VmapStep(problem, desk)
+
+
+class VmapStep:
+    """One mini-batch of plain SGD for the first rows of a desk, for any module that vmap bears."""
+
+    def __init__(self, problem: Problem, desk: Desk) -> None:
+        self.problem, self.desk = problem, desk
+
+    def __call__(self, rows: int) -> None:
+        """Gather, forward, loss, gradient, update."""
+        desk = self.desk
+        index = desk.table.index_select(0, desk.step)[0, :rows]
+        desk.count.copy_(desk.counts.index_select(0, desk.step)[0])
+        count = desk.count[:rows, None]
+        leaf = desk.parameters[:rows].detach().requires_grad_()
+        loss = self._losses(leaf, index.long(), count)
+        (gradient,) = torch.autograd.grad((loss / count[:, 0].clamp(min=1)).sum(), leaf)
+        change = torch.where(count > 0, desk.rate[:rows, None] * gradient, 0.0)
+        desk.parameters[:rows].sub_(change)
+        desk.total[:rows] += loss.detach()
+        desk.step.add_(1)
+
+    def _losses(self, leaf: Tensor, index: Tensor, count: Tensor) -> Tensor:
+        """Loss of every row, summed over the samples that count, [m]."""
+        problem, desk, rows = self.problem, self.desk, len(index)
+        x, y = problem.samples.take(index)
+        named = problem.layout.named(leaf, desk.kept[:rows], desk.counters[:rows])
+        with autocast(problem.device, problem.precision):
+            logits = vmap(lambda state, xs: functional_call(problem.module, state, (xs,)))(named, x)
+        each = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten(), reduction="none")
+        used = torch.arange(y.shape[1], device=y.device) < count
+        return torch.where(used, each.view(y.shape), 0.0).sum(1)

@@ -1,0 +1,125 @@
+"""Mini-batches worked out on the device: the same numbers as `batches`, without the host.
+
+Keys are hashed and sorted where the training runs, so that a round of a hundred workers costs the
+host microseconds. `batches` is the readable twin; a test holds the two together.
+"""
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dystop.sparse import Ints
+from dystop.trainer.samples import Shards
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_M1 = 0xBF58476D1CE4E5B9
+_M2 = 0x94D049BB133111EB
+_LAST = 2**63 - 1
+
+
+def _signed(word: int) -> int:
+    """The int64 with the same 64 bits; products wrap around alike."""
+    return (word + 2**63) % 2**64 - 2**63
+
+
+def _shift(x: Tensor, by: int) -> Tensor:
+    """Shift right as if unsigned."""
+    out: Tensor = (x >> by) & (2 ** (64 - by) - 1)
+    return out
+
+
+def _scramble(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _signed(_M1)
+    x = (x ^ _shift(x, 27)) * _signed(_M2)
+    out: Tensor = x ^ _shift(x, 31)
+    return out
+
+
+def device_bits(seed: int, name: str, *identity: Tensor) -> Tensor:
+    """The bits of `dystop.rng.bits` as int64; the identities broadcast."""
+    start = (zlib.crc32(name.encode()) + seed * _GOLDEN) % 2**64
+    state = _scramble(torch.tensor([_signed(start)], device=identity[0].device))
+    for part in identity:
+        state = _scramble(state + _signed(_GOLDEN) + part * _signed(_GOLDEN))
+    return state
+
+
+@dataclass(frozen=True)
+class DeviceShards:
+    """Every worker's samples, on the device."""
+
+    samples: Tensor  # [sum of D_i] int32
+    start: Tensor  # [N]
+    sizes: Tensor  # [N]
+
+
+def shards_on(shards: Shards, device: torch.device) -> DeviceShards:
+    """Copy the shards to the device."""
+    return DeviceShards(
+        torch.from_numpy(shards.samples.astype(np.int32)).to(device),
+        torch.from_numpy(shards.start[:-1].copy()).to(device),
+        torch.from_numpy(shards.sizes).to(device),
+    )
+
+
+def step_counts(sizes: Ints, steps: Ints, batch: int) -> Ints:
+    """Samples in every mini-batch [A, S]; 0 behind a worker's last step."""
+    k = np.arange(steps.max(initial=0))
+    epoch_steps = np.maximum(-(-sizes // batch), 1)[:, None]
+    left = sizes[:, None] - (k % epoch_steps) * batch
+    return np.where(k < steps[:, None], np.clip(left, 0, batch), 0)
+
+
+def sample_table(
+    shards: DeviceShards, seed: int, who: tuple[Ints, Ints], work: tuple[Ints, Ints], batch: int
+) -> Tensor:
+    """Sample numbers of every mini-batch, [S, A, b] int32.
+
+    Behind the end of a short mini-batch its first sample is repeated: a real sample of the same
+    worker, so that nothing foreign leaks through a weight of zero.
+
+    Args:
+        shards: The workers' samples.
+        seed: Seed of the run.
+        who: Workers [A] and the trainings that each has finished before [A].
+        work: Their samples [A] and the steps they take [A].
+        batch: Samples of a mini-batch.
+    """
+    sizes, steps = work
+    device, most = shards.start.device, int(steps.max(initial=0))
+    workers, versions = (torch.from_numpy(np.asarray(a)).to(device) for a in who)
+    size, start = shards.sizes[workers][:, None], shards.start[workers][:, None]
+    column = torch.arange(most * batch, device=device)
+    span = (size + batch - 1) // batch * batch  # columns of one epoch
+    epoch = column // span.clamp(min=1)
+    place = column - epoch * span
+    place = torch.where(place < size, place, place - column % batch).clamp(min=0)
+    width = max(int(sizes.max(initial=0)), 1)
+    out = torch.zeros(len(workers), most * batch, dtype=torch.int32, device=device)
+    for turn in range(_epochs(sizes, steps, batch)):
+        order = _epoch_order(seed, (workers, versions), turn, size, width)
+        at = (start + order).clamp(max=len(shards.samples) - 1)
+        drawn = shards.samples[at].gather(1, place.clamp(max=width - 1))
+        out = torch.where(epoch == turn, drawn, out)
+    return out.view(len(workers), most, batch).transpose(0, 1)
+
+
+def _epochs(sizes: Ints, steps: Ints, batch: int) -> int:
+    """Most epochs that any worker with data begins."""
+    some = sizes > 0
+    return int((-(-steps[some] // -(-sizes[some] // batch))).max(initial=0))
+
+
+def _epoch_order(
+    seed: int, who: tuple[Tensor, Tensor], epoch: int, size: Tensor, width: int
+) -> Tensor:
+    """Permutation of every worker's shard, [A, width]; what lies behind its end is arbitrary."""
+    position = torch.arange(width, device=size.device)
+    turn = torch.tensor(epoch, device=size.device)
+    keys = device_bits(seed, "batches", who[0][:, None], who[1][:, None], turn, position[None, :])
+    ascending = keys ^ _signed(2**63)  # unsigned order
+    ascending = torch.where(position < size, ascending, _LAST)
+    return ascending.argsort(dim=1, stable=True)

@@ -1,0 +1,81 @@
+"""Stations: where local trainings and examinations are carried out, one per core or per GPU."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from dystop.sparse import Ints
+from dystop.trainer import sequential, stacked
+from dystop.trainer.evaluate import Exam
+from dystop.trainer.problem import Backend, Job, Problem, Trained
+from dystop.trainer.samples import Samples
+
+SOLO_LANES = 4  # streams for large models; with ResNet-18 on an H200 more bring nothing
+
+
+@dataclass(frozen=True)
+class Station:
+    """A problem on one device and the back end that works on it."""
+
+    problem: Problem
+    backend: Backend
+
+    def train(self, job: Job, rows: Ints) -> Trained:
+        """Run some rows of a job here."""
+        return self.backend(self.problem, job.rows(rows, self.problem.device))
+
+
+def stations_on(
+    problem: Problem, path: str, devices: Sequence[torch.device], lanes: int | None
+) -> list[Station]:
+    """One station for every GPU, or on a CPU one for every lane."""
+    if devices[0].type == "cpu":
+        problems = [problem, *(_copied(problem) for _ in range((lanes or 1) - 1))]
+        return [Station(one, _cpu_backend(path)) for one in problems]
+    problems = [problem, *(_moved(problem, device) for device in devices[1:])]
+    return [Station(one, _cuda_backend(one, path, lanes)) for one in problems]
+
+
+def _cpu_backend(path: str) -> Backend:
+    return stacked.train if path == "stacked" else sequential.train
+
+
+def _cuda_backend(problem: Problem, path: str, lanes: int | None) -> Backend:
+    from dystop.trainer.cuda.solo import Solo
+    from dystop.trainer.cuda.stacks import Stacks, can_record
+
+    if path == "sequential":
+        # The generator of dropout is one for the whole device: those models go one by one.
+        return Solo(problem, 1 if problem.draws else lanes or SOLO_LANES)
+    if can_record(problem):
+        return Stacks(problem, min(problem.chunk, len(problem.shards.sizes)))
+    return stacked.train
+
+
+def _copied(problem: Problem) -> Problem:
+    return replace(problem, module=copy.deepcopy(problem.module))
+
+
+def _moved(problem: Problem, device: torch.device) -> Problem:
+    module = copy.deepcopy(problem.module).to(device)
+    return replace(problem, module=module, samples=moved_samples(problem.samples, device))
+
+
+def moved_samples(samples: Samples, device: torch.device) -> Samples:
+    """The same samples on another device."""
+    parts = (samples.x, samples.y, samples.scale, samples.shift)
+    return Samples(*(part.to(device) for part in parts))
+
+
+def examiners_on(exam: Exam, devices: Sequence[torch.device], lanes: int) -> list[Exam]:
+    """What examines models, for every GPU or lane."""
+    if devices[0].type == "cpu":
+        return [exam, *(replace(exam, module=copy.deepcopy(exam.module)) for _ in range(lanes - 1))]
+    return [exam, *(_moved_exam(exam, device) for device in devices[1:])]
+
+
+def _moved_exam(exam: Exam, device: torch.device) -> Exam:
+    module = copy.deepcopy(exam.module).to(device)
+    return replace(exam, module=module, samples=moved_samples(exam.samples, device))

@@ -1,0 +1,161 @@
+"""The back ends for CUDA devices, played live on the CPU: same numbers as the reference."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from dystop.rng import bits
+from dystop.trainer import sequential
+from dystop.trainer.batches import batches
+from dystop.trainer.cuda.solo import Solo
+from dystop.trainer.cuda.stacks import Stacks, can_record
+from dystop.trainer.flat import layout_of
+from dystop.trainer.orders import device_bits, sample_table, shards_on, step_counts
+from dystop.trainer.problem import Job, Problem
+from dystop.trainer.samples import Arrays, both_samples, shards_of
+from dystop.trainer.seeding import addressed
+
+CPU = torch.device("cpu")
+
+
+def problem_of(module: nn.Module, sizes: list[int], batch: int = 4, draws: bool = False) -> Problem:
+    random = np.random.default_rng(1)
+    total = sum(sizes)
+    x = random.integers(0, 256, (total, 1, 6, 6), dtype=np.uint8)
+    y = random.integers(0, 3, total)
+    data = Arrays(x, y, x[:4], y[:4], 0.5, 0.25)
+    ends = np.cumsum([0, *sizes])
+    parts = [np.arange(lo, hi) for lo, hi in pairwise(ends)]
+    samples, _ = both_samples(data, CPU)
+    module = module.train()
+    shards = shards_of(parts, total)
+    return Problem(module, layout_of(module), samples, shards, batch, 0.1, 7, 8, draws)
+
+
+def job_of(problem: Problem, workers: list[int], steps: list[int]) -> Job:
+    vector, counters = problem.layout.flatten(problem.module)
+    rows = len(workers)
+    noise = torch.from_numpy(np.random.default_rng(2).normal(0, 0.05, (rows, len(vector))))
+    models = vector + noise.float()
+    return Job(
+        models,
+        counters.repeat(rows, 1),
+        np.array(workers),
+        np.arange(rows),
+        np.array(steps),
+        np.linspace(0.5, 1.0, rows),
+    )
+
+
+def small_cnn() -> nn.Module:
+    with addressed(CPU, 0, "test"):
+        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+
+
+def with_norm() -> nn.Module:
+    with addressed(CPU, 0, "test"):
+        body = (nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
+        return nn.Sequential(*body, nn.Flatten(), nn.Linear(32, 3))
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    torch.testing.assert_close(ours.models, theirs.models, rtol=1e-4, atol=1e-5)
+    assert torch.equal(ours.counters, theirs.counters)
+    np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-4)
+    assert ours.samples == theirs.samples
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(0, 13), min_size=1, max_size=5),
+    st.lists(st.integers(0, 9), min_size=5, max_size=5),
+    st.integers(1, 5),
+    st.integers(0, 2**63),
+)
+def test_tables_on_the_device_equal_batches(
+    sizes: list[int], steps: list[int], batch: int, seed: int
+) -> None:
+    if not sum(sizes):
+        return
+    ends = np.cumsum([0, *sizes])
+    parts = [np.arange(lo, hi)[::-1] for lo, hi in pairwise(ends)]
+    shards = shards_of(parts, sum(sizes))
+    workers = np.arange(len(sizes))
+    size = shards.sizes[workers]
+    asked = np.where(size > 0, np.array(steps[: len(sizes)]), 0)
+    plan = batches(seed, workers, workers + 5, asked, size, batch)
+    counts = step_counts(size, asked, batch)
+    assert np.array_equal(counts, plan.counts)
+    table = sample_table(shards_on(shards, CPU), seed, (workers, workers + 5), (size, asked), batch)
+    wanted = shards.lookup(workers, plan.positions)
+    real = counts[..., None] > 0
+    ours = table.transpose(0, 1).numpy()
+    assert np.array_equal(np.where(real, ours, 0), np.where(real, wanted, 0))
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 2**40))
+def test_device_bits_are_the_bits(seed: int, a: int, b: int) -> None:
+    ours = device_bits(seed, "x", torch.tensor([a, b]), torch.tensor([b, a]))
+    theirs = bits(seed, "x", np.array([a, b]), np.array([b, a]))
+    assert np.array_equal(ours.numpy().astype(np.uint64), theirs)
+
+
+@pytest.mark.parametrize("steps", [[3, 3, 3, 3], [1, 0, 7, 2], [0, 0, 0, 0]])
+def test_stacks_train_as_the_reference(steps: list[int]) -> None:
+    problem = problem_of(small_cnn(), [9, 4, 11, 0])
+    job = job_of(problem, [0, 1, 2, 3], steps)
+    ours = Stacks(problem, 4)(problem, job)
+    assert_same(ours, sequential.train(problem, job))
+
+
+def test_stacks_may_be_used_again_for_longer_and_smaller_jobs() -> None:
+    problem = problem_of(small_cnn(), [9, 4, 11, 3])
+    backend = Stacks(problem, 4)
+    for workers, steps in (([0, 1, 2, 3], [3, 1, 3, 1]), ([2, 2], [20, 5]), ([1], [1])):
+        job = job_of(problem, workers, steps)
+        assert_same(backend(problem, job), sequential.train(problem, job))
+
+
+def test_a_finished_row_is_left_alone_even_if_it_diverged() -> None:
+    problem = problem_of(small_cnn(), [4, 40])
+    job = job_of(problem, [0, 1], [1, 10])
+    job.models[0, :5] = torch.inf
+    ours, theirs = Stacks(problem, 2)(problem, job), sequential.train(problem, job)
+    torch.testing.assert_close(ours.models, theirs.models, equal_nan=True, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("make", [small_cnn, with_norm])
+def test_solo_trains_as_the_reference(make: Any, lanes: int) -> None:
+    problem = problem_of(make(), [9, 6, 11, 0])
+    job = job_of(problem, [0, 1, 2, 3, 0], [3, 2, 7, 1, 3])
+    ours = Solo(problem, lanes)(problem, job)
+    assert_same(ours, sequential.train(problem, job))
+
+
+def test_solo_draws_the_same_dropout() -> None:
+    with addressed(CPU, 0, "test"):
+        module = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3))
+    problem = problem_of(module, [9, 6], draws=True)
+    job = job_of(problem, [0, 1], [3, 5])
+    assert_same(Solo(problem, 1)(problem, job), sequential.train(problem, job))
+
+
+def test_rows_with_batch_norm_are_not_filled_up() -> None:
+    assert can_record(problem_of(small_cnn(), [4]))
+    assert not can_record(problem_of(with_norm(), [4]))
+
+
+def test_a_job_of_no_rows() -> None:
+    problem = problem_of(small_cnn(), [4])
+    job = job_of(problem, [0], [1]).rows(np.zeros(0, np.int64))
+    assert Stacks(problem, 2)(problem, job).samples == 0
+    assert Solo(problem, 2)(problem, job).samples == 0
+    assert replace(problem, compiles=True).compiles

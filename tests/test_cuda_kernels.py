@@ -1,0 +1,93 @@
+"""The Triton kernels, run by Triton's interpreter on the CPU: same numbers as autograd."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dystop.trainer import sequential
+from dystop.trainer.cuda import stacks
+from dystop.trainer.cuda.chain import Conv, Dense, NotAChain, stages_of
+from dystop.trainer.cuda.work import ChainStep
+from dystop.trainer.flat import layout_of
+from dystop.trainer.seeding import addressed
+from test_cuda_backends import CPU, assert_same, job_of, problem_of
+
+NETS: dict[str, Any] = {
+    "softmax": lambda: (nn.Flatten(), nn.Linear(36, 3)),
+    "mlp": lambda: (nn.Flatten(), nn.Linear(36, 5, bias=False), nn.ReLU(), nn.Linear(5, 3)),
+    "conv": lambda: (nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3)),
+    "odd": lambda: (
+        *(nn.Conv2d(1, 3, 2), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(3, 2, 2, bias=False)),
+        *(nn.Flatten(), nn.Linear(2, 3)),
+    ),
+    "nested": lambda: (
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.Identity()),
+        *(nn.Conv2d(2, 17, 3), nn.ReLU(), nn.Flatten(), nn.Linear(68, 3)),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(problem: Any, desk: Any) -> ChainStep:
+        found = stages_of(problem.module, problem.layout, problem.samples.shape)
+        return ChainStep(found, desk, problem.samples, "ieee")
+
+    monkeypatch.setattr(stacks, "step_for", step)
+
+
+def trained(name: str, steps: list[int], spoil: bool = False) -> tuple[Any, Any]:
+    with addressed(CPU, 0, "test"):
+        module = nn.Sequential(*NETS[name]())
+    problem = problem_of(module, [9, 4, 11, 0], batch=4)
+    job = job_of(problem, [0, 1, 2, 3], steps)
+    if spoil:
+        job.models[0, 0] = torch.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # numpy warns of 0/0, which is masked
+        ours = stacks.Stacks(problem, 4)(problem, job)
+    return ours, sequential.train(problem, job)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_chains_train_as_autograd_does(name: str) -> None:
+    assert_same(*trained(name, [3, 1, 4, 1]))
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_nan_stays_in_its_row(name: str) -> None:
+    ours, theirs = trained(name, [2, 1, 2, 1], spoil=True)
+    assert ours.models[0].isnan().any()
+    torch.testing.assert_close(ours.models[1:], theirs.models[1:], rtol=1e-4, atol=1e-5)
+    assert torch.isnan(torch.tensor(ours.loss[0]))
+
+
+def test_layers_are_read_off_the_module() -> None:
+    net = nn.Sequential(*NETS["conv"]())
+    conv, dense = stages_of(net, layout_of(net), (1, 6, 6))
+    assert isinstance(conv, Conv)
+    assert isinstance(dense, Dense)
+    assert conv.outputs == (2, 2, 2)
+    assert (conv.relu, conv.pool, dense.at.weight) == (True, 2, 20)
+
+
+@pytest.mark.parametrize(
+    ("layers", "why"),
+    [
+        ((nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(72, 3)), "plain square"),
+        ((nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(8, 3)), "plain square"),
+        ((nn.Flatten(), nn.Linear(36, 3), nn.Tanh()), "Tanh"),
+        ((nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3)), "buffers"),
+        ((nn.Conv2d(1, 2, 6), nn.Flatten()), "last layer"),
+        ((nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 2), nn.Flatten(), nn.Linear(2, 3)), "MaxPool2d"),
+    ],
+)
+def test_other_networks_are_named(layers: tuple[nn.Module, ...], why: str) -> None:
+    net = nn.Sequential(*layers)
+    with pytest.raises(NotAChain, match=why):
+        stages_of(net, layout_of(net), (1, 6, 6))
+    with pytest.raises(NotAChain, match="not an nn"):
+        stages_of(nn.Linear(36, 3), layout_of(nn.Linear(36, 3)), (36,))
