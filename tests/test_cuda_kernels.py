@@ -1,17 +1,26 @@
 """The Triton kernels, run by Triton's interpreter on the CPU: same numbers as autograd."""
 
 import warnings
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from dystop.trainer import sequential
 from dystop.trainer.cuda import stacks
 from dystop.trainer.cuda.chain import Conv, Dense, NotAChain, stages_of
+from dystop.trainer.cuda.dealer import Dealer
+from dystop.trainer.cuda.exam import ChainExam
 from dystop.trainer.cuda.work import ChainStep
+from dystop.trainer.evaluate import Exam, evaluate
 from dystop.trainer.flat import layout_of
+from dystop.trainer.orders import sample_table, shards_on, step_counts
+from dystop.trainer.samples import shards_of
 from dystop.trainer.seeding import addressed
 from test_cuda_backends import CPU, assert_same, job_of, problem_of
 
@@ -30,7 +39,7 @@ NETS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     def step(problem: Any, desk: Any) -> ChainStep:
         found = stages_of(problem.module, problem.layout, problem.samples.shape)
@@ -52,17 +61,61 @@ def trained(name: str, steps: list[int], spoil: bool = False) -> tuple[Any, Any]
     return ours, sequential.train(problem, job)
 
 
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("name", NETS)
 def test_chains_train_as_autograd_does(name: str) -> None:
     assert_same(*trained(name, [3, 1, 4, 1]))
 
 
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("name", ["mlp", "conv"])
 def test_nan_stays_in_its_row(name: str) -> None:
     ours, theirs = trained(name, [2, 1, 2, 1], spoil=True)
     assert ours.models[0].isnan().any()
     torch.testing.assert_close(ours.models[1:], theirs.models[1:], rtol=1e-4, atol=1e-5)
     assert torch.isnan(torch.tensor(ours.loss[0]))
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_exams_agree_with_torch(name: str) -> None:
+    with addressed(CPU, 0, "test"):
+        problem = problem_of(nn.Sequential(*NETS[name]()), [150])
+    exam = Exam(problem.module.eval(), problem.layout, problem.samples, 4, 64)
+    models = job_of(problem, [0, 0, 0], [1, 1, 1]).models
+    models[1, -1] = torch.nan
+    none = torch.zeros(3, 0, dtype=torch.int64)
+    index = torch.arange(140)
+    stages = stages_of(problem.module, problem.layout, problem.samples.shape)
+    examine = ChainExam(exam, stages, "ieee")
+    for rows in (1, 3):
+        ours = examine(exam, models[:rows], none[:rows], index)
+        theirs = evaluate(exam, models[:rows], none[:rows], index)
+        np.testing.assert_allclose(ours.accuracy, theirs.accuracy)
+        np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-5)
+
+
+@settings(max_examples=10)
+@given(
+    st.lists(st.integers(0, 13), min_size=1, max_size=4),
+    st.lists(st.integers(0, 9), min_size=4, max_size=4),
+    st.integers(0, 2**63),
+)
+def test_dealt_tables_equal_sample_tables(sizes: list[int], steps: list[int], seed: int) -> None:
+    if not sum(sizes):
+        return
+    ends = np.cumsum([0, *sizes])
+    shards = shards_of([np.arange(lo, hi)[::-1] for lo, hi in pairwise(ends)], sum(sizes))
+    workers = np.arange(len(sizes))
+    work = (shards.sizes, np.where(shards.sizes > 0, np.array(steps[: len(sizes)]), 0))
+    there = shards_on(shards, CPU)
+    wanted = sample_table(there, seed, (workers, workers + 3), work, 4)
+    table = torch.zeros(wanted.shape[0] + 1, len(sizes) + 2, 4, dtype=torch.int32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # products that wrap around
+        Dealer(there, seed, 4).deal((workers, workers + 3), work, table)
+    real = torch.from_numpy(step_counts(*work, 4).T > 0)[..., None]
+    ours = table[: wanted.shape[0], : len(sizes)]
+    assert torch.equal(torch.where(real, ours, 0), torch.where(real, wanted, 0))
 
 
 def test_layers_are_read_off_the_module() -> None:

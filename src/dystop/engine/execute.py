@@ -21,6 +21,7 @@ from dystop.engine.post import Post
 from dystop.engine.state import SAME_S, Parts, State
 from dystop.plan import Mix, Plan
 from dystop.sparse import Bools, Floats, Ints
+from dystop.trainer.problem import Trained
 from dystop.types import Outcome, View
 from dystop.world import Transfer
 
@@ -36,25 +37,58 @@ class Round:
     steps: Ints  # [A]
 
 
-def execute(parts: Parts, state: State, view: View, plan: Plan) -> tuple[Outcome, State]:
-    """Move models, mix them, train the active workers; say what happened."""
-    turn = _realise(parts, state, view, plan)
+def realise(parts: Parts, state: State, view: View, plan: Plan) -> Round:
+    """What the world makes of a plan: transfers and the timetable. Changes nothing."""
+    links = plan.links
+    transfer = parts.world.transfer(view.t, view.now_s, links.dst, links.src, links.fraction)
+    steps = parts.steps[plan.active] if plan.steps is None else plan.steps
+    table = timetable(
+        parts.laws.timing,
+        plan,
+        transfer.seconds,
+        state.remaining_s,
+        view.step_s[plan.active] * steps,
+    )
+    return Round(view, plan, transfer, table, steps)
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A round under way: all that is known of its outcome before the device has trained."""
+
+    known: Outcome  # its losses are not numbers yet
+    trained: Trained
+
+    def land(self) -> Outcome:
+        """Wait for the losses."""
+        return replace(self.known, loss=self.trained.loss)
+
+
+def launch(parts: Parts, state: State, turn: Round) -> tuple[Flight, State]:
+    """Move models, mix them, let the active workers train; does not wait for a device."""
+    plan = turn.plan
     before = state.models.latest[index(plan.active, state.models.latest)].clone()
     wants_distance = "distance" in parts.mechanism.needs
     distance = (
         link_distances(state.models, plan.links.dst, plan.links.src) if wants_distance else None
     )
     state = _mix(parts, state, turn)
-    loss, samples = _train(parts, state, turn)
+    trained = _train(parts, state, turn)
     if state.models.finished is not None:
         state.models.finished[index(plan.active, before)] = before
-    outcome = Outcome(
+    known = _outcome(parts, state, turn, trained.samples)
+    return Flight(replace(known, distance=distance), trained), _start_training(state, turn)
+
+
+def _outcome(parts: Parts, state: State, turn: Round, samples: int) -> Outcome:
+    plan, view = turn.plan, turn.view
+    return Outcome(
         duration_s=turn.table.duration_s,
         comm_s=turn.table.comm_s,
         link_s=turn.transfer.seconds,
         link_bytes=_link_bytes(parts, turn),
         lost=turn.transfer.lost,
-        loss=loss,
+        loss=np.full(len(plan.active), np.nan),
         samples=samples,
         idle_s=idle_s(
             parts.laws.timing,
@@ -67,23 +101,7 @@ def execute(parts: Parts, state: State, view: View, plan: Plan) -> tuple[Outcome
         active=plan.active,
         dst=plan.links.dst,
         src=plan.links.src,
-        distance=distance,
     )
-    return outcome, _start_training(state, turn)
-
-
-def _realise(parts: Parts, state: State, view: View, plan: Plan) -> Round:
-    links = plan.links
-    transfer = parts.world.transfer(view.t, view.now_s, links.dst, links.src, links.fraction)
-    steps = parts.steps[plan.active] if plan.steps is None else plan.steps
-    table = timetable(
-        parts.laws.timing,
-        plan,
-        transfer.seconds,
-        state.remaining_s,
-        view.step_s[plan.active] * steps,
-    )
-    return Round(view, plan, transfer, table, steps)
 
 
 def _link_bytes(parts: Parts, turn: Round) -> Ints:
@@ -271,7 +289,7 @@ def forget_unused(models: Models, post: Post) -> None:
         models.origins.pop(number, None)
 
 
-def _train(parts: Parts, state: State, turn: Round) -> tuple[Floats, int]:
+def _train(parts: Parts, state: State, turn: Round) -> Trained:
     """Train the active rows from the mixed models, in place."""
     models, active = state.models, turn.plan.active
     at = index(active, models.latest)
@@ -285,7 +303,7 @@ def _train(parts: Parts, state: State, turn: Round) -> tuple[Floats, int]:
     )
     models.latest[at] = trained.models
     models.counters[at] = trained.counters
-    return trained.loss, trained.samples
+    return trained
 
 
 def _start_training(state: State, turn: Round) -> State:

@@ -19,6 +19,7 @@ from dystop.control.aggregation import mix
 from dystop.plan import Mix
 from dystop.rng import bits
 from dystop.sparse import Bools, Floats, Ints
+from dystop.trainer.device import upload
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,14 @@ def first_models(
 
 def index(rows: Ints, like: Tensor) -> Tensor:
     """Row numbers as a tensor on the device of the stack."""
-    return torch.from_numpy(np.array(rows)).to(like.device)
+    return upload(rows, like.device)
 
 
 def published(models: Models, done: Bools) -> Tensor:
     """What each node would hand out: its latest model where that training is done."""
     if models.finished is None or done.all():
         return models.latest
-    chosen = torch.from_numpy(done).to(models.latest.device)
+    chosen = upload(done, models.latest.device)
     return torch.where(chosen[:, None], models.latest, models.finished)
 
 
@@ -82,9 +83,10 @@ def sparse_rows(stage: Mix, pick: Bools, columns: int, like: Tensor, source: Int
         return torch.sparse_csr_tensor(
             index(indptr, like),
             index(source[pick], like),
-            torch.from_numpy(weight).to(like.device, like.dtype),
+            upload(weight, like.device).to(like.dtype),
             size=(len(stage.receiver), columns),
-            check_invariants=True,
+            # A check would wait for a GPU; on the CPU it costs nothing worth having.
+            check_invariants=like.device.type == "cpu",
         )
 
 
@@ -183,7 +185,7 @@ def _own(models: Models, stage: Mix, sources: Sources) -> Tensor:
     at = index(stage.receiver, models.latest)
     if models.finished is None or not sources.busy.any():
         return models.latest[at]
-    busy = torch.from_numpy(sources.busy).to(at.device)
+    busy = upload(sources.busy, at.device)
     return torch.where(busy[:, None], models.finished[at], models.latest[at])
 
 
@@ -201,7 +203,7 @@ def _unless_empty(rows: Tensor, models: Models, stage: Mix, sources: Sources) ->
     if not empty.any():
         return rows
     own = _own(models, stage, sources)
-    return torch.where(torch.from_numpy(empty).to(rows.device)[:, None], own, rows)
+    return torch.where(upload(empty, rows.device)[:, None], own, rows)
 
 
 def shared_mask(seed: int, keep: float, like: Tensor) -> Tensor:
@@ -223,7 +225,7 @@ def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, bus
     if models.start is None and (finished is None or not busy.any()):
         models.latest[at] = rows
         return
-    late = torch.from_numpy(busy & (finished is not None)).to(rows.device)
+    late = upload(busy & (finished is not None), rows.device)
     shift = rows - models.latest[at]
     if finished is not None and busy.any():
         shift = torch.where(late[:, None], rows - finished[at], shift)
@@ -231,7 +233,7 @@ def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, bus
         if models.finished_start is not None:
             models.finished_start[at[late]] += shift[late]
     if models.start is not None and passive.any():
-        moved = torch.from_numpy(passive).to(rows.device)
+        moved = upload(passive, rows.device)
         models.start[at[moved]] += shift[moved]
     if late.any():
         models.latest[at[late]] += shift[late]

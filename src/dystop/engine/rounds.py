@@ -2,14 +2,22 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from dystop.control.aggregation import global_weights
-from dystop.control.round import decide, look, mean_loss, open_books, settle, with_topology
-from dystop.engine.execute import execute, forget_unused
+from dystop.control.round import (
+    advance,
+    decide,
+    look,
+    mean_loss,
+    open_books,
+    record_of,
+    with_topology,
+)
+from dystop.engine.execute import Round, forget_unused, launch, realise
 from dystop.engine.models import first_models, index, published, published_row, write_rows
 from dystop.engine.post import no_post
 from dystop.engine.state import Parts, State
@@ -52,26 +60,74 @@ def begin(parts: Parts) -> State:
     )
 
 
+@dataclass(frozen=True)
+class Opening:
+    """A round that is decided and timed, before any model has moved."""
+
+    state: State  # with the books after the decision
+    around: Surroundings
+    turn: Round
+
+    def after(self, state: State) -> "Opening":
+        """The same opening, decided early, with what has come out of the round before."""
+        books = replace(self.state.books, last=state.books.last)
+        due = state.next_evaluation_s
+        return replace(self, state=replace(self.state, books=books, next_evaluation_s=due))
+
+
 def simulate(parts: Parts, state: State) -> Iterator[tuple[RoundRecord, State]]:
-    """Run rounds until a stop rule holds; yields each record with the state after it."""
+    """Run rounds until a stop rule holds; yields each record with the state after it.
+
+    Decisions are pure, so the next round is decided while a device still trains this one, unless
+    it depends on what comes out.
+    """
+    ahead: Opening | None = None
     while not _spent(parts, state):
-        state, around = _gather(parts, state)
-        if _spent(parts, state):
+        opening = ahead.after(state) if ahead else _open(parts, state)
+        if opening is None:
             return
-        seen = _observe(state, around)
-        view = look(parts.fleet, state.books, seen)
-        plan, books = decide(parts.mechanism, state.books, view, parts.remedy)
-        outcome, state = execute(parts, replace(state, books=books), view, plan)
+        view, plan = opening.turn.view, opening.turn.plan
+        before = opening.state.books
+        flight, state = launch(parts, opening.state, opening.turn)
+        after = advance(parts.mechanism, before, view, plan, flight.known)
+        ahead = _look_ahead(parts, replace(state, books=after))
+        outcome = flight.land()
         score, state = _evaluate_if_due(parts, state, outcome)
-        record, books = settle(parts.mechanism, state.books, view, plan, outcome, score)
-        state = replace(state, books=books)
-        if parts.topology:
-            record = with_topology(record, plan, outcome.lost)
-        if parts.moving:
-            record = replace(record, positions=np.round(around.position, 2).tolist())
-        yield record, state
+        after = replace(after, last=outcome)
+        state = replace(state, books=after)
+        record = record_of(before, after, view, plan, outcome, score)
+        yield _illustrated(parts, record, opening, outcome), state
         if reached(parts, record):
             return
+
+
+def _open(parts: Parts, state: State) -> Opening | None:
+    """Decide a round; nothing where the planned seconds are over before anybody is there."""
+    state, around = _gather(parts, state)
+    if _spent(parts, state):
+        return None
+    view = look(parts.fleet, state.books, _observe(state, around))
+    plan, books = decide(parts.mechanism, state.books, view, parts.remedy)
+    state = replace(state, books=books)
+    return Opening(state, around, realise(parts, state, view, plan))
+
+
+def _look_ahead(parts: Parts, state: State) -> Opening | None:
+    """Decide the next round early, where that changes no model and needs no loss."""
+    waits = "loss" in parts.mechanism.needs or len(state.post.dst) > 0
+    return None if waits or _spent(parts, state) else _open(parts, state)
+
+
+def _illustrated(
+    parts: Parts, record: RoundRecord, opening: Opening, outcome: Outcome
+) -> RoundRecord:
+    """The record with links and positions, where they are kept."""
+    if parts.topology:
+        record = with_topology(record, opening.turn.plan, outcome.lost)
+    if parts.moving:
+        position = np.round(opening.around.position, 2).tolist()
+        record = replace(record, positions=position)
+    return record
 
 
 def _spent(parts: Parts, state: State) -> bool:

@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from dystop.errors import ConfigError
 
@@ -36,6 +40,11 @@ def pick_devices(name: str) -> list[torch.device]:
     if first.type != "cuda" or ":" in name:
         return [first]
     return [torch.device("cuda", k) for k in range(torch.cuda.device_count())]
+
+
+def upload(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Copy an array to a device without waiting for what the device is doing."""
+    return torch.from_numpy(np.array(array)).to(device, non_blocking=True)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dystop.sparse import Ints
+from dystop.trainer.device import upload
 from dystop.trainer.samples import Shards
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -41,7 +42,7 @@ def _scramble(x: Tensor) -> Tensor:
 def device_bits(seed: int, name: str, *identity: Tensor) -> Tensor:
     """The bits of `dystop.rng.bits` as int64; the identities broadcast."""
     start = (zlib.crc32(name.encode()) + seed * _GOLDEN) % 2**64
-    state = _scramble(torch.tensor([_signed(start)], device=identity[0].device))
+    state = _scramble(torch.full((1,), _signed(start), device=identity[0].device))
     for part in identity:
         state = _scramble(state + _signed(_GOLDEN) + part * _signed(_GOLDEN))
     return state
@@ -90,7 +91,7 @@ def sample_table(
     """
     sizes, steps = work
     device, most = shards.start.device, int(steps.max(initial=0))
-    workers, versions = (torch.from_numpy(np.asarray(a)).to(device) for a in who)
+    workers, versions = (upload(a, device) for a in who)
     size, start = shards.sizes[workers][:, None], shards.start[workers][:, None]
     column = torch.arange(most * batch, device=device)
     span = (size + batch - 1) // batch * batch  # columns of one epoch
@@ -99,7 +100,7 @@ def sample_table(
     place = torch.where(place < size, place, place - column % batch).clamp(min=0)
     width = max(int(sizes.max(initial=0)), 1)
     out = torch.zeros(len(workers), most * batch, dtype=torch.int32, device=device)
-    for turn in range(_epochs(sizes, steps, batch)):
+    for turn in range(epochs_of(sizes, steps, batch)):
         order = _epoch_order(seed, (workers, versions), turn, size, width)
         at = (start + order).clamp(max=len(shards.samples) - 1)
         drawn = shards.samples[at].gather(1, place.clamp(max=width - 1))
@@ -107,7 +108,7 @@ def sample_table(
     return out.view(len(workers), most, batch).transpose(0, 1)
 
 
-def _epochs(sizes: Ints, steps: Ints, batch: int) -> int:
+def epochs_of(sizes: Ints, steps: Ints, batch: int) -> int:
     """Most epochs that any worker with data begins."""
     some = sizes > 0
     return int((-(-steps[some] // -(-sizes[some] // batch))).max(initial=0))
@@ -118,7 +119,7 @@ def _epoch_order(
 ) -> Tensor:
     """Permutation of every worker's shard, [A, width]; what lies behind its end is arbitrary."""
     position = torch.arange(width, device=size.device)
-    turn = torch.tensor(epoch, device=size.device)
+    turn = torch.full((), epoch, device=size.device)
     keys = device_bits(seed, "batches", who[0][:, None], who[1][:, None], turn, position[None, :])
     ascending = keys ^ _signed(2**63)  # unsigned order
     ascending = torch.where(position < size, ascending, _LAST)

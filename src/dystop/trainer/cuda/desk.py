@@ -43,10 +43,9 @@ class Desk:
         self.total.zero_()
         self.step.zero_()
 
-    def deal(self, table: Tensor, counts: Tensor) -> None:
-        """Put the mini-batches [S, A, b] and their sizes [S, A] on the desk."""
+    def note(self, counts: Tensor) -> None:
+        """Put the sizes of the mini-batches, [S, A], on the desk."""
         steps, rows = counts.shape
-        self.table[:steps, :rows] = table
         self.counts[:steps, :rows] = counts
         self.counts[:steps, rows:] = 0
 

@@ -14,6 +14,59 @@ import triton.language as tl
 
 
 @triton.jit
+def _scramble(x):
+    """Finish of SplitMix64, as in `dystop.rng`."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return x ^ (x >> 31)
+
+
+@triton.jit
+def _deeper(state, word):
+    """The next level of an address."""
+    step = (word.to(tl.uint64) + 1) * 0x9E3779B97F4A7C15
+    return _scramble(state + step)
+
+
+@triton.jit(do_not_specialize=["epoch"])
+def sort_keys(
+    workers, versions, sizes, start, epoch, keys, width, BLOCK: tl.constexpr
+):  # fmt: skip
+    """One random key for each position of each worker's shard, to be sorted ascending as int64."""
+    row = tl.program_id(0)
+    worker, version = tl.load(workers + row), tl.load(versions + row)
+    state = tl.load(start).to(tl.uint64, bitcast=True)
+    state = _deeper(_deeper(state, worker), version)
+    state = _deeper(state, epoch.to(tl.int64))
+    position = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    key = _deeper(state, position) ^ (1 << 63)  # unsigned order
+    key = tl.where(position < tl.load(sizes + worker), key.to(tl.int64, bitcast=True), 2**63 - 1)
+    tl.store(keys + row.to(tl.int64) * width + position, key, position < width)
+
+
+@triton.jit(do_not_specialize=["epoch"])
+def deal(
+    order, workers, sizes, starts, samples, table,
+    epoch, columns, height, width, BATCH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Fill table[step, row, slot] with the samples that a worker meets in one epoch."""
+    row = tl.program_id(0)
+    worker = tl.load(workers + row)
+    size = tl.load(sizes + worker)
+    if size == 0:
+        return
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    span = (size + BATCH - 1) // BATCH * BATCH
+    place = j - epoch * span
+    mine = (place >= 0) & (place < span) & (j < columns)
+    # Behind the end of a short mini-batch its first sample is repeated.
+    place = tl.where(place < size, place, place - j % BATCH)
+    at = tl.load(order + row.to(tl.int64) * width + place, mine, 0)
+    sample = tl.load(samples + tl.load(starts + worker) + at, mine, 0)
+    tl.store(table + (j // BATCH * height + row) * BATCH + j % BATCH, sample, mine)
+
+
+@triton.jit
 def gather_samples(
     data, labels, scale, shift, table, counts, step, x, y, count,
     height, SIZE: tl.constexpr, PLANE: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr,
@@ -50,7 +103,7 @@ def _multiply(a, b, acc, PRECISION: tl.constexpr):
 
 @triton.jit
 def convolve(
-    x, w, bias, y, count, width,
+    x, w, bias, y, count, width, stride,
     BATCH: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
     O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, K: tl.constexpr,
     BACKWARD: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
@@ -59,12 +112,13 @@ def convolve(
     """y[o] = bias[o] + sum over taps of w[o, tap] x[tap], stride 1, no padding.
 
     Backward, the gradient at the input: the same sum over the padded gradient at the output, with
-    the filter turned round; then C counts the filters and O the input channels.
+    the filter turned round; then C counts the filters and O the input channels. `stride` leads from
+    one worker's inputs to the next one's; 0 where all see the same.
     """
     row = tl.program_id(1)
     if tl.load(count + row) == 0:
         return
-    x += row.to(tl.int64) * (BATCH * C * H * W)
+    x += row.to(tl.int64) * stride
     y += row.to(tl.int64) * (BATCH * O * OH * OW)
     w += row.to(tl.int64) * width
     p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
@@ -222,6 +276,33 @@ def cross_entropy(
     if many > 0:
         before = tl.load(total + row)
         tl.store(total + row, before + tl.sum(loss, 0).to(tl.float64))
+
+
+@triton.jit
+def examine(
+    logits, y, right, total, samples,
+    BATCH: tl.constexpr, CLASSES: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Add up each row's hits and losses over the first `samples` of a batch that all rows see."""
+    row = tl.program_id(0)
+    i, c = tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_C)
+    used, known = i < samples, c < CLASSES
+    at = row.to(tl.int64) * (BATCH * CLASSES) + i[:, None] * CLASSES + c[None, :]
+    z = tl.load(logits + at, used[:, None] & known[None, :], float("-inf"))
+    z = tl.where(used[:, None], z, 0.0)
+    label = tl.load(y + i, used, 0)
+    strange = tl.sum((z != z).to(tl.int32), 1) > 0
+    top = tl.max(z, 1)
+    # The first of the highest scores, or of those that are no number: as torch chooses.
+    wins = tl.where(strange[:, None], z != z, z == top[:, None])
+    choice = tl.min(tl.where(wins, c[None, :], BLOCK_C), 1)
+    hits = tl.sum((used & (choice == label)).to(tl.int32), 0)
+    sums = tl.sum(tl.exp(z - top[:, None]), 1)
+    picked = tl.sum(tl.where(c[None, :] == label[:, None], z, 0.0), 1)
+    loss = tl.where(strange, float("nan"), tl.log(sums) + top - picked)
+    loss = tl.sum(tl.where(used, loss, 0.0).to(tl.float64), 0)
+    tl.store(right + row, tl.load(right + row) + hits)
+    tl.store(total + row, tl.load(total + row) + loss)
 
 
 @triton.jit

@@ -32,7 +32,10 @@ class Live:
 class Recorder:
     """Records a step when it is played for the first time, and replays it from then on.
 
-    All recordings share one pool of memory: they are never replayed side by side.
+    All recordings of a recorder share one pool of memory: they are never replayed side by side.
+    Each recorder records on a stream of its own, where it has rehearsed before: the work space of
+    a matrix library belongs to a stream, and recorders that are replayed side by side must not
+    share one, nor may it die with the first recording.
     """
 
     def __init__(self, changing: Sequence[Tensor]) -> None:
@@ -45,6 +48,7 @@ class Recorder:
         self._changing = tuple(changing)
         self._tapes: dict[int, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = stream_on(self._changing[0].device)
 
     def play(self, key: int, step: Step) -> None:
         """Replay the step, after recording it if it is new."""
@@ -55,17 +59,15 @@ class Recorder:
     def _record(self, step: Step) -> torch.cuda.CUDAGraph:
         """Rehearse (libraries set themselves up, kernels are compiled), put back, record."""
         before = [tensor.clone() for tensor in self._changing]
-        side = stream_on(before[0].device)
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             for _ in range(2):
                 step()
                 for tensor, old in zip(self._changing, before, strict=True):
                     tensor.copy_(old)
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self._stream.device)
         tape = torch.cuda.CUDAGraph()
         # Other devices are at work in other threads; only what this thread does is recorded.
-        with torch.cuda.graph(tape, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(tape, self._pool, self._stream, "thread_local"):
             step()
         return tape

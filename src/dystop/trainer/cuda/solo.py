@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from dystop.sparse import Ints
+from dystop.sparse import Floats, Ints
 from dystop.trainer.cuda.desk import Desk, desk_for
 from dystop.trainer.cuda.record import Live, Player, Recorder, stream_on
-from dystop.trainer.device import autocast
-from dystop.trainer.orders import sample_table, shards_on, step_counts
+from dystop.trainer.cuda.stacks import deals
+from dystop.trainer.device import autocast, upload
+from dystop.trainer.orders import step_counts
 from dystop.trainer.problem import Job, Problem, Trained
 from dystop.trainer.seeding import addressed
 
@@ -93,7 +94,7 @@ class Solo:
 
     def __init__(self, problem: Problem, lanes: int) -> None:
         self._problem, self._count = problem, lanes
-        self._shards = shards_on(problem.shards, problem.device)
+        self._deal = deals(problem)
         loss = _loss(problem)
         compiles = problem.compiles and problem.device.type == "cuda"
         self._loss: Loss = torch.compile(loss, dynamic=False) if compiles else loss
@@ -111,17 +112,22 @@ class Solo:
         counts = step_counts(sizes, steps, problem.batch)
         if counts.shape[1] > self._steps:
             self._set_up(2 * counts.shape[1])
-        who, work = (job.workers, job.versions), (sizes, steps)
-        table = sample_table(self._shards, problem.seed, who, work, problem.batch)
+        shape = (counts.shape[1], len(steps), problem.batch)
+        table = torch.zeros(shape, dtype=torch.int32, device=problem.device)
+        self._deal((job.workers, job.versions), (sizes, steps), table)
         models, counters = job.models.clone(), job.counters.clone()
         total = torch.zeros(len(steps), dtype=torch.float64, device=problem.device)
         order = np.argsort(-steps, kind="stable")
         for first in range(0, len(order), self._count):
             rows = order[first : first + self._count]
             self._wave(job, rows, counts, (table, models, counters, total))
-        with np.errstate(invalid="ignore"):
-            loss = total.cpu().numpy() / counts.sum(1)
-        return Trained(models, counters, loss, int(counts.sum()))
+
+        def losses() -> Floats:
+            with np.errstate(invalid="ignore"):
+                mean: Floats = total.cpu().numpy() / counts.sum(1)
+            return mean
+
+        return Trained(models, counters, losses, int(counts.sum()))
 
     def _wave(
         self, job: Job, rows: Ints, counts: Ints, out: tuple[Tensor, Tensor, Tensor, Tensor]
@@ -131,10 +137,9 @@ class Solo:
         pairs = list(zip(self._lanes, rows.tolist(), strict=False))
         for lane, row in pairs:
             rate = self._problem.learning_rate * job.rates[row : row + 1]
+            one = slice(row, row + 1)
             lane.desk.lay(
-                models[row : row + 1],
-                counters[row : row + 1],
-                torch.from_numpy(rate).to(models),
+                models[one], counters[one], upload(rate.astype(np.float32), models.device)
             )
             lane.desk.table[: len(table), 0] = table[:, row]
             lane.wait()

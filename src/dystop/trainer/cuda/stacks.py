@@ -12,16 +12,17 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from dystop.sparse import Ints
+from dystop.sparse import Floats, Ints
 from dystop.trainer.capability import mixes_samples
 from dystop.trainer.cuda.chain import NotAChain, stages_of
 from dystop.trainer.cuda.desk import Desk, desk_for
 from dystop.trainer.cuda.record import Live, Player, Recorder
-from dystop.trainer.device import autocast
+from dystop.trainer.device import autocast, upload
 from dystop.trainer.orders import sample_table, shards_on, step_counts
 from dystop.trainer.problem import Job, Problem, Trained
 
 StackStep = Callable[[int], None]  # trains the first rows of the desk on their next mini-batch
+PRODUCTS = {"float32": "tf32x3", "bfloat16": "bf16"}  # how kernels multiply; tf32x3 is as exact
 LOWEST = 8  # rows; recordings for fewer would hardly be shorter
 
 
@@ -35,7 +36,7 @@ class Stacks:
 
     def __init__(self, problem: Problem, height: int) -> None:
         self._problem, self._height = problem, height
-        self._shards = shards_on(problem.shards, problem.device)
+        self._deal = deals(problem)
         self._sizes = problem.shards.sizes
         epoch = int(-(-self._sizes.max(initial=1) // problem.batch))
         self._set_up(epoch)
@@ -66,24 +67,42 @@ class Stacks:
     def _lay(self, part: Job, work: tuple[Ints, Ints], counts: Ints) -> None:
         problem, device = self._problem, self._problem.device
         who = (part.workers, part.versions)
-        rates = torch.from_numpy(problem.learning_rate * part.rates).to(device, torch.float32)
+        rates = upload((problem.learning_rate * part.rates).astype(np.float32), device)
         self.desk.lay(part.models, part.counters, rates)
-        table = sample_table(self._shards, problem.seed, who, work, problem.batch)
-        self.desk.deal(table, torch.from_numpy(counts.T.astype(np.int32)).to(device))
+        self._deal(who, work, self.desk.table)
+        self.desk.note(upload(counts.T.astype(np.int32), device))
 
     def _train_prefix(self, rows: int) -> None:
         high = min(max(LOWEST, 1 << (rows - 1).bit_length()), self._height)
         self._player.play(high, lambda: self._step(high))
 
     def _result(self, order: Ints, counts: Ints) -> Trained:
-        rows = len(order)
+        rows, seen = len(order), counts.sum(1)
         back = np.argsort(order, kind="stable")
-        where = torch.from_numpy(back).to(self.desk.total.device)
-        models = self.desk.models(rows)[where]
-        total = self.desk.total[:rows].cpu().numpy()
-        with np.errstate(invalid="ignore"):
-            loss = (total / counts.sum(1))[back]
-        return Trained(models, self.desk.counters[:rows][where], loss, int(counts.sum()))
+        where = upload(back, self.desk.total.device)
+        models, total = self.desk.models(rows)[where], self.desk.total[:rows].clone()
+
+        def losses() -> Floats:
+            with np.errstate(invalid="ignore"):
+                mean: Floats = total.cpu().numpy() / seen
+            return mean[back]
+
+        return Trained(models, self.desk.counters[:rows][where], losses, int(seen.sum()))
+
+
+def deals(problem: Problem) -> Callable[[tuple[Ints, Ints], tuple[Ints, Ints], Tensor], None]:
+    """How mini-batches get into a table: by kernels where there are some, else by torch."""
+    shards = shards_on(problem.shards, problem.device)
+    if problem.device.type == "cuda":
+        from dystop.trainer.cuda.dealer import Dealer  # needs Triton, which CUDA builds bring
+
+        return Dealer(shards, problem.seed, problem.batch).deal
+
+    def deal(who: tuple[Ints, Ints], work: tuple[Ints, Ints], table: Tensor) -> None:
+        drawn = sample_table(shards, problem.seed, who, work, problem.batch)
+        table[: drawn.shape[0], : drawn.shape[1]] = drawn
+
+    return deal
 
 
 def step_for(problem: Problem, desk: Desk) -> StackStep:
@@ -95,8 +114,7 @@ def step_for(problem: Problem, desk: Desk) -> StackStep:
             return VmapStep(problem, desk)
         from dystop.trainer.cuda.work import ChainStep  # needs Triton, which CUDA builds bring
 
-        precision = {"float32": "tf32x3", "bfloat16": "bf16"}[problem.precision]
-        return ChainStep(stages, desk, problem.samples, precision)
+        return ChainStep(stages, desk, problem.samples, PRODUCTS[problem.precision])
     return VmapStep(problem, desk)
 
 

@@ -23,7 +23,7 @@ def _blocks(size: int, block: int) -> int:
     return -(-size // block)
 
 
-def _power(size: int, least: int = 16) -> int:
+def power(size: int, least: int = 16) -> int:
     """The next power of two; a matrix unit takes 16 at least."""
     return max(least, 1 << (size - 1).bit_length())
 
@@ -51,21 +51,27 @@ def descend(desk: Desk, offset: int, slope: Slope, rows: int) -> None:
 class ConvWork:
     """A convolution with its ReLU and pooling."""
 
-    def __init__(self, stage: Conv, desk: Desk, precision: str, is_first: bool) -> None:
+    def __init__(
+        self, stage: Conv, desk: Desk, precision: str, *, is_first: bool, trains: bool = True
+    ) -> None:
         self.stage, self.desk, self.precision = stage, desk, precision
         self.is_first = is_first
         self.margin = 0 if is_first else stage.kernel - 1
-        filters, height, width = stage.inner
         self.taps = stage.inputs[0] * stage.kernel**2
         # Enough programs to fill the device, and few enough sums to add up.
         self.split = 16 if self.taps < 32 else 4
-        side = 2 * self.margin
         self._x = self._inner = self._buffer(*stage.inner)
         self._out = self._buffer(*stage.outputs)
         self._won = self._buffer(*stage.outputs, dtype=torch.uint8)
+        if trains:
+            self._make_gradients()
+
+    def _make_gradients(self) -> None:
+        filters, height, width = self.stage.inner
+        side, rows = 2 * self.margin, self.desk.height
         self._slope = self._buffer(filters, height + side, width + side)
-        self._back = self._buffer(*(() if is_first else stage.inputs))
-        self._parts = desk.parameters.new_zeros(self.split, desk.height, filters, self.taps + 1)
+        self._back = self._buffer(*(() if self.is_first else self.stage.inputs))
+        self._parts = self.desk.parameters.new_zeros(self.split, rows, filters, self.taps + 1)
 
     def _buffer(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         device = self.desk.parameters.device
@@ -117,10 +123,10 @@ class ConvWork:
         positions, block = self.desk.batch * out_height * out_width, 64 if short else 128
         kernels.convolve[(_blocks(positions, block), rows)](
             x, flat[:, at.weight :], flat[:, max(at.bias, 0) :], y, self.desk.count, flat.shape[1],
-            BATCH=self.desk.batch, C=channels, H=height, W=width, O=filters, OH=out_height,
-            OW=out_width, K=self.stage.kernel, BACKWARD=backward,
+            x.stride(0), BATCH=self.desk.batch, C=channels, H=height, W=width, O=filters,
+            OH=out_height, OW=out_width, K=self.stage.kernel, BACKWARD=backward,
             BIAS=at.bias >= 0 and not backward, PRECISION=self.precision, BLOCK_P=block,
-            BLOCK_O=_power(filters), BLOCK_K=32 if short else 16, num_warps=2,
+            BLOCK_O=power(filters), BLOCK_K=32 if short else 16, num_warps=2,
             num_stages=1 if short else 3,
         )  # fmt: skip
 
@@ -132,7 +138,7 @@ class ConvWork:
             self._x, self._slope, self._parts, self.desk.count, self.desk.height,
             BATCH=self.desk.batch, C=channels, H=height, W=width, O=filters, OH=out_height,
             OW=out_width, K=self.stage.kernel, PAD=self.margin, SPLIT=self.split,
-            PRECISION=self.precision, BLOCK_P=32, BLOCK_O=_power(filters), BLOCK_K=block,
+            PRECISION=self.precision, BLOCK_P=32, BLOCK_O=power(filters), BLOCK_K=block,
             num_warps=1 if self.taps < 32 else 4, num_stages=1,
         )  # fmt: skip
 
@@ -149,7 +155,7 @@ class DenseWork:
 
     def forward(self, x: Tensor, rows: int) -> Tensor:
         """Outputs of the first rows."""
-        self._x = x.view(-1, self.desk.batch, self.stage.inputs)[:rows]
+        self._x = x.flatten(2)[:rows]
         weight = self._weight[:rows].transpose(1, 2)
         self._y = torch.baddbmm(self._bias[:rows, None], self._x, weight)
         return self._y.relu_() if self.stage.relu else self._y
@@ -176,6 +182,18 @@ def _view(desk: Desk, at: Tensors, outputs: int, inputs: int) -> Tensor:
     return flat.view(-1, outputs, inputs)
 
 
+def works_of(
+    stages: tuple[Stage, ...], desk: Desk, precision: str, trains: bool = True
+) -> list[ConvWork | DenseWork]:
+    """All stages with their buffers."""
+    return [
+        ConvWork(stage, desk, precision, is_first=place == 0, trains=trains)
+        if isinstance(stage, Conv)
+        else DenseWork(stage, desk, place == 0)
+        for place, stage in enumerate(stages)
+    ]
+
+
 class ChainStep:
     """One mini-batch of plain SGD for the first rows of a desk, without autograd."""
 
@@ -188,12 +206,7 @@ class ChainStep:
         self._y = torch.empty(*rows, dtype=torch.int32, device=samples.x.device)
         last = stages[-1].outputs
         self._slope = torch.empty(*rows, last, device=samples.x.device)  # type: ignore[arg-type]
-        self._works = [
-            ConvWork(stage, desk, precision, place == 0)
-            if isinstance(stage, Conv)
-            else DenseWork(stage, desk, place == 0)
-            for place, stage in enumerate(stages)
-        ]
+        self._works = works_of(stages, desk, precision)
         channels = samples.shape[0]
         self._scale = samples.scale.reshape(-1).expand(channels).contiguous()
         self._shift = samples.shift.reshape(-1).expand(channels).contiguous()
@@ -207,7 +220,7 @@ class ChainStep:
         classes = self._slope.shape[2]
         kernels.cross_entropy[(rows,)](
             x, self._y, desk.count, desk.total, self._slope, BATCH=desk.batch, CLASSES=classes,
-            BLOCK_B=_power(desk.batch, 2), BLOCK_C=_power(classes, 2),
+            BLOCK_B=power(desk.batch, 2), BLOCK_C=power(classes, 2),
         )  # fmt: skip
         gradient = self._slope
         for work in reversed(self._works):
@@ -219,6 +232,6 @@ class ChainStep:
         kernels.gather_samples[(rows, desk.batch)](
             self.samples.x, self.samples.y, self._scale, self._shift, desk.table, desk.counts,
             desk.step, self._x, self._y, desk.count, desk.height, SIZE=size,
-            PLANE=size // self.samples.shape[0], BATCH=desk.batch, BLOCK=_power(size, 64) // 4,
+            PLANE=size // self.samples.shape[0], BATCH=desk.batch, BLOCK=power(size, 64) // 4,
         )  # fmt: skip
         return self._x
