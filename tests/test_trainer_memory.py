@@ -12,8 +12,8 @@ from dystop.trainer.memory import (
     activation_bytes,
     available_bytes,
     ensure_fits,
-    estimate_bytes,
     forward_bytes,
+    held_bytes,
 )
 from dystop.trainer.models import build_model
 from dystop.trainer.params import TrainerParams
@@ -26,13 +26,19 @@ CPU = torch.device("cpu")
 
 def test_parts_by_hand():
     size = ModelSize(width=1000, counters=10, activation_bytes=500, forward_bytes=100)
-    got = estimate_bytes(
-        size, workers=100, stacks=2, data_bytes=7_000, chunk=10, trained=320, examined=500
-    )
-    assert [part for _, part in got.parts] == [200 * 4_080, 7_000, 30 * 4_080, 160_000]
+    assert size.row_bytes == 4_080
     assert size.pass_bytes(trained=1, examined=500) == 50_000
-    assert got.total == sum(part for _, part in got.parts)
-    assert got.text().splitlines()[-1].split() == ["total", "1.1", "MiB"]
+    got = MemoryEstimate((("models", 816_000), ("training", 122_400)), held=160_000)
+    assert (got.needed, got.total) == (938_400, 1_098_400)
+    assert got.text().splitlines()[-1].split() == ["total", "1.0", "MiB"]
+
+
+def test_what_is_held_is_read_from_the_kernel(tmp_path):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    assert held_bytes(CPU, tmp_path) == 0
+    (tmp_path / "proc/self/status").write_text("VmHWM:\t 9 kB\nVmRSS:\t  7 kB\n")
+    assert held_bytes(CPU, tmp_path) == 7 * 1024
+    assert held_bytes(CPU) > 2**20
 
 
 def test_activations_of_a_linear_chain():
@@ -57,10 +63,13 @@ def test_trainer_estimates_its_run():
     net = build_model("cnn", 1, (28, 28), 10, seed=0)
     params = TrainerParams(device="cpu", evaluation_batch=8, lanes=1)
     t = Trainer(net, Arrays(x, y, x, y, 0.3, 0.3), [np.arange(50)], params, seed=0)
-    parts = dict(t.estimate(workers=100, stacks=2).parts)
-    assert parts["models (100 workers)"] == 100 * 2 * 4 * 21_840
-    assert parts["data set"] == 2 * 50 * (784 + 8)
-    assert parts["activations"] == t.size.activation_bytes * t.chunk * 32
+    estimate = t.estimate(workers=100, stacks=2)
+    parts = dict(estimate.parts)
+    row = 4 * 21_840
+    assert parts["models (100 workers)"] == 100 * 3 * row  # two kept, one with the results
+    assert parts["training (1 at once)"] == 3 * row + t.size.activation_bytes * 32
+    assert parts["evaluation"] == t.size.forward_bytes * 8
+    assert estimate.held > 2**20
 
 
 def test_refusal_says_what_there_is_and_what_to_change():

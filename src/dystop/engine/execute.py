@@ -1,5 +1,6 @@
 """Carry out a plan on the stack: transfers, mixing, mail, and the new local training."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,27 +58,30 @@ class Flight:
     """A round under way: all that is known of its outcome before the device has trained."""
 
     known: Outcome  # its losses are not numbers yet
-    trained: Trained
+    losses: Floats | Callable[[], Floats]  # not the models: a stack of them would stay alive
 
     def land(self) -> Outcome:
         """Wait for the losses."""
-        return replace(self.known, loss=self.trained.loss)
+        loss = self.losses() if callable(self.losses) else self.losses
+        return replace(self.known, loss=loss)
 
 
 def launch(parts: Parts, state: State, turn: Round) -> tuple[Flight, State]:
     """Move models, mix them, let the active workers train; does not wait for a device."""
     plan = turn.plan
-    before = state.models.latest[index(plan.active, state.models.latest)].clone()
+    finished = state.models.finished
+    at = index(plan.active, state.models.latest)
+    before = state.models.latest[at] if finished is not None else None
     wants_distance = "distance" in parts.mechanism.needs
     distance = (
         link_distances(state.models, plan.links.dst, plan.links.src) if wants_distance else None
     )
     state = _mix(parts, state, turn)
     trained = _train(parts, state, turn)
-    if state.models.finished is not None:
-        state.models.finished[index(plan.active, before)] = before
+    if finished is not None and before is not None:
+        finished[at] = before
     known = _outcome(parts, state, turn, trained.samples)
-    return Flight(replace(known, distance=distance), trained), _start_training(state, turn)
+    return Flight(replace(known, distance=distance), trained.losses), _start_training(state, turn)
 
 
 def _outcome(parts: Parts, state: State, turn: Round, samples: int) -> Outcome:

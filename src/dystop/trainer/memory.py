@@ -1,7 +1,7 @@
 """What a run needs in memory, what there is, and a refusal before anything is allocated.
 
-The estimate is a sum of named parts, good to a factor of about two: it counts tensors, not the
-allocator's slack or the libraries themselves.
+What is held already (program, libraries, data, standing buffers) is measured; what the run will add
+is a sum of named parts. `dystop bench memory` compares the total with the measured peak.
 """
 
 import copy
@@ -38,24 +38,32 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes by part."""
+    """Bytes by part, beside what is held already."""
 
     parts: tuple[tuple[str, int], ...]
+    held: int = 0
+
+    @property
+    def needed(self) -> int:
+        """Bytes that the run will take beside those held already."""
+        return sum(size for _, size in self.parts)
 
     @property
     def total(self) -> int:
-        """Bytes of all parts."""
-        return sum(size for _, size in self.parts)
+        """Bytes in use at the peak."""
+        return self.held + self.needed
 
     def text(self) -> str:
         """A table for people.
 
-        >>> print(MemoryEstimate((("models", 3 * 2**20), ("data", 2**19))).text())
-        models   3.0 MiB
-        data   512.0 KiB
-        total    3.5 MiB
+        >>> print(MemoryEstimate((("models", 3 * 2**20), ("training", 2**19)), 2**20).text())
+        program and data   1.0 MiB
+        models             3.0 MiB
+        training         512.0 KiB
+        total              4.5 MiB
         """
-        lines = [(name, human(size)) for name, size in (*self.parts, ("total", self.total))]
+        rows = (("program and data", self.held), *self.parts, ("total", self.total))
+        lines = [(name, human(size)) for name, size in rows]
         left = max(len(name) for name, _ in lines)
         right = max(len(size) for _, size in lines)
         return "\n".join(f"{name:<{left}} {size:>{right}}" for name, size in lines)
@@ -74,36 +82,14 @@ def human(size: float) -> str:
     return f"{size:.1f} GiB"
 
 
-def estimate_bytes(
-    model: ModelSize,
-    *,
-    workers: int,
-    stacks: float,
-    data_bytes: int,
-    chunk: int,
-    trained: int,
-    examined: int,
-) -> MemoryEstimate:
-    """Estimate what a run takes.
-
-    Args:
-        model: Size of one model.
-        workers: Workers N.
-        stacks: Stacks [N, W] that are held at once (current models, published ones, mailboxes).
-        data_bytes: Samples on the device.
-        chunk: Models that are trained at once.
-        trained: Samples of one training step, over all models of a chunk.
-        examined: Samples of one evaluation pass, over all models examined at once.
-    """
-    return MemoryEstimate(
-        (
-            (f"models ({workers} workers)", int(workers * stacks * model.row_bytes)),
-            ("data set", data_bytes),
-            # A working copy, the gradient, and the gradient's pieces before they are joined.
-            (f"training state ({chunk} at once)", 3 * chunk * model.row_bytes),
-            ("activations", model.pass_bytes(trained, examined)),
-        )
-    )
+def held_bytes(device: torch.device, root: Path = Path("/")) -> int:
+    """Bytes in use now: by this process, or by torch on a GPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.memory_reserved(device))
+    for line in _read(root / "proc/self/status").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def activation_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
@@ -216,18 +202,18 @@ def ensure_fits(estimate: MemoryEstimate, available: int, limit: int | None = No
     Args:
         estimate: What the run needs.
         available: Bytes that may still be taken, from `available_bytes`.
-        limit: Bytes that the user allows, where fewer.
+        limit: Bytes that the user allows in all, what is held already included.
 
     Raises:
         CapacityError: With the parts, what there is, and what to change.
     """
-    usable = available if limit is None else min(available, limit)
-    if estimate.total <= usable:
+    usable = available if limit is None else min(available, max(0, limit - estimate.held))
+    if estimate.needed <= usable:
         return
     allowed = "" if limit is None else f" (limit set to {human(limit)})"
     largest = max(estimate.parts, key=lambda part: part[1])[0]
     raise CapacityError(
-        f"the run needs about {human(estimate.total)} of memory, but only {human(usable)} "
+        f"the run needs about {human(estimate.needed)} more memory, but only {human(usable)} "
         f"can be used{allowed}:\n{estimate.text()}\n"
         f"most of it is '{largest}'; take fewer workers, a smaller model, a smaller "
         f"training.chunk, training.batch or training.evaluation_batch, or a device with more "

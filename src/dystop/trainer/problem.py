@@ -5,7 +5,8 @@ one (compiled, captured into CUDA graphs, spread over processes) may take its pl
 returns the same numbers to floating-point tolerance.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from dystop.sparse import Floats, Ints
 from dystop.trainer.batches import Batches, batches
+from dystop.trainer.device import upload
 from dystop.trainer.flat import Layout
 from dystop.trainer.samples import Samples, Shards
 
@@ -46,7 +48,7 @@ class Problem:
 
     def indices(self, workers: Ints, positions: Ints) -> Tensor:
         """Sample numbers of shard positions, on the device."""
-        return torch.from_numpy(self.shards.lookup(workers, positions)).to(self.device)
+        return upload(self.shards.lookup(workers, positions), self.device)
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,11 @@ class Job:
     rates: Floats  # [A], factor on the learning rate
 
     def rows(self, rows: Ints, device: torch.device | None = None) -> "Job":
-        """Some rows of the job, copied, to a device where one is named."""
-        where = torch.from_numpy(rows).to(self.models.device)
+        """Some rows of the job, on a device where one is named; copied, unless all of them."""
+        if np.array_equal(rows, np.arange(len(self.workers))):
+            models, counters = self.models.to(device), self.counters.to(device)
+            return replace(self, models=models, counters=counters)
+        where = upload(rows, self.models.device)
         return Job(
             self.models[where].to(device),
             self.counters[where].to(device),
@@ -79,25 +84,61 @@ class Trained:
 
     models: Tensor  # [A, W]
     counters: Tensor  # [A, C]
-    loss: Floats  # [A], mean over the samples seen while training; NaN where none was
+    losses: Floats | Callable[[], Floats]  # [A], or how to get it once the device has it
     samples: int  # samples seen by all rows together
+
+    @property
+    def loss(self) -> Floats:
+        """Mean over the samples seen while training, [A]; NaN where none was.
+
+        A device may still be at work: whoever asks for the loss waits for it.
+        """
+        return self.losses() if callable(self.losses) else self.losses
 
 
 def cut(steps: Ints, height: int) -> list[Ints]:
     """Cut a job into pieces of at most `height` rows, nearly equal, the longest work first."""
+    if 0 < len(steps) <= height:
+        return [np.arange(len(steps))]
     order = np.argsort(-steps, kind="stable")
     return np.array_split(order, -(-len(order) // height)) if len(order) else []
 
 
-def join(job: Job, pieces: list[Ints], results: list[Trained]) -> Trained:
-    """Put the results of the pieces back into the order of the job."""
-    models, counters = torch.empty_like(job.models), torch.empty_like(job.counters)
-    loss = np.empty(len(job.workers))
-    for rows, result in zip(pieces, results, strict=True):
-        where = torch.from_numpy(rows).to(models.device)
-        models[where] = result.models.to(models.device)
-        counters[where], loss[rows] = result.counters.to(models.device), result.loss
-    return Trained(models, counters, loss, sum(result.samples for result in results))
+class Collector:
+    """Puts the results of pieces into the order of the job as they come in.
+
+    A piece is copied out where it was made and forgotten: there is never a second stack of them.
+    """
+
+    def __init__(self, job: Job, pieces: int) -> None:
+        whole = pieces == 1  # the one result is the answer itself
+        self._models = None if whole else torch.empty_like(job.models)
+        self._counters = None if whole else torch.empty_like(job.counters)
+        self._rows = len(job.workers)
+
+    def keep(self, rows: Ints, result: Trained) -> Trained:
+        """Copy one piece's models out of its result; returns what is still of interest."""
+        if self._models is None or self._counters is None:
+            return result
+        where = upload(rows, self._models.device)
+        self._models[where] = result.models.to(self._models.device)
+        self._counters[where] = result.counters.to(self._models.device)
+        none = torch.empty(0)  # not a slice, which would keep the whole piece alive
+        return Trained(none, none, result.losses, result.samples)
+
+    def joined(self, pieces: list[Ints], results: list[Trained]) -> Trained:
+        """All results as one."""
+        if self._models is None or self._counters is None:
+            return results[0]
+
+        def losses() -> Floats:
+            found = np.empty(self._rows)
+            for rows, result in zip(pieces, results, strict=True):
+                found[rows] = result.loss
+            return found
+
+        seen = sum(result.samples for result in results)
+        return Trained(self._models, self._counters, losses, seen)
 
 
 class Backend(Protocol):

@@ -1,17 +1,20 @@
 """Stations: where local trainings and examinations are carried out, one per core or per GPU."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from dystop.sparse import Ints
 from dystop.trainer import sequential, stacked
-from dystop.trainer.evaluate import Exam
+from dystop.trainer.cuda.chain import chain_of
+from dystop.trainer.evaluate import Evaluation, Exam, evaluate
 from dystop.trainer.problem import Backend, Job, Problem, Trained
 from dystop.trainer.samples import Samples
 
+Evaluator = Callable[[Exam, Tensor, Tensor, Tensor], Evaluation]
 SOLO_LANES = 4  # streams for large models; with ResNet-18 on an H200 more bring nothing
 
 
@@ -39,6 +42,10 @@ def stations_on(
 
 
 def _cpu_backend(path: str) -> Backend:
+    if path == "fused":
+        from dystop.trainer import fused
+
+        return fused.train
     return stacked.train if path == "stacked" else sequential.train
 
 
@@ -69,11 +76,56 @@ def moved_samples(samples: Samples, device: torch.device) -> Samples:
     return Samples(*(part.to(device) for part in parts))
 
 
-def examiners_on(exam: Exam, devices: Sequence[torch.device], lanes: int) -> list[Exam]:
-    """What examines models, for every GPU or lane."""
+@dataclass(frozen=True)
+class Examiner:
+    """An exam on one device and what carries it out there."""
+
+    exam: Exam
+    backend: Evaluator
+
+    def examine(self, models: Tensor, counters: Tensor, index: Tensor) -> Evaluation:
+        """Accuracy and loss of models on the test samples of this index."""
+        where = self.exam.samples.y.device
+        return self.backend(self.exam, models.to(where), counters.to(where), index.to(where))
+
+
+def examined_at_once(path: str, batch: int) -> int:
+    """Test samples examined at once; the fused kernels like it better in the caches."""
+    if path == "fused":
+        from dystop.trainer.fused import EXAMINED
+
+        return min(batch, EXAMINED)
+    return batch
+
+
+def examiners_on(
+    exam: Exam, path: str, devices: Sequence[torch.device], lanes: int
+) -> list[Examiner]:
+    """One examiner for every GPU, or on a CPU one for every lane."""
     if devices[0].type == "cpu":
-        return [exam, *(replace(exam, module=copy.deepcopy(exam.module)) for _ in range(lanes - 1))]
-    return [exam, *(_moved_exam(exam, device) for device in devices[1:])]
+        copies = (replace(exam, module=copy.deepcopy(exam.module)) for _ in range(lanes - 1))
+        return [Examiner(one, _cpu_examiner(path)) for one in (exam, *copies)]
+    exams = (exam, *(_moved_exam(exam, device) for device in devices[1:]))
+    return [Examiner(one, _cuda_examiner(one)) for one in exams]
+
+
+def _cpu_examiner(path: str) -> Evaluator:
+    """The fused kernels examine what they train."""
+    if path == "fused":
+        from dystop.trainer import fused
+
+        return fused.evaluate
+    return evaluate
+
+
+def _cuda_examiner(exam: Exam) -> Evaluator:
+    stages = chain_of(exam.module, exam.layout, exam.samples.shape)
+    if stages is None:
+        return evaluate
+    from dystop.trainer.cuda.exam import ChainExam
+    from dystop.trainer.cuda.stacks import PRODUCTS
+
+    return ChainExam(exam, stages, PRODUCTS[exam.precision])
 
 
 def _moved_exam(exam: Exam, device: torch.device) -> Exam:

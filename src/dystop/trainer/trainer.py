@@ -17,16 +17,25 @@ from dystop.trainer import evaluate as evaluation
 from dystop.trainer import sequential
 from dystop.trainer.capability import draws_numbers
 from dystop.trainer.choose import check_last_batches, choose_path, stack_height
+from dystop.trainer.cuda.chain import chain_of
 from dystop.trainer.device import pick_devices, steady_kernels
-from dystop.trainer.evaluate import Evaluation, Exam, evaluate, stratified_first
+from dystop.trainer.evaluate import Evaluation, Exam, stratified_first
 from dystop.trainer.flat import Layout, layout_of
 from dystop.trainer.lanes import Lanes, cores
-from dystop.trainer.memory import MemoryEstimate, estimate_bytes, model_size
+from dystop.trainer.memory import MemoryEstimate, ModelSize, held_bytes, model_size
 from dystop.trainer.params import TrainerParams
-from dystop.trainer.problem import Job, Problem, Trained, cut, join
+from dystop.trainer.problem import Collector, Job, Problem, Trained, cut
 from dystop.trainer.samples import Source, both_samples, shards_of
 from dystop.trainer.seeding import restored
-from dystop.trainer.station import examiners_on, stations_on
+from dystop.trainer.station import (
+    SOLO_LANES,
+    Examiner,
+    examined_at_once,
+    examiners_on,
+    stations_on,
+)
+
+PIECES = 8  # of a round's fused trainings for each lane: few enough to cost little, to end together
 
 
 class Trainer:
@@ -59,7 +68,7 @@ class Trainer:
         with restored(self.device):  # trial passes may draw dropout
             check_last_batches(self._start, train.shape, parts, params.batch)
             self.path = choose_path(self._start, self.layout, train.shape, params)
-            self.size = model_size(self._start, self.layout, train.shape)
+            self.size = self._model_size(train.shape)
             draws = draws_numbers(self._start, train.shape)
         self.chunk = stack_height(self.size, params, self.device) if self.is_stacked else 1
         self._problem = Problem(
@@ -77,16 +86,23 @@ class Trainer:
         )
         idle = copy.deepcopy(self._start).eval()
         # With the CNN on two cores a large batch of one model was faster than the stacks tried.
-        height = self.chunk if self.device.type == "cuda" else 1
-        self._exam = Exam(
-            idle, self.layout, test, height, params.evaluation_batch, params.precision
-        )
+        height = min(self.chunk, len(shards)) if self.device.type == "cuda" else 1
+        batch = examined_at_once(self.path, params.evaluation_batch)
+        self._exam = Exam(idle, self.layout, test, height, batch, params.precision)
         # Torch's generators are shared by all threads: a module that draws from them goes alone.
         side_by_side = self.device.type == "cpu" and not draws
         self.lanes = (params.lanes or cores()) if side_by_side else len(devices)
         wanted = self.lanes if self.device.type == "cpu" else params.lanes
         self._lanes = Lanes(stations_on(self._problem, self.path, devices, wanted))
-        self._examiners = Lanes(examiners_on(self._exam, devices, self.lanes))
+        self._examiners = Lanes(examiners_on(self._exam, self.path, devices, self.lanes))
+
+    def _model_size(self, shape: tuple[int, ...]) -> ModelSize:
+        size = model_size(self._start, self.layout, shape)
+        if self.path != "fused":
+            return size
+        from dystop.trainer.fused import fused_size
+
+        return fused_size(size, self._start, self.layout, shape)
 
     @property
     def width(self) -> int:
@@ -97,6 +113,12 @@ class Trainer:
     def is_stacked(self) -> bool:
         """Whether models are trained in stacks."""
         return self.path == "stacked"
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether a GPU trains these models with kernels of our own."""
+        stages = chain_of(self._start, self.layout, self._problem.samples.shape)
+        return self.device.type == "cuda" and self.is_stacked and stages is not None
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """The model that every worker starts from: vector [W] and counters [C]."""
@@ -134,12 +156,17 @@ class Trainer:
         rates = np.ones(rows) if rates is None else rates
         job = Job(models.to(self.device), counters.to(self.device), workers, versions, steps, rates)
         pieces = cut(steps, self._piece(rows))
+        kept = Collector(job, len(pieces))
         with steady_kernels():
-            done = self._lanes.map(lambda station, rows: station.train(job, rows), pieces)
-        return join(job, pieces, done)
+            done = self._lanes.map(
+                lambda station, rows: kept.keep(rows, station.train(job, rows)), pieces
+            )
+        return kept.joined(pieces, done)
 
     def _piece(self, rows: int) -> int:
         """Rows of a job that go to a station at once; on GPUs everything, shared evenly."""
+        if self.path == "fused":  # every row by itself: the cut changes no bit of the results
+            return max(1, rows // (PIECES * self.lanes))
         if self.device.type == "cpu":
             return self.chunk
         share = max(1, -(-rows // self.lanes))
@@ -158,9 +185,8 @@ class Trainer:
         index = torch.from_numpy(chosen).to(self.device)
         models, counters = models.to(self.device), counters.to(self.device)
 
-        def examine(exam: Exam, rows: slice) -> Evaluation:
-            where = exam.samples.y.device
-            return evaluate(exam, models[rows].to(where), counters[rows].to(where), index.to(where))
+        def examine(examiner: Examiner, rows: slice) -> Evaluation:
+            return examiner.examine(models[rows], counters[rows], index)
 
         stacks = list(evaluation.pieces(len(models), self._exam.chunk))
         with steady_kernels():
@@ -186,14 +212,38 @@ class Trainer:
             return time.perf_counter() - begin
 
     def estimate(self, workers: int, stacks: float) -> MemoryEstimate:
-        """What a run with so many workers takes, `stacks` stacks of models [N, W] included."""
-        data_bytes = self._problem.samples.nbytes + self._exam.samples.nbytes
-        return estimate_bytes(
-            self.size,
-            workers=workers,
-            stacks=stacks,
-            data_bytes=data_bytes,
-            chunk=min(self.lanes * self.chunk, workers),
-            trained=min(self.lanes * self.chunk, workers) * self.params.batch,
-            examined=min(self.lanes * self._exam.chunk, workers) * self._exam.batch,
+        """What a run takes: what is held already, the models, and what training and tests add.
+
+        Args:
+            workers: Workers N.
+            stacks: Stacks of models [N, W] that the engine keeps or makes at once.
+        """
+        row, batch = self.size.row_bytes, self.params.batch
+        at_once = min(self.lanes * self.chunk, workers)
+        training = at_once * (3 * row + self.size.activation_bytes * batch)
+        examined = min(self.lanes * self._exam.chunk, workers)
+        evaluation = examined * self.size.forward_bytes * self._exam.batch
+        if self.device.type == "cuda":
+            training, evaluation = self._cuda_bytes(workers)
+        return MemoryEstimate(
+            (
+                (f"models ({workers} workers)", int((stacks + 1) * workers * row)),
+                (f"training ({at_once} at once)", training),
+                ("evaluation", evaluation),
+            ),
+            held_bytes(self.device),
         )
+
+    def _cuda_bytes(self, workers: int) -> tuple[int, int]:
+        """What training and evaluation take on a GPU beside the buffers that stand already."""
+        batch, size = self.params.batch, self.size
+        if self.has_kernels:
+            return 4 * workers * size.row_bytes, 0
+        if self.path == "sequential":
+            lanes = 1 if self._problem.draws else self.params.lanes or SOLO_LANES
+            training = lanes * (2 * size.activation_bytes * batch + 3 * size.row_bytes)
+        else:
+            rows = min(self.chunk, workers)
+            training = rows * (2 * size.activation_bytes * batch + 4 * size.row_bytes)
+        examined = min(self._exam.chunk, workers)
+        return training, examined * size.forward_bytes * self._exam.batch

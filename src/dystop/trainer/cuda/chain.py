@@ -77,6 +77,14 @@ def stages_of(module: nn.Module, layout: Layout, shape: tuple[int, ...]) -> tupl
     return tuple(stages)
 
 
+def chain_of(module: nn.Module, layout: Layout, shape: tuple[int, ...]) -> tuple[Stage, ...] | None:
+    """The stages of a module, or nothing where the kernels do not know it."""
+    try:
+        return stages_of(module, layout, shape)
+    except NotAChain:
+        return None
+
+
 def _offsets(layout: Layout) -> dict[str, int]:
     found, at = {}, 0
     for slot in layout.trained:

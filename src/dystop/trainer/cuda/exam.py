@@ -18,7 +18,7 @@ class ChainExam:
     def __init__(self, exam: Exam, stages: tuple[Stage, ...], precision: str) -> None:
         self._stages, self._precision = stages, precision
         device = exam.samples.y.device
-        self._set_up(exam, 1)
+        self._set_up(exam, exam.chunk)
         self._x = torch.zeros(1, SAMPLES, *exam.samples.shape, device=device)
         self._y = torch.zeros(SAMPLES, dtype=torch.int64, device=device)
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from dystop.sparse import Floats, Ints
 from dystop.trainer.capability import mixes_samples
-from dystop.trainer.cuda.chain import NotAChain, stages_of
+from dystop.trainer.cuda.chain import chain_of
 from dystop.trainer.cuda.desk import Desk, desk_for
 from dystop.trainer.cuda.record import Live, Player, Recorder
 from dystop.trainer.device import autocast, upload
@@ -107,15 +107,12 @@ def deals(problem: Problem) -> Callable[[tuple[Ints, Ints], tuple[Ints, Ints], T
 
 def step_for(problem: Problem, desk: Desk) -> StackStep:
     """Hand-written kernels where there are some for this network, torch's own elsewhere."""
-    if problem.device.type == "cuda":
-        try:
-            stages = stages_of(problem.module, problem.layout, problem.samples.shape)
-        except NotAChain:
-            return VmapStep(problem, desk)
-        from dystop.trainer.cuda.work import ChainStep  # needs Triton, which CUDA builds bring
+    stages = chain_of(problem.module, problem.layout, problem.samples.shape)
+    if problem.device.type != "cuda" or stages is None:
+        return VmapStep(problem, desk)
+    from dystop.trainer.cuda.work import ChainStep  # needs Triton, which CUDA builds bring
 
-        return ChainStep(stages, desk, problem.samples, PRODUCTS[problem.precision])
-    return VmapStep(problem, desk)
+    return ChainStep(stages, desk, problem.samples, PRODUCTS[problem.precision])
 
 
 class VmapStep:
