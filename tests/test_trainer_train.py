@@ -234,8 +234,10 @@ def test_auto_falls_back_and_forced_stacks_are_refused():
         assert not trainer(module).is_stacked
         with pytest.raises(ConfigError, match=f"'stacked' is not possible.*{why}.*'sequential'"):
             trainer(module, path="stacked")
-    assert trainer(build_model("mlp", 1, (16, 16), 4, seed=0)).is_stacked
-    assert not trainer(build_model("cnn", 1, (16, 16), 4, seed=0)).is_stacked  # on a CPU
+    smooth = nn.Sequential(nn.Flatten(), nn.Linear(256, 9), nn.Tanh(), nn.Linear(9, 4))
+    assert trainer(smooth).is_stacked
+    for name in ("cnn", "mlp", "softmax"):
+        assert trainer(build_model(name, 1, (16, 16), 4, seed=0)).path == "fused"
     assert not trainer(build_model("resnet18-gn", 1, (16, 16), 4, seed=0)).is_stacked
 
 

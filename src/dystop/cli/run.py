@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from dystop.cli.progress import Watcher
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Report = Annotated[bool, typer.Option(help="Write an HTML report into the run folder at the end.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as in runs/NAME.")]
+_LONG_S = 30.0  # of a run that is worth advice
 
 
 def _split(words: list[str]) -> tuple[Path | None, list[str]]:
@@ -45,10 +46,25 @@ def _finish(folder: Path, *, quiet: bool, report: bool) -> None:
     data = open_run(folder)
     if not quiet:
         show_summary([data])
+        typer.echo(_advice(data.info), nl=False)
     if report:
         page = write([data], folder / "report", None)
         if not quiet:
             typer.echo(f"report: {page}")
+
+
+def _advice(info: dict[str, Any]) -> str:
+    """How to make a run faster that mostly tested its models; empty for any other.
+
+    >>> _advice({"wall_s": 100.0, "tests_s": 20.0})
+    ''
+    """
+    wall_s, tests_s = float(info.get("wall_s") or 0.0), float(info.get("tests_s") or 0.0)
+    if wall_s < _LONG_S or tests_s < wall_s / 2:
+        return ""
+    share = f"testing all models took {tests_s / wall_s:.0%} of {wall_s:.0f} s"
+    way = "evaluate.every_rounds=20 makes tests rarer, evaluate.samples=1000 makes them smaller"
+    return f"{share}; {way}\n"
 
 
 @guarded

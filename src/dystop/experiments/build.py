@@ -176,6 +176,6 @@ def _fleet_json(
         "model_parameters": trainer.layout.parameters,
         "data_source": data.source,
         "device": str(trainer.device),
-        "training_path": "stacked" if trainer.is_stacked else "sequential",
+        "training_path": trainer.path,
         "physics": physics,
     }

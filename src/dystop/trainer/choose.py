@@ -1,4 +1,4 @@
-"""Choosing how to train: in stacks or one by one, and how many models at once."""
+"""Choosing how to train: fused, in stacks or one by one, and how many models at once."""
 
 import numpy as np
 import torch
@@ -8,11 +8,13 @@ from torch.nn.modules.conv import _ConvNd
 from dystop.errors import ConfigError
 from dystop.trainer.capability import takes_single_samples, why_not_stacked
 from dystop.trainer.flat import Layout
+from dystop.trainer.fused_chain import why_not_fused
 from dystop.trainer.memory import ModelSize
 from dystop.trainer.params import TrainerParams
 from dystop.trainer.samples import Shards
 
 STACKED_BELOW = 1_000_000  # parameters; stacks are for models too small to fill the machine
+FUSED_BELOW = 4_000_000  # parameters; with more (a VGG) torch's own kernels are as fast
 CPU_CHUNK = 10  # with the CNN on two cores 5 to 20 differ less than the noise
 CUDA_CHUNK = 512
 
@@ -20,8 +22,14 @@ CUDA_CHUNK = 512
 def choose_path(
     module: nn.Module, layout: Layout, shape: tuple[int, ...], params: TrainerParams
 ) -> str:
-    """Choose how models are trained: "stacked" or "sequential"; refuse what cannot be had."""
-    check_precision(next(module.parameters()).device, params)
+    """Choose how models are trained: "fused", "stacked" or "sequential".
+
+    What was asked for and cannot be had is refused.
+    """
+    device = next(module.parameters()).device
+    check_precision(device, params)
+    if _can_fuse(module, layout, shape, params):
+        return "fused"
     return "stacked" if _can_stack(module, layout, shape, params) else "sequential"
 
 
@@ -31,6 +39,23 @@ def check_precision(device: torch.device, params: TrainerParams) -> None:
         raise ConfigError(
             "training.precision = 'bfloat16' is for GPUs; this run is on the CPU: use 'float32'"
         )
+
+
+def _can_fuse(
+    module: nn.Module, layout: Layout, shape: tuple[int, ...], params: TrainerParams
+) -> bool:
+    if params.path not in ("auto", "fused"):
+        return False
+    on_cpu = next(module.parameters()).device.type == "cpu"
+    if params.path == "auto" and (not on_cpu or layout.parameters >= FUSED_BELOW):
+        return False
+    reason = why_not_fused(module, layout, shape) if on_cpu else "its kernels are for CPUs"
+    if reason and params.path == "fused":
+        raise ConfigError(
+            f"training.path = 'fused' is not possible for this model: {reason}; "
+            f"use 'sequential' or 'auto'"
+        )
+    return reason is None
 
 
 def _can_stack(

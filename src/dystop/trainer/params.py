@@ -7,7 +7,7 @@ from annotated_types import Ge, Gt
 
 from dystop.knobs import knob
 
-Path = Literal["auto", "stacked", "sequential"]
+Path = Literal["auto", "fused", "stacked", "sequential"]
 Precision = Literal["float32", "bfloat16"]
 
 
@@ -18,7 +18,8 @@ class TrainerParams:
     batch: Annotated[int, Ge(1)] = knob(32, "samples in a mini-batch, |xi_i|")
     learning_rate: Annotated[float, Gt(0)] = knob(0.05, "step size of plain SGD, eta")
     path: Path = knob(
-        "auto", "train models in stacks, one after another, or as suits the model (auto)"
+        "auto",
+        "train models in fused CPU kernels, in stacks, one after another, or as suits them (auto)",
     )
     device: str = knob("auto", "cpu, cuda (all GPUs), cuda:N, or the best there is (auto)")
     precision: Precision = knob("float32", "of products on a GPU; bfloat16 is faster and rounder")

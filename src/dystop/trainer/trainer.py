@@ -59,6 +59,7 @@ class Trainer:
             seed: Seed of the run; addresses the order of samples and dropout.
         """
         self.params, devices = params, pick_devices(params.device)
+        self.examined_s = 0.0  # spent in evaluations so far
         self.device = devices[0]
         self._start = copy.deepcopy(module).to(self.device).train()
         self.layout: Layout = layout_of(self._start)
@@ -189,8 +190,11 @@ class Trainer:
             return examiner.examine(models[rows], counters[rows], index)
 
         stacks = list(evaluation.pieces(len(models), self._exam.chunk))
+        began = time.perf_counter()
         with steady_kernels():
-            return evaluation.join(self._examiners.map(examine, stacks))
+            found = evaluation.join(self._examiners.map(examine, stacks))
+        self.examined_s += time.perf_counter() - began
+        return found
 
     def measure_batch_s(self, repeats: int = 100) -> float:
         """Median seconds of one real mini-batch of one worker, after a short warm-up."""

@@ -1,0 +1,41 @@
+"""Where machine code is kept, and when it is made anew."""
+
+from pathlib import Path
+
+import numba
+import numpy as np
+
+from dystop.compiled import compiled, compiled_dense, fingerprint
+
+
+def test_a_change_of_any_compiling_file_changes_the_folder(tmp_path: Path) -> None:
+    kernel, other = tmp_path / "kernel.py", tmp_path / "deep" / "other.py"
+    other.parent.mkdir()
+    kernel.write_text("from dystop.compiled import compiled\n")
+    other.write_text("x = 1\n")
+    first = fingerprint(tmp_path)
+    other.write_text("x = 2\n")
+    assert fingerprint(tmp_path) == first
+    other.write_text("from dystop.compiled import compiled\nx = 2\n")
+    second = fingerprint(tmp_path)
+    other.write_text("from dystop.compiled import compiled\nx = 3\n")
+    assert len({first, second, fingerprint(tmp_path)}) == 3
+
+
+def test_other_users_of_numba_keep_their_folder() -> None:
+    before = numba.config.CACHE_DIR
+    compiled(lambda x: x)
+    assert numba.config.CACHE_DIR == before
+
+
+def test_dense_sums_keep_nan_and_infinity() -> None:
+    @compiled_dense
+    def total(x: np.ndarray) -> float:
+        out = 0.0
+        for k in range(len(x)):
+            out += x[k]
+        return out
+
+    assert total(np.array([1.0, 2.0, 3.5])) == 6.5
+    assert np.isnan(total(np.array([1.0, np.nan])))
+    assert total(np.array([1.0, np.inf])) == np.inf
