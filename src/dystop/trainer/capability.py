@@ -34,7 +34,7 @@ def mixes_samples(module: nn.Module) -> bool:
 def takes_single_samples(module: nn.Module, shape: tuple[int, ...]) -> bool:
     """Whether the module can train on a mini-batch of one sample; some batch norms cannot."""
     try:
-        copy.deepcopy(module)(_zeros(module, (1, *shape)))
+        copy.deepcopy(module).to("cpu")(torch.zeros(1, *shape))
     except ValueError:
         return False
     return True

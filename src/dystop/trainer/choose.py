@@ -7,6 +7,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from dystop.errors import ConfigError
 from dystop.trainer.capability import takes_single_samples, why_not_stacked
+from dystop.trainer.cuda.chain import chain_of
 from dystop.trainer.flat import Layout
 from dystop.trainer.fused_chain import why_not_fused
 from dystop.trainer.memory import ModelSize
@@ -65,7 +66,9 @@ def _can_stack(
         return False
     if params.path == "auto" and not _worth_stacking(module, layout):
         return False
-    reason = why_not_stacked(module, layout, shape)
+    on_cuda = next(module.parameters()).device.type == "cuda"
+    known = on_cuda and chain_of(module, layout, shape) is not None  # no need to try
+    reason = None if known else why_not_stacked(module, layout, shape)
     if reason and params.path == "stacked":
         raise ConfigError(
             f"training.path = 'stacked' is not possible for this model: {reason}; "

@@ -44,7 +44,10 @@ def pick_devices(name: str) -> list[torch.device]:
 
 def upload(array: NDArray[Any], device: torch.device) -> Tensor:
     """Copy an array to a device without waiting for what the device is doing."""
-    return torch.from_numpy(np.array(array)).to(device, non_blocking=True)
+    here = torch.from_numpy(np.array(array))
+    if device.type == "cpu":
+        return here
+    return here.pin_memory().to(device, non_blocking=True)  # pinned: kept until it has arrived
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:

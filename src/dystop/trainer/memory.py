@@ -94,7 +94,7 @@ def held_bytes(device: torch.device, root: Path = Path("/")) -> int:
 
 def activation_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
     """Bytes that autograd saves for one sample, from one real forward pass of two samples."""
-    trial = copy.deepcopy(module)
+    trial = copy.deepcopy(module).to("cpu")  # a GPU would first have to load its libraries
     own = {t.untyped_storage().data_ptr() for t in (*trial.parameters(), *trial.buffers())}
     saved: dict[int, int] = {}
 
@@ -104,7 +104,7 @@ def activation_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
             saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    x = torch.zeros(2, *shape, device=next(trial.parameters()).device)
+    x = torch.zeros(2, *shape)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         trial(x).sum()
     return sum(saved.values()) // 2
@@ -115,7 +115,7 @@ def forward_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
 
     Taken as three times the largest layer output: a layer's input, its output, a shortcut.
     """
-    trial = copy.deepcopy(module).eval()
+    trial = copy.deepcopy(module).to("cpu").eval()
     largest = 0
 
     def note(_module: nn.Module, _inputs: object, output: object) -> None:
@@ -125,7 +125,7 @@ def forward_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
 
     for part in trial.modules():
         part.register_forward_hook(note)
-    x = torch.zeros(2, *shape, device=next(trial.parameters()).device)
+    x = torch.zeros(2, *shape)
     with torch.no_grad():
         trial(x)
     return 3 * max(largest, x.nbytes) // 2
