@@ -1,6 +1,7 @@
 """Local training and evaluation of every worker's model (torch; no files, no network).
 
-models      `build_model` and the table `MODELS`
+catalogue   the table `MODELS`, without torch
+models      `build_model`
 flat        a model as one flat vector, `Layout`
 trainer     `Trainer`, `TrainerParams`: what the engine calls
 sequential  one worker after another: the plain reference

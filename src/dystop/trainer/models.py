@@ -1,50 +1,23 @@
 """The models by name, and a user's own model by import path.
 
 `build_model` makes a module with seeded weights and leaves torch's global randomness as it was;
-`MODELS` describes what there is.
+`MODELS` describes what there is (`dystop.trainer.catalogue`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 from torch import nn
 
 from dystop.errors import ConfigError, nearest
-from dystop.trainer.mobilenet import mobilenet_v2
+from dystop.trainer.catalogue import MODELS, ModelEntry
 from dystop.trainer.own_model import own_model
-from dystop.trainer.resnet import resnet18, resnet18_gn
 from dystop.trainer.seeding import addressed
-from dystop.trainer.small_nets import cnn, mlp, softmax
-from dystop.trainer.squeezenet import squeezenet
+
+__all__ = ["MODELS", "Factory", "build_model"]
 
 Factory = Callable[[int, tuple[int, ...], int], nn.Module]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelEntry:
-    """One line of `dystop list models`."""
-
-    factory: Factory
-    minimal_side: int | None  # pixels; None where any shape will do
-    meaning: str
-
-
-# Nets with batch norm need two pixels per channel at their last layer: a last mini-batch may hold
-# a single sample, and a variance over one number does not exist.
-MODELS: dict[str, ModelEntry] = {
-    "cnn": ModelEntry(cnn, 16, "two 5x5 convolutions, two linear layers; the paper's for FMNIST"),
-    "mlp": ModelEntry(mlp, None, "two hidden layers of 200 units, ReLU"),
-    "mobilenet-v2": ModelEntry(
-        mobilenet_v2, 9, "MobileNet-V2 for small images; the paper's testbed, CIFAR-100"
-    ),
-    "resnet18": ModelEntry(resnet18, 9, "ResNet-18, batch norm, 3x3 stem; the paper's, CIFAR-10"),
-    "resnet18-gn": ModelEntry(resnet18_gn, 8, "ResNet-18, group norm of 32 groups, 3x3 stem"),
-    "softmax": ModelEntry(softmax, None, "softmax regression: one linear layer, convex"),
-    "squeezenet": ModelEntry(
-        squeezenet, 8, "SqueezeNet 1.0 with a 3x3 stem; the paper's testbed, SVHN"
-    ),
-}
 
 
 def build_model(
@@ -66,7 +39,13 @@ def build_model(
     with addressed(torch.device("cpu"), seed, f"model/{name}"):
         if ":" in name:
             return own_model(name, channels, size, classes)
-        return _entry(name, size).factory(channels, size, classes)
+        return _factory(_entry(name, size))(channels, size, classes)
+
+
+def _factory(entry: ModelEntry) -> Factory:
+    module, _, function = entry.factory.partition(":")
+    made: Factory = getattr(import_module(f"dystop.trainer.{module}"), function)
+    return made
 
 
 def _entry(name: str, size: tuple[int, ...]) -> ModelEntry:

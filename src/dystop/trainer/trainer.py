@@ -240,14 +240,13 @@ class Trainer:
 
     def _cuda_bytes(self, workers: int) -> tuple[int, int]:
         """What training and evaluation take on a GPU beside the buffers that stand already."""
-        batch, size = self.params.batch, self.size
+        size, solo = self.size, self.path == "sequential"
         if self.has_kernels:
             return 4 * workers * size.row_bytes, 0
-        if self.path == "sequential":
-            lanes = 1 if self._problem.draws else self.params.lanes or SOLO_LANES
-            training = lanes * (2 * size.activation_bytes * batch + 3 * size.row_bytes)
-        else:
-            rows = min(self.chunk, workers)
-            training = rows * (2 * size.activation_bytes * batch + 4 * size.row_bytes)
-        examined = min(self._exam.chunk, workers)
-        return training, examined * size.forward_bytes * self._exam.batch
+        # Activations and, for a while, their gradients; bfloat16 halves both.
+        width = 1 if self.params.precision == "bfloat16" else 2
+        lanes = 1 if self._problem.draws else self.params.lanes or SOLO_LANES
+        rows = lanes if solo else min(self.chunk, workers)
+        training = rows * (width * size.activation_bytes * self.params.batch + 3 * size.row_bytes)
+        examined = min(self._exam.chunk, workers) * self._exam.batch
+        return training, width * examined * size.forward_bytes // 2
