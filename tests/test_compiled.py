@@ -25,7 +25,7 @@ def test_a_change_of_any_compiling_file_changes_the_folder(tmp_path: Path) -> No
 def test_other_users_of_numba_keep_their_folder() -> None:
     before = numba.config.CACHE_DIR
     compiled(lambda x: x)
-    assert numba.config.CACHE_DIR == before
+    assert before == numba.config.CACHE_DIR
 
 
 def test_dense_sums_keep_nan_and_infinity() -> None:

@@ -138,7 +138,7 @@ def test_mix_is_one_function_for_a_whole_stack_and_for_one_worker(seed):
     models = rng.normal(size=(n, width))
     stack = torch.from_numpy(models)
     every = np.ones(len(rows.source), bool)
-    whole = mix(sparse_rows(rows, every, n, stack, rows.source), stack).numpy()
+    whole = mix(sparse_rows(rows, every, rows.source), stack).numpy()
     np.testing.assert_allclose(whole, mix(dense(rows, n), models), **close)
     for k, i in enumerate(rows.receiver.tolist()):
         lo, hi = rows.indptr[k], rows.indptr[k + 1]

@@ -6,16 +6,15 @@
 `start`     where the last training began; kept only where updates are sent or compensated
 """
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dystop.control.aggregation import mix
+from dystop.engine.weights import SparseRows
 from dystop.plan import Mix
 from dystop.rng import bits
 from dystop.sparse import Bools, Floats, Ints
@@ -71,23 +70,11 @@ def published_row(models: Models, done: Bools, node: int) -> Tensor:
     return models.finished[node]
 
 
-def sparse_rows(stage: Mix, pick: Bools, columns: int, like: Tensor, source: Ints) -> Any:
-    """The picked weights of a stage as a sparse matrix [R, columns]."""
-    row, weight = stage.row_of[pick], stage.weight[pick]
-    counts = np.bincount(row, minlength=len(stage.receiver))
+def sparse_rows(stage: Mix, pick: Bools, source: Ints) -> SparseRows:
+    """The picked weights of a stage as a sparse matrix; `source` names the columns."""
+    counts = np.bincount(stage.row_of[pick], minlength=len(stage.receiver))
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    with warnings.catch_warnings():
-        # torch calls compressed rows a beta feature, once per process, and older versions announce
-        # the check that is asked for here; mixing needs nothing exotic.
-        warnings.filterwarnings("ignore", message="Sparse ", category=UserWarning)
-        return torch.sparse_csr_tensor(
-            index(indptr, like),
-            index(source[pick], like),
-            upload(weight, like.device).to(like.dtype),
-            size=(len(stage.receiver), columns),
-            # A check would wait for a GPU; on the CPU it costs nothing worth having.
-            check_invariants=like.device.type == "cpu",
-        )
+    return SparseRows(indptr, source[pick], stage.weight[pick])
 
 
 @dataclass(frozen=True)
@@ -108,9 +95,9 @@ def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
         if models.start is None:
             raise AssertionError("the engine keeps `start` for mechanisms that declare deltas")
         stack = models.latest - models.start
-    rows = mix(sparse_rows(stage, sources.fresh, len(stack), stack, stage.source), stack)
+    rows = mix(sparse_rows(stage, sources.fresh, stage.source), stack)
     if sources.stale.any() and models.finished is not None:
-        late = sparse_rows(stage, sources.stale, len(stack), stack, stage.source)
+        late = sparse_rows(stage, sources.stale, stage.source)
         rows = rows + mix(late, _finished_stack(models, stage))
     if sources.mailed.any():
         rows = rows + _from_mail(models, stage, sources)
@@ -146,7 +133,7 @@ def delay_term(models: Models, stage: Mix, sources: Sources) -> Tensor:
     foreign = stage.dst != stage.source
     for pick, models_of, origins_of, column in _histories(models, stage, sources):
         square = (models_of - origins_of) ** 2
-        weights = sparse_rows(stage, pick & foreign, len(square), square, column)
+        weights = sparse_rows(stage, pick & foreign, column)
         total += own * mix(weights, square) - mix(weights, square * origins_of)
     return total
 
@@ -193,7 +180,7 @@ def _from_mail(models: Models, stage: Mix, sources: Sources) -> Tensor:
     """What the mailbox contributes; every snapshot enters the product once."""
     used, column = _mail_columns(stage, sources)
     stack = torch.stack([models.snapshots[k] for k in used])
-    result: Tensor = mix(sparse_rows(stage, sources.mailed, len(used), stack, column), stack)
+    result: Tensor = mix(sparse_rows(stage, sources.mailed, column), stack)
     return result
 
 

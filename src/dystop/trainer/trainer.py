@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dystop.cores import cores
 from dystop.sparse import Floats, Ints
 from dystop.trainer import evaluate as evaluation
 from dystop.trainer import sequential
@@ -21,7 +22,7 @@ from dystop.trainer.cuda.chain import chain_of
 from dystop.trainer.device import pick_devices, steady_kernels
 from dystop.trainer.evaluate import Evaluation, Exam, stratified_first
 from dystop.trainer.flat import Layout, layout_of
-from dystop.trainer.lanes import Lanes, cores
+from dystop.trainer.lanes import Lanes
 from dystop.trainer.memory import MemoryEstimate, ModelSize, held_bytes, model_size
 from dystop.trainer.params import TrainerParams
 from dystop.trainer.problem import Collector, Job, Problem, Trained, cut
