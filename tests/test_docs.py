@@ -65,6 +65,8 @@ def test_console_snippets_run(tmp_path, monkeypatch):
                 words += ["--name", "d-psgd-fmnist-mini-s0"]
         if words[0] == "compare" and "--mechanisms" in words:
             words += [*SMALL, "--seeds", "2"]
+        if words[0] == "bench":
+            words += ["startup"]
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, (page.name, line, result.output)
         ran += 1

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import dystop
+from dystop.cli.bench import bench
 from dystop.cli.catalogue import catalogue
 from dystop.cli.compare import compare
 from dystop.cli.doctor import doctor
@@ -55,6 +56,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "list": catalogue,
     "new": new,
     "doctor": doctor,
+    "bench": bench,
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name, epilog=examples(_name))(_command)

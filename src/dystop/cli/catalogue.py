@@ -64,14 +64,14 @@ def _describe_mechanism(name: str) -> None:
 
 
 def _models() -> None:
-    from dystop.trainer.models import MODELS
+    from dystop.trainer.catalogue import MODELS
 
     show_table(("model", "summary"), [(name, x.meaning) for name, x in MODELS.items()])
     typer.echo("or a function of your own: model.name=package.module:factory")
 
 
 def _describe_model(name: str) -> None:
-    from dystop.trainer.models import MODELS
+    from dystop.trainer.catalogue import MODELS
 
     entry = MODELS[name]
     typer.echo(f"{name}: {entry.meaning}")
@@ -130,7 +130,7 @@ def _names(what: What) -> list[str]:
 
             return list(MECHANISMS)
         case What.models:
-            from dystop.trainer.models import MODELS
+            from dystop.trainer.catalogue import MODELS
 
             return list(MODELS)
         case What.datasets:

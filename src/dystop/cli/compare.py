@@ -235,7 +235,8 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
     Makes one ordinary run folder per mechanism, seed and timing law, and one report. The same
     command again, or 'dystop compare STUDY', goes on where it stopped.
     """
-    from dystop.experiments.study import is_study, open_study
+    from dystop.experiments.store import is_study
+    from dystop.experiments.study import open_study
 
     _check_target(target)
     words = words or []

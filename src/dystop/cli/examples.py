@@ -37,6 +37,14 @@ _EXAMPLES = {
     ),
     "new": ("dystop new mechanism my-idea", "dystop new mechanism my-idea --out ~/work"),
     "doctor": ("dystop doctor",),
+    "bench": (
+        "dystop bench --quick",
+        "dystop bench trainer --model cnn --workers 30 --repeat 5",
+        "dystop bench trainer --model resnet18 --device cuda",
+        "dystop bench trainer --set training.path=sequential",
+        "dystop bench --json bench.json --plot figures",
+        "dystop bench planner --full                  up to a million workers",
+    ),
 }
 
 

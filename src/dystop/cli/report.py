@@ -76,12 +76,12 @@ def report(
 
     Runs that are still going, or were interrupted, are shown as far as they got.
     """
-    from dystop.experiments.store import open_run
-    from dystop.experiments.study import is_study, open_study
+    from dystop.experiments.store import is_study, open_run
 
     runs = _each_once(runs)
     if len(runs) == 1 and is_study(runs[0]):
         from dystop.cli.compare import report_study
+        from dystop.experiments.study import open_study
 
         report_study(open_study(runs[0]), target, quiet=False)
         return

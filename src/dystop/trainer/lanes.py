@@ -49,7 +49,8 @@ class Lanes(Generic[Tool]):
             finally:
                 self._spare.put(tool)
 
-        if self.count == 1:
-            return [one(item) for item in items]
-        with one_thread_each(), ThreadPoolExecutor(self.count) as pool:
-            return list(pool.map(one, items))
+        with one_thread_each():  # a single lane too: two threads bring little and may cost much
+            if self.count == 1:
+                return [one(item) for item in items]
+            with ThreadPoolExecutor(self.count) as pool:
+                return list(pool.map(one, items))

@@ -1,0 +1,120 @@
+"""One run in a process of its own, timed and weighed: `python -m dystop.bench.child KEY=VALUE...`.
+
+Prints one JSON object. What is imported, kept in memory or compiled by the process that asks
+cannot help or harm the run that is measured.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from dystop.engine.state import Parts
+    from dystop.experiments.build import Built
+
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def main(words: list[str]) -> None:
+    """Build and run the experiment that the words describe; print what it took."""
+    began = time.perf_counter()
+    from dystop.errors import DystopError
+
+    try:
+        found = measure(words, began)
+    except DystopError as error:  # the one that asked tells the user
+        found = {"error": str(error)}
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+def measure(words: list[str], began: float) -> dict[str, Any]:
+    """Seconds, bytes and results of one run."""
+    from dystop.experiments.build import build
+    from dystop.experiments.spec import read_experiment
+
+    imported_s = time.perf_counter() - began
+    before_bytes = peak_process_bytes()
+    built = build(read_experiment(None, words))
+    built_s = time.perf_counter() - began - imported_s
+    spent = _rounds(built.parts)
+    found = {"import_s": imported_s, "build_s": built_s, **spent}
+    return {**found, "before_bytes": before_bytes, **_memory(built)}
+
+
+def _rounds(parts: "Parts") -> dict[str, Any]:
+    """Run to the end; seconds in training, in evaluation, and in everything else."""
+    from dystop.bench.stopwatch import watched
+    from dystop.engine.rounds import begin, simulate
+
+    timed, watch = watched(parts)
+    began = time.perf_counter()
+    last = None
+    for record, _ in simulate(timed, begin(timed)):
+        last = record
+    training, evaluation = (watch.seconds(name) for name in ("training", "evaluation"))
+    total_s, trained_s, examined_s = time.perf_counter() - began, sum(training), sum(evaluation)
+    return {
+        "rounds_s": total_s,
+        "training_s": trained_s,
+        "evaluation_s": examined_s,
+        "other_s": total_s - trained_s - examined_s,
+        "first_training_s": training[0] if training else 0.0,
+        "first_evaluation_s": evaluation[0] if evaluation else 0.0,
+        "trainings": len(training),
+        "evaluations": len(evaluation),
+        "rounds": 0 if last is None else last.round,
+        "images": 0 if last is None else last.samples_total,
+        "accuracy": None if last is None else last.accuracy,
+    }
+
+
+def _memory(built: "Built") -> dict[str, Any]:
+    """The estimate that a run prints, and what was really taken."""
+    device = built.parts.trainer.device
+    return {"estimate_bytes": printed_bytes(built.memory), "peak_bytes": peak_bytes(device)}
+
+
+def printed_bytes(table: str) -> int:
+    """Total of a printed estimate.
+
+    >>> printed_bytes("models   3.0 MiB" + chr(10) + "total    3.5 MiB")
+    3670016
+    """
+    total = next(line for line in table.splitlines() if line.startswith("total"))
+    value, unit = total.split()[-2:]
+    return int(float(value.replace(",", "")) * _UNITS[unit])
+
+
+def peak_bytes(device: "torch.device") -> int:
+    """The most memory that was held at once: by the process, or by torch on a GPU."""
+    if device.type != "cuda":
+        return peak_process_bytes()
+    import torch
+
+    return int(torch.cuda.max_memory_reserved(device))
+
+
+def peak_process_bytes(status: Path = Path("/proc/self/status")) -> int:
+    """The most memory that this process held at once.
+
+    Linux lets `ru_maxrss` begin at what the parent had, so the kernel's own mark is read first.
+    """
+    try:
+        lines = status.read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

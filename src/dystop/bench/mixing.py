@@ -1,0 +1,116 @@
+"""Mixing: one sparse-dense product on the stack of models, in bytes that must move per second."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dystop.bench.clock import Meter, in_turns
+from dystop.bench.references import with_threads
+from dystop.bench.result import Line
+from dystop.bench.settings import Settings, Work
+from dystop.control.aggregation import size_weights
+from dystop.engine.models import Models, Sources, mixed_rows
+from dystop.plan import Mix
+from dystop.rng import stream
+from dystop.trainer.flat import layout_of
+from dystop.trainer.models import build_model
+
+_FLOAT_BYTES = 4
+_MOST_BYTES = 2**30  # of one stack; a larger one would say nothing new
+
+
+def mixing_lines(settings: Settings, say: Callable[[str], None]) -> Iterator[Line]:
+    """Bytes per second of the product, beside a plain loop of NumPy and beside a copy."""
+    for model in settings.models:
+        work = settings.work(model)
+        stack = _stack(settings, work)
+        say(f"{model}: {len(stack)} models of {stack.shape[1]:,} numbers")
+        stage = pulls(len(stack), settings.seed)
+        amount = moved_bytes(stage, stack.shape[1]) / 1e9
+        works = (product(stack, stage), twin(stack, stage), _copy(stack, amount))
+        meters = [_meter(settings, step, amount) for step in works]
+        ours, *beside = in_turns(meters, settings.repeat)
+        names = ("plain loop over rows, numpy", "memory copy of as many bytes")
+        for name, value in zip(names, beside, strict=True):
+            yield Line(
+                what="mixing",
+                name=f"{model}, {len(stack)} workers pull {len(stage.source)} models",
+                unit="GB/s",
+                value=ours,
+                reference=name,
+                reference_value=value,
+                better="higher",
+                detail={"workers": len(stack), "width": stack.shape[1], "gigabytes": amount},
+            )
+
+
+def _meter(settings: Settings, step: Callable[[], object], amount: float) -> Meter:
+    def counted() -> float:
+        step()
+        return amount
+
+    counted()
+    return Meter(counted, settings.device, settings.scale.at_least_s / 2)
+
+
+def _stack(settings: Settings, work: Work) -> torch.Tensor:
+    """Models of as many workers as fit, [N, W]."""
+    module = build_model(work.model, work.shape[0], work.shape[1:], 10, settings.seed)
+    width = layout_of(module).width
+    workers = min(work.workers, max(2, _MOST_BYTES // (_FLOAT_BYTES * width)))
+    rows = stream(settings.seed, "bench", "stack").standard_normal((workers, width), np.float32)
+    return torch.from_numpy(rows).to(settings.device)
+
+
+def pulls(workers: int, seed: int) -> Mix:
+    """Rows of a round in which everyone pulls from log2 N others, as DySTop would."""
+    each = min(max(1, math.ceil(math.log2(workers))), workers - 1)
+    everyone = np.arange(workers)
+    ahead = 1 + stream(seed, "bench", "pulls").permutation(workers - 1)[:each]
+    dst = np.repeat(everyone, each)
+    src = (dst + np.tile(ahead, workers)) % workers
+    return size_weights(everyone, dst, src, np.full(workers, 600))
+
+
+def moved_bytes(stage: Mix, width: int) -> int:
+    """Bytes that a product must at least read and write: every named model, every new row."""
+    return _FLOAT_BYTES * width * (len(stage.source) + len(stage.receiver))
+
+
+def product(stack: torch.Tensor, stage: Mix) -> Callable[[], torch.Tensor]:
+    """The engine's own mixing (eq:aggregation)."""
+    models = Models(stack, stack.new_zeros(len(stack), 0), None, None, None, {}, {})
+    none = np.zeros(len(stage.source), bool)
+    busy = np.zeros(len(stage.receiver), bool)
+    sources = Sources(~none, none, none, none.astype(np.int64), busy)
+    return lambda: mixed_rows(models, stage, sources)
+
+
+def twin(stack: torch.Tensor, stage: Mix) -> Callable[[], NDArray[np.float32]]:
+    """The same, as one would write it first: row by row, model by model, with NumPy."""
+    plain = stack.cpu().numpy()
+    weight = stage.weight.astype(np.float32)
+
+    def mixed() -> NDArray[np.float32]:
+        out = np.zeros((len(stage.receiver), plain.shape[1]), np.float32)
+        for row in range(len(out)):
+            for k in range(stage.indptr[row], stage.indptr[row + 1]):
+                out[row] += weight[k] * plain[stage.source[k]]
+        return out
+
+    return mixed
+
+
+def _copy(stack: torch.Tensor, gigabytes: float) -> Callable[[], object]:
+    """A copy that reads and writes, together, as many bytes as the product."""
+    numbers = max(1, int(gigabytes * 1e9 / (2 * _FLOAT_BYTES)))
+    source = torch.zeros(numbers, device=stack.device)
+    target = torch.empty_like(source)
+
+    def copy() -> torch.Tensor:
+        return target.copy_(source)
+
+    return copy if stack.device.type == "cuda" else with_threads(copy, 1)

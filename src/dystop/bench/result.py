@@ -1,0 +1,113 @@
+"""What a benchmark returns: lines, each a ratio to a reference, and the whole as JSON."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Better = Literal["higher", "lower", "near 1"]
+FORMAT = 1  # of the JSON file; changes when a field changes its meaning
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Repeated measurements of one thing."""
+
+    samples: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle one."""
+        return float(np.median(self.samples))
+
+    @property
+    def low(self) -> float:
+        """The smallest one."""
+        return min(self.samples)
+
+    @property
+    def high(self) -> float:
+        """The largest one."""
+        return max(self.samples)
+
+    def tree(self) -> dict[str, Any]:
+        """As plain numbers, for JSON."""
+        named = {"min": self.low, "median": self.median, "max": self.high}
+        return {**named, "samples": list(self.samples)}
+
+
+def spread(samples: Sequence[float]) -> Spread:
+    """Spread of some measurements.
+
+    >>> spread([3.0, 1.0, 2.0]).median
+    2.0
+    """
+    return Spread(tuple(float(sample) for sample in samples))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One measurement beside its reference; `ratio` is value over reference, repeat by repeat."""
+
+    what: str  # which benchmark
+    name: str  # what was measured, in words
+    unit: str  # images/s, s, GB/s, MB or 1
+    value: Spread
+    reference: str  # what it is compared with, in words
+    reference_value: Spread
+    better: Better  # which way the ratio should go
+    warmup_s: float = 0.0  # building, compiling and capturing before the clock started
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> Spread:
+        """Value over reference; each value is divided by the reference measured beside it."""
+        pairs = zip(self.value.samples, self.reference_value.samples, strict=True)
+        return spread([a / b for a, b in pairs])
+
+    def tree(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        spreads = {"value": self.value, "reference_value": self.reference_value}
+        plain = {k: v for k, v in asdict(self).items() if k not in spreads}
+        return {**plain, **{k: v.tree() for k, v in spreads.items()}, "ratio": self.ratio.tree()}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One curve of a figure: cost against something that grows."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    notes: tuple[str, ...] = ()  # a word for each point
+
+
+def number(value: float) -> str:
+    """A measured number with three digits that matter.
+
+    >>> number(1234567.0), number(43.21), number(0.01234), number(2.0)
+    ('1.23 M', '43.2', '0.0123', '2.00')
+    """
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:.3g} M"
+    if abs(value) >= 1e3:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    if abs(value) < 1:
+        return f"{value:.3g}"
+    return f"{value:.{3 - len(str(int(abs(value))))}f}"
+
+
+def row(line: Line) -> tuple[str, str, str, str, str, str]:
+    """One line of the table on screen: what, measured, value, reference, its value, ratio."""
+    unit = "" if line.unit == "1" else f" {line.unit}"
+    low, high = line.ratio.low, line.ratio.high
+    between = f" ({number(low)} to {number(high)})" if len(line.ratio.samples) > 1 else ""
+    return (
+        line.what,
+        line.name,
+        f"{number(line.value.median)}{unit}",
+        line.reference,
+        f"{number(line.reference_value.median)}{unit}",
+        f"{number(line.ratio.median)}{between}",
+    )

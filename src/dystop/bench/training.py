@@ -1,0 +1,116 @@
+"""Training over whole rounds (gather, mix, train, bookkeeping) against ceilings and plain loops."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dystop.bench.clock import Meter, in_turns
+from dystop.bench.references import Bench, large_batch, plain_loop
+from dystop.bench.result import Line, Spread
+from dystop.bench.settings import Settings, Work, experiment
+from dystop.cores import cores
+from dystop.engine.rounds import begin, simulate
+from dystop.engine.state import Parts
+from dystop.experiments.build import build
+from dystop.trainer.params import TrainerParams
+
+Say = Callable[[str], None]
+_PLAIN_MODEL, _PLAIN_BATCH = "cnn", 32  # what the plain loop of two processes trains
+_WARM_ROUNDS = 1  # besides the training that a run begins with
+
+
+class Rounds:
+    """Rounds of a synchronous run in which every worker trains: FedAvg, nothing evaluated."""
+
+    def __init__(self, settings: Settings, work: Work) -> None:
+        began = time.perf_counter()
+        self.parts: Parts = build(experiment(settings, work, "mechanism.name=fedavg")).parts
+        self._rounds = simulate(self.parts, begin(self.parts))
+        self._images = 0
+        for _ in range(_WARM_ROUNDS):
+            self.step()
+        self.warmup_s = time.perf_counter() - began
+
+    def step(self) -> float:
+        """One round; returns the images that were trained on."""
+        record, _ = next(self._rounds)
+        before, self._images = self._images, record.samples_total
+        return self._images - before
+
+    def meter(self, at_least_s: float) -> Meter:
+        """Images per second over whole rounds."""
+        return Meter(self.step, self.parts.trainer.device, at_least_s)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Something that is measured in turns with our rounds."""
+
+    name: str
+    measure: Callable[[], float]  # images per second
+    warmup_s: float = 0.0
+    detail: tuple[tuple[str, object], ...] = ()
+
+
+def bench_for(settings: Settings, params: TrainerParams) -> Bench:
+    """Where references are measured: the trainer's device and precision."""
+    return Bench(settings.device, settings.seed, params.precision, settings.scale.at_least_s)
+
+
+def training_lines(settings: Settings, say: Say) -> Iterator[Line]:
+    """Images per second of every chosen model beside its references."""
+    for model in (*settings.models, *settings.also_trained):
+        work = settings.work(model)
+        say(f"{work.describe()}: warm-up")
+        rounds = Rounds(settings, work)
+        bench = bench_for(settings, rounds.parts.trainer.params)
+        beside = list(_references(bench, settings, work))
+        say(f"{work.describe()}: whole rounds and {len(beside)} references in turns")
+        ours = rounds.meter(settings.scale.at_least_s)
+        taken = in_turns([ours, *(one.measure for one in beside)], settings.repeat)
+        yield from _lines(rounds, work, beside, taken)
+
+
+def _lines(
+    rounds: Rounds, work: Work, beside: list[Reference], taken: list[Spread]
+) -> Iterator[Line]:
+    facts: dict[str, object] = {"workers": work.workers, "images": work.images, "batch": work.batch}
+    trainer = rounds.parts.trainer
+    facts |= {"parameters": trainer.layout.parameters, "path": trainer.path}
+    for reference, value in zip(beside, taken[1:], strict=True):
+        yield Line(
+            what="trainer",
+            name=f"{work.describe()}, whole rounds",
+            unit="images/s",
+            value=taken[0],
+            reference=reference.name,
+            reference_value=value,
+            better="higher",
+            warmup_s=rounds.warmup_s,
+            detail={**facts, "reference_warmup_s": reference.warmup_s, **dict(reference.detail)},
+        )
+
+
+def _references(bench: Bench, settings: Settings, work: Work) -> Iterator[Reference]:
+    """One large batch, a plain loop, and on a CPU the plain loop in two processes."""
+    began = time.perf_counter()
+    best = large_batch(bench, work)
+    about = (("ways", best.rates), ("failed", best.failed))
+    name = f"one model at batch {work.large_batch}, {best.name}"
+    yield Reference(name, best.meter, time.perf_counter() - began, about)
+    began = time.perf_counter()
+    loop = plain_loop(bench, work)
+    about = (("ways", loop.rates), ("failed", loop.failed))
+    name = f"one worker after another, {loop.name}"
+    yield Reference(name, loop.meter, time.perf_counter() - began, about)
+    if (work.model, work.batch) == (_PLAIN_MODEL, _PLAIN_BATCH) and bench.device.type == "cpu":
+        count = cores()
+        name = f"plain loop, {count} processes, one thread each"
+        yield Reference(name, _plain_processes(count, settings.scale.plain_workers))
+
+
+def _plain_processes(processes: int, workers: int) -> Callable[[], float]:
+    """The best plain loop there is on a CPU: one process per core, one torch thread each."""
+    from dystop.bench.plain_loop import plain_loop_images_per_s
+
+    return lambda: plain_loop_images_per_s(processes, workers, 1)

@@ -1,0 +1,232 @@
+"""`dystop bench`: how fast dystop is here, beside references measured in the same run."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dystop.cli.bench_progress import BenchWatcher
+from dystop.cli.guard import complain, guarded
+from dystop.cli.tables import show_table
+
+if TYPE_CHECKING:
+    from dystop.bench.result import Sweep
+    from dystop.bench.settings import Settings
+    from dystop.bench.suite import Measured
+
+_COLUMNS = ("", "measured", "median", "reference, same run", "median", "ratio (min to max)")
+_REPEAT, _QUICK_REPEAT = 3, 2
+
+
+class What(StrEnum):
+    """What can be measured."""
+
+    trainer = "trainer"
+    planner = "planner"
+    mixing = "mixing"
+    evaluation = "evaluation"
+    run = "run"
+    startup = "startup"
+    memory = "memory"
+
+
+def _check(quick: bool, full: bool, models: Sequence[str]) -> None:
+    from dystop.errors import ConfigError, nearest
+    from dystop.trainer.models import MODELS
+
+    if quick and full:
+        raise ConfigError("command line: --quick and --full exclude each other; give one of them")
+    for model in models:
+        if model not in MODELS and ":" not in model:
+            close = nearest(model, MODELS)
+            raise ConfigError(
+                f"command line: --model {model}; expected one of {', '.join(MODELS)} or "
+                f"package.module:factory{close}"
+            )
+
+
+def _writable(json_file: str | None, plot: Path | None) -> None:
+    """Refuse now what could not be written after two minutes."""
+    from dystop.errors import ConfigError, StorageError
+
+    if json_file is not None and json_file != "-":
+        file = Path(json_file)
+        if file.is_dir() or not file.absolute().parent.is_dir():
+            raise ConfigError(
+                f"command line: --json {json_file}; expected a file in a folder that exists, or -"
+            )
+    if plot is not None:
+        try:
+            plot.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"command line: --plot {plot}: {error.strerror}") from None
+
+
+def _settings(
+    folder: Path,
+    device: str,
+    models: Sequence[str],
+    amount: tuple[bool, bool, int | None],
+    workers: int | None,
+    seed: int,
+    words: Sequence[str],
+) -> "Settings":
+    """What was asked for, with everything left open filled in for this device."""
+    from dystop.bench import settings
+    from dystop.trainer.device import pick_device
+
+    quick, full, repeat = amount
+    where = pick_device(device)
+    on_gpu = where.type == "cuda"
+    usual = settings.DEVICE if on_gpu else settings.USUAL
+    chosen = settings.QUICK if quick else settings.FULL if full else usual
+    by_itself = not models and on_gpu and not quick
+    return settings.Settings(
+        device=where,
+        models=tuple(models) or ("cnn",),
+        also_trained=("resnet18",) if by_itself else (),
+        scale=chosen,
+        folder=folder,
+        workers=workers or (20 if quick else None),
+        repeat=repeat or (_QUICK_REPEAT if quick else _REPEAT),
+        seed=seed,
+        words=tuple(words),
+        starts_cold=full or (on_gpu and not quick),
+    )
+
+
+def _show(done: "Measured") -> None:
+    """The machine, then one row per line, then what could not be measured."""
+    from dystop.bench.machine import describe
+    from dystop.bench.result import row
+
+    typer.echo(describe(done.about["machine"]))
+    versions = done.about["versions"]
+    named = ", ".join(f"{k} {versions[k]}" for k in ("dystop", "python", "torch", "numpy", "numba"))
+    typer.echo(f"{named}; {done.date}; {sum(done.seconds.values()):.0f} s")
+    if done.lines:
+        show_table(_COLUMNS, [row(line) for line in done.lines])
+
+
+def _write_json(result: dict[str, Any], target: str) -> None:
+    from dystop.errors import StorageError
+
+    text = json.dumps(result, indent=1)
+    if target == "-":
+        typer.echo(text)
+        return
+    try:
+        Path(target).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{target}: could not be written: {error.strerror}") from None
+
+
+def _write_plots(sweeps: "dict[str, list[Sweep]]", folder: Path) -> list[Path]:
+    """Two figures as PNG."""
+    from dystop.report.costs import cost_models, cost_workers
+    from dystop.report.svg import save
+
+    files = []
+    for plot in (cost_workers(sweeps["workers"]), cost_models(sweeps["model_size"])):
+        if plot.figure is not None:
+            files.append(folder / f"{plot.key}.png")
+            files[-1].write_bytes(save(plot.figure, "png"))
+    return files
+
+
+def _write(done: "Measured", json_file: str | None, plot: Path | None) -> None:
+    """The table, or the JSON in its place; then the files."""
+    if json_file != "-":
+        _show(done)
+    if json_file is not None:
+        _write_json(done.document(), json_file)
+    files = [] if json_file in (None, "-") else [str(json_file)]
+    if plot is not None and done.sweeps:
+        files += map(str, _write_plots(done.sweeps, plot))
+    if files and json_file != "-":
+        typer.echo(f"written: {', '.join(files)}")
+    for what, why in done.failed.items():
+        complain(f"{what} could not be measured: {why}")
+
+
+@guarded
+def bench(  # noqa: PLR0913 - every parameter is an option of the command
+    what: Annotated[
+        list[What] | None,
+        typer.Argument(
+            metavar="WHAT",
+            help="What to measure; all of it if left out: " + ", ".join(What) + ".",
+            show_default=False,
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Less of everything: half a minute.")
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="The paper's whole run, and planning for 1,000,000.")
+    ] = False,
+    repeat: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Repeats of each measurement. [default: 3]"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or the best there is.")] = "auto",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Model; repeatable. [default: cnn; a GPU also trains resnet18]"
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=2, metavar="N", help="Workers. [default: 100, or what suits the model]"),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
+    words: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A key of the configuration; repeatable."),
+    ] = None,
+    json_file: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write everything as JSON; - for the screen."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also draw cost against workers and model size."),
+    ] = None,
+) -> None:
+    """Measure how fast dystop is here, always beside a reference taken in the same run.
+
+    Every line of the table is a ratio, because seconds say more about the machine than about the
+    program. What is compared is measured in turns, so a busy machine harms both sides alike.
+    Images are generated; nothing is downloaded or kept.
+
+    \b
+    trainer     whole rounds against one model at one large batch, and plain loops
+    planner     a round's decisions against their straight twin, and as the fleet grows
+    mixing      the averaging of models against a plain loop and a memory copy
+    evaluation  all models against one model at a large batch
+    run         where the time of the paper's run goes, as shares of it
+    startup     this command's help against an empty Python
+    memory      the printed estimate against the measured peak
+    """  # noqa: D301 - the mark keeps the lines from being wrapped together
+    _check(quick, full, model or [])
+    _writable(json_file, plot)
+    from dystop.bench.suite import measure, prepare
+
+    chosen = [str(one) for one in what or What]
+    watcher = BenchWatcher(len(chosen) + (plot is not None), quiet=json_file == "-")
+    with tempfile.TemporaryDirectory(prefix="dystop-bench-") as folder:
+        amount = (quick, full, repeat)
+        asked = _settings(Path(folder), device, model or [], amount, workers, seed, words or [])
+        done = prepare(asked)
+        try:
+            with watcher.showing():
+                measure(done, chosen, watcher, sweep=plot is not None)
+        finally:  # what was measured before an interruption is worth keeping
+            _write(done, json_file, plot)
+    if done.failed:
+        raise typer.Exit(1)
