@@ -1,6 +1,7 @@
 """The ground everything stands on: sparse pairs, addressed randomness, errors, knobs, plans."""
 
 import json
+import zlib
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -12,7 +13,7 @@ from dystop import errors
 from dystop.knobs import block, knob, knobs
 from dystop.plan import join_links, links, mix_of, no_links
 from dystop.record import RoundRecord, from_json
-from dystop.rng import bits, exponential, normal, stream, uniform
+from dystop.rng import bits, deeper, exponential, normal, stream, uniform
 from dystop.sparse import graph_of, ints, no_pairs
 from dystop.types import Mailbox, Mechanism, no_mail
 from strategies import pairs, random_fleet, random_view
@@ -100,6 +101,36 @@ def test_drawn_numbers_belong_to_identities_not_to_positions(who, seed):
     assert together.tolist() == [float(uniform(seed, "x", 3, k)) for k in who]
     assert np.array_equal(together[::-1], uniform(seed, "x", 3, who[::-1]))
     assert ((together > 0) & (together < 1)).all()
+
+
+def plain_bits(seed, name, *identity):
+    """SplitMix64 along an address, in plain integers."""
+    mask, golden = 2**64 - 1, 0x9E3779B97F4A7C15
+
+    def mixed(x):
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+        return x ^ (x >> 31)
+
+    word = mixed((zlib.crc32(name.encode()) + seed * golden) & mask)
+    for part in identity:
+        word = mixed((word + golden + part * golden) & mask)
+    return word
+
+
+@quick
+@given(
+    st.integers(-(2**40), 2**70),
+    st.text(max_size=5),
+    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4),
+)
+def test_compiled_bits_equal_plain_integers(seed, name, identity):
+    word = plain_bits(seed, name, *identity)
+    assert int(bits(seed, name, *identity)) == word
+    assert uniform(seed, name, *identity) == ((word >> 11) + 0.5) * 2.0**-53
+    if identity:
+        longer = bits(seed, name, *identity[:-1])
+        assert int(deeper(longer, identity[-1])) == word
 
 
 def test_pairs_are_ordered_and_names_matter():

@@ -177,4 +177,4 @@ def test_planning_a_hundred_thousand_workers_stays_sparse():
     (row,) = json.loads(result.stdout)
     assert row["candidates"] == pytest.approx(20, abs=1)
     assert row["links"] > 100_000
-    assert row["peak_gb"] < 2.0
+    assert row["peak_bytes"] < 2e9

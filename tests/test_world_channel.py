@@ -39,6 +39,17 @@ def test_squared_noise_makes_distance_almost_irrelevant():
     assert mean_gain_mbps(20.0, 10.0, 1e-26) == pytest.approx(55, abs=0.5)
 
 
+@pytest.mark.parametrize("links", [1, 2, 9, 100])
+@pytest.mark.parametrize("blocks", [1, 8, 130])
+def test_realised_rates_equal_their_definition_to_the_last_bit(links, blocks):
+    knobs, rng = Channel(coherence_blocks=blocks), np.random.default_rng(links)
+    snr, link = rng.random(links) * 1e3, (rng.integers(0, 99, links), rng.integers(0, 99, links))
+    total = np.zeros(links)
+    for number in range(blocks):
+        total += rate_bps(snr * exponential(3, "fading", 7, *link, number), knobs)
+    assert np.array_equal(realised_rate_bps(snr, knobs, 3, 7, link), total / blocks)
+
+
 @pytest.mark.parametrize("snr", [1e-3, 0.1, 1.0, 30.0, 1e4])
 def test_expected_rate_equals_monte_carlo(snr):
     draws = exponential(5, "test", np.arange(400_000))

@@ -5,17 +5,19 @@ The convention is the one of `dystop.sparse`: `(dst, src)` means *dst receives f
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
+from dystop.rows import Rows, group, row_order
 from dystop.sparse import Bools, Floats, Ints, ints
 
 MixKind = Literal["linear", "delta", "masked"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Links:
     """Directed transfers of one round, as parallel arrays.
 
@@ -36,7 +38,21 @@ class Links:
 
     def take(self, keep: Bools | Ints) -> "Links":
         """The links that a mask or an index array selects."""
-        return Links(*(getattr(self, name)[keep] for name in self.__slots__))
+        return Links(*(getattr(self, f.name)[keep] for f in fields(self)))
+
+    def of_stage(self, stage: int) -> "Links":
+        """The links that feed one mix stage."""
+        if _repeats(self.stage):
+            return self if self.stage[0] == stage else no_links()
+        return self.take(self.stage == stage)
+
+    @cached_property
+    def by_receiver(self) -> Rows:
+        """Senders to each node, ascending; worked out once, since checks and counts all want it.
+
+        Raises IndexError where an id is negative.
+        """
+        return group(int(self.dst.max(initial=-1)) + 1, self.dst, self.src, ascending=True)
 
 
 def links(
@@ -54,12 +70,22 @@ def links(
     return Links(
         ints(dst),
         ints(src),
-        np.full(n, stage, np.int64),
-        np.full(n, fraction, np.float64),
-        np.full(n, delta),
-        np.full(n, background),
-        np.full(n, pushed),
+        np.broadcast_to(np.int64(stage), n),  # one number in memory: links may be millions
+        np.broadcast_to(np.float64(fraction), n),
+        np.broadcast_to(np.bool_(delta), n),
+        np.broadcast_to(np.bool_(background), n),
+        np.broadcast_to(np.bool_(pushed), n),
     )
+
+
+def anywhere(flags: Bools) -> bool:
+    """Whether a flag is set, without looking at all copies of a repeated one."""
+    return bool(flags[:1].any() if _repeats(flags) else flags.any())
+
+
+def _repeats(values: Bools | Ints) -> bool:
+    """Whether this is one value repeated without taking room."""
+    return len(values) > 0 and values.strides == (0,)
 
 
 def no_links() -> Links:
@@ -71,7 +97,7 @@ def join_links(parts: Sequence[Links]) -> Links:
     """One array of links from several kinds."""
     if not parts:
         return no_links()
-    return Links(*(np.concatenate([getattr(p, name) for p in parts]) for name in Links.__slots__))
+    return Links(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Links)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +142,9 @@ def mix_of(
     collective: bool = False,
 ) -> Mix:
     """Mix from triples (dst, source, weight), rows and sources put in id order."""
-    order = np.lexsort((source, dst))
-    dst, source, weight = ints(dst)[order], ints(source)[order], np.asarray(weight, float)[order]
+    dst, source = ints(dst), ints(source)
+    order = row_order(dst, source)
+    dst, source, weight = dst[order], source[order], np.asarray(weight, float)[order]
     first = np.flatnonzero(np.append(True, dst[1:] != dst[:-1])[: len(dst)])
     indptr = np.append(first, len(dst)).astype(np.int64)
     return Mix(dst[first], indptr, source, weight, kind, mask, collective)

@@ -10,9 +10,9 @@ import zlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_M1 = np.uint64(0xBF58476D1CE4E5B9)
-_M2 = np.uint64(0x94D049BB133111EB)
+from dystop.scramble import GOLDEN, scramble, to_unit
+
+Words = NDArray[np.uint64]
 
 
 def stream(seed: int, *key: str | int) -> np.random.Generator:
@@ -27,23 +27,40 @@ def stream(seed: int, *key: str | int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=words))
 
 
-def _scramble(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Finish of SplitMix64: every input bit reaches every output bit."""
-    x = (x ^ (x >> np.uint64(30))) * _M1
-    x = (x ^ (x >> np.uint64(27))) * _M2
-    out: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
-    return out
-
-
-def bits(seed: int, name: str, *identity: ArrayLike) -> NDArray[np.uint64]:
+def bits(seed: int, name: str, *identity: ArrayLike) -> Words:
     """64 random bits for each identity; the identity arrays broadcast against each other."""
     with np.errstate(over="ignore"):
-        state = np.asarray([zlib.crc32(name.encode())], np.uint64)
-        state = _scramble(state + np.uint64(seed % 2**64) * _GOLDEN)
-        for part in identity:
-            word = np.asarray(part).astype(np.uint64)
-            state = _scramble(state + _GOLDEN + word * _GOLDEN)
-    return state.reshape(np.broadcast_shapes(*(np.shape(p) for p in identity)))
+        words = np.asarray(zlib.crc32(name.encode()), np.uint64)
+        words = _scrambled(words + np.uint64(seed % 2**64) * GOLDEN)
+    for part in identity:
+        words = deeper(words, part)
+    return words
+
+
+def deeper(words: Words, part: ArrayLike) -> Words:
+    """The bits of identities that have one part more, from the bits of those without it.
+
+    >>> address = bits(1, "fading", 12, [3, 5], [7, 9])
+    >>> bool((deeper(address, 2) == bits(1, "fading", 12, [3, 5], [7, 9], 2)).all())
+    True
+    """
+    with np.errstate(over="ignore"):
+        step = np.asarray(part).astype(np.uint64) * GOLDEN + GOLDEN
+        return _scrambled(words + step)
+
+
+def _scrambled(words: Words | np.uint64) -> Words:
+    """The finish of SplitMix64 on a fresh array, which may be overwritten."""
+    mixed = np.ascontiguousarray(words)
+    scramble(mixed.reshape(-1))
+    return mixed.reshape(np.shape(words))
+
+
+def unit(words: Words) -> NDArray[np.float64]:
+    """Numbers in (0, 1), never exactly 0 or 1, from random bits."""
+    out = np.empty(words.shape)
+    to_unit(words.reshape(-1), out.reshape(-1))
+    return out[()]  # a plain number where there is one identity
 
 
 def uniform(seed: int, name: str, *identity: ArrayLike) -> NDArray[np.float64]:
@@ -53,9 +70,7 @@ def uniform(seed: int, name: str, *identity: ArrayLike) -> NDArray[np.float64]:
     >>> float(few[0]) == float(uniform(1, "fading", 12, 3, 7))
     True
     """
-    high = bits(seed, name, *identity) >> np.uint64(11)
-    out: NDArray[np.float64] = (high.astype(np.float64) + 0.5) * 2.0**-53
-    return out
+    return unit(bits(seed, name, *identity))
 
 
 def normal(seed: int, name: str, *identity: ArrayLike) -> NDArray[np.float64]:

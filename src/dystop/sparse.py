@@ -8,9 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dystop.cores import fixed, in_blocks
+from dystop.lookup import count_known, count_new, find_counts, find_edges, merge
+from dystop.room import room
+from dystop.rows import Rows, group
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+_BLOCK = 1 << 16  # pairs looked up in one go
 
 
 def ints(values: object) -> Ints:
@@ -51,16 +58,15 @@ class Graph:
 
     def find(self, dst: Ints, src: Ints) -> Ints:
         """Edge number of each pair, or -1 where there is no such edge."""
-        if not self.edges:
-            return np.full(len(dst), -1)
-        keys, wanted = self.dst * self.n + self.src, dst * self.n + src
-        at = np.minimum(np.searchsorted(keys, wanted), self.edges - 1)
-        return np.where(keys[at] == wanted, at, -1)
+        graph, pair = (fixed(self.indptr), fixed(self.src)), (fixed(dst), fixed(src))
+        out = np.empty(len(dst), np.int64)
+        in_blocks(lambda lo, hi: find_edges(graph, pair, lo, hi, out), len(dst), _BLOCK)
+        return out
 
 
 def graph_of_sorted(n: int, dst: Ints, src: Ints) -> Graph:
     """Graph of edges that are already sorted by (dst, src)."""
-    return Graph(np.searchsorted(dst, np.arange(n + 1)), dst, src)
+    return Graph(np.concatenate([[0], np.cumsum(np.bincount(dst, minlength=n))]), dst, src)
 
 
 def graph_of(n: int, dst: Ints, src: Ints) -> Graph:
@@ -69,15 +75,11 @@ def graph_of(n: int, dst: Ints, src: Ints) -> Graph:
     >>> graph_of(3, ints([2, 0, 0]), ints([0, 2, 1])).row(0).tolist()
     [1, 2]
     """
-    keys, _ = _distinct((dst * n + src)[dst != src])
-    return graph_of_sorted(n, keys // n, keys % n)
-
-
-def _distinct(keys: Ints) -> tuple[Ints, Ints]:
-    """Sorted distinct keys and how often each occurs; np.unique hashes, slow for millions."""
-    ordered = np.sort(keys)
-    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-    return ordered[first], np.diff(np.append(first, len(ordered)))
+    rows = group(n, dst, src, ascending=True)
+    to = np.repeat(np.arange(n), np.diff(rows.indptr))
+    again = (to[1:] == to[:-1]) & (rows.value[1:] == rows.value[:-1])
+    kept = (to != rows.value) & np.append(True, ~again)[: len(to)]
+    return graph_of_sorted(n, to[kept], ints(rows.value[kept]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +91,51 @@ class PairCounts:
     counts: Ints
 
     def get(self, dst: Ints, src: Ints) -> Ints:
-        """Count of each pair; 0 for a pair never used."""
-        if not len(self.keys):
-            return np.zeros(len(dst), np.int64)
-        wanted = dst * self.n + src
-        at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        return np.where(self.keys[at] == wanted, self.counts[at], 0)
+        """Count of each pair; 0 for a pair never used. Fastest for pairs in ascending order."""
+        held, pair = (fixed(self.keys), fixed(self.counts)), (fixed(dst), fixed(src))
+        out = np.empty(len(dst), np.int64)
+        in_blocks(lambda lo, hi: find_counts(self.n, held, pair, lo, hi, out), len(dst), _BLOCK)
+        return out
 
     def add(self, dst: Ints, src: Ints) -> "PairCounts":
         """Counts after using these pairs once more; linear in the pairs held."""
-        fresh, times = _distinct(dst * self.n + src)
-        at = ints(np.searchsorted(self.keys, fresh))
-        known = np.zeros(len(fresh), bool)
-        inside = at < len(self.keys)
-        known[inside] = self.keys[at[inside]] == fresh[inside]
+        return self.add_rows(group(self.n, dst, src, ascending=True))
+
+    def add_rows(self, used: Rows) -> "PairCounts":
+        """The same for pairs that are grouped by dst, with ascending src."""
+        rows, keys = (fixed(used.indptr), fixed(used.value)), fixed(self.keys)
+        size = len(used.indptr) - 1
+        new = np.zeros(-(-size // _BLOCK), np.int64)
+
+        def look(lo: int, hi: int) -> None:
+            new[lo // _BLOCK] = count_new(self.n, keys, rows, lo, hi)
+
+        in_blocks(look, size, _BLOCK)
+        if new.any():
+            return self._merged(rows, new)
         counts = self.counts.copy()
-        counts[at[known]] += times[known]
-        new, where = ~known, at[~known]
-        return PairCounts(
-            self.n,
-            np.insert(self.keys, where, fresh[new]),
-            np.insert(counts, where, times[new]),
-        )
+        in_blocks(lambda lo, hi: count_known(self.n, keys, rows, lo, hi, counts), size, _BLOCK)
+        return PairCounts(self.n, self.keys, counts)
+
+    def _merged(self, rows: tuple[Ints, NDArray[np.int32]], new: Ints) -> "PairCounts":
+        """Known and new pairs together; `new` says how many are new in each block of rows."""
+        begin = np.searchsorted(self.keys, np.arange(len(new)) * _BLOCK * self.n)
+        old = np.append(begin, len(self.keys))  # what comes after the last row goes with it
+        at = old + np.append(0, np.cumsum(new))
+        out = room(at[-1], np.int64), room(at[-1], np.int64)
+        held = fixed(self.keys), fixed(self.counts)
+
+        def place(lo: int, hi: int) -> None:
+            k = lo // _BLOCK
+            known, room = slice(old[k], old[k + 1]), slice(at[k], at[k + 1])
+            merge(self.n, _cut(held, known), rows, (lo, hi), _cut(out, room))
+
+        in_blocks(place, len(rows[0]) - 1, _BLOCK)
+        return PairCounts(self.n, *out)
+
+
+def _cut(pair: tuple[Ints, Ints], part: slice) -> tuple[Ints, Ints]:
+    return pair[0][part], pair[1][part]
 
 
 def no_pairs(n: int) -> PairCounts:

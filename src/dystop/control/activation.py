@@ -35,10 +35,19 @@ def activate(candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V
     """
     if not len(candidates):
         return candidates
-    order = candidates[np.lexsort((candidates, cost_s[candidates]))]
+    order = _cheapest_first(candidates, cost_s[candidates])
     relief = np.cumsum(queue[order] * (staleness[order] + 1.0))
     score = V * cost_s[order] - relief
     return order[: int(np.argmin(score)) + 1]
+
+
+def _cheapest_first(candidates: Ints, cost_s: Floats) -> Ints:
+    """Candidates by cost, ties to the lower id; the quick sort serves where there is no tie."""
+    order = np.argsort(cost_s)
+    ascending = cost_s[order]
+    if not (ascending[1:] > ascending[:-1]).all():  # a tie, or no number
+        order = np.lexsort((candidates, cost_s))
+    return candidates[order]
 
 
 def activate_one(

@@ -5,8 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from dystop.control.size_rows import fill_rows
+from dystop.cores import fixed, in_blocks
 from dystop.plan import Mix, mix_of
+from dystop.room import room
+from dystop.rows import Rows, group
 from dystop.sparse import Bools, Floats, Graph, Ints, ints
+
+_ROWS = 1 << 15
 
 
 def mix(weights: Any, models: Any) -> Any:
@@ -27,11 +33,24 @@ def size_weights(receiver: Ints, dst: Ints, src: Ints, data_size: Ints) -> Mix:
         src: sender of each link.
         data_size: D_i, [N].
     """
-    to = np.concatenate([receiver, dst])
-    source = np.concatenate([receiver, src])
-    size = data_size[source].astype(float)
-    total = np.bincount(to, weights=size, minlength=len(data_size))
-    return mix_of(to, source, size / total[to])
+    return size_rows(receiver, group(len(data_size), dst, src, ascending=True), data_size)
+
+
+def size_rows(receiver: Ints, pulled: Rows, data_size: Ints) -> Mix:
+    """The same for links that are grouped by receiver already (`Links.by_receiver`)."""
+    n, linked = len(data_size), len(pulled.indptr) - 1
+    if linked > n or pulled.value.max(initial=-1) >= n:
+        raise IndexError(f"a link names a node beyond the {n} workers with data")
+    own, count = np.zeros(n, bool), np.zeros(n, np.int64)
+    own[receiver] = True
+    count[:linked] = np.diff(pulled.indptr)
+    indptr = np.concatenate([[0], np.cumsum(count + own)])
+    ends = np.concatenate([pulled.indptr, np.full(n - linked, pulled.indptr[-1])])
+    links, given = (fixed(ends), fixed(pulled.value)), (fixed(own), fixed(data_size), fixed(indptr))
+    out = room(indptr[-1], np.int64), room(indptr[-1], np.float64)
+    in_blocks(lambda lo, hi: fill_rows(links, *given, out, (lo, hi)), n, _ROWS)
+    some = np.flatnonzero(np.diff(indptr))
+    return Mix(some, np.append(indptr[some], indptr[-1]), *out)
 
 
 def metropolis(graph: Graph, receiver: Ints) -> Mix:

@@ -1,27 +1,69 @@
 """The contract of a plan, checked on every round: cheap, vectorised, and it names the offender."""
 
 import math
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
+from dystop.control.inspect import LOOSE, NEGATIVE, UNEVEN, UNSORTED, doubts, rows_within
+from dystop.cores import fixed, in_blocks
 from dystop.errors import PlanError
-from dystop.plan import Mix, Plan
+from dystop.plan import Links, Mix, Plan, anywhere
 from dystop.sparse import Bools, Ints
 from dystop.types import Mechanism, View
 
 _TOLERANCE = 1e-9
+_ROWS = 1 << 15
 
 
 def check_plan(mechanism: Mechanism, plan: Plan, view: View) -> None:
-    """Raise PlanError if the plan breaks the contract; say which worker or link breaks it."""
+    """Raise PlanError if the plan breaks the contract; say which worker or link breaks it.
+
+    A compiled walk over links and rows says whether there is anything to look at more closely; for
+    millions of links that is all there is time for.
+    """
     _check_active(mechanism, plan, view)
     _check_links(mechanism, plan, view)
     _check_notes(mechanism, plan, view)
     for stage, mix in enumerate(plan.mixes):
-        _check_shape(mechanism, mix)
-        _check_rows(mechanism, mix)
-        _check_sources(mechanism, plan, view, stage)
+        doubt = _doubts(plan, view, stage)
+        if doubt & UNSORTED:
+            _check_shape(mechanism, mix)
+        if doubt & (UNEVEN | NEGATIVE) or mix.kind == "delta":
+            _check_rows(mechanism, mix)
+        if doubt & LOOSE:
+            _check_sources(mechanism, plan, view, stage)
         _check_background(mechanism, plan, stage)
+
+
+def _doubts(plan: Plan, view: View, stage: int) -> int:
+    """What a first look at a mix stage leaves open, as flags; all of them where it cannot look."""
+    mix, linked = plan.mixes[stage], plan.links.of_stage(stage).by_receiver
+    if not _compressed(mix, view.fleet.nodes):
+        return UNSORTED | UNEVEN | NEGATIVE | LOOSE
+    rows, pulls = (fixed(mix.indptr), fixed(mix.source)), (fixed(linked[0]), fixed(linked[1]))
+    receiver, weight, found = fixed(mix.receiver), fixed(mix.weight), []
+
+    def look(lo: int, hi: int) -> None:
+        found.append(doubts(receiver, rows, weight, pulls, _TOLERANCE, (lo, hi)))
+
+    in_blocks(look, len(receiver), _ROWS)
+    return reduce(or_, found, 0)
+
+
+def _compressed(mix: Mix, nodes: int) -> bool:
+    """Whether the arrays of a mix fit together, as `mix_of` makes them, for nodes that exist."""
+    receiver, indptr = mix.receiver, mix.indptr
+    return bool(
+        len(indptr) == len(receiver) + 1
+        and indptr[0] == 0
+        and indptr[-1] == len(mix.source) == len(mix.weight)
+        and (np.diff(indptr) >= 0).all()
+        and (np.diff(receiver) > 0).all()
+        and receiver.min(initial=0) >= 0
+        and receiver.max(initial=-1) < nodes
+    )
 
 
 def _refuse(mechanism: Mechanism, what: str, round_: int | None = None) -> None:
@@ -48,14 +90,32 @@ def _check_active(mechanism: Mechanism, plan: Plan, view: View) -> None:
 
 def _check_links(mechanism: Mechanism, plan: Plan, view: View) -> None:
     links = plan.links
-    _check_nodes(mechanism, view, "a link", links.dst, links.src)
-    missing = view.reach.find(links.dst, links.src) < 0
-    if missing.any():
-        k = int(np.flatnonzero(missing)[0])
-        pair = f"{links.src[k]} -> {links.dst[k]}"
-        _refuse(mechanism, f"link {pair} is out of reach, dead or a self link", view.t)
-    if links.delta.any() and not mechanism.deltas:
+    if not _all_in_reach(links, view):
+        _name_bad_link(mechanism, links, view)
+    if anywhere(links.delta) and not mechanism.deltas:
         _refuse(mechanism, "a link carries an update but the class does not declare `deltas`")
+
+
+def _all_in_reach(links: Links, view: View) -> bool:
+    try:
+        indptr, src = links.by_receiver
+    except IndexError:  # an id that cannot be
+        return False
+    if len(indptr) > len(view.reach.indptr):
+        return False
+    inner, outer = (fixed(indptr), fixed(src)), (fixed(view.reach.indptr), fixed(view.reach.src))
+    found: list[bool] = []
+    in_blocks(
+        lambda lo, hi: found.append(rows_within(inner, outer, lo, hi)), len(indptr) - 1, _ROWS
+    )
+    return all(found)
+
+
+def _name_bad_link(mechanism: Mechanism, links: Links, view: View) -> None:
+    _check_nodes(mechanism, view, "a link", links.dst, links.src)
+    k = int(np.flatnonzero(view.reach.find(links.dst, links.src) < 0)[0])
+    pair = f"{links.src[k]} -> {links.dst[k]}"
+    _refuse(mechanism, f"link {pair} is out of reach, dead or a self link", view.t)
 
 
 def _check_notes(mechanism: Mechanism, plan: Plan, view: View) -> None:
@@ -76,6 +136,8 @@ def _check_shape(mechanism: Mechanism, mix: Mix) -> None:
 
 def _check_background(mechanism: Mechanism, plan: Plan, stage: int) -> None:
     """A row that waits for a background link is mixed on arrival: own model and that one only."""
+    if not anywhere(plan.links.background):
+        return
     late = plan.links.background & (plan.links.stage == stage)
     if not late.any():
         return

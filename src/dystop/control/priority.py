@@ -1,8 +1,14 @@
 """Whom to pull from: label distance and the two priorities of PTCA."""
 
+from typing import NamedTuple
+
 import numpy as np
 
-from dystop.sparse import Floats, Ints
+from dystop.control.label_distance import MOST_CLASSES, label_distance
+from dystop.control.second_phase import rarely_asked_each, rarely_asked_links
+from dystop.cores import fixed, in_blocks
+from dystop.room import room
+from dystop.sparse import Floats, Ints, PairCounts
 
 
 def label_shares(label_counts: Ints) -> Floats:
@@ -15,25 +21,39 @@ def label_shares(label_counts: Ints) -> Floats:
 def emd(shares: Floats, dst: Ints, src: Ints, block: int = 1 << 16) -> Floats:
     """Distance of the label distributions of each pair, between 0 and 2 (eq:EMD).
 
-    Computed in blocks, so that a million pairs do not need a million rows of K numbers at once.
+    `block` pairs are handled in one go.
     """
-    out = np.empty(len(dst))
-    for lo in range(0, len(dst), block):
-        part = slice(lo, lo + block)
-        out[part] = np.abs(shares[dst[part]] - shares[src[part]]).sum(axis=1)
+    out, given = room(len(dst), np.float64), (fixed(shares), fixed(dst), fixed(src))
+
+    def few(lo: int, hi: int) -> None:
+        if not label_distance(*given, lo, hi, out):
+            raise IndexError(f"a pair names a worker beyond the {len(shares)} with labels")
+
+    def many(lo: int, hi: int) -> None:
+        out[lo:hi] = np.abs(shares[dst[lo:hi]] - shares[src[lo:hi]]).sum(axis=1)
+
+    in_blocks(few if shares.shape[1] <= MOST_CLASSES else many, len(dst), block)
     return out
 
 
-def first_phase_priority(emd_ij: Floats, distance_m: Floats) -> Floats:
+class Extremes(NamedTuple):
+    """The largest values among all links in range: EMD_max and Dist_max of eq:priority1."""
+
+    emd: float
+    distance_m: float
+
+
+def first_phase_priority(emd_ij: Floats, distance_m: Floats, top: Extremes | None = None) -> Floats:
     """Different data and short ways first, p_1 (eq:priority1).
 
-    EMD_max and Dist_max are taken over the links given, the ones in range; where all are zero the
+    EMD_max and Dist_max are those of the links given unless told otherwise; where all are zero the
     term is zero.
 
     >>> first_phase_priority(np.array([2.0, 1.0]), np.array([10.0, 5.0])).tolist()
     [1.0, 1.0]
     """
-    return _share_of_max(emd_ij) + (1.0 - _share_of_max(distance_m))
+    top = top or Extremes(emd_ij.max(initial=0.0), distance_m.max(initial=0.0))
+    return _share_of(top.emd, emd_ij) + (1.0 - _share_of(top.distance_m, distance_m))
 
 
 def second_phase_priority(pulls: Ints, t: int, staleness_gap: Ints) -> Floats:
@@ -42,9 +62,21 @@ def second_phase_priority(pulls: Ints, t: int, staleness_gap: Ints) -> Floats:
     >>> second_phase_priority(np.array([0, 2]), 4, np.array([1, 0])).tolist()
     [0.5, 0.5]
     """
-    return (1.0 - pulls / t) / (1.0 + np.abs(staleness_gap))
+    out = np.empty(len(pulls))
+    rarely_asked_each(fixed(pulls), t, fixed(staleness_gap), out)
+    return out
 
 
-def _share_of_max(values: Floats) -> Floats:
-    top = values.max(initial=0.0)
+def second_phase_of_links(
+    pulls: PairCounts, t: int, staleness: Ints, dst: Ints, src: Ints
+) -> Floats:
+    """The same for links, fastest in ascending order; counts and gaps are never written down."""
+    counted = pulls.n, fixed(pulls.keys), fixed(pulls.counts)
+    out, link = np.empty(len(dst)), (fixed(dst), fixed(src))
+    if not rarely_asked_links(counted, t, fixed(staleness), link, out):
+        raise IndexError(f"a link names a node beyond the {len(staleness)} workers")
+    return out
+
+
+def _share_of(top: float, values: Floats) -> Floats:
     return values / top if top > 0 else np.zeros_like(values)

@@ -13,8 +13,9 @@ import numpy as np
 from dystop.control.check import check_plan
 from dystop.control.remedy import Remedy, treat
 from dystop.control.staleness import next_queue, next_staleness
-from dystop.plan import Plan
+from dystop.plan import Links, Plan, anywhere
 from dystop.record import RoundRecord
+from dystop.rows import Rows
 from dystop.sparse import Bools, Ints, no_pairs
 from dystop.types import Books, Fleet, Mechanism, Observation, Outcome, Score, View
 
@@ -76,12 +77,16 @@ def settle(
     score: Score | None = None,
 ) -> tuple[RoundRecord, Books]:
     """Close a round: advance clock, staleness, queues and counts, and write its line of history."""
+    after = advance(mechanism, books, view, plan, outcome)
+    return record_of(books, after, view, plan, outcome, score), after
+
+
+def advance(mechanism: Mechanism, books: Books, view: View, plan: Plan, outcome: Outcome) -> Books:
+    """The books after a round: clock, staleness, queues and counts."""
     active = np.zeros(view.fleet.workers, bool)
     active[plan.active] = True
-    arrived = ~outcome.lost
-    pulled = arrived & ~plan.links.pushed
     bound = mechanism.queue_bound
-    after = replace(
+    return replace(
         books,
         t=books.t + 1,
         clock_s=books.clock_s + outcome.duration_s,
@@ -90,17 +95,24 @@ def settle(
         if bound is None
         else next_queue(books.queue, books.staleness, bound, view.alive),
         version=books.version + active,
-        pulls=books.pulls.add(plan.links.dst[pulled], plan.links.src[pulled]),
+        pulls=books.pulls.add_rows(_pulled(plan.links, outcome.lost)),
         wire_bytes=books.wire_bytes + int(outcome.link_bytes.sum()),
         samples=books.samples + outcome.samples,
         last=outcome,
     )
-    return _record(books, after, view, plan, outcome, score), after
 
 
-def _record(
+def _pulled(links: Links, lost: Bools) -> Rows:
+    """Pulls that arrived, by receiver."""
+    if not anywhere(links.pushed) and not lost.any():
+        return links.by_receiver
+    return links.take(~lost & ~links.pushed).by_receiver
+
+
+def record_of(
     before: Books, after: Books, view: View, plan: Plan, outcome: Outcome, score: Score | None
 ) -> RoundRecord:
+    """The line of history of a round, from the books before and after it."""
     staleness = before.staleness[view.alive]
     return RoundRecord(
         round=before.t,
@@ -108,7 +120,7 @@ def _record(
         duration_s=outcome.duration_s,
         alive=int(view.alive.sum()),
         active=len(plan.active),
-        links=int((~outcome.lost).sum()),
+        links=len(outcome.lost) - int(outcome.lost.sum()),
         lost=int(outcome.lost.sum()),
         wire_bytes=int(outcome.link_bytes.sum()),
         wire_bytes_total=after.wire_bytes,

@@ -12,10 +12,14 @@ from typing import Literal
 
 import numpy as np
 
+from dystop.cores import fixed, in_blocks
 from dystop.plan import Plan
+from dystop.ranks import kth_of_rows
 from dystop.sparse import Bools, Floats, Graph, Ints
 
 Timing = Literal["paper", "overlap"]
+
+_ROWS = 1 << 15
 
 
 def remaining_compute_s(full_s: Floats, elapsed_s: Floats) -> Floats:
@@ -33,11 +37,12 @@ def expected_exchange_s(reach: Graph, link_s: Floats, rank: int) -> Floats:
     The `rank`-th smallest link time among the candidates of each worker, or the largest where it
     has fewer; 0 where it has none, since such a worker trains alone.
     """
-    order = np.lexsort((link_s, reach.dst))
-    at = reach.indptr[:-1] + np.minimum(rank, np.maximum(reach.degree, 1)) - 1
-    expected = np.zeros(reach.n)
-    some = reach.degree > 0
-    expected[some] = link_s[order[at[some]]]
+    expected, link_s, indptr = np.empty(reach.n), fixed(link_s), fixed(reach.indptr)
+
+    def find(lo: int, hi: int) -> None:
+        kth_of_rows(link_s, indptr, rank, lo, hi, expected)
+
+    in_blocks(find, reach.n, _ROWS)
     return expected
 
 

@@ -1,27 +1,73 @@
 """PTCA, the phase-aware topology construction algorithm (alg:topology)."""
 
-import numpy as np
+from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dystop.control.turns import take_turns, whole_models
+from dystop.cores import fixed, in_blocks
+from dystop.ranks import rank_rows
+from dystop.room import room
 from dystop.sparse import Floats, Graph, Ints, ints
 
+Edges = slice | Ints
+"""Numbers of some edges of a graph; a slice where they follow each other."""
 
-def ranked_candidates(active: Ints, reach: Graph, priority: Floats) -> tuple[Ints, Ints]:
+Ids = NDArray[np.int32] | NDArray[np.int64]
+
+_MOST = 2**31 - 1  # candidates that an int32 can number
+_WORKERS = 1 << 11  # ranked together: their candidates fit a processor's cache
+
+
+def ranked_candidates(
+    active: Ints, reach: Graph, priority: Floats | Callable[[Edges], Floats]
+) -> tuple[Ints, Ids]:
     """Candidates of each active worker, best first, ties to the lower id.
+
+    Args:
+        active: active workers, in any order.
+        reach: who may receive from whom.
+        priority: of every edge in reach, or a function that gives it for some edges, so that only
+            those of active workers are ever worked out, block by block.
 
     Returns:
         (bounds, ranked): the candidates of active[k] are ranked[bounds[k]:bounds[k + 1]].
     """
-    sizes = reach.degree[active]
-    bounds = np.concatenate([[0], np.cumsum(sizes)])
-    turn = np.repeat(np.arange(len(active)), sizes)
-    edge = np.arange(bounds[-1]) - np.repeat(bounds[:-1] - reach.indptr[active], sizes)
-    order = np.lexsort((reach.src[edge], -priority[edge], turn))
-    return ints(bounds), reach.src[edge[order]]
+    bounds = np.concatenate([[0], np.cumsum(reach.degree[active])])
+    order = _by_id(active, reach.n)
+    ranked = room(bounds[-1], np.int32)  # half the room; it is the largest array of a round
+    worth = priority if callable(priority) else priority.__getitem__
+
+    def rank(lo: int, hi: int) -> None:
+        turn = order[lo:hi]
+        indptr, edges = edges_of(reach, active[turn])
+        key, src = -worth(edges), reach.src[edges]
+        rows = (0, len(turn))
+        rank_rows(fixed(key), fixed(src), fixed(indptr), rows, fixed(bounds[turn]), ranked)
+
+    in_blocks(rank, len(active), _WORKERS)
+    return ints(bounds), ranked
 
 
-def connect(
-    active: Ints, bounds: Ints, ranked: Ints, budget: Floats, cap: int
-) -> tuple[Ints, Ints]:
+def _by_id(active: Ints, n: int) -> Ints:
+    """Positions of the active workers in ascending order of id: neighbours lie close in memory."""
+    turn = np.full(n, -1)
+    turn[active] = np.arange(len(active))
+    order = turn[turn >= 0]
+    return order if len(order) == len(active) else np.argsort(active, kind="stable")
+
+
+def edges_of(graph: Graph, rows: Ints) -> tuple[Ints, Edges]:
+    """Edges into some nodes: (where those of each node begin among them, their numbers)."""
+    begin, size = graph.indptr[rows], graph.indptr[rows + 1] - graph.indptr[rows]
+    indptr = ints(np.concatenate([[0], np.cumsum(size)]))
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+        return indptr, slice(begin[0], begin[0] + indptr[-1])
+    return indptr, np.arange(indptr[-1]) + np.repeat(begin - indptr[:-1], size)
+
+
+def connect(active: Ints, bounds: Ints, ranked: Ids, budget: Floats, cap: int) -> tuple[Ints, Ints]:
     """Choose links within the bandwidth budgets, one per active worker and turn (alg:topology).
 
     Turn by turn, each active worker takes its best remaining candidate that still has bandwidth; a
@@ -39,34 +85,16 @@ def connect(
     Returns:
         (dst, src) of the chosen links, in the order of choice.
     """
-    # Plain lists: the loop is sequential by nature and indexing a list is cheaper than an array.
-    left = budget.tolist()
-    worker, choice = active.tolist(), ranked.tolist()
-    cursor, end = bounds[:-1].tolist(), bounds[1:].tolist()
-    dst: list[int] = []
-    src: list[int] = []
-    turn = list(range(len(worker))) if cap > 0 else []
-    taken = 0
-    while turn:
-        again = []
-        for k in turn:
-            i = worker[k]
-            if left[i] < 1:
-                continue
-            at, last = cursor[k], end[k]
-            while at < last and left[choice[at]] < 1:
-                at += 1
-            cursor[k] = at + 1
-            if at >= last:
-                continue
-            left[i] -= 1
-            left[choice[at]] -= 1
-            dst.append(i)
-            src.append(choice[at])
-            again.append(k)
-        taken += 1
-        turn = again if taken < cap else []
-    return ints(dst), ints(src)
+    if len(bounds) != len(active) + 1 or bounds[-1] != len(ranked) or len(ranked) > _MOST:
+        raise IndexError(f"{len(active)} workers with {len(ranked)} candidates: bounds do not fit")
+    most = int(np.minimum(np.diff(bounds), cap).sum())
+    chosen = room(most, np.int64), room(most, np.int64)
+    left = whole_models(fixed(budget))
+    listed = fixed(ranked.astype(np.int32, copy=False))
+    count = take_turns(fixed(active), fixed(bounds), listed, left, cap, chosen)
+    if count < 0:
+        raise IndexError(f"a worker or candidate outside of the {len(budget)} nodes with a budget")
+    return chosen[0][:count], chosen[1][:count]
 
 
 def bandwidth_use(dst: Ints, src: Ints, nodes: int) -> Ints:

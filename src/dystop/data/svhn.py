@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.io import loadmat
 
 from dystop.data.files import check_digest, refusal
 from dystop.sparse import Ints
@@ -35,6 +34,8 @@ def read_svhn(path: Path, size: int, digest: str | None = None) -> tuple[NDArray
 
 
 def _load(path: Path) -> dict[str, Any]:
+    from scipy.io import loadmat  # slow to import, and few runs read these files
+
     try:
         content: dict[str, Any] = loadmat(path, variable_names=["X", "y"])
     except Exception as error:  # on damaged input SciPy raises a dozen different kinds

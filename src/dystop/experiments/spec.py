@@ -24,7 +24,7 @@ from dystop.experiments.blocks import Key, Source
 from dystop.experiments.store import CONFIG, INFO, name_problem
 from dystop.knobs import block, knob
 from dystop.mechanisms import MECHANISMS
-from dystop.trainer.models import MODELS
+from dystop.trainer.catalogue import MODELS
 from dystop.trainer.params import TrainerParams
 from dystop.types import Mechanism
 from dystop.world.params import WorldParams

@@ -47,6 +47,7 @@ __all__ = [
     "check_name",
     "create_run",
     "first_info",
+    "is_study",
     "name_problem",
     "open_run",
     "records_sha256",
@@ -257,6 +258,11 @@ def _comparison(path: Path) -> RunFolderError:
     return RunFolderError(
         f"{path}: is a comparison, not a run; go on with it by: dystop compare {path}{hint}"
     )
+
+
+def is_study(path: Path) -> bool:
+    """Whether this folder is a comparison."""
+    return os.path.isfile(path / STUDY)  # False, not an error, for a name too long to exist
 
 
 def run_folder(path: Path) -> Path:

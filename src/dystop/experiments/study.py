@@ -21,7 +21,7 @@ from dystop.errors import RunFolderError
 from dystop.experiments import toml
 from dystop.experiments.durable import write_atomic
 from dystop.experiments.spec import Experiment, read_experiment, to_toml, to_tree
-from dystop.experiments.store import INFO, STUDY, check_name
+from dystop.experiments.store import INFO, STUDY, check_name, is_study
 
 PLAN = "plan"
 _MOST_DIFFERENCES = 4
@@ -58,11 +58,6 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise RunFolderError(f"{path}: cannot be read: {error}") from None
     return raw if isinstance(raw, dict) else {}
-
-
-def is_study(path: Path) -> bool:
-    """Whether this folder is a comparison."""
-    return os.path.isfile(path / STUDY)  # False, not an error, for a name too long to exist
 
 
 def default_name(experiments: Sequence[Experiment]) -> str:

@@ -1,19 +1,20 @@
 """D-PSGD: the synchronous reference on a fixed graph."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-import networkx as nx
 import numpy as np
 from annotated_types import Ge
 from scipy.linalg import eigh
 
 from dystop.control.aggregation import metropolis, size_weights, with_self
+from dystop.control.graph import both_ways, is_connected
+from dystop.control.regular import regular_pairs
 from dystop.errors import ConfigError
 from dystop.knobs import knob
 from dystop.plan import Mix, Plan, links
 from dystop.rng import stream
-from dystop.sparse import Graph, Ints, graph_of, ints
+from dystop.sparse import Graph, Ints, graph_of
 from dystop.types import Fleet, Mechanism, Memory, View
 
 _EXACT_SPECTRUM_LIMIT = 2000
@@ -67,16 +68,15 @@ class DPSGD(Mechanism):
     def _edges(self, fleet: Fleet) -> tuple[Ints, Ints]:
         n = fleet.workers
         if self.topology == "ring":
-            edges = nx.cycle_graph(n).edges if n > 2 else nx.path_graph(n).edges
+            pair = np.stack([np.arange(n), np.roll(np.arange(n), -1)], axis=1)
         elif self.topology == "complete":
-            edges = nx.complete_graph(n).edges
+            pair = np.stack(np.triu_indices(n, 1), axis=1)
         else:
-            edges = self._regular(n, fleet.seed).edges
-        pair = ints(list(edges)).reshape(-1, 2)
-        graph = graph_of(n, np.append(pair[:, 0], pair[:, 1]), np.append(pair[:, 1], pair[:, 0]))
+            pair = self._regular(n, fleet.seed)
+        graph = graph_of(n, *both_ways(pair[:, 0], pair[:, 1]))
         return graph.dst, graph.src
 
-    def _regular(self, n: int, seed: int) -> Any:
+    def _regular(self, n: int, seed: int) -> Ints:
         """A connected random regular graph; the degree must leave an even number of edge ends."""
         if self.degree >= n or self.degree * n % 2:
             raise ConfigError(
@@ -85,9 +85,9 @@ class DPSGD(Mechanism):
             )
         for attempt in range(100):
             draw = int(stream(seed, "d-psgd", attempt).integers(2**31))
-            graph = nx.random_regular_graph(self.degree, n, seed=draw)
-            if nx.is_connected(graph):
-                return graph
+            pair = regular_pairs(n, self.degree, draw)
+            if is_connected(n, pair[:, 0], pair[:, 1], np.arange(n)):
+                return pair
         raise ConfigError(
             f"mechanism.degree = {self.degree}: no connected regular graph of {n} workers found;"
             " use a degree of at least 3"

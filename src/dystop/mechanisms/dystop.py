@@ -1,6 +1,7 @@
 """DySTop, the paper's mechanism: WAA decides who wakes, PTCA from whom each pulls."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -8,15 +9,16 @@ import numpy as np
 from annotated_types import Ge
 
 from dystop.control.activation import activate
-from dystop.control.aggregation import size_weights
+from dystop.control.aggregation import size_rows
 from dystop.control.priority import (
+    Extremes,
     emd,
     first_phase_priority,
     label_shares,
-    second_phase_priority,
+    second_phase_of_links,
 )
 from dystop.control.timing import cost_s, expected_exchange_s
-from dystop.control.topology import connect, ranked_candidates
+from dystop.control.topology import Edges, connect, ranked_candidates
 from dystop.knobs import knob
 from dystop.plan import Plan, links
 from dystop.sparse import Floats
@@ -73,16 +75,15 @@ class DySTop(Mechanism):
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Wake workers, connect them, and average what they pull by data size."""
         memory = self._learn(memory, view)
-        n = view.fleet.workers
         cap = self._cap(view.fleet)
         cost = cost_s(view.remaining_s, self._expected_exchange_s(memory, view, cap))
         alive = np.flatnonzero(view.alive)
         active = activate(alive, cost, view.queue, view.staleness, self.V)
         bounds, ranked = ranked_candidates(active, view.reach, self._priority(view))
-        dst, src = connect(active, bounds, ranked, view.budget, cap)
-        rows = size_weights(np.sort(active), dst, src, view.fleet.data_size[:n])
+        pulls = links(*connect(active, bounds, ranked, view.budget, cap))
+        rows = size_rows(active, pulls.by_receiver, view.fleet.data_size)
         notes = {"phase": float(self._phase(view))}
-        return Plan(active, links(dst, src), (rows,), notes=notes), memory
+        return Plan(active, pulls, (rows,), notes=notes), memory
 
     def _cap(self, fleet: Fleet) -> int:
         if self.neighbours is not None:
@@ -96,14 +97,15 @@ class DySTop(Mechanism):
             return 1 if view.t <= self.phase_threshold else 2
         return 1 if view.progress < _FIRST_PHASE else 2
 
-    def _priority(self, view: View) -> Floats:
-        """Priority of every link in reach, by the phase of this round."""
+    def _priority(self, view: View) -> Callable[[Edges], Floats]:
+        """Priority of links in reach, by the phase of this round."""
         dst, src = view.reach.dst, view.reach.src
         if self._phase(view) == 1:
-            shares = label_shares(view.fleet.label_counts)
-            return first_phase_priority(emd(shares, dst, src), view.distance_m)
-        gap = view.staleness[dst] - view.staleness[src]
-        return second_phase_priority(view.pulls.get(dst, src), view.t, gap)
+            different = emd(label_shares(view.fleet.label_counts), dst, src)
+            top = Extremes(different.max(initial=0.0), view.distance_m.max(initial=0.0))
+            return lambda e: first_phase_priority(different[e], view.distance_m[e], top)
+        now = view.pulls, view.t, view.staleness
+        return lambda e: second_phase_of_links(*now, dst[e], src[e])
 
     def _expected_exchange_s(self, memory: Memory, view: View, cap: int) -> Floats:
         rank = view.fleet.nodes if self.estimate == "max" else max(cap, 1)

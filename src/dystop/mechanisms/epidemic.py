@@ -11,6 +11,7 @@ from annotated_types import Ge
 
 from dystop.control.aggregation import metropolis, size_weights
 from dystop.control.graph import both_ways
+from dystop.control.regular import regular_pairs
 from dystop.knobs import knob
 from dystop.plan import Plan, links
 from dystop.sparse import Graph, Ints, graph_of, ints
@@ -93,16 +94,7 @@ def random_regular(n: int, degree: int, rng: np.random.Generator) -> tuple[Ints,
         circle = ints(rng.permutation(n))
         return circle, np.roll(circle, -1)
     for _ in itertools.count():
-        pair = _regular(n, degree, int(rng.integers(2**31)))
+        pair = regular_pairs(n, degree, int(rng.integers(2**31)))
         if degree < 2 or nx.is_connected(nx.Graph(pair.tolist())):
             break
     return pair[:, 0], pair[:, 1]
-
-
-def _regular(n: int, degree: int, seed: int) -> Ints:
-    """Any random regular graph, [E, 2]; a dense one as what a sparse one leaves free."""
-    if 2 * degree < n:
-        edges = nx.random_regular_graph(degree, n, seed=seed).edges
-    else:
-        edges = nx.complement(nx.random_regular_graph(n - 1 - degree, n, seed=seed)).edges
-    return ints(list(edges)).reshape(-1, 2)

@@ -11,6 +11,7 @@ plug-in that does not work is named in the error, and only its own name is affec
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
 from dystop.errors import ConfigError
@@ -22,6 +23,35 @@ GROUP = "dystop.mechanisms"
 def installed() -> Iterable[EntryPoint]:
     """The entry points of every package that is installed."""
     return entry_points(group=GROUP)
+
+
+class BuiltIn(Mapping[str, type[Mechanism]]):
+    """Classes of this package by name, each imported when it is first asked for."""
+
+    def __init__(self, home: Mapping[str, str]) -> None:
+        """Say where each mechanism lives, as in {"d-psgd": "dpsgd:DPSGD"}."""
+        self._home = home
+
+    @property
+    def classes(self) -> dict[str, str]:
+        """Name of the mechanism by name of the class."""
+        return {where.partition(":")[2]: name for name, where in self._home.items()}
+
+    def __getitem__(self, name: str) -> type[Mechanism]:
+        """The class of this name."""
+        module, _, kind = self._home[name].partition(":")
+        found: type[Mechanism] = getattr(import_module(f"{__package__}.{module}"), kind)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a name; nothing is imported."""
+        return name in self._home
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._home)
+
+    def __len__(self) -> int:
+        return len(self._home)
 
 
 class Registry(Mapping[str, type[Mechanism]]):

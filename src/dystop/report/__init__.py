@@ -1,16 +1,37 @@
 """From run folders to tables, figures and one HTML page."""
 
-from dystop.report.study import write_study
-from dystop.report.tables import Summary, default_target, summarise, summary_rows
-from dystop.report.write import ReportFiles, draw, write_report
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "ReportFiles",
-    "Summary",
-    "default_target",
-    "draw",
-    "summarise",
-    "summary_rows",
-    "write_report",
-    "write_study",
-]
+from dystop.report.garbage import spare_the_old
+
+_HOME = {
+    "ReportFiles": "write",
+    "Summary": "tables",
+    "default_target": "tables",
+    "draw": "write",
+    "summarise": "tables",
+    "summary_rows": "tables",
+    "write_report": "write",
+    "write_study": "study",
+}
+
+__all__ = list(_HOME)
+
+if TYPE_CHECKING:
+    from dystop.report.study import write_study as write_study
+    from dystop.report.tables import Summary as Summary
+    from dystop.report.tables import default_target as default_target
+    from dystop.report.tables import summarise as summarise
+    from dystop.report.tables import summary_rows as summary_rows
+    from dystop.report.write import ReportFiles as ReportFiles
+    from dystop.report.write import draw as draw
+    from dystop.report.write import write_report as write_report
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: tables alone need no matplotlib."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'dystop.report' has no attribute {name!r}")
+    with spare_the_old():
+        return getattr(import_module(f"dystop.report.{_HOME[name]}"), name)

@@ -11,14 +11,14 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
+from dystop.report.arrays import Floats
 from dystop.report.figures import NO_ROUND, NO_SCORE
 from dystop.report.groups import Group, Spread, over_seeds
 from dystop.report.ranking import in_bytes, in_percent, in_seconds, to_target
 from dystop.report.rounds import staleness_shares
-from dystop.report.style import INK, MUTED, PAPER, Plot, canvas, house_style
+from dystop.report.style import INK, MUTED, PAPER, Plot, canvas, draw_boxes, house_style
 from dystop.report.tables import summarise
 from dystop.report.units import data_unit, goal, number, time_unit
-from dystop.sparse import Floats
 
 ROW_IN = 0.34
 WHISKER = "Bar: mean over the seeds; whisker: lowest to highest seed; dots: the seeds."
@@ -185,11 +185,12 @@ def _shade(k: int) -> str:
 
 
 def _stacked(axes: Axes, shares: Sequence[Floats], bins: Sequence[tuple[int, int]]) -> None:
-    base = np.zeros(len(shares))
+    row, base = np.arange(len(shares)), np.zeros(len(shares))
     for k, (first, last) in enumerate(bins):
-        part = np.array([share[first : last + 1].sum() for share in shares])
-        axes.barh(range(len(shares)), part, 0.62, base, color=_shade(k), edgecolor=PAPER, lw=0.5)
-        base += part
+        end = base + np.array([share[first : last + 1].sum() for share in shares])
+        look = {"facecolor": _shade(k), "edgecolor": PAPER, "linewidth": 0.5}
+        draw_boxes(axes, (base, end), (row - 0.31, row + 0.31), **look)
+        base = end
     axes.set_xlim(0, 1.22)
     axes.set_xticks(np.linspace(0, 1, 6))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))

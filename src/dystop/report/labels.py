@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from dystop.report.style import CLASSES, PAPER, Entry, Plot, house_style
-from dystop.sparse import Floats, Ints, ints
+from dystop.report.arrays import Floats, Ints, ints
+from dystop.report.style import CLASSES, PAPER, Entry, Plot, draw_boxes, house_style
 
 MOST_BARS = 40
 MOST_SPLITS = 4
@@ -80,11 +80,13 @@ def _fits_bars(counts: Ints) -> bool:
 
 def draw_bars(figure: Figure, axes: Axes, counts: Ints, names: Sequence[str]) -> None:
     """Stacked bars: samples of every class, worker by worker."""
-    place, base = np.arange(len(counts)), np.zeros(len(counts))
-    for k, column in enumerate(counts.T):
-        axes.bar(place, column, 0.86, base, color=CLASSES[k], edgecolor=PAPER, linewidth=0.3)
-        base += column
+    place, top = np.arange(len(counts)), np.cumsum(counts, axis=1).T
+    sides = (place - 0.43, place + 0.43)
+    for k, base in enumerate(top - counts.T):
+        look = {"facecolor": CLASSES[k], "edgecolor": PAPER, "linewidth": 0.3}
+        draw_boxes(axes, sides, (base, top[k]), **look)
     axes.grid(False, axis="x")
+    axes.set_ylim(0, 1.05 * max(top.max(), 1))
     axes.set_xlim(-0.7, max(len(counts) - 0.3, 0.7))
     axes.set_xticks(place[:: max(1, -(-len(counts) // 20))])
     axes.set_xlabel("worker")

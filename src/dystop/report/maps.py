@@ -9,14 +9,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
+from matplotlib.patches import Circle, Rectangle
 
 from dystop.experiments.store import RunData
 from dystop.record import RoundRecord
+from dystop.report.arrays import Bools, Floats, Ints, ints
+from dystop.report.arrows import Arrows
 from dystop.report.naming import workers
 from dystop.report.style import GRID, INK, MUTED, PAPER, RUNS, Entry, Plot, house_style
 from dystop.report.units import number
-from dystop.sparse import Bools, Floats, Ints, ints
 
 ACTIVE, LINK = RUNS[1], RUNS[0]
 NAMED = 30  # workers with a number in their marker
@@ -171,15 +172,9 @@ def _draw_links(axes: Axes, scene: Scene) -> None:
         _draw_straight(axes, tail, head)
         return
     gap = math.sqrt(_dot_size(scene)) / 2 + 1
-    for start, end in zip(tail.tolist(), head.tolist(), strict=True):
-        # Slightly bent, so that a pair that exchanges both ways shows two arrows.
-        axes.add_patch(
-            FancyArrowPatch(
-                start, end, arrowstyle="-|>,head_length=3.2,head_width=1.6", shrinkA=gap,
-                shrinkB=gap, connectionstyle="arc3,rad=0.1", color=LINK, alpha=0.8, linewidth=0.9,
-                zorder=2, mutation_scale=1,
-            )
-        )  # fmt: skip
+    # Slightly bent, so that a pair that exchanges both ways shows two arrows.
+    arrows = Arrows(tail, head, gap, LINK, alpha=0.8, zorder=2)
+    axes.add_collection(arrows, autolim=False)
 
 
 def _draw_straight(axes: Axes, tail: Floats, head: Floats) -> None:

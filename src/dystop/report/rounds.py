@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from dystop.record import RoundRecord
+from dystop.report.arrays import Floats
 from dystop.report.figures import NO_ROUND, draw_line, ending
 from dystop.report.naming import staleness_bound, workers
 from dystop.report.series import Pick, Series, group_note, series
@@ -22,7 +23,6 @@ from dystop.report.style import (
     mark_level,
 )
 from dystop.report.units import number, percent
-from dystop.sparse import Floats
 
 CALM = 60
 """Points beyond which a round-by-round line is smoothed."""

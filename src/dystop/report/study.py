@@ -9,6 +9,7 @@ from dystop import __version__
 from dystop.experiments.store import RunData
 from dystop.report import bars, curves
 from dystop.report.caveats import study_notes, study_notices
+from dystop.report.garbage import spare_the_old
 from dystop.report.groups import Group, groups, shared_target
 from dystop.report.html import Folded, Table, flat, fleet_rows, picture, templates
 from dystop.report.naming import TIMING, status
@@ -61,6 +62,7 @@ def draw_study(every: Sequence[Group], target: float | None) -> list[Plot]:
     ]
 
 
+@spare_the_old()
 def write_study(
     runs: Sequence[RunData],
     out: Path,

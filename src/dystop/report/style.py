@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import matplotlib
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike
 
 from dystop.experiments.store import RunData
 from dystop.report.naming import labels
@@ -54,6 +58,8 @@ HOUSE: dict[Any, Any] = {
     "figure.facecolor": PAPER,
     "savefig.facecolor": "auto",
     "savefig.bbox": None,
+    "figure.autolayout": False,
+    "figure.constrained_layout.use": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -68,6 +74,9 @@ HOUSE: dict[Any, Any] = {
 }
 
 WIDTH_IN, HEIGHT_IN = 5.6, 3.2
+DPI = 160
+
+Span = tuple[ArrayLike, ArrayLike]
 
 POINTS = 40
 """Points of a line that may all have a marker."""
@@ -166,10 +175,36 @@ def canvas(keys: Sequence[Artist] = (), height_in: float = HEIGHT_IN) -> tuple[F
     return figure, axes
 
 
+def settle(figure: Figure) -> None:
+    """Lay a finished figure out, once for all formats, and keep it so.
+
+    Saving would do it anew for every format, and draw everything twice each time.
+    """
+    engine = figure.get_layout_engine()
+    if engine is None:
+        return
+    # The canvas stays with the figure: a PNG is drawn on it with texts that are measured already.
+    FigureCanvasAgg(figure)
+    before = figure.dpi
+    figure.dpi = DPI
+    try:
+        engine.execute(figure)
+    finally:
+        figure.dpi = before
+    figure.set_layout_engine(None)
+
+
 def _columns(texts: Sequence[str]) -> int:
     """As many legend columns as fit, reckoned with a generous width per letter."""
     widest = max((len(t) for t in texts), default=0) * 0.064 + 0.5
     return max(1, min(len(texts), int(WIDTH_IN / widest)))
+
+
+def draw_boxes(axes: Axes, x: Span, y: Span, **look: Any) -> None:
+    """Rectangles over spans (from, to) of x and of y, as one artist; limits stay as they are."""
+    left, right, bottom, top = np.broadcast_arrays(*x, *y)
+    corners = np.array([(left, bottom), (right, bottom), (right, top), (left, top)])
+    axes.add_collection(PolyCollection(list(corners.transpose(2, 0, 1)), **look), autolim=False)
 
 
 def mark_level(axes: Axes, level: float, text: str) -> None:

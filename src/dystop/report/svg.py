@@ -3,11 +3,13 @@
 import io
 import re
 import warnings
+from contextlib import nullcontext
 
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-from dystop.report.style import GRID, INK, MUTED, PAPER, RUNS, house_style
+from dystop.report.fonts import lean_fonts
+from dystop.report.style import DPI, GRID, INK, MUTED, PAPER, RUNS, house_style, settle
 
 VARIABLES = {
     INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "card",
@@ -25,11 +27,13 @@ _SPACE = re.compile(r"\n\s*")
 def save(figure: Figure, kind: str) -> bytes:
     """The figure as the bytes of a PNG, PDF or SVG file; the same figure gives the same bytes."""
     dated = {"png": {}, "pdf": {"CreationDate": None, "ModDate": None}, "svg": {"Date": None}}
+    fonts = lean_fonts() if kind == "pdf" else nullcontext()
     out = io.BytesIO()
-    with house_style(), warnings.catch_warnings():
+    with house_style(), fonts, warnings.catch_warnings():
         # A run may be named in a script the figure font lacks; the page itself shows it right.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(out, format=kind, dpi=160, metadata=dated[kind])
+        settle(figure)
+        figure.savefig(out, format=kind, dpi=DPI, metadata=dated[kind])
     return out.getvalue()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from dystop.errors import ConfigError, RunFolderError, StorageError
 from dystop.experiments.store import RunData
 from dystop.report import figures, labels, maps, rounds
+from dystop.report.garbage import spare_the_old
 from dystop.report.html import render
 from dystop.report.style import Plot, entries
 from dystop.report.svg import save
@@ -46,6 +47,7 @@ def draw(runs: Sequence[RunData], target: float | None = None) -> list[Plot]:
     return [plot for plot in plots if plot is not None]
 
 
+@spare_the_old()
 def write_report(
     runs: Sequence[RunData],
     out: Path,

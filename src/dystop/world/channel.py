@@ -12,10 +12,10 @@ is the literal reading.
 import math
 
 import numpy as np
-from scipy.special import exp1
 
-from dystop.rng import exponential, normal, uniform
+from dystop.rng import bits, normal, uniform
 from dystop.sparse import Floats, Ints
+from dystop.world.fading import draw_blocks, mean_rate
 from dystop.world.params import Channel
 
 _SERIES_FROM = 100.0  # from here on, ten terms of the asymptotic series are exact to 1e-13
@@ -60,12 +60,21 @@ def expected_rate_bps(snr: Floats, channel: Channel) -> Floats:
 
 def _scaled_exp1(x: Floats) -> Floats:
     """exp(x) E_1(x) for x > 0; the product is tame where its factors over- and underflow."""
+    from scipy.special import exp1  # slow to import; a configuration is read without
+
     near = np.minimum(x, _SERIES_FROM)
-    far = 1.0 / np.maximum(x, _SERIES_FROM)
-    series = np.ones_like(far)
-    for k in range(10, 0, -1):  # 1 - 1!/x + 2!/x^2 - ..., from the inside out
-        series = 1.0 - k * far * series
-    return np.where(x < _SERIES_FROM, np.exp(near) * exp1(near), far * series)
+    out, large = np.asarray(np.exp(near) * exp1(near)), ~np.asarray(x < _SERIES_FROM)
+    if large.any():
+        out[large] = _series(1.0 / x[large])
+    return out
+
+
+def _series(inverse: Floats) -> Floats:
+    """The same for large x, by its inverse: 1/x (1 - 1!/x + 2!/x^2 - ...), from the inside out."""
+    series = np.ones_like(inverse)
+    for k in range(10, 0, -1):
+        series = 1.0 - k * inverse * series
+    return inverse * series
 
 
 def nominal_power_w(channel: Channel, workers: int, server: bool, seed: int) -> Floats:
@@ -92,11 +101,12 @@ def realised_rate_bps(
     """
     if not channel.fading:
         return rate_bps(snr, channel)
-    total = np.zeros_like(snr)
-    for number in range(channel.coherence_blocks):
-        gain = exponential(seed, "fading", t, *link, number)
-        total += rate_bps(snr * gain, channel)
-    return total / channel.coherence_blocks
+    table, out = np.empty((channel.coherence_blocks, len(snr))), np.empty(len(snr))
+    draw_blocks(bits(seed, "fading", t, *link), table)
+    np.log(table, out=table)  # minus a gain that is exponential of mean 1
+    np.log1p(np.multiply(-snr, table, out=table), out=table)
+    mean_rate(table, channel.bandwidth_hz, math.log(2.0), out)
+    return out
 
 
 def transfer_s(size_bytes: float | Floats, bps: Floats) -> Floats:

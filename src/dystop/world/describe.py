@@ -1,8 +1,6 @@
 """The physics in a few lines for humans."""
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from dystop.sparse import Floats, Graph
 from dystop.world.budget import base_models
@@ -29,6 +27,9 @@ def describe(world: World) -> dict[str, str]:
 
 
 def _pieces(graph: Graph, workers: int) -> str:
+    from scipy.sparse import csr_array  # slow to import; a configuration is read without
+    from scipy.sparse.csgraph import connected_components
+
     ends = (graph.dst, graph.src)
     matrix = csr_array((np.ones(graph.edges), ends), shape=(workers, workers))
     pieces = int(connected_components(matrix, directed=False)[0])

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import dijkstra
 
 from dystop.errors import ConfigError
 from dystop.sparse import Bools, Floats, Graph, Ints, graph_of
@@ -50,6 +48,9 @@ class Routes:
 
 def relay(direct: Graph, link_s: Floats, workers: int) -> tuple[Routes, Graph, Floats]:
     """Routes over the links in range, the graph of all pairs that can talk, and its link times."""
+    from scipy.sparse import csr_array  # slow to import; a configuration is read without
+    from scipy.sparse.csgraph import dijkstra
+
     inner = (direct.dst < workers) & (direct.src < workers)
     ends = (direct.dst[inner], direct.src[inner])
     # Row i of the matrix lists whom i receives from, so a path from i runs against the data.

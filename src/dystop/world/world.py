@@ -8,25 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dystop.cores import in_blocks
 from dystop.errors import ConfigError
-from dystop.rng import uniform
+from dystop.room import room
 from dystop.sparse import Bools, Floats, Graph, Ints
+from dystop.world.air import Air
 from dystop.world.budget import budget_of_round
-from dystop.world.channel import (
-    expected_rate_bps,
-    mean_snr,
-    nominal_power_w,
-    power_factor,
-    realised_rate_bps,
-    transfer_s,
-)
+from dystop.world.channel import nominal_power_w
 from dystop.world.churn import Presence
 from dystop.world.compute import step_seconds
-from dystop.world.geometry import checked_position, distance, neighbours_within, scatter, with_hub
+from dystop.world.geometry import checked_position, distance, scatter
 from dystop.world.mobility import Walk
-from dystop.world.overlay import Routes, refuse_large_overlay, relay
+from dystop.world.overlay import refuse_large_overlay, relay
 from dystop.world.params import WorldParams
+from dystop.world.reach import Neighbourhood, Reach
 
+_LINKS = 1 << 14  # looked at in one go: they fit a processor's cache
 _ROUNDING = 1.0 + 1e-9  # two ways of computing a distance may differ in the last digit
 
 
@@ -50,26 +47,6 @@ class Transfer:
     seconds: Floats  # [L]
     hops: Ints  # [L], links travelled; bytes are paid on each
     lost: Bools  # [L]
-
-
-@dataclass(frozen=True)
-class _Reach:
-    """Usable links and what is known of each."""
-
-    graph: Graph
-    distance_m: Floats
-    link_s: Floats
-    routes: Routes | None = None  # where models are relayed
-
-    def __post_init__(self) -> None:
-        graph = self.graph
-        for values in (graph.indptr, graph.dst, graph.src, self.distance_m, self.link_s):
-            values.flags.writeable = False  # handed out more than once
-
-    def keep(self, edge: Bools) -> "_Reach":
-        if edge.all():
-            return self
-        return _Reach(self.graph.keep(edge), self.distance_m[edge], self.link_s[edge])
 
 
 class World:
@@ -106,14 +83,17 @@ class World:
         self.seed, self.server, self.nodes = seed, server, workers + int(server)
         spots = scatter(workers, params.area_m, seed) if position is None else position
         self._home = checked_position(spots, workers)
-        self._power_w = nominal_power_w(params.channel, workers, server, seed)
+        power_w = nominal_power_w(params.channel, workers, server, seed)
         self._step_s = step_seconds(params.compute, workers, seed)
         self._step_s.flags.writeable = False  # handed out every round
         moving = params.mobility.enabled
         self._walk = Walk(self._home, params.area_m, params.mobility, seed) if moving else None
         self._presence = Presence(workers, params.churn, seed)
-        self._in_range: tuple[object, _Reach] | None = None  # one remembered answer each
-        self._usable: tuple[object, _Reach] | None = None
+        self._air = Air(params, power_w, seed)
+        self._near = Neighbourhood(params, power_w, workers, model_bytes)
+        self._spots: tuple[float, Floats] | None = None  # one remembered answer each
+        self._in_range: tuple[object, Reach] | None = None
+        self._usable: tuple[object, Reach] | None = None
 
     def observe(self, t: int, now_s: float) -> Surroundings:
         """What may be known when round t opens at `now_s`."""
@@ -137,88 +117,100 @@ class World:
         is away, out of range, or the link is down in this round. Its seconds are spent anyway.
         """
         dst, src = np.asarray(dst, np.int64), np.asarray(src, np.int64)
-        size_bytes = self.model_bytes * np.broadcast_to(np.asarray(fraction, float), dst.shape)
-        position = self._position(now_s)
-        lost = uniform(self.seed, "loss", t, dst, src) < self.params.outages.loss
-        routes = None if self.params.reach == "strict" else self._reach(t, now_s).routes
-        if routes is None:
-            lost |= ~self._linked(t, now_s, dst, src)
-            seconds = self._link_seconds(t, position, (dst, src), size_bytes)
-            return Transfer(seconds, np.ones(len(dst), np.int64), lost)
-        seconds, hops = np.zeros(len(dst)), np.zeros(len(dst), np.int64)
-        for pair, to, by in routes.hops(dst, src):
-            seconds[pair] += self._link_seconds(t, position, (to, by), size_bytes[pair])
-            hops[pair] += 1
-        return Transfer(seconds, hops, lost | ~routes.known(dst, src))
+        fraction = np.broadcast_to(np.asarray(fraction, float), dst.shape)
+        if self.params.reach == "strict":
+            return self._direct(t, now_s, (dst, src), fraction)
+        return self._hop_by_hop(t, now_s, (dst, src), fraction)
 
     def next_return_s(self, now_s: float) -> float:
         """Earliest time after `now_s` at which an absent worker is back; inf if none is absent."""
         return self._presence.next_return_s(now_s)
 
     def _position(self, now_s: float) -> Floats:
-        """Metres of every node, [nodes, 2]."""
-        spots = self._home if self._walk is None else self._walk.position(now_s)
-        if not self.server:
-            return spots
-        return np.vstack([spots, np.asarray(self.params.area_m) / 2.0])
+        """Metres of every node, [nodes, 2]; worked out once for each moment."""
+        moment = 0.0 if self._walk is None else now_s
+        if self._spots is None or self._spots[0] != moment:
+            spots = self._home if self._walk is None else self._walk.position(now_s)
+            if self.server:
+                spots = np.vstack([spots, np.asarray(self.params.area_m) / 2.0])
+            spots.flags.writeable = False  # handed out more than once
+            self._spots = (moment, spots)
+        return self._spots[1]
 
-    def _reach(self, t: int, now_s: float) -> _Reach:
+    def _reach(self, t: int, now_s: float) -> Reach:
         """Usable links; worked out anew only when something that decides them has changed."""
         here = self._presence.alive(now_s)
         moment = None if self._walk is None else now_s
         key = (moment, t if self.params.outages.drop else None, here.tobytes())
         if self._usable is None or self._usable[0] != key:
             reach = self._links_in_range(moment)
-            up = self._up(t, here, reach.graph.dst, reach.graph.src)
-            self._usable = (key, self._relayed(reach.keep(up), now_s))
+            self._usable = (key, self._relayed(self._usable_of(reach, t, now_s), now_s))
         return self._usable[1]
 
-    def _links_in_range(self, moment: float | None) -> _Reach:
+    def _usable_of(self, reach: Reach, t: int, now_s: float) -> Reach:
+        """Links that are up in round t."""
+        here = self._here(now_s)
+        if here is None and not self.params.outages.drop:
+            return reach
+        up, graph = np.empty(reach.graph.edges, bool), reach.graph
+
+        def look(lo: int, hi: int) -> None:
+            up[lo:hi] = self._up(t, here, (graph.dst[lo:hi], graph.src[lo:hi]))
+
+        in_blocks(look, len(up), _LINKS)
+        return reach.keep(up)
+
+    def _links_in_range(self, moment: float | None) -> Reach:
         """Links in range and of the server, whoever is there; once only where nobody moves."""
         if self._in_range is None or self._in_range[0] != moment:
-            position = self._position(moment or 0.0)
-            graph = neighbours_within(position[: self.workers], self.params.range_m, self.nodes)
-            if self.server:
-                graph = with_hub(graph, self.workers)
-            self._in_range = (moment, self._measured(graph, position))
+            self._in_range = (moment, self._near.at(self._position(moment or 0.0)))
         return self._in_range[1]
 
-    def _measured(self, graph: Graph, position: Floats) -> _Reach:
-        """Distance and expected time of each link, at nominal power."""
-        distance_m = distance(position, graph.dst, graph.src)
-        snr = mean_snr(self._power_w[graph.src], distance_m, self.params.channel)
-        link_s = transfer_s(self.model_bytes, expected_rate_bps(snr, self.params.channel))
-        return _Reach(graph, distance_m, link_s)
-
-    def _relayed(self, reach: _Reach, now_s: float) -> _Reach:
+    def _relayed(self, reach: Reach, now_s: float) -> Reach:
         """The same with relays, where `reach = "overlay"`."""
         if self.params.reach == "strict":
             return reach
         routes, graph, link_s = relay(reach.graph, reach.link_s, self.workers)
         distance_m = distance(self._position(now_s), graph.dst, graph.src)
-        return _Reach(graph, distance_m, link_s, routes)
+        return Reach(graph, distance_m, link_s, routes)
 
-    def _up(self, t: int, here: Bools, dst: Ints, src: Ints) -> Bools:
+    def _here(self, now_s: float) -> Bools | None:
+        """Who is there, a server included, [N + 1]; None where everybody is."""
+        alive = self._presence.alive(now_s)
+        return None if alive.all() else np.append(alive, True)
+
+    def _up(self, t: int, here: Bools | None, link: tuple[Ints, Ints]) -> Bools:
         """Whether both ends of each link are there and the link is not down in round t."""
-        here = np.append(here, True)  # a server never leaves
-        out: Bools = here[dst] & here[src]
-        if self.params.outages.drop:
-            ends = np.minimum(dst, src), np.maximum(dst, src)  # a link is down both ways
-            out &= uniform(self.seed, "drop", t, *ends) >= self.params.outages.drop
-        return out
+        up: Bools = ~self._air.down(t, link)
+        return up if here is None else up & here[link[0]] & here[link[1]]
 
-    def _linked(self, t: int, now_s: float, dst: Ints, src: Ints) -> Bools:
-        """Whether each pair has a usable link of its own, without looking at all others."""
-        near = distance(self._position(now_s), dst, src) <= self.params.range_m * _ROUNDING
-        served = np.maximum(dst, src) == self.workers
-        out: Bools = (near | served) & self._up(t, self._presence.alive(now_s), dst, src)
-        return out
+    def _direct(self, t: int, now_s: float, link: tuple[Ints, Ints], fraction: Floats) -> Transfer:
+        """Transfers over links of their own, without looking at any other."""
+        position, here, size = self._position(now_s), self._here(now_s), len(fraction)
+        power_w = self._air.senders(t, size)
+        seconds, lost = room(size, np.float64), room(size, np.bool_)
 
-    def _link_seconds(
-        self, t: int, position: Floats, link: tuple[Ints, Ints], size_bytes: Floats
-    ) -> Floats:
-        """Realised seconds of single links: the sender's power fluctuates and the gain fades."""
-        channel, (dst, src) = self.params.channel, link
-        power_w = self._power_w[src] * power_factor(channel, self.seed, t, src)
-        snr = mean_snr(power_w, distance(position, dst, src), channel)
-        return transfer_s(size_bytes, realised_rate_bps(snr, channel, self.seed, t, link))
+        def move(lo: int, hi: int) -> None:
+            part = dst, src = link[0][lo:hi], link[1][lo:hi]
+            metres, bytes_ = distance(position, dst, src), self.model_bytes * fraction[lo:hi]
+            served = np.maximum(dst, src) == self.workers
+            near = (metres <= self.params.range_m * _ROUNDING) | served
+            lost[lo:hi] = self._air.unlucky(t, part) | ~(near & self._up(t, here, part))
+            seconds[lo:hi] = self._air.seconds(t, part, power_w(src), metres, bytes_)
+
+        in_blocks(move, size, _LINKS)
+        return Transfer(seconds, np.broadcast_to(np.int64(1), size), lost)
+
+    def _hop_by_hop(
+        self, t: int, now_s: float, link: tuple[Ints, Ints], fraction: Floats
+    ) -> Transfer:
+        """Transfers along the routes of an overlay."""
+        routes, position = self._reach(t, now_s).routes, self._position(now_s)
+        assert routes is not None  # an overlay has them
+        seconds, hops = np.zeros(len(fraction)), np.zeros(len(fraction), np.int64)
+        power_w = self._air.senders(t, len(fraction))
+        for pair, to, by in routes.hops(*link):
+            metres, bytes_ = distance(position, to, by), self.model_bytes * fraction[pair]
+            seconds[pair] += self._air.seconds(t, (to, by), power_w(by), metres, bytes_)
+            hops[pair] += 1
+        return Transfer(seconds, hops, self._air.unlucky(t, link) | ~routes.known(*link))
