@@ -55,7 +55,7 @@ def test_a_hundred_resnets_state_their_size_and_are_refused(tmp_path):
         tmp_path / "runs",
     )
     assert "models (100 workers)" in said
-    assert "8.3 GiB" in said  # two stacks of 100 x 44.7 MB
+    assert "12.5 GiB" in said  # three stacks of 100 x 44.7 MB
     assert "limit set to 1.9 GiB" in said
     assert "fewer workers" in said
 

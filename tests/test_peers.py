@@ -3,9 +3,11 @@
 import io
 import json
 import math
+import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +25,7 @@ GOOD = {
     "images_per_s": [100.0, 300.0],
     "startup_s": 1.5,
     "loss": [2.0, 1.0],
+    "ended": [10.0, 10.2, 10.3],
 }
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="benchmarks are not part of the sdist")
@@ -123,9 +126,9 @@ def setting(peers, tmp_path, monkeypatch):
     """Two peers that are two lines of Python each; one of them fails."""
     data = tmp_path / "tiny.npz"
     np.savez(data, x_train=np.zeros((20, 28, 28), np.uint8), y_train=np.zeros(20, int))
-    fake(tmp_path, "plain.py", images_per_s=[100.0])
-    fake(tmp_path, "dystop_run.py", images_per_s=[150.0])
-    fake(tmp_path, "peer_flower.py", images_per_s=[50.0])
+    fake(tmp_path, "plain.py", images=[20], images_per_s=[100.0], ended=[10.0, 10.2])
+    fake(tmp_path, "dystop_run.py", images=[20], images_per_s=[150.0], ended=[10.0, 10.2])
+    fake(tmp_path, "peer_flower.py", images=[20], images_per_s=[50.0], ended=[10.0, 10.2])
     (tmp_path / "peer_fluke.py").write_text("import sys\nsys.exit('out of order')\n")
     monkeypatch.setattr(peers.run, "HERE", tmp_path)
     monkeypatch.setattr(peers.run, "python_of", lambda name, folder: sys.executable)
@@ -167,10 +170,27 @@ def test_all_figures_go_into_the_file(peers, setting, tmp_path):
 def test_a_busy_machine_is_tried_again(peers, setting, monkeypatch):
     shares = iter([0.5, 0.3, 0.4])
     run = peers.launch.Run("it", images_per_s=[1.0])
-    once = lambda *_: peers.launch.replace(run, others=next(shares))  # noqa: E731
+    once = lambda *_: replace(run, others_by_round=[next(shares)])  # noqa: E731
     monkeypatch.setattr(peers.run, "launch", once)
-    patient = peers.launch.replace(setting, retries=2)
-    assert peers.run.measure(patient, "it", Path("it.py")).others == 0.3
+    assert peers.run.measure(replace(setting, retries=2), "it", Path("it.py")).others == 0.3
+
+
+@pytest.mark.parametrize(
+    ("shares", "rates"), [([0.0, 0.1, 0.2], [1.0, 2.0]), ([0.5, 0.4, 0.9], [2.0])]
+)
+def test_only_quiet_rounds_count(peers, shares, rates):
+    run = peers.launch.Run("it", images_per_s=[1.0, 2.0, 3.0], others_by_round=shares)
+    assert run.rates == rates
+
+
+def test_a_watch_tells_others_from_the_child(peers, monkeypatch):
+    watch = peers.watch.Watch(os.getpid())
+    watch._trace = [(0.0, 0), (2.0, 0), (4.0, 100)]
+    monkeypatch.setattr(peers.watch, "capacity_ticks", lambda seconds: 100 * seconds)
+    assert watch.others(0.0, 2.0) == 0.0
+    assert watch.others(2.0, 4.0) == 0.5
+    watch._look()
+    assert os.getpid() in watch._own
 
 
 def test_only_known_peers_can_be_asked_for(peers, capsys):
