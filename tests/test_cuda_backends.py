@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dystop.rng import bits
-from dystop.trainer import sequential
+from dystop.trainer import sequential, station
 from dystop.trainer.batches import batches
 from dystop.trainer.cuda.solo import Solo
 from dystop.trainer.cuda.stacks import Stacks, can_record
 from dystop.trainer.flat import layout_of
+from dystop.trainer.lanes import Lanes
 from dystop.trainer.orders import device_bits, sample_table, shards_on, step_counts
-from dystop.trainer.problem import Job, Problem
+from dystop.trainer.problem import Collector, Job, Problem, cut
 from dystop.trainer.samples import Arrays, both_samples, shards_of
 from dystop.trainer.seeding import addressed
+from dystop.trainer.station import Station
 
 CPU = torch.device("cpu")
 
@@ -159,3 +161,18 @@ def test_a_job_of_no_rows() -> None:
     assert Stacks(problem, 2)(problem, job).samples == 0
     assert Solo(problem, 2)(problem, job).samples == 0
     assert replace(problem, compiles=True).compiles
+
+
+@pytest.mark.parametrize("path", ["stacked", "sequential"])
+def test_several_devices_share_a_job(path: str) -> None:
+    """Two devices that are both the CPU: data copied, pieces shared out, results in order."""
+    problem = problem_of(small_cnn(), [9, 4, 11, 0, 6])
+    problems = [problem, station._moved(problem, CPU)]
+    assert problems[1].module is not problem.module
+    lanes = Lanes([Station(one, station._cuda_backend(one, path, 2)) for one in problems])
+    job = job_of(problem, [0, 1, 2, 3, 4], [3, 1, 5, 1, 2])
+    pieces = cut(job.steps, 3)
+    kept = Collector(job, len(pieces))
+    done = lanes.map(lambda where, rows: kept.keep(rows, where.train(job, rows)), pieces)
+    assert len(pieces) == lanes.count == 2
+    assert_same(kept.joined(pieces, done), sequential.train(problem, job))
