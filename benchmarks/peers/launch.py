@@ -88,14 +88,15 @@ def parse(name: str, stdout: str, images_per_worker: int) -> Run:
 
 
 def launch(name: str, command: Sequence[str], images_per_worker: int, limit_s: float) -> Run:
-    """Run a child to its end."""
-    with tempfile.TemporaryFile("w+") as stderr:
+    """Run a child to its end, in a folder that is thrown away with what it leaves there."""
+    with tempfile.TemporaryFile("w+") as stderr, tempfile.TemporaryDirectory() as folder:
         child = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
             env={**os.environ, LAUNCHED: str(time.monotonic())},
+            cwd=folder,
             start_new_session=True,
         )
         watch = Watch(child.pid)
