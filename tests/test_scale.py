@@ -19,7 +19,7 @@ from dystop.control.priority import (
     emd,
     first_phase_priority,
     label_shares,
-    second_phase_of_links,
+    second_phase_in,
     second_phase_priority,
 )
 from dystop.control.topology import connect, ranked_candidates
@@ -114,14 +114,14 @@ def test_second_phase_of_links_is_its_equation(seed, t):
     staleness = rng.integers(0, 9, 8)
     dst, src = rng.integers(0, 8, 700), rng.integers(0, 8, 700)
     plain = (1.0 - pulls.get(dst, src) / t) / (1.0 + np.abs(staleness[dst] - staleness[src]))
-    assert np.array_equal(second_phase_of_links(pulls, t, staleness, dst, src), plain)
+    assert np.array_equal(second_phase_in(pulls, t, staleness)(dst, src), plain)
     gap = staleness[dst] - staleness[src]
     assert np.array_equal(second_phase_priority(pulls.get(dst, src), t, gap), plain)
 
 
 def test_second_phase_of_a_stranger_is_refused():
     with pytest.raises(IndexError, match="beyond the 2"):
-        second_phase_of_links(no_pairs(2), 1, ints([0, 0]), ints([0]), ints([2]))
+        second_phase_in(no_pairs(2), 1, ints([0, 0]))(ints([0]), ints([2]))
 
 
 @quick
@@ -256,9 +256,9 @@ def test_following_the_workers_equals_searching_from_scratch(pause_s, server):
 def test_links_between_resting_workers_are_not_measured_again(monkeypatch):
     params, workers = walking((3000.0, 9000.0))
     world, measured = World(params, workers, 1000, 5), []
-    real = world_reach.distance
+    real = world_reach.ways_of
     monkeypatch.setattr(
-        world_reach, "distance", lambda *args: measured.append(len(args[1])) or real(*args)
+        world_reach, "ways_of", lambda *args: measured.append(len(args[1])) or real(*args)
     )
     spots = [world.observe(1, now_s).position for now_s in (60.0, 61.0)]
     moved = (spots[0] != spots[1]).any(axis=1)

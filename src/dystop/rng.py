@@ -10,9 +10,11 @@ import zlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dystop.scramble import GOLDEN, scramble, to_unit
+from dystop.scramble import GOLDEN, mixed, scramble, to_unit
 
 Words = NDArray[np.uint64]
+
+_STEP = int(GOLDEN)
 
 
 def stream(seed: int, *key: str | int) -> np.random.Generator:
@@ -29,10 +31,13 @@ def stream(seed: int, *key: str | int) -> np.random.Generator:
 
 def bits(seed: int, name: str, *identity: ArrayLike) -> Words:
     """64 random bits for each identity; the identity arrays broadcast against each other."""
-    with np.errstate(over="ignore"):
-        words = np.asarray(zlib.crc32(name.encode()), np.uint64)
-        words = _scrambled(words + np.uint64(seed % 2**64) * GOLDEN)
+    word, plain = _mixed(zlib.crc32(name.encode()) + seed * _STEP), 0
     for part in identity:
+        if not isinstance(part, int | np.integer):
+            break
+        word, plain = _mixed(word + _STEP + int(part) * _STEP), plain + 1  # needs no arrays
+    words = np.asarray(word, np.uint64)
+    for part in identity[plain:]:
         words = deeper(words, part)
     return words
 
@@ -47,6 +52,10 @@ def deeper(words: Words, part: ArrayLike) -> Words:
     with np.errstate(over="ignore"):
         step = np.asarray(part).astype(np.uint64) * GOLDEN + GOLDEN
         return _scrambled(words + step)
+
+
+def _mixed(word: int) -> int:
+    return int(mixed(np.uint64(word % 2**64)))
 
 
 def _scrambled(words: Words | np.uint64) -> Words:

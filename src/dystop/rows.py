@@ -85,20 +85,19 @@ def _stretches(n: int, row: Ints, value: Ints) -> tuple[Ints, Ints]:
     size = fair_block(len(row), _PAIRS)
     parts = max(1, -(-len(row) // size))
     count = np.zeros((parts, (n >> _STRETCH) + 1), np.int64)
-    fine = np.ones(parts, bool)
 
     def look(lo: int, hi: int) -> None:
-        fine[lo // size] = count_stretches(row[lo:hi], value[lo:hi], n, count[lo // size])
+        if not count_stretches(row[lo:hi], n, count[lo // size]):
+            raise IndexError(f"a pair has an id outside of {n} rows")
 
     in_blocks(look, len(row), size)
-    if not fine.all():
-        raise IndexError(f"a pair has an id outside of {n} rows, or a negative one")
     ends = np.cumsum(count.T.ravel())  # stretch by stretch, in each the parts in order
     free = np.ascontiguousarray((ends - count.T.ravel()).reshape(-1, parts).T)
     packed = room(len(row), np.int64)
 
     def work(lo: int, hi: int) -> None:
-        pack_stretches(row[lo:hi], value[lo:hi], free[lo // size], packed)
+        if not pack_stretches(row[lo:hi], value[lo:hi], free[lo // size], packed):
+            raise IndexError(f"a pair of one of {n} rows has an id below 0 or from 2^31 on")
 
     bounds = np.append(0, ends.reshape(-1, parts)[:, -1])
     in_blocks(work, len(row), size)
@@ -106,11 +105,11 @@ def _stretches(n: int, row: Ints, value: Ints) -> tuple[Ints, Ints]:
 
 
 @compiled
-def count_stretches(row: Ints, value: Ints, n: int, count: Ints) -> bool:
-    """Count the pairs of each stretch of rows; False if a pair is out of bounds."""
+def count_stretches(row: Ints, n: int, count: Ints) -> bool:
+    """Count the pairs of each stretch of rows; False if there is no such row."""
     fine = True
     for k in range(len(row)):
-        if 0 <= row[k] < n and value[k] >> (_WORD - 1) == 0:
+        if 0 <= row[k] < n:
             count[row[k] >> _STRETCH] += 1
         else:
             fine = False
@@ -118,12 +117,15 @@ def count_stretches(row: Ints, value: Ints, n: int, count: Ints) -> bool:
 
 
 @compiled
-def pack_stretches(row: Ints, value: Ints, free: Ints, packed: Ints) -> None:
-    """Write pairs where their stretch has its next free place."""
+def pack_stretches(row: Ints, value: Ints, free: Ints, packed: Ints) -> bool:
+    """Write pairs where their stretch has its next free place; False if a value does not fit."""
+    bits = 0
     for k in range(len(row)):
         stretch = row[k] >> _STRETCH
         packed[free[stretch]] = (row[k] << _WORD) | value[k]
         free[stretch] += 1
+        bits |= value[k]
+    return bits >> (_WORD - 1) == 0
 
 
 @compiled

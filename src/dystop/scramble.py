@@ -18,7 +18,8 @@ _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(
 
 
 @compiled
-def _mixed(x: np.uint64) -> np.uint64:
+def mixed(x: np.uint64) -> np.uint64:
+    """Let every bit of one word reach every bit of the result."""
     x = (x ^ (x >> _S30)) * _M1
     x = (x ^ (x >> _S27)) * _M2
     return x ^ (x >> _S31)
@@ -26,9 +27,9 @@ def _mixed(x: np.uint64) -> np.uint64:
 
 @compiled
 def scramble(words: Words) -> None:
-    """Let every input bit reach every output bit, in place."""
+    """The same for many words, in place."""
     for k in range(len(words)):
-        words[k] = _mixed(words[k])
+        words[k] = mixed(words[k])
 
 
 @compiled
@@ -41,5 +42,5 @@ def to_unit(words: Words, out: NDArray[np.float64]) -> None:
 @compiled
 def deep_unit(word: np.uint64, part: np.uint64) -> float:
     """`rng.unit(rng.deeper(word, part))` for one word, for use in other compiled loops."""
-    deeper = _mixed(word + (part * GOLDEN + GOLDEN))
+    deeper = mixed(word + (part * GOLDEN + GOLDEN))
     return (np.float64(deeper >> _S11) + 0.5) * 2.0**-53

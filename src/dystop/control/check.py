@@ -6,7 +6,7 @@ from operator import or_
 
 import numpy as np
 
-from dystop.control.inspect import LOOSE, NEGATIVE, UNEVEN, UNSORTED, doubts, rows_within
+from dystop.control.first_look import LOOSE, NEGATIVE, UNEVEN, UNSORTED, doubts, rows_within
 from dystop.cores import fixed, in_blocks
 from dystop.errors import PlanError
 from dystop.plan import Links, Mix, Plan, anywhere

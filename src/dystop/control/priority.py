@@ -1,5 +1,6 @@
 """Whom to pull from: label distance and the two priorities of PTCA."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -67,15 +68,21 @@ def second_phase_priority(pulls: Ints, t: int, staleness_gap: Ints) -> Floats:
     return out
 
 
-def second_phase_of_links(
-    pulls: PairCounts, t: int, staleness: Ints, dst: Ints, src: Ints
-) -> Floats:
-    """The same for links, fastest in ascending order; counts and gaps are never written down."""
+def second_phase_in(pulls: PairCounts, t: int, staleness: Ints) -> Callable[[Ints, Ints], Floats]:
+    """The same as a function of links (dst, src), fastest for links in ascending order.
+
+    Counts and gaps of all links are never written down.
+    """
     counted = pulls.n, fixed(pulls.keys), fixed(pulls.counts)
-    out, link = np.empty(len(dst)), (fixed(dst), fixed(src))
-    if not rarely_asked_links(counted, t, fixed(staleness), link, out):
-        raise IndexError(f"a link names a node beyond the {len(staleness)} workers")
-    return out
+    small = fixed(staleness.astype(np.int32))
+
+    def priority(dst: Ints, src: Ints) -> Floats:
+        out = np.empty(len(dst))
+        if not rarely_asked_links(counted, t, small, (fixed(dst), fixed(src)), out):
+            raise IndexError(f"a link names a node beyond the {len(small)} workers")
+        return out
+
+    return priority
 
 
 def _share_of(top: float, values: Floats) -> Floats:

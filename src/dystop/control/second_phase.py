@@ -1,12 +1,14 @@
 """eq:priority2 for millions of links, compiled: counts, staleness and quotient in one walk."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dystop.compiled import compiled
 from dystop.lookup import seek
 from dystop.sparse import Floats, Ints
 
 Pair = tuple[Ints, Ints]
+Small = NDArray[np.int32]  # rounds: more of them fit a processor's cache
 
 _CHUNK = 512
 
@@ -26,7 +28,7 @@ def rarely_asked_each(pulls: Ints, t: int, gap: Ints, out: Floats) -> None:
 
 @compiled
 def rarely_asked_links(
-    counted: tuple[int, Ints, Ints], t: int, staleness: Ints, link: Pair, out: Floats
+    counted: tuple[int, Ints, Ints], t: int, staleness: Small, link: Pair, out: Floats
 ) -> bool:
     """The same for links (dst, src) from pull counts (n, keys, counts); False: no such worker."""
     n, keys, counts = counted
@@ -45,7 +47,7 @@ def rarely_asked_links(
 
 
 @compiled
-def _gaps(staleness: Ints, link: Pair, lo: int, size: int, gap: Ints) -> bool:
+def _gaps(staleness: Small, link: Pair, lo: int, size: int, gap: Ints) -> bool:
     """Differences of staleness, in a loop of their own: memory then serves many at a time."""
     workers = len(staleness)
     for k in range(size):

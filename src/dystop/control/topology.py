@@ -89,9 +89,9 @@ def connect(active: Ints, bounds: Ints, ranked: Ids, budget: Floats, cap: int) -
         raise IndexError(f"{len(active)} workers with {len(ranked)} candidates: bounds do not fit")
     most = int(np.minimum(np.diff(bounds), cap).sum())
     chosen = room(most, np.int64), room(most, np.int64)
-    left = whole_models(fixed(budget))
-    listed = fixed(ranked.astype(np.int32, copy=False))
-    count = take_turns(fixed(active), fixed(bounds), listed, left, cap, chosen)
+    left, listed = whole_models(budget), fixed(ranked.astype(np.int32, copy=False))
+    plenty = int(np.iinfo(left.dtype).max)
+    count = take_turns(fixed(active), fixed(bounds), listed, left, plenty, cap, chosen)
     if count < 0:
         raise IndexError(f"a worker or candidate outside of the {len(budget)} nodes with a budget")
     return chosen[0][:count], chosen[1][:count]

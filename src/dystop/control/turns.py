@@ -6,29 +6,42 @@ from numpy.typing import NDArray
 from dystop.compiled import compiled
 from dystop.sparse import Floats, Ints
 
-Small = NDArray[np.int32]
+Ids = NDArray[np.int32]
+Models = NDArray[np.int16] | NDArray[np.int32]
 
-_PLENTY = 2**31 - 1
 
+def whole_models(budget: Floats) -> Models:
+    """Whole models that each budget pays for, in as little room as they fit.
 
-def whole_models(budget: Floats) -> Small:
-    """Whole models that each budget pays for; one that is never used up counts as plenty.
+    The largest number of its kind stands for a budget without a limit, which is never used up.
 
     >>> whole_models(np.array([2.5, -1.0, np.inf])).tolist()
-    [2, 0, 2147483647]
+    [2, 0, 32767]
     """
-    most = np.where(budget < _PLENTY, budget, _PLENTY)  # also where there is no number: no limit
-    return np.maximum(np.floor(most), 0.0).astype(np.int32)
+    limited = budget < np.iinfo(np.int32).max  # not so: infinite, or no number at all
+    whole = np.floor(np.maximum(budget[limited], 0.0))
+    small = whole.max(initial=0.0) < np.iinfo(np.int16).max
+    out: Models = np.empty(len(budget), np.int16) if small else np.empty(len(budget), np.int32)
+    out[:] = np.iinfo(out.dtype).max
+    out[limited] = whole
+    return out
 
 
 @compiled
 def take_turns(
-    active: Ints, bounds: Ints, ranked: Small, left: Small, cap: int, chosen: tuple[Ints, Ints]
+    active: Ints,
+    bounds: Ints,
+    ranked: Ids,
+    left: Models,
+    plenty: int,
+    cap: int,
+    chosen: tuple[Ints, Ints],
 ) -> int:
     """Choose links turn by turn; returns how many, or -1 where an id is out of bounds.
 
-    `left` counts down. See `dystop.control.topology.connect` for the rules. Who still takes turns
-    is kept with where its list stands, in the order of turns: read and rewritten in one go.
+    `left` counts down, except from `plenty`. See `dystop.control.topology.connect` for the rules.
+    Who still takes turns is kept with where its list stands, in the order of turns: read and
+    rewritten in one go.
     """
     circle, count = np.empty((len(active), 3), np.int32), 0
     for k in range(len(active)):
@@ -47,8 +60,8 @@ def take_turns(
             if at == end:
                 continue
             j = ranked[at]
-            left[i] -= 1
-            left[j] -= 1
+            left[i] -= left[i] != plenty
+            left[j] -= left[j] != plenty
             chosen[0][count], chosen[1][count] = i, j
             circle[stay, 0], circle[stay, 1], circle[stay, 2] = i, at + 1, end
             count, stay = count + 1, stay + 1
@@ -59,7 +72,7 @@ def take_turns(
 
 
 @compiled
-def _inside(ids: Ints | Small, nodes: int) -> bool:
+def _inside(ids: Ints | Ids, nodes: int) -> bool:
     """Whether all ids are among 0 .. nodes - 1."""
     fine = True
     for k in range(len(ids)):

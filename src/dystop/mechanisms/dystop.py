@@ -15,7 +15,7 @@ from dystop.control.priority import (
     emd,
     first_phase_priority,
     label_shares,
-    second_phase_of_links,
+    second_phase_in,
 )
 from dystop.control.timing import cost_s, expected_exchange_s
 from dystop.control.topology import Edges, connect, ranked_candidates
@@ -104,8 +104,8 @@ class DySTop(Mechanism):
             different = emd(label_shares(view.fleet.label_counts), dst, src)
             top = Extremes(different.max(initial=0.0), view.distance_m.max(initial=0.0))
             return lambda e: first_phase_priority(different[e], view.distance_m[e], top)
-        now = view.pulls, view.t, view.staleness
-        return lambda e: second_phase_of_links(*now, dst[e], src[e])
+        second = second_phase_in(view.pulls, view.t, view.staleness)
+        return lambda e: second(dst[e], src[e])
 
     def _expected_exchange_s(self, memory: Memory, view: View, cap: int) -> Floats:
         rank = view.fleet.nodes if self.estimate == "max" else max(cap, 1)

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from dystop.rng import uniform
 from dystop.sparse import Bools, Floats, Ints
 from dystop.world.channel import mean_snr, power_factor, realised_rate_bps, transfer_s
+from dystop.world.geometry import distance, stations, ways_of
 from dystop.world.params import WorldParams
 
 
@@ -19,12 +21,21 @@ class Air:
     power_w: Floats  # nominal, [nodes]
     seed: int
 
-    def senders(self, t: int, links: int) -> Callable[[Ints], Floats]:
-        """Power of senders in round t; of all of them at once where there are more links."""
-        if links < len(self.power_w):
-            return lambda src: self.power_w[src] * self._swing(t, src)
-        everyone: Floats = self.power_w * self._swing(t, np.arange(len(self.power_w)))
-        return everyone.__getitem__
+    def ways(
+        self, t: int, position: Floats, links: int
+    ) -> Callable[[Ints, Ints], tuple[Floats, Floats]]:
+        """A function that gives metres and the sender's power in round t for some links.
+
+        Powers are drawn for everybody at once where there are more links than nodes.
+        """
+        if links >= len(self.power_w):
+            everyone = self.power_w * self._swing(t, np.arange(len(self.power_w)))
+            return partial(ways_of, stations(position, everyone))
+
+        def few(dst: Ints, src: Ints) -> tuple[Floats, Floats]:
+            return distance(position, dst, src), self.power_w[src] * self._swing(t, src)
+
+        return few
 
     def seconds(
         self, t: int, link: tuple[Ints, Ints], power_w: Floats, distance_m: Floats, bytes_: Floats

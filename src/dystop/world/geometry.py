@@ -6,7 +6,7 @@ from dystop.cores import fixed
 from dystop.errors import ConfigError
 from dystop.rng import uniform
 from dystop.sparse import Floats, Graph, Ints
-from dystop.world.metres import distances
+from dystop.world.metres import distances, ways
 
 
 def scatter(workers: int, area_m: tuple[float, float], seed: int) -> Floats:
@@ -35,6 +35,19 @@ def with_hub(graph: Graph, hub: int) -> Graph:
     return Graph(
         np.concatenate([[0], np.cumsum(degree)]), np.repeat(np.arange(hub + 1), degree), src
     )
+
+
+def stations(position: Floats, power_w: Floats) -> Floats:
+    """Positions and powers side by side, for `ways_of`, [nodes, 4]."""
+    return np.column_stack([position, power_w, np.zeros(len(power_w))])
+
+
+def ways_of(station: Floats, dst: Ints, src: Ints) -> tuple[Floats, Floats]:
+    """Metres between the ends of each link, and the power of its sender."""
+    metres, power_w = np.empty(len(dst)), np.empty(len(dst))
+    if not ways(fixed(station), fixed(dst), fixed(src), metres, power_w):
+        raise IndexError(f"a link names a node beyond the {len(station)} that have a position")
+    return metres, power_w
 
 
 def distance(position: Floats, dst: Ints, src: Ints) -> Floats:

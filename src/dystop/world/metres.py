@@ -37,6 +37,25 @@ def distances(position: Floats, dst: Ints, src: Ints, out: Floats) -> bool:
 
 
 @compiled
+def ways(stations: Floats, dst: Ints, src: Ints, metres: Floats, power_w: Floats) -> bool:
+    """Metres between the ends of each link and the power of its sender; False: no such node.
+
+    A station is (x, y, power, 0): 32 bytes, so that all of it comes from one line of memory.
+    """
+    nodes, x, y = stations.shape[0], np.empty(_CHUNK), np.empty(_CHUNK)
+    for lo in range(0, len(dst), _CHUNK):
+        size = min(_CHUNK, len(dst) - lo)
+        for k in range(size):
+            i, j = dst[lo + k], src[lo + k]
+            if not (0 <= i < nodes and 0 <= j < nodes):
+                return False
+            x[k], y[k] = stations[i, 0] - stations[j, 0], stations[i, 1] - stations[j, 1]
+            power_w[lo + k] = stations[j, 2]
+        lengths(x, y, size, lo, metres)
+    return True
+
+
+@compiled
 def lengths(x: Floats, y: Floats, size: int, at: int, out: Floats) -> None:
     """Lengths of some vectors, written from `at` on."""
     odd = False

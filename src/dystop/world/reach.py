@@ -9,7 +9,7 @@ from dystop.room import room
 from dystop.sparse import Bools, Floats, Graph, Ints
 from dystop.world.carry import carry_rows
 from dystop.world.channel import expected_rate_bps, mean_snr, transfer_s
-from dystop.world.geometry import distance, with_hub
+from dystop.world.geometry import stations, ways_of, with_hub
 from dystop.world.grid import Before, neighbours_within
 from dystop.world.overlay import Routes
 from dystop.world.params import WorldParams
@@ -73,11 +73,12 @@ class Neighbourhood:
         """Distance and expected time of each link, at nominal power."""
         distance_m, link_s = (room(graph.edges, np.float64) for _ in range(2))
         fresh = self._carried(graph, position, (distance_m, link_s))
+        station = stations(position, self._power_w)
 
         def measure(lo: int, hi: int) -> None:
             part = slice(lo, hi) if fresh is None else fresh[lo:hi]
-            distance_m[part] = distance(position, graph.dst[part], graph.src[part])
-            link_s[part] = self.expected_s(graph.src[part], distance_m[part])
+            metres, power_w = ways_of(station, graph.dst[part], graph.src[part])
+            distance_m[part], link_s[part] = metres, self._expected_s(metres, power_w)
 
         in_blocks(measure, graph.edges if fresh is None else len(fresh), _LINKS)
         return Reach(graph, distance_m, link_s)
@@ -101,7 +102,7 @@ class Neighbourhood:
         )
         return np.flatnonzero(fresh)
 
-    def expected_s(self, src: Ints, distance_m: Floats) -> Floats:
-        """Expected seconds to move one full model from each sender over so many metres."""
-        snr = mean_snr(self._power_w[src], distance_m, self._params.channel)
+    def _expected_s(self, distance_m: Floats, power_w: Floats) -> Floats:
+        """Expected seconds to move one full model over so many metres at that power."""
+        snr = mean_snr(power_w, distance_m, self._params.channel)
         return transfer_s(self._model_bytes, expected_rate_bps(snr, self._params.channel))

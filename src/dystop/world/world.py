@@ -23,7 +23,7 @@ from dystop.world.overlay import refuse_large_overlay, relay
 from dystop.world.params import WorldParams
 from dystop.world.reach import Neighbourhood, Reach
 
-_LINKS = 1 << 14  # looked at in one go: they fit a processor's cache
+_LINKS = 1 << 15  # looked at in one go: they fit a processor's cache
 _ROUNDING = 1.0 + 1e-9  # two ways of computing a distance may differ in the last digit
 
 
@@ -187,16 +187,16 @@ class World:
     def _direct(self, t: int, now_s: float, link: tuple[Ints, Ints], fraction: Floats) -> Transfer:
         """Transfers over links of their own, without looking at any other."""
         position, here, size = self._position(now_s), self._here(now_s), len(fraction)
-        power_w = self._air.senders(t, size)
+        ways = self._air.ways(t, position, size)
         seconds, lost = room(size, np.float64), room(size, np.bool_)
 
         def move(lo: int, hi: int) -> None:
             part = dst, src = link[0][lo:hi], link[1][lo:hi]
-            metres, bytes_ = distance(position, dst, src), self.model_bytes * fraction[lo:hi]
+            (metres, power_w), bytes_ = ways(dst, src), self.model_bytes * fraction[lo:hi]
             served = np.maximum(dst, src) == self.workers
             near = (metres <= self.params.range_m * _ROUNDING) | served
             lost[lo:hi] = self._air.unlucky(t, part) | ~(near & self._up(t, here, part))
-            seconds[lo:hi] = self._air.seconds(t, part, power_w(src), metres, bytes_)
+            seconds[lo:hi] = self._air.seconds(t, part, power_w, metres, bytes_)
 
         in_blocks(move, size, _LINKS)
         return Transfer(seconds, np.broadcast_to(np.int64(1), size), lost)
@@ -208,9 +208,9 @@ class World:
         routes, position = self._reach(t, now_s).routes, self._position(now_s)
         assert routes is not None  # an overlay has them
         seconds, hops = np.zeros(len(fraction)), np.zeros(len(fraction), np.int64)
-        power_w = self._air.senders(t, len(fraction))
+        ways = self._air.ways(t, position, len(fraction))
         for pair, to, by in routes.hops(*link):
-            metres, bytes_ = distance(position, to, by), self.model_bytes * fraction[pair]
-            seconds[pair] += self._air.seconds(t, (to, by), power_w(by), metres, bytes_)
+            (metres, power_w), bytes_ = ways(to, by), self.model_bytes * fraction[pair]
+            seconds[pair] += self._air.seconds(t, (to, by), power_w, metres, bytes_)
             hops[pair] += 1
         return Transfer(seconds, hops, self._air.unlucky(t, link) | ~routes.known(*link))
