@@ -33,6 +33,11 @@ MODELS: dict[str, ModelEntry] = {
     "softmax": ModelEntry(
         "small_nets:softmax", None, "softmax regression: one linear layer, convex"
     ),
+    "softmax-unit": ModelEntry(
+        "small_nets:softmax_unit",
+        None,
+        "softmax regression on inputs of length one, no bias; what 'dystop bound' needs",
+    ),
     "squeezenet": ModelEntry(
         "squeezenet:squeezenet", 8, "SqueezeNet 1.0 with a 3x3 stem; the paper's testbed, SVHN"
     ),

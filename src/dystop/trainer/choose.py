@@ -51,6 +51,7 @@ def _can_fuse(
     if params.path == "auto" and (not on_cpu or layout.parameters >= FUSED_BELOW):
         return False
     reason = why_not_fused(module, layout, shape) if on_cpu else "its kernels are for CPUs"
+    reason = reason or ("they know no penalty (training.l2)" if params.l2 else None)
     if reason and params.path == "fused":
         raise ConfigError(
             f"training.path = 'fused' is not possible for this model: {reason}; "

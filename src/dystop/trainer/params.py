@@ -17,6 +17,9 @@ class TrainerParams:
 
     batch: Annotated[int, Ge(1)] = knob(32, "samples in a mini-batch, |xi_i|")
     learning_rate: Annotated[float, Gt(0)] = knob(0.05, "step size of plain SGD, eta")
+    l2: Annotated[float, Ge(0)] = knob(
+        0.0, "strength of a penalty l2/2 ||w||^2 on the trained parameters; 0: none (the paper's)"
+    )
     path: Path = knob(
         "auto",
         "train models in fused CPU kernels, in stacks, one after another, or as suits them (auto)",

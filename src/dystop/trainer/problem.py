@@ -35,6 +35,7 @@ class Problem:
     draws: bool  # the module draws random numbers while it trains (dropout)
     precision: str = "float32"
     compiles: bool = False
+    l2: float = 0.0  # strength of the penalty on the parameters
 
     @property
     def device(self) -> torch.device:

@@ -74,5 +74,7 @@ def sgd_step(
         logits = functional_call(problem.module, problem.layout.named(leaf, kept, counters), (x,))
     loss = F.cross_entropy(logits.float(), y)
     (gradient,) = torch.autograd.grad(loss, leaf)
+    if problem.l2:
+        gradient = gradient + problem.l2 * leaf.detach()
     parameters.sub_(gradient, alpha=rate)
     return loss.detach()

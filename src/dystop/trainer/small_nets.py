@@ -3,7 +3,8 @@
 import math
 from collections import OrderedDict
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 def _after_cnn(side: int) -> int:
@@ -53,5 +54,23 @@ def softmax(channels: int, size: tuple[int, ...], classes: int) -> nn.Module:
     layers: list[tuple[str, nn.Module]] = [
         ("flatten", nn.Flatten()),
         ("fc", nn.Linear(channels * math.prod(size), classes)),
+    ]
+    return nn.Sequential(OrderedDict(layers))
+
+
+class UnitLength(nn.Module):
+    """Scales every input to length one; an empty image stays empty."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows of length one."""
+        return F.normalize(x, dim=1)
+
+
+def softmax_unit(channels: int, size: tuple[int, ...], classes: int) -> nn.Module:
+    """Softmax regression without bias on inputs of length one: its smoothness is known."""
+    layers: list[tuple[str, nn.Module]] = [
+        ("flatten", nn.Flatten()),
+        ("unit", UnitLength()),
+        ("fc", nn.Linear(channels * math.prod(size), classes, bias=False)),
     ]
     return nn.Sequential(OrderedDict(layers))

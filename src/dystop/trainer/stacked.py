@@ -107,6 +107,8 @@ def sgd_step(problem: Problem, stack: Stack, picked: tuple[Tensor, Tensor], rate
     weight = torch.arange(y.shape[1], device=y.device) < count[:, None]
     loss = (each * weight).sum(1)
     (gradient,) = torch.autograd.grad((loss / count).sum(), leaf)
+    if problem.l2:
+        gradient = gradient + problem.l2 * leaf.detach()
     stack.parameters.sub_(rate[:, None] * gradient)
     for name, value in buffers.items():
         named[name].copy_(value)

@@ -10,11 +10,11 @@ from torch import Tensor
 from dystop.sparse import Ints
 from dystop.trainer import sequential, stacked
 from dystop.trainer.cuda.chain import chain_of
-from dystop.trainer.evaluate import Evaluation, Exam, evaluate
+from dystop.trainer.evaluate import Evaluated, Exam, evaluate
 from dystop.trainer.problem import Backend, Job, Problem, Trained
 from dystop.trainer.samples import Samples
 
-Evaluator = Callable[[Exam, Tensor, Tensor, Tensor], Evaluation]
+Evaluator = Callable[[Exam, Tensor, Tensor, Tensor], Evaluated]
 SOLO_LANES = 4  # streams for large models; with ResNet-18 on an H200 more bring nothing
 
 
@@ -50,6 +50,8 @@ def _cpu_backend(path: str) -> Backend:
 
 
 def _cuda_backend(problem: Problem, path: str, lanes: int | None) -> Backend:
+    if problem.l2:  # the recorded steps know no penalty
+        return stacked.train if path == "stacked" else sequential.train
     from dystop.trainer.cuda.solo import Solo
     from dystop.trainer.cuda.stacks import Stacks, can_record
 
@@ -83,7 +85,7 @@ class Examiner:
     exam: Exam
     backend: Evaluator
 
-    def examine(self, models: Tensor, counters: Tensor, index: Tensor) -> Evaluation:
+    def examine(self, models: Tensor, counters: Tensor, index: Tensor) -> Evaluated:
         """Accuracy and loss of models on the test samples of this index."""
         where = self.exam.samples.y.device
         return self.backend(self.exam, models.to(where), counters.to(where), index.to(where))
