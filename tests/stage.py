@@ -32,6 +32,7 @@ class Adder:
     gain: float = 1.0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     log: list[tuple[int, int, int]] = field(default_factory=list)
+    returns_early: bool = False
 
     def initial(self) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.zeros(self.width), torch.zeros(1, dtype=torch.int64)

@@ -1,6 +1,7 @@
 """The Triton kernels, run by Triton's interpreter on the CPU: same numbers as autograd."""
 
 import warnings
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dystop.trainer import sequential
+from dystop.trainer.cuda import launch as launching
 from dystop.trainer.cuda import stacks
 from dystop.trainer.cuda.chain import Conv, Dense, NotAChain, stages_of
 from dystop.trainer.cuda.dealer import Dealer
@@ -87,11 +89,82 @@ def test_exams_agree_with_torch(name: str) -> None:
     index = torch.arange(140)
     stages = stages_of(problem.module, problem.layout, problem.samples.shape)
     examine = ChainExam(exam, stages, "ieee")
-    for rows in (1, 3):
-        ours = examine(exam, models[:rows], none[:rows], index)
-        theirs = evaluate(exam, models[:rows], none[:rows], index)
+    twice = torch.cat([index, index])  # more than there are samples
+    for rows, some in ((1, index), (3, index), (1, index[20:50]), (3, index[:128]), (2, twice)):
+        ours = examine(exam, models[:rows], none[:rows], some)
+        theirs = evaluate(exam, models[:rows], none[:rows], some)
         np.testing.assert_allclose(ours.accuracy, theirs.accuracy)
         np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-5)
+
+
+def test_results_of_an_exam_outlive_the_next_one() -> None:
+    examine, exam, models = examiner("mlp", 2)
+    none, index = torch.zeros(2, 0, dtype=torch.int64), torch.arange(40)
+    first = examine(exam, models, none, index)
+    again = examine(exam, models.flip(0), none, index)
+    models.zero_()
+    assert first.loss.tolist() == again.loss[::-1].tolist()
+    assert first.loss[0] != first.loss[1]
+
+
+def test_a_single_model_sees_many_samples_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack, wide = {}, {}
+    for height, most, seen in ((4, 150, 256), (1, 150, 128), (3, 10_000, 384)):
+        examine, *_ = examiner("conv", height, most)
+        stack[height], wide[height] = examine._stack.batch, examine._single.batch
+        assert examine._single.batch == seen
+    assert set(stack.values()) == {128}
+    monkeypatch.setattr("dystop.trainer.cuda.exam._POSITIONS", 300 * 36)  # numbers of 32 bits
+    assert examiner("conv", 4, 10_000)[0]._single.batch == 256
+
+
+def examiner(name: str, height: int, most: int = 150) -> tuple[ChainExam, Exam, torch.Tensor]:
+    with addressed(CPU, 0, "test"):
+        problem = problem_of(nn.Sequential(*NETS[name]()), [most])
+    exam = Exam(problem.module.eval(), problem.layout, problem.samples, height, 64)
+    stages = stages_of(problem.module, problem.layout, problem.samples.shape)
+    models = job_of(problem, [0] * height, [1] * height).models
+    return ChainExam(exam, stages, "ieee"), exam, models
+
+
+class Compiler:
+    """Stands in for Triton: remembers what is compiled and what is launched."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.runtime = self.driver = self.active = self
+        self.src, self.metadata = "source", "metadata"
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *args: self.events.append(f"launch {grid} {args}")
+
+    def warmup(self, *args: int, grid: tuple[int, ...]) -> "Compiler":
+        self.events.append(f"compile {grid} {args}")
+        return self
+
+    def launcher_cls(self, src: str, metadata: str) -> None:
+        self.events.append(f"launcher of {src}")
+
+    def AsyncCompileMode(self, pool: Any) -> Any:
+        return nullcontext()
+
+
+def test_kernels_are_compiled_together_and_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Compiler()
+    monkeypatch.setattr(launching, "triton", kernel)
+    launching.compile_together(lambda: launching.launch(kernel, (2,), 7))
+    launching.launch(kernel, (3,), 8)
+    assert kernel.events == ["compile (2,) (7,)", "launcher of source", "launch (3,) (8,)"]
+
+
+def test_what_cannot_be_compiled_together_is_compiled_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = Compiler()
+    monkeypatch.setattr(launching, "triton", None)  # too old, for instance
+    launching.compile_together(lambda: launching.launch(kernel, (2,), 7))
+    launching.launch(kernel, (3,), 8)
+    assert kernel.events == ["launch (3,) (8,)"]
 
 
 @settings(max_examples=10)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -54,6 +54,7 @@ class Adder:
 
     device: torch.device = _CPU
     added: float = 0.0  # by all trainings together
+    returns_early: ClassVar[bool] = False
 
     def initial(self) -> tuple[torch.Tensor, torch.Tensor]:
         """A model of one weight, and no counters worth the name."""

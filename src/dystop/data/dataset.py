@@ -13,7 +13,7 @@ from dystop.sparse import Ints, ints
 
 Images = NDArray[np.uint8] | NDArray[np.float32]
 
-_CHUNK = 2048  # images summed at a time, so that statistics need little memory
+_CHUNK = 128  # images summed at a time: few enough to stay in the caches
 
 
 class Splits(NamedTuple):

@@ -5,6 +5,7 @@ folders, the user's cache, ./data; then the official source, by download into th
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dystop.data.catalogue import DATASETS, Entry
@@ -112,10 +113,10 @@ def _read_idx_set(entry: Entry, paths: Paths) -> Splits:
         (entry.test, height, width),
         (entry.test,),
     )
-    x_train, y_train, x_test, y_test = (
-        read_idx(paths[file.name], shape, file.content_sha256)
-        for file, shape in zip(entry.files, shapes, strict=True)
-    )
+    where = [paths[file.name] for file in entry.files]
+    digests = [file.content_sha256 for file in entry.files]
+    with ThreadPoolExecutor(len(where)) as pool:  # unpacking lets go of the interpreter lock
+        x_train, y_train, x_test, y_test = pool.map(read_idx, where, shapes, digests)
     return Splits(x_train[:, None], ints(y_train), x_test[:, None], ints(y_test))
 
 

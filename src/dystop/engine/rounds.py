@@ -1,11 +1,10 @@
 """The simulator: the paper's rounds in virtual time, one `RoundRecord` after another."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from dystop.control.aggregation import global_weights
 from dystop.control.round import (
@@ -17,12 +16,15 @@ from dystop.control.round import (
     record_of,
     with_topology,
 )
-from dystop.engine.execute import Round, forget_unused, launch, realise
+from dystop.engine.execute import Flight, Round, forget_unused, launch, realise
 from dystop.engine.models import first_models, index, published, published_row, write_rows
 from dystop.engine.post import no_post
+from dystop.engine.replay import as_recorded
 from dystop.engine.state import Parts, State
 from dystop.record import RoundRecord
 from dystop.sparse import ints
+from dystop.trainer.device import upload
+from dystop.trainer.evaluate import Evaluated
 from dystop.types import Observation, Outcome, Score
 from dystop.world import Surroundings
 
@@ -75,30 +77,114 @@ class Opening:
         return replace(self, state=replace(self.state, books=books, next_evaluation_s=due))
 
 
-def simulate(parts: Parts, state: State) -> Iterator[tuple[RoundRecord, State]]:
+Asked = Callable[[], Score]  # waits for a test that a device was asked for
+
+
+@dataclass(frozen=True)
+class Airborne:
+    """A round whose work is with the trainer; its losses may still be on their way."""
+
+    opening: Opening
+    flight: Flight
+    state: State  # after the round, but for its losses
+    test: Asked | None = None
+
+    def after(self, state: State) -> "Airborne":
+        """The same round, launched early, with what has come out of the round before."""
+        due = state.next_evaluation_s
+        moved = replace(self.state, next_evaluation_s=due)
+        return replace(self, opening=self.opening.after(state), state=moved)
+
+
+Keeps = Callable[[int], bool]
+
+
+def every_round(t: int) -> bool:
+    """Keep the state of each round."""
+    return True
+
+
+def no_round(t: int) -> bool:
+    """Only the records are of interest."""
+    return False
+
+
+def simulate(
+    parts: Parts, state: State, keeps: Keeps = every_round
+) -> Iterator[tuple[RoundRecord, State]]:
     """Run rounds until a stop rule holds; yields each record with the state after it.
 
     Decisions are pure, so the next round is decided while a device still trains this one, unless
-    it depends on what comes out.
+    it depends on what comes out. It is also launched then, so that the device need not wait, if
+    nobody wants the models of this round.
+
+    Args:
+        parts: What the simulation is made of.
+        state: Where it stands.
+        keeps: Asked for a round before the next one is launched early. Where it answers no, the
+            models of the state that comes with that round's record may have moved on.
     """
+    early: Airborne | None = None
     ahead: Opening | None = None
-    while not _spent(parts, state):
-        opening = ahead.after(state) if ahead else _open(parts, state)
-        if opening is None:
+    while True:
+        now = early.after(state) if early else _next(parts, state, ahead)
+        if now is None:
             return
-        view, plan = opening.turn.view, opening.turn.plan
-        before = opening.state.books
-        flight, state = launch(parts, opening.state, opening.turn)
-        after = advance(parts.mechanism, before, view, plan, flight.known)
-        ahead = _look_ahead(parts, replace(state, books=after))
-        outcome = flight.land()
-        score, state = _evaluate_if_due(parts, state, outcome)
-        after = replace(after, last=outcome)
-        state = replace(state, books=after)
-        record = record_of(before, after, view, plan, outcome, score)
-        yield _illustrated(parts, record, opening, outcome), state
+        now = _tested(parts, now)
+        ahead, early = _look_ahead(parts, now.state), None
+        if ahead and _may_launch(parts, now, keeps):
+            early = _take_off(parts, ahead)
+            ahead = None
+        record, state = _arrive(parts, now)
+        yield record, state
         if reached(parts, record):
             return
+
+
+def _next(parts: Parts, state: State, ahead: Opening | None) -> Airborne | None:
+    """Launch the next round, decided early or now; nothing where the run is over."""
+    if _spent(parts, state):
+        return None
+    opening = ahead.after(state) if ahead else _open(parts, state)
+    return None if opening is None else _take_off(parts, opening)
+
+
+def _take_off(parts: Parts, opening: Opening) -> Airborne:
+    """Launch a round; does not wait for a device."""
+    turn, books = opening.turn, opening.state.books
+    flight, state = launch(parts, opening.state, turn)
+    after = advance(parts.mechanism, books, turn.view, turn.plan, flight.known)
+    return Airborne(opening, flight, replace(state, books=after))
+
+
+def _tested(parts: Parts, now: Airborne) -> Airborne:
+    """The same round, with its test asked for if the chosen interval ends with it."""
+    state, every_s = now.state, parts.evaluate.every_s
+    clock = state.books.clock_s
+    if not _is_due(parts, state, now.opening.state.books.t, clock):
+        return now
+    if every_s > 0:
+        state = replace(state, next_evaluation_s=(np.floor(clock / every_s) + 1.0) * every_s)
+    return replace(now, state=state, test=ask_score(parts, state, clock))
+
+
+def _may_launch(parts: Parts, now: Airborne, keeps: Keeps) -> bool:
+    """Whether the models of a round that is not the last may move on before it has landed."""
+    decides = parts.stop.loss > 0 or (now.test is not None and parts.stop.accuracy > 0)
+    return parts.trainer.returns_early and not decides and not keeps(now.opening.state.books.t)
+
+
+def _arrive(parts: Parts, now: Airborne) -> tuple[RoundRecord, State]:
+    """Wait for what comes out of a round, and write its record."""
+    turn, before = now.opening.turn, now.opening.state.books
+    outcome = now.flight.land()
+    after = replace(now.state.books, last=outcome)
+    test = now.test
+    if test is None and _is_last(parts, before.t, after.clock_s, outcome):
+        test = ask_score(parts, now.state, after.clock_s)
+    score = test() if test else None
+    record = record_of(before, after, turn.view, turn.plan, outcome, score)
+    return _illustrated(parts, record, now.opening, outcome), replace(now.state, books=after)
 
 
 def _open(parts: Parts, state: State) -> Opening | None:
@@ -164,7 +250,7 @@ def _gather(parts: Parts, state: State) -> tuple[State, Surroundings]:
         if _spent(parts, state):
             break
         around = parts.world.observe(state.books.t, clock)
-    return _deliver(state), around
+    return _deliver(as_recorded(state, around)), around
 
 
 def _deliver(state: State) -> State:
@@ -199,17 +285,19 @@ def _observe(state: State, around: Surroundings) -> Observation:
     )
 
 
-def _evaluate_if_due(parts: Parts, state: State, outcome: Outcome) -> tuple[Score | None, State]:
-    """Test all models at the chosen intervals, and always at the end of a run."""
-    clock, t = state.books.clock_s + outcome.duration_s, state.books.t
-    every_s, limit = parts.evaluate.every_s, parts.stop.seconds
+def _is_last(parts: Parts, t: int, clock_s: float, outcome: Outcome) -> bool:
+    """Whether a run ends with a round, which is then tested whatever the interval."""
     loss = mean_loss(outcome)
-    last = t >= parts.stop.rounds or (limit > 0 and _over(parts, t, clock))
-    last |= parts.stop.loss > 0 and loss is not None and loss <= parts.stop.loss
-    due = clock >= state.next_evaluation_s if every_s > 0 else t % parts.evaluate.every_rounds == 0
-    if every_s > 0 and due:
-        state = replace(state, next_evaluation_s=(np.floor(clock / every_s) + 1.0) * every_s)
-    return (evaluate(parts, state, clock) if due or last else None), state
+    if parts.stop.loss > 0 and loss is not None and loss <= parts.stop.loss:
+        return True
+    return t >= parts.stop.rounds or (parts.stop.seconds > 0 and _over(parts, t, clock_s))
+
+
+def _is_due(parts: Parts, state: State, t: int, clock_s: float) -> bool:
+    """Whether the chosen interval between two tests ends with a round."""
+    if parts.evaluate.every_s > 0:
+        return clock_s >= state.next_evaluation_s
+    return t % parts.evaluate.every_rounds == 0
 
 
 def _over(parts: Parts, t: int, clock_s: float) -> bool:
@@ -221,15 +309,19 @@ def _over(parts: Parts, t: int, clock_s: float) -> bool:
     return gone and parts.world.next_return_s(clock_s) >= limit
 
 
-def evaluate(parts: Parts, state: State, clock_s: float) -> Score:
-    """Accuracy of every worker's own model and of the data-weighted global one."""
+def ask_score(parts: Parts, state: State, clock_s: float) -> Asked:
+    """Test every worker's own model and the data-weighted global one; a device takes its time."""
     n = parts.fleet.workers
     models = published(state.models, state.done_by(clock_s))[:n]
     counters = state.models.counters[:n]
     samples = parts.evaluate.samples or None
     each = parts.trainer.evaluate(models, counters, samples)
-    share = torch.from_numpy(global_weights(parts.fleet.data_size)).to(models)
+    share = upload(global_weights(parts.fleet.data_size), models.device).to(models.dtype)
     whole = parts.trainer.evaluate((share @ models)[None], counters[:1], samples)
+    return lambda: _score(each, whole)
+
+
+def _score(each: Evaluated, whole: Evaluated) -> Score:
     finite = np.isfinite(each.loss)
     return Score(
         accuracy=float(each.accuracy.mean()),

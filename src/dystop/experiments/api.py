@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
-from dystop.engine.rounds import begin
+from dystop.engine.rounds import begin, no_round
 from dystop.engine.rounds import simulate as run_rounds
 from dystop.errors import ConfigError
 from dystop.experiments import blocks
@@ -33,7 +33,7 @@ class Simulation:
     def __iter__(self) -> Iterator[RoundRecord]:
         self.records = []
         parts = self._built.parts
-        for record, _ in run_rounds(parts, begin(parts)):
+        for record, _ in run_rounds(parts, begin(parts), no_round):
             self.records.append(record)
             yield record
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dystop.engine import checkpoint
-from dystop.engine.rounds import begin, reached, simulate, stop_reason
+from dystop.engine.rounds import begin, no_round, reached, simulate, stop_reason
 from dystop.engine.state import Parts, State
+from dystop.errors import RunFolderError
 from dystop.experiments.build import Built, build
 from dystop.experiments.patience import Patience
 from dystop.experiments.spec import Experiment, read_experiment, to_toml
@@ -16,6 +17,7 @@ from dystop.experiments.store import (
     CHECKPOINTS,
     CONFIG,
     RecordLog,
+    RunData,
     RunLock,
     create_run,
     first_info,
@@ -100,6 +102,7 @@ def resume_run(folder: Path, on_start: OnStart, on_record: OnRecord) -> Path:
     run_folder(folder)
     with RunLock(folder):
         data = open_run(folder)
+        _check_simulated(data)
         if data.info.get("status") == "finished":
             on_start(_nothing_left(folder, len(data.records)))
             return folder
@@ -166,16 +169,41 @@ def _rounds(
     if last is not None and reached(session.parts, last):
         return last  # it was stopped between its last round and its end
     state = begin(session.parts) if state is None else state
-    for record, after in simulate(session.parts, state):
+    keeper = _Keeper(patience, session.every)
+    for record, after in simulate(session.parts, state, keeper):
         log.append(record)
         session.on_record(record)
         last = record
-        if patience.pending is not None or record.round % session.every == 0:
+        if not keeper.is_whole(record.round):
+            continue  # the next round is under way
+        if keeper.wants(record.round):
             log.sync()
             with writing(session.folder):
                 checkpoint.save(session.folder / CHECKPOINTS, after)
         patience.give_in()
     return last
+
+
+@dataclass
+class _Keeper:
+    """Says which states are saved, and remembers whose models may have moved on since."""
+
+    patience: Patience
+    every: int  # rounds between checkpoints
+    loose: int = 0  # the last round that was not to be kept
+
+    def wants(self, t: int) -> bool:
+        return self.patience.pending is not None or t % self.every == 0
+
+    def __call__(self, t: int) -> bool:
+        if self.wants(t):
+            return True
+        self.loose = t
+        return False
+
+    def is_whole(self, t: int) -> bool:
+        """Whether the models of a round can still be saved; a signal may come too late for it."""
+        return t != self.loose
 
 
 def _last_record(folder: Path) -> RoundRecord | None:
@@ -219,13 +247,22 @@ def _was_cut(folder: Path, sha256: str) -> bool:
 
 
 def _replay(parts: Parts) -> Iterator[RoundRecord]:
-    for record, _ in simulate(parts, begin(parts)):
+    for record, _ in simulate(parts, begin(parts), no_round):
         yield record
+
+
+def _check_simulated(data: RunData) -> None:
+    """Refuse what really happened: it can be continued by the testbed alone, and not repeated."""
+    if data.info.get("kind") == "testbed":
+        raise RunFolderError(
+            f"{data.path}: a run of the testbed; go on with it by: dystop testbed --resume "
+            f"{data.path}, or check it by: dystop check {data.path}"
+        )
 
 
 def _recorded_lines(folder: Path) -> list[str]:
     """Whole lines of the record log, as they were written."""
-    open_run(folder)  # says what is wrong with the folder, if anything is
+    _check_simulated(open_run(folder))  # says what is wrong with the folder, if anything is
     text = (folder / "records.jsonl").read_text(encoding="utf-8")
     return text.split("\n")[:-1]
 

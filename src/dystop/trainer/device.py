@@ -1,6 +1,7 @@
 """Which device computes, and kernels that give the same bits every time."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -50,6 +51,33 @@ def upload(array: NDArray[Any], device: torch.device) -> Tensor:
     return here.pin_memory().to(device, non_blocking=True)  # pinned: kept until it has arrived
 
 
+def download(tensor: Tensor) -> Callable[[], NDArray[Any]]:
+    """Start to copy a tensor here; what is returned waits for it, and for nothing asked later.
+
+    >>> download(torch.ones(2))().tolist()
+    [1.0, 1.0]
+    """
+    if tensor.device.type == "cpu":
+        here = tensor.clone().numpy()
+        return lambda: here
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    pinned.copy_(tensor, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record(torch.cuda.current_stream(tensor.device))
+
+    def wait() -> NDArray[Any]:
+        arrived.synchronize()
+        return pinned.numpy()
+
+    return wait
+
+
+def finish(device: torch.device) -> None:
+    """Wait until a device has done all that it was asked for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """Inside, a CUDA device multiplies in bfloat16 if that precision was chosen."""
     if precision != "bfloat16" or device.type != "cuda":
@@ -71,3 +99,44 @@ def steady_kernels() -> Iterator[None]:
         yield
     finally:
         cudnn.deterministic, cudnn.benchmark = before
+
+
+class Timer:
+    """Seconds that a device spends on what is asked of it inside blocks.
+
+    Marks in the stream of a GPU are read, and not the clock: nobody waits for it on that account.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._spent_s = device, 0.0
+        self._open: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count what is asked for inside."""
+        if self._device.type == "cpu":
+            began = time.perf_counter()
+            yield
+            self._spent_s += time.perf_counter() - began
+            return
+        begin = self._mark()
+        yield
+        self._open.append((begin, self._mark()))
+        while self._open and self._open[0][1].query():  # type: ignore[no-untyped-call]
+            self._close()
+
+    def _mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def _close(self) -> None:
+        begin, end = self._open.pop(0)
+        end.synchronize()
+        self._spent_s += float(begin.elapsed_time(end)) / 1e3
+
+    def seconds(self) -> float:
+        """Seconds of all blocks; waits for those that are still under way."""
+        while self._open:
+            self._close()
+        return self._spent_s

@@ -1,7 +1,9 @@
 """Accuracy and loss of many models on the test set."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -10,7 +12,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from dystop.sparse import Floats, Ints
-from dystop.trainer.device import autocast
+from dystop.trainer.device import autocast, download
 from dystop.trainer.flat import Layout
 from dystop.trainer.samples import Samples
 
@@ -21,6 +23,39 @@ class Evaluation:
 
     accuracy: Floats  # [M], share of the samples whose highest score is the right class
     loss: Floats  # [M], mean cross-entropy
+
+
+class Evaluated(Protocol):
+    """Results of M models; a device may still be at work, and whoever reads them waits for it."""
+
+    @property
+    def accuracy(self) -> Floats:
+        """Share of the samples whose highest score is the right class, [M]."""
+
+    @property
+    def loss(self) -> Floats:
+        """Mean cross-entropy, [M]."""
+
+
+class Awaited:
+    """Results that a device will have."""
+
+    def __init__(self, wait: Callable[[], Evaluation]) -> None:
+        self._wait = wait
+
+    @cached_property
+    def _found(self) -> Evaluation:
+        return self._wait()
+
+    @property
+    def accuracy(self) -> Floats:
+        """As in `Evaluation`."""
+        return self._found.accuracy
+
+    @property
+    def loss(self) -> Floats:
+        """As in `Evaluation`."""
+        return self._found.loss
 
 
 @dataclass(frozen=True)
@@ -49,7 +84,7 @@ def stratified_first(labels: Ints, count: int) -> Ints:
 
 
 @torch.no_grad()
-def evaluate(exam: Exam, models: Tensor, counters: Tensor, index: Tensor) -> Evaluation:
+def evaluate(exam: Exam, models: Tensor, counters: Tensor, index: Tensor) -> Evaluated:
     """Examine a stack of models [m, W] with the test samples of this index."""
     right = torch.zeros(len(models), dtype=torch.float64, device=models.device)
     loss = torch.zeros_like(right)
@@ -60,16 +95,23 @@ def evaluate(exam: Exam, models: Tensor, counters: Tensor, index: Tensor) -> Eva
             scores = _scores(exam.module, state, x).float()
         right += (scores.argmax(2) == y).sum(1)
         loss += _summed_loss(scores, y)
-    return Evaluation((right / len(index)).cpu().numpy(), (loss / len(index)).cpu().numpy())
+    found = [download(part / len(index)) for part in (right, loss)]
+    return Awaited(lambda: Evaluation(*(part() for part in found)))
 
 
-def join(parts: list[Evaluation]) -> Evaluation:
-    """Results of consecutive stacks as one."""
-    none = np.zeros(0)
-    return Evaluation(
-        np.concatenate([none, *(part.accuracy for part in parts)]),
-        np.concatenate([none, *(part.loss for part in parts)]),
-    )
+def join(parts: list[Evaluated]) -> Evaluated:
+    """Results of consecutive stacks as one; does not wait for them."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def joined() -> Evaluation:
+        none = np.zeros(0)
+        return Evaluation(
+            np.concatenate([none, *(part.accuracy for part in parts)]),
+            np.concatenate([none, *(part.loss for part in parts)]),
+        )
+
+    return Awaited(joined)
 
 
 def pieces(total: int, step: int) -> Iterator[slice]:

@@ -19,8 +19,8 @@ from dystop.trainer import sequential
 from dystop.trainer.capability import draws_numbers
 from dystop.trainer.choose import check_last_batches, choose_path, stack_height
 from dystop.trainer.cuda.chain import chain_of
-from dystop.trainer.device import pick_devices, steady_kernels
-from dystop.trainer.evaluate import Evaluation, Exam, stratified_first
+from dystop.trainer.device import Timer, pick_devices, steady_kernels, upload
+from dystop.trainer.evaluate import Evaluated, Exam, stratified_first
 from dystop.trainer.flat import Layout, layout_of
 from dystop.trainer.lanes import Lanes
 from dystop.trainer.memory import MemoryEstimate, ModelSize, held_bytes, model_size
@@ -37,6 +37,8 @@ from dystop.trainer.station import (
 )
 
 PIECES = 8  # of a round's fused trainings for each lane: few enough to cost little, to end together
+
+WORKSPACE_BYTES = 2**25  # that a matrix library takes for each stream that records
 
 
 class Trainer:
@@ -60,8 +62,8 @@ class Trainer:
             seed: Seed of the run; addresses the order of samples and dropout.
         """
         self.params, devices = params, pick_devices(params.device)
-        self.examined_s = 0.0  # spent in evaluations so far
         self.device = devices[0]
+        self._tests = Timer(self.device)
         self._start = copy.deepcopy(module).to(self.device).train()
         self.layout: Layout = layout_of(self._start)
         self._test_labels = np.asarray(data.y_test, np.int64)
@@ -80,6 +82,7 @@ class Trainer:
             shards=parts,
             batch=params.batch,
             learning_rate=params.learning_rate,
+            l2=params.l2,
             seed=seed,
             chunk=self.chunk,
             draws=draws,
@@ -121,6 +124,11 @@ class Trainer:
         """Whether a GPU trains these models with kernels of our own."""
         stages = chain_of(self._start, self.layout, self._problem.samples.shape)
         return self.device.type == "cuda" and self.is_stacked and stages is not None
+
+    @property
+    def returns_early(self) -> bool:
+        """Whether `train` only asks a device to train, and its losses come later."""
+        return self.device.type == "cuda"
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """The model that every worker starts from: vector [W] and counters [C]."""
@@ -174,8 +182,10 @@ class Trainer:
         share = max(1, -(-rows // self.lanes))
         return min(self.chunk, share) if self.is_stacked else share
 
-    def evaluate(self, models: Tensor, counters: Tensor, samples: int | None = None) -> Evaluation:
+    def evaluate(self, models: Tensor, counters: Tensor, samples: int | None = None) -> Evaluated:
         """Accuracy and loss of models [M, W] on the test set, or on its first samples.
+
+        Models that are changed after this call do not change the results.
 
         Args:
             models: [M, W]; one row for a global model.
@@ -184,18 +194,20 @@ class Trainer:
         """
         labels = self._test_labels
         chosen = np.arange(len(labels)) if samples is None else stratified_first(labels, samples)
-        index = torch.from_numpy(chosen).to(self.device)
+        index = upload(chosen, self.device)
         models, counters = models.to(self.device), counters.to(self.device)
 
-        def examine(examiner: Examiner, rows: slice) -> Evaluation:
+        def examine(examiner: Examiner, rows: slice) -> Evaluated:
             return examiner.examine(models[rows], counters[rows], index)
 
         stacks = list(evaluation.pieces(len(models), self._exam.chunk))
-        began = time.perf_counter()
-        with steady_kernels():
-            found = evaluation.join(self._examiners.map(examine, stacks))
-        self.examined_s += time.perf_counter() - began
-        return found
+        with steady_kernels(), self._tests.running():
+            return evaluation.join(self._examiners.map(examine, stacks))
+
+    @property
+    def examined_s(self) -> float:
+        """Seconds spent in evaluations so far."""
+        return self._tests.seconds()
 
     def measure_batch_s(self, repeats: int = 100) -> float:
         """Median seconds of one real mini-batch of one worker, after a short warm-up."""
@@ -243,7 +255,7 @@ class Trainer:
         """What training and evaluation take on a GPU beside the buffers that stand already."""
         size, solo = self.size, self.path == "sequential"
         if self.has_kernels:
-            return 4 * workers * size.row_bytes, 0
+            return 4 * workers * size.row_bytes + WORKSPACE_BYTES, WORKSPACE_BYTES
         # Activations and, for a while, their gradients; bfloat16 halves both.
         width = 1 if self.params.precision == "bfloat16" else 2
         lanes = 1 if self._problem.draws else self.params.lanes or SOLO_LANES

@@ -7,6 +7,7 @@ from torch import Tensor
 from dystop.rng import bits
 from dystop.sparse import Ints
 from dystop.trainer.cuda import kernels
+from dystop.trainer.cuda.launch import launch
 from dystop.trainer.device import upload
 from dystop.trainer.orders import DeviceShards, epochs_of
 
@@ -27,11 +28,13 @@ class Dealer:
         width, columns = max(int(sizes.max(initial=0)), 1), int(steps.max(initial=0)) * self._batch
         keys = torch.empty(rows, width, dtype=torch.int64, device=table.device)
         for epoch in range(epochs_of(sizes, steps, self._batch)):
-            kernels.sort_keys[(rows, -(-width // BLOCK))](
-                workers, versions, shards.sizes, self._start, epoch, keys, width, BLOCK=BLOCK
-            )
+            launch(
+                kernels.sort_keys, (rows, -(-width // BLOCK)), workers, versions, shards.sizes,
+                self._start, epoch, keys, width, BLOCK=BLOCK,
+            )  # fmt: skip
             order = keys.sort(dim=1, stable=True).indices
-            kernels.deal[(rows, -(-columns // BLOCK))](
+            launch(
+                kernels.deal, (rows, -(-columns // BLOCK)),
                 order, workers, shards.sizes, shards.start, shards.samples, table, epoch, columns,
                 table.shape[1], width, BATCH=self._batch, BLOCK=BLOCK,
             )  # fmt: skip

@@ -66,10 +66,10 @@ def deal(
     tl.store(table + (j // BATCH * height + row) * BATCH + j % BATCH, sample, mine)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["height", "batch"])
 def gather_samples(
     data, labels, scale, shift, table, counts, step, x, y, count,
-    height, SIZE: tl.constexpr, PLANE: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr,
+    height, batch, SIZE: tl.constexpr, PLANE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Normalised inputs, labels and sample count of the current step, one program per sample."""
     row, slot = tl.program_id(0), tl.program_id(1)
@@ -79,8 +79,8 @@ def gather_samples(
         tl.store(count + row, many)
     if many == 0:
         return
-    at = row * BATCH + slot
-    sample = tl.load(table + (now * height + row) * BATCH + slot).to(tl.int64)
+    at = row * batch + slot
+    sample = tl.load(table + (now * height + row) * batch + slot).to(tl.int64)
     tl.store(y + at, tl.load(labels + sample).to(tl.int32))
     for first in range(0, SIZE, BLOCK):
         i = first + tl.arange(0, BLOCK)
@@ -103,8 +103,8 @@ def _multiply(a, b, acc, PRECISION: tl.constexpr):
 
 @triton.jit
 def convolve(
-    x, w, bias, y, count, width, stride,
-    BATCH: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    x, w, bias, y, count, width, stride, batch,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
     O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, K: tl.constexpr,
     BACKWARD: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -113,16 +113,17 @@ def convolve(
 
     Backward, the gradient at the input: the same sum over the padded gradient at the output, with
     the filter turned round; then C counts the filters and O the input channels. `stride` leads from
-    one worker's inputs to the next one's; 0 where all see the same.
+    one worker's inputs to the next one's; 0 where all see the same. The number of samples is no
+    constant: one program serves training and examinations of any width.
     """
     row = tl.program_id(1)
     if tl.load(count + row) == 0:
         return
     x += row.to(tl.int64) * stride
-    y += row.to(tl.int64) * (BATCH * O * OH * OW)
+    y += row.to(tl.int64) * batch * (O * OH * OW)
     w += row.to(tl.int64) * width
     p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
-    inside = p < BATCH * OH * OW
+    inside = p < batch * (OH * OW)
     n, place = p // (OH * OW), p % (OH * OW)
     base = n * (C * H * W) + (place // OW) * W + place % OW
     o = tl.arange(0, BLOCK_O)
@@ -193,21 +194,21 @@ def filter_gradient(
 
 @triton.jit
 def relu_pool(
-    x, y, arg, count,
-    SIZE: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    x, y, arg, count, size,
+    H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     POOL: tl.constexpr, RELU: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Maximum over POOL x POOL windows, then ReLU; arg says which one won, POOL^2 if none did.
 
-    SIZE counts the outputs of one worker. NaN wins, as in torch.
+    `size` counts the outputs of one worker. NaN wins, as in torch.
     """
     row = tl.program_id(1)
     if tl.load(count + row) == 0:
         return
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < SIZE
+    inside = i < size
     plane, py, px = i // (PH * PW), (i // PW) % PH, i % PW
-    x += row.to(tl.int64) * (SIZE // (PH * PW) * (H * W))
+    x += row.to(tl.int64) * (size // (PH * PW) * (H * W))
     base = plane * (H * W) + py * POOL * W + px * POOL
     best = tl.load(x + base, inside, 0.0)
     won = tl.zeros((BLOCK,), tl.int32)
@@ -219,7 +220,7 @@ def relu_pool(
     if RELU:
         won = tl.where(best <= 0.0, POOL * POOL, won)
         best = tl.where(best <= 0.0, 0.0, best)
-    at = row.to(tl.int64) * SIZE + i
+    at = row.to(tl.int64) * size + i
     tl.store(y + at, best, inside)
     tl.store(arg + at, won.to(tl.uint8), inside)
 
@@ -280,29 +281,35 @@ def cross_entropy(
 
 @triton.jit
 def examine(
-    logits, y, right, total, samples,
-    BATCH: tl.constexpr, CLASSES: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
+    logits, y, count, right, total, batch,
+    CLASSES: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Add up each row's hits and losses over the first `samples` of a batch that all rows see."""
+    """Add up each row's hits and losses over the samples that count, which are the same for all."""
     row = tl.program_id(0)
-    i, c = tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_C)
-    used, known = i < samples, c < CLASSES
-    at = row.to(tl.int64) * (BATCH * CLASSES) + i[:, None] * CLASSES + c[None, :]
-    z = tl.load(logits + at, used[:, None] & known[None, :], float("-inf"))
-    z = tl.where(used[:, None], z, 0.0)
-    label = tl.load(y + i, used, 0)
-    strange = tl.sum((z != z).to(tl.int32), 1) > 0
-    top = tl.max(z, 1)
-    # The first of the highest scores, or of those that are no number: as torch chooses.
-    wins = tl.where(strange[:, None], z != z, z == top[:, None])
-    choice = tl.min(tl.where(wins, c[None, :], BLOCK_C), 1)
-    hits = tl.sum((used & (choice == label)).to(tl.int32), 0)
-    sums = tl.sum(tl.exp(z - top[:, None]), 1)
-    picked = tl.sum(tl.where(c[None, :] == label[:, None], z, 0.0), 1)
-    loss = tl.where(strange, float("nan"), tl.log(sums) + top - picked)
-    loss = tl.sum(tl.where(used, loss, 0.0).to(tl.float64), 0)
-    tl.store(right + row, tl.load(right + row) + hits)
-    tl.store(total + row, tl.load(total + row) + loss)
+    samples = tl.load(count)
+    logits += row.to(tl.int64) * batch * CLASSES
+    c = tl.arange(0, BLOCK_C)
+    known = c < CLASSES
+    hits, losses = tl.load(right + row), tl.load(total + row)
+    for first in range(0, batch, BLOCK_B):
+        i = first + tl.arange(0, BLOCK_B)
+        used = i < samples
+        at = i[:, None] * CLASSES + c[None, :]
+        z = tl.load(logits + at, used[:, None] & known[None, :], float("-inf"))
+        z = tl.where(used[:, None], z, 0.0)
+        label = tl.load(y + i, used, 0)
+        strange = tl.sum((z != z).to(tl.int32), 1) > 0
+        top = tl.max(z, 1)
+        # The first of the highest scores, or of those that are no number: as torch chooses.
+        wins = tl.where(strange[:, None], z != z, z == top[:, None])
+        choice = tl.min(tl.where(wins, c[None, :], BLOCK_C), 1)
+        hits += tl.sum((used & (choice == label)).to(tl.int32), 0)
+        sums = tl.sum(tl.exp(z - top[:, None]), 1)
+        picked = tl.sum(tl.where(c[None, :] == label[:, None], z, 0.0), 1)
+        loss = tl.where(strange, float("nan"), tl.log(sums) + top - picked)
+        losses += tl.sum(tl.where(used, loss, 0.0).to(tl.float64), 0)
+    tl.store(right + row, hits)
+    tl.store(total + row, losses)
 
 
 @triton.jit

@@ -38,13 +38,17 @@ class Recorder:
     share one, nor may it die with the first recording.
     """
 
-    def __init__(self, changing: Sequence[Tensor]) -> None:
+    def __init__(
+        self, changing: Sequence[Tensor], compiles: Callable[[Step], None] | None = None
+    ) -> None:
         """Prepare.
 
         Args:
             changing: All that a step changes. A rehearsal before the recording changes it too, so
                 it is put back.
+            compiles: Compiles what a step needs, faster than the step would by itself.
         """
+        self._compiles = compiles
         self._changing = tuple(changing)
         self._tapes: dict[int, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
@@ -60,9 +64,11 @@ class Recorder:
         """Rehearse (libraries set themselves up, kernels are compiled), put back, record."""
         before = [tensor.clone() for tensor in self._changing]
         self._stream.wait_stream(torch.cuda.current_stream())
+        compiles = self._compiles
+        first = [] if compiles is None else [lambda: compiles(step)]
         with torch.cuda.stream(self._stream):
-            for _ in range(2):
-                step()
+            for rehearse in (*first, step, step):
+                rehearse()
                 for tensor, old in zip(self._changing, before, strict=True):
                     tensor.copy_(old)
         torch.cuda.synchronize(self._stream.device)

@@ -19,7 +19,7 @@ from dystop.sparse import Floats, Ints
 from dystop.trainer.cuda.desk import Desk, desk_for
 from dystop.trainer.cuda.record import Live, Player, Recorder, stream_on
 from dystop.trainer.cuda.stacks import deals
-from dystop.trainer.device import autocast, upload
+from dystop.trainer.device import autocast, download, finish, upload
 from dystop.trainer.orders import step_counts
 from dystop.trainer.problem import Job, Problem, Trained
 from dystop.trainer.seeding import addressed
@@ -111,6 +111,7 @@ class Solo:
         steps = np.where(sizes > 0, job.steps, 0)
         counts = step_counts(sizes, steps, problem.batch)
         if counts.shape[1] > self._steps:
+            finish(problem.device)  # recordings that may still be played are thrown away
             self._set_up(2 * counts.shape[1])
         shape = (counts.shape[1], len(steps), problem.batch)
         table = torch.zeros(shape, dtype=torch.int32, device=problem.device)
@@ -121,10 +122,11 @@ class Solo:
         for first in range(0, len(order), self._count):
             rows = order[first : first + self._count]
             self._wave(job, rows, counts, (table, models, counters, total))
+        summed = download(total)
 
         def losses() -> Floats:
             with np.errstate(invalid="ignore"):
-                mean: Floats = total.cpu().numpy() / counts.sum(1)
+                mean: Floats = summed() / counts.sum(1)
             return mean
 
         return Trained(models, counters, losses, int(counts.sum()))

@@ -17,7 +17,7 @@ from dystop.trainer.capability import mixes_samples
 from dystop.trainer.cuda.chain import chain_of
 from dystop.trainer.cuda.desk import Desk, desk_for
 from dystop.trainer.cuda.record import Live, Player, Recorder
-from dystop.trainer.device import autocast, upload
+from dystop.trainer.device import autocast, download, finish, upload
 from dystop.trainer.orders import sample_table, shards_on, step_counts
 from dystop.trainer.problem import Job, Problem, Trained
 
@@ -48,7 +48,8 @@ class Stacks:
         self.desk = desk_for(sizes, (steps, self._height, problem.batch), problem.device)
         self._step = step_for(problem, self.desk)
         on_cuda = problem.device.type == "cuda"
-        self._player: Player = Recorder(self.desk.changing) if on_cuda else Live()
+        compiles = getattr(self._step, "compiles", None)
+        self._player: Player = Recorder(self.desk.changing, compiles) if on_cuda else Live()
 
     def __call__(self, problem: Problem, job: Job) -> Trained:
         """Train every row of the job."""
@@ -58,6 +59,7 @@ class Stacks:
         part, sizes, steps = job.rows(order), sizes[order], steps[order]
         counts = step_counts(sizes, steps, problem.batch)
         if counts.shape[1] > len(self.desk.table):
+            finish(problem.device)  # recordings that may still be played are thrown away
             self._set_up(2 * counts.shape[1])
         self._lay(part, (sizes, steps), counts)
         for rows in np.count_nonzero(counts, axis=0):
@@ -80,11 +82,11 @@ class Stacks:
         rows, seen = len(order), counts.sum(1)
         back = np.argsort(order, kind="stable")
         where = upload(back, self.desk.total.device)
-        models, total = self.desk.models(rows)[where], self.desk.total[:rows].clone()
+        models, total = self.desk.models(rows)[where], download(self.desk.total[:rows])
 
         def losses() -> Floats:
             with np.errstate(invalid="ignore"):
-                mean: Floats = total.cpu().numpy() / seen
+                mean: Floats = total() / seen
             return mean[back]
 
         return Trained(models, self.desk.counters[:rows][where], losses, int(seen.sum()))

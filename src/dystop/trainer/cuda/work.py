@@ -4,6 +4,7 @@ Every stage owns buffers for the highest stack and works on its first rows. The 
 kernels were found by measurement on an H200; they change the speed only.
 """
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from dystop.trainer.cuda import kernels
 from dystop.trainer.cuda.chain import Conv, Dense, Stage, Tensors
 from dystop.trainer.cuda.desk import Desk
+from dystop.trainer.cuda.launch import compile_together, launch
 from dystop.trainer.samples import Samples
 
 POINTS = 1024  # elements that one program of an element-wise kernel takes
@@ -42,7 +44,8 @@ class Slope:
 def descend(desk: Desk, offset: int, slope: Slope, rows: int) -> None:
     """One step of gradient descent on one tensor of the first rows, in place."""
     size = slope.outputs * slope.columns
-    kernels.descend[(_blocks(size, POINTS), rows)](
+    launch(
+        kernels.descend, (_blocks(size, POINTS), rows),
         desk.parameters[:, offset:], slope.parts, desk.rate, desk.count, desk.parameters.shape[1],
         *slope.strides, SIZE=size, COLS=slope.columns, SPLIT=slope.count, BLOCK=POINTS,
     )  # fmt: skip
@@ -66,6 +69,15 @@ class ConvWork:
         if trains:
             self._make_gradients()
 
+    def viewed(self, desk: Desk) -> "ConvWork":
+        """The same buffers for fewer rows of more samples each; for examinations only."""
+        other = copy.copy(self)
+        other.desk, many = desk, (desk.height, desk.batch)
+        for name in ("_inner", "_out", "_won"):
+            flat = getattr(self, name).flatten(0, 1)[: math.prod(many)]
+            setattr(other, name, flat.unflatten(0, many))
+        return other
+
     def _make_gradients(self) -> None:
         filters, height, width = self.stage.inner
         side, rows = 2 * self.margin, self.desk.height
@@ -82,8 +94,9 @@ class ConvWork:
         self._x, stage = x, self.stage
         self._convolve(x, self._inner, (stage.inputs, stage.inner), rows, backward=False)
         size = math.prod(self._out.shape[1:])
-        kernels.relu_pool[(_blocks(size, POINTS), rows)](
-            self._inner, self._out, self._won, self.desk.count, SIZE=size, **self._pooling(),
+        launch(
+            kernels.relu_pool, (_blocks(size, POINTS), rows),
+            self._inner, self._out, self._won, self.desk.count, size, **self._pooling(),
             RELU=stage.relu, BLOCK=POINTS,
         )  # fmt: skip
         return self._out
@@ -92,7 +105,8 @@ class ConvWork:
         """Update the weights of the first rows; returns the gradient at the input."""
         stage, desk = self.stage, self.desk
         size = math.prod(self._slope.shape[1:])
-        kernels.relu_pool_back[(_blocks(size, POINTS), rows)](
+        launch(
+            kernels.relu_pool_back, (_blocks(size, POINTS), rows),
             gradient, self._won, self._slope, desk.count, PLANES=desk.batch * stage.filters,
             **self._pooling(), PAD=self.margin, BLOCK=POINTS,
         )  # fmt: skip
@@ -121,10 +135,11 @@ class ConvWork:
         at, flat = self.stage.at, self.desk.parameters
         short = channels * self.stage.kernel**2 <= 32
         positions, block = self.desk.batch * out_height * out_width, 64 if short else 128
-        kernels.convolve[(_blocks(positions, block), rows)](
+        launch(
+            kernels.convolve, (_blocks(positions, block), rows),
             x, flat[:, at.weight :], flat[:, max(at.bias, 0) :], y, self.desk.count, flat.shape[1],
-            x.stride(0), BATCH=self.desk.batch, C=channels, H=height, W=width, O=filters,
-            OH=out_height, OW=out_width, K=self.stage.kernel, BACKWARD=backward,
+            x.stride(0), self.desk.batch, C=channels, H=height, W=width, O=filters, OH=out_height,
+            OW=out_width, K=self.stage.kernel, BACKWARD=backward,
             BIAS=at.bias >= 0 and not backward, PRECISION=self.precision, BLOCK_P=block,
             BLOCK_O=power(filters), BLOCK_K=32 if short else 16, num_warps=2,
             num_stages=1 if short else 3,
@@ -134,7 +149,8 @@ class ConvWork:
         channels, height, width = self.stage.inputs
         filters, out_height, out_width = self.stage.inner
         block = 32 if self.taps < 32 else 128
-        kernels.filter_gradient[(_blocks(self.taps + 1, block), self.split, rows)](
+        launch(
+            kernels.filter_gradient, (_blocks(self.taps + 1, block), self.split, rows),
             self._x, self._slope, self._parts, self.desk.count, self.desk.height,
             BATCH=self.desk.batch, C=channels, H=height, W=width, O=filters, OH=out_height,
             OW=out_width, K=self.stage.kernel, PAD=self.margin, SPLIT=self.split,
@@ -152,6 +168,10 @@ class DenseWork:
         at, none = stage.at.bias, desk.parameters.new_zeros(desk.height, stage.outputs)
         self._bias = desk.parameters[:, at : at + stage.outputs] if at >= 0 else none
         self._x = self._y = none
+
+    def viewed(self, desk: Desk) -> "DenseWork":
+        """The same layer for another desk."""
+        return DenseWork(self.stage, desk, self.is_first)
 
     def forward(self, x: Tensor, rows: int) -> Tensor:
         """Outputs of the first rows."""
@@ -197,6 +217,8 @@ def works_of(
 class ChainStep:
     """One mini-batch of plain SGD for the first rows of a desk, without autograd."""
 
+    compiles = staticmethod(compile_together)  # its kernels, before it is recorded
+
     def __init__(
         self, stages: tuple[Stage, ...], desk: Desk, samples: Samples, precision: str
     ) -> None:
@@ -218,7 +240,8 @@ class ChainStep:
         for work in self._works:
             x = work.forward(x, rows)
         classes = self._slope.shape[2]
-        kernels.cross_entropy[(rows,)](
+        launch(
+            kernels.cross_entropy, (rows,),
             x, self._y, desk.count, desk.total, self._slope, BATCH=desk.batch, CLASSES=classes,
             BLOCK_B=power(desk.batch, 2), BLOCK_C=power(classes, 2),
         )  # fmt: skip
@@ -229,9 +252,10 @@ class ChainStep:
 
     def _gather(self, rows: int) -> Tensor:
         desk, size = self.desk, math.prod(self.samples.shape)
-        kernels.gather_samples[(rows, desk.batch)](
+        launch(
+            kernels.gather_samples, (rows, desk.batch),
             self.samples.x, self.samples.y, self._scale, self._shift, desk.table, desk.counts,
-            desk.step, self._x, self._y, desk.count, desk.height, SIZE=size,
-            PLANE=size // self.samples.shape[0], BATCH=desk.batch, BLOCK=power(size, 64) // 4,
+            desk.step, self._x, self._y, desk.count, desk.height, desk.batch, SIZE=size,
+            PLANE=size // self.samples.shape[0], BLOCK=power(size, 64) // 4,
         )  # fmt: skip
         return self._x
