@@ -140,7 +140,7 @@ def _check_alone(path: Path, given: list[bool]) -> None:
         )
 
 
-def _carry_out(study: "Study", jobs: int, *, quiet: bool) -> None:
+def carry_out(study: "Study", jobs: int, *, quiet: bool, way: str = "") -> None:
     """Run what is left, and turn an interruption into the line that says how to go on."""
     from dystop.experiments.jobs import run_study
 
@@ -153,7 +153,7 @@ def _carry_out(study: "Study", jobs: int, *, quiet: bool) -> None:
         with watcher.showing():
             run_study(study, jobs, watcher)
     except KeyboardInterrupt as interrupt:
-        way = f"dystop compare {shlex.quote(str(study.path))}"
+        way = way or f"dystop compare {shlex.quote(str(study.path))}"
         done = f"{total - len(study.todo())} of {total} runs are finished"
         raise Interrupted(f"interrupted; {done}; go on with: {way}", code_of(interrupt)) from None
 
@@ -248,5 +248,5 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
     else:
         asked = _asked(words, mechanisms, seeds, timing, settings or [])
         study = _study_of(asked, out, name, quiet=quiet)
-    _carry_out(study, jobs, quiet=quiet)
+    carry_out(study, jobs, quiet=quiet)
     report_study(study, target, quiet=quiet)

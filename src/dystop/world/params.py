@@ -49,6 +49,9 @@ class Compute:
     batch_s: Positive | Literal["measure"] = knob(
         0.02, "seconds per mini-batch on the reference device (zeta), or 'measure' to time it"
     )
+    devices: Literal["drawn", "jetson"] = knob(
+        "drawn", "coefficients on batch_s: drawn from a normal; jetson: the paper's five boards"
+    )
     spread: NotNegative = knob(
         0.4, "standard deviation of each worker's coefficient on batch_s; 0 makes all equal"
     )

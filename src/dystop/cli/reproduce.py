@@ -1,0 +1,139 @@
+"""`dystop reproduce`: a figure of the paper, with a verdict."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dystop.cli.guard import guarded
+from dystop.cli.tables import show_table
+
+if TYPE_CHECKING:
+    from dystop.experiments.recipes import Recipe
+    from dystop.experiments.recipes.campaigns import Scale
+    from dystop.experiments.study import Study
+    from dystop.report.judge import Row
+
+ALL = "all"
+
+
+class Size(StrEnum):
+    """How large the recipe is run."""
+
+    smoke = "smoke"
+    small = "small"
+    paper = "paper"
+
+
+_SCALES: "dict[Size, Scale]" = {Size.smoke: "smoke", Size.small: "small", Size.paper: "paper"}
+
+
+@guarded
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RECIPE... KEY=VALUE...", show_default=False),
+    ] = None,
+    scale: Annotated[Size, typer.Option(help="Size of the runs.")] = Size.small,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds. [default: 1, 2 or 3 by scale]")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of all reproductions.")] = Path("reproduce"),
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="J", help="Runs at the same time; pays off on a GPU.")
+    ] = 1,
+    show: Annotated[
+        bool, typer.Option("--list", help="Show the recipes and what is done.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Run a figure of the paper's evaluation again and say which of its claims hold.
+
+    Recipes that look at the same runs share them; what is done is not done again. 'all' stands for
+    every recipe. KEY=VALUE words change the runs, say training.device=cuda.
+    """
+    size = _SCALES[scale]
+    if show or not names:
+        _list(out, size)
+        return
+    from dystop.experiments.recipes import RECIPES, recipe_of
+
+    words = [word for word in names if "=" in word]
+    wanted = [word for word in names if "=" not in word]
+    chosen = list(RECIPES.values()) if wanted == [ALL] else [recipe_of(name) for name in wanted]
+    for recipe in chosen:
+        study = _run(recipe, size, seeds, words, out, jobs, quiet=quiet)
+        _judge(recipe, size, study, out, quiet=quiet)
+    _write_paper(out, size, quiet=quiet)
+
+
+def _list(out: Path, scale: "Scale") -> None:
+    """Every recipe: what it shows, what it costs, what of it is done."""
+    from dystop.experiments.recipes import RECIPES
+    from dystop.experiments.reproduction import cost, done
+
+    rows = [
+        [r.name, r.title, ", ".join(r.labels) or "-", r.campaign.name, cost(r, scale),
+         done(r, scale, out)]
+        for r in RECIPES.values()
+    ]  # fmt: skip
+    show_table(("recipe", "what", "paper", "runs", f"cost, {scale}", "done here"), rows)
+
+
+def _run(
+    recipe: "Recipe",
+    scale: "Scale",
+    seeds: int | None,
+    words: list[str],
+    out: Path,
+    jobs: int,
+    *,
+    quiet: bool,
+) -> "Study":
+    from dystop.cli.compare import carry_out
+    from dystop.experiments.reproduction import study_of
+
+    study = study_of(recipe, scale, seeds, words, out)
+    carry_out(study, jobs, quiet=quiet, way=f"dystop reproduce {recipe.name} --scale {scale}")
+    return study
+
+
+def _judge(recipe: "Recipe", scale: "Scale", study: "Study", out: Path, *, quiet: bool) -> None:
+    from dystop.experiments.reproduction import page_folder, runs_by_arm
+    from dystop.report.judge import judge
+    from dystop.report.verdict import outcomes_of, tally, write_verdict
+
+    outcomes = outcomes_of(recipe, runs_by_arm(study))
+    files = write_verdict(recipe, scale, outcomes, page_folder(out, scale, recipe))
+    if quiet:
+        return
+    rows = judge(recipe.claims, outcomes)
+    _show(rows)
+    typer.echo(f"{recipe.name}: {tally(rows)}")
+    typer.echo(f"verdict: {files.html}")
+
+
+def _show(rows: "list[Row]") -> None:
+    if rows:
+        lines = [[row.claim, row.paper, row.ours, row.verdict] for row in rows]
+        show_table(("claim", "paper", "ours", "verdict"), lines)
+
+
+def _write_paper(out: Path, scale: "Scale", *, quiet: bool) -> None:
+    """The page of the whole paper, from everything that is finished here."""
+    from dystop.experiments.durable import write_atomic
+    from dystop.experiments.recipes import RECIPES
+    from dystop.experiments.reproduction import finished_study, runs_by_arm
+    from dystop.report.judge import judge
+    from dystop.report.verdict import outcomes_of, whole_paper
+
+    pages = {}
+    for recipe in RECIPES.values():
+        study = finished_study(recipe, scale, out)
+        if study is not None:
+            pages[recipe.name] = judge(recipe.claims, outcomes_of(recipe, runs_by_arm(study)))
+    page = out / scale / "paper.html"
+    write_atomic(page, whole_paper(pages, scale).encode())
+    if not quiet:
+        typer.echo(f"all recipes so far: {page}")

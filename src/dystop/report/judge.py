@@ -1,0 +1,156 @@
+"""Verdicts: each sentence of the paper held against our runs, by the rules of `recipes.claims`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from dystop.experiments.recipes.claims import Best, Claim, Figure, Measure, Reduction, Rising
+from dystop.report.groups import Spread
+from dystop.report.measures import Outcome, Outcomes, aim, show, show_spread, target_for
+
+Verdict = Literal["holds", "holds partly", "does not hold", "cannot be told"]
+ENOUGH = 0.8  # of the paper's reduction
+NEAR, FAR = 0.1, 0.3  # of the paper's number
+
+
+@dataclass(frozen=True)
+class Row:
+    """One claim with its verdict."""
+
+    claim: str
+    paper: str
+    ours: str
+    verdict: Verdict
+
+
+def judge(claims: Sequence[Claim], outcomes: Outcomes) -> list[Row]:
+    """Every claim whose arms were run."""
+    return [_row(claim, outcomes) for claim in claims if _known(claim, outcomes)]
+
+
+def arms_of(claim: Claim) -> tuple[str, ...]:
+    """The arms that a claim is about; the first one sets the target."""
+    if isinstance(claim, Reduction):
+        return (claim.arm, claim.than)
+    if isinstance(claim, Best):
+        return (claim.arm, *(a for a in claim.among if a != claim.arm))
+    return claim.arms if isinstance(claim, Rising) else (claim.arm,)
+
+
+def _known(claim: Claim, outcomes: Outcomes) -> bool:
+    return all(arm in outcomes for arm in arms_of(claim))
+
+
+def _row(claim: Claim, outcomes: Outcomes) -> Row:
+    arms = [outcomes[key] for key in arms_of(claim)]
+    wanted = None if isinstance(claim, Best) else claim.target
+    # A step up or down is only told at a level that both ends reach.
+    setters = arms if isinstance(claim, Rising) else arms[:1]
+    if isinstance(claim, Figure) and claim.set_by in outcomes:
+        setters = [outcomes[claim.set_by]]
+    target = target_for(setters, wanted) if claim.measure in ("time", "bytes") else None
+    spreads = [arm.spread(claim.measure, target) for arm in arms]
+    text = claim.text + aim(target if wanted != target or wanted is None else None)
+    if isinstance(claim, Reduction):
+        return _reduction(claim, text, arms, spreads)
+    if isinstance(claim, Best):
+        return _best(claim, text, arms, spreads)
+    if isinstance(claim, Rising):
+        return _rising(claim, text, spreads)
+    return _figure(claim, text, spreads[0])
+
+
+def _pairs(a: Spread, b: Spread) -> bool:
+    return a.complete and b.complete and len(a.values) == len(b.values)
+
+
+def _reduction(
+    claim: Reduction, text: str, arms: Sequence[Outcome], spreads: Sequence[Spread]
+) -> Row:
+    own, other = spreads
+    paper = f"{claim.paper:.2%} less" if claim.paper else "less"
+    if not own.complete:
+        return Row(text, paper, f"{show_spread(own, claim.measure)}", "cannot be told")
+    if not other.values:
+        return _unreached(claim, text, arms[1], own)
+    if not _pairs(own, other):
+        ours = f"{_both(claim.measure, own, other)}"
+        return Row(text, paper, ours, "holds partly")
+    saved = [1.0 - a / b for a, b in zip(own.values, other.values, strict=True)]
+    share = sum(saved) / len(saved)
+    ours = f"{share:.1%} less ({_both(claim.measure, own, other)})"
+    if share < 0:
+        ours = f"{-share:.1%} more ({_both(claim.measure, own, other)})"
+    if share > 0 and share >= ENOUGH * claim.paper and min(saved) > 0:
+        return Row(text, paper, ours, "holds")
+    return Row(text, paper, ours, "holds partly" if min(saved) > 0 else "does not hold")
+
+
+def _both(measure: Measure, own: Spread, other: Spread) -> str:
+    return f"{show_spread(own, measure)} against {show_spread(other, measure)}"
+
+
+def _unreached(claim: Reduction, text: str, rival: Outcome, own: Spread) -> Row:
+    """A rival that never got there: all that is known is that it needs longer than the run."""
+    ours = f"{show_spread(own, claim.measure)} against not reached"
+    least = 0.0
+    if claim.measure == "time" and own.mean is not None and rival.end_s > 0:
+        least = max(1.0 - own.mean / rival.end_s, 0.0)
+        ours = f"at least {least:.1%} less ({ours})"
+    verdict: Verdict = "holds" if least >= ENOUGH * claim.paper > 0 else "holds partly"
+    return Row(text, f"{claim.paper:.2%} less", ours, verdict)
+
+
+def _better(measure: Measure, a: float, b: float) -> bool:
+    return a > b if measure == "accuracy" else a < b
+
+
+def _best(claim: Best, text: str, arms: Sequence[Outcome], spreads: Sequence[Spread]) -> Row:
+    told = ", ".join(
+        f"{arm.arm.label} {show_spread(s, claim.measure)}"
+        for arm, s in zip(arms, spreads, strict=True)
+    )
+    own, rivals = spreads[0], [s for s in spreads[1:] if s.complete and s.mean is not None]
+    if not own.complete or own.mean is None:
+        return Row(text, claim.paper, told, "cannot be told")
+    verdicts = [_beats(claim.measure, own, rival) for rival in rivals]
+    verdict: Verdict = "holds"
+    if "no" in verdicts:
+        verdict = "does not hold"
+    elif "perhaps" in verdicts:
+        verdict = "holds partly"
+    return Row(text, claim.paper, told, verdict)
+
+
+def _beats(measure: Measure, own: Spread, rival: Spread) -> str:
+    """Yes, no, or perhaps where the difference is within the spread of the seeds."""
+    assert own.mean is not None
+    assert rival.mean is not None
+    blur = max(own.std or 0.0, rival.std or 0.0)
+    if abs(own.mean - rival.mean) <= blur:
+        return "perhaps"
+    return "yes" if _better(measure, own.mean, rival.mean) else "no"
+
+
+def _rising(claim: Rising, text: str, spreads: Sequence[Spread]) -> Row:
+    told = " → ".join(show_spread(s, claim.measure) for s in spreads)
+    known = [s for s in spreads if s.complete and s.mean is not None]
+    if len(known) < len(spreads):
+        return Row(text, claim.paper, told, "cannot be told")
+    down = [(a, b) for a, b in pairwise(known) if (b.mean or 0.0) <= (a.mean or 0.0)]
+    if not down:
+        return Row(text, claim.paper, told, "holds")
+    blurred = all(
+        (a.mean or 0.0) - (b.mean or 0.0) <= max(a.std or 0.0, b.std or 0.0) for a, b in down
+    )
+    return Row(text, claim.paper, told, "holds partly" if blurred else "does not hold")
+
+
+def _figure(claim: Figure, text: str, spread: Spread) -> Row:
+    paper, ours = show(claim.paper, claim.measure), show_spread(spread, claim.measure)
+    if spread.mean is None or not spread.complete:
+        return Row(text, paper, ours, "cannot be told" if spread.values else "does not hold")
+    off = abs(spread.mean / claim.paper - 1.0)
+    verdict: Verdict = "holds" if off <= NEAR else "holds partly" if off <= FAR else "does not hold"
+    return Row(text, paper, ours, verdict)

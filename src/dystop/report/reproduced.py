@@ -1,0 +1,134 @@
+"""Figures that only a reproduction has: a measure against a setting, with the paper's numbers."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from dystop.experiments.recipes import Recipe
+from dystop.experiments.recipes.campaigns import CHOICES, NAMES, RIVALS, choice_key
+from dystop.experiments.recipes.claims import Figure as Number
+from dystop.experiments.recipes.claims import Measure
+from dystop.report.measures import Outcome, Outcomes, aim, show_spread, target_for
+from dystop.report.style import INK, MUTED, Plot, canvas, house_style, look
+
+_AXES: dict[Measure, str] = {
+    "time": "simulated seconds{aim}",
+    "bytes": "bytes, both ends{aim}",
+    "accuracy": "test accuracy at the end",
+    "staleness": "mean staleness (rounds)",
+}
+_OURS, _PAPER = "ours: mean over seeds, whiskers from lowest to highest", "the paper's number"
+
+
+@house_style()
+def bars(recipe: Recipe, outcomes: Outcomes) -> Plot:
+    """A measure for every arm, with the paper's number where it gives one."""
+    measure = recipe.measures[0]
+    target = None
+    if measure in ("time", "bytes"):
+        own = [o for o in outcomes.values() if o.arm.key.startswith("dystop")]
+        target = target_for(own or list(outcomes.values()), None)
+    plot = Plot(recipe.name, recipe.title, f"{_OURS}. Squares: the paper's numbers, if it has any.")
+    shown = list(outcomes.values())
+    figure, axes = canvas(_keys(shown), height_in=3.2)
+    told = [_bar(axes, k, o, measure, target) for k, o in enumerate(shown)]
+    _points(axes, recipe, [o.arm.key for o in shown], measure)
+    axes.set_xticks(range(len(shown)), [_tick(o) for o in shown], rotation=30, ha="right")
+    axes.set_ylabel(_AXES[measure].format(aim=aim(target)))
+    axes.set_ylim(bottom=0)
+    return plot.drawn(figure, f"Bar chart. {'; '.join(told)}.")
+
+
+def _tick(outcome: Outcome) -> str:
+    x = outcome.arm.x
+    return outcome.arm.label if x is None else f"{outcome.arm.label}, {x:g}"
+
+
+def _names(outcomes: Sequence[Outcome]) -> list[str]:
+    """Labels in order of appearance: each has a colour of its own."""
+    return list(dict.fromkeys(o.arm.label.split(" = ")[0] for o in outcomes))
+
+
+def _keys(outcomes: Sequence[Outcome]) -> list[Line2D]:
+    names = _names(outcomes)
+    keys = [Line2D([], [], color=look(k)[0], linewidth=6, label=n) for k, n in enumerate(names)]
+    paper = Line2D([], [], color=INK, marker="s", linestyle="none", fillstyle="none", label=_PAPER)
+    return [*(keys if len(names) > 1 else []), paper]
+
+
+def _bar(axes: Axes, k: int, outcome: Outcome, measure: Measure, target: float | None) -> str:
+    spread = outcome.spread(measure, target)
+    name = outcome.arm.label.split(" = ")[0]
+    every = sorted(NAMES.values())
+    color = look(list(NAMES.values()).index(name))[0] if name in every else look(0)[0]
+    if spread.mean is None:
+        axes.text(k, 0, "not reached", rotation=90, ha="center", va="bottom", color=MUTED)
+    else:
+        axes.bar(k, spread.mean, color=color, width=0.7)
+        axes.vlines(k, min(spread.values), max(spread.values), color=INK, linewidth=1.0)
+    return f"{_tick(outcome)}: {show_spread(spread, measure)}"
+
+
+def _points(axes: Axes, recipe: Recipe, keys: Sequence[str], measure: Measure) -> None:
+    """The paper's numbers at the places of their arms."""
+    found = [
+        (keys.index(c.arm), c.paper)
+        for c in recipe.claims
+        if isinstance(c, Number) and c.measure == measure and c.arm in keys
+    ]
+    if found:
+        x, y = zip(*found, strict=True)
+        axes.plot(x, y, color=INK, marker="s", linestyle="none", fillstyle="none", markersize=6)
+
+
+@house_style()
+def choices(outcomes: Outcomes) -> Plot:
+    """Accuracy at the end of every mechanism under every reading of the paper."""
+    plot = Plot(
+        "sensitivity",
+        "Accuracy under other readings of the paper",
+        "Each line is a setting that the paper leaves open, each mark a mechanism. Where the order "
+        "of the marks changes from line to line, the ranking hinges on the setting.",
+        wide=True,
+    )
+    keys = [
+        Line2D([], [], color=look(k)[0], marker=look(k)[1], linestyle="none", label=NAMES[m])
+        for k, m in enumerate(RIVALS)
+    ]
+    figure, axes = canvas(keys, height_in=0.9 + 0.32 * len(CHOICES))
+    told = [_choice(axes, row, choice, outcomes) for row, choice in enumerate(CHOICES)]
+    axes.set_yticks(range(len(CHOICES)), list(CHOICES))
+    axes.invert_yaxis()
+    axes.set_xlabel(_AXES["accuracy"])
+    return plot.drawn(figure, "; ".join(told))
+
+
+def _choice(axes: Axes, row: int, choice: str, outcomes: Outcomes) -> str:
+    told = []
+    for k, mechanism in enumerate(RIVALS):
+        outcome = outcomes.get(choice_key(mechanism, choice))
+        spread = outcome.spread("accuracy", None) if outcome else None
+        if spread is None or spread.mean is None:
+            continue
+        color, marker = look(k)
+        axes.plot(spread.mean, row, color=color, marker=marker, linestyle="none")
+        axes.hlines(row, min(spread.values), max(spread.values), color=color, linewidth=1.0)
+        told.append((spread.mean, NAMES[mechanism]))
+    order = [name for _, name in sorted(told, reverse=True)]
+    return f"{choice}: {' > '.join(order)}" if order else f"{choice}: nothing run"
+
+
+def rankings(outcomes: Outcomes) -> list[tuple[str, list[str]]]:
+    """The order of the mechanisms under every choice, best first."""
+    out = []
+    for choice in CHOICES:
+        found = [
+            (float(np.mean(s.values)), NAMES[m])
+            for m in RIVALS
+            if (o := outcomes.get(choice_key(m, choice)))
+            and (s := o.spread("accuracy", None)).values
+        ]
+        out.append((choice, [f"{n} {v:.1%}" for v, n in sorted(found, reverse=True)]))
+    return out

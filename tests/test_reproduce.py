@@ -1,0 +1,155 @@
+"""`dystop reproduce`: every recipe runs at smoke scale, and verdicts follow their rules."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dystop.cli import app
+from dystop.errors import ConfigError
+from dystop.experiments.recipes import RECIPES, recipe_of
+from dystop.experiments.recipes.campaigns import CAMPAIGNS, SCALES, SEEDS, Arm, experiments
+from dystop.experiments.recipes.claims import CLAIMS, Best, Figure, Reduction, Rising
+from dystop.experiments.store import RunData
+from dystop.record import RoundRecord
+from dystop.report.judge import arms_of, judge
+from dystop.report.measures import Outcome, target_for
+
+PAPER = Path(__file__).parent.parent / "docs" / "paper-map.md"
+ONE_EACH = {r.campaign.name: r for r in reversed(RECIPES.values())}
+
+
+@pytest.mark.parametrize("campaign", list(CAMPAIGNS))
+def test_every_campaign_runs_at_smoke_scale(campaign: str, tmp_path: Path) -> None:
+    names = [r.name for r in RECIPES.values() if r.campaign.name == campaign]
+    result = CliRunner().invoke(
+        app, ["reproduce", *names, "--scale", "smoke", "--out", str(tmp_path), "-q"]
+    )
+    assert result.exit_code == 0, result.output
+    for name in names:
+        page = (tmp_path / "smoke" / name / "report.html").read_text()
+        assert "Smoke scale" in page
+        assert list((tmp_path / "smoke" / name / "figures").glob("*.png"))
+    assert names[0] in (tmp_path / "smoke" / "paper.html").read_text()
+    shown = CliRunner().invoke(
+        app, ["reproduce", "--list", "--scale", "smoke", "--out", str(tmp_path)]
+    )
+    assert "verdict" in shown.output
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("campaign", list(CAMPAIGNS))
+def test_every_campaign_is_a_valid_configuration(campaign: str, scale: str) -> None:
+    every = experiments(CAMPAIGNS[campaign], scale, SEEDS[scale])
+    assert len(every) == len(CAMPAIGNS[campaign].arms) * SEEDS[scale]
+    assert len({e.name for e in every}) == len(every)
+
+
+def test_paper_scale_is_the_paper_s() -> None:
+    fmnist = experiments(CAMPAIGNS["main-fmnist"], "paper", 3)
+    assert {e.fleet.workers for e in fmnist} == {100}
+    assert {e.data.phi for e in fmnist} == {1.0, 0.7, 0.4}
+    assert {e.mechanism.name for e in fmnist} == {"dystop", "asydfl", "sa-adfl", "matcha"}
+    cifar = experiments(CAMPAIGNS["main-cifar10"], "paper", 1)
+    assert {(e.data.name, e.model.name) for e in cifar} == {("cifar10", "resnet18")}
+    boards = experiments(CAMPAIGNS["testbed-svhn"], "paper", 1)
+    assert {(e.fleet.workers, e.world.compute.devices) for e in boards} == {(15, "jetson")}
+
+
+def test_claims_name_arms_that_exist() -> None:
+    for campaign, claims in CLAIMS.items():
+        keys = {arm.key for arm in CAMPAIGNS[campaign].arms}
+        for claim in claims:
+            assert set(arms_of(claim)) <= keys, claim
+
+
+def test_every_figure_of_the_evaluation_has_a_recipe() -> None:
+    labels = {label for recipe in RECIPES.values() for label in recipe.labels}
+    mapped = set(re.findall(r"fig:[a-zA-Z_0-9.]+", PAPER.read_text()))
+    assert labels <= mapped
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'fig-staleness'"):
+        recipe_of("fig-stalenes")
+
+
+def outcome(key: str, *seeds: list[float]) -> Outcome:
+    """An arm whose accuracies are given at 10 s, 20 s, ..., one list per seed."""
+    runs = []
+    for accuracies in seeds:
+        records = [
+            RoundRecord(
+                round=k + 1, clock_s=10.0 * (k + 1), duration_s=10.0, alive=2, active=1, links=1,
+                lost=0, wire_bytes=5, wire_bytes_total=5 * (k + 1),
+                endpoint_bytes_total=10 * (k + 1), samples_total=1, epochs_total=1.0, idle_s=0.0,
+                staleness_mean=1.0, staleness_max=1, staleness_histogram=[1], queue_mean=0.0,
+                loss=1.0, accuracy=accuracy,
+            )
+            for k, accuracy in enumerate(accuracies)
+        ]  # fmt: skip
+        runs.append(RunData(Path(key), key, {}, {}, {}, records))
+    return Outcome(Arm(key, key, ()), tuple(runs))
+
+
+def test_a_reduction_is_judged_against_the_paper_s() -> None:
+    fast = outcome("fast", [0.5, 0.8], [0.5, 0.8])
+    slow = outcome("slow", [0.1, 0.2, 0.5, 0.8], [0.1, 0.2, 0.5, 0.8])
+    every = {"fast": fast, "slow": slow}
+    (row,) = judge([Reduction("less", "time", "fast", "slow", 0.5, 0.8)], every)
+    assert (row.verdict, row.ours) == ("holds", "50.0% less (20 s ± 0 s against 40 s ± 0 s)")
+    (row,) = judge([Reduction("less", "time", "fast", "slow", 0.9, 0.8)], every)
+    assert row.verdict == "holds partly"
+    (row,) = judge([Reduction("less", "time", "slow", "fast", 0.5, 0.8)], every)
+    assert (row.verdict, row.ours[:12]) == ("does not hold", "100.0% more ")
+
+
+def test_a_rival_that_never_gets_there() -> None:
+    every = {"fast": outcome("fast", [0.8]), "never": outcome("never", [0.1] * 8)}
+    (row,) = judge([Reduction("less", "time", "fast", "never", 0.8)], every)
+    assert row.verdict == "holds"
+    assert row.ours == "at least 87.5% less (10 s against not reached)"
+    (row,) = judge([Reduction("less", "bytes", "fast", "never", 0.8)], every)
+    assert row.verdict == "holds partly"
+
+
+def test_the_best_must_be_best_beyond_the_spread() -> None:
+    clear = {"a": outcome("a", [0.8], [0.82]), "b": outcome("b", [0.6], [0.62])}
+    blurred = {"a": outcome("a", [0.8], [0.82]), "b": outcome("b", [0.79], [0.83])}
+    claims = [Best("best", "accuracy", "a", ("a", "b"))]
+    assert judge(claims, clear)[0].verdict == "holds"
+    assert judge(claims, blurred)[0].verdict == "holds partly"
+    assert judge([Best("best", "accuracy", "b", ("a", "b"))], clear)[0].verdict == "does not hold"
+
+
+def test_rising_and_figures() -> None:
+    every = {"a": outcome("a", [0.5]), "b": outcome("b", [0.6]), "c": outcome("c", [0.55])}
+    assert judge([Rising("up", "accuracy", ("a", "b"))], every)[0].verdict == "holds"
+    assert judge([Rising("up", "accuracy", ("a", "b", "c"))], every)[0].verdict == "does not hold"
+    assert judge([Figure("is", "accuracy", "a", 0.52)], every)[0].verdict == "holds"
+    assert judge([Figure("is", "accuracy", "a", 0.62)], every)[0].verdict == "holds partly"
+    assert judge([Figure("is", "accuracy", "a", 0.9)], every)[0].verdict == "does not hold"
+    assert judge([Figure("is", "accuracy", "absent", 0.9)], every) == []
+
+
+def test_targets_fall_back_to_what_is_reached() -> None:
+    found = outcome("a", [0.5, 0.83], [0.4, 0.78])
+    assert target_for([found], 0.75) == 0.75
+    assert target_for([found], 0.8) == 0.75
+    assert target_for([found], None) == 0.75
+    assert target_for([outcome("a", [0.01])], 0.8) is None
+
+
+def test_a_finished_recipe_is_not_run_again(tmp_path: Path) -> None:
+    words = ["reproduce", "fig-phases", "--scale", "smoke", "--out", str(tmp_path)]
+    assert CliRunner().invoke(app, [*words, "-q"]).exit_code == 0
+    info = tmp_path / "smoke" / "runs" / "phases-fmnist" / "combined-s0" / "run.json"
+    before = json.loads(info.read_text())
+    again = CliRunner().invoke(app, words)
+    assert "3 finished before" in again.output
+    assert json.loads(info.read_text()) == before
+    other = CliRunner().invoke(app, [*words, "training.batch=16"])
+    assert other.exit_code == 2
+    assert "other settings" in other.output
