@@ -3,7 +3,7 @@ early stopping read. The same type comes out of the simulator and of the testbed
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 
@@ -42,7 +42,7 @@ class RoundRecord:
 
     def to_json(self) -> str:
         """One line of JSON; fields that are None are left out."""
-        kept = {k: v for k, v in asdict(self).items() if v is not None}
+        kept = {k: v for k, v in vars(self).items() if v is not None}
         return json.dumps(kept, separators=(",", ":"), allow_nan=False)
 
 

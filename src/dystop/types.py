@@ -109,6 +109,7 @@ class Outcome:
     dst: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # [L]
     src: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # [L]
     distance: Floats | None = None  # [L], ||w_dst - w_src|| where the mechanism asked for it
+    failed: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [A]; empty: none failed
 
 
 @dataclass(frozen=True)

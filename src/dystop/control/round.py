@@ -81,16 +81,27 @@ def settle(
     return record_of(books, after, view, plan, outcome, score), after
 
 
-def advance(mechanism: Mechanism, books: Books, view: View, plan: Plan, outcome: Outcome) -> Books:
-    """The books after a round: clock, staleness, queues and counts."""
+def advance(
+    mechanism: Mechanism,
+    books: Books,
+    view: View,
+    plan: Plan,
+    outcome: Outcome,
+    frozen: Bools | None = None,
+) -> Books:
+    """The books after a round: clock, staleness, queues and counts.
+
+    Only a worker whose exchange is confirmed counts as active: one that failed grows older, so that
+    the mechanism comes back to it. Who is `frozen` does not grow older, [N].
+    """
     active = np.zeros(view.fleet.workers, bool)
-    active[plan.active] = True
+    active[confirmed(plan, outcome)] = True
     bound = mechanism.queue_bound
     return replace(
         books,
         t=books.t + 1,
         clock_s=books.clock_s + outcome.duration_s,
-        staleness=next_staleness(books.staleness, active),
+        staleness=_aged(books.staleness, active, frozen),
         queue=books.queue
         if bound is None
         else next_queue(books.queue, books.staleness, bound, view.alive),
@@ -99,6 +110,44 @@ def advance(mechanism: Mechanism, books: Books, view: View, plan: Plan, outcome:
         wire_bytes=books.wire_bytes + int(outcome.link_bytes.sum()),
         samples=books.samples + outcome.samples,
         last=outcome,
+    )
+
+
+def confirmed(plan: Plan, outcome: Outcome) -> Ints:
+    """Active workers that have carried out their order."""
+    return plan.active[~outcome.failed] if len(outcome.failed) else plan.active
+
+
+def _aged(staleness: Ints, active: Bools, frozen: Bools | None) -> Ints:
+    """Staleness after a round; it stands still for who is frozen and was not active."""
+    after = next_staleness(staleness, active)
+    return after if frozen is None else np.where(frozen & ~active, staleness, after)
+
+
+def late(books: Books, worker: int, src: Ints, link_bytes: int, trains: bool = True) -> Books:
+    """The books after a report that came when its round was closed already.
+
+    The round is not opened again: the worker is fresh from now on (eq:staleness), has begun one
+    training more, and what it pulled counts.
+
+    Args:
+        books: As they stand.
+        worker: Node that reports.
+        src: Whom it has pulled from.
+        link_bytes: What that took on the wire.
+        trains: Whether its order was one of an active worker.
+    """
+    staleness, version = books.staleness, books.version
+    if trains:
+        staleness, version = staleness.copy(), version.copy()
+        staleness[worker] = 0
+        version[worker] += 1
+    return replace(
+        books,
+        staleness=staleness,
+        version=version,
+        pulls=books.pulls.add(np.full(len(src), worker), src),
+        wire_bytes=books.wire_bytes + link_bytes,
     )
 
 

@@ -7,7 +7,6 @@ pickle: arrays are tensors of the file, everything else is JSON in its header.
 
 import json
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,60 +20,36 @@ from dystop.engine.post import Post
 from dystop.engine.state import State
 from dystop.errors import RunFolderError
 from dystop.sparse import Graph, PairCounts
+from dystop.tree import kinds_of, pack, unpack
 from dystop.types import Books, Mailbox, Outcome
 
 KEPT = 2
 _FORMAT = "dystop-state-1"
-_KINDS: dict[str, type] = {
-    kind.__name__: kind
-    for kind in (State, Books, Models, Post, Outcome, PairCounts, Graph, Mailbox)
-}
+_KINDS = kinds_of(State, Books, Models, Post, Outcome, PairCounts, Graph, Mailbox)
 
 
 def _pack(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
     """Turn a value into JSON, moving its arrays into `tensors`; `where` is for messages only."""
-    if isinstance(value, torch.Tensor):
-        return {"tensor": _keep(value.detach().to("cpu").contiguous(), tensors)}
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return {"array": _keep(torch.from_numpy(np.array(value, order="C")), tensors)}
-    if type(value).__name__ in _KINDS:
-        inside = {f.name: getattr(value, f.name) for f in fields(value)}
-        packed = {k: _pack(v, f"{where}/{k}", tensors) for k, v in inside.items()}
-        return {"kind": type(value).__name__, "fields": packed}
-    if isinstance(value, dict) and all(type(k) in (str, int) for k in value):
-        return {"map": [[k, _pack(v, f"{where}/{k}", tensors)] for k, v in value.items()]}
-    if isinstance(value, (list, tuple)):
-        tag = "tuple" if isinstance(value, tuple) else "list"
-        return {tag: [_pack(v, f"{where}/{k}", tensors) for k, v in enumerate(value)]}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return {"value": value}
-    if isinstance(value, np.generic):
-        return {"value": value.item()}
-    raise TypeError(f"{where}: {type(value).__name__} cannot be kept in a checkpoint")
 
+    def keep(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            tag, tensor = "tensor", value.detach().to("cpu").contiguous()
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            tag, tensor = "array", torch.from_numpy(np.array(value, order="C"))
+        else:
+            return None
+        name = str(len(tensors))  # names made of keys could collide
+        tensors[name] = tensor
+        return {tag: name}
 
-def _keep(tensor: torch.Tensor, tensors: dict[str, torch.Tensor]) -> str:
-    """Give a tensor a number of its own; names made of keys could collide."""
-    name = str(len(tensors))
-    tensors[name] = tensor
-    return name
+    return pack(value, _KINDS, keep, where)
 
 
 def _unpack(packed: Any, tensors: dict[str, torch.Tensor], device: torch.device) -> Any:
-    (tag, inside), *rest = packed.items()
-    if tag == "tensor":
-        return tensors[inside].to(device)
-    if tag == "array":
-        return tensors[inside].numpy()
-    if tag == "kind":
-        values = {k: _unpack(v, tensors, device) for k, v in rest[0][1].items()}
-        return _KINDS[inside](**values)
-    if tag == "map":
-        return {k: _unpack(v, tensors, device) for k, v in inside}
-    if tag in ("list", "tuple"):
-        values_ = (_unpack(v, tensors, device) for v in inside)
-        return list(values_) if tag == "list" else tuple(values_)
-    return inside
+    def take(tag: str, name: str) -> Any:
+        return tensors[name].to(device) if tag == "tensor" else tensors[name].numpy()
+
+    return unpack(packed, _KINDS, take)
 
 
 def save(folder: Path, state: State) -> Path:

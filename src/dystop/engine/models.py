@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from dystop.control.aggregation import mix
+from dystop.control.masks import kept_coordinates
 from dystop.engine.weights import SparseRows
 from dystop.plan import Mix
-from dystop.rng import bits
 from dystop.sparse import Bools, Floats, Ints
 from dystop.trainer.device import upload
 
@@ -195,10 +195,7 @@ def _unless_empty(rows: Tensor, models: Models, stage: Mix, sources: Sources) ->
 
 def shared_mask(seed: int, keep: float, like: Tensor) -> Tensor:
     """Coordinates that both ends of a masked exchange derive from a shared seed, [W]."""
-    draw = bits(seed, "mask", np.arange(like.shape[1]))
-    limit = np.uint64(min(int(keep * 2.0**64), 2**64 - 1))
-    kept: Bools = (draw <= limit) if keep < 1 else np.ones(like.shape[1], bool)
-    return torch.from_numpy(kept).to(like.device)
+    return torch.from_numpy(kept_coordinates(seed, keep, like.shape[1])).to(like.device)
 
 
 def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, busy: Bools) -> None:

@@ -1,0 +1,111 @@
+"""Trees of dataclasses, lists, dicts and arrays as JSON plus tensors, without pickle.
+
+`pack` turns a value into JSON; what the caller recognises as an array goes through `keep`, which
+answers with the JSON that stands for it. `to_bytes` and `from_bytes` do both for NumPy arrays: one
+safetensors blob with the JSON in its header.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import save
+
+Kinds = Mapping[str, type]
+_HEADER = 8  # bytes of the length of a safetensors header
+
+
+def kinds_of(*classes: type) -> Kinds:
+    """Classes by name; only these are ever made when a tree is read."""
+    return {kind.__name__: kind for kind in classes}
+
+
+def pack(value: Any, kinds: Kinds, keep: Callable[[Any], Any], where: str = "value") -> Any:
+    """Turn a value into JSON; `where` is for messages only.
+
+    Args:
+        value: What is to be kept.
+        kinds: Dataclasses that may occur.
+        keep: Answers the JSON of an array, or None for what is no array.
+        where: Path to the value.
+    """
+    if (kept := keep(value)) is not None:
+        return kept
+    if type(value).__name__ in kinds:
+        inside = {f.name: getattr(value, f.name) for f in fields(value)}
+        packed = {k: pack(v, kinds, keep, f"{where}/{k}") for k, v in inside.items()}
+        return {"kind": type(value).__name__, "fields": packed}
+    if isinstance(value, dict) and all(type(k) in (str, int) for k in value):
+        return {"map": [[k, pack(v, kinds, keep, f"{where}/{k}")] for k, v in value.items()]}
+    if isinstance(value, (list, tuple)):
+        tag = "tuple" if isinstance(value, tuple) else "list"
+        return {tag: [pack(v, kinds, keep, f"{where}/{k}") for k, v in enumerate(value)]}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"value": value}
+    if isinstance(value, np.generic):
+        return {"value": value.item()}
+    raise TypeError(f"{where}: {type(value).__name__} cannot be kept in a checkpoint")
+
+
+def unpack(packed: Any, kinds: Kinds, take: Callable[[str, str], Any]) -> Any:
+    """The value again; `take` is asked for what `keep` has kept, by tag and name."""
+    (tag, inside), *rest = packed.items()
+    if tag == "kind":
+        values = {k: unpack(v, kinds, take) for k, v in rest[0][1].items()}
+        return kinds[inside](**values)
+    if tag == "map":
+        return {k: unpack(v, kinds, take) for k, v in inside}
+    if tag in ("list", "tuple"):
+        values_ = (unpack(v, kinds, take) for v in inside)
+        return list(values_) if tag == "list" else tuple(values_)
+    return inside if tag == "value" else take(tag, inside)
+
+
+def to_bytes(value: Any, kinds: Kinds) -> bytes:
+    """A value with NumPy arrays as one safetensors blob.
+
+    >>> from_bytes(to_bytes({"a": np.arange(3), "b": (1, None)}, {}), {})
+    {'a': array([0, 1, 2]), 'b': (1, None)}
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+
+    def keep(value: Any) -> Any:
+        if not isinstance(value, np.ndarray) or value.dtype == object:
+            return None
+        name = str(len(arrays))
+        arrays[name] = np.array(value, order="C")
+        return {"array": name}
+
+    tree = json.dumps(pack(value, kinds, keep))
+    blob: bytes = save(arrays, metadata={"tree": tree})
+    return blob
+
+
+def from_bytes(blob: bytes, kinds: Kinds) -> Any:
+    """The value again; raises ValueError where the blob is not one of `to_bytes`."""
+    try:
+        head = int.from_bytes(blob[:_HEADER], "little")
+        header = json.loads(blob[_HEADER : _HEADER + head])
+        tree = json.loads(header.pop("__metadata__")["tree"])
+        data = memoryview(blob)[_HEADER + head :]
+        return unpack(tree, kinds, lambda tag, name: _array(header[name], data))
+    except (SafetensorError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a tree of values: {error!r}") from error
+
+
+_TYPES = {
+    "BOOL": np.bool_, "I64": np.int64, "I32": np.int32, "F64": np.float64, "F32": np.float32,
+    "U8": np.uint8, "U64": np.uint64,
+}  # fmt: skip
+
+
+def _array(entry: Any, data: memoryview) -> NDArray[Any]:
+    """One array, with memory of its own; every length is checked against what is there."""
+    lo, hi = entry["data_offsets"]
+    if not 0 <= lo <= hi <= len(data):
+        raise ValueError("not a tree of values: an array lies outside of the blob")
+    return np.frombuffer(data[lo:hi], _TYPES[entry["dtype"]]).reshape(entry["shape"]).copy()

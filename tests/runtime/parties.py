@@ -1,0 +1,141 @@
+"""Small parties that the tests of transports share: desks, ears, stores and parcels."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from dystop.runtime.messages import ModelHeader, PullRefused, PullRequest
+from dystop.runtime.transport.base import Patience, PullBroken, Shipment
+
+SOON = 10.0
+RUN = "ab"
+QUICK = Patience(connect_s=5.0, first_byte_s=5.0, progress_s=3.0)
+
+
+def until(condition: Callable[[], bool], at_most_s: float = SOON) -> bool:
+    end = time.monotonic() + at_most_s
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+class Notes:
+    """What a desk or an ear was told, in order."""
+
+    def __init__(self) -> None:
+        self.events = queue.Queue()
+        self.link = None
+        self.links = {}
+
+    def next(self, at_most_s: float = SOON):
+        return self.events.get(timeout=at_most_s)
+
+    def until(self, wanted, at_most_s: float = SOON):
+        """Take events until the wanted one; returns all that came before."""
+        seen = []
+        while (event := self.next(at_most_s)) != wanted:
+            seen.append(event)
+        return seen
+
+
+class NotingDesk(Notes):
+    def opened(self, name, link):
+        self.links[name] = link
+        self.events.put(("opened", name))
+
+    def said(self, name, link, message):
+        self.events.put(("said", name, message))
+
+    def closed(self, name, link):
+        self.events.put(("closed", name))
+
+
+class NotingEar(Notes):
+    def opened(self, link):
+        self.link = link
+        self.events.put(("opened",))
+
+    def said(self, message):
+        self.events.put(("said", message))
+
+    def closed(self, reason):
+        self.events.put(("closed",))
+        self.reason = reason
+
+
+class Shelf:
+    """A store with one payload; counts who asked."""
+
+    def __init__(self, payload: bytes = b"", bytes_per_s: float = 0.0, refuse=None, park=False):
+        self.payload, self.bytes_per_s, self.refuse, self.park = payload, bytes_per_s, refuse, park
+        self.asked_by = []
+        self.parked = []
+
+    def header(self, offset: int = 0) -> ModelHeader:
+        return ModelHeader(3, 2, 1, len(self.payload), "0" * 64, "5c", offset)
+
+    def asked(self, name: str, request: PullRequest) -> Future:
+        self.asked_by.append((name, request))
+        answer = Future()
+        if self.park:
+            self.parked.append(answer)
+        else:
+            answer.set_result(self.answer(request))
+        return answer
+
+    def answer(self, request: PullRequest) -> Shipment | PullRefused:
+        if self.refuse:
+            return self.refuse
+        view, half = memoryview(self.payload), len(self.payload) // 3
+        parts = (view[:half], view[half:])
+        return Shipment(self.header(request.offset), parts, self.bytes_per_s)
+
+
+class Box:
+    """A parcel that keeps everything."""
+
+    def __init__(self) -> None:
+        self.header = None
+        self.got = bytearray()
+        self.first = threading.Event()
+
+    def begin(self, header: ModelHeader) -> None:
+        self.header = header
+
+    def write(self, chunk: memoryview) -> None:
+        self.got += chunk
+        self.first.set()
+
+
+def broken(call: Callable[[], None]) -> PullBroken:
+    """The way in which a pull breaks."""
+    try:
+        call()
+    except PullBroken as error:
+        return error
+    raise AssertionError("the pull came through")
+
+
+class Aside:
+    """A call in a thread, with its result or its error."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._result = Future()
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _run(self, call) -> None:
+        try:
+            self._result.set_result(call())
+        except BaseException as error:
+            self._result.set_exception(error)
+
+    def result(self, at_most_s: float = SOON):
+        return self._result.result(at_most_s)
+
+    def broken(self, at_most_s: float = SOON) -> PullBroken:
+        return broken(lambda: self.result(at_most_s))

@@ -1,0 +1,22 @@
+"""A peer in a process of its own: `python serving_child.py FOLDER NAME SIZE BYTES_PER_S`."""
+
+import sys
+from pathlib import Path
+
+from parties import Shelf
+
+from dystop.runtime import pki
+from dystop.runtime.transport.gate import anyone
+from dystop.runtime.transport.grpc import GrpcTransport
+
+
+def main(folder: str, name: str, size: str, bytes_per_s: str) -> None:
+    transport = GrpcTransport(pki.load_identity(Path(folder), name), anyone)
+    shelf = Shelf(bytes(int(size)), float(bytes_per_s))
+    print(transport.serve_models("127.0.0.1:0", shelf).address, flush=True)
+    sys.stdin.read()
+    transport.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,264 @@
+"""Whole testbeds in this process under faults that need no root: full disks, clocks that jump,
+hostile names, and secrets that must not show (D-1, D-4, F-7, F-12)."""
+
+import ast
+import errno
+import logging
+import os
+import threading
+import time
+import traceback
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import dystop.runtime
+from dystop.errors import DystopError
+from dystop.experiments.spec import read_experiment
+from dystop.experiments.store import check_name
+from dystop.experiments.testbed import node_of
+from dystop.experiments.testbed_run import make_folder
+from dystop.experiments.testbed_threads import run_threads
+from dystop.runtime import pki
+from dystop.runtime.check import check_run
+from dystop.runtime.enrol import make_token, redeem
+from dystop.runtime.identity import load_identity
+from dystop.runtime.leaks import leaks
+from dystop.runtime.ledger_sqlite import SqliteLedger
+from dystop.runtime.vault import Vault
+
+SMALL = (
+    "fleet.workers=3", "data.name=synthetic", "data.train_limit=300", "data.test_limit=50",
+    "model.name=softmax", "world.range_m=200", "testbed.transport=memory", "testbed.links=free",
+    "testbed.time_scale=0.2", "testbed.observer=false", "testbed.timeouts.report_s=0.2",
+)  # fmt: skip
+
+
+class Follower:
+    """Watches a run; does what it was told to do at a round."""
+
+    def __init__(self, deeds):
+        self.deeds, self.records = dict(deeds), []
+
+    def on_start(self, started):
+        pass
+
+    def on_joining(self, joined, workers):
+        pass
+
+    def on_record(self, record):
+        self.records.append(record)
+        for round_ in [r for r in self.deeds if r <= record.round]:
+            self.deeds.pop(round_)()
+
+
+def run(tmp_path, rounds, deeds=()):
+    """A run of three workers to its end; deeds happen after the rounds that they name."""
+    experiment = read_experiment(None, [*SMALL, f"stop.rounds={rounds}"])
+    folder, _ = make_folder(experiment, tmp_path, "run")
+    follower = Follower(deeds)
+    run_threads(folder, follower)
+    return folder, follower.records
+
+
+def endings(folder):
+    ledger = SqliteLedger(folder / "state.db")
+    try:
+        return {(o.round, o.node): o.outcome for o in ledger.rows("orders")}
+    finally:
+        ledger.close()
+
+
+# D-1: a full disk ------------------------------------------------------------------------------
+
+
+def test_a_full_disk_at_a_worker_is_survived(tmp_path, monkeypatch):
+    """It keeps its old checkpoint and goes on by itself once there is room."""
+    full, refused = threading.Event(), []
+    write = Vault._write
+
+    def picky(vault, blob):
+        if full.is_set() and vault.path.parent.name == "w01":
+            refused.append(time.monotonic())
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(vault, blob)
+
+    monkeypatch.setattr(Vault, "_write", picky)
+
+    folder, records = run(tmp_path, 120, {10: full.set, 25: full.clear})
+    assert refused, "the disk was never full"
+    assert len(records) == 120
+    assert check_run(folder) == []
+    done = {r for (r, node), end in endings(folder).items() if node == 1 and end == "DONE"}
+    assert max(done) > 30, "w01 did not come back into the plans"
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_a_full_disk_at_the_coordinator_is_survived(tmp_path, monkeypatch):
+    """No round is opened without its plan on the disk; nothing is lost, and it goes on."""
+    ledgers, failures = [], []
+    opened, write = SqliteLedger._open, SqliteLedger.write
+
+    def noting(ledger):
+        ledgers.append(ledger)
+        return opened(ledger)
+
+    def counting(ledger, lines):
+        try:
+            write(ledger, lines)
+        except DystopError as error:
+            failures.append(str(error))
+            raise
+
+    monkeypatch.setattr(SqliteLedger, "_open", noting)
+    monkeypatch.setattr(SqliteLedger, "write", counting)
+
+    def fill():
+        base = ledgers[0]._base
+        pages = base.execute("PRAGMA page_count").fetchone()[0]
+        base.execute(f"PRAGMA max_page_count = {pages}")  # SQLite itself says that it is full
+        threading.Timer(1.5, lambda: base.execute("PRAGMA max_page_count = 1000000")).start()
+
+    folder, records = run(tmp_path, 60, {10: fill})
+    assert failures
+    assert all("full" in text for text in failures)
+    assert [r.round for r in records] == list(range(1, 61))
+    assert check_run(folder) == []
+
+
+# D-4: clocks -----------------------------------------------------------------------------------
+
+WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}  # of the module time
+MAY_ASK = {
+    "node.py": {"time_ns"},  # incarnation: the larger of this and the last one plus one
+    "observer.py": {"time_ns"},  # incarnation: only has to differ
+    "enrol.py": {"time"},  # tokens end after a day
+}
+
+
+def test_nothing_waits_by_the_wall_clock():
+    """Timeouts are monotonic; who asks what time it is stands in a short list."""
+    for path in sorted(Path(dystop.runtime.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+                continue
+            if node.value.id == "time" and node.attr in WALL_CLOCK:
+                assert node.attr in MAY_ASK.get(path.name, ()), f"{path.name}:{node.lineno}"
+            if node.value.id == "datetime" and node.attr in ("now", "utcnow", "today"):
+                assert path.name == "identity.py", f"{path.name}:{node.lineno}"
+
+
+def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
+    shift_s = [0.0]
+    real, real_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: real() + shift_s[0])
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + int(1e9 * shift_s[0]))
+    jumps = {
+        10: lambda: shift_s.__setitem__(0, 3600.0),
+        20: lambda: shift_s.__setitem__(0, -3600.0),
+    }
+    folder, records = run(tmp_path, 30, jumps)
+    assert set(endings(folder).values()) == {"DONE"}
+    assert max(r.duration_s for r in records) < 100.0
+    assert records[-1].clock_s < 1000.0
+    assert check_run(folder) == []
+
+
+# F-7: hostile names ----------------------------------------------------------------------------
+
+HOSTILE = [
+    "../out", "..", ".", "/etc/passwd", "a/../../out", "w\0", "x" * 5000, "out\n", "ö\u202e",
+    "a\\b", "con:", "$(touch out)", "w01;touch out", "",
+]  # fmt: skip
+
+
+@contextmanager
+def nothing_made(folder):
+    """Nothing is made outside of the folder that is meant."""
+    before = sorted(folder.rglob("*"))
+    yield
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_reach_no_file(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    inner = tmp_path / "inner"
+    pki.init(inner)
+    experiment = read_experiment(None, list(SMALL))
+    with nothing_made(tmp_path):
+        for attempt in (
+            lambda: pki.issue(inner, name),
+            lambda: pki.revoke(inner, name),
+            lambda: load_identity(inner, name),
+            lambda: make_token(inner, name),
+            lambda: node_of(experiment, name),
+        ):
+            with pytest.raises(DystopError):
+                attempt()
+        if name:
+            with pytest.raises(DystopError):
+                check_name(name)
+
+
+def test_names_of_data_and_models_reach_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for key in ("data.name", "model.name"):
+        for name in HOSTILE:
+            words = [*SMALL, f"{key}={name}", "data.download=false"]
+            with nothing_made(tmp_path), pytest.raises(DystopError):
+                make_folder(read_experiment(None, words), tmp_path, "run")
+
+
+def test_a_checkpoint_is_not_written_through_a_link(tmp_path):
+    """A link in the way of the temporary file is replaced, not followed."""
+    target, home = tmp_path / "target", tmp_path / "home"
+    target.write_text("untouched")
+    home.mkdir()
+    (home / ".worker.safetensors.tmp").symlink_to(target)
+    (home / "worker.safetensors").symlink_to(target)
+    Vault(home / "worker.safetensors", "ab")._write(b"checkpoint")
+    assert target.read_text() == "untouched"
+    assert not (home / "worker.safetensors").is_symlink()
+
+
+# F-12: secrets ---------------------------------------------------------------------------------
+
+
+def _key_lines(folder):
+    lines = [p.read_text().splitlines() for p in folder.glob("*.key")]
+    return [line for text in lines for line in text if len(line) > 40]
+
+
+def test_secrets_are_never_told(tmp_path, caplog):
+    """Neither keys nor tokens stand in messages, tracebacks, objects or files that are not keys."""
+    caplog.set_level(logging.DEBUG)
+    folder = tmp_path / "pki"
+    pki.init(folder)
+    pki.issue(folder, "w00")
+    token = make_token(folder, "w01")
+    identity = load_identity(folder, "w00")
+    (folder / "w02.key").write_bytes(identity.key_pem)
+    (folder / "w02.key").chmod(0o600)
+    (folder / "w02.crt").write_bytes((folder / "ca.crt").read_bytes())
+    told = [repr(identity), str(identity)]
+    for attempt in (
+        lambda: load_identity(folder, "w02"),
+        lambda: redeem(folder, token, b"no request", "somewhere"),
+        lambda: redeem(folder, token[:-1] + "x", b"no request", "somewhere"),
+    ):
+        with pytest.raises(DystopError) as caught:
+            attempt()
+        whole = traceback.TracebackException.from_exception(caught.value, capture_locals=False)
+        told.append("".join(whole.format()))
+    told.append(caplog.text)
+    canaries = [token, *_key_lines(folder)]
+    assert len(canaries) > 4
+    assert not [canary for canary in canaries for text in told if canary in text]
+    assert list(leaks(tmp_path, canaries)) == []
+
+
+def test_a_leak_would_be_found(tmp_path):
+    (tmp_path / "run.log").write_text("the token is abc-def, really")
+    assert [what for _, what in leaks(tmp_path, ["abc-def"])] == ["a given secret"]

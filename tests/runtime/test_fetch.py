@@ -1,0 +1,220 @@
+"""Fetching a model through breaks and refusals, on a clock that only pauses move."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from dystop.runtime.events import Fetch, Fetched, FetchFailed
+from dystop.runtime.fetch import AWAY_S, fetch
+from dystop.runtime.messages import ModelHeader, PullRequest
+from dystop.runtime.params import Timeouts
+from dystop.runtime.payload import ModelParcel, Schema, digest
+from dystop.runtime.transport.base import PullBroken, PullDenied
+
+SCHEMA = Schema((("w", (1000,)),))
+MODEL = np.arange(1000, dtype=np.float32)
+PAYLOAD = b"".join(bytes(part) for part in SCHEMA.pack(MODEL))
+
+
+class Script:
+    """A transport that does what it is told, pull by pull; each pull takes `step_s`."""
+
+    def __init__(self, *steps, step_s: float = 0.0) -> None:
+        self.steps, self.step_s = list(steps), step_s
+        self.now_s = 50.0
+        self.pauses: list[float] = []
+        self.requests: list[PullRequest] = []
+        self.patiences = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now_s += seconds
+
+    def pull(self, name, address, request, parcel, patience, cancelled) -> None:
+        assert (name, address) == ("w03", "somewhere:1")
+        self.requests.append(request)
+        self.patiences.append(patience)
+        self.now_s += self.step_s
+        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        step(request, parcel)
+
+
+def send(count: int | None = None, error: Exception | None = None, version=7, payload=PAYLOAD):
+    """Send so many bytes from the offset that was asked for, and then break."""
+
+    def step(request, parcel) -> None:
+        offset = request.offset if request.version == version else 0
+        sha = digest([PAYLOAD])
+        parcel.begin(ModelHeader(version, 3, 2, len(payload), sha, SCHEMA.hash, offset))
+        end = len(payload) if count is None else offset + count
+        if end > offset:
+            parcel.write(memoryview(payload)[offset:end])
+        if error is not None:
+            raise error
+
+    return step
+
+
+def fail(error: Exception):
+    def step(request, parcel) -> None:
+        raise error
+
+    return step
+
+
+ALL = send()
+SPOILT = send(payload=PAYLOAD[:-1] + b"?")
+
+
+def run(script: Script, budget_s: float = 100.0, exact=False, cancelled=None):
+    request = PullRequest("ab", round=5, exact=exact)
+    action = Fetch(9, 3, "w03", "somewhere:1", request, script.now_s + budget_s)
+    return fetch(
+        script, action, lambda: ModelParcel(SCHEMA), Timeouts(), cancelled or threading.Event(),
+        script.clock, script.sleep,
+    )  # fmt: skip
+
+
+def test_at_once():
+    done = run(Script(ALL, step_s=0.5))
+    assert isinstance(done, Fetched)
+    assert np.array_equal(done.vector, MODEL)
+    assert (done.key, done.bytes, done.seconds, done.resumes) == (9, len(PAYLOAD), 0.5, 0)
+    assert done.header.version == 7
+
+
+def test_it_goes_on_where_it_was_with_the_same_version():
+    script = Script(
+        send(1000, PullBroken("unreachable")), fail(PullBroken("unreachable")),
+        send(500, PullBroken("timeout")), ALL,
+    )  # fmt: skip
+    done = run(script)
+    assert isinstance(done, Fetched)
+    assert np.array_equal(done.vector, MODEL)
+    assert [(r.version, r.offset) for r in script.requests] == [
+        (0, 0),
+        (7, 1000),
+        (7, 1000),
+        (7, 1500),
+    ]
+    assert (done.bytes, done.resumes) == (len(PAYLOAD), 3)
+
+
+def test_a_version_that_is_gone_begins_again():
+    script = Script(send(1000, PullBroken("unreachable")), send(version=8))
+    done = run(script)
+    assert done.header.version == 8
+    assert np.array_equal(done.vector, MODEL)
+    assert done.bytes == len(PAYLOAD) + 1000
+
+
+def test_pauses_grow_and_stay_below_their_bound():
+    script = Script(
+        *[fail(PullDenied("busy"))] * 8, ALL
+    )  # a busy peer is there, so that it is asked for long
+    run(script)
+    bounds = [0.2, 0.4, 0.8, 1.5, 1.5, 1.5, 1.5, 1.5]
+    assert all(0 <= p <= most for p, most in zip(script.pauses, bounds, strict=True))
+    assert len(set(script.pauses)) == 8  # full jitter
+
+
+def test_a_busy_peer_says_when_to_come_back():
+    script = Script(fail(PullDenied("busy", retry_s=3.0)), ALL)
+    assert isinstance(run(script), Fetched)
+    assert script.pauses == [3.0]
+
+
+def test_a_peer_cannot_keep_us_beyond_the_deadline():
+    script = Script(fail(PullDenied("busy", retry_s=1e9)))
+    done = run(script, budget_s=5.0)
+    assert done == FetchFailed(9, "busy", 0, 5.0)
+
+
+def test_spoilt_bytes_are_fetched_once_more_from_the_beginning():
+    script = Script(SPOILT, ALL)
+    done = run(script)
+    assert isinstance(done, Fetched)
+    assert [r.offset for r in script.requests] == [0, 0]
+    assert done.bytes == 2 * len(PAYLOAD)
+    again = Script(SPOILT)
+    assert run(again).code == "digest"
+    assert len(again.requests) == 2
+
+
+@pytest.mark.parametrize("code", ["wrong_run", "schema", "size"])
+def test_some_answers_leave_no_hope(code):
+    script = Script(fail(PullDenied(code)))
+    assert run(script).code == code
+    assert len(script.requests) == 1
+
+
+@pytest.mark.parametrize("code", ["not_authorised", "no_model"])
+def test_some_answers_may_change_in_a_moment(code):
+    assert isinstance(run(Script(*[fail(PullDenied(code))] * 2, ALL)), Fetched)
+    script = Script(fail(PullDenied(code)))
+    assert run(script).code == code
+    assert len(script.requests) == 3
+
+
+def test_a_round_that_is_over_at_the_other_end_is_not_waited_for():
+    script = Script(fail(PullDenied("timeout")))
+    assert run(script, exact=True).code == "timeout"
+    assert len(script.requests) == 1
+
+
+def test_a_peer_that_stays_away_is_given_up():
+    script = Script(send(1000, PullBroken("timeout")), fail(PullBroken("unreachable")))
+    done = run(script)
+    assert done.code == "unreachable"
+    assert done.bytes == 1000
+    assert AWAY_S <= done.seconds <= AWAY_S + 1.5
+
+
+def test_a_slow_peer_that_brings_bytes_is_not_given_up():
+    script = Script(*[send(100, PullBroken("timeout"))] * 30, ALL, step_s=3.0)
+    assert isinstance(run(script, budget_s=1000.0), Fetched)
+
+
+def test_the_deadline_ends_it():
+    script = Script(send(100, PullBroken("timeout")), step_s=3.0)
+    done = run(script, budget_s=10.0)
+    assert done.code == "timeout"
+    assert done.seconds >= 10.0
+    assert len(script.requests) <= 4
+
+
+def test_nobody_wants_it_any_more():
+    cancelled = threading.Event()
+    cancelled.set()
+    script = Script(ALL)
+    assert isinstance(run(script, cancelled=cancelled), FetchFailed)
+    assert script.requests == []
+
+
+def test_a_lost_goodbye_does_no_harm():
+    script = Script(send(len(PAYLOAD), PullBroken("unreachable")))
+    assert isinstance(run(script), Fetched)
+    assert len(script.requests) == 1
+
+
+def test_an_exact_pull_may_wait_until_its_deadline():
+    script = Script(ALL)
+    run(script, budget_s=77.0, exact=True)
+    assert script.patiences[0].first_byte_s == 77.0
+    usual = Script(ALL)
+    run(usual, budget_s=77.0)
+    assert usual.patiences[0].first_byte_s == Timeouts().first_byte_s
+    assert usual.patiences[0].progress_s == Timeouts().progress_s
+
+
+def test_what_does_not_fit_the_schema_is_given_up():
+    other = Schema((("w", (999,)),))
+
+    def step(request, parcel) -> None:
+        parcel.begin(ModelHeader(7, 3, 2, other.size(), "0" * 64, other.hash))
+
+    assert run(Script(step)).code == "schema"

@@ -1,0 +1,256 @@
+"""The testbed as users touch it: processes that heal, that stop, and that leave nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dystop.cli.app import app
+from dystop.experiments.spec import read_experiment
+from dystop.experiments.store import open_run
+from dystop.experiments.testbed import read_status
+from dystop.runtime.check import check_run
+
+TINY = [
+    "fleet.workers=3",
+    "data.name=synthetic",
+    "data.train_limit=300",
+    "data.test_limit=100",
+    "model.name=softmax",
+    "evaluate.every_rounds=5",
+    "testbed.time_scale=0.2",
+]
+COMMAND = [sys.executable, "-m", "dystop", "testbed"]
+
+
+def call(*words):
+    return CliRunner().invoke(app, ["testbed", *map(str, words)])
+
+
+def launch(tmp_path, *words):
+    return subprocess.Popen(
+        [*COMMAND, *map(str, words)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def parties(folder: Path) -> dict[int, str]:
+    """Processes whose command names this run folder, by number."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z" and any(folder.name in word for word in words):
+            roles = [w for w in words if w in ("coordinator", "worker", "observer")]
+            name = words[words.index("--name") + 1] if "worker" in roles else "".join(roles)
+            found[int(entry.name)] = name
+    return found
+
+
+def rounds(folder: Path) -> int:
+    try:
+        return (folder / "records.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def until(holds, within_s, what, process=None):
+    end = time.monotonic() + within_s
+    while not holds():
+        if process is not None and process.poll() is not None:
+            pytest.fail(f"{what}: {process.communicate()[0]}")
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Launch a testbed; whatever a failed test leaves behind is ended."""
+    running = []
+
+    def start(*words):
+        running.append(launch(tmp_path, *words))
+        return running[-1]
+
+    yield start
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_threads_of_one_process(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, "stop.rounds=6", "testbed.time_scale=0.05", "--transport", "memory"]
+    result = call(*words, "--name", "mem", "--quiet")
+    assert result.exit_code == 0, result.output
+    data = open_run(Path("runs/mem"))
+    assert (data.info["status"], data.info["kind"]) == ("finished", "testbed")
+    assert [record.round for record in data.records] == list(range(1, 7))
+    assert data.records[-1].accuracy is not None
+    assert Path("runs/mem/report/report.html").is_file()
+    assert check_run(Path("runs/mem")) == []
+    again = call("--resume", "runs/mem", "--no-report")
+    assert again.exit_code == 0
+    assert "6 rounds are done, 0 to go" in again.output
+
+
+@pytest.mark.parametrize("mechanism", ["fedavg", "matcha", "sa-adfl", "gossipfl", "hadfl"])
+def test_other_mechanisms(tmp_path, mechanism):
+    """A server, synchronous rounds, pushes, masks and rings."""
+    words = [*TINY, f"mechanism.name={mechanism}", "stop.rounds=4", "testbed.time_scale=0.02"]
+    words += ["--transport", "memory", "--out", tmp_path, "--name", "run", "--no-report"]
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    records = open_run(tmp_path / "run").records
+    assert len(records) == 4
+    assert sum(record.links for record in records) > 0
+    assert check_run(tmp_path / "run") == []
+
+
+def test_killed_children_heal(tmp_path, started):
+    """kill -9 of a worker and of the coordinator: the run goes on to its end, nothing is lost."""
+    folder = tmp_path / "runs" / "heal-them"
+    process = started(*TINY, "stop.rounds=60", "--name", folder.name, "--no-report")
+    until(lambda: rounds(folder) >= 3, 90, "no rounds", process)
+    for name in ("w01", "coordinator"):
+        (victim,) = (pid for pid, who in parties(folder).items() if who == name)
+        before = rounds(folder)
+        os.kill(victim, signal.SIGKILL)
+        until(lambda before=before: rounds(folder) > before + 2, 60, f"after {name}", process)
+        until(lambda name=name: name in parties(folder).values(), 60, f"no new {name}", process)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert "workers joining" in output
+    data = open_run(folder)
+    assert data.info["status"] == "finished"
+    assert [record.round for record in data.records] == list(range(1, 61))
+    assert check_run(folder) == []
+    assert not parties(folder)
+
+
+def test_the_launcher_may_die_and_be_interrupted(tmp_path, started):
+    """kill -9 of the launcher, then Ctrl-C, then to the end: no process ever stays behind."""
+    folder = tmp_path / "runs" / "orphan-run"
+    words = [*TINY, "stop.rounds=120", "testbed.observer=false"]
+    process = started(*words, "--name", folder.name, "--no-report")
+    until(lambda: rounds(folder) >= 2, 90, "no rounds", process)
+    process.kill()
+    until(lambda: not parties(folder), 10, "children outlive their launcher")
+    done = rounds(folder)
+    process = started("--resume", f"runs/{folder.name}", "--no-report")
+    until(lambda: rounds(folder) >= done + 2, 90, "does not go on", process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=5)
+    assert process.returncode == 130, output
+    assert f"go on with: dystop testbed --resume runs/{folder.name}" in output
+    assert not parties(folder)
+    assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
+    process = started("--resume", f"runs/{folder.name}", "--no-report", "--quiet")
+    output, _ = process.communicate(timeout=120)
+    assert (process.returncode, output) == (0, "")
+    assert [r.round for r in open_run(folder).records] == list(range(1, 121))
+    assert check_run(folder) == []
+    assert not parties(folder)
+
+
+def test_what_cannot_be_run_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words, said in (
+        (["engine.timing=overlap"], "use 'paper'"),
+        (["--resume", "runs/none"], "no such folder"),
+        (["--transport", "telepathy"], "testbed.transport"),
+        (["--transport", "memory", "--netns"], "--netns is for --transport grpc"),
+        (["testbed.links=trace"], "needs testbed.trace"),
+    ):
+        result = call(*words)
+        assert result.exit_code == 2, result.output
+        assert said in result.output
+    assert not Path("runs").exists()
+
+
+def test_a_port_that_is_taken(tmp_path, monkeypatch):
+    import socket
+
+    monkeypatch.chdir(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = call(*TINY, f"testbed.port={port}", "--name", "port-taken-run")
+    assert result.exit_code == 2, result.output
+    assert str(port) in result.output
+    assert not parties(tmp_path / "runs" / "port-taken-run")
+    assert read_status(Path("runs/port-taken-run")) == {}
+
+
+def test_simulator_and_testbed_folders_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    simulated = ["run", *TINY, "stop.rounds=1", "--name", "sim", "--no-report", "--quiet"]
+    assert CliRunner().invoke(app, simulated).exit_code == 0
+    assert "dystop resume" in call("--resume", "runs/sim").output
+    words = [*TINY, "stop.rounds=1", "testbed.time_scale=0.01", "--transport", "memory"]
+    assert call(*words, "--name", "real", "--no-report", "--quiet").exit_code == 0
+    for command in ("resume", "verify"):
+        result = CliRunner().invoke(app, [command, "runs/real"])
+        assert result.exit_code == 2
+        assert "dystop testbed --resume runs/real" in result.output
+    checked = CliRunner().invoke(app, ["check", "runs/real"])
+    assert (checked.exit_code, "no promise was broken" in checked.output) == (0, True)
+    assert CliRunner().invoke(app, ["check", "runs/sim"]).exit_code == 2
+    config = read_experiment(Path("runs/real/config.toml"))
+    assert config.testbed.transport == "memory"
+
+
+def test_one_party_at_a_time_and_a_revoked_one(tmp_path, monkeypatch):
+    """As on several hosts: own authority, one command each; a revoked worker is out at once."""
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, "fleet.workers=2", "stop.rounds=400", "testbed.observer=false"]
+    write_config(Path("lab.toml"), [*words, "testbed.time_scale=1", "testbed.quorum=0.5"])
+    for name in ("coordinator", "w00", "w01"):
+        pki = ["pki", "issue", name] if name != "coordinator" else ["pki", "init"]
+        assert CliRunner().invoke(app, pki).exit_code == 0
+    assert CliRunner().invoke(app, ["pki", "issue", "coordinator"]).exit_code == 0
+    folder = Path("runs/lab-of-two")
+    command = [sys.executable, "-m", "dystop"]
+    running = [subprocess.Popen([*command, "coordinator", "lab.toml", "--out", folder])]
+    try:
+        until(lambda: read_status(folder).get("address"), 60, "no coordinator", running[0])
+        there = ["lab.toml", "--coordinator", read_status(folder)["address"]]
+        for name in ("w00", "w01"):
+            log = open(f"{name}.log", "w")  # noqa: SIM115
+            words = [*command, "worker", *there, "--name", name]
+            running.append(subprocess.Popen(words, stderr=log))
+            log.close()
+        until(lambda: read_status(folder).get("joined") == 2, 60, "they do not join", running[0])
+        until(lambda: rounds(folder) >= 1, 60, "no rounds", running[0])
+        assert CliRunner().invoke(app, ["pki", "revoke", "w01"]).exit_code == 0
+        assert running[2].wait(10) == 6
+        assert "revoked" in Path("w01.log").read_text()
+        before = rounds(folder)
+        until(lambda: rounds(folder) > before + 1, 60, "the others go on", running[0])
+    finally:
+        for process in running:
+            process.terminate()
+        assert [process.wait(5) for process in running][:2] == [143, 143]
+
+
+def write_config(path: Path, words):
+    from dystop.experiments.spec import to_toml
+
+    path.write_text(to_toml(read_experiment(None, words)))

@@ -1,0 +1,116 @@
+"""The MPI transport, under mpiexec: MPI can be entered once only in a process."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dystop.experiments.store import open_run
+from dystop.runtime.transport.base import TransportError
+from dystop.runtime.transport.mpi import seats
+from dystop.runtime.transport.mpi_switch import place_of
+
+HERE = Path(__file__).parent
+BESIDE = str(Path(sys.executable).parent)
+ROOT_TOO = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def mpiexec() -> str | None:
+    """The launcher; one that was installed beside this Python goes first."""
+    return shutil.which("mpiexec", path=BESIDE + os.pathsep + os.environ.get("PATH", ""))
+
+
+needs_mpi = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None or mpiexec() is None,
+    reason="needs mpi4py and mpiexec",
+)
+
+
+def under_mpi(ranks: int, *words: str, timeout_s: float = 120.0, **env: str) -> str:
+    """Output of a Python program under mpiexec."""
+    launcher = mpiexec()
+    assert launcher is not None
+    more = ["--oversubscribe"] if _is_open_mpi(launcher) else []
+    done = subprocess.run(
+        [launcher, *more, "-n", str(ranks), sys.executable, *words],
+        env={**os.environ, **ROOT_TOO, "PYTHONPATH": str(HERE), **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    return done.stdout
+
+
+def _is_open_mpi(launcher: str) -> bool:
+    said = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False)
+    return "Open" in said.stdout
+
+
+@needs_mpi
+def test_the_contract_of_transports():
+    tests = str(HERE / "test_transports.py")
+    said = under_mpi(1, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, DYSTOP_TEST_MPI="1")
+    assert "failed" not in said
+    assert "[100%]" in said
+
+
+@needs_mpi
+def test_ranks_talk_pull_resume_and_refuse():
+    said = under_mpi(3, str(HERE / "mpi_ranks.py"))
+    assert sorted(said.splitlines()) == [f"rank {k} is fine" for k in range(3)]
+
+
+@needs_mpi
+def test_a_rank_that_dies_ends_the_job(tmp_path):
+    program = tmp_path / "dying.py"
+    program.write_text(
+        "import os, time\n"
+        "from dystop.runtime.transport.mpi import join_job\n"
+        "line = join_job()\n"
+        "print('joined', line.size, flush=True)\n"
+        "if line.rank == 1:\n"
+        "    os._exit(3)\n"
+        "time.sleep(60)\n"
+    )
+    with pytest.raises(AssertionError, match="joined 2"):
+        under_mpi(2, str(program), timeout_s=30.0)
+
+
+@needs_mpi
+def test_the_testbed_under_mpiexec(tmp_path):
+    words = ["fleet.workers=4", "stop.rounds=3", "data.name=synthetic", "model.name=softmax"]
+    words += ["data.synthetic.train=200", "data.synthetic.test=50", "--out", str(tmp_path)]
+    words += ["--name", "job", "--no-report", "--quiet"]
+    under_mpi(5, "-m", "dystop", "testbed", "--transport", "mpi", *words)
+    run = open_run(tmp_path / "job")
+    assert run.info["status"] == "finished"
+    assert [record.round for record in run.records] == [1, 2, 3]
+    assert run.records[-1].accuracy is not None
+
+
+def test_without_mpi4py_the_extra_is_named():
+    program = (
+        "import sys; sys.modules['mpi4py'] = None\n"
+        "from dystop.runtime.transport.base import TransportError\n"
+        "from dystop.runtime.transport.mpi import join_job\n"
+        "try: join_job()\n"
+        "except TransportError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "pip install 'dystop[mpi]'" in done.stdout
+
+
+def test_seats_and_addresses():
+    with pytest.raises(TransportError, match="mpiexec -n 4 dystop testbed"):
+        seats(["w00", "w01", "w02"], 3)
+    assert place_of("12:3") == (12, 3)
+    assert place_of("127.0.0.1:3") == (-1, 0)

@@ -1,0 +1,111 @@
+"""Namespaces: made, shaped, cut, healed and always removed. Needs root; elsewhere only refusals."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from dystop.errors import ConfigError
+from dystop.runtime import netns
+from dystop.runtime.netns import Net
+
+possible = os.geteuid() == 0 and all(shutil.which(tool) for tool in netns.TOOLS)
+
+
+def test_without_root_one_line_says_so(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(ConfigError, match="needs root; leave it out"):
+        Net().__enter__()
+
+
+def test_missing_tools_are_named(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "tc" else "/bin/x")
+    with pytest.raises(ConfigError, match="needs tc "):
+        netns.check_possible()
+
+
+def _can_make() -> bool:
+    if not possible:
+        return False
+    try:
+        with Net():
+            return True
+    except ConfigError:
+        return False
+
+
+needs_root = pytest.mark.skipif(not _can_make(), reason="namespaces need root and their tools")
+
+
+def reaches(net, one, other):
+    script = (
+        "import socket,sys; s=socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(0.5);"
+        f"s.sendto(b'x', ('{net.address(other)}', 7007)); sys.exit(s.recv(1) != b'y')"
+    )
+    return (
+        subprocess.run(
+            [*net.prefix(one), sys.executable, "-c", script], stderr=subprocess.DEVNULL, check=False
+        ).returncode
+        == 0
+    )
+
+
+@pytest.fixture
+def echo():
+    """A UDP echo inside a member."""
+    running = []
+
+    def start(net, name):
+        script = (
+            f"import socket; s=socket.socket(socket.AF_INET, socket.SOCK_DGRAM);"
+            f"s.bind(('{net.address(name)}', 7007)); print('up', flush=True)\n"
+            "while True: _, who = s.recvfrom(9); s.sendto(b'y', who)"
+        )
+        words = [*net.prefix(name), sys.executable, "-c", script]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        running.append(process)
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@needs_root
+def test_members_talk_until_cut(echo):
+    with Net() as net:
+        net.add("a", rate_mbit=10)
+        net.add("b")
+        echo(net, "b")
+        assert reaches(net, "a", "b")
+        net.cut("b")
+        assert not reaches(net, "a", "b")
+        net.heal("b")
+        assert any(reaches(net, "a", "b") for _ in range(8))  # the bridge learns again
+        net.loss(100)
+        assert not reaches(net, "a", "b")
+        net.loss(0)
+        assert reaches(net, "a", "b")
+        net.deaf("a", to="b")
+        assert not reaches(net, "a", "b")
+        net.hearing("a")
+        assert reaches(net, "a", "b")
+        with pytest.raises(ConfigError, match="there already"):
+            net.add("a")
+    assert not [name for name in netns._namespaces() if name.startswith(net._tag)]
+
+
+@needs_root
+def test_what_a_killed_launcher_left_is_swept():
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = f"dystop-{gone.pid}-switch"
+    netns._call("ip", "netns", "add", left)
+    assert netns.sweep() >= 1
+    assert left not in netns._namespaces()

@@ -1,0 +1,130 @@
+"""Sending at a set rate."""
+
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dystop.runtime.messages import ModelHeader
+from dystop.runtime.pacing import TokenBucket, paced, portion
+from dystop.runtime.transport.base import CHUNK_BYTES, Shipment
+
+
+class FakeTime:
+    """A clock that only sleeping moves; sleeps last a little too long, as real ones do."""
+
+    def __init__(self, late_s: float = 0.0) -> None:
+        self.now_s, self.late_s = 100.0, late_s
+        self.slept: list[float] = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds + self.late_s
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(
+    rate=st.floats(1e4, 1e8),
+    late_s=st.floats(0.0, 0.01),
+    size=st.integers(1_000, 100_000),
+)
+def test_the_rate_is_kept_over_a_second(rate, late_s, size):
+    fake = FakeTime(late_s)
+    bucket = TokenBucket(rate, None, fake.clock, fake.sleep)
+    sent = 0
+    while fake.now_s < 101.0:
+        step = min(size, int(rate * 0.05))
+        bucket.take(step)
+        sent += step
+    seconds = fake.now_s - 100.0
+    assert sent / seconds == pytest.approx(rate, rel=0.03)
+
+
+def test_an_idle_bucket_does_not_save_up_more_than_its_burst():
+    fake = FakeTime()
+    bucket = TokenBucket(1000.0, 200.0, fake.clock, fake.sleep)
+    fake.now_s += 60.0
+    assert bucket.reserve(200) == 0.0
+    assert bucket.reserve(100) == pytest.approx(0.1)
+
+
+def test_a_bucket_may_start_full():
+    fake = FakeTime()
+    bucket = TokenBucket(20.0, 100.0, fake.clock, fake.sleep, full=True)
+    assert [bucket.reserve(1) for _ in range(100)][-1] == pytest.approx(0.0, abs=1e-9)
+    assert bucket.reserve(1) == pytest.approx(0.05)
+
+
+def test_threads_share_a_bucket():
+    bucket = TokenBucket(1_000_000.0)
+    began = time.monotonic()
+
+    def send() -> None:
+        for _ in range(20):
+            bucket.take(5_000)
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 0.38 <= time.monotonic() - began < 2.0
+
+
+def shipment(size: int, rate: float = 0.0, offset: int = 0) -> Shipment:
+    payload = memoryview(bytes(range(256)) * (size // 256 + 1))[:size]
+    header = ModelHeader(1, 0, 0, size, "", "", offset)
+    return Shipment(header, (payload[: size // 4], payload[size // 4 :]), rate)
+
+
+def timed_s() -> float:
+    began = time.monotonic()
+    total = sum(len(chunk) for chunk in paced(shipment(500_000, 1e6), threading.Event()))
+    assert total == 500_000
+    return time.monotonic() - began
+
+
+def test_half_a_second_of_real_time():
+    tries = (timed_s() for _ in range(4))  # a busy machine may be late, but not always
+    assert any(took_s == pytest.approx(0.5, rel=0.03) for took_s in tries)
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(size=st.integers(0, 3_000_000), share=st.floats(0, 1), rate=st.sampled_from([0.0, 1e12]))
+def test_exactly_the_bytes_from_the_offset_on(size, share, rate):
+    sent = shipment(size, rate, offset=int(size * share))
+    whole = b"".join(bytes(part) for part in sent.parts)
+    got = list(paced(sent, threading.Event()))
+    assert b"".join(got) == whole[sent.header.offset :]
+    assert max(map(len, got), default=0) <= CHUNK_BYTES
+
+
+def test_chunks_suit_the_line():
+    quick = [len(chunk) for chunk in paced(shipment(8 * 2**20), threading.Event())]
+    assert max(quick) == CHUNK_BYTES
+    slow = []
+    for chunk in paced(shipment(10**6), threading.Event()):
+        slow.append(len(chunk))
+        time.sleep(0.05 if len(slow) < 2 else 0.31)
+        if len(slow) == 6:
+            break
+    assert slow[0] == 64 * 2**10
+    assert slow[-1] == 16 * 2**10  # a chunk must never take seconds to arrive
+
+
+def test_a_cut_ends_the_pause_at_once():
+    over = threading.Event()
+    threading.Timer(0.05, over.set).start()
+    began = time.monotonic()
+    assert list(paced(shipment(10_000, 100.0), over)) == []
+    assert time.monotonic() - began < 1.0
+
+
+def test_portions():
+    assert portion(1e9, CHUNK_BYTES) == CHUNK_BYTES
+    assert portion(1.0, CHUNK_BYTES) == 1024

@@ -1,0 +1,389 @@
+"""Payloads: what is sent is what arrives, and nothing else is taken."""
+
+import json
+import os
+import pickle  # noqa: TID251 (to make bombs)
+import resource
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from torch import nn
+
+from dystop.errors import ConfigError
+from dystop.rng import stream
+from dystop.runtime.messages import ModelHeader, PullRequest
+from dystop.runtime.payload import (
+    BadModel,
+    ModelParcel,
+    Schema,
+    digest,
+    kept_of,
+    schema_of,
+    wanted,
+)
+from dystop.runtime.transport.base import PullBroken
+from dystop.trainer.flat import layout_of
+
+SCHEMA = Schema((("a.weight", (2, 3)), ("a.bias", (3,)), ("b.bias", (3,)), ("b.running_var", (4,))))
+VECTOR = np.arange(16, dtype=np.float32)
+WHOLE = b"".join(bytes(part) for part in SCHEMA.pack(VECTOR))
+HEAD = len(SCHEMA.header_bytes())
+
+
+def header_of(payload: bytes, **changes) -> ModelHeader:
+    return replace(ModelHeader(3, 1, 0, len(payload), digest([payload]), SCHEMA.hash), **changes)
+
+
+def received(payload: bytes, header: ModelHeader, step: int = 1 << 20) -> np.ndarray:
+    parcel = ModelParcel(SCHEMA)
+    parcel.begin(header)
+    for lo in range(0, len(payload), step):
+        parcel.write(memoryview(payload)[lo : lo + step])
+    return parcel.finish()
+
+
+def refusal(payload: bytes, header: ModelHeader | None = None) -> BadModel:
+    with pytest.raises(BadModel) as caught:
+        received(payload, header or header_of(payload))
+    return caught.value
+
+
+# What is sent arrives ---------------------------------------------------------------------------
+
+
+def test_it_is_a_safetensors_file():
+    tensors = safetensors.numpy.load(WHOLE)
+    assert sorted(tensors) == ["a.bias", "a.weight", "b.bias", "b.running_var"]
+    np.testing.assert_array_equal(tensors["a.weight"], VECTOR[:6].reshape(2, 3))
+    np.testing.assert_array_equal(tensors["b.running_var"], VECTOR[12:])
+    kept = b"".join(map(bytes, SCHEMA.pack(VECTOR[:5], "masked", 5)))
+    np.testing.assert_array_equal(safetensors.numpy.load(kept)["kept"], VECTOR[:5])
+
+
+def test_pack_and_unpack_do_not_copy():
+    parts = SCHEMA.pack(VECTOR)
+    assert np.shares_memory(np.frombuffer(parts[1], np.float32), VECTOR)
+    assert HEAD % 8 == 0  # so that the floats are aligned
+    buffer = bytearray(WHOLE)
+    view = SCHEMA.unpack(buffer)
+    assert np.shares_memory(view, np.frombuffer(buffer, np.uint8))
+    np.testing.assert_array_equal(view, VECTOR)
+    assert SCHEMA.size() == len(WHOLE)
+
+
+@pytest.mark.parametrize("step", [1, 7, HEAD, 1 << 20])
+def test_round_trip_in_chunks(step):
+    np.testing.assert_array_equal(received(WHOLE, header_of(WHOLE), step), VECTOR)
+
+
+def test_every_kind_round_trips_and_none_is_taken_for_another():
+    sent = {
+        ("model", None): VECTOR,
+        ("delta", None): VECTOR,
+        ("masked", 5): VECTOR[:5],
+        ("delta", 5): VECTOR[:5],
+        ("masked", 0): VECTOR[:0],
+    }
+    for what, vector in sent.items():
+        payload = b"".join(map(bytes, SCHEMA.pack(vector, *what)))
+        for other in sent:
+            if other == what:
+                np.testing.assert_array_equal(SCHEMA.unpack(payload, *other), vector)
+            else:
+                with pytest.raises(BadModel) as caught:
+                    SCHEMA.unpack(payload, *other)
+                assert caught.value.code in ("size", "schema")
+
+
+def test_a_schema_of_a_real_model():
+    layout = layout_of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)))
+    schema = schema_of(layout)
+    assert schema.width == layout.width
+    assert [layout.width - 2, layout.width] == [schema.variances[0].start, schema.variances[0].stop]
+    assert "1.num_batches_tracked" not in dict(schema.tensors)  # counters are not sent
+
+
+def test_the_hash_tells_schemas_apart():
+    others = [
+        Schema((("a", (2, 3)),)),
+        Schema((("a", (3, 2)),)),
+        Schema((("b", (2, 3)),)),
+        Schema((("a", (2,)), ("b", (4,)))),
+    ]
+    assert len({schema.hash for schema in others}) == 4
+    assert Schema((("a", (2, 3)),)).hash == others[0].hash
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        (("a", (1,)), ("a", (2,))),
+        (("__metadata__", (1,)),),
+        (("a" * 300, (1,)),),
+        tuple((str(k), (1,)) for k in range(10_001)),
+    ],
+)
+def test_impossible_schemas(tensors):
+    with pytest.raises(ConfigError, match="model:"):
+        Schema(tensors)
+
+
+def test_wrong_vectors_are_not_sent():
+    for bad in (VECTOR.astype(float), VECTOR[:-1], VECTOR.reshape(4, 4), np.repeat(VECTOR, 2)[::2]):
+        with pytest.raises(ValueError, match="cannot send"):
+            SCHEMA.pack(bad)
+    for what in (("masked", None), ("model", 5)):
+        with pytest.raises(ValueError, match="mask"):
+            SCHEMA.header_bytes(*what)
+
+
+def test_a_request_says_what_is_wanted():
+    mask = (7, 0.5)
+    count = int(kept_of(mask, 16).sum())
+    assert wanted(SCHEMA, PullRequest("", 1)) == ("model", None)
+    assert wanted(SCHEMA, PullRequest("", 1, delta=True)) == ("delta", None)
+    assert wanted(SCHEMA, PullRequest("", 1, mask=mask)) == ("masked", count)
+    assert wanted(SCHEMA, PullRequest("", 1, mask=mask, delta=True)) == ("delta", count)
+
+
+# Resuming ---------------------------------------------------------------------------------------
+
+
+def test_a_broken_pull_goes_on_where_it_stopped():
+    parcel, header = ModelParcel(SCHEMA), header_of(WHOLE)
+    assert (parcel.version, parcel.received) == (0, 0)
+    parcel.begin(header)
+    parcel.write(memoryview(WHOLE)[:50])
+    assert (parcel.version, parcel.received, parcel.complete) == (3, 50, False)
+    with pytest.raises(BadModel, match="50 of"):
+        parcel.finish()
+    parcel.begin(replace(header, offset=50))
+    parcel.write(memoryview(WHOLE)[50:])
+    np.testing.assert_array_equal(parcel.finish(), VECTOR)
+    assert parcel.total == len(WHOLE)
+
+
+def test_another_version_begins_anew():
+    parcel, other = ModelParcel(SCHEMA), VECTOR + 1
+    payload = b"".join(map(bytes, SCHEMA.pack(other)))
+    parcel.begin(header_of(WHOLE))
+    parcel.write(memoryview(WHOLE)[:-4])
+    parcel.begin(header_of(payload, version=4))
+    assert parcel.received == 0
+    parcel.write(memoryview(payload))
+    np.testing.assert_array_equal(parcel.finish(), other)
+
+
+@pytest.mark.parametrize(
+    "change", [{"offset": 49}, {"offset": 51}, {"offset": 50, "version": 4},
+               {"offset": 50, "sha256": "0" * 64}, {"sha256": "00"}, {"offset": 10**12}],
+)  # fmt: skip
+def test_wrong_resumption(change):
+    parcel = ModelParcel(SCHEMA)
+    parcel.begin(header_of(WHOLE))
+    parcel.write(memoryview(WHOLE)[:50])
+    with pytest.raises(BadModel) as caught:
+        parcel.begin(header_of(WHOLE, **change))
+    assert caught.value.code == "malformed"
+
+
+def test_a_finished_vector_is_not_overwritten():
+    parcel = ModelParcel(SCHEMA)
+    parcel.begin(header_of(WHOLE))
+    parcel.write(memoryview(WHOLE))
+    vector = parcel.finish()
+    parcel.begin(header_of(WHOLE))
+    parcel.write(memoryview(WHOLE)[:-4])
+    assert not np.shares_memory(vector, parcel._filled)
+    np.testing.assert_array_equal(vector, VECTOR)
+
+
+def test_a_wrong_digest_can_be_tried_again():
+    parcel = ModelParcel(SCHEMA)
+    parcel.begin(header_of(WHOLE))
+    parcel.write(memoryview(WHOLE[:-1] + b"!"))
+    with pytest.raises(BadModel) as caught:
+        parcel.finish()
+    assert (caught.value.code, parcel.version, parcel.received) == ("digest", 0, 0)
+
+
+# What is refused, and with which code (B-8, F-5) -------------------------------------------------
+
+
+def rewritten(edit) -> bytes:
+    """The payload with another header; `edit` changes the parsed one or gives its text."""
+    head = json.loads(WHOLE[8:HEAD])
+    text = edit(head) or json.dumps(head, separators=(",", ":"))
+    text = text.encode().ljust(HEAD - 8)
+    return struct.pack("<Q", len(text)) + text + WHOLE[HEAD:]
+
+
+def swap(head):
+    head["a.bias"], head["b.bias"] = head["b.bias"], head["a.bias"]
+
+
+HEADERS = {
+    "type": lambda head: head["a.bias"].update(dtype="I32"),
+    "shape": lambda head: head["a.weight"].update(shape=[3, 2]),
+    "name": lambda head: head.update({"c.bias": head.pop("b.bias")}),
+    "missing": lambda head: head.pop("b.bias") and None,
+    "extra": lambda head: head.update(x={"dtype": "F32", "shape": [0], "data_offsets": [64, 64]}),
+    "swapped": swap,
+    "metadata": lambda head: head["__metadata__"].update(kind="delta"),
+    "offsets": lambda head: head["a.bias"].update(data_offsets=[0, 10**12]),
+}
+
+
+@pytest.mark.parametrize("what", HEADERS)
+def test_other_headers(what):
+    payload = rewritten(HEADERS[what])
+    with pytest.raises(BadModel) as caught:
+        SCHEMA.check_header(payload)
+    assert caught.value.code == "schema"
+    assert refusal(payload, header_of(WHOLE, sha256=digest([payload]))).code in ("schema", "size")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "null", '{"a":', "\x00\x01", "[" * 100, '{"a":' * 60, '"' + "x" * 90],
+)
+def test_no_header_at_all(text):
+    payload = rewritten(lambda _: text or " ")
+    assert refusal(payload[: len(WHOLE)].ljust(len(WHOLE)), header_of(WHOLE)).code == "malformed"
+
+
+def test_a_million_tensors_and_deep_nesting():
+    many = b"{" + b'"a":0,' * 10**6 + b"}"
+    deep = b"[" * 5000 + b"]" * 5000
+    for text in (many, deep, deep * 3):
+        with pytest.raises(BadModel) as caught:
+            SCHEMA.check_header(struct.pack("<Q", len(text)) + text)
+        assert caught.value.code == "malformed"
+    with pytest.raises(BadModel, match="1000000000000"):
+        SCHEMA.check_header(struct.pack("<Q", 10**12) + many)
+    for cut in range(9):
+        with pytest.raises(BadModel):
+            SCHEMA.check_header(WHOLE[:cut])
+
+
+def test_peer_text_is_escaped_and_cut():
+    def hostile(head):
+        head["\x1b[2J\n" + "x" * 20] = head.pop("b.running_var")
+
+    text = refusal(rewritten(hostile), header_of(WHOLE)).text
+    assert text.isprintable()
+    assert text.isascii()
+    assert len(text) <= 200
+    assert len(BadModel("schema", "\n" * 1000).text) <= 200
+
+
+def test_announcements():
+    assert refusal(WHOLE, header_of(WHOLE, schema="0" * 64)).code == "schema"
+    assert refusal(WHOLE, header_of(WHOLE, size=10**12)).code == "size"
+    assert refusal(WHOLE, header_of(WHOLE, size=len(WHOLE) - 1)).code == "size"
+    assert refusal(WHOLE[:-1], header_of(WHOLE)).code == "size"
+    assert refusal(WHOLE + b"\0", header_of(WHOLE)).code == "size"
+    assert refusal(WHOLE, header_of(WHOLE, sha256="0" * 64)).code == "digest"
+    with pytest.raises(BadModel, match="before the header"):
+        ModelParcel(SCHEMA).write(memoryview(b"x"))
+
+
+def test_no_memory_before_the_announcement_is_right():
+    parcel = ModelParcel(SCHEMA)
+    for change in ({"size": 10**12}, {"schema": "f" * 64}, {"offset": 10**12}):
+        with pytest.raises(PullBroken):
+            parcel.begin(header_of(WHOLE, **change))
+    assert parcel._buffer is None
+
+
+def test_an_endless_stream_is_cut_at_the_size():
+    parcel, chunk = ModelParcel(SCHEMA), memoryview(WHOLE)
+    parcel.begin(header_of(WHOLE))
+    parcel.write(chunk)
+    for _ in range(3):
+        with pytest.raises(BadModel):
+            parcel.write(chunk[:1])
+    assert len(parcel._filled) == len(WHOLE)
+
+
+# Fuzz (F-4) -------------------------------------------------------------------------------------
+
+
+def mutant(rng: np.random.Generator) -> bytes:
+    """The payload with something wrong: bits, length, header, or tensors swapped."""
+    data, kind = bytearray(WHOLE), rng.integers(6)
+    at = int(rng.integers(len(data)))
+    if kind == 0:
+        data[at] ^= 1 << int(rng.integers(8))
+    elif kind == 1:
+        del data[at:]
+    elif kind == 2:
+        data[at:at] = bytes(int(rng.integers(1, 64)))
+    elif kind == 3:
+        data[int(rng.integers(HEAD))] = int(rng.integers(256))
+    elif kind == 4:
+        a, b = HEAD + 24, HEAD + 36  # two tensors of equal size
+        data[a:b], data[b : b + 12] = data[b : b + 12], data[a:b]
+    else:
+        data[:8] = struct.pack("<Q", int(rng.integers(2**63)))
+    return bytes(data)
+
+
+def test_a_hundred_thousand_mutants():
+    rng, parcel, honest = stream(0, "mutants"), ModelParcel(SCHEMA), header_of(WHOLE)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    accepted = same = 0
+    for _ in range(100_000):
+        payload = mutant(rng)
+        same += payload == WHOLE
+        try:
+            parcel.begin(honest)
+            parcel.write(memoryview(payload))
+            vector = parcel.finish()
+        except (BadModel, PullBroken):
+            continue
+        accepted += 1
+        np.testing.assert_array_equal(vector, VECTOR)
+    assert accepted == same < 1000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
+
+
+def test_mutated_announcements():
+    rng, honest = stream(0, "announcements"), header_of(WHOLE)
+    for _ in range(5000):
+        field = ["size", "sha256", "schema", "offset"][int(rng.integers(4))]
+        value = {
+            "size": int(rng.integers(2**62)),
+            "offset": int(rng.integers(1, 2**62)),
+        }.get(field, bytes(rng.integers(0, 256, 32, dtype=np.uint8)).hex())
+        with pytest.raises(PullBroken):
+            received(WHOLE, replace(honest, **{field: value}))
+
+
+# Code instead of data (F-6) ---------------------------------------------------------------------
+
+
+class Bomb:
+    def __init__(self, canary):
+        self.canary = canary
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.canary),)
+
+
+def test_pickle_bombs_do_nothing(tmp_path):
+    canary = tmp_path / "canary"
+    bomb = pickle.dumps(Bomb(canary))
+    shaped = struct.pack("<Q", len(bomb)) + bomb
+    for payload in (bomb, shaped, bomb.ljust(len(WHOLE)), WHOLE[:HEAD] + bomb):
+        for header in (header_of(WHOLE), header_of(payload)):
+            with pytest.raises(BadModel):
+                received(payload, header)
+        with pytest.raises(BadModel):
+            SCHEMA.unpack(payload)
+    assert not canary.exists()
+    pickle.loads(bomb)
+    assert canary.exists()  # the bomb was a real one

@@ -1,0 +1,54 @@
+"""`dystop pki`: certificates by hand."""
+
+import stat
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dystop.cli.app import app
+
+
+def pki(*words):
+    return CliRunner().invoke(app, ["pki", *words])
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_from_the_authority_to_a_revoked_worker():
+    assert "keep pki/ca.key to yourself" in pki("init").output
+    assert "w00.key, w00.crt and ca.crt" in pki("issue", "w00").output
+    assert "valid 3 days" in pki("issue", "w01", "--days", "3").output
+    assert stat.S_IMODE(Path("pki/w00.key").stat().st_mode) == 0o600
+    assert pki("revoke", "w00").exit_code == 0
+    rows = [line.split() for line in pki("list").output.splitlines() if line.strip()]
+    states = {row[0]: row[-1] for row in rows if row[0].startswith("w0")}
+    assert states == {"w00": "revoked", "w01": "valid"}
+    assert pki("issue", "w00").exit_code == 0  # a new one is good again
+    assert "revoked" not in pki("list").output
+    assert len(pki("token", "w02").output.strip()) == 32
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["list"], "holds no authority; make one with: dystop pki init"),
+        (["issue", "w00"], "dystop pki init"),
+        (["revoke", "w00"], "no certificate was ever issued"),
+        (["issue", "../w00"], "cannot be used"),
+    ],
+)
+def test_mistakes_are_one_line(words, said):
+    result = pki(*words)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_a_second_authority_is_refused():
+    assert pki("init").exit_code == 0
+    result = pki("init")
+    assert (result.exit_code, "already holds an authority" in result.output) == (2, True)

@@ -1,0 +1,139 @@
+"""From a specification to the parties: the same trainings, the same fleet, one shard each."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from dystop.errors import ConfigError, RunFolderError
+from dystop.experiments.build import build
+from dystop.experiments.spec import read_experiment
+from dystop.experiments.testbed import (
+    ENROLMENT,
+    check_testbed,
+    node_names,
+    node_of,
+    read_enrolment,
+    step_seconds,
+    world_of,
+    write_enrolment,
+)
+from dystop.experiments.testbed_parts import observer_parts, prepare, worker_parts
+from dystop.runtime.events import Train
+from dystop.trainer.trainer import Trainer
+from dystop.world.compute import JETSONS, jetson_factors
+
+SMALL = ["data.name=synthetic", "fleet.workers=4", "stop.rounds=3", "data.train_limit=200"]
+
+
+@pytest.fixture(scope="module", params=["softmax", "mlp", "cnn"])
+def experiment(request):
+    words = [*SMALL, f"model.name={request.param}"]
+    if request.param == "cnn":
+        words += ["data.name=fmnist-mini", "data.test_limit=100"]
+    return read_experiment(None, words)
+
+
+def test_a_worker_trains_as_the_simulator_does(experiment):
+    """Same node, number, start and steps: the same samples in the same order."""
+    parts = build(experiment).parts
+    vector, counters = parts.trainer.initial()
+    for node in (0, 3):
+        worker = worker_parts(experiment, node)
+        np.testing.assert_array_equal(worker.vector, vector.numpy())
+        order = Train(2, worker.vector, worker.counters, int(parts.steps[node]), 0.5)
+        mine = worker.train(order)
+        whole = parts.trainer.train(
+            vector[None],
+            counters[None],
+            np.array([node]),
+            np.array([2]),
+            parts.steps[[node]],
+            np.array([0.5]),
+        )
+        np.testing.assert_allclose(mine.vector, whole.models[0].numpy(), rtol=0, atol=1e-6)
+        assert mine.samples == whole.samples
+        assert mine.loss == pytest.approx(float(whole.loss[0]), abs=1e-6)
+        np.testing.assert_array_equal(worker.train(order).vector, mine.vector)
+        assert worker.data_size == parts.fleet.data_size[node]
+        assert worker.label_counts == tuple(parts.fleet.label_counts[node])
+        assert worker.first_steps == parts.steps[node]
+        assert worker.step_s == parts.world.observe(1, 0.0).step_s[node]
+        (held,) = (
+            c for c in (c.cell_contents for c in worker.train.__closure__) if isinstance(c, Trainer)
+        )
+        assert len(held._problem.samples) == worker.data_size
+
+
+def test_an_observer_scores_as_the_simulator_does(experiment):
+    parts, observer = build(experiment).parts, observer_parts(experiment)
+    vector, counters = parts.trainer.initial()
+    found = observer.trainer.evaluate(vector[None], counters[None], observer.samples)
+    truth = parts.trainer.evaluate(vector[None], counters[None])
+    np.testing.assert_array_equal(found.accuracy, truth.accuracy)
+    np.testing.assert_array_equal(observer.data_size, parts.fleet.data_size)
+    assert torch.equal(torch.from_numpy(observer.counters), counters)
+
+
+def test_enrolment_is_the_fleet(experiment, tmp_path):
+    prepared = prepare(experiment)
+    write_enrolment(tmp_path, prepared.enrolment)
+    again = read_enrolment(tmp_path, experiment)
+    assert again == prepared.enrolment
+    fleet, truth = again.fleet(experiment), build(experiment).parts.fleet
+    np.testing.assert_array_equal(fleet.label_counts, truth.label_counts)
+    assert (fleet.model_bytes, fleet.horizon) == (truth.model_bytes, truth.horizon)
+    assert again.schema == worker_parts(experiment, 1).schema.hash
+    assert prepared.fleet == {**build(experiment).fleet, "device": prepared.fleet["device"]}
+
+
+def test_an_edited_enrolment_is_checked(tmp_path):
+    experiment = read_experiment(None, [*SMALL, "model.name=softmax"])
+    write_enrolment(tmp_path, prepare(experiment).enrolment)
+    raw = json.loads((tmp_path / ENROLMENT).read_text())
+    raw["workers"][1]["data_size"] += 1
+    (tmp_path / ENROLMENT).write_text(json.dumps(raw))
+    with pytest.raises(RunFolderError, match="w01: data_size is not the sum"):
+        read_enrolment(tmp_path, experiment)
+    raw["workers"] = raw["workers"][:1]
+    (tmp_path / ENROLMENT).write_text(json.dumps(raw))
+    with pytest.raises(RunFolderError, match=r"enrols 1 workers .* w00 to w03"):
+        read_enrolment(tmp_path, experiment)
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        read_enrolment(tmp_path / "none", experiment)
+
+
+@pytest.mark.parametrize(
+    ("word", "match"),
+    [
+        ("engine.timing=overlap", "use 'paper'"),
+        ("staleness.rule=compensate", "only a simulator"),
+        ("testbed.links=trace", "needs testbed.trace"),
+    ],
+)
+def test_what_only_a_simulator_can_do_is_refused(word, match):
+    with pytest.raises(ConfigError, match=match):
+        check_testbed(read_experiment(None, [*SMALL, word]))
+
+
+def test_a_server_has_no_data():
+    experiment = read_experiment(None, [*SMALL, "model.name=softmax", "mechanism.name=fedavg"])
+    assert node_names(experiment) == ["w00", "w01", "w02", "w03", "server"]
+    server = worker_parts(experiment, node_of(experiment, "server"))
+    assert (server.train, server.data_size, server.first_steps) == (None, 0, 0)
+    with pytest.raises(ConfigError, match="no such worker in this experiment; there are w00 to"):
+        node_of(experiment, "w09")
+
+
+def test_fifteen_boards_as_in_the_paper():
+    assert sum(count for _, count, _ in JETSONS) == 15
+    factors = jetson_factors(15)
+    assert factors.max() / factors.min() > 10
+    words = [*SMALL, "testbed.devices=jetson", "model.name=softmax"]
+    experiment = read_experiment(None, words)
+    world = world_of(experiment, build(experiment).parts.fleet)
+    np.testing.assert_allclose(step_seconds(experiment, world), 0.02 * factors[:4])
+    slow = worker_parts(read_experiment(None, [*words, "testbed.time_scale=0.1"]), 0)
+    assert slow.step_s == pytest.approx(0.02 * 5.6 * 0.1)
+    assert worker_parts(read_experiment(None, [*words, "testbed.devices=free"]), 0).step_s == 0

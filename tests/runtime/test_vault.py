@@ -1,0 +1,211 @@
+"""Checkpoints: never torn, never silently wrong, never lost to a full disk."""
+
+import errno
+import os
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dystop import rng
+from dystop.errors import RunFolderError, StorageError
+from dystop.runtime import failpoints
+from dystop.runtime.messages import Rejected, Report, Used
+from dystop.runtime.vault import Vault
+from dystop.runtime.worker_state import Flight, Letter, first_state
+
+RUN = "ab" * 16
+
+
+def a_state(version=0, width=7):
+    vector = np.linspace(-1, 1, width, dtype=np.float32) + np.float32(version)
+    state = first_state(vector, np.arange(2), deltas=True)
+    return replace(
+        state,
+        version=version,
+        number=4,
+        mixed=vector * 2,
+        flight=Flight(5, 9, 3, 0.5, 2),
+        last_round=9,
+        epoch=2,
+        incarnation=77,
+        reports=(
+            Report(9, "mixed", (Used(1, 0, 3, 2, "ff", 10, 0.5),), (Rejected(2, 0, "timeout"),)),
+            Report(8, "trained", loss=0.25),
+        ),
+        letters={3: Letter(1, 8, vector * 3, delta=True)},
+    )
+
+
+def assert_same(one, two):
+    for name in ("published", "counters", "start", "mixed"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+        assert getattr(one, name).dtype == getattr(two, name).dtype
+    plain = ("version", "number", "round", "flight", "last_round", "epoch", "reports")
+    assert all(getattr(one, n) == getattr(two, n) for n in (*plain, "incarnation", "shift"))
+    assert one.mail == two.mail
+    np.testing.assert_array_equal(one.letters[3].vector, two.letters[3].vector)
+
+
+@pytest.fixture
+def vault(tmp_path):
+    return Vault(tmp_path / "w00" / "ckpt.safetensors", RUN)
+
+
+@pytest.fixture(autouse=True)
+def disarmed():
+    yield
+    failpoints.arm("")
+
+
+def test_what_is_saved_is_loaded(vault):
+    assert vault.load().state is None
+    vault.save(a_state(1))
+    found = vault.load()
+    assert_same(found.state, a_state(1))
+    assert found.note == ""
+
+
+def test_it_is_a_safetensors_file(vault):
+    from safetensors.numpy import load_file
+
+    vault.save(a_state(1))
+    assert any(len(t) == 7 for t in load_file(vault.path).values())
+    assert vault.path.stat().st_mode & 0o077 == 0
+
+
+def test_the_one_before_is_kept(vault):
+    vault.save(a_state(1))
+    vault.save(a_state(2))
+    assert vault.load().state.version == 2
+    vault.path.unlink()
+    assert vault.load().state.version == 1
+
+
+@pytest.mark.parametrize("where", [0, 3, 9, 60, 200, -1, -30])
+def test_a_flipped_bit_is_noticed_and_the_one_before_used(vault, where):
+    vault.save(a_state(1))
+    vault.save(a_state(2))
+    blob = bytearray(vault.path.read_bytes())
+    blob[where] ^= 1
+    vault.path.write_bytes(blob)
+    found = vault.load()
+    assert found.state.version == 1
+    assert "ckpt.safetensors" in found.note
+    assert "damaged" in found.note
+
+
+def test_every_single_byte_counts(vault):
+    vault.save(a_state(2))
+    good = vault.path.read_bytes()
+    draw = rng.stream(0, "flips")
+    for where in draw.choice(len(good), 300, replace=False):
+        blob = bytearray(good)
+        blob[where] ^= 1 << int(draw.integers(8))
+        vault.path.write_bytes(blob)
+        assert vault.load().state is None, where
+
+
+@pytest.mark.parametrize("length", [0, 5, 100, -1])
+def test_a_file_that_was_cut_is_noticed(vault, length):
+    vault.save(a_state(1))
+    vault.path.write_bytes(vault.path.read_bytes()[:length])
+    found = vault.load()
+    assert found.state is None
+    assert found.note
+
+
+def test_both_bad_means_a_new_beginning(vault):
+    vault.save(a_state(1))
+    vault.save(a_state(2))
+    vault.path.write_bytes(b"x")
+    vault.before.write_bytes(b"y")
+    found = vault.load()
+    assert found.state is None
+    assert found.note.count("damaged") == 2
+
+
+def test_another_run_is_refused(vault):
+    vault.save(a_state(1))
+    with pytest.raises(RunFolderError, match="belongs to run"):
+        Vault(vault.path, "cd" * 16).load()
+
+
+def test_a_full_disk_leaves_the_old_file(vault, monkeypatch):
+    vault.save(a_state(1))
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        vault.save(a_state(2))
+    monkeypatch.undo()
+    assert vault.load().state.version == 1
+    assert sorted(p.name for p in vault.path.parent.iterdir()) == ["ckpt.safetensors"]
+    vault.save(a_state(2))
+    assert vault.load().state.version == 2
+
+
+SITES = ("vault.before_fsync", "vault.after_fsync", "vault.before_rename", "vault.after_rename")
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_an_error_at_each_place_leaves_something_whole(vault, site):
+    vault.save(a_state(1))
+    failpoints.arm(f"{site}:error")
+    with pytest.raises(StorageError):
+        vault.save(a_state(2))
+    failpoints.arm("")
+    assert vault.load().state.version == (2 if site.endswith("after_rename") else 1)
+
+
+def test_a_link_in_the_way_is_not_followed(vault, tmp_path):
+    vault.save(a_state(1))
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    vault._beside.symlink_to(victim)
+    vault.save(a_state(2))
+    assert victim.read_text() == "mine"
+
+
+def keep_writing(vault, said):
+    """Body of the child: checkpoints as fast as they go, each announced after it is written."""
+    found = vault.load()
+    k = found.state.version if found.state else 0
+    os.write(said, b"%d\n" % k)
+    while True:
+        k += 1
+        vault.save(a_state(k, width=50_000))
+        os.write(said, b"%d\n" % k)
+
+
+def killed_after(vault, pause_s):
+    """Let a child write, kill it, and tell the last version that it had announced."""
+    heard, said = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            keep_writing(vault, said)
+        finally:
+            os._exit(1)
+    os.close(said)
+    with os.fdopen(heard, "rb", buffering=0) as lines:
+        first = lines.readline() + lines.readline()  # at least one was written
+        time.sleep(pause_s)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return int((first + lines.read()).split()[-1])
+
+
+def test_forty_kills_never_tear_a_checkpoint(vault):
+    for pause_s in rng.stream(1, "kills").uniform(0.002, 0.04, 40):
+        last = killed_after(vault, pause_s)
+        found = vault.load()
+        version = found.state.version if found.state else 0
+        assert not found.note
+        assert version in (last, last + 1)
+        assert found.state is None or found.state.published[0] == np.float32(version - 1)
+    assert version >= 40

@@ -1,0 +1,267 @@
+"""The offline checker: a good story passes, and every broken promise is found."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dystop.runtime.check import accuracy_near, check_story
+from dystop.runtime.events import Publication, Save, Say, Told, Train
+from dystop.runtime.history import History, Watch, read_history
+from dystop.runtime.leaks import leaks
+from dystop.runtime.messages import (
+    Execute,
+    ExecuteAck,
+    PullRequest,
+    Rejected,
+    Report,
+    Roster,
+    Used,
+)
+from dystop.runtime.story import Book, CameLate, Closed, Planned, Story
+from dystop.runtime.worker_state import WorkerState
+
+
+def line(kind, **fields):
+    return {"kind": kind, **fields}
+
+
+def published(version, number, digest, **more):
+    shape = {"round": 0, "stage": 0, "form": "model"} | more
+    return line("published", version=version, number=number, digest=digest, **shape)
+
+
+def used(round_, node, version, digest):
+    return line("used", round=round_, stage=0, node=node, version=version, digest=digest)
+
+
+def good_story():
+    """Two workers, three rounds: 0 pulls from 1; 1 is late with round 2; 0 again."""
+    everybody = frozenset({0, 1})
+    planned = [
+        Planned(1, 1, frozenset({0}), frozenset({0})),
+        Planned(2, 1, frozenset({1}), frozenset({1})),
+        Planned(3, 2, frozenset({0}), frozenset({0, 1})),
+    ]
+    steps = [
+        Closed(1, frozenset({0}), ((0, 1),), everybody, Book((0, 1), (0.0, 0.0), {(0, 1): 1})),
+        Closed(2, frozenset(), (), everybody, Book((1, 2), (0.0, 0.0), {(0, 1): 1})),
+        CameLate(2, 1, ((1, 0),), Book((1, 0), (0.0, 0.0), {(0, 1): 1, (1, 0): 1})),
+        Closed(3, everybody, (), everybody, Book((0, 1), (0.0, 0.0), {(0, 1): 1, (1, 0): 1})),
+    ]
+    zero = [
+        line("start", incarnation=1, version=0, number=-1, round=0, epoch=0),
+        line("epoch", epoch=1),
+        published(1, 0, "a1"),
+        line("order", round=1, epoch=1, train=True, state="queued"),
+        used(1, 1, 1, "b1"),
+        line("applied", round=1, version=1, number=0),
+        line("training", number=1, start="s1"),
+        line("trained", round=1, number=1, version=2, digest="a2"),
+        line("order", round=3, epoch=2, train=True, state="accepted"),
+        line("rejected", round=3, stage=0, node=1, code="timeout"),
+        line("applied", round=3, version=2, number=1),
+        line("training", number=2, start="s2"),
+        line("sample", rss_bytes=10, descriptors=20, threads=5),
+    ]
+    one = [
+        line("epoch", epoch=1),
+        published(1, 0, "b1"),
+        line("order", round=2, epoch=1, train=True, state="accepted"),
+        used(2, 0, 1, "a1"),
+        line("applied", round=2, version=1, number=0),
+        line("training", number=1, start="t1"),
+        line("training", number=1, start="t1"),
+        line("order", round=3, epoch=2, train=False, state="accepted"),
+        line("applied", round=3, version=2, number=0),
+    ]
+    outcomes = [(1, 0, "DONE"), (2, 1, "LATE"), (3, 0, "DONE"), (3, 1, "DONE")]
+    return Story(2, 3.0, planned, outcomes, steps, {0: zero, 1: one})
+
+
+def rules(story):
+    return {finding.rule for finding in check_story(story)}
+
+
+def with_line(story, node, *lines):
+    return replace(story, diaries={**story.diaries, node: [*story.diaries[node], *lines]})
+
+
+def without(story, node, kind):
+    kept = [entry for entry in story.diaries[node] if entry["kind"] != kind]
+    return replace(story, diaries={**story.diaries, node: kept})
+
+
+def test_a_good_story_has_no_findings():
+    assert check_story(good_story()) == []
+
+
+@pytest.mark.parametrize("order", [[0, 0, 1, 2, 3], [0, 2, 3], [1, 0, 2, 3]])
+def test_i1_rounds_closed_twice_skipped_or_out_of_order(order):
+    story = good_story()
+    assert "I1" in rules(replace(story, steps=[story.steps[k] for k in order]))
+
+
+def test_i1_a_round_planned_but_never_closed():
+    story = good_story()
+    short = replace(story, steps=story.steps[:-1], outcomes=story.outcomes[:2])
+    assert "I1" in rules(short)
+    assert not rules(replace(short, unfinished=frozenset({3})))
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        [(1, 0, "DONE"), (2, 1, "FAILED"), (2, 1, "LATE"), (3, 0, "DONE"), (3, 1, "DONE")],
+        [(1, 0, "DONE"), (2, 1, "LATE"), (3, 0, "DONE")],
+        [(1, 0, "DONE"), (1, 1, "DONE"), (2, 1, "LATE"), (3, 0, "DONE"), (3, 1, "DONE")],
+        [(1, 0, "done"), (2, 1, "LATE"), (3, 0, "DONE"), (3, 1, "DONE")],
+    ],
+)
+def test_i2_two_endings_none_or_one_without_an_order(outcomes):
+    assert "I2" in rules(replace(good_story(), outcomes=outcomes))
+
+
+def test_i3_done_but_never_applied():
+    assert rules(without(good_story(), 0, "applied")) == {"I3"}
+
+
+def test_i3_applied_but_failed():
+    story = good_story()
+    failed = [(1, 0, "DONE"), (2, 1, "FAILED"), (3, 0, "DONE"), (3, 1, "DONE")]
+    story = replace(story, outcomes=failed)
+    assert rules(story) == {"I3"}
+    assert not rules(replace(story, unheard={1: frozenset({2})}))
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        line("training", number=1, start="elsewhere"),
+        line("trained", round=1, number=2, version=3, digest="a3"),
+    ],
+)
+def test_i3_applied_twice_shows_in_the_trainings(extra):
+    assert "I3" in rules(with_line(good_story(), 0, extra))
+
+
+@pytest.mark.parametrize("bad", [used(1, 1, 1, "forged"), used(1, 1, 7, "b1"), used(1, 5, 1, "b1")])
+def test_i4_used_but_never_published(bad):
+    assert rules(with_line(good_story(), 0, bad)) == {"I4"}
+
+
+def test_i4_used_and_refused():
+    refused = line("rejected", round=1, stage=0, node=1, code="norm")
+    assert rules(with_line(good_story(), 0, refused)) == {"I4"}
+
+
+@pytest.mark.parametrize(
+    "book",
+    [
+        Book((0, 2), (0.0, 0.0), {(0, 1): 1}),
+        Book((0, 1), (0.0, 0.5), {(0, 1): 1}),
+        Book((0, 1), (0.0, 0.0), {(0, 1): 2}),
+        Book((0, 1), (0.0, 0.0), {}),
+    ],
+)
+def test_i5_books_that_do_not_follow(book):
+    story = good_story()
+    steps = [replace(story.steps[0], book=book), *(replace(s, book=None) for s in story.steps[1:])]
+    assert rules(replace(story, steps=steps)) == {"I5"}
+
+
+def test_i5_queues_grow_with_staleness_beyond_the_bound():
+    story = good_story()
+    steps = [replace(s, book=None) for s in story.steps]
+    last = Book((0, 1), (1.0, 1.0), {(0, 1): 1, (1, 0): 1})
+    steps[-1] = replace(steps[-1], book=last)
+    assert rules(replace(story, steps=steps, bound=0.0)) == set()
+
+
+def test_i5_the_staleness_of_the_absent_stands_still():
+    story = good_story()
+    story = replace(story, steps=[replace(s, book=None) for s in story.steps[:2]])
+    story = replace(story, planned=story.planned[:2], outcomes=[(1, 0, "DONE"), (2, 1, "FAILED")])
+    story = replace(story, diaries={})
+    away = replace(
+        story.steps[1],
+        present=frozenset({0}),
+        book=Book((1, 1), (0.0, 0.0), {(0, 1): 1}),
+    )
+    story = replace(story, steps=[story.steps[0], away])
+    assert "I5" not in rules(story)
+    assert "I5" in rules(replace(story, freeze=False))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [published(1, 0, "other")],
+        [published(2, 3, "x"), published(3, 2, "y")],
+        [line("trained", round=3, number=2, version=2, digest="z")],
+    ],
+)
+def test_i6_versions_that_repeat_or_fall(bad):
+    assert rules(with_line(good_story(), 0, *bad)) == {"I6"}
+
+
+def test_i7_an_order_of_a_lower_epoch():
+    late = line("order", round=9, epoch=1, train=True, state="accepted")
+    assert rules(with_line(good_story(), 0, late)) == {"I7"}
+    assert not rules(with_line(good_story(), 0, {**late, "state": "stale_epoch"}))
+
+
+@pytest.mark.parametrize("what", [{"descriptors": 257}, {"threads": 65}])
+def test_i8_too_many_descriptors_or_threads(what):
+    assert rules(with_line(good_story(), 0, line("sample", **what))) == {"I8"}
+
+
+def test_i10_accuracy_too_far_below():
+    assert accuracy_near(0.90, 0.905, 0.01) == []
+    assert [f.rule for f in accuracy_near(0.88, 0.905, 0.01)] == ["I10"]
+
+
+def test_a_watch_turns_messages_into_lines():
+    lines = []
+    watch = Watch(lambda kind, **fields: lines.append({"kind": kind, **fields}))
+    watch.started(incarnation=1, version=0, number=-1, round=0, epoch=0)
+    watch.event(Told(Roster(9, ())))  # whether it is obeyed is up to the machine
+    watch.action(Save(WorkerState(np.zeros(2, np.float32), np.zeros(0, np.int64), epoch=3)))
+    watch.event(Told(Execute(3, 5, True)))
+    watch.action(Say(ExecuteAck(5, "accepted")))
+    model = Publication(4, 2, 1, np.zeros(2, np.float32))
+    watch.served(model, PullRequest("run", 5), "d")
+    watch.served(model, PullRequest("run", 6), "d")
+    report = Report(5, "mixed", (Used(1, 0, 7, 2, "e", 8, 0.1),), (Rejected(2, 0, "norm"),), 4, 2)
+    watch.action(Say(report))
+    watch.action(Say(report))
+    watch.action(Train(3, np.zeros(2, np.float32), np.zeros(0, np.int64), 1, 1.0))
+    kinds = [entry["kind"] for entry in lines]
+    assert kinds == [
+        "start", "epoch", "order", "published", "used", "rejected", "applied", "training",
+    ]  # fmt: skip
+    assert lines[2] == line("order", round=5, epoch=3, train=True, state="accepted")
+
+
+def test_a_diary_survives_a_line_cut_short(tmp_path):
+    path = tmp_path / "w00" / "history.jsonl"
+    diary = History(path)
+    diary.note("epoch", epoch=1)
+    diary.close()
+    with path.open("a") as file:
+        file.write('{"kind":"epo')
+    again = History(path)
+    again.note("epoch", epoch=2)
+    again.close()
+    again.note("epoch", epoch=3)  # after the end: lost, not raised
+    assert [entry["epoch"] for entry in read_history(path)] == [1, 2]
+
+
+def test_i9_private_keys_and_canaries_are_found_outside_key_files(tmp_path):
+    key = b"-----BEGIN EC PRIVATE KEY-----\nabc"
+    (tmp_path / "w00").mkdir()
+    (tmp_path / "w00" / "w00.key").write_bytes(key)
+    (tmp_path / "w00" / "node.log").write_bytes(b"x" * (2**20 - 10) + key)
+    (tmp_path / "trace.jsonl").write_text("the token is canary-123")
+    found = [(path.name, what) for path, what in leaks(tmp_path, ["canary-123", ""])]
+    assert found == [("trace.jsonl", "a given secret"), ("node.log", "a private key")]

@@ -1,0 +1,186 @@
+"""A cluster from a mechanism: the fleet, the world, the machines, and the verdict at the end."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dystop.control.rules import Evaluate, Stop
+from dystop.runtime.check import Finding, check_story
+from dystop.runtime.coordinator import CoordinatorMachine
+from dystop.runtime.coordinator_setup import Setup
+from dystop.runtime.ledger import MemoryLedger, read_blob, restore
+from dystop.runtime.members import Enrolled
+from dystop.runtime.params import TestbedParams, Timeouts
+from dystop.runtime.story import Story
+from dystop.runtime.story_read import story_of
+from dystop.runtime.worker import WorkerMachine
+from dystop.runtime.worker_state import WorkerSetup, first_state
+from dystop.types import Fleet, Mechanism
+from dystop.world import World
+from stage import CALM as CALM_WORLD
+from stage import line
+from virtual.actors import Actor
+from virtual.cluster import Cluster, names_of
+from virtual.faults import CALM, Faults
+from virtual.reference import NEAR, Reference, Use
+from virtual.toy import FIRST, NO_COUNTERS, WIDTH, digest
+
+RUN = "ab" * 16
+SCHEMA = "toy"
+QUICK = Timeouts(
+    heartbeat_s=1.0, suspect_s=3.0, dead_s=8.0, pull_s=2.0, round_s=5.0, round_cap_s=20.0,
+    gather_s=5.0, exclude_s=3.0, report_s=0.5,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run to be played."""
+
+    mechanism: Mechanism
+    workers: int = 4
+    rounds: int = 20
+    seed: int = 0
+    faults: Faults = CALM
+    timeouts: Timeouts = QUICK
+
+    @property
+    def fleet(self) -> Fleet:
+        size = 8 * (1 + np.arange(self.workers) % 3)
+        counts = np.stack([size // 2, size // 2], axis=1)
+        server = self.mechanism.server
+        return Fleet(size, counts, 8, 4 * WIDTH, self.rounds, self.seed, server)
+
+    @property
+    def members(self) -> tuple[Enrolled, ...]:
+        fleet = self.fleet
+        known = [
+            Enrolled(name, k, int(fleet.data_size[k]), tuple(fleet.label_counts[k].tolist()))
+            for k, name in enumerate(names_of(self.workers))
+        ]
+        return (*known, Enrolled("server", self.workers)) if self.mechanism.server else (*known,)
+
+    @property
+    def setup(self) -> Setup:
+        fleet, server = self.fleet, self.mechanism.server
+        place = line(self.workers)
+        return Setup(
+            run=RUN,
+            fleet=fleet,
+            mechanism=self.mechanism,
+            world=World(CALM_WORLD, self.workers, fleet.model_bytes, self.seed, server, place),
+            steps=fleet.epoch_steps,
+            members=self.members,
+            schema=SCHEMA,
+            params=TestbedParams(observer=False, timeouts=self.timeouts, links="free"),
+            stop=Stop(rounds=self.rounds),
+            evaluate=Evaluate(every_rounds=1000),
+        )
+
+    def worker_setup(self, actor: Actor) -> WorkerSetup:
+        enrolled, fleet = self.members[actor.node], self.fleet
+        trains = actor.node < self.workers
+        return WorkerSetup(
+            name=actor.name,
+            node=actor.node,
+            run=RUN,
+            schema=SCHEMA,
+            address=f"there:{actor.node}",
+            data_size=enrolled.data_size,
+            label_counts=enrolled.label_counts,
+            incarnation=actor.life,
+            first_steps=int(fleet.epoch_steps[actor.node]) if trains else 0,
+            deltas=self.mechanism.deltas,
+            timeouts=self.timeouts,
+            digest=digest,
+        )
+
+
+def cluster_of(case: Case) -> Cluster:
+    setup = case.setup
+
+    def coordinator(actor: Actor) -> Any:
+        actor.disk = actor.disk or MemoryLedger()
+        return CoordinatorMachine(setup, restore(actor.disk))
+
+    def worker(actor: Actor) -> Any:
+        state = actor.disk or first_state(FIRST, NO_COUNTERS, deltas=case.mechanism.deltas)
+        return WorkerMachine(case.worker_setup(actor), state)
+
+    names = names_of(case.workers, case.mechanism.server)
+    return Cluster(coordinator, worker, names, case.seed, case.faults)
+
+
+def story(cluster: Cluster) -> Story:
+    unheard = {
+        a.node: frozenset(r.round for r in a.disk.reports if r.kind == "mixed")
+        for a in cluster.nodes
+        if a.disk
+    }
+    diaries = {a.node: a.lines for a in cluster.nodes}
+    return story_of(cluster.boss.disk.rows, diaries, unheard)
+
+
+def verdict(cluster: Cluster) -> list[Finding]:
+    return check_story(story(cluster))
+
+
+def play(case: Case, **options: Any) -> Cluster:
+    cluster = cluster_of(case)
+    cluster.run(**options)
+    return cluster
+
+
+def plans_of(cluster: Cluster) -> dict[int, Any]:
+    return {r.round: read_blob(r.plan)["plan"] for r in cluster.boss.disk.rows("rounds")}
+
+
+def reference_of(case: Case, cluster: Cluster) -> Reference:
+    """Play the plans again, slowly."""
+    fleet = case.fleet
+    ref = Reference(fleet.nodes, fleet.workers, fleet.epoch_steps, case.mechanism.warm_start)
+    uses, numbers = _reported(cluster)
+    for round_, plan in sorted(plans_of(cluster).items()):
+        ref.play(round_, plan, uses.get(round_, {}), numbers.get(round_, {}))
+    return ref
+
+
+def _reported(cluster: Cluster) -> tuple[Any, Any]:
+    """What went into each round, and how far each node was, as the nodes said."""
+    uses: dict[int, Any] = {}
+    numbers: dict[int, Any] = {}
+    for _, name, message in cluster.said:
+        if getattr(message, "kind", "") != "mixed":
+            continue
+        node = cluster.by_name[name].node
+        begun = _number_before(cluster.by_name[name].lines, message.round)
+        numbers.setdefault(message.round, {})[node] = (begun, message.number)
+        for u in message.used:
+            vector = cluster.shipped[u.node, u.version, u.digest]
+            uses.setdefault(message.round, {})[u.stage, node, u.node] = Use(u.number, vector)
+    return uses, numbers
+
+
+def _number_before(lines: list[Any], round_: int) -> int:
+    """The last training that a node had finished when an order came in, as its diary says."""
+    number = -1
+    for entry in lines:
+        if entry["kind"] == "order" and entry["round"] == round_:
+            return number
+        if entry["kind"] == "trained":
+            number = entry["number"]
+    return number
+
+
+def assert_as_planned(case: Case, cluster: Cluster) -> None:
+    """Every node has what the plans say, whether its last training is over or not."""
+    ref = reference_of(case, cluster)
+    for actor, node in zip(cluster.nodes, ref.refs, strict=True):
+        state = actor.disk
+        if node.flight is not None and state.number >= node.flight[0]:
+            ref.land(actor.node)
+        assert state.number == node.last.number, (actor.name, state.number, node.last.number)
+        np.testing.assert_allclose(state.published, node.last.vector, atol=NEAR)
+        if node.flight is not None:
+            np.testing.assert_allclose(state.mixed, node.flight[1], atol=NEAR)

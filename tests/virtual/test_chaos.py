@@ -1,0 +1,86 @@
+"""Seeds of drop, duplication, reordering, partition, crash, freeze and full disk (A-3, A-4).
+
+A seed that fails fails again: `pytest tests/virtual -k seed17-`, or for any other seed
+`DYSTOP_SEEDS=12345-12346 pytest tests/virtual -m chaos -k many`.
+"""
+
+import os
+
+import pytest
+
+from dystop.mechanisms import MECHANISMS
+from virtual.build import Case, cluster_of, play, story, verdict
+from virtual.faults import Faults, rough
+
+NAMES = ("dystop", "dystop", "dystop", "sa-adfl", "ad-psgd", "gossipfl", "fedasync", "asyng")
+
+
+def rough_case(seed: int, workers: int, rounds: int) -> Case:
+    mechanism = MECHANISMS[NAMES[seed % len(NAMES)]]()
+    return Case(mechanism, workers=workers, rounds=rounds, seed=seed, faults=rough(seed))
+
+
+def assert_sound(case: Case) -> None:
+    cluster = play(case)
+    assert cluster.finished == f"{case.rounds} rounds are over", f"seed {case.seed} got stuck"
+    assert verdict(cluster) == [], f"seed {case.seed}, {case.mechanism.name}"
+
+
+@pytest.mark.parametrize("seed", range(200), ids="seed{}-".format)
+def test_nothing_is_lost_repeated_or_made_up(seed):
+    assert_sound(rough_case(seed, workers=4, rounds=20))
+
+
+def test_a_seed_tells_the_same_story_twice():
+    case = rough_case(11, workers=4, rounds=12)
+    one, two = play(case), play(case)
+    assert [a.lines for a in one.nodes] == [a.lines for a in two.nodes]
+    assert one.agenda.now_s == two.agenda.now_s
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("block", range(100))
+def test_many_seeds(block):
+    """A-4: 10,000 seeds of 50 rounds with 8 workers, or those that DYSTOP_SEEDS=from-to names."""
+    chosen = range(1000 + 100 * block, 1100 + 100 * block)
+    if "DYSTOP_SEEDS" in os.environ:
+        lo, hi = (int(k) for k in os.environ["DYSTOP_SEEDS"].split("-"))
+        chosen = range(lo, hi) if block == 0 else range(0)
+    for seed in chosen:
+        assert_sound(rough_case(seed, workers=8, rounds=50))
+
+
+@pytest.mark.parametrize("node", [-1, 0])
+@pytest.mark.parametrize("action", range(45))
+def test_a_crash_at_any_action(node, action):
+    """Between a commit and what follows it, in the middle of that, and everywhere else."""
+    case = Case(MECHANISMS["dystop"](), workers=3, rounds=4, seed=action)
+    cluster = cluster_of(case)
+    actor = cluster.boss if node < 0 else cluster.nodes[node]
+    cluster.agenda.after(0.4, lambda: setattr(actor, "doomed", action))
+    cluster.agenda.after(8.0, lambda: None if actor.up else cluster.revive(actor))
+    cluster.run()
+    assert cluster.finished == "4 rounds are over"
+    assert verdict(cluster) == []
+
+
+def test_the_harness_does_what_it_says():
+    """Crashes strike everybody, and messages are lost, repeated and late."""
+    crashed, endings, answers = set(), set(), set()
+    for seed in range(24):
+        cluster = cluster_of(rough_case(seed, workers=4, rounds=8))
+        crash = cluster.crash
+        cluster.crash = lambda actor, go=crash: (crashed.add(actor.node), go(actor))
+        cluster.run()
+        endings |= {ending for _, _, ending in story(cluster).outcomes}
+        lines = [entry for actor in cluster.nodes for entry in actor.lines]
+        answers |= {entry["state"] for entry in lines if entry["kind"] == "order"}
+    assert crashed >= {-1, 0, 1, 2, 3}
+    assert endings >= {"DONE", "FAILED", "LATE"}
+    assert answers >= {"accepted", "queued", "duplicate"}
+
+
+def test_full_disks_stop_nothing_for_good():
+    full = Faults(disk_full=6, spread_s=20.0)
+    for seed in range(6):
+        assert_sound(Case(MECHANISMS["dystop"](), rounds=15, seed=seed, faults=full))

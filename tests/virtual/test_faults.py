@@ -1,0 +1,153 @@
+"""Single faults with a known answer: duplicates, replays, frozen workers, two coordinators."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+
+from dystop.mechanisms import MECHANISMS
+from dystop.runtime.events import Commit, Finish, Heard, Tell, Tick, Told
+from dystop.runtime.ledger import read_blob
+from dystop.runtime.messages import Execute, Heartbeat, Join, JoinOk, Report
+from dystop.runtime.params import Timeouts
+from virtual.build import Case, cluster_of, play, story, verdict
+from virtual.faults import Faults
+
+PATIENT = Timeouts(
+    heartbeat_s=1.0, suspect_s=20.0, dead_s=60.0, pull_s=30.0, round_s=60.0, gather_s=60.0,
+)  # fmt: skip
+
+
+def ending(cluster):
+    """What must not depend on how messages travelled.
+
+    The run may end before or after the last training does: where all trainings began says the same.
+    """
+    books = read_blob(max(cluster.boss.disk.rows("rounds"), key=lambda r: r.round).books)
+    begun = [[e["start"] for e in a.lines if e["kind"] == "training"] for a in cluster.nodes]
+    served = [a.disk.published.tobytes() for a in cluster.nodes if a.name == "server"]
+    return (
+        begun,
+        served,
+        books.staleness.tolist(),
+        books.version.tolist(),
+        books.pulls.counts.tolist(),
+    )
+
+
+@pytest.mark.parametrize("name", ["d-psgd", "fedavg", "gossipfl", "d-cliques"])
+def test_messages_three_times_and_shuffled_change_nothing(name):
+    """C-8, with mechanisms whose plans do not depend on time."""
+    case = Case(MECHANISMS[name](), rounds=10, timeouts=PATIENT)
+    calm = play(case)
+    wild = play(replace(case, faults=Faults(copies=3, shuffle_s=2.0)))
+    assert verdict(wild) == []
+    assert ending(calm) == ending(wild)
+
+
+def test_messages_of_an_old_epoch_or_another_run_have_no_effect():
+    """F-10: all that was ever said under the old coordinator is said again under the new one."""
+    cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=15, seed=3))
+    old: list = []
+    played: list[int] = []
+
+    def change_coordinator():
+        old.extend([*cluster.told])
+        cluster.crash(cluster.boss)
+        cluster.boot(cluster.boss)
+
+    def replay():
+        assert cluster.boss.machine.epoch == 2
+        for actor in cluster.nodes:
+            assert actor.machine.state.epoch == 2  # it has met the new coordinator
+            before = actor.machine.state
+            for _, name, message in old:
+                if name == actor.name and not isinstance(message, Heartbeat):
+                    cluster.handle(actor, Told(message))
+            other = JoinOk("cd" * 16, 9, 99, 1.0, True, ())
+            cluster.handle(actor, Told(other))
+            for name in ("version", "number", "last_round", "epoch", "flight", "letters"):
+                assert getattr(actor.machine.state, name) == getattr(before, name)
+            assert actor.machine.state.published is before.published
+
+    def replay_reports():
+        before = cluster.boss.machine.core.books
+        old_ones = [(n, m) for _, n, m in cluster.said if isinstance(m, Report)]
+        for name, message in old_ones:
+            if message.round < before.t - 1:
+                cluster.handle(cluster.boss, Heard(name, message))
+        assert cluster.boss.machine.core.books is before
+        played.append(len(old_ones))
+
+    cluster.agenda.after(6.0, change_coordinator)
+    cluster.agenda.after(14.0, replay)
+    cluster.agenda.after(16.0, replay_reports)
+    cluster.run()
+    assert len(old) > 10
+    assert played[0] > 10
+    assert cluster.finished == "15 rounds are over"
+    assert verdict(cluster) == []
+
+
+@pytest.mark.parametrize("lasts_s", [4.0, 12.0, 40.0])
+def test_a_frozen_worker_thaws_with_stale_orders(lasts_s):
+    """C-5: rounds go on without it, and no old plan is applied over a newer one."""
+    for seed in range(5):
+        cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=25, seed=seed))
+        frozen = cluster.nodes[1]
+        cluster.agenda.after(5.0, lambda c=cluster, a=frozen: c.freeze(a, lasts_s))
+        cluster.run()
+        assert cluster.finished == "25 rounds are over"
+        assert verdict(cluster) == []
+        rounds = [entry["round"] for entry in frozen.lines if entry["kind"] == "applied"]
+        assert rounds == sorted(set(rounds))
+
+
+def _flat(actions):
+    for action in actions:
+        yield action
+        if isinstance(action, Commit):
+            yield from _flat(action.then)
+
+
+def test_of_two_coordinators_the_lower_epoch_has_no_effect_and_goes():
+    """The old one was frozen, not dead: it wakes up when a new one is in charge."""
+    cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=20, seed=5))
+    kept = {}
+
+    def replace_it():
+        boss = cluster.boss
+        kept.update(machine=boss.machine, offset_s=boss.offset_s, disk=deepcopy(boss.disk))
+        cluster.crash(boss)
+        cluster.boot(boss)
+
+    def wake_up():
+        old, now_s = kept["machine"], cluster.agenda.now_s + kept["offset_s"]
+        joins = [Heard(n, m) for _, n, m in cluster.said if isinstance(m, Join) and m.epoch == 0]
+        asked = old.handle_all([Tick(), *joins], now_s)  # makes it repeat the orders of its round
+        orders = [a for a in _flat(asked) if isinstance(a, Tell)]
+        assert any(isinstance(a.message, Execute) for a in orders)
+        for a in orders:
+            actor = cluster.by_name[a.name]
+            before = actor.machine.state
+            cluster.handle(actor, Told(a.message))
+            assert actor.machine.state is before
+        last = old.handle(Heard("w00", Heartbeat(99, 2)), now_s + 0.1)
+        assert [a.code for a in last if isinstance(a, Finish)] == [3]
+        assert old.handle(Tick(), now_s + 60.0) == []
+
+    cluster.agenda.after(7.0, replace_it)
+    cluster.agenda.after(12.0, wake_up)
+    cluster.run()
+    assert cluster.finished == "20 rounds are over"
+    assert verdict(cluster) == []
+
+
+def test_half_of_the_workers_cut_off_come_back():
+    cluster = cluster_of(Case(MECHANISMS["dystop"](), workers=6, rounds=100))
+    cluster.agenda.after(5.0, lambda: cluster.cut(frozenset({0, 1}), 12.0))
+    cluster.run()
+    assert cluster.finished == "100 rounds are over"
+    assert verdict(cluster) == []
+    for node in (0, 1):  # they take part again after the cut
+        assert max(r for r, i, e in story(cluster).outcomes if i == node and e == "DONE") > 90

@@ -1,0 +1,71 @@
+"""The checker on a folder: a virtual run written to the disk as the real shells write it."""
+
+import json
+
+import pytest
+
+from dystop.errors import RunFolderError
+from dystop.runtime.check import check_run
+from dystop.runtime.history import HISTORY_FILE, History
+from dystop.runtime.ledger import KEYS, MetaLine
+from dystop.runtime.ledger_sqlite import SqliteLedger
+from dystop.runtime.vault import Vault
+from virtual.build import RUN, play
+from virtual.test_chaos import rough_case
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    return play(rough_case(1, workers=4, rounds=12))
+
+
+@pytest.fixture
+def folder(cluster, tmp_path):
+    ledger = SqliteLedger(tmp_path / "state.db")
+    for table in KEYS:
+        ledger.write(list(cluster.boss.disk.rows(table)))
+    ledger.close()
+    for actor in cluster.nodes:
+        home = tmp_path / "workers" / actor.name
+        diary = History(home / HISTORY_FILE)
+        for line in actor.lines:
+            diary.note(**line)
+        diary.close()
+        Vault(home / "worker.safetensors", RUN).save(actor.disk)
+    return tmp_path
+
+
+def test_a_sound_run_has_no_findings(folder):
+    assert check_run(folder) == []
+
+
+def test_a_line_that_was_made_up_is_found(folder):
+    with (folder / "workers" / "w01" / HISTORY_FILE).open("a") as file:
+        used = {"kind": "used", "round": 3, "stage": 7, "node": 0, "version": 1, "digest": "no"}
+        file.write(json.dumps(used) + "\n")
+    assert {finding.rule for finding in check_run(folder)} == {"I4"}
+
+
+def test_a_lost_diary_is_found(folder):
+    (folder / "workers" / "w02" / HISTORY_FILE).unlink()
+    assert {finding.rule for finding in check_run(folder)} >= {"I3"}
+
+
+def test_a_queue_bound_that_was_changed_is_found(folder):
+    ledger = SqliteLedger(folder / "state.db")
+    ledger.write([MetaLine("queue_bound", "0.5")])
+    ledger.close()
+    assert {finding.rule for finding in check_run(folder)} == {"I5"}
+
+
+def test_secrets_in_logs_are_found(folder):
+    (folder / "logs").mkdir()
+    (folder / "logs" / "w00.log").write_text("token abc-canary")
+    found = check_run(folder, ["abc-canary"])
+    assert [finding.rule for finding in found] == ["I9"]
+    assert "abc-canary" not in str(found[0])
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(RunFolderError, match=r"no state\.db below it"):
+        check_run(tmp_path)

@@ -1,0 +1,36 @@
+"""Models of eight numbers and a training that can be computed by anybody."""
+
+import hashlib
+
+import numpy as np
+
+from dystop.control.masks import kept_coordinates
+from dystop.rng import uniform
+from dystop.runtime.events import Vector
+from dystop.runtime.history import form_of
+from dystop.runtime.messages import PullRequest
+
+WIDTH = 8
+FIRST = np.linspace(-1, 1, WIDTH).astype(np.float32)
+NO_COUNTERS = np.zeros(0, np.int64)
+
+
+def train(vector: Vector, node: int, number: int, steps: int, rate: float) -> Vector:
+    """Shrink a little and move in a direction that depends on node and number only."""
+    push = uniform(7, "toy", node, number, np.arange(WIDTH)) - 0.5
+    return (vector * 0.9 + 0.1 * steps * rate * push).astype(np.float32)
+
+
+def on_the_wire(vector: Vector, request: PullRequest) -> Vector:
+    """What arrives: the vector, or those coordinates that the mask keeps."""
+    if request.mask is None:
+        return vector
+    return vector[kept_coordinates(*request.mask, WIDTH)]
+
+
+def digest(vector: Vector, form: str = "model") -> str:
+    return hashlib.sha256(form.encode() + vector.tobytes()).hexdigest()
+
+
+def wire_digest(vector: Vector, request: PullRequest) -> str:
+    return digest(on_the_wire(vector, request), form_of(request))
