@@ -19,6 +19,14 @@ from dystop.engine.models import (
     write_rows,
 )
 from dystop.engine.post import Post
+from dystop.engine.replay import (
+    carried_out,
+    failed_of,
+    retimed,
+    spread,
+    trained_s,
+    waited_s,
+)
 from dystop.engine.state import SAME_S, Parts, State
 from dystop.plan import Mix, Plan
 from dystop.sparse import Bools, Floats, Ints
@@ -37,20 +45,32 @@ class Round:
     table: Timetable
     steps: Ints  # [A]
 
+    def carried_out(self) -> "Round":
+        """The round without the active workers that failed; only a recorded one has any."""
+        if self.transfer.reported is None:
+            return self
+        failed = failed_of(self.plan.active, self.transfer.reported)
+        plan = carried_out(self.plan, self.transfer.reported)
+        table = replace(
+            self.table, comm_s=self.table.comm_s[~failed], begin_s=self.table.begin_s[~failed]
+        )
+        return replace(self, plan=plan, table=table, steps=self.steps[~failed])
+
 
 def realise(parts: Parts, state: State, view: View, plan: Plan) -> Round:
     """What the world makes of a plan: transfers and the timetable. Changes nothing."""
     links = plan.links
     transfer = parts.world.transfer(view.t, view.now_s, links.dst, links.src, links.fraction)
     steps = parts.steps[plan.active] if plan.steps is None else plan.steps
-    table = timetable(
-        parts.laws.timing,
-        plan,
-        transfer.seconds,
-        state.remaining_s,
-        view.step_s[plan.active] * steps,
-    )
-    return Round(view, plan, transfer, table, steps)
+    remaining_s, training_s = state.remaining_s, view.step_s[plan.active] * steps
+    told = transfer.reported
+    if told is None or not told.fits(plan.active):
+        table = timetable(parts.laws.timing, plan, transfer.seconds, remaining_s, training_s)
+        return Round(view, plan, replace(transfer, reported=None), table, steps)
+    remaining_s = waited_s(remaining_s, told)
+    training_s = trained_s(training_s, plan.active, told)
+    table = timetable(parts.laws.timing, plan, transfer.seconds, remaining_s, training_s)
+    return Round(view, plan, transfer, retimed(table, plan, training_s, told), steps)
 
 
 @dataclass(frozen=True)
@@ -63,11 +83,12 @@ class Flight:
     def land(self) -> Outcome:
         """Wait for the losses."""
         loss = self.losses() if callable(self.losses) else self.losses
-        return replace(self.known, loss=loss)
+        return replace(self.known, loss=spread(loss, self.known.failed))
 
 
 def launch(parts: Parts, state: State, turn: Round) -> tuple[Flight, State]:
     """Move models, mix them, let the active workers train; does not wait for a device."""
+    whole, turn = turn, turn.carried_out()
     plan = turn.plan
     finished = state.models.finished
     at = index(plan.active, state.models.latest)
@@ -80,7 +101,7 @@ def launch(parts: Parts, state: State, turn: Round) -> tuple[Flight, State]:
     trained = _train(parts, state, turn)
     if finished is not None and before is not None:
         finished[at] = before
-    known = _outcome(parts, state, turn, trained.samples)
+    known = _outcome(parts, state, whole, trained.samples)
     return Flight(replace(known, distance=distance), trained.losses), _start_training(state, turn)
 
 
@@ -105,11 +126,14 @@ def _outcome(parts: Parts, state: State, turn: Round, samples: int) -> Outcome:
         active=plan.active,
         dst=plan.links.dst,
         src=plan.links.src,
+        failed=failed_of(plan.active, turn.transfer.reported),
     )
 
 
 def _link_bytes(parts: Parts, turn: Round) -> Ints:
-    """Bytes on the air: per hop, and also for a transfer that failed."""
+    """Bytes on the air: per hop, and also for a transfer that failed; as recorded if they were."""
+    if turn.transfer.reported is not None:
+        return turn.transfer.reported.bytes
     size = turn.plan.links.fraction * parts.fleet.model_bytes * turn.transfer.hops
     return np.ceil(size).astype(np.int64)
 
@@ -176,17 +200,29 @@ def _sources(state: State, turn: Round, stage: int, rows: Mix) -> Sources:
     stale = np.zeros(len(rows.source), bool)
     if state.models.finished is not None:
         stale = (rows.dst == rows.source) & busy[rows.row_of]
-        reads_at = turn.view.now_s + _link_begin(turn, rows)
-        ended = state.finish_s[rows.source] <= reads_at + SAME_S
-        # A later stage, and a synchronous exchange, wait for a partner that is active.
-        waits = (stage > 0 or plan.synchronous) & np.isin(rows.source, plan.active)
-        stale |= linked & ~ended & ~waits
+        stale |= linked & _reads_stale(state, turn, stage, rows)
     snapshot = np.full(len(rows.source), -1)
     if mailed.any():
         snapshot[mailed] = state.post.snapshot_of(
             turn.view.now_s, rows.dst[mailed], rows.source[mailed]
         )
     return Sources(~stale & ~mailed, stale, mailed, snapshot, busy)
+
+
+def _reads_stale(state: State, turn: Round, stage: int, rows: Mix) -> Bools:
+    """Whether a link behind each weight would find the training of its source unfinished."""
+    told, plan = turn.transfer.reported, turn.plan
+    if told is not None:
+        late = told.stale & (plan.links.stage == stage)
+        links = _keys(turn, plan.links.dst[late], plan.links.src[late])
+        recorded: Bools = np.isin(_keys(turn, rows.dst, rows.source), links)
+        return recorded
+    reads_at = turn.view.now_s + _link_begin(turn, rows)
+    ended = state.finish_s[rows.source] <= reads_at + SAME_S
+    # A later stage, and a synchronous exchange, wait for a partner that is active.
+    waits = (stage > 0 or plan.synchronous) & np.isin(rows.source, plan.active)
+    stale: Bools = ~ended & ~waits
+    return stale
 
 
 def _keys(turn: Round, dst: Ints, src: Ints) -> Ints:
@@ -297,6 +333,8 @@ def _train(parts: Parts, state: State, turn: Round) -> Trained:
     """Train the active rows from the mixed models, in place."""
     models, active = state.models, turn.plan.active
     at = index(active, models.latest)
+    if not len(active):  # all have failed
+        return Trained(models.latest[at], models.counters[at], np.zeros(0), 0)
     if models.start is not None:
         if models.finished_start is not None:
             models.finished_start[at] = models.start[at]

@@ -17,6 +17,8 @@ from dystop.data import (
 )
 from dystop.engine.state import Parts
 from dystop.errors import ConfigError
+from dystop.experiments.fleets import fleet_of, keeps_topology, steps_of
+from dystop.experiments.replay import make_stop, make_world, replay_note
 from dystop.experiments.spec import Experiment
 from dystop.sparse import Ints
 from dystop.trainer.memory import available_bytes, ensure_fits
@@ -27,7 +29,6 @@ from dystop.types import Fleet
 from dystop.world import World
 from dystop.world.describe import describe
 
-_FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only
 _GIGABYTE = 10**9
 
 
@@ -45,26 +46,17 @@ class Built:
 
 def build(experiment: Experiment) -> Built:
     """Load, split, place and size everything; refuses what cannot fit before it is allocated."""
-    _check_remedy(experiment)
-    data = _load(experiment)
-    shards = _split(experiment, data)
-    trainer = _trainer(experiment, data, shards)
-    experiment = _measured(experiment, trainer)
+    check_remedy(experiment)
+    data = load_data(experiment)
+    shards = split_data(experiment, data)
+    trainer = make_trainer(experiment, data, shards)
+    experiment = measured(experiment, trainer)
     memory = _ensure_memory(experiment, trainer)
     counts = label_counts(data.y_train, shards, data.classes)
-    fleet = Fleet(
-        data_size=counts.sum(axis=1),
-        label_counts=counts,
-        batch=experiment.training.batch,
-        model_bytes=4 * trainer.width,
-        horizon=experiment.stop.rounds,
-        seed=experiment.seed,
-        server=experiment.mechanism.server,
-        horizon_s=experiment.stop.seconds,
-    )
-    world = World(experiment.world, fleet.workers, fleet.model_bytes, experiment.seed, fleet.server)
+    fleet = fleet_of(experiment, counts, 4 * trainer.width)
+    world = make_world(experiment, fleet)
     parts = _parts(experiment, fleet, world, trainer)
-    physics = describe(world)
+    physics = {**describe(world), **replay_note(world)}
     return Built(
         experiment=experiment,
         parts=parts,
@@ -75,7 +67,7 @@ def build(experiment: Experiment) -> Built:
     )
 
 
-def _check_remedy(experiment: Experiment) -> None:
+def check_remedy(experiment: Experiment) -> None:
     """A remedy against staleness needs a mechanism that has some."""
     mechanism, rule = experiment.mechanism, experiment.staleness.rule
     if rule != "none" and mechanism.mode == "sync":
@@ -85,7 +77,8 @@ def _check_remedy(experiment: Experiment) -> None:
         )
 
 
-def _load(experiment: Experiment) -> Dataset:
+def load_data(experiment: Experiment) -> Dataset:
+    """The data set, cut to the wanted size."""
     spec = experiment.data
     data = load(
         spec.name,
@@ -97,7 +90,8 @@ def _load(experiment: Experiment) -> Dataset:
     return take(data, spec.train_limit or None, spec.test_limit or None, seed=experiment.seed)
 
 
-def _split(experiment: Experiment, data: Dataset) -> list[Ints]:
+def split_data(experiment: Experiment, data: Dataset) -> list[Ints]:
+    """Which training samples each worker owns."""
     spec = experiment.data
     return partition(
         data.y_train,
@@ -108,7 +102,8 @@ def _split(experiment: Experiment, data: Dataset) -> list[Ints]:
     )
 
 
-def _trainer(experiment: Experiment, data: Dataset, shards: list[Ints]) -> Trainer:
+def make_trainer(experiment: Experiment, data: Dataset, shards: list[Ints]) -> Trainer:
+    """The trainer of these shards, with the initial model."""
     _, channels, *size = data.x_train.shape
     module = build_model(
         experiment.model.name, channels, (size[0], size[1]), data.classes, experiment.seed
@@ -117,7 +112,7 @@ def _trainer(experiment: Experiment, data: Dataset, shards: list[Ints]) -> Train
     return Trainer(module, arrays, shards, experiment.training, experiment.seed)
 
 
-def _measured(experiment: Experiment, trainer: Trainer) -> Experiment:
+def measured(experiment: Experiment, trainer: Trainer) -> Experiment:
     """Put the number in place of `batch_s = "measure"`, so that the run can be repeated."""
     compute = experiment.world.compute
     if compute.batch_s != "measure":
@@ -140,20 +135,16 @@ def _ensure_memory(experiment: Experiment, trainer: Trainer) -> str:
 
 
 def _parts(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer) -> Parts:
-    training, engine, output = experiment.training, experiment.engine, experiment.output
-    per_epoch = fleet.epoch_steps * training.epochs
-    steps = np.full_like(per_epoch, training.local_steps) if training.local_steps else per_epoch
-    small = fleet.workers <= _FULL_TOPOLOGY_LIMIT
-    topology = output.topology == "full" or (output.topology == "auto" and small)
+    topology = keeps_topology(experiment)
     return Parts(
         fleet=fleet,
         mechanism=experiment.mechanism,
         world=world,
         trainer=trainer,
-        laws=engine,
-        stop=experiment.stop,
+        laws=experiment.engine,
+        stop=make_stop(experiment.stop, world),
         evaluate=experiment.evaluate,
-        steps=steps,
+        steps=steps_of(experiment, fleet),
         topology=topology,
         moving=topology and experiment.world.mobility.enabled,
         remedy=experiment.staleness,

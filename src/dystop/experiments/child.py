@@ -41,11 +41,11 @@ class Child:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         # A group of its own: Ctrl-C reaches the parent alone, which then tells each child once.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dystop", *words],
+            dystop_words(*words),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
-            env=_environment(),
+            env=environment(),
             process_group=0,
         )
 
@@ -80,7 +80,12 @@ class Child:
         self._errors.close()
 
 
-def _environment() -> dict[str, str]:
+def dystop_words(*words: str | Path) -> list[str]:
+    """The `dystop` command of this installation, with these words."""
+    return [sys.executable, "-P", "-m", "dystop", *map(str, words)]
+
+
+def environment() -> dict[str, str]:
     """The child finds the modules that this process finds, a user's own models among them."""
     places = [os.path.abspath(place) for place in sys.path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places), LIFELINE: "1"}

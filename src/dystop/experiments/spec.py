@@ -21,9 +21,11 @@ from dystop.engine.params import Evaluate, Laws, Stop
 from dystop.errors import ConfigError, nearest
 from dystop.experiments import blocks, toml
 from dystop.experiments.blocks import Key, Source
+from dystop.experiments.replay import as_replay, recorded_config
 from dystop.experiments.store import CONFIG, INFO, name_problem
 from dystop.knobs import block, knob
 from dystop.mechanisms import MECHANISMS
+from dystop.runtime.params import TestbedParams
 from dystop.trainer.catalogue import MODELS
 from dystop.trainer.params import TrainerParams
 from dystop.types import Mechanism
@@ -88,6 +90,9 @@ class Experiment:
 
     name: str = knob("", "name of the run; empty: made from mechanism, data and seed")
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] = knob(0, "seed of all randomness")
+    trace: str = knob(
+        "", "folder of a testbed run to play back, on top of its configuration; empty: simulate"
+    )
     fleet: FleetSpec = block(FleetSpec, "who takes part")
     data: DataSpec = block(DataSpec, "what is learned")
     model: ModelSpec = block(ModelSpec, "what is trained")
@@ -99,6 +104,7 @@ class Experiment:
     stop: Stop = block(Stop, "when to stop")
     evaluate: Evaluate = block(Evaluate, "when models are scored")
     output: OutputSpec = block(OutputSpec, "what is kept")
+    testbed: TestbedParams = block(TestbedParams, "how the testbed runs")
 
 
 _MECHANISM_NAME = Key("mechanism.name", "dystop", "text", "mechanism; 'dystop list mechanisms'")
@@ -194,6 +200,8 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
 def read_experiment(file: Path | None = None, overrides: Sequence[str] = ()) -> Experiment:
     """Read a configuration: the defaults, then the file, then `key=value` words.
 
+    With `trace`, the configuration of the recorded run comes before the file.
+
     Raises:
         ConfigError: With the source, the key, what was given and what is allowed.
     """
@@ -201,8 +209,11 @@ def read_experiment(file: Path | None = None, overrides: Sequence[str] = ()) -> 
     given = [_override(word) for word in overrides]
     for key, value in given:
         raw = _merge(raw, _nested(key, value))
-    source = Source(str(file) if file else "command line", frozenset(key for key, _ in given))
-    return _from_tree(raw, source)
+    origin = str(file) if file else "command line"
+    if isinstance(run := raw.get("trace"), str) and run:
+        raw, origin = _merge(recorded_config(run, raw), raw), str(file or Path(run) / CONFIG)
+    source = Source(origin, frozenset(key for key, _ in given))
+    return as_replay(_from_tree(raw, source))
 
 
 def _from_tree(raw: Mapping[str, Any], source: Source) -> Experiment:

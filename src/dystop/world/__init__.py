@@ -14,6 +14,9 @@ from dystop.world.params import (
     Outages,
     WorldParams,
 )
+from dystop.world.replay import TraceWorld
+from dystop.world.trace import Reported, Trace
+from dystop.world.trace_file import read_trace
 from dystop.world.world import Surroundings, Transfer, World
 
 __all__ = [
@@ -23,9 +26,13 @@ __all__ = [
     "Compute",
     "Mobility",
     "Outages",
+    "Reported",
     "Surroundings",
+    "Trace",
+    "TraceWorld",
     "Transfer",
     "World",
     "WorldParams",
     "describe",
+    "read_trace",
 ]

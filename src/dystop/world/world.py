@@ -22,6 +22,7 @@ from dystop.world.mobility import Walk
 from dystop.world.overlay import refuse_large_overlay, relay
 from dystop.world.params import WorldParams
 from dystop.world.reach import Neighbourhood, Reach
+from dystop.world.trace import Reported, TracedRound
 
 _LINKS = 1 << 15  # looked at in one go: they fit a processor's cache
 _ROUNDING = 1.0 + 1e-9  # two ways of computing a distance may differ in the last digit
@@ -38,6 +39,7 @@ class Surroundings:
     step_s: Floats  # [N], seconds per mini-batch
     budget: Floats  # [nodes], models a node may send and receive in this round
     position: Floats  # [nodes, 2], metres
+    recorded: TracedRound | None = None  # the line of the trace, where a recorded run is replayed
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Transfer:
     seconds: Floats  # [L]
     hops: Ints  # [L], links travelled; bytes are paid on each
     lost: Bools  # [L]
+    reported: Reported | None = None  # what else is known of a recorded round with these links
 
 
 class World:

@@ -1,0 +1,209 @@
+"""`dystop gap`: how far the simulator is from a testbed run.
+
+Two simulations are held against the recorded run. The *replay* plays back what the testbed
+observed, so only the laws of the simulator can differ. The *simulation* has the channel and compute
+models of the configuration instead, so it also shows how far those are off. Both publish on
+completion, as real workers must, and both end after as many rounds as were recorded.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dystop.engine.params import Stop
+from dystop.engine.rounds import begin, no_round, simulate
+from dystop.errors import RunFolderError
+from dystop.experiments.build import Built, build
+from dystop.experiments.closeness import (
+    Errors,
+    Learning,
+    Likeness,
+    errors_of,
+    learning,
+    likeness,
+)
+from dystop.experiments.replay import as_replay
+from dystop.experiments.spec import Experiment, read_experiment
+from dystop.experiments.store import CONFIG, RunData, open_run
+from dystop.record import RoundRecord
+from dystop.world import Trace, World, read_trace
+from dystop.world.trace import TRACE
+
+OnRound = Callable[[str, int, int], None]
+"""Called with what is being run, the rounds done and the rounds to do."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One simulation, held against the recorded run."""
+
+    records: list[RoundRecord]
+    durations: Errors
+    plans: Likeness | None
+    learning: Learning
+
+
+@dataclass(frozen=True)
+class GapReport:
+    """All that `dystop gap` knows."""
+
+    run: RunData
+    rounds: int
+    real: Learning
+    replay: Side
+    simulation: Side
+    link_model: Errors  # seconds of transfers by the channel model
+    link_estimate: Errors  # by the coordinator's estimate when the round opened
+    step_model: Errors  # seconds of trainings by the compute model
+    step_estimate: Errors  # by the coordinator's estimate when the round opened
+
+
+def gap_of(folder: Path, on_round: OnRound) -> GapReport:
+    """Replay and simulate a recorded run, and compare.
+
+    Raises:
+        RunFolderError: Where the run has no trace, or is not over.
+    """
+    data, trace = _recorded(folder)
+    experiment = read_experiment(folder / CONFIG)
+    replay = build(as_replay(replace(experiment, trace=str(folder))))
+    plain = build(_late(experiment))
+    rounds = min(len(data.records), len(trace.rounds))
+    real = data.records[:rounds]
+    world, model_bytes = plain.parts.world, plain.parts.fleet.model_bytes
+    return GapReport(
+        run=data,
+        rounds=rounds,
+        real=learning(real, real),
+        replay=_side(trace, real, _play(replay, rounds, "replay", on_round)),
+        simulation=_side(trace, real, _play(plain, rounds, "simulation", on_round)),
+        link_model=_link_errors(trace, world, model_bytes),
+        link_estimate=_link_errors(trace, None, model_bytes),
+        step_model=_step_errors(trace, world),
+        step_estimate=_step_errors(trace, None),
+    )
+
+
+def _recorded(folder: Path) -> tuple[RunData, Trace]:
+    data = open_run(folder)
+    if not (folder / TRACE).is_file():
+        raise RunFolderError(
+            f"{folder}: was simulated and holds no trace, so there is nothing real to compare with;"
+            " record one by: dystop testbed"
+        )
+    status = data.info.get("status")
+    if status != "finished":
+        raise RunFolderError(
+            f"{folder}: the run is not over (status {status!r}, {len(data.records)} rounds); wait"
+            f" for it, or finish it by: dystop testbed --resume {folder}"
+        )
+    trace = read_trace(folder)
+    if not data.records:
+        raise RunFolderError(f"{folder}: the run has no rounds to compare")
+    return data, trace
+
+
+def _late(experiment: Experiment) -> Experiment:
+    """The experiment simulated, with workers that publish when they are done, as real ones."""
+    engine = replace(experiment.engine, publish="on_completion")
+    return replace(experiment, trace="", engine=engine)
+
+
+def _play(built: Built, rounds: int, what: str, on_round: OnRound) -> list[RoundRecord]:
+    parts = replace(built.parts, stop=Stop(rounds=rounds))
+    records = []
+    for record, _ in simulate(parts, begin(parts), no_round):
+        records.append(record)
+        on_round(what, record.round, rounds)
+    return records
+
+
+def _side(trace: Trace, real: Sequence[RoundRecord], records: list[RoundRecord]) -> Side:
+    size = min(len(real), len(records))
+    simulated = np.array([r.duration_s for r in records[:size]])
+    measured = np.array([r.duration_s for r in real[:size]])
+    return Side(
+        records=records,
+        durations=errors_of(simulated, measured),
+        plans=likeness(trace.rounds, records, lost=True),
+        learning=learning(real, records),
+    )
+
+
+def _link_errors(trace: Trace, world: World | None, model_bytes: int) -> Errors:
+    """Transfers that arrived: by a channel model, or by what the coordinator expected.
+
+    Those that had to wait for their sender are left out: their seconds are not the link's alone.
+    """
+    predicted, measured = [np.zeros(0)], [np.zeros(0)]
+    for line in trace.rounds:
+        links, share = line.links, line.links.bytes / model_bytes
+        if world is not None:
+            guess = world.transfer(line.round, line.opened_s, links.dst, links.src, share).seconds
+        else:
+            edge = line.reach.find(links.dst, links.src)
+            guess = np.where(edge >= 0, np.append(line.link_s, np.nan)[edge], np.nan) * share
+        clear = ~links.lost & ~links.waits
+        predicted.append(guess[clear])
+        measured.append(links.seconds[clear])
+    return errors_of(np.concatenate(predicted), np.concatenate(measured))
+
+
+def _step_errors(trace: Trace, world: World | None) -> Errors:
+    """Trainings whose end was reported: by a compute model, or by what the coordinator expected."""
+    predicted, measured = [np.zeros(0)], [np.zeros(0)]
+    for line in trace.rounds:
+        done = line.trained
+        if world is not None:
+            step_s = world.observe(line.round, line.opened_s).step_s[done.node]
+        else:
+            began = [trace.rounds[max(t, 1) - 1].step_s for t in done.round.tolist()]
+            step_s = np.array([s[i] for s, i in zip(began, done.node, strict=True)])
+        predicted.append(step_s * done.steps)
+        measured.append(done.seconds)
+    return errors_of(np.concatenate(predicted), np.concatenate(measured))
+
+
+def to_tree(found: GapReport) -> dict[str, Any]:
+    """All numbers as JSON."""
+    sides = {"replay": found.replay, "simulation": found.simulation}
+    series = {"real": found.run.records[: found.rounds]}
+    series |= {name: side.records for name, side in sides.items()}
+    return {
+        "run": str(found.run.path),
+        "rounds": found.rounds,
+        "real": asdict(found.real),
+        **{name: _side_tree(side) for name, side in sides.items()},
+        "links": {
+            "model": _error_tree(found.link_model),
+            "estimate": _error_tree(found.link_estimate),
+        },
+        "steps": {
+            "model": _error_tree(found.step_model),
+            "estimate": _error_tree(found.step_estimate),
+        },
+        "series": {name: _series(records) for name, records in series.items()},
+    }
+
+
+def _side_tree(side: Side) -> dict[str, Any]:
+    return {
+        "durations": _error_tree(side.durations),
+        "plans": None if side.plans is None else asdict(side.plans),
+        "accuracy": asdict(side.learning),
+    }
+
+
+def _error_tree(errors: Errors) -> dict[str, Any]:
+    return {**asdict(errors), "total": errors.total}
+
+
+def _series(records: Sequence[RoundRecord]) -> dict[str, list[float | None]]:
+    return {
+        "clock_s": [r.clock_s for r in records],
+        "duration_s": [r.duration_s for r in records],
+        "accuracy": [r.accuracy for r in records],
+    }

@@ -1,0 +1,255 @@
+"""A run of the testbed from its folder to its last record: the part of the launcher.
+
+The parties are children of this process, one for the coordinator, the observer and every worker.
+What they share is the run folder; what they say to each other goes over the network.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dystop.errors import DystopError, RunFolderError
+from dystop.experiments.child import Tail, dystop_words, environment
+from dystop.experiments.durable import RECORDS
+from dystop.experiments.lifeline import LIFELINE
+from dystop.experiments.run import Started
+from dystop.experiments.spec import Experiment, read_experiment, to_toml
+from dystop.experiments.store import (
+    CONFIG,
+    create_run,
+    first_info,
+    open_run,
+    run_folder,
+    update_info,
+)
+from dystop.experiments.testbed import (
+    COORDINATOR,
+    ENROLMENT,
+    KIND,
+    OBSERVER,
+    STATUS,
+    node_names,
+    read_status,
+    write_enrolment,
+)
+from dystop.record import RoundRecord
+from dystop.runtime.launch import Crew
+from dystop.runtime.netns import Net
+
+if TYPE_CHECKING:
+    from dystop.experiments.testbed_parts import Prepared
+
+PKI, LOGS, WORKERS = "pki", "logs", "workers"
+POLL_S = 0.1
+FIRST_WORD_S = 60.0  # for a coordinator to say where it listens
+GOODBYE_S = 5.0  # for the others to leave after the last round
+_GRACE_S = "5"  # of a child whose launcher was killed
+_SINGLE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+class Watch(Protocol):
+    """Whoever follows a run."""
+
+    def on_start(self, started: Started) -> None:
+        """The folder is there."""
+
+    def on_joining(self, joined: int, workers: int) -> None:
+        """So many workers have joined."""
+
+    def on_record(self, record: RoundRecord) -> None:
+        """A round has closed."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Where the parties live: on loopback, or in namespaces with shaped links."""
+
+    namespaces: bool = False
+    rate_mbit: float = 0.0
+
+
+def new_testbed(
+    experiment: Experiment, out: Path, name: str | None, watch: Watch, run: str | None = None
+) -> Path:
+    """Make the folder of a new run."""
+    folder, prepared = make_folder(experiment, out, name, run)
+    facts = (prepared.physics, prepared.partition, prepared.memory)
+    watch.on_start(Started(folder, *facts, rounds=prepared.experiment.stop.rounds))
+    return folder
+
+
+def make_folder(
+    experiment: Experiment, out: Path, name: str | None, run: str | None = None
+) -> tuple[Path, "Prepared"]:
+    """Make the folder of a new run; a run without an identity gets one."""
+    from dystop.experiments.testbed_parts import prepare
+
+    if name is not None:
+        experiment = replace(experiment, name=name)
+    prepared = prepare(experiment, run)
+    experiment = prepared.experiment
+    info = {**first_info(experiment), "kind": KIND, "publish": "on_completion"}
+    folder = create_run(
+        out, experiment.name, to_toml(experiment), info, prepared.fleet, explicit=name is not None
+    )
+    write_enrolment(folder, prepared.enrolment)
+    return folder, prepared
+
+
+def checked_folder(path: Path) -> Path:
+    """The path, if it is the folder of a testbed run."""
+    info = open_run(run_folder(path)).info
+    if info.get("kind") != KIND:
+        raise RunFolderError(f"{path}: a simulated run; go on with it by: dystop resume {path}")
+    if not (path / ENROLMENT).is_file():
+        raise RunFolderError(f"{path}: {ENROLMENT} is missing; start the run afresh")
+    return path
+
+
+def reopen_testbed(path: Path, watch: Watch) -> bool:
+    """Look into the folder of an earlier run; False where nothing is left to do."""
+    data = open_run(checked_folder(path))
+    done = len(data.records)
+    finished = data.info.get("status") == "finished"
+    rounds = done if finished else read_experiment(path / CONFIG).stop.rounds
+    watch.on_start(Started(path, {}, [], "", rounds, done))
+    return not finished
+
+
+def run_processes(folder: Path, watch: Watch, network: Network | None = None) -> None:
+    """Start all parties, heal what crashes, and follow the run to its end; none is left behind."""
+    experiment = read_experiment(folder / CONFIG)
+    with _network(experiment, network or Network()) as net, interruptible(folder):
+        launch = _Launch(folder, experiment, net)
+        try:
+            launch.start_coordinator()
+            launch.startothers()
+            launch.follow(watch)
+        finally:
+            launch.crew.stop()
+
+
+@contextmanager
+def _network(experiment: Experiment, network: Network) -> Iterator[Net | None]:
+    if not network.namespaces:
+        yield None
+        return
+    with Net() as net:
+        net.add(COORDINATOR)
+        for name in others(experiment):
+            net.add(name, 0.0 if name == OBSERVER else network.rate_mbit)
+        yield net
+
+
+@contextmanager
+def interruptible(folder: Path) -> Iterator[None]:
+    """Leave a note in `run.json` where the run did not reach its end."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        with suppress(DystopError):
+            update_info(folder, status="interrupted")
+        raise
+    except Exception as error:
+        with suppress(DystopError):
+            update_info(folder, status="failed", stop_reason=f"{type(error).__name__}: {error}")
+        raise
+
+
+def others(experiment: Experiment) -> list[str]:
+    """Everybody but the coordinator."""
+    nodes = node_names(experiment)
+    return [*nodes, OBSERVER] if experiment.testbed.observer else nodes
+
+
+@dataclass
+class _Launch:
+    """The parties of one run, as children."""
+
+    folder: Path
+    experiment: Experiment
+    net: Net | None
+    crew: Crew = field(default_factory=lambda: Crew(_child_environment()))
+
+    def start_coordinator(self) -> None:
+        """Start it and wait until it listens; from then on it comes back to the same port."""
+        (self.folder / STATUS).unlink(missing_ok=True)
+        _make_certificates(self.folder, [COORDINATOR, *others(self.experiment)])
+        host = self._host(COORDINATOR)
+        child = self._hire(COORDINATOR, self._coordinator(f"{host}:{self.experiment.testbed.port}"))
+        until = time.monotonic() + FIRST_WORD_S
+        while not (address := read_status(self.folder).get("address")):
+            self.crew.look()
+            if time.monotonic() > until:
+                raise DystopError(f"the coordinator does not answer (log: {child.log})")
+            time.sleep(POLL_S / 4)
+        self.address = str(address)
+        child.words = self._inside(COORDINATOR, self._coordinator(self.address))
+
+    def startothers(self) -> None:
+        """Start the workers, all at once, and the observer."""
+        for name in others(self.experiment):
+            self._hire(name, self._observer() if name == OBSERVER else self._worker(name))
+
+    def follow(self, watch: Watch) -> None:
+        """Pass on what happens until the coordinator has ended in good order."""
+        tail, workers = Tail(self.folder / RECORDS), self.experiment.fleet.workers
+        while True:
+            over = self.crew.children[COORDINATOR].done
+            for record in tail.news():
+                watch.on_record(record)
+            if over:
+                break
+            watch.on_joining(int(read_status(self.folder).get("joined", 0)), workers)
+            self.crew.look()
+            time.sleep(POLL_S)
+        self.crew.wait(self.crew.children, GOODBYE_S)
+
+    def _hire(self, name: str, words: list[str]) -> Any:
+        return self.crew.hire(name, self._inside(name, words), self.folder / LOGS / f"{name}.log")
+
+    def _inside(self, name: str, words: list[str]) -> list[str]:
+        return words if self.net is None else [*self.net.prefix(name), *words]
+
+    def _host(self, name: str) -> str:
+        return self.experiment.testbed.host if self.net is None else self.net.address(name)
+
+    def _coordinator(self, listen: str) -> list[str]:
+        return dystop_words(
+            "coordinator", self.folder / CONFIG, "--pki", self.folder / PKI, "--listen", listen,
+            "--out", self.folder,
+        )  # fmt: skip
+
+    def _worker(self, name: str) -> list[str]:
+        return dystop_words(
+            "worker", self.folder / CONFIG, "--name", name, "--pki", self.folder / PKI,
+            "--coordinator", self.address, "--listen", f"{self._host(name)}:0",
+            "--folder", self.folder / WORKERS / name,
+        )  # fmt: skip
+
+    def _observer(self) -> list[str]:
+        return dystop_words(
+            "observer", self.folder / CONFIG, "--pki", self.folder / PKI,
+            "--coordinator", self.address,
+        )  # fmt: skip
+
+
+def _child_environment() -> dict[str, str]:
+    """One thread for each child: there are more children than cores."""
+    single = dict.fromkeys(_SINGLE, "1")
+    return {**environment(), **single, LIFELINE: _GRACE_S, "GRPC_ENABLE_FORK_SUPPORT": "0"}
+
+
+def _make_certificates(folder: Path, names: list[str]) -> None:
+    """An authority for this run alone, and a certificate for every party that has none."""
+    from dystop.runtime.pki import init, issue
+
+    pki = folder / PKI
+    if not (pki / "ca.key").is_file():
+        init(pki)
+    for name in names:
+        if not (pki / f"{name}.crt").is_file():
+            issue(pki, name)

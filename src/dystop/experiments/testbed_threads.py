@@ -1,0 +1,163 @@
+"""All parties of a testbed as threads of this process, over the memory transport or over MPI."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dystop.experiments.child import Tail
+from dystop.experiments.durable import RECORDS
+from dystop.experiments.spec import Experiment, read_experiment
+from dystop.experiments.store import CONFIG
+from dystop.experiments.testbed import (
+    COORDINATOR,
+    OBSERVER,
+    node_of,
+    read_enrolment,
+    read_status,
+)
+from dystop.experiments.testbed_nodes import Way, make_observer, make_worker
+from dystop.experiments.testbed_roles import Desk
+from dystop.experiments.testbed_run import POLL_S, WORKERS, Watch, interruptible, others
+from dystop.runtime.door import Door
+from dystop.runtime.history import HISTORY_FILE, History
+from dystop.runtime.node import WorkerNode
+from dystop.runtime.observer import Observer
+from dystop.runtime.seat import CoordinatorSeat
+from dystop.runtime.transport.base import Transport
+from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
+
+FAREWELL_S = 8.0  # for the parties to end after the coordinator has
+MakeTransport = Callable[[str, Door | None], Transport]
+"""The way of a party to the others, by its name; without a door everybody may come in."""
+
+
+@dataclass
+class Office:
+    """A coordinator in a thread of its own."""
+
+    desk: Desk
+    transport: Transport
+    listen: str = "memory:0"
+    seat: CoordinatorSeat | None = None
+    error: BaseException | None = None
+    opened: threading.Event = field(default_factory=threading.Event)
+
+    def start(self) -> str:
+        """Open it; answers with its address."""
+        self.thread = threading.Thread(target=self._run, name=COORDINATOR, daemon=True)
+        self.thread.start()
+        self.opened.wait()
+        if self.seat is None:
+            self.raise_error()
+        assert self.seat is not None
+        return self.seat.address
+
+    def _run(self) -> None:
+        try:
+            self.desk.run(self.transport, self.listen, self._on_seat)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.opened.set()
+
+    def _on_seat(self, seat: CoordinatorSeat) -> None:
+        self.seat = seat
+        self.opened.set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run goes on."""
+        return self.thread.is_alive()
+
+    def raise_error(self) -> None:
+        """Raise here what went wrong there."""
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        """End the run early, if it is not over; nothing is lost."""
+        if self.seat is not None and self.is_open:
+            self.seat.interrupt()
+        self.thread.join(FAREWELL_S)
+
+
+def run_threads(folder: Path, watch: Watch) -> None:
+    """Run all parties in this process to the end."""
+    with MemoryHub() as hub:
+
+        def transport(name: str, door: Door | None) -> Transport:
+            limits = read_experiment(folder / CONFIG).testbed.limits
+            if door is None:
+                return MemoryTransport(hub, name, limits)
+            return MemoryTransport(hub, name, limits, door)
+
+        experiment = read_experiment(folder / CONFIG)
+        run_here(folder, watch, transport, others(experiment))
+
+
+def run_here(
+    folder: Path,
+    watch: Watch,
+    transport: MakeTransport,
+    here: list[str],
+    listen: str = "memory:0",
+) -> None:
+    """Run the coordinator and some other parties in this process to the end of the run."""
+    experiment = read_experiment(folder / CONFIG)
+    enrolment = read_enrolment(folder, experiment)
+    office = Office(Desk(folder, experiment, enrolment), transport(COORDINATOR, None), listen)
+    with interruptible(folder), ExitStack() as stack:
+        stack.callback(office.close)
+        company = Company(experiment, enrolment.run, folder, office.start(), transport)
+        parties = [company.invite(name, stack) for name in here]
+        _follow(office, folder, experiment, watch)
+        office.raise_error()
+        until = time.monotonic() + FAREWELL_S
+        for party in parties:
+            party.wait(max(0.0, until - time.monotonic()))
+
+
+@dataclass(frozen=True)
+class Company:
+    """The parties beside the coordinator."""
+
+    experiment: Experiment
+    run: str
+    folder: Path
+    coordinator: str  # address
+    transport: MakeTransport
+
+    def invite(self, name: str, stack: ExitStack) -> WorkerNode | Observer:
+        """Start a party, which ends with the stack."""
+        party = self._observer() if name == OBSERVER else self._worker(name, stack)
+        stack.callback(party.close)
+        party.start()
+        return party
+
+    def _observer(self) -> Observer:
+        way = Way(self.transport(OBSERVER, Door()), self.coordinator)
+        return make_observer(self.experiment, self.run, way)
+
+    def _worker(self, name: str, stack: ExitStack) -> WorkerNode:
+        home, door = self.folder / WORKERS / name, Door(OBSERVER)
+        diary = History(home / HISTORY_FILE)
+        stack.callback(diary.close)
+        way = Way(
+            self.transport(name, door), self.coordinator, "memory:0", door=door, note=diary.note
+        )
+        return make_worker(self.experiment, node_of(self.experiment, name), self.run, home, way)
+
+
+def _follow(office: Office, folder: Path, experiment: Experiment, watch: Watch) -> None:
+    tail, workers = Tail(folder / RECORDS), experiment.fleet.workers
+    while True:
+        open_ = office.is_open
+        for record in tail.news():
+            watch.on_record(record)
+        if not open_:
+            return
+        watch.on_joining(int(read_status(folder).get("joined", 0)), workers)
+        time.sleep(POLL_S)

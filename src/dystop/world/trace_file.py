@@ -1,0 +1,152 @@
+"""Reading `trace.jsonl` back (see `dystop.world.trace`): a file may be cut off or damaged."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dystop.errors import RunFolderError
+from dystop.sparse import Bools, Floats, Ints, graph_of_sorted
+from dystop.types import Mailbox
+from dystop.world.trace import (
+    LINKS,
+    MAIL,
+    ORDERS,
+    STEADY,
+    TRACE,
+    TRAINED,
+    Orders,
+    Trace,
+    TracedLinks,
+    TracedRound,
+    Trainings,
+)
+
+
+def read_trace(folder: Path) -> Trace:
+    """The trace of a run; a last line that was cut off is left out.
+
+    Raises:
+        RunFolderError: Where there is none, or where it is damaged.
+    """
+    path = folder / TRACE
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        raise RunFolderError(
+            f"{folder}: holds no trace; only runs of 'dystop testbed' have one ({TRACE})"
+        ) from None
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
+    whole: dict[str, Any] = {}
+    rounds: list[TracedRound] = []
+    for number, line in enumerate(lines, 1):
+        if line.endswith(b"\n"):
+            whole = _joined(path, number, line, whole)
+            rounds.append(_round(path, number, whole))
+    if not rounds:
+        raise RunFolderError(f"{path}: holds no round; the run ended before its first one")
+    return Trace(path, tuple(rounds))
+
+
+def _damaged(path: Path, number: int, why: str) -> RunFolderError:
+    return RunFolderError(
+        f"{path}: line {number} is damaged ({why}); cut the file before it to use the rest"
+    )
+
+
+def _joined(path: Path, number: int, line: bytes, before: dict[str, Any]) -> dict[str, Any]:
+    """A line with what it leaves out because it has not changed."""
+    try:
+        raw = json.loads(line)
+    except ValueError:
+        raise _damaged(path, number, "not JSON") from None
+    if not isinstance(raw, dict):
+        raise _damaged(path, number, "not an object")
+    return {**{k: before[k] for k in STEADY if k in before}, **raw}
+
+
+def _round(path: Path, number: int, raw: Mapping[str, Any]) -> TracedRound:
+    try:
+        out = _parsed(raw)
+    except KeyError as error:
+        raise _damaged(path, number, f"{error.args[0]} is missing") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _damaged(path, number, str(error)) from None
+    if problem := _problem(out, number):
+        raise _damaged(path, number, problem)
+    return out
+
+
+def _parsed(raw: Mapping[str, Any]) -> TracedRound:
+    budget = _floats(raw["budget"], math.inf)
+    reach = raw["reach"]
+    return TracedRound(
+        round=int(raw["round"]),
+        opened_s=float(raw["opened_s"]),
+        duration_s=float(raw["duration_s"]),
+        alive=_bools(raw["alive"]),
+        reach=graph_of_sorted(len(budget), _ints(reach["dst"]), _ints(reach["src"])),
+        distance_m=_floats(raw["distance_m"]),
+        link_s=_floats(raw["link_s"]),
+        step_s=_floats(raw["step_s"]),
+        remaining_s=_floats(raw["remaining_s"]),
+        budget=budget,
+        mailbox=Mailbox(*(_ints(raw["mailbox"][name]) for name in MAIL)),
+        active=_ints(raw["active"]),
+        links=TracedLinks(**_columns(raw["links"], LINKS)),
+        orders=Orders(**_columns(raw["orders"], ORDERS)),
+        trained=Trainings(**_columns(raw["trained"], TRAINED)),
+    )
+
+
+def _columns(raw: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Columns of equal length."""
+    out = {name: _KINDS[name](raw[name]) if name in _KINDS else _ints(raw[name]) for name in names}
+    if len({len(column) for column in out.values()}) > 1:
+        raise ValueError(f"{', '.join(names)} differ in length")
+    return out
+
+
+def _ints(values: Any) -> Ints:
+    return np.array(values, np.int64).reshape(-1)
+
+
+def _bools(values: Any) -> Bools:
+    return np.array(values, np.bool_).reshape(-1)
+
+
+def _floats(values: Any, unknown: float = math.nan) -> Floats:
+    return np.array([unknown if v is None else v for v in values], np.float64).reshape(-1)
+
+
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("seconds", "waited_s", "exchange_s"), _floats),
+    **dict.fromkeys(("lost", "stale", "waits", "train", "failed"), _bools),
+}
+
+
+def _problem(line: TracedRound, number: int) -> str:
+    """What does not fit together in a line; nothing where it does."""
+    n, edges, nodes = len(line.alive), line.reach.edges, len(line.budget)
+    if line.round != number:
+        return f"it is of round {line.round}"
+    if not line.alive.any():
+        return "nobody was there"
+    if len(line.step_s) != n or len(line.remaining_s) != n or nodes not in (n, n + 1):
+        return "alive, step_s, remaining_s and budget do not fit together"
+    if line.reach.n != nodes or len(line.distance_m) != edges or len(line.link_s) != edges:
+        return "reach, distance_m and link_s do not fit together"
+    if _beyond(nodes, line.reach.dst, line.reach.src, line.links.dst, line.links.src):
+        return f"a link names a node outside 0..{nodes - 1}"
+    if _beyond(nodes, line.orders.node) or _beyond(n, line.active, line.trained.node):
+        return f"an order or a training names a node outside 0..{nodes - 1}"
+    return "a training of a later round" if _beyond(number + 1, line.trained.round) else ""
+
+
+def _beyond(size: int, *ids: Ints) -> bool:
+    """Whether an id is outside 0..size - 1."""
+    return any(len(x) and (x.min() < 0 or x.max() >= size) for x in ids)
