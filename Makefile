@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format clean
+.PHONY: help demo test chaos check format clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
 
-# constraints.txt pins torch to a build that also exists for machines without a GPU.
+# constraints.txt pins torch to a build that also exists for machines without a GPU, and the testbed's parts.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dystop needs Python 3.11 or newer; try: make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -22,6 +22,9 @@ demo: $(STAMP) ## DySTop against three rivals on built-in data; ends with a tabl
 
 test: $(STAMP) check ## every check and every test
 	$(BIN)/python -m pytest --numprocesses 2
+
+chaos: ## real processes under faults, about 25 minutes; needs Linux and root for namespaces
+	$(BIN)/python -m pytest -m chaos tests/chaos
 
 check: $(STAMP) ## format, lint, types and import contracts
 	$(BIN)/ruff format --check src tests examples benchmarks scripts

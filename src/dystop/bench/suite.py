@@ -17,6 +17,7 @@ from dystop.bench.result import FORMAT, Line, Sweep
 from dystop.bench.settings import Settings
 from dystop.bench.sweeps import cost_of_models, cost_of_workers
 from dystop.bench.training import training_lines
+from dystop.bench.wire import wire_lines
 from dystop.experiments.spec import read_experiment
 
 Say = Callable[[str], None]
@@ -28,6 +29,7 @@ BENCHES: dict[str, Callable[[Settings, Say], Iterator[Line]]] = {
     "run": run_lines,
     "startup": startup_lines,
     "memory": memory_lines,
+    "wire": wire_lines,
 }
 SWEEPS = "sweeps"  # name of what the figures need
 

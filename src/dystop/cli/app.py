@@ -1,23 +1,31 @@
 """The command and its parts. Each command lives in a file of its own."""
 
+import sys
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 import dystop
+from dystop import ahead
 from dystop.cli.bench import bench
+from dystop.cli.bound import bound
 from dystop.cli.catalogue import catalogue
 from dystop.cli.compare import compare
 from dystop.cli.doctor import doctor
 from dystop.cli.examples import examples
+from dystop.cli.gap import gap
 from dystop.cli.new import new
+from dystop.cli.pki import pki
 from dystop.cli.report import report
+from dystop.cli.reproduce import reproduce
+from dystop.cli.roles import coordinator, observer, worker
 from dystop.cli.run import resume, run, verify
+from dystop.cli.testbed import check, live
 
 _EPILOG = (
     "Exit codes: 0 done, 1 a bug, 2 wrong input, 3 the disk refused a write, 4 a broken mechanism, "
-    "5 not reproduced, 130 interrupted."
+    "5 not reproduced or a promise broken, 6 a worker was sent away, 130 interrupted."
 )
 
 app = typer.Typer(
@@ -57,11 +65,25 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "new": new,
     "doctor": doctor,
     "bench": bench,
+    "bound": bound,
+    "reproduce": reproduce,
+    "gap": gap,
+    "testbed": live,
+    "check": check,
+    "coordinator": coordinator,
+    "worker": worker,
+    "observer": observer,
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name, epilog=examples(_name))(_command)
+app.add_typer(pki, name="pki")
 
 
 def main() -> None:
     """Entry point of the `dystop` command."""
-    app()
+    ahead.prepare(sys.argv[1:])
+    try:
+        app()
+    except SystemExit as end:
+        ahead.leave(end.code)
+        raise

@@ -32,6 +32,7 @@ class What(StrEnum):
     run = "run"
     startup = "startup"
     memory = "memory"
+    wire = "wire"
 
 
 def _check(quick: bool, full: bool, models: Sequence[str]) -> None:
@@ -212,6 +213,7 @@ def bench(  # noqa: PLR0913 - every parameter is an option of the command
     run         where the time of the paper's run goes, as shares of it
     startup     this command's help against an empty Python
     memory      the printed estimate against the measured peak
+    wire        a model pulled over loopback against a TLS socket written by hand
     """  # noqa: D301 - the mark keeps the lines from being wrapped together
     _check(quick, full, model or [])
     _writable(json_file, plot)

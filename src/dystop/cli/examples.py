@@ -13,6 +13,7 @@ _EXAMPLES = {
         "dystop run mechanism.V=20 world.range_m=60 stop.rounds=100",
         "dystop run experiment.toml seed=3 --name third",
         "dystop run mechanism.name=fedavg fleet.workers=10 --no-report",
+        "dystop run trace=runs/trial                  play back a run of the testbed",
     ),
     "compare": (
         "dystop compare --mechanisms dystop,d-psgd,fedavg --seeds 3",
@@ -37,6 +38,41 @@ _EXAMPLES = {
     ),
     "new": ("dystop new mechanism my-idea", "dystop new mechanism my-idea --out ~/work"),
     "doctor": ("dystop doctor",),
+    "reproduce": (
+        "dystop reproduce --list                      every figure, its cost, what is done",
+        "dystop reproduce fig-completion-time         on two cores, in minutes",
+        "dystop reproduce fig-staleness --scale paper --jobs 12",
+        "dystop reproduce all --scale smoke           does everything run?",
+    ),
+    "bound": (
+        "dystop run model.name=softmax-unit training.l2=0.1 training.local_steps=1 \\",
+        "    training.learning_rate=0.1 data.train_limit=2000 fleet.workers=10 --name convex",
+        "dystop bound runs/convex",
+    ),
+    "testbed": (
+        "dystop testbed fleet.workers=3 stop.rounds=5",
+        "dystop testbed experiment.toml testbed.time_scale=0.1 --name trial",
+        "dystop testbed fleet.workers=15 testbed.devices=jetson",
+        "dystop testbed --transport memory fleet.workers=4",
+        "dystop testbed --resume runs/trial",
+    ),
+    "coordinator": (
+        "dystop coordinator experiment.toml --pki pki --listen 192.168.1.2:7000 --out runs/lab",
+    ),
+    "worker": (
+        "dystop worker experiment.toml --name w03 --pki pki --coordinator 192.168.1.2:7000 "
+        "--listen 192.168.1.13:7001 --folder w03",
+    ),
+    "observer": ("dystop observer experiment.toml --pki pki --coordinator 192.168.1.2:7000",),
+    "check": ("dystop check runs/trial",),
+    "pki": (
+        "dystop pki init",
+        "dystop pki issue coordinator",
+        "dystop pki issue w00",
+        "dystop pki revoke w03",
+        "dystop pki list",
+    ),
+    "gap": ("dystop gap runs/trial", "dystop gap runs/trial --json gap.json"),
     "bench": (
         "dystop bench --quick",
         "dystop bench trainer --model cnn --workers 30 --repeat 5",

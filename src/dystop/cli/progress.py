@@ -85,6 +85,13 @@ class Watcher:
             self._task = self._bar.add_task("round", total=rounds, status="")
             self._bar.start()
 
+    def say(self, text: str) -> None:
+        """Show a word about what goes on before the first round."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, status=text)
+        elif not self._quiet:
+            typer.echo(text)
+
     def on_record(self, record: RoundRecord) -> None:
         """Show one finished round."""
         self.last = record

@@ -15,7 +15,7 @@ Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as in
 _LONG_S = 30.0  # of a run that is worth advice
 
 
-def _split(words: list[str]) -> tuple[Path | None, list[str]]:
+def split(words: list[str]) -> tuple[Path | None, list[str]]:
     """The first word is a file unless it sets a key."""
     if words and ("=" not in words[0] or words[0].endswith(".toml")):
         return Path(words[0]), words[1:]
@@ -38,7 +38,7 @@ def _way_on(watcher: Watcher) -> str:
     return f"interrupted at round {done}; resume with: dystop resume {watcher.folder}"
 
 
-def _finish(folder: Path, *, quiet: bool, report: bool) -> None:
+def finish(folder: Path, *, quiet: bool, report: bool) -> None:
     """Summary and report of a run that has ended."""
     from dystop.cli.report import show_summary, write
     from dystop.experiments.store import open_run
@@ -85,7 +85,7 @@ def run(
     from dystop.experiments.spec import read_experiment
     from dystop.experiments.store import check_free
 
-    experiment = read_experiment(*_split(words or []))
+    experiment = read_experiment(*split(words or []))
     if name is not None:
         check_free(out, name)
     from dystop.experiments.run import run_experiment
@@ -95,7 +95,7 @@ def run(
         watcher,
         lambda: run_experiment(experiment, out, name, watcher.on_start, watcher.on_record),
     )
-    _finish(folder, quiet=quiet, report=report)
+    finish(folder, quiet=quiet, report=report)
 
 
 @guarded
@@ -111,7 +111,7 @@ def resume(run: Folder, quiet: Quiet = False, report: Report = True) -> None:
 
     watcher = Watcher(quiet=quiet)
     folder = _watched(watcher, lambda: resume_run(run, watcher.on_start, watcher.on_record))
-    _finish(folder, quiet=quiet, report=report)
+    finish(folder, quiet=quiet, report=report)
 
 
 @guarded

@@ -1,0 +1,83 @@
+"""The sending side of `dystop bench wire`: `python -m dystop.bench.wire_child FOLDER FLOATS`.
+
+Serves one model over gRPC and over a plain TLS 1.3 socket, prints where, and ends with its input.
+"""
+
+import json
+import socket
+import ssl
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+
+from dystop.runtime.messages import ModelHeader, PullRefused, PullRequest
+from dystop.runtime.payload import Schema, digest
+from dystop.runtime.pki import load_identity
+from dystop.runtime.transport.base import CHUNK_BYTES, Shipment
+from dystop.runtime.transport.gate import anyone
+from dystop.runtime.transport.grpc import GrpcTransport
+
+ANY = "127.0.0.1:0"
+
+
+def schema_of(floats: int) -> Schema:
+    """A model of one tensor."""
+    return Schema((("weight", (floats,)),))
+
+
+class Shelf:
+    """A store with one model."""
+
+    def __init__(self, floats: int) -> None:
+        schema = schema_of(floats)
+        self.parts = schema.pack(np.arange(floats, dtype=np.float32))
+        self.header = ModelHeader(1, 0, 0, schema.size(), digest(self.parts), schema.hash)
+
+    def asked(self, name: str, request: PullRequest) -> "Future[Shipment | PullRefused]":
+        """Hand the model out."""
+        answer: Future[Shipment | PullRefused] = Future()
+        answer.set_result(Shipment(self.header, self.parts))
+        return answer
+
+
+def tls_context(folder: Path, name: str, purpose: ssl.Purpose) -> ssl.SSLContext:
+    """Mutual TLS 1.3 as one would write it by hand."""
+    context = ssl.create_default_context(purpose, cafile=str(folder / "ca.crt"))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(folder / f"{name}.crt", folder / f"{name}.key")
+    return context
+
+
+def serve_plainly(listener: socket.socket, context: ssl.SSLContext, shelf: Shelf) -> None:
+    """Answer every byte of one connection with a model, in chunks as gRPC gets them."""
+    raw, _ = listener.accept()
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with raw, context.wrap_socket(raw, server_side=True) as line:
+        while line.recv(1):
+            for part in shelf.parts:
+                for lo in range(0, len(part), CHUNK_BYTES):
+                    line.sendall(part[lo : lo + CHUNK_BYTES])
+
+
+def main(folder: Path, floats: int) -> None:
+    """Serve until the input ends."""
+    shelf = Shelf(floats)
+    transport = GrpcTransport(load_identity(folder, "w00"), anyone)
+    served = transport.serve_models(ANY, shelf)
+    context = tls_context(folder, "w00", ssl.Purpose.CLIENT_AUTH)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        plain = threading.Thread(target=serve_plainly, args=(listener, context, shelf), daemon=True)
+        plain.start()
+        places = {"grpc": served.address, "port": listener.getsockname()[1]}
+        sys.stdout.write(json.dumps(places) + "\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+    transport.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,114 @@
+"""`dystop pki`: the certificates of a federation."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dystop.cli.examples import examples
+from dystop.cli.guard import guarded
+from dystop.cli.tables import show_table
+
+pki = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples("pki"),
+    help="Keys and certificates: every party of a testbed has its own.",
+)
+Folder = Annotated[Path, typer.Option(help="Folder of the authority, its keys and certificates.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="coordinator, observer, w00, w01, ...")]
+_DEFAULT = Path("pki")
+
+
+def check_installed() -> None:
+    """One line where the testbed's packages are not installed."""
+    from importlib.util import find_spec
+
+    from dystop.errors import ConfigError
+
+    missing = [name for name in ("grpc", "cryptography") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"{' and '.join(missing)} not installed; the testbed needs: pip install "
+            "'dystop[testbed]'"
+        )
+
+
+@guarded
+def init(folder: Folder = _DEFAULT) -> None:
+    """Make the authority of a new federation."""
+    check_installed()
+    from dystop.runtime.pki import init as make
+
+    typer.echo(f"authority {make(folder)[:16]} in {folder}; keep {folder / 'ca.key'} to yourself")
+
+
+@guarded
+def issue(
+    name: Name,
+    folder: Folder = _DEFAULT,
+    days: Annotated[int, typer.Option(min=1, help="How long it is valid.")] = 90,
+) -> None:
+    """Make key and certificate of a party, or renew them."""
+    check_installed()
+    from dystop.runtime.pki import issue as make
+
+    typer.echo(f"{name} {make(folder, name, days)[:16]} valid {days} days")
+    typer.echo(f"its host needs {name}.key, {name}.crt and ca.crt of {folder}")
+
+
+@guarded
+def revoke(name: Name, folder: Folder = _DEFAULT) -> None:
+    """Refuse all certificates of a party from now on."""
+    check_installed()
+    from dystop.runtime.pki import revoke as end
+
+    typer.echo(f"{name}: {len(end(folder, name))} certificates revoked")
+
+
+@guarded
+def listing(folder: Folder = _DEFAULT) -> None:
+    """Show who has a certificate."""
+    check_installed()
+    show_table(("name", "certificate", "valid until", "state"), list(_rows(folder)))
+
+
+def _rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
+    """One line for each party that was ever given a certificate."""
+    from dystop.errors import ConfigError
+    from dystop.runtime.identity import loaded, utc_now
+    from dystop.runtime.pki import fingerprint
+    from dystop.runtime.private_files import read_json
+
+    if not (folder / "ca.crt").is_file():
+        raise ConfigError(f"{folder} holds no authority; make one with: dystop pki init")
+    issued, revoked = read_json(folder / "issued.json"), read_json(folder / "revoked.json")
+    for name, prints in sorted(issued.items()):
+        file = folder / f"{name}.crt"
+        newest = fingerprint(file.read_bytes()) if file.is_file() else str(prints[-1])
+        until = loaded(file, file.read_bytes()).not_valid_after_utc if file.is_file() else None
+        state = "revoked" if newest in revoked else "valid"
+        if until is not None and until < utc_now() and state == "valid":
+            state = "expired"
+        yield name, newest[:16], f"{until:%Y-%m-%d}" if until else "", state
+
+
+@guarded
+def token(name: Name, folder: Folder = _DEFAULT) -> None:
+    """Make a one-time word with which a party gets its certificate over the network."""
+    check_installed()
+    from dystop.runtime.enrol import make_token
+
+    typer.echo(make_token(folder, name))
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "init": init,
+    "issue": issue,
+    "revoke": revoke,
+    "list": listing,
+    "token": token,
+}
+for _name, _command in _COMMANDS.items():
+    pki.command(_name)(_command)

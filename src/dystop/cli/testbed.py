@@ -1,0 +1,175 @@
+"""`dystop testbed`: a run whose parties are processes, and `dystop check`, which reads it after."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dystop.cli.guard import Interrupted, code_of, guarded
+from dystop.cli.pki import check_installed
+from dystop.cli.progress import Watcher
+from dystop.cli.run import Folder, Quiet, Report, finish, split
+
+if TYPE_CHECKING:
+    from dystop.experiments.testbed_run import Network
+
+Transport = Annotated[
+    str | None,
+    typer.Option(metavar="grpc|memory|mpi", help="Processes, threads, or under mpiexec."),
+]
+
+
+class CrewWatcher(Watcher):
+    """Follows a testbed: first who joins, then the rounds."""
+
+    _joined = -1
+
+    def on_joining(self, joined: int, workers: int) -> None:
+        """Show who has come so far; of no interest once rounds are closing."""
+        if joined == self._joined or self.last is not None:
+            return
+        self._joined = joined
+        self.say(f"workers joining {joined}/{workers}")
+
+
+def _watched(watcher: CrewWatcher, work: Callable[[], None]) -> None:
+    try:
+        with watcher.showing():
+            work()
+    except KeyboardInterrupt as interrupt:
+        if watcher.folder is None:
+            line = "interrupted before the first round; nothing was written"
+        else:
+            done = watcher.last.round if watcher.last else 0
+            way = f"go on with: dystop testbed --resume {watcher.folder}"
+            line = f"interrupted at round {done}, all processes are stopped; {way}"
+        raise Interrupted(line, code_of(interrupt)) from None
+
+
+@guarded
+def live(  # noqa: PLR0913 - one for each option
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE.toml|KEY=VALUE", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Name of this run; must be free.")] = None,
+    quiet: Quiet = False,
+    report: Report = True,
+    transport: Transport = None,
+    netns: Annotated[
+        bool, typer.Option("--netns", help="Every party in a network namespace (Linux, root).")
+    ] = False,
+    rate_mbit: Annotated[
+        float, typer.Option(min=0.0, help="Rate of every worker's link under --netns; 0: any.")
+    ] = 20.0,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted.")
+    ] = None,
+) -> None:
+    """Run one experiment for real: a coordinator, an observer and workers as processes.
+
+    Without a file the defaults are used; keys on the command line win over the file.
+    """
+    from dystop.experiments.testbed_run import Network
+
+    given = [*(words or []), *([f"testbed.transport={transport}"] if transport else [])]
+    watcher = CrewWatcher(quiet=quiet)
+    network = Network(netns, rate_mbit)
+    folder: Path | None
+    if resume is not None:
+        folder = _resume(resume, given, watcher, network)
+    else:
+        folder = _begin(given, out, name, watcher, network)
+    if folder is not None:
+        finish(folder, quiet=quiet, report=report)
+
+
+def _begin(
+    words: list[str], out: Path, name: str | None, watcher: CrewWatcher, network: "Network"
+) -> Path | None:
+    """A new run; None on a rank that has nothing to show."""
+    from dystop.experiments.spec import read_experiment
+    from dystop.experiments.store import check_free
+    from dystop.experiments.testbed import check_testbed
+
+    file, keys = split(words)
+    experiment = read_experiment(file, keys)
+    check_testbed(experiment)
+    if experiment.testbed.transport == "mpi":
+        from dystop.experiments.testbed_mpi import run_ranks
+
+        return run_ranks(file, keys, out, name, watcher)
+    _check(experiment.testbed.transport, network)
+    if name is not None:
+        check_free(out, name)
+    from dystop.experiments.testbed_run import new_testbed
+
+    _watched(watcher, lambda: _work(new_testbed(experiment, out, name, watcher), watcher, network))
+    return watcher.folder
+
+
+def _resume(path: Path, words: list[str], watcher: CrewWatcher, network: "Network") -> Path | None:
+    """An earlier run; None on a rank that has nothing to show."""
+    from dystop.errors import ConfigError
+    from dystop.experiments.spec import read_experiment
+    from dystop.experiments.store import CONFIG, open_run
+    from dystop.experiments.testbed_run import checked_folder, reopen_testbed
+
+    if words:
+        raise ConfigError(f"--resume takes the settings of {path}; leave out: {' '.join(words)}")
+    transport = read_experiment(checked_folder(path) / CONFIG).testbed.transport
+    if transport == "mpi" and open_run(path).info.get("status") != "finished":
+        from dystop.experiments.testbed_mpi import resume_ranks
+
+        return resume_ranks(path, watcher)
+    _check(transport, network)
+    if reopen_testbed(path, watcher):
+        _watched(watcher, lambda: _work(path, watcher, network))
+    return path
+
+
+def _check(transport: str, network: "Network") -> None:
+    from dystop.errors import ConfigError
+    from dystop.runtime.netns import check_possible
+
+    if transport == "grpc":
+        check_installed()
+    elif network.namespaces:
+        raise ConfigError("--netns is for --transport grpc; threads have no network")
+    if network.namespaces:
+        check_possible()
+
+
+def _work(folder: Path, watcher: CrewWatcher, network: "Network") -> None:
+    """All parties of a run, as processes or as threads."""
+    from dystop.experiments.spec import read_experiment
+    from dystop.experiments.store import CONFIG
+
+    if read_experiment(folder / CONFIG).testbed.transport == "memory":
+        from dystop.experiments.testbed_threads import run_threads
+
+        run_threads(folder, watcher)
+    else:
+        from dystop.experiments.testbed_run import run_processes
+
+        run_processes(folder, watcher, network)
+
+
+@guarded
+def check(run: Folder) -> None:
+    """Read what a testbed run left behind and name every promise that was broken.
+
+    Exits with 0 if there is none, with 5 otherwise.
+    """
+    from dystop.errors import VerificationError
+    from dystop.experiments.testbed_run import checked_folder
+    from dystop.runtime.check import check_run
+
+    findings = check_run(checked_folder(run))
+    for finding in findings:
+        typer.echo(str(finding))
+    if findings:
+        raise VerificationError(f"{run}: {len(findings)} promises were broken")
+    typer.echo(f"{run}: no promise was broken")

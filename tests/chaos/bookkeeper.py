@@ -1,0 +1,15 @@
+"""Commits numbers to a ledger until it is killed: `python bookkeeper.py FILE`; says each one."""
+
+import itertools
+import sys
+from pathlib import Path
+
+from dystop.runtime.ledger import MetaLine
+from dystop.runtime.ledger_sqlite import SqliteLedger
+
+if __name__ == "__main__":
+    ledger = SqliteLedger(Path(sys.argv[1]))
+    for number in itertools.count(1):
+        ledger.write([MetaLine(f"k{number % 50}", str(number))])
+        sys.stdout.write(f"{number}\n")
+        sys.stdout.flush()

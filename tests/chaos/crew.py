@@ -1,0 +1,140 @@
+"""Children as the launcher has them, with what a fault test needs: delays, failpoints, samples."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dystop.runtime.check import MAX_DESCRIPTORS, MAX_THREADS, Finding
+from dystop.runtime.failpoints import VARIABLE
+from dystop.runtime.launch import Child, Crew
+
+NEVER_S = 1e9
+SAMPLE_S = 2.0
+
+
+@dataclass
+class TestCrew(Crew):
+    """A crew whose killed children stay away for a while, and come back armed where asked."""
+
+    __test__ = False
+
+    restart_s: float = 2.0
+    expendable: set[str] = field(default_factory=set)  # may end for good, for whatever reason
+    held: set[str] = field(default_factory=set)  # are not started again for now
+    armed: dict[str, list[str]] = field(default_factory=dict)  # failpoints of the next starts
+
+    def _start(self, child: Child) -> None:
+        plain, waiting = self.environment, self.armed.get(child.name)
+        if waiting:
+            self.environment = {**plain, VARIABLE: waiting.pop(0)}
+        try:
+            super()._start(child)
+        finally:
+            self.environment = plain
+
+    def _look_after(self, child: Child) -> None:
+        if child.process is not None or child.name not in self.held:
+            super()._look_after(child)
+
+    def _pause_s(self, child: Child, code: int) -> float:
+        if child.name in self.expendable and code > 0:
+            child.done = True
+            return NEVER_S
+        return max(self.restart_s, super()._pause_s(child, code))
+
+    def pid(self, name: str) -> int | None:
+        """Number of a child's process, if it runs."""
+        child = self.children.get(name)
+        return child.process.pid if child and child.process and child.running else None
+
+    def signal(self, name: str, number: signal.Signals) -> bool:
+        """Send a signal to one child, by its number."""
+        pid = self.pid(name)
+        if pid is None:
+            return False
+        os.kill(pid, number)
+        return True
+
+
+class Freezer:
+    """Stops processes for a while. A helper wakes them, even if this process is gone by then."""
+
+    def __init__(self) -> None:
+        self._helpers: list[subprocess.Popen[bytes]] = []
+
+    def freeze(self, pid: int, seconds: float) -> None:
+        """Stop a process now; it goes on after so many seconds."""
+        script = f"kill -STOP {pid}; sleep {seconds:g}; kill -CONT {pid}"
+        words = ["sh", "-c", script]
+        self._helpers.append(subprocess.Popen(words, stderr=subprocess.DEVNULL))
+
+    def close(self) -> None:
+        """Wait for the helpers; what they would wake is being ended anyway."""
+        for helper in self._helpers:
+            helper.kill()
+            helper.wait()
+
+
+class Sampler:
+    """Memory, descriptors and threads of every child, every two seconds, in a file (I8)."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a")
+        self._due_s = 0.0
+        self._began_s = time.monotonic()
+        self.most: dict[str, dict[str, int]] = {}
+
+    def look(self, crew: TestCrew) -> None:
+        """Take a sample if one is due."""
+        now = time.monotonic()
+        if now < self._due_s:
+            return
+        self._due_s = now + SAMPLE_S
+        for name in crew.children:
+            pid = crew.pid(name)
+            taken = resources_of(pid) if pid else None
+            if not taken:
+                continue
+            line = {"at_s": round(now - self._began_s, 2), "name": name, "pid": pid, **taken}
+            self._file.write(json.dumps(line) + "\n")
+            self._note(name, taken)
+        self._file.flush()
+
+    def _note(self, name: str, taken: dict[str, int]) -> None:
+        most = self.most.setdefault(name, dict(taken))
+        for what, value in taken.items():
+            most[what] = max(most[what], value)
+
+    def findings(self) -> list[Finding]:
+        """I8: bounds on descriptors and threads."""
+        bounds = {"descriptors": MAX_DESCRIPTORS, "threads": MAX_THREADS}
+        return [
+            Finding("I8", f"{name} reached {most[what]} {what}, allowed are {bound}")
+            for name, most in sorted(self.most.items())
+            for what, bound in bounds.items()
+            if most[what] > bound
+        ]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def resources_of(pid: int) -> dict[str, int] | None:
+    """What a process takes now; None if it has just gone."""
+    base = Path(f"/proc/{pid}")
+    with suppress(OSError, ValueError, IndexError, StopIteration):
+        pages = int((base / "statm").read_text().split()[1])
+        status = (base / "status").read_text().splitlines()
+        threads = next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
+        return {
+            "rss_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+            "descriptors": len(os.listdir(base / "fd")),
+            "threads": threads,
+        }
+    return None

@@ -1,0 +1,100 @@
+"""A peer that serves or fetches one model over the real transport, in a process of its own.
+
+    python peer.py serve PKI NAME HOST:PORT MEGABYTES [endless|drip]
+    python peer.py fetch PKI NAME PEER HOST:PORT MEGABYTES SECONDS
+
+`serve` says where it listens and goes on until its standard input ends. `fetch` says what came of
+it as JSON. `endless` sends more than it announced and never stops, `drip` one byte at a time.
+"""
+
+import json
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+
+from dystop.runtime import pki
+from dystop.runtime.events import Fetch, Fetched
+from dystop.runtime.fetch import fetch
+from dystop.runtime.messages import ModelHeader, PullRequest
+from dystop.runtime.params import Timeouts
+from dystop.runtime.payload import ModelParcel, Schema, digest
+from dystop.runtime.transport import grpc_serving
+from dystop.runtime.transport.base import Shipment
+from dystop.runtime.transport.gate import anyone
+from dystop.runtime.transport.grpc import GrpcTransport
+
+RUN = "ab"
+
+
+def schema_of(megabytes: str) -> Schema:
+    return Schema((("w", (int(float(megabytes) * 250_000),)),))
+
+
+class Counter:
+    """Serves one model to whoever asks."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.parts = schema.pack(np.ones(schema.width, np.float32))
+        size = sum(len(part) for part in self.parts)
+        self.header = ModelHeader(1, 0, 0, size, digest(self.parts), schema.hash)
+
+    def asked(self, name: str, request: PullRequest) -> "Future[Shipment]":
+        answer: Future[Shipment] = Future()
+        offset = request.offset if request.version == 1 else 0
+        header = ModelHeader(**{**self.header.__dict__, "offset": offset})
+        answer.set_result(Shipment(header, self.parts, request.bytes_per_s))
+        return answer
+
+
+def endless(shipment: Shipment, over: threading.Event):
+    while not over.is_set():
+        yield bytes(65536)
+
+
+def drip(shipment: Shipment, over: threading.Event):
+    while not over.wait(0.05):
+        yield b"\0"
+
+
+def serve(folder: str, name: str, listen: str, megabytes: str, manner: str = "") -> None:
+    if manner:
+        grpc_serving.paced = {"endless": endless, "drip": drip}[manner]
+    transport = GrpcTransport(pki.load_identity(Path(folder), name), anyone)
+    served = transport.serve_models(listen, Counter(schema_of(megabytes)))
+    say(served.address)
+    sys.stdin.read()
+    transport.close()
+
+
+def take(folder: str, name: str, peer: str, address: str, megabytes: str, seconds: str) -> None:
+    transport = GrpcTransport(pki.load_identity(Path(folder), name), anyone)
+    schema = schema_of(megabytes)
+    began = time.monotonic()
+    action = Fetch(1, 0, peer, address, PullRequest(RUN, 1), began + float(seconds))
+    parcels = lambda: ModelParcel(schema)  # noqa: E731
+    came = fetch(transport, action, parcels, Timeouts(), threading.Event())
+    say(
+        json.dumps(
+            {
+                "code": "" if isinstance(came, Fetched) else came.code,
+                "bytes": came.bytes,
+                "seconds": time.monotonic() - began,
+                "resumes": came.resumes if isinstance(came, Fetched) else 0,
+                "rss": int(Path("/proc/self/statm").read_text().split()[1]) * 4096,
+            }
+        )
+    )
+    transport.close()
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    {"serve": serve, "fetch": take}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,335 @@
+"""A real testbed under a fault test: coordinator, observer and workers as processes.
+
+The processes are those of `dystop coordinator`, `dystop worker` and `dystop observer`, kept by the
+launcher's own `Crew`, optionally each in a network namespace. Faults come from a list; what was
+done to whom stands in `chaos.json`, what every process took in `samples.jsonl`. However a test
+ends, no process, namespace or interface is left, and that is checked.
+"""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from dystop.experiments.child import Tail, dystop_words, environment
+from dystop.experiments.durable import RECORDS
+from dystop.experiments.lifeline import LIFELINE
+from dystop.experiments.spec import Experiment, read_experiment
+from dystop.experiments.store import CONFIG
+from dystop.experiments.testbed import COORDINATOR, OBSERVER, node_names, read_status
+from dystop.experiments.testbed_run import make_folder
+from dystop.record import RoundRecord
+from dystop.runtime import pki
+from dystop.runtime.check import Finding, check_run
+from dystop.runtime.netns import Net
+
+from .crew import Freezer, Sampler, TestCrew
+from .facts import SAMPLES
+from .network import check_rate, leftovers
+from .schedule import Fault
+
+HERE = Path(__file__).parent
+POLL_S = 0.05
+READY_S = 90.0
+CHAOS = "chaos.json"
+QUICK = (  # a small task that still learns, at a pace at which faults hit something
+    "fleet.workers=4", "data.name=synthetic", "model.name=softmax", "stop.rounds=40",
+    "testbed.links=free", "world.range_m=200", "evaluate.every_rounds=20",
+)  # fmt: skip
+_SINGLE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is run, and where."""
+
+    keys: Sequence[str] = QUICK
+    rates: Sequence[float] | None = None  # Mbit/s of each worker; None: loopback, no namespaces
+    loss_percent: float = 0.0
+    bad: Sequence[str] = ()  # names of workers that serve bad models
+    restart_s: float = 2.0  # until a killed process is started again
+    seed: int = 0
+
+
+@dataclass
+class Rig:
+    """Use it as a context: `start`, `follow`, `findings`."""
+
+    out: Path
+    setting: Setting = field(default_factory=Setting)
+    name: str = "run"
+
+    def __post_init__(self) -> None:
+        self.experiment: Experiment = read_experiment(None, list(self.setting.keys))
+        self.net: Net | None = None
+        self.events: list[dict[str, Any]] = []
+        self.records: list[RoundRecord] = []
+        self.planned = self.done = 0
+        self._agenda: list[tuple[float, Callable[[], None]]] = []
+        self._stack = ExitStack()
+        self._chaos_s = 0.0
+
+    # Life --------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            if self.setting.rates is not None:
+                self.net = stack.enter_context(Net())
+                self._lay_cables(self.net)
+            self.folder, _ = make_folder(self.experiment, self.out, self.name)
+            self.experiment = read_experiment(self.folder / CONFIG)
+            self.names = node_names(self.experiment)
+            self._certify()
+            environment = _environment()
+            self.crew = TestCrew(environment, restart_s=self.setting.restart_s)
+            self.crew.expendable |= set(self.setting.bad)
+            stack.callback(self.crew.stop)
+            self.freezer = Freezer()
+            stack.callback(self.freezer.close)
+            self.sampler = Sampler(self.folder / SAMPLES)
+            stack.callback(self.sampler.close)
+            self._tail = Tail(self.folder / RECORDS)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pids = [self.crew.pid(name) for name in self.crew.children]
+        with _undisturbed():
+            self._write_events()
+            self._stack.close()
+        left = [f"process {pid}" for pid in pids if pid and Path(f"/proc/{pid}").exists()]
+        left += leftovers(self.net)
+        if left:
+            raise AssertionError(f"left behind: {', '.join(left)}")
+
+    def _lay_cables(self, net: Net) -> None:
+        rates = self.setting.rates or ()
+        net.add(COORDINATOR)
+        net.add(OBSERVER)
+        names = node_names(self.experiment)
+        self.rates = dict(zip(names, rates, strict=True))
+        for name, rate in self.rates.items():
+            net.add(name, rate)
+        self.note("rate", share=round(check_rate(net, self.rates, (names[0], names[-1])), 3))
+        if self.setting.loss_percent:
+            net.loss(self.setting.loss_percent)
+
+    def _certify(self) -> None:
+        folder = self.folder / "pki"
+        pki.init(folder)
+        for name in (COORDINATOR, OBSERVER, *self.names):
+            pki.issue(folder, name)
+
+    # Parties -----------------------------------------------------------------------------------
+
+    def start(self, only: Sequence[str] | None = None) -> None:
+        """Start everybody (or only some workers) and wait until the coordinator answers."""
+        host = "127.0.0.1" if self.net is None else self.net.address(COORDINATOR)
+        child = self._hire(COORDINATOR, self._coordinator(f"{host}:0"))
+        self.until(lambda: bool(read_status(self.folder).get("address")), READY_S)
+        self.address = str(read_status(self.folder)["address"])
+        child.words = self._inside(COORDINATOR, self._coordinator(self.address))
+        for name in self.names if only is None else only:
+            self.hire(name)
+        if self.experiment.testbed.observer:
+            self._hire(OBSERVER, self._party("observer"))
+
+    def hire(self, name: str) -> None:
+        """Start a worker."""
+        host = "127.0.0.1" if self.net is None else self.net.address(name)
+        words = self._party(
+            "worker", "--name", name, "--listen", f"{host}:0",
+            "--folder", str(self.folder / "workers" / name),
+        )  # fmt: skip
+        if name in self.setting.bad:
+            at = words.index("dystop")
+            words = [*words[: at - 1], str(HERE / "bad_peer.py"), *words[at + 1 :]]
+        self._hire(name, words)
+
+    def _hire(self, name: str, words: list[str]) -> Any:
+        log = self.folder / "logs" / f"{name}.log"
+        return self.crew.hire(name, self._inside(name, words), log)
+
+    def _inside(self, name: str, words: list[str]) -> list[str]:
+        return words if self.net is None else [*self.net.prefix(name), *words]
+
+    def _coordinator(self, listen: str) -> list[str]:
+        return self._words("coordinator", "--listen", listen, "--out", str(self.folder))
+
+    def _party(self, role: str, *more: str) -> list[str]:
+        return self._words(role, "--coordinator", self.address, *more)
+
+    def _words(self, role: str, *more: str) -> list[str]:
+        files = (str(self.folder / CONFIG), "--pki", str(self.folder / "pki"))
+        return dystop_words(role, *files, *more)
+
+    # Time --------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has come to its end."""
+        child = self.crew.children.get(COORDINATOR)
+        return child is not None and child.done
+
+    @property
+    def joined(self) -> int:
+        """How many workers the coordinator counts as there."""
+        return int(read_status(self.folder).get("joined", 0))
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of which a record was written."""
+        return self.records[-1].round if self.records else 0
+
+    def after(self, seconds: float, deed: Callable[[], None]) -> None:
+        """Do something later, in the loop of `until`."""
+        self._agenda.append((time.monotonic() + seconds, deed))
+
+    def step(self) -> None:
+        """One turn: what is due is done, what has ended is started again, records are read."""
+        now = time.monotonic()
+        due = [item for item in self._agenda if item[0] <= now]
+        self._agenda = [item for item in self._agenda if item[0] > now]
+        for _, deed in sorted(due, key=lambda item: item[0]):
+            deed()
+        self.crew.look()
+        self.sampler.look(self.crew)
+        self.records += self._tail.news()
+
+    def until(self, condition: Callable[[], bool], at_most_s: float) -> float:
+        """Go on until something is the case; answers how long that took."""
+        began = time.monotonic()
+        while not condition():
+            if time.monotonic() - began > at_most_s:
+                raise AssertionError(
+                    f"not within {at_most_s:g} s; {self.rounds} rounds, {self.joined} joined, "
+                    f"logs in {self.folder / 'logs'}"
+                )
+            self.step()
+            time.sleep(POLL_S)
+        return time.monotonic() - began
+
+    def spend(self, seconds: float) -> None:
+        """Go on for a while."""
+        end = time.monotonic() + seconds
+        self.until(lambda: time.monotonic() >= end, seconds + 60)
+
+    def finish(self, at_most_s: float) -> None:
+        """Go on until the run is over and everybody has left."""
+        self.until(lambda: self.over, at_most_s)
+        self.crew.held |= set(self.crew.children)
+        self.crew.wait(self.crew.children, 6.0)
+        self.stop()
+
+    def stop(self) -> None:
+        """End everybody now; the run may still have rounds to go."""
+        self.crew.held |= set(self.crew.children)
+        self.crew.stop()
+        self.step()
+
+    # Faults ------------------------------------------------------------------------------------
+
+    def inject(self, faults: Iterable[Fault]) -> None:
+        """Have these faults happen, counted from now."""
+        self._chaos_s = time.monotonic()
+        for fault in faults:
+            self.planned += 1
+            self.after(fault.at_s, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+
+    def _strike(self, fault: Fault) -> None:
+        if fault.kind == "kill_coordinator":
+            name = COORDINATOR
+        else:
+            running = [n for n in self.names if self.crew.pid(n) and n not in self.setting.bad]
+            if not running:
+                self.after(0.5, lambda: self._strike(fault))
+                return
+            name = running[int(fault.dice * len(running))]
+        if not self._do(fault, name):
+            self.after(0.5, lambda: self._strike(fault))
+            return
+        self.done += 1
+        self.note(fault.kind, name=name, seconds=fault.seconds)
+
+    def _do(self, fault: Fault, name: str) -> bool:
+        if fault.kind == "cut":
+            return self.cut(name, fault.seconds)
+        if fault.kind == "freeze":
+            return self.freeze(name, fault.seconds)
+        return self.kill(name)
+
+    def kill(self, name: str) -> bool:
+        """End a process as a power cut would."""
+        return self.crew.signal(name, signal.SIGKILL)
+
+    def freeze(self, name: str, seconds: float) -> bool:
+        """Stop a process for a while."""
+        pid = self.crew.pid(name)
+        if pid is not None:
+            self.freezer.freeze(pid, seconds)
+        return pid is not None
+
+    def cut(self, name: str, seconds: float) -> bool:
+        """Cut a member off for a while."""
+        net = self.net
+        if net is None:
+            return False
+        net.cut(name)
+        self.after(seconds, lambda: net.heal(name))
+        return True
+
+    def note(self, kind: str, **fields: Any) -> None:
+        """Write down what was done."""
+        at_s = time.monotonic() - self._chaos_s if self._chaos_s else 0.0
+        self.events.append({"at_s": round(at_s, 2), "kind": kind, "round": self.rounds, **fields})
+
+    def _write_events(self) -> None:
+        whole = {
+            "seed": self.setting.seed, "planned": self.planned, "done": self.done,
+            "events": self.events,
+        }  # fmt: skip
+        (self.folder / CHAOS).write_text(json.dumps(whole, indent=1) + "\n")
+
+    # Verdict -----------------------------------------------------------------------------------
+
+    def findings(self) -> list[Finding]:
+        """Everything that should not be: the checker's, the samples', and faults left out."""
+        keys = (self.folder / "pki").glob("*.key")
+        secrets = [key.read_text().splitlines()[1] for key in sorted(keys)[:4]]
+        found = [*check_run(self.folder, secrets), *self.sampler.findings()]
+        if self.done < self.planned:
+            text = f"only {self.done} of {self.planned} faults were injected"
+            found.append(Finding("rig", text))
+        return found
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C must not end the tidying up."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _environment() -> dict[str, str]:
+    """One thread for each child, and a lifeline: nobody outlives the test."""
+    single = dict.fromkeys(_SINGLE, "1")
+    own = {LIFELINE: "5", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+    return {**environment(), **single, **own}
+
+
+if __name__ == "__main__":
+    sys.exit("this is a module; run: make chaos")

@@ -1,0 +1,133 @@
+"""Members whose models are well-formed and wrong: 3 of 15, under mean and clip (B-1, B-2, B-3).
+
+All parties are threads of this process over the memory transport; everything else is as in a real
+run. The figure is the mean accuracy of the honest workers' models at the end.
+"""
+
+import threading
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from dystop.experiments import testbed_nodes, testbed_parts, testbed_threads
+from dystop.experiments.spec import read_experiment
+from dystop.experiments.testbed_run import make_folder
+from dystop.rng import stream
+from dystop.runtime.check import check_run
+from dystop.runtime.shelf import Shelf
+
+from .facts import accuracy_of
+
+pytestmark = pytest.mark.chaos
+
+BAD = ("w02", "w07", "w12")
+KEYS = (
+    "fleet.workers=15", "data.name=synthetic", "data.synthetic.train=6000",
+    "data.synthetic.noise=0.5", "model.name=softmax", "world.range_m=200", "mechanism.neighbours=3",
+    "stop.rounds=300", "testbed.transport=memory", "testbed.links=free", "testbed.devices=free",
+    "testbed.observer=false",
+)  # fmt: skip
+
+
+class Silent:
+    """Nobody follows."""
+
+    def on_start(self, started):
+        pass
+
+    def on_joining(self, joined, workers):
+        pass
+
+    def on_record(self, record):
+        pass
+
+
+def noisy(vector, dice):
+    """Noise three times as long as the model."""
+    noise = dice.standard_normal(len(vector))
+    return vector + 3 * np.linalg.norm(vector) / np.linalg.norm(noise) * noise
+
+
+ATTACKS = {
+    "none": None,
+    "sign flip": lambda vector, first, dice: -vector,
+    "noise": lambda vector, first, dice: noisy(vector, dice),
+    "times ten": lambda vector, first, dice: 9 * vector,
+    "replay": lambda vector, first, dice: first,
+    "label flip": None,
+}
+
+
+@pytest.fixture
+def villains(monkeypatch):
+    """Make three workers serve something else than their model, or learn wrong labels."""
+
+    def choose(attack: str) -> None:
+        push, make, cut = Shelf._push, testbed_nodes.make_worker, testbed_parts._cut
+        flipping, spoil = threading.local(), ATTACKS[attack]
+
+        def made(experiment, node, run, folder, way):
+            bad = folder.name in BAD
+            flipping.on = bad and attack == "label flip"
+            party = make(experiment, node, run, folder, way)
+            if bad and spoil:
+                party._shelf.first = party.parts.initial[0]
+            return party
+
+        def pushed(shelf, future, request, model):
+            if (first := getattr(shelf, "first", None)) is not None:
+                dice = stream(model.version, "attack", id(shelf))
+                vector = np.asarray(spoil(model.vector, first, dice), np.float32)
+                model = replace(model, vector=vector)
+            push(shelf, future, request, model)
+
+        def cut_flipped(data, own):
+            mine = cut(data, own)
+            if not getattr(flipping, "on", False):
+                return mine
+            return replace(mine, y_train=data.classes - 1 - mine.y_train)
+
+        monkeypatch.setattr(Shelf, "_push", pushed)
+        monkeypatch.setattr(testbed_threads, "make_worker", made)
+        monkeypatch.setattr(testbed_parts, "_cut", cut_flipped)
+
+    return choose
+
+
+def honest(folder, attack, aggregator):
+    """Mean accuracy of the honest workers after a run."""
+    keys = [*KEYS, f"testbed.guards.aggregator={aggregator}"]
+    run, _ = make_folder(read_experiment(None, keys), folder, "run")
+    testbed_threads.run_threads(run, Silent())
+    assert check_run(run) == []
+    return accuracy_of(run, () if attack == "none" else BAD)["end_local"]
+
+
+@cache
+def clean(factory):
+    """What both rules reach without an attack."""
+    return {rule: honest(factory.mktemp("clean"), "none", rule) for rule in ("mean", "clip")}
+
+
+def test_no_attack_no_cost(tmp_path_factory, tell):
+    """B-1: clipping costs nothing worth mentioning where nobody attacks."""
+    figures = clean(tmp_path_factory)
+    tell(f"mean {figures['mean']:.3f}, clip {figures['clip']:.3f}")
+    assert figures["clip"] >= figures["mean"] - 0.03
+
+
+WITHIN = {"sign flip": 0.06, "noise": 0.06, "times ten": 0.06, "replay": 0.10, "label flip": 0.04}
+
+
+@pytest.mark.parametrize(("attack", "within"), WITHIN.items(), ids=WITHIN)
+def test_clipping_holds(tmp_path_factory, tell, villains, attack, within):
+    """B-1, B-2 (b), B-3: honest workers stay near what they reach without an attack."""
+    calm = clean(tmp_path_factory)["clip"]
+    villains(attack)
+    figures = {
+        rule: honest(tmp_path_factory.mktemp("run"), attack, rule) for rule in ("mean", "clip")
+    }
+    tell(f"mean {figures['mean']:.3f}, clip {figures['clip']:.3f}, without an attack {calm:.3f}")
+    assert figures["clip"] >= calm - within

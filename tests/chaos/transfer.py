@@ -1,0 +1,80 @@
+"""Two peers in namespaces, or on loopback, and a model that goes from one to the other."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dystop.runtime import pki
+from dystop.runtime.netns import Net
+
+from .network import check_rate
+from .rig import HERE
+
+
+class Pair:
+    """One peer that serves (`a`) and one that fetches (`b`)."""
+
+    def __init__(self, folder: Path, megabytes: float, net: Net | None = None) -> None:
+        self.pki, self.megabytes, self.net = folder / "pki", megabytes, net
+        self.address = ""
+        if not self.pki.exists():
+            pki.init(self.pki)
+            for name in "ab":
+                pki.issue(self.pki, name)
+
+    def _words(self, name: str, *words: str) -> list[str]:
+        inside = self.net.prefix(name) if self.net else []
+        return [*inside, sys.executable, str(HERE / "peer.py"), *words]
+
+    @contextmanager
+    def serving(self, manner: str = "") -> Iterator[None]:
+        """Have `a` serve."""
+        host = self.net.address("a") if self.net else "127.0.0.1"
+        words = ["serve", str(self.pki), "a", f"{host}:0", str(self.megabytes)]
+        words += [manner] if manner else []
+        child = subprocess.Popen(
+            self._words("a", *words), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert child.stdout
+        assert child.stdin
+        try:
+            self.address = child.stdout.readline().decode().strip()
+            assert self.address
+            yield
+        finally:
+            child.stdin.close()
+            child.kill()
+            child.wait()
+            child.stdout.close()
+
+    def fetch(self, seconds: float = 60.0) -> Any:
+        """Have `b` fetch; answers what came of it, later: call the result."""
+        words = ["fetch", str(self.pki), "b", "a", self.address]
+        words += [str(self.megabytes), f"{seconds:g}"]
+        child = subprocess.Popen(self._words("b", *words), stdout=subprocess.PIPE)
+
+        def result() -> dict[str, Any]:
+            try:
+                said = child.communicate(timeout=seconds + 60)[0]
+            finally:
+                child.kill()
+                child.wait()
+            return dict(json.loads(said))
+
+        return result
+
+
+@contextmanager
+def two_peers(folder: Path, megabytes: float, rate_mbit: float) -> Iterator[Pair]:
+    """Two peers in namespaces whose links have this rate, which was measured first."""
+    with Net() as net:
+        for name in "ab":
+            net.add(name, rate_mbit)
+        check_rate(net, {"a": rate_mbit, "b": rate_mbit}, ("a", "b"))
+        pair = Pair(folder, megabytes, net)
+        with pair.serving():
+            yield pair
