@@ -16,6 +16,7 @@ from dystop.bench.processes import memory_lines, run_lines, startup_lines
 from dystop.bench.result import FORMAT, Line, Sweep
 from dystop.bench.settings import Settings
 from dystop.bench.sweeps import cost_of_models, cost_of_workers
+from dystop.bench.testbed import testbed_lines
 from dystop.bench.training import training_lines
 from dystop.bench.wire import wire_lines
 from dystop.experiments.spec import read_experiment
@@ -30,6 +31,7 @@ BENCHES: dict[str, Callable[[Settings, Say], Iterator[Line]]] = {
     "startup": startup_lines,
     "memory": memory_lines,
     "wire": wire_lines,
+    "testbed": testbed_lines,
 }
 SWEEPS = "sweeps"  # name of what the figures need
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,7 +40,7 @@ def wire_lines(settings: Settings, say: Say) -> Iterator[Line]:
     name = f"{MODEL_BYTES / 1e6:.0f} MB pulled over loopback, mutual TLS"
     say(name)
     began = time.perf_counter()
-    _certificates(folder)
+    certificates(folder, ("w00", "w01"))
     with (
         _sender(folder, floats) as places,
         _puller(folder, places, floats) as ours,
@@ -68,7 +68,8 @@ def _best(measure: Callable[[], float]) -> Callable[[], float]:
     return lambda: min(measure() for _ in range(_BEST_OF))
 
 
-def _certificates(folder: Path) -> None:
+def certificates(folder: Path, names: Sequence[str]) -> None:
+    """An authority and the keys of some parties, made where they are missing."""
     missing = [name for name in ("grpc", "cryptography") if find_spec(name) is None]
     if missing:
         needed = " and ".join(missing)
@@ -77,7 +78,7 @@ def _certificates(folder: Path) -> None:
 
     if not (folder / "ca.crt").exists():
         pki.init(folder)
-        for name in ("w00", "w01"):
+        for name in names:
             pki.issue(folder, name)
 
 

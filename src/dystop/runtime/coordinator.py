@@ -43,6 +43,7 @@ from dystop.runtime.messages import (
     Stop,
     ToCoordinator,
 )
+from dystop.runtime.sanctions import Measure, Sanctions
 
 __all__ = ["CoordinatorMachine", "Enrolled", "Setup", "member_name"]
 
@@ -73,7 +74,7 @@ class CoordinatorMachine:
         self._farewell_s: float | None = None
         self._finished = False
         self._interrupted = ""
-        self._expelled: list[str] = []
+        self._sanctions = Sanctions(self.core)
         self._recall(restored)
 
     @property
@@ -118,15 +119,9 @@ class CoordinatorMachine:
         """End the run with the next event; the ledger does not call it finished."""
         self._interrupted = reason
 
-    def expel(self, name: str) -> None:
-        """Send a member away with the next event: its certificate was revoked."""
-        self._expelled.append(name)
-
-    def _expel(self) -> None:
-        while self._expelled:
-            member = self.core.members.get(self._expelled.pop())
-            if member is not None and member.state != "QUARANTINED":
-                self._send_away(member, Reject("revoked", "its certificate was revoked"))
+    def sanction(self, measure: Measure, name: str) -> None:
+        """Expel, pardon or readmit a member with the next event."""
+        self._sanctions.ask(measure, name)
 
     # Events -------------------------------------------------------------------------------------
 
@@ -142,9 +137,11 @@ class CoordinatorMachine:
             return []
         self.core.out = Outbox()
         self._set_time(now_s)
+        self._roster_due |= self._sanctions.carry_out()
         for event in events:
             self._take(event)
         self._drive()
+        self.core.close_lines()
         return self._writer.actions(self.core.out, self.core.at_s)
 
     def _set_time(self, now_s: float) -> None:
@@ -169,16 +166,16 @@ class CoordinatorMachine:
             return
         self._writer.written()
         if isinstance(event, Heard):
-            self._heard(event.name, event.message)
+            self._heard(event.name, event.message, event.fingerprint)
         elif isinstance(event, Gone) and self.core.members.get(event.name):
             self.core.note(self.core.members.gone(event.name, self.core.at_s))
 
-    def _heard(self, name: str, message: ToCoordinator) -> None:
+    def _heard(self, name: str, message: ToCoordinator, fingerprint: str) -> None:
         core = self.core
         if not self._allowance.spend(name, core.at_s):
             return
         if isinstance(message, Join):
-            self._join(name, message)
+            self._join(name, message, fingerprint)
             return
         member = core.members.get(name)
         if member is not None and _obeys_another(message, core.epoch):
@@ -205,9 +202,9 @@ class CoordinatorMachine:
 
     # Members ------------------------------------------------------------------------------------
 
-    def _join(self, name: str, join: Join) -> None:
+    def _join(self, name: str, join: Join, fingerprint: str) -> None:
         core, member = self.core, self.core.members.get(name)
-        refused = refusal(core.setup, member, join)
+        refused = self._sanctions.refusal(fingerprint) or refusal(core.setup, member, join)
         if refused is not None or member is None:
             core.tell(name, refused or Reject("unknown", "not enrolled"))
             core.out.now.append(Hang(name))
@@ -218,15 +215,16 @@ class CoordinatorMachine:
         if self._farewell_s is not None:
             core.tell(name, Stop(core.epoch, (self._interrupted or self.records.reason)[:200]))
             return
-        self._welcome(member, join)
+        self._welcome(member, join, fingerprint)
 
-    def _welcome(self, member: Member, join: Join) -> None:
+    def _welcome(self, member: Member, join: Join, fingerprint: str) -> None:
         core, name = self.core, member.name
         if member.state in ("ENROLLED", "LEFT"):
             self._gather_s = core.at_s  # others may be on their way, too
-        self._roster_due |= member.address != join.address or member.state in ("ENROLLED", "LEFT")
+        known = (member.address, member.fingerprint) == (join.address, fingerprint)
+        self._roster_due |= not known or member.state in ("ENROLLED", "LEFT")
         restarted = join.incarnation != member.incarnation
-        core.note(core.members.join(name, join, core.at_s))
+        core.note(core.members.join(name, join, core.at_s, fingerprint))
         warm = core.setup.mechanism.warm_start and member.node < core.setup.fleet.workers
         self._training(member.node, join, restarted, warm)
         core.since_s[member.node] = core.at_s
@@ -260,23 +258,6 @@ class CoordinatorMachine:
         elif join.phase == "idle" and math.isnan(core.probe.began_s[node]):
             core.probe.idle(node, core.at_s)
 
-    def _shut_out(self, node: int) -> None:
-        """Too many have refused its models."""
-        core, member = self.core, self.core.members.of_node(node)
-        if member is None:
-            return
-        guards = core.params.guards
-        why = f"{guards.strikes} refused models from {guards.reporters} workers"
-        self._send_away(member, Reject("quarantined", why))
-
-    def _send_away(self, member: Member, reject: Reject) -> None:
-        core, had_session = self.core, member.session
-        core.note(core.members.quarantine(member.name, reject.text))
-        self._roster_due = True
-        if had_session:
-            core.tell_then(member.name, reject)
-            core.out.then.append(Hang(member.name))
-
     def _step_down(self) -> None:
         """A worker obeys a higher epoch: go, without a word to anybody."""
         self.core.out = Outbox(now=[Finish(REPLACED, REPLACED_CODE)])
@@ -293,7 +274,7 @@ class CoordinatorMachine:
             core.keep(self.rounds.line_of(member.node, report, effect))
         core.tell_then(member.name, ReportAck(report.round, report.kind))
         for node in bad:
-            self._shut_out(node)
+            self._roster_due |= self._sanctions.shut_out(node)
 
     # What is due --------------------------------------------------------------------------------
 
@@ -306,7 +287,6 @@ class CoordinatorMachine:
             core.note(member)
             if member.state == "DEAD":
                 core.out.now.append(Hang(member.name))
-        self._expel()
         if self._interrupted:
             self._farewell(self._interrupted, INTERRUPTED_CODE)
             return
@@ -349,7 +329,8 @@ class CoordinatorMachine:
         if not self.rounds.begin():
             del self.core.out.then[before:]
             return
-        self.records.remember(*self.rounds.seen)
+        if self.rounds.seen is not None:
+            self.records.remember(self.rounds.seen)
         for node in self.rounds.open.orders if self.rounds.open else ():
             member = self.core.members.of_node(node)
             if member is not None:

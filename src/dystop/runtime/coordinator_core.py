@@ -10,7 +10,7 @@ from dystop.control.round import open_books
 from dystop.runtime.closing import Training
 from dystop.runtime.coordinator_setup import Setup
 from dystop.runtime.events import Commit, CoordinatorAction, Tell
-from dystop.runtime.ledger import Line, MetaLine, WorkerLine, read_blob, write_blob
+from dystop.runtime.ledger import KeptLine, Line, MetaLine, WorkerLine, read_blob, write_blob
 from dystop.runtime.members import Member, Members
 from dystop.runtime.messages import Execute, ToWorker
 from dystop.runtime.probe import Probe
@@ -28,6 +28,7 @@ class Outbox:
     now: list[CoordinatorAction] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
     then: list[CoordinatorAction] = field(default_factory=list)
+    state: bool = False  # whether what else there is to go on from has changed
 
 
 class Core:
@@ -65,13 +66,22 @@ class Core:
         """Say something at once."""
         self.out.now.append(Tell(name, message))
 
-    def tell_then(self, name: str, message: ToWorker) -> None:
-        """Say something after what is known now is on the disk."""
-        self.out.then.append(Tell(name, message))
+    def tell_then(self, name: str, message: ToWorker, data: bytes = b"") -> None:
+        """Say something after what is known now is on the disk; `data` if it is encoded already."""
+        self.out.then.append(Tell(name, message, data))
 
     def keep(self, *lines: Line) -> None:
         """Write something down with the next commit."""
         self.out.lines.extend(lines)
+
+    def keep_state(self) -> None:
+        """Write down with the next commit what the machine goes on from, as it is by then."""
+        self.out.state = True
+
+    def close_lines(self) -> None:
+        """No event follows before the next commit."""
+        if self.out.state:
+            self.keep(KeptLine("state", self.state()))
 
     def note(self, member: Member | None) -> None:
         """Write down a member that has changed."""

@@ -14,6 +14,7 @@ from dystop.runtime.coordinator_setup import OBSERVER
 from dystop.runtime.events import Publish
 from dystop.runtime.ledger import KeptLine, MetaLine, RecordLine, Restored, read_blob, text_of
 from dystop.runtime.messages import Evaluate, Scored
+from dystop.types import View
 from dystop.world.trace import seen_part
 
 SCORE_S = 30.0  # longest wait for a score
@@ -25,6 +26,8 @@ class Waiting:
 
     line: RecordLine
     until_s: float  # it leaves without a score then; -inf: none is wanted
+    record: RoundRecord
+    came: dict[str, Any]
 
 
 class Records:
@@ -34,17 +37,18 @@ class Records:
         self.core = core
         self.waiting: dict[int, Waiting] = {}
         self.reason = ""  # why the run is over
-        self._seen: dict[int, bytes] = {}  # first halves of lines of the trace
+        self._seen: dict[int, View] = {}  # first halves of lines of the trace
         self._left: list[RecordLine] = []  # handed on, but not written down as such
 
     def add(self, closed: ClosedRound) -> None:
         """A round was closed; its models are tested where that is due."""
         core, record = self.core, closed.record
-        line = RecordLine(record.round, record.to_json(), closed.came)
+        came = json.dumps(closed.came, separators=(",", ":"))
+        line = RecordLine(record.round, record.to_json(), came)
         core.keep(line)
         wanted = self._is_due(record) and core.params.observer
         until_s = core.at_s + SCORE_S if wanted else -math.inf
-        self.waiting[record.round] = Waiting(line, until_s)
+        self.waiting[record.round] = Waiting(line, until_s, record, closed.came)
         if wanted:
             self._ask(record.round)
         self.reason = self.reason or self._over(record)
@@ -111,27 +115,29 @@ class Records:
             if held.line.score is None and core.at_s < held.until_s:
                 return
             del self.waiting[round_]
-            record = _with_score(from_json(held.line.record), held.line.score)
-            core.out.then.append(Publish(record, self._trace(held.line)))
+            record = _with_score(held.record, held.line.score)
+            core.out.then.append(Publish(record, {**self._first_half(round_), **held.came}))
             self._left.append(held.line)
             self.reason = self.reason or self._over(record)
 
-    def _trace(self, line: RecordLine) -> dict[str, Any]:
-        seen = self._seen.pop(line.round, None)
-        return {**(seen_part(read_blob(seen)) if seen else {}), **json.loads(line.came)}
+    def _first_half(self, round_: int) -> dict[str, Any]:
+        seen = self._seen.pop(round_, None)
+        return {} if seen is None else seen_part(seen)
 
-    def remember(self, round_: int, seen: bytes) -> None:
+    def remember(self, seen: View) -> None:
         """First half of the trace line of a round that opens."""
-        self._seen[round_] = seen
+        self._seen[seen.t] = seen
 
     def recall(self, restored: Restored) -> None:
         """What had not left when the last coordinator ended."""
         self.reason = restored.finished
-        self._seen = dict(restored.seen)
+        self._seen = {round_: read_blob(blob) for round_, blob in restored.seen.items()}
         for line in restored.waiting:
             wanted = line.score is None and self.core.params.observer
             until_s = self.core.at_s + SCORE_S if wanted else -math.inf
-            self.waiting[line.round] = Waiting(line, until_s)
+            record, came = from_json(line.record), json.loads(line.came)
+            self.waiting[line.round] = Waiting(line, until_s, record, came)
+            self.reason = self.reason or self._over(record)  # the last may only lack its score
 
     def finished(self) -> MetaLine:
         """What the ledger is told at the end."""

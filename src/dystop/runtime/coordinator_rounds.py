@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from dystop.control.timing import timetable
 from dystop.plan import Plan
 from dystop.record import RoundRecord
 from dystop.runtime.closing import Tally, came_of, outcome_of, seen_in
+from dystop.runtime.codec import encode
 from dystop.runtime.coordinator_core import Core
 from dystop.runtime.ledger import (
     KeptLine,
@@ -45,7 +47,7 @@ class ClosedRound:
     """A round that is history."""
 
     record: RoundRecord
-    came: str  # second half of its line of the trace, JSON
+    came: dict[str, Any]  # second half of its line of the trace
 
 
 class Rounds:
@@ -55,7 +57,7 @@ class Rounds:
         self.core = core
         self.open: OpenRound | None = None
         self.unsettled: dict[tuple[int, int], OrderLine] = {}  # orders that failed, (round, node)
-        self.seen: tuple[int, bytes] = (0, b"")  # first half of the newest line of the trace
+        self.seen: View | None = None  # first half of the newest line of the trace
         self._around: Around | None = None  # newest look at the world
 
     # Opening ------------------------------------------------------------------------------------
@@ -87,8 +89,10 @@ class Rounds:
         blob = write_blob({"plan": plan, "view": nameless(rest)})
         line = RoundLine(view.t, core.epoch, core.at_s, blob)
         pulls = pulls_by_node(plan)
-        lines = {
-            node: OrderLine(view.t, node, int(o.train), None, json.dumps(pulls[node]), text_of(o))
+        lines = {  # what is written down is also what is sent
+            node: OrderLine(
+                view.t, node, int(o.train), None, json.dumps(pulls[node]), encode(o).decode()
+            )
             for node, o in orders.items()
         }
         self.open = OpenRound(plan, rest, line, orders, lines, core.at_s + deadline_s)
@@ -97,10 +101,9 @@ class Rounds:
         for node, order in orders.items():
             core.since_s[node] = core.at_s
             core.probe.ordered(node, order)
-        seen = write_blob(seen_in(view))
-        self.seen = (view.t, seen)
-        core.keep(line, *lines.values(), KeptLine(f"seen:{view.t}", seen))
-        core.keep(KeptLine("state", core.state()))
+        self.seen = seen_in(view)
+        core.keep(line, *lines.values(), KeptLine(f"seen:{view.t}", write_blob(self.seen)))
+        core.keep_state()
         for node in orders:
             self._send(node)
 
@@ -108,14 +111,14 @@ class Rounds:
         """Give a node its order, once it is on the disk."""
         member = self.core.members.of_node(node)
         if self.open is not None and member is not None and member.session:
-            order = self.open.orders[node]
+            order, text = self.open.orders[node], self.open.lines[node].execute or ""
             if order.epoch != self.core.epoch:
-                order = replace(order, epoch=self.core.epoch)
-            self.core.tell_then(member.name, order)
+                order, text = replace(order, epoch=self.core.epoch), ""
+            self.core.tell_then(member.name, order, text.encode())
 
     def resend(self, node: int) -> None:
         """A node has come back: what it has not answered, it is told again."""
-        if self.open is not None and node in self.open.missing:
+        if self.open is not None and self.open.awaits(node):
             self._send(node)
 
     def _steps(self, plan: Plan) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -157,7 +160,7 @@ class Rounds:
             return self._trained(node, report), []
         now = self.open
         if now is not None and report.round == now.t and node in now.orders:
-            if node not in now.missing:
+            if not now.awaits(node):
                 return "known", []
             if report.kind == "failed":
                 now.failed.add(node)
@@ -204,7 +207,8 @@ class Rounds:
         bad = self._mixed(node, order, report)
         done = replace(line, outcome="LATE", execute=None)
         books = LateLine(core.seq + 1, line.round, node, write_blob(core.books))
-        core.keep(done, books, KeptLine("state", core.state()))
+        core.keep(done, books)
+        core.keep_state()
         return bad
 
     def _trained(self, node: int, report: Report) -> Effect:
@@ -270,8 +274,9 @@ class Rounds:
             now.line, closed_s=core.at_s, closed_seq=core.seq, books=write_blob(core.books)
         )
         self.open = None
-        core.keep(closed, *endings, KeptLine("state", core.state()))
-        return ClosedRound(record, json.dumps(came, separators=(",", ":")))
+        core.keep(closed, *endings)
+        core.keep_state()
+        return ClosedRound(record, came)
 
     def _tally(self, now: OpenRound) -> Tally:
         core = self.core

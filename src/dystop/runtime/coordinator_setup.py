@@ -88,11 +88,28 @@ def refusal(setup: Setup, member: Member | None, join: Join) -> Reject | None:
         return Reject("unknown", "this name is not enrolled in this run; enrol it first")
     if join.protocol != PROTOCOL:
         return Reject("protocol", f"protocol {join.protocol}, the coordinator speaks {PROTOCOL}")
-    if join.run != setup.run:
-        return Reject("run", f"run {join.run[:16]}..., this is run {setup.run[:16]}...")
+    if join.run not in ("", setup.run):
+        return Reject("run", _another_run(join.run, setup.run))
     if member.state == "QUARANTINED":
         return Reject("quarantined", f"quarantined: {member.note}; the operator can lift it"[:200])
     return _mismatch(setup, member, join)
+
+
+def _another_run(theirs: str, ours: str) -> str:
+    return (
+        f"what it remembers is of run {theirs[:16]}..., this is run {ours[:16]}...; start it with "
+        "another --folder, or delete its old one"
+    )
+
+
+def _other_labels(theirs: tuple[int, ...], enrolled: tuple[int, ...]) -> str:
+    """Where label counts differ first."""
+    if len(theirs) != len(enrolled):
+        what = f"{len(theirs)} label counts, enrolled were {len(enrolled)}"
+    else:
+        label = next(k for k, (a, b) in enumerate(zip(theirs, enrolled, strict=True)) if a != b)
+        what = f"{theirs[label]} samples of label {label}, enrolled were {enrolled[label]}"
+    return f"{what}; enrol anew to change it"
 
 
 def _mismatch(setup: Setup, member: Member, join: Join) -> Reject | None:
@@ -104,8 +121,8 @@ def _mismatch(setup: Setup, member: Member, join: Join) -> Reject | None:
     if join.data_size != known.data_size:
         what = f"data size {join.data_size}, enrolled were {known.data_size}"
         return Reject("enrolment", f"{what}; enrol anew to change it"[:200])
-    if tuple(join.label_counts) != tuple(known.label_counts):
-        return Reject("enrolment", "label counts differ from the enrolled ones; enrol anew")
+    if join.label_counts != known.label_counts:
+        return Reject("enrolment", _other_labels(join.label_counts, known.label_counts))
     if join.incarnation < member.incarnation:
         return Reject("replaced", "a newer process of this member is in the run")
     return None

@@ -10,9 +10,10 @@ import os
 import shutil
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +25,7 @@ BACKUP_ROUNDS = 100
 BACKUPS_KEPT = 3
 MADE = "made"  # in the lock file: there has been a ledger here
 _FORMAT = 1  # of the tables
+_LOG_PAGES = 4000  # 16 MB: what every round overwrites reaches the file less often
 
 
 def _columns(table: str) -> list[str]:
@@ -53,12 +55,14 @@ def checksum(values: tuple[Any, ...]) -> int:
     """
     if not any(isinstance(value, (bytes, float)) for value in values):
         return zlib.crc32(repr(values).encode())
-    crc = 0
+    crc, head = 0, b""  # small values are collected, so that most rows take one call
     for value in values:
-        plain = float(value) if isinstance(value, float) else value
-        part = value if isinstance(value, bytes) else repr(plain).encode()
-        crc = zlib.crc32(part, zlib.crc32(b"%d," % len(part), crc))
-    return crc
+        if isinstance(value, bytes):
+            crc, head = zlib.crc32(value, zlib.crc32(b"%s%d," % (head, len(value)), crc)), b""
+        else:
+            part = repr(float(value) if isinstance(value, float) else value).encode()
+            head += b"%d,%s" % (len(part), part)
+    return zlib.crc32(head, crc)
 
 
 class SqliteLedger:
@@ -115,8 +119,8 @@ class SqliteLedger:
         base = self._base
         try:
             base.execute("BEGIN IMMEDIATE")
-            for line in lines:
-                _write(base, line)
+            for table, some in groupby(lines, lambda line: line.table):
+                _WRITERS.get(table, _write)(base, some)
             base.execute("COMMIT")
         except sqlite3.Error as error:
             if base.in_transaction:
@@ -167,14 +171,32 @@ class SqliteLedger:
         return final
 
 
-def _write(base: sqlite3.Connection, line: Line) -> None:
-    if isinstance(line, KeptLine) and line.value is None:
-        base.execute("DELETE FROM kept WHERE key = ?", (line.key,))
-        return
-    row = values_of(line)
-    base.execute(_PUT[line.table], (*row, checksum(row)))
-    if isinstance(line, RoundLine) and line.books is not None:
-        _thin(base, line.round - 1)
+def _write(base: sqlite3.Connection, lines: Iterable[Any]) -> None:
+    """Lines of one table in one go."""
+    first, *rest = lines
+    rows = map(values_of, (first, *rest))
+    base.executemany(_PUT[first.table], ((*row, checksum(row)) for row in rows))
+
+
+def _write_kept(base: sqlite3.Connection, lines: Iterable[KeptLine]) -> None:
+    for line in lines:
+        if line.value is None:
+            base.execute("DELETE FROM kept WHERE key = ?", (line.key,))
+        else:
+            _write(base, [line])
+
+
+def _write_rounds(base: sqlite3.Connection, lines: Iterable[RoundLine]) -> None:
+    for line in lines:
+        _write(base, [line])
+        if line.books is not None:
+            _thin(base, line.round - 1)
+
+
+_WRITERS: dict[str, Callable[[sqlite3.Connection, Iterable[Any]], None]] = {
+    "kept": _write_kept,
+    "rounds": _write_rounds,
+}
 
 
 def _thin(base: sqlite3.Connection, round_: int) -> None:
@@ -194,6 +216,7 @@ def _thin(base: sqlite3.Connection, round_: int) -> None:
 def _prepare(base: sqlite3.Connection) -> None:
     base.execute("PRAGMA journal_mode = WAL")
     base.execute("PRAGMA synchronous = FULL")
+    base.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
     version = base.execute("PRAGMA user_version").fetchone()[0]
     if version > _FORMAT:
         raise ValueError(f"its format is {version}, this version of dystop reads {_FORMAT}")

@@ -13,11 +13,13 @@ of quarantine.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from dystop.runtime.ledger import WorkerLine
 from dystop.runtime.messages import Join, Peer
 from dystop.runtime.params import Timeouts
+
+if TYPE_CHECKING:
+    from dystop.runtime.ledger import WorkerLine  # slow to import; a worker has no ledger
 
 State = Literal["ENROLLED", "JOINED", "SUSPECT", "DEAD", "LEFT", "QUARANTINED"]
 _STATES: tuple[State, ...] = get_args(State)
@@ -43,8 +45,8 @@ class Member:
     state: State = "ENROLLED"
     incarnation: int = 0  # of the newest process of this member
     address: str = ""
+    fingerprint: str = ""  # of the certificate with which it joined; empty: no certificates
     session: bool = False  # whether it can be told something
-    heard_s: float = 0.0
     disk_full: bool = False
     note: str = ""  # why it is in this state
 
@@ -66,6 +68,7 @@ class Members:
         self._timeouts = timeouts
         self._by_name = {e.name: Member(e) for e in enrolled}
         self._names = {m.node: m.name for m in self._by_name.values()}
+        self._heard_s = dict.fromkeys(self._by_name, 0.0)  # apart: it changes with every message
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._by_name.values())
@@ -79,7 +82,7 @@ class Members:
         name = self._names.get(node)
         return None if name is None else self._by_name[name]
 
-    def recall(self, line: WorkerLine) -> None:
+    def recall(self, line: "WorkerLine") -> None:
         """A member as the ledger remembers it: nobody has a session after a restart."""
         known = self._by_name.get(line.name)
         if known is None:
@@ -98,31 +101,32 @@ class Members:
 
     def touch(self, now_s: float) -> None:
         """Begin to count silence now."""
-        for known in list(self._by_name.values()):
-            self._set(replace(known, heard_s=now_s))
+        self._heard_s = dict.fromkeys(self._by_name, now_s)
 
-    def join(self, name: str, join: Join, now_s: float) -> Member:
+    def join(self, name: str, join: Join, now_s: float, fingerprint: str = "") -> Member:
         """A member comes, or comes back."""
+        self._heard_s[name] = now_s
         return self._set(
             replace(
                 self._by_name[name],
                 state="JOINED",
                 incarnation=join.incarnation,
                 address=join.address,
+                fingerprint=fingerprint,
                 session=True,
-                heard_s=now_s,
                 note="",
             )
         )
 
     def heard(self, name: str, now_s: float, disk_full: bool | None = None) -> Member | None:
         """A member with a session said something."""
+        self._heard_s[name] = now_s
         known = self._by_name[name]
-        full = known.disk_full if disk_full is None else disk_full
-        after = self._set(replace(known, heard_s=now_s, disk_full=full))
+        if disk_full is not None and disk_full != known.disk_full:
+            known = self._set(replace(known, disk_full=disk_full))
         if known.state != "SUSPECT":
             return None
-        return self._set(replace(after, state="JOINED", note="heard again"))
+        return self._set(replace(known, state="JOINED", note="heard again"))
 
     def gone(self, name: str, now_s: float) -> Member | None:
         """The session of a member broke."""
@@ -148,14 +152,25 @@ class Members:
             return None
         return self._set(replace(known, state="QUARANTINED", session=False, note=note))
 
+    def readmit(self, name: str, note: str) -> Member | None:
+        """A member may come back; it is away until it joins."""
+        known = self._by_name[name]
+        if known.state != "QUARANTINED":
+            return None
+        return self._set(replace(known, state="LEFT", note=note))
+
     def tick(self, now_s: float) -> list[Member]:
         """Who has become silent for too long."""
         changed = []
-        for known in list(self._by_name.values()):
-            state = self._by_silence(known, now_s - known.heard_s)
+        soonest_s = min(self._timeouts.suspect_s, self._timeouts.dead_s)
+        for name, heard_s in self._heard_s.items():
+            if now_s - heard_s < soonest_s:
+                continue
+            known = self._by_name[name]
+            state = self._by_silence(known, now_s - heard_s)
             if state != known.state:
                 session = known.session and state != "DEAD"
-                note = f"silent for {now_s - known.heard_s:.1f} s"
+                note = f"silent for {now_s - heard_s:.1f} s"
                 changed.append(self._set(replace(known, state=state, session=session, note=note)))
         return changed
 
@@ -177,7 +192,7 @@ class Members:
         before it has heard that they joined.
         """
         return tuple(
-            Peer(m.name, m.node, m.address, m.enrolled.fingerprint)
+            Peer(m.name, m.node, m.address, m.fingerprint or m.enrolled.fingerprint)
             for m in self._by_name.values()
             if m.state not in _ABSENT
         )

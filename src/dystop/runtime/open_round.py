@@ -32,6 +32,10 @@ class OpenRound:
         """Its number."""
         return self.line.round
 
+    def awaits(self, node: int) -> bool:
+        """Whether a node has an order and has not answered."""
+        return node in self.orders and node not in self.mixed and node not in self.failed
+
     @property
     def missing(self) -> set[int]:
         """Nodes that have not answered."""

@@ -8,8 +8,6 @@ A collective row (a ring) is realised by pulling every source directly.
 from collections import defaultdict
 from dataclasses import dataclass
 
-import numpy as np
-
 from dystop.control.check import backed
 from dystop.plan import Mix, Plan
 from dystop.runtime.messages import Execute, Pull, Row, Stage
@@ -107,20 +105,22 @@ class _Stage:
     def _pulls(self) -> dict[int, list[Pull]]:
         """Pulls of the links of this stage, and those that stand in for a ring."""
         links, wanted, waits = self.plan.links, self._wanted(), self._exact()
-        active = self._active
+        active, mask = self._active, _mask(self.mix)
         pulls: dict[int, list[Pull]] = defaultdict(list)
-        for k in np.flatnonzero(links.stage == self.stage).tolist():
-            dst, src = int(links.dst[k]), int(links.src[k])
+        own = links.stage == self.stage
+        columns = links.pushed, links.delta, self.rates, links.background
+        table = (values[own].tolist() for values in (links.dst, links.src, *columns))
+        for dst, src, pushed, delta, rate, background in zip(*table, strict=True):
             named = (dst, src) in wanted
             pulls[dst].append(
                 Pull(
                     node=src,
-                    exact=src in waits or (bool(links.pushed[k]) and src in active),
-                    delta=bool(links.delta[k]),
-                    mask=_mask(self.mix) if named else None,
+                    exact=src in waits or (pushed and src in active),
+                    delta=delta,
+                    mask=mask if named else None,
                     into="row" if named else "mail",
-                    bytes_per_s=float(self.rates[k]),
-                    background=bool(links.background[k]),
+                    bytes_per_s=float(rate),
+                    background=background,
                 )
             )
         self._add_ring(pulls, wanted, waits)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dystop.runtime.messages import Execute, Mail, Pull, RejectCode, Report
+from dystop.runtime.messages import Execute, Mail, Pull, RejectCode, Rejected, Report
 from dystop.runtime.params import TestbedParams
 from dystop.sparse import Bools, Floats, Graph, Ints
 from dystop.types import Fleet, Mailbox, Observation
@@ -26,6 +26,7 @@ SLACK_S = 0.25  # of an exchange that nobody need account for: mixing, saving, t
 CREDIT = 0.8  # share of an exchange that a receiver must account for
 LEAST_S = 1e-6  # left of a training whose end was not reported
 LONGEST_S = 300.0  # most that a failed peer is excluded for
+_ALL = slice(None)
 
 
 class Around(Protocol):
@@ -87,6 +88,7 @@ class Probe:
         self.ended_s = np.full(n, np.inf)  # when the last training ended; inf: one is in flight
         self.training_s = np.full(n, np.nan)  # how long the last one took
         self.loss = np.full(n, np.nan)
+        self._keys = np.zeros(0, np.int64)
         self.links: dict[int, float] = {}  # dst * nodes + src -> seconds per model
         self.mail: dict[tuple[int, int], Mail] = {}  # (dst, src) -> newest message
         self.awaited: dict[tuple[int, int], int] = {}  # (dst, src) -> round of a slow message
@@ -98,7 +100,7 @@ class Probe:
         """All of it as a tree of arrays and lists."""
         return {
             "arrays": {k: getattr(self, k).copy() for k in _ARRAYS},
-            "links": np.fromiter(self.links, np.int64, len(self.links)),
+            "links": self._known_links(),
             "seconds": np.fromiter(self.links.values(), float, len(self.links)),
             "mail": [[*pair, m.number, m.round] for pair, m in self.mail.items()],
             "awaited": [[*pair, t] for pair, t in self.awaited.items()],
@@ -110,6 +112,7 @@ class Probe:
         for name in _ARRAYS:
             setattr(self, name, state["arrays"][name].copy())
         self.links = dict(zip(state["links"].tolist(), state["seconds"].tolist(), strict=True))
+        self._keys = state["links"].copy()
         self.mail = {(i, j): Mail(j, number, t) for i, j, number, t in state["mail"]}
         self.awaited = {(i, j): t for i, j, t in state["awaited"]}
         self.excluded = {(i, j): Exclusion(u, n) for i, j, u, n in state["excluded"]}
@@ -138,17 +141,18 @@ class Probe:
             took_s = (at_s - began) / self._params.time_scale
             self.training_s[node] = took_s
             if steps > 0 and took_s > 0:
-                old = self._step_s(guess_s)[node]
+                old = self._step_s(guess_s, node)
                 self.step_s[node] = blend(float(old), took_s / steps)
         self.began_s[node], self.ended_s[node] = np.nan, at_s
         if report.loss is not None:
             self.loss[node] = report.loss
         return took_s
 
-    def _step_s(self, guess_s: Floats) -> Floats:
+    def _step_s(self, guess_s: Floats, of: int | slice = _ALL) -> Any:
         """Seconds per mini-batch; an emulated device is never faster than its emulation."""
-        known = np.where(np.isnan(self.step_s), guess_s, self.step_s)
-        return known if self._params.devices == "free" else np.maximum(known, guess_s)
+        guess, measured = guess_s[of], self.step_s[of]
+        known = np.where(np.isnan(measured), guess, measured)
+        return known if self._params.devices == "free" else np.maximum(known, guess)
 
     def remaining_s(self, step_s: Floats, at_s: float) -> Floats:
         """Training still to run (eq:h_comp).
@@ -172,6 +176,19 @@ class Probe:
             if pull is not None and not pull.exact:  # an exact one has waited for its sender
                 share = used.bytes / self._fleet.model_bytes
                 self._measured(node, used.node, real_s(used.seconds), share)
+        for lost in report.rejected:
+            pull = pulls.get((lost.stage, lost.node))
+            if pull is not None and not pull.exact and lost.code == "timeout":
+                self._too_slow(node, lost)
+
+    def _too_slow(self, dst: int, lost: Rejected) -> None:
+        """A pull that was not over in time: the part that came tells how slow the link has become.
+
+        Else the link would be given the same time again as soon as it is no longer excluded.
+        """
+        share, old = lost.bytes / self._fleet.model_bytes, self.link_s(dst, lost.node)
+        if share > 0 and (old is None or lost.seconds / share / self._params.time_scale > old):
+            self._measured(dst, lost.node, lost.seconds, share)
 
     def _measured(self, dst: int, src: int, seconds: float, share: float) -> None:
         if seconds <= 0 or share <= 0:
@@ -240,6 +257,10 @@ class Probe:
         rows = [(i, j, m.number + 1, m.round) for (i, j), m in sorted(self.mail.items())]
         return Mailbox(*np.array(rows, np.int64).reshape(-1, 4).T.copy())
 
+    def forgive(self, node: int) -> None:
+        """Nobody has to keep away from this node any more."""
+        self.excluded = {pair: e for pair, e in self.excluded.items() if pair[1] != node}
+
     # All together -------------------------------------------------------------------------------
 
     def observe(self, around: Around, present: Bools, at_s: float) -> Observation:
@@ -268,10 +289,16 @@ class Probe:
     def _estimates(self, around: Around) -> Floats:
         """Seconds of every link in reach."""
         link_s, size = around.link_s.copy(), len(self.links)
-        dst, src = np.divmod(np.fromiter(self.links, np.int64, size), self._fleet.nodes)
+        dst, src = np.divmod(self._known_links(), self._fleet.nodes)
         at = around.reach.find(dst, src)
         link_s[at[at >= 0]] = np.fromiter(self.links.values(), float, size)[at >= 0]
         return link_s
+
+    def _known_links(self) -> Ints:
+        """Keys of `links`; none is ever forgotten, so their number tells whether some are new."""
+        if len(self._keys) != len(self.links):
+            self._keys = np.fromiter(self.links, np.int64, len(self.links))
+        return self._keys
 
 
 _ARRAYS = ("step_s", "began_s", "flight_steps", "ended_s", "training_s", "loss")

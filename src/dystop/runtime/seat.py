@@ -4,13 +4,14 @@ Callbacks of the transport only put things into a queue. The thread takes all th
 the machine decide in one go (one commit), and carries out what it wants.
 """
 
+import gc
 import queue
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from dystop.errors import StorageError
 from dystop.runtime.codec import BadMessage, decode, encode
@@ -23,6 +24,7 @@ from dystop.runtime.events import (
     Gone,
     Hang,
     Heard,
+    Pardoned,
     Publish,
     Tell,
     Tick,
@@ -30,15 +32,18 @@ from dystop.runtime.events import (
 )
 from dystop.runtime.failpoints import reach
 from dystop.runtime.ledger import Ledger, Line, ReportLine, RoundLine
+from dystop.runtime.members import Member
 from dystop.runtime.messages import Complaint, Execute, ReportAck, ToWorker
-from dystop.runtime.transport.base import Link, Served, Transport
+from dystop.runtime.sanctions import Measure
+from dystop.runtime.transport.base import Link, Served, Transport, fingerprint_of
 
 TICK_S = 0.05
 BATCH = 2000  # events taken in one go
 BACKLOG = 1000  # messages of one peer that may wait; a peer beyond that is cut off
 MINUTE_S = 60.0
 
-_Item = tuple[str, str, Link | None, bytes]
+_What = Measure | Literal["opened", "said", "closed", "interrupt"]
+_Item = tuple[_What, str, Link | None, bytes]
 
 
 def _nothing(value: Any) -> None:
@@ -73,12 +78,17 @@ class CoordinatorSeat:
         self._is_full = False
         self.published = 0
         self.finish: Finish | None = None
+        self.on_pardoned: Callable[[str], None] = _nothing
         self._served: Served = transport.serve_control(address, self)
 
     @property
     def address(self) -> str:
         """Where members reach the coordinator."""
         return self._served.address
+
+    def members(self) -> list[Member]:
+        """Everybody as they stand, from any thread."""
+        return list(self._machine.core.members)
 
     # Called by the transport, from any thread ---------------------------------------------------
 
@@ -103,9 +113,9 @@ class CoordinatorSeat:
         """End the run early, from any thread; it can be taken up again later."""
         self._items.put(("interrupt", reason, None, b""))
 
-    def expel(self, name: str) -> None:
-        """Send a member away whose certificate was revoked, from any thread."""
-        self._items.put(("expel", name, None, b""))
+    def sanction(self, measure: Measure, name: str) -> None:
+        """Expel, pardon or readmit a member, from any thread."""
+        self._items.put((measure, name, None, b""))
 
     # The thread that owns everything ------------------------------------------------------------
 
@@ -115,6 +125,7 @@ class CoordinatorSeat:
         Raises:
             PlanError: The mechanism broke its contract.
         """
+        gc.freeze()  # what is there now stays: no need to look at it again and again
         try:
             tick_s = time.monotonic()
             while self.finish is None:
@@ -126,6 +137,7 @@ class CoordinatorSeat:
                     self._carry_out(self._machine.handle_all(events, time.monotonic()))
             return self.finish.reason
         finally:
+            gc.unfreeze()
             for link in self._links.values():
                 link.close()
             self._served.stop()
@@ -148,8 +160,8 @@ class CoordinatorSeat:
         if what == "interrupt":
             self._machine.interrupt(name)
             return Tick()
-        if what == "expel":
-            self._machine.expel(name)
+        if what in ("expel", "pardon", "readmit"):
+            self._machine.sanction(what, name)
             return Tick()
         if link is None:
             return None
@@ -167,7 +179,7 @@ class CoordinatorSeat:
 
     def _read(self, name: str, link: Link, message: bytes) -> Heard | None:
         try:
-            return Heard(name, decode(message, "coordinator"))
+            return Heard(name, decode(message, "coordinator"), fingerprint_of(link))
         except BadMessage as error:
             link.send(encode(Complaint(error.code, error.text)))
             if self._is_nuisance(name):
@@ -186,17 +198,19 @@ class CoordinatorSeat:
     def _carry_out(self, actions: list[CoordinatorAction] | tuple[CoordinatorAction, ...]) -> None:
         for action in actions:
             if isinstance(action, Tell):
-                self._tell(action.name, action.message)
+                self._tell(action.name, action.message, action.data)
             elif isinstance(action, Commit):
                 self._commit(action)
             elif isinstance(action, Hang):
                 self._hang(action.name)
             elif isinstance(action, Publish):
                 self._publish(action)
+            elif isinstance(action, Pardoned):
+                self.on_pardoned(action.name)
             else:
                 self.finish = action
 
-    def _tell(self, name: str, message: ToWorker) -> None:
+    def _tell(self, name: str, message: ToWorker, data: bytes) -> None:
         link = self._links.get(name)
         if link is None:
             return
@@ -205,7 +219,7 @@ class CoordinatorSeat:
             link.send(_ack(message))
             return
         if self._last[0] is not message:
-            self._last = (message, encode(message))
+            self._last = (message, data or encode(message))
         link.send(self._last[1])
         if isinstance(message, Execute):
             reach("coordinator.after_execute")

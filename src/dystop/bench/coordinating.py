@@ -1,0 +1,158 @@
+"""How many rounds a coordinator plans and settles when its workers answer at once.
+
+Everything is as in a run of the testbed but the workers, which are `bench.echo`: messages are
+encoded, checked and decoded, every round is committed to SQLite on the disk before an order leaves
+and before a report is acknowledged, records and trace are handed on. Workers and coordinator share
+one interpreter, so the workers' own messages are part of the time.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+
+from dystop.bench.clock import in_turns
+from dystop.bench.echo import echoes
+from dystop.bench.planning import fleet_of
+from dystop.bench.result import Line
+from dystop.bench.settings import Settings
+from dystop.control.round import decide, look, open_books, settle
+from dystop.control.rules import Stop
+from dystop.mechanisms.dystop import DySTop
+from dystop.plan import Plan
+from dystop.runtime.coordinator import CoordinatorMachine, Setup, member_name
+from dystop.runtime.ledger import restore
+from dystop.runtime.ledger_sqlite import SqliteLedger
+from dystop.runtime.members import Enrolled
+from dystop.runtime.params import TestbedParams, Timeouts
+from dystop.runtime.probe import Probe
+from dystop.runtime.seat import CoordinatorSeat
+from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
+from dystop.types import Fleet, Outcome
+from dystop.world import World, WorldParams
+
+Say = Callable[[str], None]
+WORKERS = 200
+GOAL = 20.0  # rounds a second
+_WARM, _ROUNDS, _LEAST_ROUNDS = 10, 60, 10
+_BED = TestbedParams(
+    links="free",
+    devices="free",
+    observer=False,
+    timeouts=Timeouts(heartbeat_s=5.0, suspect_s=60.0, dead_s=90.0, gather_s=60.0),
+)
+
+
+def coordinator_lines(settings: Settings, say: Say) -> Iterator[Line]:
+    """Rounds a second of a coordinator, and of its decisions alone."""
+    n = settings.workers or WORKERS
+    rounds = min(_ROUNDS, max(_LEAST_ROUNDS, int(_ROUNDS * settings.scale.at_least_s)))
+    name = f"coordinator of {n} in-process workers"
+    say(name)
+    setup = setup_of(n, _WARM + rounds, settings.seed)
+    bare_rounds_per_s(setup)  # compiled functions are loaded
+    seen: list[dict[str, float]] = []
+
+    def measure() -> float:
+        with tempfile.TemporaryDirectory(dir=settings.folder) as folder:
+            seen.append(coordinated(setup, Path(folder)))
+        return seen[-1]["rounds_per_s"]
+
+    value, reference = in_turns([measure, lambda: bare_rounds_per_s(setup)], settings.repeat)
+    middle = {key: float(np.median([one[key] for one in seen])) for key in seen[0]}
+    yield Line(
+        what="testbed",
+        name=name,
+        unit="rounds/s",
+        value=value,
+        reference="the same decisions without messages and disk",
+        reference_value=reference,
+        better="higher",
+        detail={"goal_rounds_per_s": GOAL, "rounds": rounds, **middle},
+    )
+
+
+def setup_of(workers: int, rounds: int, seed: int = 0) -> Setup:
+    """DySTop in the usual world."""
+    fleet = fleet_of(workers, rounds, seed)
+    members = [
+        Enrolled(member_name(k, workers), k, int(row.sum()), tuple(row.tolist()))
+        for k, row in enumerate(fleet.label_counts)
+    ]
+    return Setup(
+        run="ab" * 16,
+        fleet=fleet,
+        mechanism=DySTop(),
+        world=World(WorldParams(), workers, fleet.model_bytes, seed),
+        steps=fleet.epoch_steps,
+        members=tuple(members),
+        schema="cd" * 32,
+        params=_BED,
+        stop=Stop(rounds=rounds),
+    )
+
+
+def coordinated(setup: Setup, folder: Path) -> dict[str, float]:
+    """Rounds a second and processor time of a round, after a few rounds to warm up."""
+    times: list[tuple[float, float, float]] = []
+    with ExitStack() as stack:
+        hub = MemoryHub()
+        stack.callback(hub.close)
+        ledger = stack.enter_context(closing(SqliteLedger(folder / "state.db")))
+        machine = CoordinatorMachine(setup, restore(ledger))
+        seat = CoordinatorSeat(
+            MemoryTransport(hub, "coordinator"),
+            machine,
+            ledger,
+            "bench",
+            lambda record: times.append(
+                (time.perf_counter(), time.process_time(), time.thread_time())
+            ),
+        )
+        for echo in echoes(hub, setup):
+            stack.callback(echo.transport.close)
+            echo.start(seat.address)
+        seat.run()
+    wall_s, all_s, own_s = np.subtract(times[-1], times[_WARM - 1]) / (len(times) - _WARM)
+    return {
+        "rounds_per_s": float(1.0 / wall_s),
+        "cpu_s_per_round": float(all_s),  # workers included
+        "coordinator_cpu_s_per_round": float(own_s),
+    }
+
+
+def bare_rounds_per_s(setup: Setup) -> float:
+    """Rounds a second of observing, deciding and settling alone."""
+    fleet, mechanism = setup.fleet, setup.mechanism
+    probe = Probe(fleet, setup.steps, setup.params)
+    books, here = open_books(fleet, mechanism), np.ones(fleet.nodes, bool)
+    began = time.perf_counter()
+    for t in range(setup.stop.rounds):
+        if t == _WARM:
+            began = time.perf_counter()
+        around = setup.world.observe(books.t, books.clock_s)
+        view = look(fleet, books, probe.observe(around, here, books.clock_s))
+        plan, books = decide(mechanism, books, view, setup.remedy)
+        _, books = settle(mechanism, books, view, plan, _outcome(fleet, plan))
+    return (setup.stop.rounds - _WARM) / (time.perf_counter() - began)
+
+
+def _outcome(fleet: Fleet, plan: Plan) -> Outcome:
+    """Everything has arrived, and took as long as an echo says."""
+    links, none = plan.links, np.zeros(len(plan.active))
+    return Outcome(
+        duration_s=1.0 / GOAL,
+        comm_s=none,
+        link_s=np.zeros(len(links)),
+        link_bytes=np.full(len(links), fleet.model_bytes),
+        lost=np.zeros(len(links), bool),
+        loss=none,
+        samples=0,
+        idle_s=0.0,
+        active=plan.active,
+        dst=links.dst,
+        src=links.src,
+    )
