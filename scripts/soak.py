@@ -5,12 +5,15 @@
 Coordinator, observer and workers live in network namespaces of 12 to 40 Mbit/s with 5 % loss. A
 worker is killed every 10 s, a link cut for 5 s every 15 s, a process frozen for 8 s every 30 s, the
 coordinator killed five times, and one worker serves nothing but bad models. A second run with as
-many rounds and no faults is what it is measured against. DIR gets both runs, `soak.json` and
-`soak.md`. Nothing is left running, also after Ctrl-C.
+many rounds and no faults is what it is measured against. DIR gets both runs, `soak.json`, `soak.md`
+and a copy of the code, from which everything runs: a change must not hit it halfway. Nothing is
+left running, also after Ctrl-C.
 """
 
 import argparse
 import json
+import os
+import shutil
 import signal
 import sys
 import time
@@ -19,14 +22,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+SETTLED = "DYSTOP_SOAK_SETTLED"
+sys.path[:0] = [str(ROOT / "tests"), *([str(ROOT / "src")] if SETTLED in os.environ else [])]
 
-from chaos.facts import facts_of  # noqa: E402
+from chaos.facts import durations_of, facts_of  # noqa: E402
 from chaos.rig import Rig, Setting  # noqa: E402
 from chaos.schedule import Rhythm, schedule  # noqa: E402
+from dystop.experiments.testbed_parts import worker_parts  # noqa: E402
 from dystop.rng import stream  # noqa: E402
 from dystop.runtime.check import accuracy_near  # noqa: E402
+from dystop.runtime.events import Train  # noqa: E402
 
+SOAK, CONTROL = "soak-facts.json", "control-facts.json"
 QUIET_S = 20.0  # at the end, for everybody to come back
 MOST_ROUNDS = 1_000_000
 GLOBAL, LOCAL, WALL, DONE, GROWTH = 0.010, 0.015, 4.0, 0.99, 0.10  # what is promised
@@ -36,18 +43,40 @@ def main() -> int:
     """Run what was asked for; 1 if a promise was broken."""
     args = _arguments()
     args.out.mkdir(parents=True, exist_ok=True)
-    if not args.control:
-        facts = soak(args)
-        _write(args.out / "soak-facts.json", facts)
-    facts = json.loads((args.out / "soak-facts.json").read_text())
-    if not args.no_control:
-        _write(args.out / "control-facts.json", control(args, facts))
-    path = args.out / "control-facts.json"
-    summary = verdict(facts, json.loads(path.read_text()) if path.exists() else None)
+    if not args.summary:
+        _run(args)
+    summary = verdict(_recorded(args.out / SOAK), _recorded(args.out / CONTROL))
     _write(args.out / "soak.json", summary)
     (args.out / "soak.md").write_text(markdown(summary))
     _say(markdown(summary))
     return 1 if summary["broken"] else 0
+
+
+def _run(args: Any) -> None:
+    if SETTLED not in os.environ:
+        _settle(args.out.resolve() / "code")
+    if not args.control:
+        (args.out / CONTROL).unlink(missing_ok=True)
+        _write(args.out / SOAK, soak(args))
+    if not args.no_control:
+        _write(args.out / CONTROL, control(args, json.loads((args.out / SOAK).read_text())))
+
+
+def _recorded(path: Path) -> dict[str, Any]:
+    """What is known of a run, with all figures worked out anew; empty if there was none."""
+    if not path.exists():
+        return {}
+    known = json.loads(path.read_text())
+    return {**known, **facts_of(Path(known["folder"]), known["wall_s"], known["bad"])}
+
+
+def _settle(place: Path) -> None:
+    """Go on from a copy of the code: processes start for half an hour, and must all be alike."""
+    shutil.rmtree(place, ignore_errors=True)
+    for part in ("src", "tests", "scripts"):
+        shutil.copytree(ROOT / part, place / part)
+    words = [sys.executable, str(place / "scripts" / "soak.py"), *sys.argv[1:]]
+    os.execve(sys.executable, words, {**os.environ, SETTLED: "1"})
 
 
 def _arguments() -> Any:
@@ -58,6 +87,7 @@ def _arguments() -> Any:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--no-control", action="store_true", help="only the run with faults")
     parser.add_argument("--control", action="store_true", help="only the control run, afterwards")
+    parser.add_argument("--summary", action="store_true", help="run nothing, look again")
     return parser.parse_args()
 
 
@@ -89,27 +119,39 @@ def soak(args: Any) -> dict[str, Any]:
     setting = Setting(keys, _rates(args), 5.0, (bad,), seed=args.seed)
     with Rig(args.out, setting, _free_name(args.out, "soak")) as rig:
         _say(f"soak: {args.minutes:g} min in {rig.folder}; rates hold: {rig.events[0]['share']}")
+        _warm(rig)
         rig.start()
         rig.until(lambda: rig.rounds > 0 and rig.joined >= args.workers - 1, 240)
-        rig.inject(schedule(Rhythm(), 0.0, max(span_s - QUIET_S, 30.0), args.seed))
+        left_s = span_s - rig.records[-1].clock_s  # workers took some time to come
+        rig.inject(schedule(Rhythm(), 0.0, max(left_s - QUIET_S, 30.0), args.seed))
         wall_s = _follow(rig, 3 * span_s + 300)
         findings = [str(finding) for finding in rig.findings()]
     kinds = Counter(e["kind"] for e in rig.events if e["kind"] != "rate")
     more = {"bad": bad, "findings": findings, "faults": dict(kinds), "planned": rig.planned}
-    return {**facts_of(rig.folder, wall_s, bad), **more, "minutes": args.minutes, "seed": args.seed}
+    return {"folder": str(rig.folder), "wall_s": wall_s, **more, "seed": args.seed}
 
 
 def control(args: Any, facts: dict[str, Any]) -> dict[str, Any]:
     """As many rounds on the same network without a single fault."""
-    keys = [*_keys(args), f"stop.rounds={facts['rounds']}"]
+    rounds = len(durations_of(Path(facts["folder"])))
+    keys = [*_keys(args), f"stop.rounds={rounds}"]
     setting = Setting(keys, _rates(args), seed=args.seed)
     with Rig(args.out, setting, _free_name(args.out, "control")) as rig:
-        _say(f"control: {facts['rounds']} rounds in {rig.folder}")
+        _say(f"control: {rounds} rounds in {rig.folder}")
+        _warm(rig)
         rig.start()
         rig.until(lambda: rig.rounds > 0, 240)
         wall_s = _follow(rig, 2 * facts["wall_s"] + 300)
         findings = [str(finding) for finding in rig.findings()]
-    return {**facts_of(rig.folder, wall_s, facts["bad"]), "findings": findings}
+    known = {"folder": str(rig.folder), "wall_s": wall_s, "bad": facts["bad"]}
+    return {**known, "findings": findings}
+
+
+def _warm(rig: Rig) -> None:
+    """Train a step here, so that kernels are compiled once and not by every worker at a time."""
+    parts = worker_parts(rig.experiment, 0)
+    if parts.train is not None:
+        parts.train(Train(0, parts.vector, parts.counters, 1, 1.0))
 
 
 def _follow(rig: Rig, at_most_s: float) -> float:
@@ -133,7 +175,7 @@ def _follow(rig: Rig, at_most_s: float) -> float:
 # Verdict ----------------------------------------------------------------------------------------
 
 
-def verdict(facts: dict[str, Any], calm: dict[str, Any] | None) -> dict[str, Any]:
+def verdict(facts: dict[str, Any], calm: dict[str, Any]) -> dict[str, Any]:
     """Everything promised against everything measured."""
     kept = facts["done_or_late"]
     broken = list(facts["findings"])
@@ -145,7 +187,7 @@ def verdict(facts: dict[str, Any], calm: dict[str, Any] | None) -> dict[str, Any
         if share is not None and share > GROWTH:
             broken.append(f"memory of {who} grew by {100 * share:.1f} %")
     summary = {"soak": facts, "control": calm}
-    if calm is not None:
+    if calm:
         summary["wall_ratio"] = ratio = facts["wall_s"] / calm["wall_s"]
         broken += calm["findings"]
         near = [("accuracy_global", GLOBAL), ("accuracy_local", LOCAL)]
@@ -157,7 +199,7 @@ def verdict(facts: dict[str, Any], calm: dict[str, Any] | None) -> dict[str, Any
 
 def markdown(summary: dict[str, Any]) -> str:
     """The summary as a table."""
-    soak, calm = summary["soak"], summary["control"] or {}
+    soak, calm = summary["soak"], summary["control"]
     rows = [
         ("injected", _counts(soak["faults"]), "none"),
         ("wall time", f"{soak['wall_s']:.0f} s", f"{calm.get('wall_s', 0):.0f} s"),

@@ -44,6 +44,7 @@ def test_mini_comes_with_its_licence_and_is_small():
 def test_damaged_mini_is_refused(monkeypatch, tmp_path):
     whole = (Path(mini.__file__).parent / mini.FILE).read_bytes()
     monkeypatch.setattr(mini, "files", lambda package: tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for raw in (None, whole[:1000], whole[:5000] + b"\0" + whole[5001:]):
         if raw is not None:
             (tmp_path / mini.FILE).write_bytes(raw)
@@ -53,6 +54,20 @@ def test_damaged_mini_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(mini, "CONTENT_SHA256", "00")
     with pytest.raises(DataError, match="does not have sha256"):
         load("fmnist-mini")
+
+
+def test_mini_is_unpacked_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = load("fmnist-mini")
+    (kept,) = (tmp_path / "dystop" / "fmnist-mini").iterdir()
+    monkeypatch.setattr(mini, "_unpacked", lambda: pytest.fail("unpacked again"))
+    assert np.array_equal(load("fmnist-mini").x_test, first.x_test)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept.write_bytes(b"damaged")
+    assert np.array_equal(load("fmnist-mini").x_test, first.x_test)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # cannot be written
+    assert np.array_equal(load("fmnist-mini").x_test, first.x_test)
 
 
 @pytest.mark.skipif(not SYSTEM.is_dir(), reason="Fashion-MNIST is not installed on this system")

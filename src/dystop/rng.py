@@ -10,11 +10,13 @@ import zlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dystop.scramble import GOLDEN, mixed, scramble, to_unit
+from dystop.scramble import GOLDEN, scramble, to_unit
 
 Words = NDArray[np.uint64]
 
 _STEP = int(GOLDEN)
+_M1, _M2, _ALL = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 2**64 - 1
+FEW = 64  # words for which machine code is slower to load than the work takes
 
 
 def stream(seed: int, *key: str | int) -> np.random.Generator:
@@ -55,18 +57,30 @@ def deeper(words: Words, part: ArrayLike) -> Words:
 
 
 def _mixed(word: int) -> int:
-    return int(mixed(np.uint64(word % 2**64)))
+    """`scramble.mixed` in plain numbers."""
+    word &= _ALL
+    word = (word ^ word >> 30) * _M1 & _ALL
+    word = (word ^ word >> 27) * _M2 & _ALL
+    return word ^ word >> 31
 
 
 def _scrambled(words: Words | np.uint64) -> Words:
     """The finish of SplitMix64 on a fresh array, which may be overwritten."""
-    mixed = np.ascontiguousarray(words)
-    scramble(mixed.reshape(-1))
+    mixed = np.ascontiguousarray(words).reshape(-1)
+    if len(mixed) > FEW:
+        scramble(mixed)
+    else:
+        mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(_M1)
+        mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(_M2)
+        mixed ^= mixed >> np.uint64(31)
     return mixed.reshape(np.shape(words))
 
 
 def unit(words: Words) -> NDArray[np.float64]:
     """Numbers in (0, 1), never exactly 0 or 1, from random bits."""
+    if words.size <= FEW:
+        few: NDArray[np.float64] = (np.asarray(words >> np.uint64(11), np.float64) + 0.5) * 2.0**-53
+        return few
     out = np.empty(words.shape)
     to_unit(words.reshape(-1), out.reshape(-1))
     return out[()]  # a plain number where there is one identity

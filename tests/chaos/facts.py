@@ -16,6 +16,7 @@ from dystop.runtime.vault import decode
 
 SAMPLES = "samples.jsonl"
 WARM_S = 300.0  # memory is watched from here on
+YOUNG_S = 60.0  # a process still loads what it needs
 TESTS = 10  # of the observer, at the end
 Facts = dict[str, Any]
 
@@ -92,7 +93,9 @@ def accuracy_of(folder: Path, without: Container[str] = ()) -> dict[str, float]:
     for node, name in enumerate(node_names(experiment)):
         path = folder / "workers" / name / "worker.safetensors"
         if name not in without and path.is_file():
-            models[node] = decode(path.read_bytes())[0].published
+            state: Any = decode(path.read_bytes())
+            state = state[0] if isinstance(state, tuple) else state  # as it was in early runs
+            models[node] = state.published
     score = score_of(parts, models)
     assert score is not None
     return {"end_global": score["accuracy_global"], "end_local": score["accuracy"]}
@@ -120,10 +123,12 @@ def _memory(folder: Path) -> Facts:
 def growth(lines: Iterable[Facts], name: str, from_s: float) -> float | None:
     """Growth of a process's memory from `from_s` to its end, as a share; None: not long enough.
 
-    The median of ten samples on either side; only the newest process of that name counts.
+    The median of ten samples on either side; only the newest process of that name counts, and not
+    its first minute.
     """
     mine = [line for line in lines if line["name"] == name]
     mine = [line for line in mine if line["pid"] == mine[-1]["pid"]]
+    mine = [line for line in mine if line["at_s"] >= mine[0]["at_s"] + YOUNG_S]
     sizes = [line["rss_bytes"] for line in mine if line["at_s"] >= from_s]
     if len(sizes) < 20:
         return None

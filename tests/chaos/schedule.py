@@ -34,7 +34,7 @@ def schedule(rhythm: Rhythm, from_s: float, until_s: float, seed: int) -> list[F
     """All faults between two moments, in order; each a little off the beat.
 
     >>> [f.kind for f in schedule(Rhythm(20, 0, 5, 0, 8, 1), 0.0, 40.0, seed=0)]
-    ['kill', 'kill_coordinator', 'kill']
+    ['kill', 'kill', 'kill_coordinator']
     """
     span_s = until_s - from_s
     found: list[Fault] = []

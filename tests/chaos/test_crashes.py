@@ -126,7 +126,7 @@ def _back_after_kill(rig: Rig) -> tuple[float, float]:
 
 def test_a7_killed_while_writing_a_checkpoint(tmp_path, tell):
     """A-7: 60 kills in the middle of writing 20 MB; the file is always whole and never older."""
-    vault, dice = Vault(tmp_path / "worker.safetensors", "ab"), stream(7, "moments")
+    vault, dice = Vault(tmp_path / "worker.safetensors"), stream(7, "moments")
     newest = torn = 0
     for _ in range(60):
         words = [sys.executable, str(HERE / "writer.py"), str(vault.path), "20"]

@@ -36,9 +36,10 @@ def test_c1_the_rate_is_used(tmp_path, tell, rate_mbit):
 
 
 def test_c2_one_worker_at_a_tenth_of_its_rate(tmp_path, tell):
-    """C-2: the estimates follow at once, every order is carried out in time, nobody is blamed.
+    """C-2: the estimates follow, most rounds are soon as short as before, nobody is blamed.
 
-    How long rounds are is up to the mechanism: whoever is paired with that worker has to wait.
+    Whoever is paired with that worker has to wait: how often that is the case is up to the
+    mechanism.
     """
     needs_namespaces()
     keys = (*LONG, *BIGGER, "fleet.workers=6", "mechanism.neighbours=2")
@@ -54,25 +55,26 @@ def test_c2_one_worker_at_a_tenth_of_its_rate(tmp_path, tell):
         orders = facts_of(rig.folder, 0.0)
     usual = median(r.duration_s for r in rig.records[5:before])
     after = [r.duration_s for r in rig.records[before:]]
-    slow, fast = _expected_s(rig.folder / "trace.jsonl", node=2)
+    before_s, after_s = _expected_s(rig.folder / "trace.jsonl", 2, before)
     tell(
         f"round {usual:.2f} s before, then median {median(after):.2f}, max {max(after):.2f} s; "
-        f"links of the slow one expected to take {slow:.2f} s, others {fast:.2f} s; "
+        f"models of the slow one expected to take {before_s:.2f} s before, {after_s:.2f} s after; "
         f"{orders['endings']}, refused {orders['refused']}"
     )
     assert set(orders["endings"]) == {"DONE"}
-    assert not orders["refused"]
-    assert slow > 3 * fast
+    assert set(orders["refused"]) <= {"timeout"}  # not a strike
+    assert after_s > 2 * before_s
+    assert median(after) < 3 * usual
 
 
-def _expected_s(trace, node):
-    """Median seconds that a model is expected to take at the end: from or to a node, and else."""
-    whole: dict = {}
+def _expected_s(trace, node, at):
+    """Median seconds that models from a node were expected to take in a round, and at the end."""
+    whole, found = {}, []
     for line in trace.read_text().splitlines():
         whole |= json.loads(line)
-    links = list(zip(*whole["reach"].values(), whole["link_s"], strict=True))
-    mine = [s for dst, src, s in links if node in (dst, src)]
-    return median(mine), median(s for dst, src, s in links if node not in (dst, src))
+        links = zip(*whole["reach"].values(), whole["link_s"], strict=True)
+        found.append([s for dst, src, s in links if src == node])
+    return median(found[at - 1]), median(found[-1] or found[-2])
 
 
 @pytest.mark.parametrize("percent", [1.0, 5.0])

@@ -10,7 +10,7 @@ from dystop.runtime.vault import Vault
 from dystop.runtime.worker_state import first_state
 
 if __name__ == "__main__":
-    vault = Vault(Path(sys.argv[1]), "ab")
+    vault = Vault(Path(sys.argv[1]))
     model = np.zeros(int(float(sys.argv[2]) * 1e6 / 8), np.float32)
     state = vault.load().state or first_state(model, np.zeros(0, np.int64), deltas=False)
     while True:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from coordinator_rig import QUICK, Rig, rows, setup_for
+from coordinator_rig import QUICK, RUN, Rig, rows, setup_for
 
 from dystop.control.remedy import Remedy
 from dystop.control.rules import Stop as StopRule
@@ -203,6 +203,21 @@ def test_many_restarts():
     assert rig.machine.epoch == 16
 
 
+def test_a_restart_before_the_last_score_opens_no_further_round():
+    rig = Rig(setup_for("dystop", rounds=6, params=replace(QUICK, observer=True)))
+    rig.puppets["observer"].mute = True
+    rig.join_all()
+    rig.run(100, until=lambda: 6 in rig.machine.records.waiting)
+    rig.restart()
+    rig.puppets["observer"].mute = False
+    rig.join("observer")
+    rig.run(100)
+    assert [r.round for r in rig.records] == [1, 2, 3, 4, 5, 6]
+    assert [line.round for line in rows(rig, "rounds")] == [1, 2, 3, 4, 5, 6]
+    assert rig.finished is not None
+    assert rig.finished.reason == "6 rounds are over"
+
+
 def test_a_restarted_machine_knows_what_the_old_one_knew():
     rig = Rig(setup_for("dystop", rounds=20))
     rig.join_all()
@@ -248,6 +263,32 @@ def test_who_is_not_what_was_enrolled_is_refused(code, change):
     assert rejected(rig, "w01") == [code]
     assert rig.machine.core.members.get("w01").state == "ENROLLED"
     assert told(rig, JoinOk) == []
+
+
+def why(rig, name):
+    (text,) = (m.text for n, m in rig.told if n == name and isinstance(m, Reject))
+    return text
+
+
+def test_a_new_worker_has_no_run_and_an_old_one_must_have_ours():
+    rig = Rig(setup_for("dystop"))
+    rig.join("w01", run="")
+    assert [m.run for m in told(rig, JoinOk)] == [RUN]
+    rig.join("w02", run="ee" * 16)
+    said = why(rig, "w02")
+    assert f"of run {'ee' * 8}..., this is run {RUN[:16]}..." in said
+    assert "another --folder" in said
+    assert len(said) < 200
+
+
+def test_other_labels_are_named():
+    rig = Rig(setup_for("dystop"))
+    (a, b, *rest) = rig.setup.members[1].label_counts
+    rig.join("w01", label_counts=(a, b + 1, *rest))
+    size = "samples of label 1, enrolled were"
+    assert size in why(rig, "w01")
+    rig.join("w02", label_counts=())
+    assert "0 label counts, enrolled were" in why(rig, "w02")
 
 
 def test_a_lie_about_the_data_changes_nothing_b4():

@@ -48,11 +48,14 @@ def test_a_killed_child_is_started_again(crew, tmp_path):
     assert child.crashes == 0  # it was not its fault
 
 
-def test_who_was_sent_away_stays_away(crew, tmp_path):
+def test_who_was_sent_away_stays_away_until_it_is_called_back(crew, tmp_path):
     child = hire(crew, tmp_path, "import sys; sys.exit(6)")
     until(crew, lambda: child.done)
     crew.look()
     assert child.starts == 1
+    crew.call_back("nobody")
+    crew.call_back("one")
+    until(crew, lambda: child.starts == 2 and child.done)
 
 
 def test_wrong_input_is_passed_on(crew, tmp_path):

@@ -20,7 +20,7 @@ from dystop.experiments.store import check_name
 from dystop.experiments.testbed import node_of
 from dystop.experiments.testbed_run import make_folder
 from dystop.experiments.testbed_threads import run_threads
-from dystop.runtime import pki
+from dystop.runtime import pki, worker_keeper
 from dystop.runtime.check import check_run
 from dystop.runtime.enrol import make_token, redeem
 from dystop.runtime.identity import load_identity
@@ -32,6 +32,7 @@ SMALL = (
     "fleet.workers=3", "data.name=synthetic", "data.train_limit=300", "data.test_limit=50",
     "model.name=softmax", "world.range_m=200", "testbed.transport=memory", "testbed.links=free",
     "testbed.time_scale=0.2", "testbed.observer=false", "testbed.timeouts.report_s=0.2",
+    "testbed.timeouts.heartbeat_s=0.2",
 )  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def test_a_full_disk_at_a_worker_is_survived(tmp_path, monkeypatch):
         write(vault, blob)
 
     monkeypatch.setattr(Vault, "_write", picky)
-
+    monkeypatch.setattr(worker_keeper, "WRITE_AGAIN_S", 0.3)
     folder, records = run(tmp_path, 120, {10: full.set, 25: full.clear})
     assert refused, "the disk was never full"
     assert len(records) == 120
@@ -134,6 +135,7 @@ MAY_ASK = {
     "node.py": {"time_ns"},  # incarnation: the larger of this and the last one plus one
     "observer.py": {"time_ns"},  # incarnation: only has to differ
     "enrol.py": {"time"},  # tokens end after a day
+    "enrol_service.py": {"time"},  # hands its clock to enrol.py
 }
 
 
@@ -218,7 +220,7 @@ def test_a_checkpoint_is_not_written_through_a_link(tmp_path):
     home.mkdir()
     (home / ".worker.safetensors.tmp").symlink_to(target)
     (home / "worker.safetensors").symlink_to(target)
-    Vault(home / "worker.safetensors", "ab")._write(b"checkpoint")
+    Vault(home / "worker.safetensors")._write(b"checkpoint")
     assert target.read_text() == "untouched"
     assert not (home / "worker.safetensors").is_symlink()
 

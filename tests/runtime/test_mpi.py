@@ -3,8 +3,10 @@
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,28 @@ def test_the_testbed_under_mpiexec(tmp_path):
     assert run.info["status"] == "finished"
     assert [record.round for record in run.records] == [1, 2, 3]
     assert run.records[-1].accuracy is not None
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_an_interrupted_job_says_how_to_go_on(tmp_path):
+    words = ["fleet.workers=1", "stop.rounds=9999", "data.name=synthetic", "model.name=softmax"]
+    words += ["data.synthetic.train=200", "data.synthetic.test=50", "testbed.time_scale=0.1"]
+    words += ["--out", str(tmp_path), "--name", "job", "--no-report", "--quiet"]
+    command = [str(mpiexec()), "-n", "2", sys.executable, "-m", "dystop", "testbed"]
+    job = subprocess.Popen(
+        [*command, "--transport", "mpi", *words],
+        env={**os.environ, **ROOT_TOO},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    until = time.monotonic() + 60
+    while not (tmp_path / "job" / "records.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    job.send_signal(signal.SIGINT)
+    output, _ = job.communicate(timeout=30)
+    assert f"go on with: mpiexec -n 2 dystop testbed --resume {tmp_path / 'job'}" in output
 
 
 def test_without_mpi4py_the_extra_is_named():

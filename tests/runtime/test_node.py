@@ -155,7 +155,7 @@ class Stand:
         parts = NodeParts(
             transport=self.transport(name, door),
             coordinator=self.coordinator.address,
-            setup=setup or WorkerSetup(name, node, RUN, schema.hash, first_steps=1),
+            setup=setup or WorkerSetup(name, node, schema.hash, first_steps=1),
             schema=schema,
             initial=initial or zero,
             train=train or plus(node),
@@ -361,7 +361,7 @@ def test_strangers_are_refused_and_those_who_leave_too(stand):
 
 
 def test_a_node_that_died_goes_on_from_its_checkpoint(stand, tmp_path):
-    gate, vault = threading.Event(), Vault(tmp_path / "ckpt.safetensors", RUN)
+    gate, vault = threading.Event(), Vault(tmp_path / "ckpt.safetensors")
     stand.coordinator.warm = True
     first = stand.add(0, plus(0, gate), vault=vault)
     dying = threading.Thread(target=first.close)
@@ -378,7 +378,7 @@ def test_a_node_that_died_goes_on_from_its_checkpoint(stand, tmp_path):
 
 
 def test_stop_saves_and_says_goodbye(stand, tmp_path):
-    vault = Vault(tmp_path / "ckpt.safetensors", RUN)
+    vault = Vault(tmp_path / "ckpt.safetensors")
     node = stand.add(0, vault=vault)
     stand.coordinator.tell("w00", StopNow(1, "over"))
     assert node.wait(SOON_S).code == 0
@@ -423,7 +423,7 @@ class FullVault(Vault):
 
 
 def test_a_full_disk_fails_the_order_and_shows_in_the_heartbeat(stand, tmp_path):
-    vault = FullVault(tmp_path / "ckpt.safetensors", RUN)
+    vault = FullVault(tmp_path / "ckpt.safetensors")
     stand.add(0, vault=vault)
     vault.full = True
     stand.coordinator.tell("w00", order(1))
@@ -450,7 +450,7 @@ def test_an_error_in_a_pull_costs_that_model_only(stand, site):
     "site", ["after_accept", "after_aggregate", "before_publish", "after_rename_before_report"]
 )
 def test_an_error_in_the_updating_thread_ends_the_node(stand, site, tmp_path):
-    node = stand.add(0, vault=Vault(tmp_path / "c", RUN))
+    node = stand.add(0, vault=Vault(tmp_path / "c"))
     failpoints.arm(f"worker.{site}:error")
     stand.coordinator.tell("w00", order(1))
     end = node.wait(SOON_S)
@@ -522,7 +522,6 @@ def test_the_observer_tests_all_models_and_the_global_one(stand):
         ObserverParts(
             transport=MemoryTransport(stand.hub, "observer"),
             coordinator=stand.coordinator.address,
-            run=RUN,
             schema=TOY,
             trainer=Judge(),
             counters=np.zeros(1, np.int64),
@@ -589,7 +588,7 @@ def test_two_rounds_equal_the_simulators(stand):
             with lock:
                 return lesson(order)
 
-        setup = WorkerSetup(f"w{node:02d}", node, RUN, schema.hash, first_steps=2)
+        setup = WorkerSetup(f"w{node:02d}", node, schema.hash, first_steps=2)
         stand.add(
             node, train, schema=schema, initial=(vector.numpy(), counters.numpy()), setup=setup
         )

@@ -67,6 +67,16 @@ def test_waiting_for_a_sender_is_not_a_slow_link():
     assert eyes.links == {}
 
 
+def test_a_pull_that_ran_out_of_time_tells_how_slow_its_link_is():
+    eyes, _ = probe()
+    eyes.links = {1: 1.0, 2: 1.0, 3: 1.0}
+    lost = [Rejected(1, 0, "timeout", 5.0, 20_000), Rejected(2, 0, "timeout", 5.0, 0)]
+    fast = Rejected(3, 0, "timeout", 0.1, 20_000)
+    eyes.exchanged(0, order(Pull(1), Pull(2), Pull(3)), mixed(rejected=(*lost, fast)), 5.0)
+    assert eyes.link_s(0, 1) == pytest.approx(0.7 + 0.3 * 10.0)  # half of it took 5 s
+    assert (eyes.link_s(0, 2), eyes.link_s(0, 3)) == (1.0, 1.0)  # nothing came; not slower
+
+
 def test_training_is_timed_by_our_own_clock():
     eyes, around = probe()
     eyes.began(2, 4, 10.0)

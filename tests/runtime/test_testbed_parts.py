@@ -16,10 +16,10 @@ from dystop.experiments.testbed import (
     node_of,
     read_enrolment,
     step_seconds,
-    world_of,
     write_enrolment,
 )
 from dystop.experiments.testbed_parts import observer_parts, prepare, worker_parts
+from dystop.experiments.testbed_roles import TraceLog
 from dystop.runtime.events import Train
 from dystop.trainer.trainer import Trainer
 from dystop.world.compute import JETSONS, jetson_factors
@@ -132,8 +132,19 @@ def test_fifteen_boards_as_in_the_paper():
     assert factors.max() / factors.min() > 10
     words = [*SMALL, "testbed.devices=jetson", "model.name=softmax"]
     experiment = read_experiment(None, words)
-    world = world_of(experiment, build(experiment).parts.fleet)
-    np.testing.assert_allclose(step_seconds(experiment, world), 0.02 * factors[:4])
+    fleet = build(experiment).parts.fleet
+    np.testing.assert_allclose(step_seconds(experiment, fleet), 0.02 * factors[:4])
     slow = worker_parts(read_experiment(None, [*words, "testbed.time_scale=0.1"]), 0)
     assert slow.step_s == pytest.approx(0.02 * 5.6 * 0.1)
     assert worker_parts(read_experiment(None, [*words, "testbed.devices=free"]), 0).step_s == 0
+
+
+def test_the_trace_is_written_without_what_has_not_changed(tmp_path):
+    steady = {"alive": [1, 1], "step_s": [0.5, 0.5]}
+    for kept in (0, 1):  # a new process does not know what the last one wrote
+        log = TraceLog(tmp_path, kept)
+        log.append({"t": kept + 1, **steady})
+        log.append({"t": kept + 2, **steady, "alive": [1, 0]})
+        log.close()
+    lines = [json.loads(line) for line in (tmp_path / "trace.jsonl").read_text().splitlines()]
+    assert lines == [{"t": 1, **steady}, {"t": 2, **steady}, {"t": 3, "alive": [1, 0]}]

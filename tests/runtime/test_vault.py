@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dystop import rng
-from dystop.errors import RunFolderError, StorageError
+from dystop.errors import StorageError
 from dystop.runtime import failpoints
 from dystop.runtime.messages import Rejected, Report, Used
 from dystop.runtime.vault import Vault
@@ -31,6 +31,7 @@ def a_state(version=0, width=7):
         last_round=9,
         epoch=2,
         incarnation=77,
+        run=RUN,
         reports=(
             Report(9, "mixed", (Used(1, 0, 3, 2, "ff", 10, 0.5),), (Rejected(2, 0, "timeout"),)),
             Report(8, "trained", loss=0.25),
@@ -51,7 +52,7 @@ def assert_same(one, two):
 
 @pytest.fixture
 def vault(tmp_path):
-    return Vault(tmp_path / "w00" / "ckpt.safetensors", RUN)
+    return Vault(tmp_path / "w00" / "ckpt.safetensors")
 
 
 @pytest.fixture(autouse=True)
@@ -127,10 +128,9 @@ def test_both_bad_means_a_new_beginning(vault):
     assert found.note.count("damaged") == 2
 
 
-def test_another_run_is_refused(vault):
+def test_the_run_is_kept(vault):
     vault.save(a_state(1))
-    with pytest.raises(RunFolderError, match="belongs to run"):
-        Vault(vault.path, "cd" * 16).load()
+    assert vault.load().state.run == RUN
 
 
 def test_a_full_disk_leaves_the_old_file(vault, monkeypatch):

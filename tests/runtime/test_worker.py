@@ -65,7 +65,7 @@ class Bench:
 
     def __init__(self, state=None, first_steps=3, deltas=False, **setup):
         self.setup = WorkerSetup(
-            name="w00", node=0, run=RUN, schema="s", first_steps=first_steps, deltas=deltas,
+            name="w00", node=0, schema="s", first_steps=first_steps, deltas=deltas,
             incarnation=5, **setup,
         )  # fmt: skip
         state = state or first_state(vec(0, 0), np.zeros(1), deltas=deltas)
@@ -145,10 +145,24 @@ def ack_of(actions):
 # Joining ----------------------------------------------------------------------------------------
 
 
+def test_a_new_worker_learns_its_run_and_keeps_it():
+    bench = Bench()
+    assert refusal(bench.ask(peer="observer", round=1)) == "not_authorised"  # of which run?
+    bench.join()
+    assert bench.disk.run == RUN
+    again = Bench(state=bench.disk)
+    (join,) = said(again(SessionOpened()), Join)
+    assert join.run == RUN
+    assert not again.tell(JoinOk("cd" * 16, 9, 1, 1.0, True, PEERS))  # nobody moves us elsewhere
+    assert (again.state.run, again.state.epoch) == (RUN, 1)
+    (end,) = of(again.tell(Reject("run", "of run ab, this is cd")), Exit)
+    assert (end.code, end.text) == (2, "the coordinator refused: run: of run ab, this is cd")
+
+
 def test_join_says_who_and_where():
     bench = Bench(data_size=10, label_counts=(4, 6), address="memory:0", software="1")
     (join,) = said(bench(SessionOpened()), Join)
-    assert (join.run, join.incarnation, join.address) == (RUN, 5, "memory:0")
+    assert (join.run, join.incarnation, join.address) == ("", 5, "memory:0")
     assert (join.version, join.number, join.last_round, join.phase) == (0, -1, 0, "idle")
     assert join.label_counts == (4, 6)
 

@@ -84,7 +84,6 @@ class Case:
         return WorkerSetup(
             name=actor.name,
             node=actor.node,
-            run=RUN,
             schema=SCHEMA,
             address=f"there:{actor.node}",
             data_size=enrolled.data_size,

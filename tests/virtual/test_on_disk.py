@@ -10,7 +10,7 @@ from dystop.runtime.history import HISTORY_FILE, History
 from dystop.runtime.ledger import KEYS, MetaLine
 from dystop.runtime.ledger_sqlite import SqliteLedger
 from dystop.runtime.vault import Vault
-from virtual.build import RUN, play
+from virtual.build import play
 from virtual.test_chaos import rough_case
 
 
@@ -31,7 +31,7 @@ def folder(cluster, tmp_path):
         for line in actor.lines:
             diary.note(**line)
         diary.close()
-        Vault(home / "worker.safetensors", RUN).save(actor.disk)
+        Vault(home / "worker.safetensors").save(actor.disk)
     return tmp_path
 
 

@@ -12,6 +12,7 @@ from dystop.cli.bench import bench
 from dystop.cli.bound import bound
 from dystop.cli.catalogue import catalogue
 from dystop.cli.compare import compare
+from dystop.cli.data import data
 from dystop.cli.doctor import doctor
 from dystop.cli.examples import examples
 from dystop.cli.gap import gap
@@ -21,7 +22,7 @@ from dystop.cli.report import report
 from dystop.cli.reproduce import reproduce
 from dystop.cli.roles import coordinator, observer, worker
 from dystop.cli.run import resume, run, verify
-from dystop.cli.testbed import check, live
+from dystop.cli.testbed import check, live, pardon
 
 _EPILOG = (
     "Exit codes: 0 done, 1 a bug, 2 wrong input, 3 the disk refused a write, 4 a broken mechanism, "
@@ -70,6 +71,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "gap": gap,
     "testbed": live,
     "check": check,
+    "pardon": pardon,
     "coordinator": coordinator,
     "worker": worker,
     "observer": observer,
@@ -77,6 +79,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 for _name, _command in _COMMANDS.items():
     app.command(_name, epilog=examples(_name))(_command)
 app.add_typer(pki, name="pki")
+app.add_typer(data, name="data")
 
 
 def main() -> None:

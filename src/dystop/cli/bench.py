@@ -33,6 +33,7 @@ class What(StrEnum):
     startup = "startup"
     memory = "memory"
     wire = "wire"
+    testbed = "testbed"
 
 
 def _check(quick: bool, full: bool, models: Sequence[str]) -> None:
@@ -214,6 +215,7 @@ def bench(  # noqa: PLR0913 - every parameter is an option of the command
     startup     this command's help against an empty Python
     memory      the printed estimate against the measured peak
     wire        a model pulled over loopback against a TLS socket written by hand
+    testbed     a coordinator under load, and a worker that serves while it trains
     """  # noqa: D301 - the mark keeps the lines from being wrapped together
     _check(quick, full, model or [])
     _writable(json_file, plot)

@@ -58,18 +58,27 @@ _EXAMPLES = {
     ),
     "coordinator": (
         "dystop coordinator experiment.toml --pki pki --listen 192.168.1.2:7000 --out runs/lab",
+        "dystop coordinator experiment.toml --listen 192.168.1.2:7000 --enrol 192.168.1.2:7002",
     ),
     "worker": (
         "dystop worker experiment.toml --name w03 --pki pki --coordinator 192.168.1.2:7000 "
         "--listen 192.168.1.13:7001 --folder w03",
+        "dystop worker experiment.toml --name w03 --coordinator 192.168.1.2:7000 --data own.npz",
+    ),
+    "data": (
+        "dystop data describe own.npz --classes 10 > w00.json      on each worker's host",
+        "dystop data enrol w00.json w01.json w02.json              on the operator's",
     ),
     "observer": ("dystop observer experiment.toml --pki pki --coordinator 192.168.1.2:7000",),
     "check": ("dystop check runs/trial",),
+    "pardon": ("dystop pardon runs/trial w03",),
     "pki": (
         "dystop pki init",
         "dystop pki issue coordinator",
         "dystop pki issue w00",
         "dystop pki revoke w03",
+        "dystop pki token w04 --out w04.token",
+        "dystop pki join w04 --token-file w04.token --ca ca.crt --from 192.168.1.2:7002",
         "dystop pki list",
     ),
     "gap": ("dystop gap runs/trial", "dystop gap runs/trial --json gap.json"),

@@ -95,12 +95,56 @@ def _rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
 
 
 @guarded
-def token(name: Name, folder: Folder = _DEFAULT) -> None:
+def token(
+    name: Name,
+    folder: Folder = _DEFAULT,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it to a file of your own.")
+    ] = None,
+) -> None:
     """Make a one-time word with which a party gets its certificate over the network."""
     check_installed()
     from dystop.runtime.enrol import make_token
+    from dystop.runtime.pki import fingerprint
+    from dystop.runtime.private_files import PRIVATE, write_atomically
 
-    typer.echo(make_token(folder, name))
+    word = make_token(folder, name)
+    if out is None:
+        typer.echo(word)
+        return
+    write_atomically(out, f"{word}\n".encode(), PRIVATE)
+    typer.echo(f"{out}: good once, within 24 hours; bring it to the host of {name}, and there:")
+    ca = fingerprint((folder / "ca.crt").read_bytes())
+    typer.echo(f"dystop pki join {name} --token-file {out.name} --from HOST:PORT --ca-sha256 {ca}")
+
+
+@guarded
+def join(
+    name: Name,
+    token_file: Annotated[str, typer.Option(metavar="FILE", help="With the token; -: stdin.")],
+    address: Annotated[
+        str, typer.Option("--from", metavar="HOST:PORT", help="The coordinator's --enrol.")
+    ],
+    ca: Annotated[Path | None, typer.Option(metavar="FILE", help="The authority's ca.crt.")] = None,
+    ca_sha256: Annotated[
+        str | None, typer.Option(metavar="HEX", help="Its fingerprint, where the file is not here.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="For key and certificate of this host.")] = _DEFAULT,
+) -> None:
+    """Get the certificate of this host by a token; the key is made here and stays here."""
+    check_installed()
+    from dystop.errors import ConfigError
+    from dystop.runtime.newcomer import authority_at, read_token
+    from dystop.runtime.newcomer import join as enrol
+
+    if (ca is None) == (ca_sha256 is None):
+        raise ConfigError("give one of --ca and --ca-sha256: a token is not said to just anybody")
+    if ca is not None and not ca.is_file():
+        raise ConfigError(f"--ca {ca}: no such file; copy ca.crt, or give --ca-sha256")
+    word = read_token(token_file)
+    authority = ca.read_bytes() if ca else authority_at(address, str(ca_sha256))
+    print_ = enrol(folder, name, word, authority, address)
+    typer.echo(f"{name} {print_[:16]}: {name}.key, {name}.crt and ca.crt are in {folder}")
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {
@@ -109,6 +153,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "revoke": revoke,
     "list": listing,
     "token": token,
+    "join": join,
 }
 for _name, _command in _COMMANDS.items():
     pki.command(_name)(_command)

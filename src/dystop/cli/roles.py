@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment, equal on all.")]
 Pki = Annotated[Path, typer.Option(help="Folder with the keys and certificates of this party.")]
 Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any.")]
+Enrolment = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.json", help="Who takes part, where workers bring their own data."),
+]
 Coordinator = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the coordinator is.")]
 
 
@@ -48,16 +52,24 @@ def coordinator(
     out: Annotated[Path, typer.Option(metavar="RUN", help="The run folder, new or not.")] = Path(
         "runs/testbed"
     ),
+    enrol: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where newcomers redeem tokens; off by itself.")
+    ] = "",
+    enrolment: Enrolment = None,
 ) -> None:
     """Coordinate a run: decide, keep the books, never touch a model."""
     _begin()
     from dystop.experiments.testbed_roles import serve_coordinator
 
-    _play(lambda: (0, f"the run is over: {serve_coordinator(file, pki, listen, out)}"))
+    def part() -> tuple[int, str]:
+        reason = serve_coordinator(file, pki, listen, out, enrol, enrolment)
+        return 0, f"the run is over: {reason}"
+
+    _play(part)
 
 
 @guarded
-def worker(
+def worker(  # noqa: PLR0913 - one for each option
     file: File,
     name: Annotated[str, typer.Option(help="Which worker this is: w00, w01, ..., or server.")],
     coordinator: Coordinator,
@@ -67,22 +79,28 @@ def worker(
         str, typer.Option(metavar="HOST:PORT", help="Where peers find it, if not where it listens.")
     ] = "",
     folder: Annotated[Path | None, typer.Option(help="Its checkpoint; default: its name.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Its own samples, on this host only.")
+    ] = None,
 ) -> None:
     """Be a worker: train on the own data, serve the own model, obey the coordinator."""
     _begin()
     from dystop.experiments.testbed_nodes import Place, serve_worker
 
     place = Place(file, pki, coordinator)
-    _play(lambda: _told(serve_worker(place, name, listen, advertise, folder or Path(name))))
+    home = folder or Path(name)
+    _play(lambda: _told(serve_worker(place, name, listen, advertise, home, data)))
 
 
 @guarded
-def observer(file: File, coordinator: Coordinator, pki: Pki = Path("pki")) -> None:
+def observer(
+    file: File, coordinator: Coordinator, pki: Pki = Path("pki"), enrolment: Enrolment = None
+) -> None:
     """Test all models now and then, when the coordinator asks for it."""
     _begin()
     from dystop.experiments.testbed_nodes import Place, serve_observer
 
-    _play(lambda: _told(serve_observer(Place(file, pki, coordinator))))
+    _play(lambda: _told(serve_observer(Place(file, pki, coordinator), enrolment)))
 
 
 def _told(end: "Exit") -> tuple[int, str]:

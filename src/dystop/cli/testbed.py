@@ -38,12 +38,31 @@ def _watched(watcher: CrewWatcher, work: Callable[[], None]) -> None:
         with watcher.showing():
             work()
     except KeyboardInterrupt as interrupt:
+        raise Interrupted(_way_on(watcher), code_of(interrupt)) from None
+
+
+def _way_on(watcher: CrewWatcher, launcher: str = "") -> str:
+    """What to say after an interrupt."""
+    if watcher.folder is None:
+        return "interrupted before the first round; nothing was written"
+    done = watcher.last.round if watcher.last else 0
+    way = f"go on with: {launcher}dystop testbed --resume {watcher.folder}"
+    return f"interrupted at round {done}, all processes are stopped; {way}"
+
+
+def _ranked(watcher: CrewWatcher, work: Callable[[], Path | None]) -> Path | None:
+    """One rank's part under MPI; where all are interrupted, the one with the folder speaks."""
+    try:
+        return work()
+    except KeyboardInterrupt as interrupt:
         if watcher.folder is None:
-            line = "interrupted before the first round; nothing was written"
-        else:
-            done = watcher.last.round if watcher.last else 0
-            way = f"go on with: dystop testbed --resume {watcher.folder}"
-            line = f"interrupted at round {done}, all processes are stopped; {way}"
+            raise typer.Exit(code_of(interrupt)) from None
+        from dystop.experiments.spec import read_experiment
+        from dystop.experiments.store import CONFIG
+        from dystop.experiments.testbed import node_names
+
+        ranks = len(node_names(read_experiment(watcher.folder / CONFIG))) + 1
+        line = _way_on(watcher, f"mpiexec -n {ranks} ")
         raise Interrupted(line, code_of(interrupt)) from None
 
 
@@ -100,7 +119,7 @@ def _begin(
     if experiment.testbed.transport == "mpi":
         from dystop.experiments.testbed_mpi import run_ranks
 
-        return run_ranks(file, keys, out, name, watcher)
+        return _ranked(watcher, lambda: run_ranks(file, keys, out, name, watcher))
     _check(experiment.testbed.transport, network)
     if name is not None:
         check_free(out, name)
@@ -123,7 +142,7 @@ def _resume(path: Path, words: list[str], watcher: CrewWatcher, network: "Networ
     if transport == "mpi" and open_run(path).info.get("status") != "finished":
         from dystop.experiments.testbed_mpi import resume_ranks
 
-        return resume_ranks(path, watcher)
+        return _ranked(watcher, lambda: resume_ranks(path, watcher))
     _check(transport, network)
     if reopen_testbed(path, watcher):
         _watched(watcher, lambda: _work(path, watcher, network))
@@ -155,6 +174,25 @@ def _work(folder: Path, watcher: CrewWatcher, network: "Network") -> None:
         from dystop.experiments.testbed_run import run_processes
 
         run_processes(folder, watcher, network)
+
+
+@guarded
+def pardon(
+    run: Folder, name: Annotated[str, typer.Argument(metavar="NAME", help="Whom: w00, w01, ...")]
+) -> None:
+    """Let a worker back in that was put in quarantine, in a run that goes on or is stopped."""
+    from dystop.errors import ConfigError
+    from dystop.experiments.store import open_run
+    from dystop.experiments.testbed_run import checked_folder
+    from dystop.experiments.testbed_watch import ask_pardon
+
+    if open_run(checked_folder(run)).info.get("status") == "finished":
+        raise ConfigError(f"{run}: the run is over; there is nothing to come back to")
+    if ask_pardon(run, name):
+        typer.echo(f"{name} may join again; 'dystop testbed' starts its process by itself, else:")
+        typer.echo(f"dystop worker ... --name {name}")
+    else:
+        typer.echo(f"no coordinator is at work in {run}: {name} may join when it is started again")
 
 
 @guarded

@@ -106,6 +106,16 @@ def channel_stats(x: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
     >>> channel_stats(np.full((2, 1, 2, 2), 51, np.uint8))
     ((0.2,), (1.0,))
     """
+    mean, std = moments(x)
+    return mean, tuple(s if s > 0 else 1.0 for s in std)
+
+
+def moments(x: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The same, but a constant channel has deviation 0: what several hosts can put together.
+
+    >>> moments(np.full((2, 1, 2, 2), 51, np.uint8))
+    ((0.2,), (0.0,))
+    """
     channels = x.shape[1]
     if x.dtype != np.uint8:
         return (0.0,) * channels, (1.0,) * channels
@@ -117,7 +127,6 @@ def channel_stats(x: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
     count = x.size // channels
     mean = total / count
     std = np.sqrt(np.maximum(squares / count - mean**2, 0.0))
-    std = np.where(std > 0, std, 255.0)
     return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
 
 

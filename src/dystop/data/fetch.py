@@ -8,10 +8,6 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pooch
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-
 from dystop.data.catalogue import Entry, RemoteFile
 from dystop.errors import DataError, StorageError
 
@@ -22,6 +18,8 @@ _TIMEOUT_S = 30
 
 def user_cache() -> Path:
     """Folder that downloads go to, by the custom of the operating system."""
+    import pooch  # slow to import; packaged sets need none of this
+
     return Path(pooch.os_cache("dystop"))
 
 
@@ -74,6 +72,8 @@ def download_files(entry: Entry, cache: Path) -> dict[str, Path]:
 
 
 def _download(entry: Entry, file: RemoteFile, folder: Path) -> Path:
+    import pooch
+
     pooch.get_logger().setLevel("WARNING")  # the progress bar says what its log would say
     bar = _Bar(file.name)
     fetcher = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16, timeout=_TIMEOUT_S)
@@ -108,6 +108,9 @@ class _Bar:
     """The progress bar that pooch asks for, drawn by rich; silent where there is no terminal."""
 
     def __init__(self, title: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
         console = Console(stderr=True)
         columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
         self._shown = Progress(*columns, console=console, disable=not console.is_terminal)

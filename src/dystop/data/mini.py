@@ -3,12 +3,16 @@
 The packaged file is one xz stream: for the train and then the test split, class after class, the
 first images of that class in official order, as plain bytes. Images of one class next to each
 other compress best; of the forms tried (deflate, bzip2 and LZMA, on plain pixels and on PNG-like
-and JPEG-LS predictions) this was the smallest. `scripts/make_fmnist_mini.py` writes it.
+and JPEG-LS predictions) this was the smallest. `scripts/make_fmnist_mini.py` writes it. It is
+unpacked once, into the user's cache.
 """
 
 import hashlib
 import lzma
+import os
+from contextlib import suppress
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +48,27 @@ def load_mini() -> Dataset:
 
 
 def _content() -> NDArray[np.uint8]:
+    """All pixels. Unpacking takes longer than all else here, so what was unpacked is kept."""
+    kept = _cache_file()
+    with suppress(OSError):
+        raw = kept.read_bytes()
+        if hashlib.sha256(raw).hexdigest() == CONTENT_SHA256:
+            return np.frombuffer(raw, np.uint8)
+    unpacked = _unpacked()
+    part = kept.with_name(f".{kept.name}.{os.getpid()}.partial")
+    with suppress(OSError):  # nowhere to write: unpack it every time
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(unpacked.tobytes())
+        part.replace(kept)
+    return unpacked
+
+
+def _cache_file() -> Path:
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "dystop" / _ENTRY.name / f"{CONTENT_SHA256[:16]}.bin"
+
+
+def _unpacked() -> NDArray[np.uint8]:
     path = files("dystop.data") / FILE
     try:
         raw = lzma.decompress(path.read_bytes())

@@ -41,7 +41,7 @@ def read_npz(
     Raises:
         DataError: the file is missing, corrupt, lacks a key or holds something unusable.
     """
-    raw = _load(path)
+    raw = _load(path, _KEYS, ("class_names",))
     x_train, x_test = (_images(path, k, raw[k]) for k in ("x_train", "x_test"))
     y_train, y_test = (_labels(path, k, raw[k]) for k in ("y_train", "y_test"))
     names = tuple(str(n) for n in np.ravel(raw.get("class_names", ()))) or tuple(class_names)
@@ -52,19 +52,38 @@ def read_npz(
     return assemble(name or path.stem, splits, classes=classes, class_names=names, source=str(path))
 
 
-def _load(path: Path) -> dict[str, NDArray[Any]]:
+def read_samples(path: Path) -> tuple[Images, Ints]:
+    """Read images and labels of one host from an .npz: x_train and y_train, or x and y.
+
+    Raises:
+        DataError: the file is missing, corrupt, lacks a key or holds something unusable.
+    """
+    raw = _load(path, (), (*_KEYS[:2], "x", "y"))
+    first, second = _KEYS[:2] if _KEYS[0] in raw else ("x", "y")
+    if first not in raw or second not in raw:
+        raise refusal(path, f"has no {first}, {second}", "x_train and y_train, or x and y", _TODO)
+    x, y = _images(path, first, raw[first]), _labels(path, second, raw[second])
+    if len(x) != len(y) or not x.size or y.min() < 0:
+        wrong = f"{len(x)} images, {len(y)} labels, the smallest {y.min(initial=0)}"
+        raise refusal(path, wrong, "one label from 0 on for each image", _TODO)
+    return x, y
+
+
+def _load(path: Path, keys: Sequence[str], also: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Arrays of an .npz: all of `keys`, and those of `also` that are there."""
     if not path.is_file():
-        raise DataError(f"{path}: no such file; give the path of an .npz with {', '.join(_KEYS)}")
+        names = ", ".join(keys or also)
+        raise DataError(f"{path}: no such file; give the path of an .npz with {names}")
     try:
         # np.load leaves a file open that it opened itself and could not read: open it here.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            missing = [k for k in _KEYS if k not in archive]
+            missing = [k for k in keys if k not in archive]
             if not missing:
-                return {k: archive[k] for k in (*_KEYS, "class_names") if k in archive}
+                return {k: archive[k] for k in (*keys, *also) if k in archive}
     except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         wrong = "corrupt, truncated, or holds Python objects, which are never read"
         raise refusal(path, wrong, "an .npz of plain number arrays", _TODO) from error
-    raise refusal(path, f"has no {', '.join(missing)}", f"the arrays {', '.join(_KEYS)}", _TODO)
+    raise refusal(path, f"has no {', '.join(missing)}", f"the arrays {', '.join(keys)}", _TODO)
 
 
 def _images(path: Path, key: str, x: NDArray[Any]) -> Images:

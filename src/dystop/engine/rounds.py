@@ -16,6 +16,7 @@ from dystop.control.round import (
     record_of,
     with_topology,
 )
+from dystop.control.rules import reached, spent
 from dystop.engine.execute import Flight, Round, forget_unused, launch, realise
 from dystop.engine.models import first_models, index, published, published_row, write_rows
 from dystop.engine.post import no_post
@@ -137,7 +138,7 @@ def simulate(
             ahead = None
         record, state = _arrive(parts, now)
         yield record, state
-        if reached(parts, record):
+        if reached(parts.stop, record):
             return
 
 
@@ -217,23 +218,12 @@ def _illustrated(
 
 
 def _spent(parts: Parts, state: State) -> bool:
-    limit = parts.stop.seconds
-    return state.books.t > parts.stop.rounds or (limit > 0 and state.books.clock_s >= limit)
-
-
-def reached(parts: Parts, record: RoundRecord) -> str:
-    """Name of the target that a record reaches, or nothing."""
-    stop = parts.stop
-    if stop.accuracy > 0 and record.accuracy is not None and record.accuracy >= stop.accuracy:
-        return "accuracy"
-    if stop.loss > 0 and record.loss is not None and record.loss <= stop.loss:
-        return "loss"
-    return ""
+    return spent(parts.stop, state.books.t, state.books.clock_s)
 
 
 def stop_reason(parts: Parts, record: RoundRecord) -> str:
     """Why a run ended with this record, in words."""
-    target = reached(parts, record)
+    target = reached(parts.stop, record)
     if target:
         return f"target {target} reached"
     if record.round >= parts.stop.rounds:

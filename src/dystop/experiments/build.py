@@ -46,6 +46,10 @@ class Built:
 
 def build(experiment: Experiment) -> Built:
     """Load, split, place and size everything; refuses what cannot fit before it is allocated."""
+    if experiment.data.private.classes:
+        raise ConfigError(
+            "data.private: only the workers of a testbed bring data along; leave these keys out"
+        )
     check_remedy(experiment)
     data = load_data(experiment)
     shards = split_data(experiment, data)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from dystop.control.rules import reached
 from dystop.engine import checkpoint
-from dystop.engine.rounds import begin, no_round, reached, simulate, stop_reason
+from dystop.engine.rounds import begin, no_round, simulate, stop_reason
 from dystop.engine.state import Parts, State
 from dystop.errors import RunFolderError
 from dystop.experiments.build import Built, build
@@ -166,7 +167,7 @@ def _rounds(
 ) -> RoundRecord | None:
     """The loop itself; returns the last record."""
     last = _last_record(session.folder) if state is not None else None
-    if last is not None and reached(session.parts, last):
+    if last is not None and reached(session.parts.stop, last):
         return last  # it was stopped between its last round and its end
     state = begin(session.parts) if state is None else state
     keeper = _Keeper(patience, session.every)

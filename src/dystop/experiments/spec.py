@@ -16,6 +16,7 @@ from annotated_types import Ge, Gt, Le
 
 from dystop.control.remedy import Remedy
 from dystop.data.catalogue import DATASETS
+from dystop.data.private import PrivateData
 from dystop.data.synthetic import SyntheticParams
 from dystop.engine.params import Evaluate, Laws, Stop
 from dystop.errors import ConfigError, nearest
@@ -56,6 +57,7 @@ class DataSpec:
     train_limit: Count = knob(0, "training images used; 0: all")
     test_limit: Count = knob(0, "test images used; 0: all")
     synthetic: SyntheticParams = block(SyntheticParams, "the generated data set")
+    private: PrivateData = block(PrivateData, "data that the testbed's workers bring along")
 
 
 @dataclass(frozen=True)

@@ -4,46 +4,41 @@ Free of torch, so that a coordinator starts in a moment. What needs data and mod
 `dystop.experiments.testbed_parts`.
 """
 
-import hashlib
 import json
 import os
 import secrets
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from dystop.data.private import Facts
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.durable import write_atomic
 from dystop.experiments.fleets import fleet_of, keeps_topology, steps_of
-from dystop.experiments.spec import Experiment, to_toml
-from dystop.runtime.coordinator_setup import Setup
+from dystop.experiments.spec import Experiment
+from dystop.runtime.coordinator_setup import COORDINATOR as COORDINATOR
+from dystop.runtime.coordinator_setup import OBSERVER as OBSERVER
+from dystop.runtime.coordinator_setup import SERVER, Setup, member_name
 from dystop.runtime.members import Enrolled as Member
 from dystop.sparse import Floats, Ints
 from dystop.types import Fleet
 from dystop.world import Surroundings, TraceWorld, Transfer, World, read_trace
 from dystop.world.compute import jetson_factors
+from dystop.world.compute import step_seconds as drawn_step_seconds
 
 ENROLMENT, STATUS = "enrolment.json", "coordinator.json"
 KIND = "testbed"  # in `run.json`
-COORDINATOR, OBSERVER, SERVER = "coordinator", "observer", "server"
-
-
-def worker_name(node: int, workers: int) -> str:
-    """Name of a worker: w00, w01, ...
-
-    >>> worker_name(3, 15), worker_name(3, 200)
-    ('w03', 'w003')
-    """
-    return f"w{node:0{max(2, len(str(workers - 1)))}d}"
+Parsed = TypeVar("Parsed")
 
 
 def node_names(experiment: Experiment) -> list[str]:
     """Names of all nodes in order: the workers, then the server where the mechanism has one."""
     count = experiment.fleet.workers
-    names = [worker_name(node, count) for node in range(count)]
+    names = [member_name(node, count) for node in range(count)]
     return [*names, SERVER] if experiment.mechanism.server else names
 
 
@@ -71,7 +66,6 @@ class Enrolled:
 class Enrolment:
     """Who may take part in a run, and with which model."""
 
-    run: str  # identity of the run
     schema: str  # fingerprint of the model's tensors
     model_bytes: int
     workers: tuple[Enrolled, ...]
@@ -83,52 +77,87 @@ class Enrolment:
 
 
 def new_run_id() -> str:
-    """Identity of a run: 16 random bytes."""
+    """Identity of a run: 16 random bytes. The ledger keeps it, and workers learn it from there."""
     return secrets.token_hex(16)
 
 
-def run_id_of(experiment: Experiment) -> str:
-    """Identity that all hosts work out from the same settings; places on a host do not count."""
-    everywhere = replace(
+def essence(experiment: Experiment) -> Experiment:
+    """The settings without the name, and without places on a host, which may change at any time."""
+    return replace(
         experiment,
+        name="",
         data=replace(experiment.data, root="", download=True),
         training=replace(experiment.training, device="auto", lanes=None),
         testbed=replace(experiment.testbed, host="", port=0),
     )
-    return hashlib.sha256(to_toml(everywhere).encode()).hexdigest()[:32]
 
 
 def write_enrolment(folder: Path, enrolment: Enrolment) -> None:
-    """Write `enrolment.json`: one worker to a line, for people to read and compare."""
-    head = {"format": 1, **{k: v for k, v in asdict(enrolment).items() if k != "workers"}}
-    rows = ",\n    ".join(json.dumps(asdict(worker)) for worker in enrolment.workers)
-    text = json.dumps(head, indent=2)[:-2] + f',\n  "workers": [\n    {rows}\n  ]\n}}\n'
-    write_atomic(folder / ENROLMENT, text.encode())
+    """Write `enrolment.json`."""
+    head = {"schema": enrolment.schema, "model_bytes": enrolment.model_bytes}
+    _write_workers(folder / ENROLMENT, head, enrolment.workers)
+
+
+def enrol(path: Path, told: Mapping[str, Facts], classes: int) -> None:
+    """Write whom an operator enrols, by what was told about their data."""
+    workers = []
+    for name, facts in told.items():
+        counts = (*facts.label_counts, *(0,) * (classes - len(facts.label_counts)))
+        workers.append(Enrolled(name, facts.data_size, counts))
+    _write_workers(path, {}, workers)
+
+
+def _write_workers(path: Path, head: dict[str, Any], workers: Sequence[Enrolled]) -> None:
+    """One worker to a line, for people to read and compare."""
+    rows = ",\n    ".join(json.dumps(asdict(worker)) for worker in workers)
+    top = json.dumps({"format": 1, **head}, indent=2)[:-2]
+    write_atomic(path, f'{top},\n  "workers": [\n    {rows}\n  ]\n}}\n'.encode())
 
 
 def read_enrolment(folder: Path, experiment: Experiment) -> Enrolment:
     """Read `enrolment.json` and check that it fits the experiment."""
     path = folder / ENROLMENT
+    enrolment = _read_enrolment(path, _enrolment)
+    _check_names(path, enrolment.workers, experiment)
+    return enrolment
+
+
+def read_enrolled(path: Path, experiment: Experiment) -> tuple[Enrolled, ...]:
+    """Read whom an operator enrols: a file like `enrolment.json`, of which only workers count."""
+    workers = _read_enrolment(path, lambda raw: tuple(_enrolled(row) for row in raw["workers"]))
+    _check_names(path, workers, experiment)
+    classes = experiment.data.private.classes
+    for worker in workers:
+        if len(worker.label_counts) != classes:
+            raise ConfigError(
+                f"{path}: {worker.name} has {len(worker.label_counts)} label counts; "
+                f"data.private.classes is {classes}"
+            )
+    return workers
+
+
+def _read_enrolment(path: Path, parse: Callable[[Any], Parsed]) -> Parsed:
     try:
-        raw = json.loads(path.read_bytes())
-        enrolment = _enrolment(raw)
+        return parse(json.loads(path.read_bytes()))
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError) as error:
         raise RunFolderError(f"{path}: not an enrolment: {error}") from None
-    names = [worker.name for worker in enrolment.workers]
+
+
+def _check_names(path: Path, workers: tuple[Enrolled, ...], experiment: Experiment) -> None:
+    names = [worker.name for worker in workers]
     wanted = node_names(experiment)[: experiment.fleet.workers]
     if names != wanted:
         raise RunFolderError(
             f"{path}: enrols {len(names)} workers ({names[0] if names else 'none'} ...); the "
             f"experiment has {wanted[0]} to {wanted[-1]}"
         )
-    return enrolment
 
 
 def _enrolment(raw: Any) -> Enrolment:
     workers = tuple(_enrolled(row) for row in raw["workers"])
-    return Enrolment(str(raw["run"]), str(raw["schema"]), int(raw["model_bytes"]), workers)
+    return Enrolment(str(raw["schema"]), int(raw["model_bytes"]), workers)
 
 
 def _enrolled(row: Any) -> Enrolled:
@@ -151,14 +180,30 @@ def check_testbed(experiment: Experiment) -> None:
         )
     if experiment.testbed.links == "trace" and not experiment.testbed.trace:
         raise ConfigError("testbed.links = 'trace' needs testbed.trace, the folder of a run")
+    check_private(experiment)
 
 
-def step_seconds(experiment: Experiment, world: World) -> Floats:
+def check_private(experiment: Experiment) -> None:
+    """What workers' own files have in common must be said in full, or not at all."""
+    private = experiment.data.private
+    if not private.classes:
+        return
+    channels = private.shape[0] if len(private.shape) == 3 else 0
+    if not channels == len(private.mean) == len(private.std):
+        raise ConfigError(
+            "data.private: shape must be [channels, height, width], and mean and std need one "
+            "number for each channel; 'dystop data enrol' prints them"
+        )
+
+
+def step_seconds(experiment: Experiment, fleet: Fleet) -> Floats:
     """Seconds per mini-batch of every worker: emulated, or a first guess where it runs free."""
-    batch_s = experiment.world.compute.batch_s
-    if experiment.testbed.devices == "jetson" and not isinstance(batch_s, str):
-        return batch_s * jetson_factors(experiment.fleet.workers)
-    return world.observe(1, 0.0).step_s
+    compute = experiment.world.compute
+    if experiment.testbed.devices == "jetson" and not isinstance(compute.batch_s, str):
+        return compute.batch_s * jetson_factors(fleet.workers)
+    if experiment.testbed.links == "trace":
+        return world_of(experiment, fleet).observe(1, 0.0).step_s
+    return drawn_step_seconds(compute, fleet.workers, experiment.seed)
 
 
 class Emulation:
@@ -186,17 +231,17 @@ def world_of(experiment: Experiment, fleet: Fleet) -> World:
     return World(*place)
 
 
-def coordinator_setup(experiment: Experiment, enrolment: Enrolment) -> Setup:
+def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) -> Setup:
     """What a coordinator is made of; needs neither data nor models."""
     check_testbed(experiment)
     fleet = enrolment.fleet(experiment)
     world = world_of(experiment, fleet)
     topology = keeps_topology(experiment)
     return Setup(
-        run=enrolment.run,
+        run=run,
         fleet=fleet,
         mechanism=experiment.mechanism,
-        world=Emulation(world, step_seconds(experiment, world)),
+        world=Emulation(world, step_seconds(experiment, fleet)),
         steps=steps_of(experiment, fleet),
         members=_members(experiment, enrolment),
         schema=enrolment.schema,

@@ -6,21 +6,16 @@ that see the run folder (a shared disk) keep checkpoint and diary there.
 
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from dystop.errors import DystopError
 from dystop.experiments.spec import Experiment, read_experiment
-from dystop.experiments.store import CONFIG, INFO, open_run
-from dystop.experiments.testbed import (
-    ENROLMENT,
-    OBSERVER,
-    node_names,
-    read_enrolment,
-    run_id_of,
-)
+from dystop.experiments.store import CONFIG, INFO
+from dystop.experiments.testbed import OBSERVER, node_names
 from dystop.experiments.testbed_nodes import Way, make_worker
+from dystop.experiments.testbed_parts import worker_parts
 from dystop.experiments.testbed_run import WORKERS, Watch, new_testbed, reopen_testbed
 from dystop.experiments.testbed_threads import run_here
 from dystop.runtime.door import Door
@@ -30,7 +25,9 @@ from dystop.runtime.transport.base import Transport
 from dystop.runtime.transport.mpi import MpiLine, MpiTransport, Switch, join_job, seats
 
 COUNTER = "0:1"  # rank and port of the coordinator
-FOLDER_S = 30.0  # for the run folder to appear, where the disk is shared
+FOLDER_S = 300.0  # for rank 0 to load the data and make the run folder
+SHARED_S = 3.0  # for it to be seen by the others, where the disk is shared
+FIRST_WORD = 0  # tag of the frame that says where the folder is
 
 
 def run_ranks(
@@ -39,27 +36,59 @@ def run_ranks(
     """Play this rank's part; rank 0 answers with the run folder, the others with nothing."""
     line = join_job()
     experiment = read_experiment(file, _with_workers(file, keys, line.size))
-    run = run_id_of(experiment)
-    with _switch(line, experiment) as switch:
-        if line.rank == 0:
-            folder = new_testbed(experiment, out, name, watch, run)
-            _lead(experiment, folder, watch, switch)
-            return folder
-        _follow(experiment, run, _shared_folder(out, experiment, run), switch)
+    seats(node_names(experiment), line.size)  # all ranks refuse a job of the wrong size
+    if line.rank > 0:
+        folder = _told(line)
+        with _switch(line, experiment) as switch:
+            _follow(experiment, folder if _is_seen(folder) else None, switch)
         return None
+    with _switch(line, experiment) as switch:
+        folder = _tell(line, lambda: new_testbed(experiment, out, name, watch))
+        _lead(experiment, folder, watch, switch)
+        return folder
+
+
+def _tell(line: MpiLine, make: Callable[[], Path]) -> Path:
+    """Make the run folder and tell all ranks where it is; nothing where there is none."""
+    folder: Path | None = None
+    try:
+        folder = make()
+    finally:
+        word = str(folder.absolute()).encode() if folder else b""
+        for rank in range(1, line.size):
+            line.send(rank, FIRST_WORD, word)
+    return folder
+
+
+def _told(line: MpiLine) -> Path:
+    """The run folder, which this rank sees if the disk is shared."""
+    word = line.first_word(FOLDER_S).decode()
+    if not word:
+        line.close()
+        raise DystopError("rank 0 could not begin the run")
+    return Path(word)
+
+
+def _is_seen(folder: Path) -> bool:
+    """Whether the disk is shared; a file may take a moment to get around."""
+    until = time.monotonic() + SHARED_S
+    while not (folder / INFO).is_file():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def resume_ranks(folder: Path, watch: Watch) -> Path | None:
     """Go on with a run whose job has ended; all ranks must see its folder."""
     line = join_job()
     experiment = read_experiment(folder / CONFIG)
-    run = read_enrolment(folder, experiment).run
     with _switch(line, experiment) as switch:
         if line.rank == 0:
             reopen_testbed(folder, watch)
             _lead(experiment, folder, watch, switch)
             return folder
-        _follow(experiment, run, folder, switch)
+        _follow(experiment, folder, switch)
         return None
 
 
@@ -97,7 +126,7 @@ def _lead(experiment: Experiment, folder: Path, watch: Watch, switch: Switch) ->
     run_here(folder, watch, transport, here, COUNTER)
 
 
-def _follow(experiment: Experiment, run: str, folder: Path | None, switch: Switch) -> None:
+def _follow(experiment: Experiment, folder: Path | None, switch: Switch) -> None:
     """Any other rank."""
     node = switch.line.rank - 1
     name = node_names(experiment)[node]
@@ -106,30 +135,10 @@ def _follow(experiment: Experiment, run: str, folder: Path | None, switch: Switc
     home = folder / WORKERS / name if folder else None
     note = History(home / HISTORY_FILE).note if home else no_note
     way = Way(transport, COUNTER, f"{switch.line.rank}:0", "", door, note)
-    party = make_worker(experiment, node, run, home, way)
+    party = make_worker(worker_parts(experiment, node), experiment, home, way)
     end = party.run()
     transport.close()
     if end.code:
         error = DystopError(f"{name}: {end.text}")
         error.exit_code = end.code
         raise error
-
-
-def _shared_folder(out: Path, experiment: Experiment, run: str) -> Path | None:
-    """The folder that rank 0 makes, where this rank can see it."""
-    until = time.monotonic() + FOLDER_S
-    while time.monotonic() < until:
-        made = [path.parent for path in out.glob(f"*/{ENROLMENT}") if (path.parent / INFO).exists()]
-        for folder in sorted(made, key=lambda path: path.stat().st_mtime, reverse=True):
-            if _is_ours(folder, experiment, run):
-                return folder
-        time.sleep(0.2)
-    return None
-
-
-def _is_ours(folder: Path, experiment: Experiment, run: str) -> bool:
-    try:
-        running = open_run(folder).info.get("status") == "running"
-        return running and read_enrolment(folder, experiment).run == run
-    except DystopError:
-        return False

@@ -5,15 +5,13 @@ from pathlib import Path
 
 import dystop
 from dystop.experiments.spec import Experiment, read_experiment
-from dystop.experiments.testbed import (
-    ENROLMENT,
-    OBSERVER,
-    node_names,
-    node_of,
-    read_enrolment,
-    run_id_of,
+from dystop.experiments.testbed import OBSERVER, node_names, node_of, read_enrolled
+from dystop.experiments.testbed_parts import (
+    Examiner,
+    WorkerParts,
+    observer_parts,
+    worker_parts,
 )
-from dystop.experiments.testbed_parts import observer_parts, worker_parts
 from dystop.runtime.door import Door
 from dystop.runtime.events import Exit
 from dystop.runtime.history import HISTORY_FILE, History, Note
@@ -29,13 +27,6 @@ POLL_S = 0.5  # a signal is looked at this often
 SOFTWARE = f"dystop {dystop.__version__}"
 
 
-def run_of(file: Path, experiment: Experiment) -> str:
-    """Identity of the run: of the enrolment beside the file, or worked out from the settings."""
-    if (file.parent / ENROLMENT).is_file():
-        return read_enrolment(file.parent, experiment).run
-    return run_id_of(experiment)
-
-
 @dataclass(frozen=True)
 class Way:
     """How a party reaches the others."""
@@ -49,15 +40,13 @@ class Way:
 
 
 def make_worker(
-    experiment: Experiment, node: int, run: str, folder: Path | None, way: Way
+    parts: WorkerParts, experiment: Experiment, folder: Path | None, way: Way
 ) -> WorkerNode:
     """A worker, or the server, that goes on where its folder says; without one it forgets."""
-    parts = worker_parts(experiment, node)
     bed = experiment.testbed
     setup = WorkerSetup(
-        name=node_names(experiment)[node],
-        node=node,
-        run=run,
+        name=node_names(experiment)[parts.node],
+        node=parts.node,
         schema=parts.schema.hash,
         software=SOFTWARE,
         data_size=parts.data_size,
@@ -76,7 +65,7 @@ def make_worker(
             schema=parts.schema,
             initial=(parts.vector, parts.counters),
             train=parts.train,
-            vault=Vault(folder / CHECKPOINT, run) if folder else None,
+            vault=Vault(folder / CHECKPOINT) if folder else None,
             listen=way.listen,
             advertise=way.advertise,
             step_s=parts.step_s,
@@ -86,14 +75,12 @@ def make_worker(
     )
 
 
-def make_observer(experiment: Experiment, run: str, way: Way) -> Observer:
+def make_observer(parts: Examiner, experiment: Experiment, way: Way) -> Observer:
     """The observer."""
-    parts = observer_parts(experiment)
     return Observer(
         ObserverParts(
             transport=way.transport,
             coordinator=way.coordinator,
-            run=run,
             schema=parts.schema,
             trainer=parts.trainer,
             counters=parts.counters,
@@ -114,24 +101,32 @@ class Place:
     coordinator: str  # address
 
 
-def serve_worker(place: Place, name: str, listen: str, advertise: str, folder: Path) -> Exit:
-    """Be a worker until the run is over."""
+def serve_worker(
+    place: Place,
+    name: str,
+    listen: str,
+    advertise: str,
+    folder: Path,
+    data: Path | None = None,
+) -> Exit:
+    """Be a worker until the run is over; `data` are its own samples, if the run is on such."""
     experiment = read_experiment(place.file)
-    node, run = node_of(experiment, name), run_of(place.file, experiment)
-    door = Door(OBSERVER)
+    node, door = node_of(experiment, name), Door(OBSERVER)
     transport = _transport(place.pki, name, door, experiment)
     note = History(folder / HISTORY_FILE).note
     way = Way(transport, place.coordinator, listen, advertise, door, note)
-    return _live(make_worker(experiment, node, run, folder, way), transport)
+    parts = worker_parts(experiment, node, data)
+    return _live(make_worker(parts, experiment, folder, way), transport)
 
 
-def serve_observer(place: Place) -> Exit:
-    """Be the observer until the run is over."""
+def serve_observer(place: Place, enrolment: Path | None = None) -> Exit:
+    """Be the observer until the run is over; needs the enrolment where data are private."""
     experiment = read_experiment(place.file)
-    run = run_of(place.file, experiment)
+    enrolled = read_enrolled(enrolment, experiment) if enrolment else None
     transport = _transport(place.pki, OBSERVER, Door(), experiment)
     way = Way(transport, place.coordinator)
-    return _live(make_observer(experiment, run, way), transport)
+    parts = observer_parts(experiment, enrolled)
+    return _live(make_observer(parts, experiment, way), transport)
 
 
 def _transport(pki: Path, name: str, door: Door, experiment: Experiment) -> Transport:

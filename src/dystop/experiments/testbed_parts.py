@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dystop.data import Dataset, describe_partition, label_chart, label_counts
+from dystop.data.private import no_samples, own_samples
+from dystop.errors import ConfigError
 from dystop.experiments.build import (
     check_remedy,
     load_data,
@@ -20,7 +23,6 @@ from dystop.experiments.testbed import (
     Enrolled,
     Enrolment,
     check_testbed,
-    new_run_id,
     node_names,
     step_seconds,
     world_of,
@@ -49,21 +51,22 @@ class Prepared:
     fleet: dict[str, Any]  # what `fleet.json` holds
 
 
-def prepare(experiment: Experiment, run: str | None = None) -> Prepared:
-    """Split the data, look at the model, and work out who is enrolled with what."""
+def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None) -> Prepared:
+    """Split the data, look at the model, and work out who is enrolled with what.
+
+    Args:
+        experiment: The settings.
+        enrolled: The workers, where they bring their own data along; nothing is loaded then.
+    """
     check_testbed(experiment)
     check_remedy(experiment)
-    data = load_data(experiment)
-    shards = split_data(experiment, data)
+    data, shards, counts = _unseen(experiment, enrolled) or _split(experiment)
     trainer = make_trainer(_alone(experiment), data, shards)
+    _compile_once(trainer, shards)
     experiment = measured(experiment, trainer)
-    counts = label_counts(data.y_train, shards, data.classes)
     fleet = fleet_of(experiment, counts, 4 * trainer.width)
     enrolment = Enrolment(
-        run or new_run_id(),
-        schema_of(trainer.layout).hash,
-        fleet.model_bytes,
-        _enrolled(experiment, counts),
+        schema_of(trainer.layout).hash, fleet.model_bytes, _enrolled(experiment, counts)
     )
     physics = describe(world_of(experiment, fleet))
     return Prepared(
@@ -74,6 +77,40 @@ def prepare(experiment: Experiment, run: str | None = None) -> Prepared:
         memory=_ensure_memory(experiment, trainer),
         fleet=_fleet_json(experiment, data, fleet, trainer, physics),
     )
+
+
+def _compile_once(trainer: Trainer, shards: list[Ints]) -> None:
+    """Train one mini-batch here: with empty caches, every worker would compile by itself."""
+    owner = next((k for k, shard in enumerate(shards) if len(shard)), None)
+    if owner is not None:
+        (vector, counters), one = trainer.initial(), np.ones(1, np.int64)
+        trainer.train(vector[None], counters[None], np.array([owner]), 0 * one, one)
+
+
+Samples = tuple[Dataset, list[Ints], Ints]  # data set, who has which of it, label counts [N, K]
+
+
+def _split(experiment: Experiment) -> Samples:
+    """The data set of the experiment, split over the workers."""
+    data = load_data(experiment)
+    shards = split_data(experiment, data)
+    return data, shards, label_counts(data.y_train, shards, data.classes)
+
+
+def _unseen(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None) -> Samples | None:
+    """What is known of private data without seeing them; None where data are not private."""
+    private = experiment.data.private
+    if (enrolled is None) != (private.classes == 0):
+        raise ConfigError(
+            "--enrolment and data.private belong together: workers that bring data along are "
+            "enrolled by a file ('dystop coordinator --enrolment'), and data.private says what "
+            "their data have in common"
+        )
+    if enrolled is None:
+        return None
+    counts = np.array([worker.label_counts for worker in enrolled], np.int64)
+    batch = experiment.training.batch
+    return no_samples(private, batch), [np.arange(batch)], counts
 
 
 def _alone(experiment: Experiment) -> Experiment:
@@ -138,23 +175,26 @@ class WorkerParts:
     step_s: float  # least seconds of a mini-batch; 0: as long as it takes
 
 
-def worker_parts(experiment: Experiment, node: int) -> WorkerParts:
+def worker_parts(experiment: Experiment, node: int, file: Path | None = None) -> WorkerParts:
     """Load the data, keep what belongs to this node, and build its trainer.
 
     Sample orders are addressed by (seed, node, number), so they are the simulator's.
+
+    Args:
+        experiment: The settings.
+        node: Which worker; the server's number is one more than the last worker's.
+        file: The worker's own samples, where data are private; nothing else is loaded then.
     """
     check_testbed(experiment)
     experiment = _alone(experiment)
-    data = load_data(experiment)
-    shards = split_data(experiment, data)
-    counts = label_counts(data.y_train, shards, data.classes)
-    is_server = node >= len(shards)
-    own = shards[0][: experiment.training.batch] if is_server else shards[node]
-    trainer = make_trainer(experiment, _cut(data, own), _only(0 if is_server else node, len(own)))
+    is_server = node >= experiment.fleet.workers
+    data, counts = _brought(experiment, node, file) or _share(experiment, node)
+    only = _only(0 if is_server else node, len(data.y_train))
+    trainer = make_trainer(experiment, data, only)
     vector, counters = trainer.initial()
     fleet = fleet_of(experiment, counts, 4 * trainer.width)
     free = experiment.testbed.devices == "free" or is_server
-    step_s = 0.0 if free else float(step_seconds(experiment, world_of(experiment, fleet))[node])
+    step_s = 0.0 if free else float(step_seconds(experiment, fleet)[node])
     return WorkerParts(
         node=node,
         schema=schema_of(trainer.layout),
@@ -166,6 +206,32 @@ def worker_parts(experiment: Experiment, node: int) -> WorkerParts:
         first_steps=0 if is_server else int(steps_of(experiment, fleet)[node]),
         step_s=step_s * experiment.testbed.time_scale,
     )
+
+
+def _share(experiment: Experiment, node: int) -> tuple[Dataset, Ints]:
+    """One node's samples of the common data set, and all label counts; a server's do not matter."""
+    data, shards, counts = _split(experiment)
+    is_server = node >= len(shards)
+    own = shards[0][: experiment.training.batch] if is_server else shards[node]
+    return _cut(data, own), counts
+
+
+def _brought(experiment: Experiment, node: int, file: Path | None) -> tuple[Dataset, Ints] | None:
+    """A worker's own file, and its label counts in its row; None where data are not private."""
+    private, workers = experiment.data.private, experiment.fleet.workers
+    if (file is not None) != (private.classes > 0 and node < workers):
+        raise ConfigError(
+            "--data and data.private belong together: a worker brings its own data if and only if "
+            "data.private says what all such data have in common; a server brings none"
+        )
+    if not private.classes:
+        return None
+    counts = np.zeros((workers, private.classes), np.int64)
+    if file is None:
+        return no_samples(private, experiment.training.batch), counts
+    data = own_samples(file, private)
+    counts[node] = np.bincount(data.y_train, minlength=private.classes)
+    return data, counts
 
 
 def _cut(data: Dataset, own: Ints) -> Dataset:
@@ -185,7 +251,7 @@ def _only(node: int, size: int) -> list[Ints]:
 
 
 @dataclass(frozen=True)
-class ObserverParts:
+class Examiner:
     """What an observer is made of: the test set, and how much each worker's model counts."""
 
     trainer: Trainer
@@ -195,15 +261,39 @@ class ObserverParts:
     samples: int | None  # test images per model; None: all
 
 
-def observer_parts(experiment: Experiment) -> ObserverParts:
-    """Load the test set and build the examiner."""
+def observer_parts(
+    experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
+) -> Examiner:
+    """Load the test set and build the examiner.
+
+    Args:
+        experiment: The settings.
+        enrolled: The workers, where they bring their own data along.
+    """
     check_testbed(experiment)
-    data = load_data(experiment)
-    shards = split_data(experiment, data)
-    sizes = np.array([len(shard) for shard in shards])
+    unseen = _unseen(experiment, enrolled)
+    data, sizes = _tests(experiment, unseen[2]) if unseen else _public_tests(experiment)
     few = np.arange(min(experiment.training.batch, len(data.y_train)))
     tests = replace(data, x_train=data.x_train[few].copy(), y_train=data.y_train[few].copy())
     trainer = make_trainer(_alone(experiment), tests, [few])
     counters = trainer.initial()[1].cpu().numpy()
     samples = experiment.evaluate.samples or None
-    return ObserverParts(trainer, schema_of(trainer.layout), counters, sizes, samples)
+    return Examiner(trainer, schema_of(trainer.layout), counters, sizes, samples)
+
+
+def _public_tests(experiment: Experiment) -> tuple[Dataset, Ints]:
+    data, _, counts = _split(experiment)
+    return data, counts.sum(axis=1)
+
+
+def _tests(experiment: Experiment, counts: Ints) -> tuple[Dataset, Ints]:
+    """The operator's own test set, seen as the workers see their private data."""
+    data, private = load_data(experiment), experiment.data.private
+    if data.shape != private.shape or data.classes > private.classes:
+        raise ConfigError(
+            f"data.name = {experiment.data.name!r}: the observer tests on images of shape "
+            f"{data.shape} in {data.classes} classes; data.private says {private.shape} in "
+            f"{private.classes}"
+        )
+    alike = replace(data, classes=private.classes, mean=private.mean, std=private.std)
+    return alike, counts.sum(axis=1)

@@ -9,22 +9,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dystop.errors import ConfigError, DystopError, RunFolderError
 from dystop.experiments.durable import RecordLog, RunLock, read_lines, writing
-from dystop.experiments.spec import Experiment, read_experiment, to_toml
+from dystop.experiments.spec import Experiment, read_experiment
 from dystop.experiments.store import CONFIG, INFO, open_run, records_sha256, update_info
 from dystop.experiments.testbed import (
     COORDINATOR,
+    Enrolled,
     Enrolment,
     coordinator_setup,
+    essence,
+    new_run_id,
+    read_enrolled,
     read_enrolment,
-    run_id_of,
     write_status,
 )
+from dystop.experiments.testbed_watch import LEDGER, Pardons, away, watch_revoked
 from dystop.runtime.coordinator import CoordinatorMachine
 from dystop.runtime.events import Finish
 from dystop.runtime.ledger import Ledger, restore
@@ -34,10 +38,11 @@ from dystop.runtime.seat import CoordinatorSeat
 from dystop.runtime.transport.base import Transport
 from dystop.world.trace import TRACE, shorter
 
+if TYPE_CHECKING:
+    from dystop.runtime.identity import Identity
+
 _LOG = quiet_logger(__name__)
-LEDGER = "state.db"
 STATUS_S = 0.25  # between two looks at who has joined
-REVOKED_S = 0.5  # between two looks at who was revoked
 
 
 class TraceLog:
@@ -107,8 +112,9 @@ class Desk:
         on_seat: Callable[[CoordinatorSeat], None],
     ) -> Finish:
         done = _published(self.folder)
-        setup = coordinator_setup(self.experiment, self.enrolment)
-        machine = CoordinatorMachine(setup, restore(ledger))
+        past = restore(ledger)
+        setup = coordinator_setup(self.experiment, self.enrolment, past.run or new_run_id())
+        machine = CoordinatorMachine(setup, past)
         trace = TraceLog(self.folder, done)
         with RecordLog(self.folder, keep=done) as log:
             seat = CoordinatorSeat(
@@ -116,7 +122,7 @@ class Desk:
             )
             seat.published = done
             on_seat(seat)
-            with _telling(self.folder, seat, machine, setup.fleet.workers):
+            with _telling(self.folder, seat, machine):
                 try:
                     seat.run()
                 finally:
@@ -146,19 +152,22 @@ def _ledger(folder: Path) -> Iterator[SqliteLedger]:
 
 
 @contextmanager
-def _telling(
-    folder: Path, seat: CoordinatorSeat, machine: CoordinatorMachine, workers: int
-) -> Iterator[None]:
+def _telling(folder: Path, seat: CoordinatorSeat, machine: CoordinatorMachine) -> Iterator[None]:
     """Keep telling the launcher where the coordinator is and how many have joined."""
-    over = threading.Event()
+    over, setup, pardons = threading.Event(), machine.core.setup, Pardons(folder, seat)
+    pardons.look()  # before anybody can join
 
     def tell() -> None:
         last: dict[str, Any] = {}
         while True:
-            facts = {"address": seat.address, "joined": _joined(machine, workers)}
+            members = seat.members()
+            joined = sum(m.state == "JOINED" and m.node < setup.fleet.workers for m in members)
+            facts = {"address": seat.address, "joined": joined, "run": setup.run}
+            facts["away"] = away(members)
             if facts != last:
                 write_status(folder, pid=os.getpid(), **facts)
                 last = facts
+            pardons.look()
             if over.wait(STATUS_S):
                 return
 
@@ -171,23 +180,30 @@ def _telling(
         thread.join()
 
 
-def _joined(machine: CoordinatorMachine, workers: int) -> int:
-    members = list(machine.core.members)
-    return sum(m.state == "JOINED" and m.node < workers for m in members)
+def desk_of(file: Path, folder: Path, given: Path | None = None) -> Desk:
+    """The coordinator of a run folder; made from the file where it is not there yet.
 
-
-def desk_of(file: Path, folder: Path) -> Desk:
-    """The coordinator of a run folder; made from the file where it is not there yet."""
+    Args:
+        file: The experiment.
+        folder: The run folder.
+        given: Whom the operator enrols, where workers bring their own data.
+    """
     experiment = read_experiment(file)
+    enrolled = read_enrolled(given, experiment) if given else None
     if not (folder / INFO).is_file():
-        _begin(experiment, folder)
-    elif to_toml(experiment) != to_toml(recorded := read_experiment(folder / CONFIG)):
-        _check_same(experiment, recorded, file, folder)
+        _begin(experiment, folder, enrolled)
     kept = read_experiment(folder / CONFIG)
-    return Desk(folder, kept, read_enrolment(folder, kept))
+    _check_same(experiment, kept, file, folder)
+    enrolment = read_enrolment(folder, kept)
+    if enrolled not in (None, enrolment.workers):
+        raise ConfigError(
+            f"{given}: these are not the workers with which {folder} began; leave --enrolment out, "
+            "or give another --out"
+        )
+    return Desk(folder, kept, enrolment)
 
 
-def _begin(experiment: Experiment, folder: Path) -> None:
+def _begin(experiment: Experiment, folder: Path, enrolled: tuple[Enrolled, ...] | None) -> None:
     """Make the folder of a run that has no launcher."""
     from dystop.experiments.testbed_run import make_folder
 
@@ -195,53 +211,54 @@ def _begin(experiment: Experiment, folder: Path) -> None:
         raise RunFolderError(f"{folder}: not empty and not a run folder; choose another --out")
     if folder.exists():
         folder.rmdir()
-    make_folder(experiment, folder.parent, folder.name, run_id_of(experiment))
+    make_folder(experiment, folder.parent, folder.name, enrolled)
 
 
 def _check_same(experiment: Experiment, recorded: Experiment, file: Path, folder: Path) -> None:
     """A run goes on with the settings that it began with."""
-    if run_id_of(experiment) != read_enrolment(folder, recorded).run:
+    if experiment.world.compute.batch_s == "measure":  # it was, when the run began
+        compute = recorded.world.compute
+        experiment = replace(experiment, world=replace(experiment.world, compute=compute))
+    if essence(experiment) != essence(recorded):
         raise ConfigError(
             f"{file}: these are not the settings with which {folder} began; give its own "
             f"{folder / CONFIG}, or another --out"
         )
 
 
-def serve_coordinator(file: Path, pki: Path, listen: str, folder: Path) -> str:
+def serve_coordinator(
+    file: Path,
+    pki: Path,
+    listen: str,
+    folder: Path,
+    enrol: str = "",
+    enrolment: Path | None = None,
+) -> str:
     """Coordinate over the network until the run is over; answers why it is."""
     from dystop.runtime.pki import Issued, load_identity
     from dystop.runtime.transport.grpc import GrpcTransport
 
     identity = load_identity(pki, COORDINATOR)
-    desk = desk_of(file, folder)
+    desk = desk_of(file, folder, enrolment)
     transport = GrpcTransport(identity, Issued(pki), desk.experiment.testbed.limits)
     try:
-        return desk.run(transport, listen, lambda seat: _watch_revoked(pki, seat)).reason
+        with _newcomers(pki, identity, enrol):
+            return desk.run(transport, listen, lambda seat: watch_revoked(pki, seat)).reason
     finally:
         transport.close()
 
 
-def _watch_revoked(pki: Path, seat: CoordinatorSeat) -> None:
-    """Send away at once whoever's certificate is revoked while the run goes on."""
+@contextmanager
+def _newcomers(pki: Path, identity: "Identity", address: str) -> Iterator[None]:
+    """Let newcomers redeem their tokens meanwhile, if there is an address for them."""
+    if not address:
+        yield
+        return
+    from dystop.runtime.enrol_service import EnrolService
 
-    def watch() -> None:
-        known: set[str] = set()
-        while seat.finish is None:
-            revoked = _revoked(pki)
-            for name in revoked - known:
-                seat.expel(name)
-            known = revoked
-            time.sleep(REVOKED_S)
-
-    threading.Thread(target=watch, name="revoked", daemon=True).start()
-
-
-def _revoked(pki: Path) -> set[str]:
-    """Names whose newest certificate is revoked."""
-    from dystop.runtime.private_files import read_json
-
+    service = EnrolService(pki, identity).start(address)
+    _LOG.info("newcomers are heard on %s", service.address)
     try:
-        issued, revoked = read_json(pki / "issued.json"), read_json(pki / "revoked.json")
-    except DystopError:  # being replaced; the next look is soon
-        return set()
-    return {name for name, prints in issued.items() if prints and prints[-1] in revoked}
+        yield
+    finally:
+        service.stop()

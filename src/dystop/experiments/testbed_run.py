@@ -31,6 +31,7 @@ from dystop.experiments.testbed import (
     KIND,
     OBSERVER,
     STATUS,
+    Enrolled,
     node_names,
     read_status,
     write_enrolment,
@@ -71,25 +72,26 @@ class Network:
     rate_mbit: float = 0.0
 
 
-def new_testbed(
-    experiment: Experiment, out: Path, name: str | None, watch: Watch, run: str | None = None
-) -> Path:
+def new_testbed(experiment: Experiment, out: Path, name: str | None, watch: Watch) -> Path:
     """Make the folder of a new run."""
-    folder, prepared = make_folder(experiment, out, name, run)
+    folder, prepared = make_folder(experiment, out, name)
     facts = (prepared.physics, prepared.partition, prepared.memory)
     watch.on_start(Started(folder, *facts, rounds=prepared.experiment.stop.rounds))
     return folder
 
 
 def make_folder(
-    experiment: Experiment, out: Path, name: str | None, run: str | None = None
+    experiment: Experiment,
+    out: Path,
+    name: str | None,
+    enrolled: tuple[Enrolled, ...] | None = None,
 ) -> tuple[Path, "Prepared"]:
-    """Make the folder of a new run; a run without an identity gets one."""
+    """Make the folder of a new run."""
     from dystop.experiments.testbed_parts import prepare
 
     if name is not None:
         experiment = replace(experiment, name=name)
-    prepared = prepare(experiment, run)
+    prepared = prepare(experiment, enrolled)
     experiment = prepared.experiment
     info = {**first_info(experiment), "kind": KIND, "publish": "on_completion"}
     folder = create_run(
@@ -173,6 +175,7 @@ class _Launch:
     experiment: Experiment
     net: Net | None
     crew: Crew = field(default_factory=lambda: Crew(_child_environment()))
+    away: set[str] = field(default_factory=set)  # sent away by the coordinator
 
     def start_coordinator(self) -> None:
         """Start it and wait until it listens; from then on it comes back to the same port."""
@@ -203,10 +206,18 @@ class _Launch:
                 watch.on_record(record)
             if over:
                 break
-            watch.on_joining(int(read_status(self.folder).get("joined", 0)), workers)
+            status = read_status(self.folder)
+            watch.on_joining(int(status.get("joined", 0)), workers)
+            self._call_back(set(status.get("away", ())))
             self.crew.look()
             time.sleep(POLL_S)
         self.crew.wait(self.crew.children, GOODBYE_S)
+
+    def _call_back(self, away: set[str]) -> None:
+        """Start those again that may come back: pardoned, or with a new certificate."""
+        for name in self.away - away:
+            self.crew.call_back(name)
+        self.away = away
 
     def _hire(self, name: str, words: list[str]) -> Any:
         return self.crew.hire(name, self._inside(name, words), self.folder / LOGS / f"{name}.log")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dystop.experiments.child import Tail
 from dystop.experiments.durable import RECORDS
@@ -19,10 +20,11 @@ from dystop.experiments.testbed import (
     read_status,
 )
 from dystop.experiments.testbed_nodes import Way, make_observer, make_worker
+from dystop.experiments.testbed_parts import observer_parts, worker_parts
 from dystop.experiments.testbed_roles import Desk
 from dystop.experiments.testbed_run import POLL_S, WORKERS, Watch, interruptible, others
 from dystop.runtime.door import Door
-from dystop.runtime.history import HISTORY_FILE, History
+from dystop.runtime.history import HISTORY_FILE, History, Note
 from dystop.runtime.node import WorkerNode
 from dystop.runtime.observer import Observer
 from dystop.runtime.seat import CoordinatorSeat
@@ -111,7 +113,7 @@ def run_here(
     office = Office(Desk(folder, experiment, enrolment), transport(COORDINATOR, None), listen)
     with interruptible(folder), ExitStack() as stack:
         stack.callback(office.close)
-        company = Company(experiment, enrolment.run, folder, office.start(), transport)
+        company = Company(experiment, folder, office.start(), transport)
         parties = [company.invite(name, stack) for name in here]
         _follow(office, folder, experiment, watch)
         office.raise_error()
@@ -125,7 +127,6 @@ class Company:
     """The parties beside the coordinator."""
 
     experiment: Experiment
-    run: str
     folder: Path
     coordinator: str  # address
     transport: MakeTransport
@@ -139,16 +140,26 @@ class Company:
 
     def _observer(self) -> Observer:
         way = Way(self.transport(OBSERVER, Door()), self.coordinator)
-        return make_observer(self.experiment, self.run, way)
+        return make_observer(observer_parts(self.experiment), self.experiment, way)
 
     def _worker(self, name: str, stack: ExitStack) -> WorkerNode:
         home, door = self.folder / WORKERS / name, Door(OBSERVER)
         diary = History(home / HISTORY_FILE)
         stack.callback(diary.close)
-        way = Way(
-            self.transport(name, door), self.coordinator, "memory:0", door=door, note=diary.note
-        )
-        return make_worker(self.experiment, node_of(self.experiment, name), self.run, home, way)
+        note = _without_samples(diary.note)
+        way = Way(self.transport(name, door), self.coordinator, "memory:0", door=door, note=note)
+        parts = worker_parts(self.experiment, node_of(self.experiment, name))
+        return make_worker(parts, self.experiment, home, way)
+
+
+def _without_samples(note: Note) -> Note:
+    """A diary that leaves out what the process takes: it is not this worker's alone."""
+
+    def kept(kind: str, **fields: Any) -> None:
+        if kind != "sample":
+            note(kind, **fields)
+
+    return kept
 
 
 def _follow(office: Office, folder: Path, experiment: Experiment, watch: Watch) -> None:

@@ -8,7 +8,6 @@ address within an hour, and nothing from there is looked at any more.
 import hashlib
 import hmac
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -21,7 +20,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from dystop.errors import ConfigError
 from dystop.runtime.identity import name_of_request
 from dystop.runtime.pki import certify
-from dystop.runtime.private_files import PRIVATE, checked_name, read_json, write_json
+from dystop.runtime.private_files import (
+    PRIVATE,
+    alone_with,
+    checked_name,
+    read_json,
+    write_json,
+)
 from dystop.runtime.transport.base import TransportError
 
 TOKEN_S = 24 * 3600.0
@@ -29,7 +34,6 @@ WINDOW_S, WRONG_TRIES = 3600.0, 5
 MAX_REQUEST_BYTES = 16 * 2**10
 _MOST_ADDRESSES = 10_000
 _FILE = "tokens.json"
-_LOCK = threading.Lock()  # one process redeems
 
 WallClock = Callable[[], float]  # seconds since 1970: tokens outlive processes
 
@@ -38,8 +42,10 @@ def make_token(folder: Path, name: str, clock: WallClock = time.time) -> str:
     """A word with which `name` can get its certificate, once, within 24 hours."""
     if checked_name(name) == "ca":
         raise ConfigError("the name 'ca' belongs to the authority; choose another one")
+    if not (folder / "ca.key").is_file():
+        raise ConfigError(f"{folder} holds no authority; run 'dystop pki init' first")
     token = secrets.token_hex(16)
-    with _LOCK:
+    with alone_with(folder / _FILE):
         book = _book(folder)
         now = clock()
         book["tokens"] = {k: v for k, v in book["tokens"].items() if v["until"] > now}
@@ -64,7 +70,7 @@ def redeem(
         TransportError: The word is wrong, used up or too old, the request does not fit it, or the
             address is locked out. The text does not tell one wrong word from another.
     """
-    with _LOCK:
+    with alone_with(folder / _FILE):
         book, now, address = _book(folder), clock(), address[:255]
         _check_lock(book, address, now)
         entry = _known(book, token, now)

@@ -221,6 +221,7 @@ class Heard:
 
     name: str
     message: ToCoordinator
+    fingerprint: str = ""  # of that certificate; empty where the transport has none
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,7 @@ class Tell:
 
     name: str
     message: ToWorker
+    data: bytes = field(default=b"", compare=False, repr=False)  # the message, where it is written
 
 
 @dataclass(frozen=True)
@@ -265,6 +267,13 @@ class Publish:
 
 
 @dataclass(frozen=True)
+class Pardoned:
+    """An operator's pardon has been taken in, whether or not there was something to forgive."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Finish:
     """The run is over."""
 
@@ -273,4 +282,4 @@ class Finish:
 
 
 CoordinatorEvent = Tick | WriteFailed | Heard | Gone
-CoordinatorAction = Tell | Hang | Commit | Publish | Finish
+CoordinatorAction = Tell | Hang | Commit | Publish | Pardoned | Finish

@@ -62,6 +62,7 @@ class Guard:
         self._params = params
         self._variances = tuple(variances)
         self._norms: deque[float] = deque(maxlen=REMEMBERED)
+        self._unmeasured: Vector | None = None  # newest own model: a start must not wait for it
         self._distances: deque[float] = deque(maxlen=REMEMBERED)
         self._seen: dict[int, _Seen] = {}
 
@@ -71,9 +72,13 @@ class Guard:
         return self._params.clip_radius or robust.running_radius(self._distances)
 
     def learn(self, own: Vector) -> None:
-        """Take note of an own model."""
-        size = robust.norm(own)
-        if np.isfinite(size):
+        """Take note of an own model, which must not change any more."""
+        self._measure()
+        self._unmeasured = own
+
+    def _measure(self) -> None:
+        own, self._unmeasured = self._unmeasured, None
+        if own is not None and np.isfinite(size := robust.norm(own)):
             self._norms.append(size)
 
     def forget(self, node: int) -> None:
@@ -113,6 +118,7 @@ class Guard:
 
     def _longest(self, own: Vector) -> float:
         """Largest norm that is believed; no limit while the own model is all zeros."""
+        self._measure()
         recent = max(self._norms, default=0.0) or robust.norm(own)
         return self._params.norm_factor * recent if recent > 0 else np.inf
 

@@ -81,6 +81,12 @@ class Crew:
         child.began_s = time.monotonic()
         child.starts += 1
 
+    def call_back(self, name: str) -> None:
+        """Start a child again that was sent away, with the next look."""
+        child = self.children.get(name)
+        if child is not None and child.done:
+            child.done, child.crashes, child.again_s = False, 0, 0.0
+
     def look(self) -> None:
         """Reap what has ended, and start again what has crashed; raises where that is no use."""
         for child in self.children.values():

@@ -79,7 +79,7 @@ class WorkerNode:
     """One worker: `start`, then `wait`; or `run` for both."""
 
     def __init__(self, parts: NodeParts) -> None:
-        """Read the checkpoint; nothing runs yet. Raises RunFolderError on that of another run."""
+        """Read the checkpoint; nothing runs yet."""
         self.parts = parts
         self._state = _remembered(parts)
         self._events: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()

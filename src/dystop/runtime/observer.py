@@ -62,7 +62,6 @@ class ObserverParts:
 
     transport: Transport
     coordinator: str  # its address
-    run: str
     schema: Schema
     trainer: "Trainer"  # anything with its `evaluate`
     counters: Counters  # integers of the initial model; they do not change a test
@@ -87,6 +86,7 @@ class Observer:
         self._peers: dict[int, Peer] = {}
         self._incarnation = time.time_ns()
         self._epoch = self._seq = 0
+        self._run = ""  # learned from the coordinator
         self._keys = itertools.count(1)
         self._beat_s: float | None = None  # when the next heartbeat is due; None: not joined
         self._join_s: float | None = None  # when to ask again
@@ -167,7 +167,7 @@ class Observer:
         self._line.say(
             Join(
                 protocol=PROTOCOL,
-                run=parts.run,
+                run=self._run,
                 incarnation=self._incarnation,
                 address="",
                 schema=parts.schema.hash,
@@ -191,7 +191,7 @@ class Observer:
             self._line.say(Heartbeat(self._seq, self._epoch))
 
     def _join_ok(self, message: JoinOk) -> None:
-        self._epoch = message.epoch
+        self._epoch, self._run = message.epoch, message.run
         self._heartbeat_s = message.heartbeat_s or self._heartbeat_s
         self._beat_s = time.monotonic()
         self._peers = {p.node: p for p in message.peers}
@@ -233,7 +233,7 @@ class Observer:
         return {p.node: v for p, v in zip(peers, found, strict=True) if v is not None}
 
     def _fetch(self, round_: int, peer: Peer, deadline_s: float) -> Vector | None:
-        request = PullRequest(self.parts.run, round_ + 1)
+        request = PullRequest(self._run, round_ + 1)
         action = Fetch(next(self._keys), peer.node, peer.name, peer.address, request, deadline_s)
         event = fetch(
             self.parts.transport,

@@ -88,7 +88,6 @@ class TestbedParams:
     quorum: Annotated[float, Gt(0), Le(1)] = knob(1.0, "share of workers before the first round")
     observer: bool = knob(True, "a process of its own tests all models; off: no accuracy is known")
     away: Literal["freeze", "age"] = knob("freeze", "staleness of a worker that is not there")
-    tickets: bool = knob(False, "a worker may fetch only what the plan gave it")
     timeouts: Timeouts = block(Timeouts, "when something counts as failed")
     guards: Guards = block(Guards, "what is accepted from a neighbour")
     limits: Limits = block(Limits, "what a peer may take")

@@ -25,6 +25,7 @@ from dystop.runtime.identity import (
 )
 from dystop.runtime.private_files import (
     PRIVATE,
+    alone_with,
     checked_name,
     read_json,
     write_atomically,
@@ -89,9 +90,10 @@ def certify(
         .add_extension(x509.ExtendedKeyUsage(both), critical=False)
     )
     cert = _pem(builder.sign(ca_key, hashes.SHA256()))
-    issued = read_json(folder / "issued.json")
-    issued[name] = [*issued.get(name, []), fingerprint(cert)]
-    write_json(folder / "issued.json", issued)
+    with alone_with(folder / "issued.json"):
+        issued = read_json(folder / "issued.json")
+        issued[name] = [*issued.get(name, []), fingerprint(cert)]
+        write_json(folder / "issued.json", issued)
     return cert
 
 
@@ -102,10 +104,11 @@ def revoke(folder: Path, name: str, clock: Clock = utc_now) -> list[str]:
     if not prints:
         known = ", ".join(sorted(issued)) or "nobody"
         raise ConfigError(f"no certificate was ever issued to {name!r}; issued to: {known}")
-    revoked = read_json(folder / "revoked.json")
     day = clock().isoformat(timespec="seconds")
-    revoked.update({one: revoked.get(one, {"name": name, "date": day}) for one in prints})
-    write_json(folder / "revoked.json", revoked)
+    with alone_with(folder / "revoked.json"):
+        revoked = read_json(folder / "revoked.json")
+        revoked.update({one: revoked.get(one, {"name": name, "date": day}) for one in prints})
+        write_json(folder / "revoked.json", revoked)
     return prints
 
 

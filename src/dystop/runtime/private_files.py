@@ -1,8 +1,11 @@
 """Small files that matter: whole or not at all, private if need be, never through a link."""
 
+import fcntl
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,18 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def alone_with(path: Path) -> Iterator[None]:
+    """Nobody else changes this file meanwhile, in this process or another: read, then replace."""
+    try:
+        lock = open(path.with_name(f"{path.name}.lock"), "a")  # noqa: SIM115
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from dystop.runtime.history import Line
 
-Ending = Literal["DONE", "FAILED", "LATE", "CANCELLED"]
 Pair = tuple[int, int]  # (dst, src): dst receives from src
 
 

@@ -172,6 +172,6 @@ def _unheard(home: Path) -> frozenset[int]:
     """Rounds of the reports in a checkpoint; none where there is no checkpoint to read."""
     for path in sorted(home.glob("*.safetensors")):
         with suppress(OSError, ValueError):
-            state, _ = decode(path.read_bytes())
+            state = decode(path.read_bytes())
             return frozenset(r.round for r in state.reports if r.kind == "mixed")
     return frozenset()

@@ -54,6 +54,10 @@ class Trust:
         several = len({s.reporter for s in recent}) >= self._guards.reporters
         return "quarantine" if enough and several else "strike"
 
+    def forgive(self, accused: int) -> None:
+        """Forget all strikes against somebody."""
+        self._against.pop(accused, None)
+
     def strikes(self) -> list[Strike]:
         """All that is remembered, for the ledger."""
         return [s for against in self._against.values() for s in against]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from dystop.errors import RunFolderError, StorageError
+from dystop.errors import StorageError
 from dystop.runtime.failpoints import reach
 from dystop.runtime.messages import Rejected, Report, Used
 from dystop.runtime.worker_state import Flight, Letter, WorkerState
@@ -42,16 +42,16 @@ class Found:
 class Vault:
     """Where one worker keeps its state. Used by one thread."""
 
-    def __init__(self, path: Path, run: str) -> None:
-        """Use this file; `run` is written into it, and a file of another run is refused."""
-        self.path, self._run = path, run
+    def __init__(self, path: Path) -> None:
+        """Use this file."""
+        self.path = path
         self.before = path.with_name(path.name + ".1")
         self._beside = path.with_name(f".{path.name}.tmp")
 
     def save(self, state: WorkerState) -> None:
         """Write the state; raises StorageError where the disk refuses, and what was there stays."""
         try:
-            self._write(encode(state, self._run))
+            self._write(encode(state))
         except OSError as error:
             with suppress(OSError):
                 self._beside.unlink(missing_ok=True)
@@ -78,33 +78,21 @@ class Vault:
         reach("vault.after_rename")
 
     def load(self) -> Found:
-        """Newest state that is whole, and a note where it is not the last one written.
-
-        Raises RunFolderError where the file belongs to another run.
-        """
+        """Newest state that is whole, and a note where it is not the last one written."""
         with suppress(OSError):
             self._beside.unlink(missing_ok=True)
         notes: list[str] = []
         for path in (self.path, self.before):
             try:
-                return Found(self._read(path), "; ".join(notes))
+                return Found(decode(path.read_bytes()), "; ".join(notes))
             except FileNotFoundError:
                 continue
             except (ValueError, OSError) as error:
                 notes.append(f"{path.name}: {error}")
         return Found(None, "; ".join(notes))
 
-    def _read(self, path: Path) -> WorkerState:
-        state, run = decode(path.read_bytes())
-        if run != self._run:
-            raise RunFolderError(
-                f"{path}: belongs to run {run[:16]!r}, not to {self._run[:16]!r}; give the worker "
-                "another folder, or delete the file to begin anew"
-            )
-        return state
 
-
-def encode(state: WorkerState, run: str) -> bytes:
+def encode(state: WorkerState) -> bytes:
     """A state as a safetensors file with its own digest."""
     arrays: dict[str, NDArray[Any]] = {}
 
@@ -116,15 +104,15 @@ def encode(state: WorkerState, run: str) -> bytes:
         return {"array": name}
 
     tree = json.dumps(pack(state, _KINDS, keep))
-    about = {"format": FORMAT, "run": run, "sha256": _ZEROS, "tree": tree}
+    about = {"format": FORMAT, "run": state.run, "sha256": _ZEROS, "tree": tree}
     blob = save(arrays, metadata=about)
     at = blob.index(f'"sha256":"{_ZEROS}"'.encode()) + len('"sha256":"')
     digest = hashlib.sha256(blob).hexdigest().encode()
     return b"".join((blob[:at], digest, blob[at + len(digest) :]))
 
 
-def decode(blob: bytes) -> tuple[WorkerState, str]:
-    """The state and its run; raises ValueError where a single bit is not as it was written."""
+def decode(blob: bytes) -> WorkerState:
+    """The state; raises ValueError where a single bit is not as it was written."""
     length = int.from_bytes(blob[:8], "little")
     found = _DIGEST.search(blob, 8, 8 + length)
     if found is None:
@@ -140,7 +128,7 @@ def decode(blob: bytes) -> tuple[WorkerState, str]:
     state = from_bytes(blob, _KINDS)
     if not isinstance(state, WorkerState):
         raise ValueError("not a worker's checkpoint")
-    return state, about.get("run", "")
+    return state
 
 
 def _flush(folder: Path) -> None:

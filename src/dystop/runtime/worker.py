@@ -148,8 +148,9 @@ class WorkerMachine:
 
     def _join_ok(self, message: JoinOk) -> list[WorkerAction]:
         """We are in: say again what was not acknowledged; a new worker may begin to train."""
-        if message.epoch < self.state.epoch or message.run != self.setup.run:
+        if message.epoch < self.state.epoch or self.state.run not in ("", message.run):
             return []
+        self.keeper.state = replace(self.state, run=message.run)
         self.session.joined(message, self.keeper.now_s)
         actions = self._obey(message.epoch) + self._meet(message.peers)
         self._warm = message.warm_start and self.setup.first_steps > 0
@@ -257,9 +258,9 @@ class WorkerMachine:
         return {p.name for p in self.fetches.peers.values()} | {self.setup.observer}
 
     def _asked(self, event: Asked) -> list[WorkerAction]:
-        if event.request.run != self.setup.run:
+        if self.state.run and event.request.run != self.state.run:
             return [Serve(event.key, PullRefused("wrong_run"))]
-        if event.peer not in self._welcome:
+        if not self.state.run or event.peer not in self._welcome:
             return [Serve(event.key, PullRefused("not_authorised", retry_s=STRANGER_S))]
         expected = self.orders.expects(event.request.round)
         return [*self.keeper.slot.ask(event, self.keeper.now_s, expected=expected)]

@@ -32,7 +32,7 @@ class Fetches:
         """Whether all from whom an order wants to fetch take part, as far as we know."""
         return all(p.node in self.peers for stage in order.stages for p in stage.pulls)
 
-    def begin_stage(self, errand: Errand, now_s: float) -> list[WorkerAction]:
+    def begin_stage(self, errand: Errand, run: str, now_s: float) -> list[WorkerAction]:
         """Fetch all that the stage needs, at once; what cannot be fetched is missing."""
         order, actions = errand.order, list[WorkerAction]()
         here = order.stages[errand.stage]
@@ -43,11 +43,11 @@ class Fetches:
                 errand.miss(wanted, "unreachable")
             elif pull.background:
                 cap_s = now_s + self._setup.timeouts.round_cap_s
-                actions.append(self._fetch(wanted, self.background, cap_s))
+                actions.append(self._fetch(wanted, run, self.background, cap_s))
             elif now_s >= errand.deadline_s:
                 errand.miss(wanted, "timeout")
             else:
-                actions.append(self._fetch(wanted, errand.waiting, errand.deadline_s))
+                actions.append(self._fetch(wanted, run, errand.waiting, errand.deadline_s))
         return actions
 
     def abandon(self, errand: Errand) -> list[WorkerAction]:
@@ -69,11 +69,11 @@ class Fetches:
             actions.append(Abandon(key))
         return actions
 
-    def _fetch(self, wanted: Wanted, into: dict[int, Wanted], deadline_s: float) -> Fetch:
+    def _fetch(self, wanted: Wanted, run: str, into: dict[int, Wanted], deadline_s: float) -> Fetch:
         self._last_key += 1
         into[self._last_key] = wanted
         peer = self.peers[wanted.pull.node]
-        request = _request(self._setup.run, wanted.pull, wanted.round, wanted.stage)
+        request = _request(run, wanted.pull, wanted.round, wanted.stage)
         return Fetch(self._last_key, peer.node, peer.name, peer.address, request, deadline_s)
 
 

@@ -144,7 +144,8 @@ class Orders:
         errand, actions = self.errand, list[WorkerAction]()
         while errand and not errand.is_over:
             if begin:
-                actions += self.fetches.begin_stage(errand, self.keeper.now_s)
+                run, now_s = self.keeper.state.run, self.keeper.now_s
+                actions += self.fetches.begin_stage(errand, run, now_s)
             if errand.waiting:
                 return actions
             actions += self._mix(errand)

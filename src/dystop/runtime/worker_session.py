@@ -14,7 +14,7 @@ def join(setup: WorkerSetup, state: WorkerState, phase: Phase) -> Join:
     """The first message of a session."""
     return Join(
         protocol=PROTOCOL,
-        run=setup.run,
+        run=state.run,
         incarnation=setup.incarnation,
         address=setup.address,
         schema=setup.schema,

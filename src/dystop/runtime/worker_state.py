@@ -22,7 +22,6 @@ class WorkerSetup:
 
     name: str
     node: int
-    run: str
     schema: str
     address: str = ""  # where it serves models
     software: str = ""
@@ -77,6 +76,7 @@ class WorkerState:
     reports: tuple[Report, ...] = ()  # not acknowledged yet
     letters: Mapping[int, Letter] = field(default_factory=dict)  # newest by sender
     incarnation: int = 0
+    run: str = ""  # the run that it belongs to; empty: it has never been let into one
 
     @property
     def phase(self) -> Phase:

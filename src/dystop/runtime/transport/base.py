@@ -53,6 +53,11 @@ class Link(Protocol):
         ...
 
 
+def fingerprint_of(link: Link) -> str:
+    """Of the peer's certificate; empty where the transport knows none."""
+    return str(getattr(link, "fingerprint", ""))
+
+
 class Desk(Protocol):
     """The coordinator's side: who came, what they said, who went."""
 

@@ -192,8 +192,8 @@ def _request(raw: bytes) -> PullRequest | None:
 class _Session:
     """One session at the coordinator; also the link that its desk holds."""
 
-    def __init__(self, name: str, context: Any) -> None:
-        self.name, self._context = name, context
+    def __init__(self, peer: Peer, context: Any) -> None:
+        self.name, self.fingerprint, self._context = *peer, context
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.reason = ""  # why it was cut, empty if it was not
         self.ended = threading.Event()  # set when gRPC is done with the call
@@ -246,7 +246,7 @@ class ControlServer(_Listener):
 
     def _session(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         peer = self._known(context)
-        session = _Session(peer.name, context)
+        session = _Session(peer, context)
         with self._lock:
             older = self._sessions.get(peer.name)
             self._sessions[peer.name] = session

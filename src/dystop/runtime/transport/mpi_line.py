@@ -58,6 +58,15 @@ class MpiLine:
         self._receive = receive
         self._wake.set()
 
+    def first_word(self, patience_s: float) -> bytes:
+        """What rank 0 says before anything else; to be asked for before `on_frame`."""
+        until = time.monotonic() + patience_s
+        while not self._early:
+            if time.monotonic() > until:
+                raise TransportError(f"rank 0 has said nothing for {patience_s:g} s")
+            time.sleep(_LONG_S)
+        return bytes(self._early.pop(0)[1])
+
     def send(self, rank: int, tag: int, *parts: bytes | memoryview) -> None:
         """Queue a frame; frames of one tag arrive in order."""
         if not self.closed:

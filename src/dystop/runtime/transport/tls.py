@@ -35,6 +35,11 @@ def server_credentials(identity: Identity) -> Any:
     return grpc.ssl_server_credentials([pair], identity.ca_pem, require_client_auth=True)
 
 
+def newcomers_credentials(identity: Identity) -> Any:
+    """For listening to those that have no certificate yet: only this side shows one."""
+    return grpc.ssl_server_credentials([(identity.key_pem, identity.cert_pem)])
+
+
 def channel_credentials(identity: Identity) -> Any:
     """For calling: only a certificate of our authority is believed."""
     return grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)

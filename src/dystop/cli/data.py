@@ -1,0 +1,58 @@
+"""`dystop data`: what is told about samples that never leave their host."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dystop.cli.examples import examples
+from dystop.cli.guard import guarded
+
+data = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples("data"),
+    help="Data of a testbed's workers that never leave their hosts.",
+)
+
+
+@guarded
+def describe(
+    file: Annotated[Path, typer.Argument(metavar="FILE.npz", help="x_train, y_train; or x, y.")],
+    classes: Annotated[
+        int, typer.Option(min=0, help="Number of classes, if not all of them occur here.")
+    ] = 0,
+) -> None:
+    """Print what the operator must know about a worker's own samples: one line of JSON."""
+    from dystop.data.private import describe as facts_of
+    from dystop.data.private import to_line
+
+    typer.echo(to_line(facts_of(file, classes)))
+
+
+@guarded
+def enrol(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="w00.json w01.json ...", help="One for each worker.")
+    ],
+    out: Annotated[Path, typer.Option(help="For 'dystop coordinator --enrolment'.")] = Path(
+        "enrolment.json"
+    ),
+) -> None:
+    """Put together what the workers said of their data; prints what goes into the configuration."""
+    from dystop.data.private import common, read_facts
+    from dystop.experiments.testbed import enrol as write
+    from dystop.experiments.toml import dumps
+
+    told = {path.stem: read_facts(path) for path in sorted(files)}
+    agreed = common(list(told.values()))
+    write(out, told, agreed.classes)
+    shown = {key: list(v) if isinstance(v, tuple) else v for key, v in vars(agreed).items()}
+    typer.echo(f"{out}: {len(told)} workers. The configuration of all parties needs:\n", err=True)
+    typer.echo(dumps({"fleet": {"workers": len(told)}, "data": {"private": shown}}), nl=False)
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {"describe": describe, "enrol": enrol}
+for _name, _command in _COMMANDS.items():
+    data.command(_name)(_command)

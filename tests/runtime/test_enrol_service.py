@@ -1,0 +1,245 @@
+"""Joining with a token: the key stays, the word works once, strangers learn nothing."""
+
+import json
+import socket
+import stat
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dystop.cli.app import app
+from dystop.errors import ConfigError
+from dystop.runtime import pki
+from dystop.runtime.enrol import TOKEN_S, WRONG_TRIES, make_token
+from dystop.runtime.enrol_service import CALLS, MAX_BYTES, SERVICE, EnrolService
+from dystop.runtime.newcomer import authority_at, join
+from dystop.runtime.pki import Issued, fingerprint
+from dystop.runtime.transport.base import TransportError
+from dystop.runtime.transport.grpc_settings import dialling
+
+import grpc  # isort: skip
+
+ANYWHERE = "127.0.0.1:0"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("authority")
+    pki.init(folder)
+    pki.issue(folder, "coordinator")
+    return folder
+
+
+@pytest.fixture
+def serve(authority):
+    """An enrolment port whose clock can be set."""
+    (authority / "tokens.json").unlink(missing_ok=True)
+    running = []
+
+    def start(folder=authority, clock=time.time):
+        service = EnrolService(folder, pki.load_identity(folder, "coordinator"), clock)
+        running.append(service.start(ANYWHERE))
+        return service
+
+    yield start
+    for service in running:
+        service.stop()
+
+
+@pytest.fixture
+def ca(authority):
+    return (authority / "ca.crt").read_bytes()
+
+
+@pytest.fixture
+def quick():
+    """Whatever is said must be said within three seconds."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < 3.0
+
+
+def refused(*words) -> str:
+    with pytest.raises(TransportError) as caught:
+        join(*words)
+    return str(caught.value)
+
+
+def call(address, ca_pem, word, message):
+    with grpc.secure_channel(
+        address, grpc.ssl_channel_credentials(ca_pem), dialling("coordinator", 2.0)
+    ) as channel:
+        return channel.unary_unary(f"/{SERVICE}/{word}")(message, timeout=3.0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_from_the_token_to_the_certificate(tmp_path, authority, serve, ca):
+    address = serve().address
+    print_ = join(tmp_path / "here", "w07", make_token(authority, "w07"), ca, address)
+    identity = pki.load_identity(tmp_path / "here", "w07")
+    assert identity.fingerprint == print_
+    assert Issued(authority)("w07", print_)
+    assert stat.S_IMODE((tmp_path / "here" / "w07.key").stat().st_mode) == 0o600
+    assert sorted(p.name for p in (tmp_path / "here").iterdir()) == ["ca.crt", "w07.crt", "w07.key"]
+    assert not (authority / "w07.key").exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_wrong_words_and_used_ones(tmp_path, authority, serve, ca, caplog):
+    address, token = serve().address, make_token(authority, "w01")
+    join(tmp_path, "w01", token, ca, address)
+    before = (tmp_path / "w01.key").read_bytes()
+    for word in (token, "f" * 32):
+        said = refused(tmp_path, "w01", word, ca, address)
+        assert said == (
+            f"{address} refused: this token is wrong, used or expired; ask the operator for one"
+        )
+    assert token not in caplog.text
+    assert (tmp_path / "w01.key").read_bytes() == before
+    assert not list(tmp_path.glob("*.new"))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_token_of_somebody_else_is_not_used_up(tmp_path, authority, serve, ca):
+    address, token = serve().address, make_token(authority, "w02")
+    assert "must be 'w02'" in refused(tmp_path, "w03", token, ca, address)
+    join(tmp_path, "w02", token, ca, address)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_token_of_yesterday(tmp_path, authority, serve, ca):
+    token = make_token(authority, "w01", lambda: time.time() - TOKEN_S - 1)
+    assert "expired" in refused(tmp_path, "w01", token, ca, serve().address)
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_guesses_is_locked_out(tmp_path, authority, serve, ca):
+    address, token = serve().address, make_token(authority, "w01")
+    for _ in range(WRONG_TRIES):
+        assert "wrong" in refused(tmp_path, "w01", "guess", ca, address)
+    assert "too many wrong tokens from this address" in refused(tmp_path, "w01", token, ca, address)
+
+
+@pytest.mark.usefixtures("quick")
+def test_no_token_for_a_stranger(tmp_path, authority, serve, ca):
+    """A port with a certificate of another authority gets neither the token nor belief."""
+    other = tmp_path / "other"
+    pki.init(other)
+    pki.issue(other, "coordinator")
+    address, token = serve(other).address, make_token(authority, "w01")
+    said = refused(tmp_path, "w01", token, ca, address)
+    assert "not of this federation; compare ca.crt" in said
+    with pytest.raises(TransportError, match=r"is of another authority.*token was not sent"):
+        authority_at(address, fingerprint(ca))
+    join(tmp_path / "w01", "w01", token, ca, serve().address)  # the token is still good
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_worker_cannot_pose_as_the_coordinator(tmp_path, authority, ca):
+    pki.issue(authority, "w09")
+    service = EnrolService(authority, pki.load_identity(authority, "w09")).start(ANYWHERE)
+    try:
+        assert "somebody else" in refused(tmp_path, "w01", "word", ca, service.address)
+    finally:
+        service.stop()
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_authority_by_its_fingerprint(serve, ca):
+    address = serve().address
+    shown = fingerprint(ca).upper()
+    assert authority_at(address, shown) == ca
+    with pytest.raises(ConfigError, match="64 hexadecimal digits"):
+        authority_at(address, shown[:60])
+
+
+@pytest.mark.usefixtures("quick")
+def test_nobody_there(tmp_path, ca):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    assert "nobody listens there" in refused(tmp_path, "w01", "word", ca, address)
+    with pytest.raises(TransportError, match="with --enrol"):
+        authority_at(address, fingerprint(ca))
+
+
+def test_somebody_who_never_answers(tmp_path, ca):
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        for ask in (
+            lambda: join(tmp_path, "w01", "word", ca, address),
+            lambda: authority_at(address, fingerprint(ca)),
+        ):
+            began = time.monotonic()
+            with pytest.raises(TransportError, match="does not answer"):
+                ask()
+            assert time.monotonic() - began < 3.0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"[]", b"{", b'{"token": 3, "request": "x"}', b"[" * 20_000, b"\xff" * 10,
+     b'{"token": "\\ud800", "request": "x"}', b'{"token": "a", "request": "\\ud800"}',
+     json.dumps({"token": "a", "request": "x", "more": 1}).encode(),
+     json.dumps({"token": "a" * 129, "request": "x"}).encode()],
+)  # fmt: skip
+def test_garbage_is_refused(serve, ca, message):
+    with pytest.raises(grpc.RpcError) as caught:
+        call(serve().address, ca, "Enrol", message)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_sizes_and_rates_are_bounded(serve, ca):
+    address = serve().address
+    with pytest.raises(grpc.RpcError) as caught:
+        call(address, ca, "Enrol", b"x" * (MAX_BYTES + 1))
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    for _ in range(CALLS):
+        call(address, ca, "Authority", b"")
+    with pytest.raises(grpc.RpcError, match="too many requests"):
+        call(address, ca, "Authority", b"")
+
+
+def test_it_needs_the_authority_and_a_free_port(tmp_path, authority, serve):
+    identity = pki.load_identity(authority, "coordinator")
+    with pytest.raises(ConfigError, match="needs the authority's key"):
+        EnrolService(tmp_path, identity)
+    taken = serve().address
+    with pytest.raises(TransportError, match="choose another --enrol"):
+        EnrolService(authority, identity).start(taken)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_commands(tmp_path, authority, serve, ca, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    address = serve().address
+
+    def run(*words, **more):
+        return CliRunner().invoke(app, ["pki", *map(str, words)], **more)
+
+    made = run("token", "w01", "--folder", authority, "--out", "w01.token")
+    assert fingerprint(ca) in made.output
+    assert stat.S_IMODE(Path("w01.token").stat().st_mode) == 0o600
+    assert Path("w01.token").read_text().strip() not in made.output
+    there = ["join", "w01", "--token-file", "w01.token", "--from", address]
+    for words, said in (
+        (there, "give one of --ca and --ca-sha256"),
+        ([*there, "--ca", "none.crt"], "no such file"),
+        (["join", "w01", "--token-file", "none", "--from", address, "--ca", "x"], "no such file"),
+    ):
+        result = run(*words)
+        assert (result.exit_code, said in result.output) == (2, True), result.output
+    Path("w01.token").chmod(0o644)
+    assert "chmod 600" in run(*there, "--ca", authority / "ca.crt").output
+    Path("w01.token").chmod(0o600)
+    result = run(*there, "--ca-sha256", fingerprint(ca))
+    assert (result.exit_code, "are in pki" in result.output) == (0, True), result.output
+    word = run("token", "w02", "--folder", authority).output
+    there = ["join", "w02", "--token-file", "-", "--from", address, "--ca", authority / "ca.crt"]
+    result = run(*there, input=word)
+    assert result.exit_code == 0, result.output
+    assert pki.load_identity(Path("pki"), "w02").name == "w02"
