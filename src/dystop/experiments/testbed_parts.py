@@ -80,7 +80,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
 
 
 def _compile_once(trainer: Trainer, shards: list[Ints]) -> None:
-    """Train one mini-batch here: with empty caches, every worker would compile by itself."""
+    """Train one mini-batch for nothing, so that all compiled code is there and loaded."""
     owner = next((k for k, shard in enumerate(shards) if len(shard)), None)
     if owner is not None:
         (vector, counters), one = trainer.initial(), np.ones(1, np.int64)
@@ -191,6 +191,8 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
     data, counts = _brought(experiment, node, file) or _share(experiment, node)
     only = _only(0 if is_server else node, len(data.y_train))
     trainer = make_trainer(experiment, data, only)
+    # A worker joins when it can train: what its first step has to load must not eat a round.
+    _compile_once(trainer, only)
     vector, counters = trainer.initial()
     fleet = fleet_of(experiment, counts, 4 * trainer.width)
     free = experiment.testbed.devices == "free" or is_server
