@@ -67,7 +67,7 @@ def build(experiment: Experiment) -> Built:
         physics=physics,
         partition=[*describe_partition(counts).rows(), *label_chart(counts, data.class_names)],
         memory=memory,
-        fleet=_fleet_json(experiment, data, parts, physics),
+        fleet=fleet_json(experiment, data, fleet, trainer, world, physics),
     )
 
 
@@ -155,11 +155,16 @@ def _parts(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer)
     )
 
 
-def _fleet_json(
-    experiment: Experiment, data: Dataset, parts: Parts, physics: dict[str, str]
+def fleet_json(
+    experiment: Experiment,
+    data: Dataset,
+    fleet: Fleet,
+    trainer: Trainer,
+    world: World,
+    physics: dict[str, str],
 ) -> dict[str, Any]:
-    fleet, trainer = parts.fleet, parts.trainer
-    position = parts.world.observe(1, 0.0).position
+    """What `fleet.json` holds, of a simulated run and of a testbed alike."""
+    position = world.observe(1, 0.0).position
     return {
         "data_size": fleet.data_size.tolist(),
         "label_counts": fleet.label_counts.tolist(),

@@ -12,6 +12,7 @@ from dystop.data.private import no_samples, own_samples
 from dystop.errors import ConfigError
 from dystop.experiments.build import (
     check_remedy,
+    fleet_json,
     load_data,
     make_trainer,
     measured,
@@ -33,7 +34,6 @@ from dystop.runtime.payload import Schema, schema_of
 from dystop.sparse import Ints
 from dystop.trainer.memory import available_bytes, ensure_fits
 from dystop.trainer.trainer import Trainer
-from dystop.types import Fleet
 from dystop.world.describe import describe
 
 _GIGABYTE = 10**9
@@ -68,14 +68,15 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
     enrolment = Enrolment(
         schema_of(trainer.layout).hash, fleet.model_bytes, _enrolled(experiment, counts)
     )
-    physics = describe(world_of(experiment, fleet))
+    world = world_of(experiment, fleet)
+    physics = describe(world)
     return Prepared(
         experiment=experiment,
         enrolment=enrolment,
         physics=physics,
         partition=[*describe_partition(counts).rows(), *label_chart(counts, data.class_names)],
         memory=_ensure_memory(experiment, trainer),
-        fleet=_fleet_json(experiment, data, fleet, trainer, physics),
+        fleet=fleet_json(experiment, data, fleet, trainer, world, physics),
     )
 
 
@@ -134,30 +135,6 @@ def _ensure_memory(experiment: Experiment, trainer: Trainer) -> str:
     estimate = trainer.estimate(experiment.fleet.workers, stacks=6.0)  # what a worker holds
     ensure_fits(estimate, available_bytes(trainer.device), limit)
     return ""
-
-
-def _fleet_json(
-    experiment: Experiment,
-    data: Dataset,
-    fleet: Fleet,
-    trainer: Trainer,
-    physics: dict[str, str],
-) -> dict[str, Any]:
-    position = world_of(experiment, fleet).observe(1, 0.0).position
-    return {
-        "data_size": fleet.data_size.tolist(),
-        "label_counts": fleet.label_counts.tolist(),
-        "class_names": list(data.class_names),
-        "positions": np.round(position, 2).tolist(),
-        "area_m": list(experiment.world.area_m),
-        "range_m": experiment.world.range_m,
-        "model_bytes": fleet.model_bytes,
-        "model_parameters": trainer.layout.parameters,
-        "data_source": data.source,
-        "device": str(trainer.device),
-        "training_path": trainer.path,
-        "physics": physics,
-    }
 
 
 @dataclass(frozen=True)

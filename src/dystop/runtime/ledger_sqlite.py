@@ -108,7 +108,7 @@ class SqliteLedger:
     def _damaged(self, what: str) -> RunFolderError:
         good = newest_backup(self.path)
         advice = (
-            f"the newest good backup is {good}; restore it"
+            f"the newest good backup is {good}; put a copy of it in the place of the damaged file"
             if good
             else f"there is no good backup; to start over, delete {self.path.parent}"
         )
