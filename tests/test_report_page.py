@@ -4,14 +4,18 @@ import errno
 import os
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from dystop.errors import ConfigError, RunFolderError, StorageError
+from dystop.experiments.store import RunData
 from dystop.report import draw, write_report
 from dystop.report.html import differing, render
 from dystop.report.labels import sorted_shares
 from dystop.report.maps import scene_of, typical_round
+from dystop.report.naming import command
+from dystop.report.notices import notices
 from dystop.report.svg import save
 from dystop.sparse import ints
 from test_report_fakes import fake_fleet, fake_run, plain_record
@@ -234,3 +238,12 @@ def test_space_is_asked_for_only_where_it_helps(three, tmp_path, monkeypatch, nu
     with pytest.raises(StorageError, match="could not be written") as caught:
         write_report(three[:1], tmp_path, formats=())
     assert ("free some space" in str(caught.value)) is space
+
+
+def test_a_run_of_the_testbed_says_so():
+    simulated = RunData(Path("runs/a"), "a", {}, {"status": "finished"}, {}, [])
+    real = RunData(Path("runs/b"), "b", {}, {"status": "finished", "kind": "testbed"}, {}, [])
+    assert command(simulated) == "dystop run runs/a/config.toml"
+    assert command(real) == "dystop testbed runs/b/config.toml"
+    assert any("ran on the testbed" in sentence for sentence in notices([real]))
+    assert not any("testbed" in sentence for sentence in notices([simulated]))

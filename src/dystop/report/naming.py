@@ -112,7 +112,8 @@ def publish_words(run: RunData) -> str:
 
 def command(run: RunData) -> str:
     """The command that repeats the run."""
-    return f"dystop run {shlex.quote(str(run.path / 'config.toml'))}"
+    verb = "testbed" if run.info.get("kind") == "testbed" else "run"
+    return f"dystop {verb} {shlex.quote(str(run.path / 'config.toml'))}"
 
 
 def status(run: RunData) -> str:

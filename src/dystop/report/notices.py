@@ -13,7 +13,17 @@ def notices(runs: Sequence[RunData]) -> list[str]:
 
 def about_each(runs: Sequence[RunData]) -> list[str]:
     """What is to be known about single runs, whatever they are compared with."""
-    return [*_unfinished(runs), *_unscored(runs), *_diverged(runs), *_provenance(runs)]
+    facts = (_real(runs), _unfinished(runs), _unscored(runs), _diverged(runs), _provenance(runs))
+    return [sentence for many in facts for sentence in many]
+
+
+def _real(runs: Sequence[RunData]) -> list[str]:
+    """Runs whose seconds really passed, on a page that calls them simulated."""
+    return [
+        f"{label} ran on the testbed: its seconds were measured on real processes, not simulated."
+        for label, run in zip(labels(runs), runs, strict=True)
+        if run.info.get("kind") == "testbed"
+    ]
 
 
 def _unfinished(runs: Sequence[RunData]) -> list[str]:
