@@ -16,9 +16,11 @@ from dystop.trainer import sequential, station
 from dystop.trainer.batches import batches
 from dystop.trainer.cuda.solo import Solo
 from dystop.trainer.cuda.stacks import Stacks, can_record
+from dystop.trainer.device_bits import device_bits
+from dystop.trainer.dropout import address_names, with_addresses
 from dystop.trainer.flat import layout_of
 from dystop.trainer.lanes import Lanes
-from dystop.trainer.orders import device_bits, sample_table, shards_on, step_counts
+from dystop.trainer.orders import sample_table, shards_on, step_counts
 from dystop.trainer.problem import Collector, Job, Problem, cut
 from dystop.trainer.samples import Arrays, both_samples, shards_of
 from dystop.trainer.seeding import addressed
@@ -142,12 +144,26 @@ def test_solo_trains_as_the_reference(make: Any, lanes: int) -> None:
     assert_same(ours, sequential.train(problem, job))
 
 
-def test_solo_draws_the_same_dropout() -> None:
+def test_solo_draws_the_same_from_torch() -> None:
     with addressed(CPU, 0, "test"):
         module = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3))
     problem = problem_of(module, [9, 6], draws=True)
     job = job_of(problem, [0, 1], [3, 5])
     assert_same(Solo(problem, 1)(problem, job), sequential.train(problem, job))
+
+
+@pytest.mark.parametrize("backend", [Solo, Stacks])
+def test_every_back_end_drops_the_same_numbers(backend: Any) -> None:
+    with addressed(CPU, 0, "test"):
+        plain = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3), nn.Dropout(0.1))
+    module = with_addresses(plain, (1, 6, 6))
+    problem = replace(problem_of(module, [9, 6, 3]), layout=layout_of(plain))
+    undropped = problem
+    problem = replace(problem, dropouts=address_names(module))
+    job = job_of(problem, [0, 1, 2], [3, 5, 1])
+    ours, theirs = backend(problem, 3)(problem, job), sequential.train(problem, job)
+    assert_same(ours, theirs)
+    assert not torch.allclose(sequential.train(undropped, job).models, theirs.models)
 
 
 def test_rows_with_batch_norm_are_not_filled_up() -> None:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from dystop.trainer.dropout import address_names
 from dystop.trainer.flat import Layout
 
 
@@ -28,7 +29,8 @@ def mixes_samples(module: nn.Module) -> bool:
     True for batch norm, and assumed of any module that keeps a buffer.
     """
     has_norm = any(isinstance(m, _BatchNorm) for m in module.modules())
-    return has_norm or any(True for _ in module.buffers())
+    addresses = address_names(module)
+    return has_norm or any(name not in addresses for name, _ in module.named_buffers())
 
 
 def takes_single_samples(module: nn.Module, shape: tuple[int, ...]) -> bool:

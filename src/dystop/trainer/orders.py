@@ -4,7 +4,6 @@ Keys are hashed and sorted where the training runs, so that a round of a hundred
 host microseconds. `batches` is the readable twin; a test holds the two together.
 """
 
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,39 +12,10 @@ from torch import Tensor
 
 from dystop.sparse import Ints
 from dystop.trainer.device import upload
+from dystop.trainer.device_bits import device_bits, signed
 from dystop.trainer.samples import Shards
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_M1 = 0xBF58476D1CE4E5B9
-_M2 = 0x94D049BB133111EB
 _LAST = 2**63 - 1
-
-
-def _signed(word: int) -> int:
-    """The int64 with the same 64 bits; products wrap around alike."""
-    return (word + 2**63) % 2**64 - 2**63
-
-
-def _shift(x: Tensor, by: int) -> Tensor:
-    """Shift right as if unsigned."""
-    out: Tensor = (x >> by) & (2 ** (64 - by) - 1)
-    return out
-
-
-def _scramble(x: Tensor) -> Tensor:
-    x = (x ^ _shift(x, 30)) * _signed(_M1)
-    x = (x ^ _shift(x, 27)) * _signed(_M2)
-    out: Tensor = x ^ _shift(x, 31)
-    return out
-
-
-def device_bits(seed: int, name: str, *identity: Tensor) -> Tensor:
-    """The bits of `dystop.rng.bits` as int64; the identities broadcast."""
-    start = (zlib.crc32(name.encode()) + seed * _GOLDEN) % 2**64
-    state = _scramble(torch.full((1,), _signed(start), device=identity[0].device))
-    for part in identity:
-        state = _scramble(state + _signed(_GOLDEN) + part * _signed(_GOLDEN))
-    return state
 
 
 @dataclass(frozen=True)
@@ -121,6 +91,6 @@ def _epoch_order(
     position = torch.arange(width, device=size.device)
     turn = torch.full((), epoch, device=size.device)
     keys = device_bits(seed, "batches", who[0][:, None], who[1][:, None], turn, position[None, :])
-    ascending = keys ^ _signed(2**63)  # unsigned order
+    ascending = keys ^ signed(2**63)  # unsigned order
     ascending = torch.where(position < size, ascending, _LAST)
     return ascending.argsort(dim=1, stable=True)

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dystop.rng import bits
 from dystop.sparse import Floats, Ints
 from dystop.trainer.batches import Batches, batches
 from dystop.trainer.device import upload
+from dystop.trainer.device_bits import device_deeper
 from dystop.trainer.flat import Layout
 from dystop.trainer.samples import Samples, Shards
 
@@ -32,15 +34,33 @@ class Problem:
     learning_rate: float
     seed: int
     chunk: int  # workers in one stack
-    draws: bool  # the module draws random numbers while it trains (dropout)
+    draws: bool  # the module draws from torch's generator while it trains
     precision: str = "float32"
     compiles: bool = False
     l2: float = 0.0  # strength of the penalty on the parameters
+    dropouts: tuple[str, ...] = ()  # buffers that take the address of a mini-batch
 
     @property
     def device(self) -> torch.device:
         """Where everything is computed."""
         return self.samples.y.device
+
+    def addresses(self, workers: Ints, versions: Ints) -> Tensor:
+        """Addresses of local trainings, [A], on the device."""
+        words = bits(self.seed, "dropout", workers, versions)
+        return upload(words.astype(np.int64), self.device)
+
+    def named(self, state: tuple[Tensor, Tensor, Tensor], address: Tensor) -> dict[str, Tensor]:
+        """What `functional_call` wants: parameters, kept numbers, counters, and an address."""
+        return self.layout.named(*state) | dict.fromkeys(self.dropouts, address)
+
+    def places(self, addresses: Tensor, steps: Tensor) -> Tensor:
+        """Addresses of mini-batches from those of their trainings, where anything asks for them."""
+        return (
+            device_deeper(addresses, steps)
+            if self.dropouts
+            else addresses + torch.zeros_like(steps)
+        )
 
     def batches(self, workers: Ints, versions: Ints, steps: Ints) -> Batches:
         """Mini-batches of these local trainings."""

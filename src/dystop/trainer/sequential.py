@@ -56,22 +56,30 @@ def _train_row(
     # same memory, for a change of the parameters that it has saved.
     parameters, kept = model[:cut].clone(), model[cut:].clone()
     total = torch.zeros((), dtype=torch.float64, device=model.device)
+    one = problem.addresses(*np.array(address)[:, None])
+    places = problem.places(one, torch.arange(len(work[1]), device=model.device))
     for k, (index, count) in enumerate(zip(*work, strict=True)):
         with _randomness(problem, (*address, k)):
-            total += count * sgd_step(problem, (parameters, kept, counters), index[:count], rate)
+            parts = (parameters, kept, counters)
+            total += count * sgd_step(problem, parts, index[:count], rate, places[k])
     model[:cut], model[cut:] = parameters, kept
     return total
 
 
 def sgd_step(
-    problem: Problem, state: tuple[Tensor, Tensor, Tensor], index: Tensor, rate: float
+    problem: Problem,
+    state: tuple[Tensor, Tensor, Tensor],
+    index: Tensor,
+    rate: float,
+    address: Tensor,
 ) -> Tensor:
     """One mini-batch of plain SGD on (parameters, other floats, counters), all in place."""
     parameters, kept, counters = state
     x, y = problem.samples.take(index)
     leaf = parameters.detach().requires_grad_()
     with autocast(problem.device, problem.precision):
-        logits = functional_call(problem.module, problem.layout.named(leaf, kept, counters), (x,))
+        named = problem.named((leaf, kept, counters), address)
+        logits = functional_call(problem.module, named, (x,))
     loss = F.cross_entropy(logits.float(), y)
     (gradient,) = torch.autograd.grad(loss, leaf)
     if problem.l2:

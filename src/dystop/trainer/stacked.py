@@ -63,12 +63,14 @@ def _train_stack(problem: Problem, part: Job) -> tuple[Tensor, Ints]:
     total = torch.zeros(len(part.workers), dtype=torch.float64, device=problem.device)
     rate = torch.from_numpy(problem.learning_rate * part.rates).to(stack.parameters)
     is_exact = mixes_samples(problem.module)
+    address = problem.addresses(part.workers, part.versions)
     for k in range(plan.counts.shape[1]):
         for rows, width in _groups(plan.counts[:, k], is_exact):
             where = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(count.device)
             some = stack.rows(where)
             picked = (index[where, k, :width], count[where, k])
-            total[where] += sgd_step(problem, some, picked, rate[where])
+            place = problem.places(address[where], address.new_tensor(k))
+            total[where] += sgd_step(problem, some, picked, rate[where], place)
             if isinstance(where, Tensor):
                 stack.put(where, some)
     part.models[:, :cut], part.models[:, cut:] = stack.parameters, stack.kept
@@ -88,7 +90,9 @@ def _groups(counts: Ints, is_exact: bool) -> Iterator[tuple[slice | Ints, int]]:
         yield np.flatnonzero(counts == size), int(size)
 
 
-def sgd_step(problem: Problem, stack: Stack, picked: tuple[Tensor, Tensor], rate: Tensor) -> Tensor:
+def sgd_step(
+    problem: Problem, stack: Stack, picked: tuple[Tensor, Tensor], rate: Tensor, address: Tensor
+) -> Tensor:
     """One mini-batch of plain SGD for every row, in place; picked (index [m, b], count [m]).
 
     The rows' losses are summed before the gradient is taken: they share no parameter, so each row
@@ -98,7 +102,7 @@ def sgd_step(problem: Problem, stack: Stack, picked: tuple[Tensor, Tensor], rate
     x, y = problem.samples.take(index)
     leaf = stack.parameters.detach().requires_grad_()
     # Batch norm under vmap loses its update of a running statistic that is not contiguous.
-    named = problem.layout.named(leaf, stack.kept, stack.counters)
+    named = problem.named((leaf, stack.kept, stack.counters), address)
     buffers = {slot.name: named[slot.name].contiguous() for slot in problem.layout.kept}
     logits = vmap(lambda state, xs: functional_call(problem.module, state, (xs,)))(
         named | buffers, x

@@ -56,7 +56,7 @@ def _cuda_backend(problem: Problem, path: str, lanes: int | None) -> Backend:
     from dystop.trainer.cuda.stacks import Stacks, can_record
 
     if path == "sequential":
-        # The generator of dropout is one for the whole device: those models go one by one.
+        # Torch has one generator for the whole device: modules that draw from it go one by one.
         return Solo(problem, 1 if problem.draws else lanes or SOLO_LANES)
     if can_record(problem):
         return Stacks(problem, min(problem.chunk, len(problem.shards.sizes)))

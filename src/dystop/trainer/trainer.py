@@ -20,6 +20,7 @@ from dystop.trainer.capability import draws_numbers
 from dystop.trainer.choose import check_last_batches, choose_path, stack_height
 from dystop.trainer.cuda.chain import chain_of
 from dystop.trainer.device import Timer, pick_devices, steady_kernels, upload
+from dystop.trainer.dropout import address_names, with_addresses
 from dystop.trainer.evaluate import Evaluated, Exam, stratified_first
 from dystop.trainer.flat import Layout, layout_of
 from dystop.trainer.lanes import Lanes
@@ -64,12 +65,12 @@ class Trainer:
         self.params, devices = params, pick_devices(params.device)
         self.device = devices[0]
         self._tests = Timer(self.device)
-        self._start = copy.deepcopy(module).to(self.device).train()
-        self.layout: Layout = layout_of(self._start)
+        self.layout: Layout = layout_of(module)
         self._test_labels = np.asarray(data.y_test, np.int64)
         train, test = both_samples(data, self.device)
         parts = shards_of(shards, len(train))
-        with restored(self.device):  # trial passes may draw dropout
+        with restored(self.device):  # trial passes may draw
+            self._start = with_addresses(module, train.shape).to(self.device).train()
             check_last_batches(self._start, train.shape, parts, params.batch)
             self.path = choose_path(self._start, self.layout, train.shape, params)
             self.size = self._model_size(train.shape)
@@ -86,6 +87,7 @@ class Trainer:
             seed=seed,
             chunk=self.chunk,
             draws=draws,
+            dropouts=address_names(self._start),
             precision=params.precision,
             compiles=self.path == "sequential" and params.compile is not False and not draws,
         )
@@ -223,7 +225,8 @@ class Trainer:
         """Seconds of one step of the reference path."""
         with steady_kernels(), restored(self.device):
             begin = time.perf_counter()
-            sequential.sgd_step(self._problem, state, index, self.params.learning_rate)
+            none = torch.zeros((), dtype=torch.int64, device=self.device)
+            sequential.sgd_step(self._problem, state, index, self.params.learning_rate, none)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             return time.perf_counter() - begin

@@ -16,6 +16,7 @@ class Desk:
     table: Tensor  # [S, M, b] int32, sample numbers of every step
     counts: Tensor  # [S, M] int32, samples that count; 0 behind a row's last step
     rate: Tensor  # [M], learning rate
+    address: Tensor  # [M] int64, of the local training; dropout is drawn by it
     total: Tensor  # [M] float64, loss summed over the samples seen
     step: Tensor  # [1], the next step
     count: Tensor  # [M] int32, samples that count in the current step
@@ -35,11 +36,12 @@ class Desk:
         """What a step changes."""
         return self.parameters, self.kept, self.counters, self.total, self.step, self.count
 
-    def lay(self, models: Tensor, counters: Tensor, rates: Tensor) -> None:
+    def lay(self, models: Tensor, counters: Tensor, rates: Tensor, address: Tensor) -> None:
         """Put the rows of a job on the desk."""
         rows, cut = len(models), self.parameters.shape[1]
         self.parameters[:rows], self.kept[:rows] = models[:, :cut], models[:, cut:]
         self.counters[:rows], self.rate[:rows] = counters, rates
+        self.address[:rows] = address
         self.total.zero_()
         self.step.zero_()
 
@@ -73,6 +75,7 @@ def desk_for(
         table=torch.zeros(steps, rows, batch, dtype=whole, device=place),
         counts=torch.zeros(steps, rows, dtype=whole, device=place),
         rate=torch.zeros(rows, device=place),
+        address=torch.zeros(rows, dtype=torch.int64, device=place),
         total=torch.zeros(rows, dtype=torch.float64, device=place),
         step=torch.zeros(1, dtype=torch.int64, device=place),
         count=torch.zeros(rows, dtype=whole, device=place),

@@ -24,7 +24,8 @@ from dystop.trainer.orders import step_counts
 from dystop.trainer.problem import Job, Problem, Trained
 from dystop.trainer.seeding import addressed
 
-Loss = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+State = tuple[Tensor, Tensor, Tensor]
+Loss = Callable[[State, Tensor, Tensor, Tensor], Tensor]
 
 
 class Lane:
@@ -63,7 +64,9 @@ class Lane:
         x, y = problem.samples.take(index)
         leaf = desk.parameters[0].detach().requires_grad_()
         loss_of = self._compiled if count == problem.batch else _loss(problem)
-        loss = loss_of(leaf, desk.kept[0], desk.counters[0], _spread(problem, x), y)
+        state = (leaf, desk.kept[0], desk.counters[0])
+        place = problem.places(desk.address, desk.step)[0]
+        loss = loss_of(state, place, _spread(problem, x), y)
         (gradient,) = torch.autograd.grad(loss, leaf)
         desk.parameters[0].sub_(gradient * desk.rate)
         desk.total.add_(loss.detach() * count)
@@ -78,10 +81,10 @@ def _spread(problem: Problem, x: Tensor) -> Tensor:
 
 
 def _loss(problem: Problem) -> Loss:
-    """Mean loss of a mini-batch as a function of (parameters, kept, counters, x, y)."""
+    """Mean loss of a mini-batch as a function of (model, address, x, y)."""
 
-    def loss(leaf: Tensor, kept: Tensor, counters: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        named = problem.layout.named(leaf, kept, counters)
+    def loss(state: State, address: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        named = problem.named(state, address)
         with autocast(problem.device, problem.precision):
             logits = functional_call(problem.module, named, (x,))
         return F.cross_entropy(logits.float(), y)
@@ -136,13 +139,13 @@ class Solo:
     ) -> None:
         """Train as many rows as there are lanes, step by step in turn."""
         table, models, counters, total = out
+        addresses = self._problem.addresses(job.workers[rows], job.versions[rows])
         pairs = list(zip(self._lanes, rows.tolist(), strict=False))
-        for lane, row in pairs:
+        for place, (lane, row) in enumerate(pairs):
             rate = self._problem.learning_rate * job.rates[row : row + 1]
             one = slice(row, row + 1)
-            lane.desk.lay(
-                models[one], counters[one], upload(rate.astype(np.float32), models.device)
-            )
+            rates = upload(rate.astype(np.float32), models.device)
+            lane.desk.lay(models[one], counters[one], rates, addresses[place])
             lane.desk.table[: len(table), 0] = table[:, row]
             lane.wait()
         for k in range(counts.shape[1]):
@@ -156,7 +159,7 @@ class Solo:
             total[row] = lane.desk.total[0]
 
     def _randomness(self, job: Job, row: int, step: int) -> AbstractContextManager[None]:
-        """Dropout is addressed by worker, training and step, whatever ran before."""
+        """What the module draws from torch is addressed by worker, training and step too."""
         if not self._problem.draws:
             return nullcontext()
         address = (int(job.workers[row]), int(job.versions[row]), step)

@@ -70,7 +70,7 @@ class Stacks:
         problem, device = self._problem, self._problem.device
         who = (part.workers, part.versions)
         rates = upload((problem.learning_rate * part.rates).astype(np.float32), device)
-        self.desk.lay(part.models, part.counters, rates)
+        self.desk.lay(part.models, part.counters, rates, problem.addresses(*who))
         self._deal(who, work, self.desk.table)
         self.desk.note(upload(counts.T.astype(np.int32), device))
 
@@ -141,7 +141,8 @@ class VmapStep:
         """Loss of every row, summed over the samples that count, [m]."""
         problem, desk, rows = self.problem, self.desk, len(index)
         x, y = problem.samples.take(index)
-        named = problem.layout.named(leaf, desk.kept[:rows], desk.counters[:rows])
+        state = (leaf, desk.kept[:rows], desk.counters[:rows])
+        named = problem.named(state, problem.places(desk.address[:rows], desk.step))
         with autocast(problem.device, problem.precision):
             logits = vmap(lambda state, xs: functional_call(problem.module, state, (xs,)))(named, x)
         each = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten(), reduction="none")
