@@ -6,6 +6,7 @@ flat        a model as one flat vector, `Layout`
 trainer     `Trainer`, `TrainerParams`: what the engine calls
 sequential  one worker after another: the plain reference
 stacked     many workers in one tensor program: the same arithmetic, faster for small models
+dropout     which numbers fall out, by address: the same on every path and device
 evaluate    accuracy and loss of many models
 memory      what a run needs and whether it fits
 
