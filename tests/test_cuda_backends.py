@@ -14,7 +14,7 @@ from torch import nn
 from dystop.rng import bits
 from dystop.trainer import sequential, station
 from dystop.trainer.batches import batches
-from dystop.trainer.cuda.solo import Solo
+from dystop.trainer.cuda.solo import Compiled, Solo
 from dystop.trainer.cuda.stacks import Stacks, can_record
 from dystop.trainer.device_bits import device_bits
 from dystop.trainer.dropout import address_names, with_addresses
@@ -164,6 +164,28 @@ def test_every_back_end_drops_the_same_numbers(backend: Any) -> None:
     ours, theirs = backend(problem, 3)(problem, job), sequential.train(problem, job)
     assert_same(ours, theirs)
     assert not torch.allclose(sequential.train(undropped, job).models, theirs.models)
+
+
+def refuse(*_: object) -> Any:
+    raise NotImplementedError("no kernel for that")
+
+
+def test_a_model_that_torch_cannot_compile_trains_all_the_same() -> None:
+    plain = nn.Linear(3, 2)
+
+    def loss(state: Any, address: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if len(x) == 1:
+            raise RuntimeError("the model's own mistake")
+        return nn.functional.cross_entropy(plain(x), y)
+
+    ours = Compiled(loss, backend=refuse)
+    given = (None, None, torch.ones(4, 3), torch.zeros(4, dtype=torch.int64))
+    with pytest.warns(UserWarning, match=r"could not compile .*no kernel.* compile = false"):
+        first = ours(*given)
+    assert torch.equal(first, loss(*given))
+    assert torch.equal(ours(*given), first)  # and says it once
+    with pytest.raises(RuntimeError, match="own mistake"):
+        ours(None, None, torch.ones(1, 3), torch.zeros(1, dtype=torch.int64))
 
 
 def test_rows_with_batch_norm_are_not_filled_up() -> None:

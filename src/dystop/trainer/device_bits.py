@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 _GOLDEN = 0x9E3779B97F4A7C15
+_INVERSE = pow(_GOLDEN, -1, 2**64)
 _M1 = 0xBF58476D1CE4E5B9
 _M2 = 0x94D049BB133111EB
 
@@ -40,9 +41,13 @@ def device_bits(seed: int, name: str, *identity: Tensor) -> Tensor:
     return words
 
 
-def device_deeper(words: Tensor, part: Tensor) -> Tensor:
-    """The bits of `dystop.rng.deeper`: identities with one part more."""
-    return _scramble(words + signed(_GOLDEN) + part * signed(_GOLDEN))
+def device_deeper(words: Tensor, part: Tensor | int) -> Tensor:
+    """The bits of `dystop.rng.deeper`: identities with one part more.
+
+    The sum comes before the product. A compiler takes `arange * constant` for an address in memory
+    and works it out in numbers of any size, which then fit no register.
+    """
+    return _scramble((words * signed(_INVERSE) + (part + 1)) * signed(_GOLDEN))
 
 
 def below(words: Tensor, share: float) -> Tensor:

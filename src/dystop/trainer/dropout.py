@@ -33,7 +33,7 @@ class AddressedDropout(nn.Module):
             return x
         if self.share == 1:
             return torch.zeros_like(x)
-        layer = device_deeper(self.address, self.address.new_tensor(self.place))
+        layer = device_deeper(self.address, self.place)
         number = torch.arange(x.numel(), device=x.device).view(x.shape)
         falls = below(device_deeper(layer, number), self.share)
         return torch.where(falls, 0.0, x / (1 - self.share))

@@ -6,8 +6,10 @@ step of full mini-batches may be compiled; the rare sizes at the end of an epoch
 they are, since compiling takes far longer than they will ever run.
 """
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,6 +94,32 @@ def _loss(problem: Problem) -> Loss:
     return loss
 
 
+class Compiled:
+    """A loss that is compiled at its first call, or stays as it is where that is not possible."""
+
+    def __init__(self, loss: Loss, **options: Any) -> None:
+        self._plain = loss
+        self._best: Loss = torch.compile(loss, dynamic=False, **options)
+
+    def __call__(self, state: State, address: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Mean loss of a mini-batch."""
+        try:
+            return self._best(state, address, x, y)
+        except RuntimeError as error:
+            from torch._dynamo.exc import BackendCompilerFailed  # slow to import
+
+            if not isinstance(error, BackendCompilerFailed):
+                raise
+            reason = " ".join(str(error).split("\n")[:2])
+            warnings.warn(
+                f"torch could not compile this model, so it trains more slowly ({reason}); "
+                f"training.compile = false avoids the attempt",
+                stacklevel=2,
+            )
+            self._best = self._plain
+            return self._plain(state, address, x, y)
+
+
 class Solo:
     """Trains every row of a job in one of the lanes; keeps recordings between jobs."""
 
@@ -100,7 +128,7 @@ class Solo:
         self._deal = deals(problem)
         loss = _loss(problem)
         compiles = problem.compiles and problem.device.type == "cuda"
-        self._loss: Loss = torch.compile(loss, dynamic=False) if compiles else loss
+        self._loss: Loss = Compiled(loss) if compiles else loss
         sizes = problem.shards.sizes
         self._set_up(int(-(-sizes.max(initial=1) // problem.batch)))
 
