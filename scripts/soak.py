@@ -30,7 +30,7 @@ from chaos.rig import Rig, Setting  # noqa: E402
 from chaos.schedule import Rhythm, schedule  # noqa: E402
 from dystop.experiments.testbed_parts import worker_parts  # noqa: E402
 from dystop.rng import stream  # noqa: E402
-from dystop.runtime.check import accuracy_near  # noqa: E402
+from dystop.runtime.audit.check import accuracy_near  # noqa: E402
 from dystop.runtime.events import Train  # noqa: E402
 
 SOAK, CONTROL = "soak-facts.json", "control-facts.json"

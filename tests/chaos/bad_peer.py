@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from dystop.runtime.events import Publication
-from dystop.runtime.messages import PullRequest
-from dystop.runtime.payload import digest
-from dystop.runtime.shelf import Shelf
-from dystop.runtime.transport.base import Shipment
+from dystop.runtime.shell.shelf import Shelf
+from dystop.runtime.wire.interface import Shipment
+from dystop.runtime.wire.messages import PullRequest
+from dystop.runtime.wire.payload import digest
 
 
 def _with(shelf: Any, shipment: Shipment, vector: Any) -> Shipment:

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dystop.runtime.check import MAX_DESCRIPTORS, MAX_THREADS, Finding
-from dystop.runtime.failpoints import VARIABLE
-from dystop.runtime.launch import Child, Crew
+from dystop.runtime.audit.check import MAX_DESCRIPTORS, MAX_THREADS, Finding
+from dystop.runtime.host.failpoints import VARIABLE
+from dystop.runtime.host.launch import Child, Crew
 
 NEVER_S = 1e9
 SAMPLE_S = 2.0

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from dystop.errors import ConfigError
-from dystop.runtime.netns import Net, check_possible
+from dystop.runtime.host.netns import Net, check_possible
 
 LEAST, MOST = 0.92, 1.04  # of the set rate must arrive
 TRIES = 4

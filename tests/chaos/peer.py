@@ -16,16 +16,16 @@ from pathlib import Path
 
 import numpy as np
 
-from dystop.runtime import pki
 from dystop.runtime.events import Fetch, Fetched
-from dystop.runtime.fetch import fetch
-from dystop.runtime.messages import ModelHeader, PullRequest
 from dystop.runtime.params import Timeouts
-from dystop.runtime.payload import ModelParcel, Schema, digest
+from dystop.runtime.pki import authority
+from dystop.runtime.shell.fetch import fetch
 from dystop.runtime.transport import grpc_serving
-from dystop.runtime.transport.base import Shipment
 from dystop.runtime.transport.gate import anyone
 from dystop.runtime.transport.grpc import GrpcTransport
+from dystop.runtime.wire.interface import Shipment
+from dystop.runtime.wire.messages import ModelHeader, PullRequest
+from dystop.runtime.wire.payload import ModelParcel, Schema, digest
 
 RUN = "ab"
 
@@ -63,7 +63,7 @@ def drip(shipment: Shipment, over: threading.Event):
 def serve(folder: str, name: str, listen: str, megabytes: str, manner: str = "") -> None:
     if manner:
         grpc_serving.paced = {"endless": endless, "drip": drip}[manner]
-    transport = GrpcTransport(pki.load_identity(Path(folder), name), anyone)
+    transport = GrpcTransport(authority.load_identity(Path(folder), name), anyone)
     served = transport.serve_models(listen, Counter(schema_of(megabytes)))
     say(served.address)
     sys.stdin.read()
@@ -71,7 +71,7 @@ def serve(folder: str, name: str, listen: str, megabytes: str, manner: str = "")
 
 
 def take(folder: str, name: str, peer: str, address: str, megabytes: str, seconds: str) -> None:
-    transport = GrpcTransport(pki.load_identity(Path(folder), name), anyone)
+    transport = GrpcTransport(authority.load_identity(Path(folder), name), anyone)
     schema = schema_of(megabytes)
     began = time.monotonic()
     action = Fetch(1, 0, peer, address, PullRequest(RUN, 1), began + float(seconds))

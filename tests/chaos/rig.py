@@ -25,9 +25,9 @@ from dystop.experiments.store import CONFIG
 from dystop.experiments.testbed import COORDINATOR, OBSERVER, node_names, read_status
 from dystop.experiments.testbed_run import make_folder
 from dystop.record import RoundRecord
-from dystop.runtime import pki
-from dystop.runtime.check import Finding, check_run
-from dystop.runtime.netns import Net
+from dystop.runtime.audit.check import Finding, check_run
+from dystop.runtime.host.netns import Net
+from dystop.runtime.pki import authority
 
 from .crew import Freezer, Sampler, TestCrew
 from .facts import SAMPLES
@@ -127,9 +127,9 @@ class Rig:
 
     def _certify(self) -> None:
         folder = self.folder / "pki"
-        pki.init(folder)
+        authority.init(folder)
         for name in (COORDINATOR, OBSERVER, *self.names):
-            pki.issue(folder, name)
+            authority.issue(folder, name)
 
     # Parties -----------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import pytest
 
 from dystop.experiments.testbed import COORDINATOR, read_status
 from dystop.rng import stream
-from dystop.runtime.vault import Vault
+from dystop.runtime.shell.vault import Vault
 
 from .facts import facts_of
 from .network import needs_namespaces
@@ -220,7 +220,7 @@ class Disk:
 
     def kept(self, copy: Path) -> int:
         """Highest number in the ledger of a copy; opening it also checks its integrity."""
-        from dystop.runtime.ledger_sqlite import SqliteLedger
+        from dystop.runtime.ledger.sqlite import SqliteLedger
 
         self._mount(copy, self.other)
         ledger = SqliteLedger(self.other / "state.db")

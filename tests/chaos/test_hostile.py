@@ -13,9 +13,14 @@ import pytest
 
 from dystop.experiments.testbed import COORDINATOR, read_status
 from dystop.rng import stream
-from dystop.runtime import pki
-from dystop.runtime.codec import BadMessage, decode, encode
-from dystop.runtime.messages import (
+from dystop.runtime.pki import authority
+from dystop.runtime.transport.gate import anyone
+from dystop.runtime.transport.grpc import GrpcTransport
+from dystop.runtime.transport.grpc_settings import PULL, dialling
+from dystop.runtime.transport.tls import channel_credentials
+from dystop.runtime.wire.codec import BadMessage, decode, encode
+from dystop.runtime.wire.interface import Patience, PullBroken
+from dystop.runtime.wire.messages import (
     PROTOCOL,
     Complaint,
     ExecuteAck,
@@ -28,11 +33,6 @@ from dystop.runtime.messages import (
     Scored,
     Used,
 )
-from dystop.runtime.transport.base import Patience, PullBroken
-from dystop.runtime.transport.gate import anyone
-from dystop.runtime.transport.grpc import GrpcTransport
-from dystop.runtime.transport.grpc_settings import PULL, dialling
-from dystop.runtime.transport.tls import channel_credentials
 
 from .crew import resources_of
 from .rig import QUICK, Rig, Setting
@@ -53,7 +53,7 @@ def bed(tmp_path_factory):
     """Four workers at work while all tests of this file go on; checked at the end."""
     keys = (*QUICK, "stop.rounds=1000000", "testbed.observer=false")
     with Rig(tmp_path_factory.mktemp("hostile"), Setting(keys)) as rig:
-        pki.issue(rig.folder / "pki", "w99")  # a certificate, but no place in the experiment
+        authority.issue(rig.folder / "pki", "w99")  # a certificate, but no place in the experiment
         rig.start()
         rig.until(lambda: rig.rounds > 5 and rig.joined == 4, 120)
         yield rig
@@ -196,7 +196,7 @@ class Nuisance:
 
 def pulling(rig: Rig, name: str, peer: str):
     """A raw channel to a worker under a name, and the call behind it."""
-    identity = pki.load_identity(rig.folder / "pki", name)
+    identity = authority.load_identity(rig.folder / "pki", name)
     host, port = addresses(rig)[peer]
     channel = grpc.secure_channel(
         f"{host}:{port}", channel_credentials(identity), options=dialling(peer, 5.0)
@@ -210,7 +210,7 @@ def test_f3_malformed_messages(bed, tell):
     good = encode(PullRequest("ab", 1))
 
     def to_coordinator(over: threading.Event) -> None:
-        transport = GrpcTransport(pki.load_identity(bed.folder / "pki", "w99"), anyone)
+        transport = GrpcTransport(authority.load_identity(bed.folder / "pki", "w99"), anyone)
         session = transport.open_session(bed.address, Nuisance(said))
         over.wait()
         session.stop()
@@ -293,7 +293,7 @@ def test_f9_a_flooder(bed, tell):
     siege, count, lock = Siege(bed), Counter(), threading.Lock()
     run = read_status(bed.folder)["run"]
     there = addresses(bed)
-    transport = GrpcTransport(pki.load_identity(bed.folder / "pki", "observer"), anyone)
+    transport = GrpcTransport(authority.load_identity(bed.folder / "pki", "observer"), anyone)
     at_once, most = Counter(), Counter()
 
     class Bin:

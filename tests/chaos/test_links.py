@@ -9,7 +9,7 @@ import pytest
 
 from dystop.experiments.testbed import COORDINATOR
 from dystop.rng import stream
-from dystop.runtime.transport.base import CHUNK_BYTES
+from dystop.runtime.wire.interface import CHUNK_BYTES
 
 from .facts import facts_of
 from .network import Split, needs_namespaces

@@ -15,8 +15,8 @@ from dystop.experiments.spec import read_experiment
 from dystop.experiments.testbed_run import make_folder
 from dystop.experiments.testbed_threads import Company, run_threads
 from dystop.rng import stream
-from dystop.runtime.check import check_run
-from dystop.runtime.shelf import Shelf
+from dystop.runtime.audit.check import check_run
+from dystop.runtime.shell.shelf import Shelf
 
 from .facts import accuracy_of
 

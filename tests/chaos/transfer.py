@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dystop.runtime import pki
-from dystop.runtime.netns import Net
+from dystop.runtime.host.netns import Net
+from dystop.runtime.pki import authority
 
 from .network import check_rate
 from .rig import HERE
@@ -22,9 +22,9 @@ class Pair:
         self.pki, self.megabytes, self.net = folder / "pki", megabytes, net
         self.address = ""
         if not self.pki.exists():
-            pki.init(self.pki)
+            authority.init(self.pki)
             for name in "ab":
-                pki.issue(self.pki, name)
+                authority.issue(self.pki, name)
 
     def _words(self, name: str, *words: str) -> list[str]:
         inside = self.net.prefix(name) if self.net else []

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dystop.runtime.vault import Vault
-from dystop.runtime.worker_state import first_state
+from dystop.runtime.shell.vault import Vault
+from dystop.runtime.worker.state import first_state
 
 if __name__ == "__main__":
     vault = Vault(Path(sys.argv[1]))

@@ -1,6 +1,7 @@
 """A coordinator machine with scripted workers in virtual time: no sockets, no models."""
 
 import heapq
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from dystop.control.rules import Evaluate as EvaluateRule
 from dystop.control.rules import Stop as StopRule
 from dystop.errors import StorageError
 from dystop.mechanisms import MECHANISMS
-from dystop.runtime.coordinator import CoordinatorMachine, Enrolled, Setup, member_name
+from dystop.runtime.coordinator.machine import CoordinatorMachine, Enrolled, Setup, member_name
 from dystop.runtime.events import (
     Commit,
     Finish,
@@ -22,8 +23,9 @@ from dystop.runtime.events import (
     Tick,
     WriteFailed,
 )
-from dystop.runtime.ledger import MemoryLedger, restore
-from dystop.runtime.messages import (
+from dystop.runtime.ledger.tables import MemoryLedger, restore
+from dystop.runtime.params import TestbedParams, Timeouts
+from dystop.runtime.wire.messages import (
     PROTOCOL,
     Evaluate,
     Execute,
@@ -37,7 +39,6 @@ from dystop.runtime.messages import (
     Stop,
     Used,
 )
-from dystop.runtime.params import TestbedParams, Timeouts
 from dystop.types import Fleet
 from dystop.world import World
 from stage import CALM, line
@@ -304,3 +305,28 @@ class Crashed(Exception):
 
 def rows(rig: Rig, table: str) -> list[Any]:
     return list(rig.ledger.rows(table))
+
+
+def told(rig, kind, name=None):
+    return [m for n, m in rig.told if isinstance(m, kind) and name in (None, n)]
+
+
+def play(mechanism="dystop", rounds=8, n=5, seconds=600.0, **changes):
+    rig = Rig(setup_for(mechanism, n, rounds, **changes))
+    rig.join_all()
+    rig.run(seconds)
+    return rig
+
+
+def check_history(rig, rounds):
+    """Rounds closed once each without a gap; every order has one ending; applied = DONE or LATE."""
+    closed = rows(rig, "rounds")
+    assert [r.round for r in closed] == list(range(1, rounds + 1))
+    assert all(r.closed_s is not None for r in closed)
+    orders = rows(rig, "orders")
+    assert {o.outcome for o in orders} <= {"DONE", "FAILED", "LATE", "CANCELLED"}
+    applied = {(o.round, o.node) for o in orders if o.outcome in ("DONE", "LATE")}
+    did = Counter((r, p.node) for p in rig.puppets.values() for r in p.orders)
+    assert set(did) == applied
+    assert max(did.values()) == 1
+    assert sorted({r.round for r in rig.records}) == list(range(1, rounds + 1))

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from dystop.runtime.ledger import KeptLine, ReportLine
-from dystop.runtime.ledger_sqlite import SqliteLedger
+from dystop.runtime.ledger.sqlite import SqliteLedger
+from dystop.runtime.ledger.tables import KeptLine, ReportLine
 
 
 def main() -> None:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from dystop.runtime.messages import ModelHeader, PullRefused, PullRequest
-from dystop.runtime.transport.base import Patience, PullBroken, Shipment
+from dystop.runtime.wire.interface import Patience, PullBroken, Shipment
+from dystop.runtime.wire.messages import ModelHeader, PullRefused, PullRequest
 
 SOON = 10.0
 RUN = "ab"

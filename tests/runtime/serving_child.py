@@ -5,13 +5,13 @@ from pathlib import Path
 
 from parties import Shelf
 
-from dystop.runtime import pki
+from dystop.runtime.pki import authority
 from dystop.runtime.transport.gate import anyone
 from dystop.runtime.transport.grpc import GrpcTransport
 
 
 def main(folder: str, name: str, size: str, bytes_per_s: str) -> None:
-    transport = GrpcTransport(pki.load_identity(Path(folder), name), anyone)
+    transport = GrpcTransport(authority.load_identity(Path(folder), name), anyone)
     shelf = Shelf(bytes(int(size)), float(bytes_per_s))
     print(transport.serve_models("127.0.0.1:0", shelf).address, flush=True)
     sys.stdin.read()

@@ -8,9 +8,9 @@ import numpy as np
 from dystop.control.round import advance, late, open_books
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, join_links, links
-from dystop.runtime.closing import Tally, came_of, outcome_of, seen_in
-from dystop.runtime.ledger import read_blob, write_blob
-from dystop.runtime.messages import Rejected, Report, Used
+from dystop.runtime.coordinator.closing import Tally, came_of, outcome_of, seen_in
+from dystop.runtime.ledger.tables import read_blob, write_blob
+from dystop.runtime.wire.messages import Rejected, Report, Used
 from dystop.sparse import ints
 from dystop.types import Outcome
 from dystop.world import read_trace

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dystop.runtime import messages as m
-from dystop.runtime.codec import (
+from dystop.runtime.wire import messages as m
+from dystop.runtime.wire.codec import (
     MAX_ITEMS,
     MAX_OBJECTS,
     BadMessage,
@@ -21,7 +21,7 @@ from dystop.runtime.codec import (
     encode,
     shown,
 )
-from dystop.runtime.transport.base import MAX_HEADER_BYTES, MAX_MESSAGE_BYTES
+from dystop.runtime.wire.interface import MAX_HEADER_BYTES, MAX_MESSAGE_BYTES
 
 quick = settings(derandomize=True, deadline=None, max_examples=200)
 

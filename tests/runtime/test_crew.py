@@ -8,8 +8,8 @@ import time
 import pytest
 
 from dystop.errors import DystopError
-from dystop.runtime import launch
-from dystop.runtime.launch import Crew
+from dystop.runtime.host import launch
+from dystop.runtime.host.launch import Crew
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_children_end_when_the_launcher_is_killed(tmp_path):
     script = f"""
 import os, sys, time
 from pathlib import Path
-from dystop.runtime.launch import Crew
+from dystop.runtime.host.launch import Crew
 crew = Crew(dict(os.environ, DYSTOP_LIFELINE="2"))
 child = '''
 import signal, time

@@ -11,13 +11,12 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.errors import ConfigError
-from dystop.runtime import pki
-from dystop.runtime.enrol import TOKEN_S, WRONG_TRIES, make_token
-from dystop.runtime.enrol_service import CALLS, MAX_BYTES, SERVICE, EnrolService
-from dystop.runtime.newcomer import authority_at, join
-from dystop.runtime.pki import Issued, fingerprint
-from dystop.runtime.transport.base import TransportError
+from dystop.runtime.enrolment.newcomer import authority_at, join
+from dystop.runtime.enrolment.service import CALLS, MAX_BYTES, SERVICE, EnrolService
+from dystop.runtime.enrolment.tokens import TOKEN_S, WRONG_TRIES, make_token
+from dystop.runtime.pki.authority import Issued, fingerprint, init, issue, load_identity
 from dystop.runtime.transport.grpc_settings import dialling
+from dystop.runtime.wire.interface import TransportError
 
 import grpc  # isort: skip
 
@@ -27,8 +26,8 @@ ANYWHERE = "127.0.0.1:0"
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory):
     folder = tmp_path_factory.mktemp("authority")
-    pki.init(folder)
-    pki.issue(folder, "coordinator")
+    init(folder)
+    issue(folder, "coordinator")
     return folder
 
 
@@ -39,7 +38,7 @@ def serve(authority):
     running = []
 
     def start(folder=authority, clock=time.time):
-        service = EnrolService(folder, pki.load_identity(folder, "coordinator"), clock)
+        service = EnrolService(folder, load_identity(folder, "coordinator"), clock)
         running.append(service.start(ANYWHERE))
         return service
 
@@ -78,7 +77,7 @@ def call(address, ca_pem, word, message):
 def test_from_the_token_to_the_certificate(tmp_path, authority, serve, ca):
     address = serve().address
     print_ = join(tmp_path / "here", "w07", make_token(authority, "w07"), ca, address)
-    identity = pki.load_identity(tmp_path / "here", "w07")
+    identity = load_identity(tmp_path / "here", "w07")
     assert identity.fingerprint == print_
     assert Issued(authority)("w07", print_)
     assert stat.S_IMODE((tmp_path / "here" / "w07.key").stat().st_mode) == 0o600
@@ -126,8 +125,8 @@ def test_who_guesses_is_locked_out(tmp_path, authority, serve, ca):
 def test_no_token_for_a_stranger(tmp_path, authority, serve, ca):
     """A port with a certificate of another authority gets neither the token nor belief."""
     other = tmp_path / "other"
-    pki.init(other)
-    pki.issue(other, "coordinator")
+    init(other)
+    issue(other, "coordinator")
     address, token = serve(other).address, make_token(authority, "w01")
     said = refused(tmp_path, "w01", token, ca, address)
     assert "not of this federation; compare ca.crt" in said
@@ -138,8 +137,8 @@ def test_no_token_for_a_stranger(tmp_path, authority, serve, ca):
 
 @pytest.mark.usefixtures("quick")
 def test_a_worker_cannot_pose_as_the_coordinator(tmp_path, authority, ca):
-    pki.issue(authority, "w09")
-    service = EnrolService(authority, pki.load_identity(authority, "w09")).start(ANYWHERE)
+    issue(authority, "w09")
+    service = EnrolService(authority, load_identity(authority, "w09")).start(ANYWHERE)
     try:
         assert "somebody else" in refused(tmp_path, "w01", "word", ca, service.address)
     finally:
@@ -205,7 +204,7 @@ def test_sizes_and_rates_are_bounded(serve, ca):
 
 
 def test_it_needs_the_authority_and_a_free_port(tmp_path, authority, serve):
-    identity = pki.load_identity(authority, "coordinator")
+    identity = load_identity(authority, "coordinator")
     with pytest.raises(ConfigError, match="needs the authority's key"):
         EnrolService(tmp_path, identity)
     taken = serve().address
@@ -242,4 +241,4 @@ def test_the_commands(tmp_path, authority, serve, ca, monkeypatch):
     there = ["join", "w02", "--token-file", "-", "--from", address, "--ca", authority / "ca.crt"]
     result = run(*there, input=word)
     assert result.exit_code == 0, result.output
-    assert pki.load_identity(Path("pki"), "w02").name == "w02"
+    assert load_identity(Path("pki"), "w02").name == "w02"

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from dystop.errors import ConfigError
-from dystop.runtime import failpoints
-from dystop.runtime.failpoints import FailpointError, parse, reach
+from dystop.runtime.host import failpoints
+from dystop.runtime.host.failpoints import FailpointError, parse, reach
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,8 @@ def test_who_hangs_does_not_come_back():
 
 def test_a_crash_is_like_kill_9():
     script = (
-        "from dystop.runtime.failpoints import reach\ntry:\n  reach('a.b')\nfinally:\n  print(1)"
+        "from dystop.runtime.host.failpoints import reach\n"
+        "try:\n  reach('a.b')\nfinally:\n  print(1)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],

@@ -20,13 +20,14 @@ from dystop.experiments.store import check_name
 from dystop.experiments.testbed import node_of
 from dystop.experiments.testbed_run import make_folder
 from dystop.experiments.testbed_threads import run_threads
-from dystop.runtime import pki, worker_keeper
-from dystop.runtime.check import check_run
-from dystop.runtime.enrol import make_token, redeem
-from dystop.runtime.identity import load_identity
-from dystop.runtime.leaks import leaks
-from dystop.runtime.ledger_sqlite import SqliteLedger
-from dystop.runtime.vault import Vault
+from dystop.runtime.audit.check import check_run
+from dystop.runtime.audit.leaks import leaks
+from dystop.runtime.enrolment.tokens import make_token, redeem
+from dystop.runtime.ledger.sqlite import SqliteLedger
+from dystop.runtime.pki import authority
+from dystop.runtime.pki.identity import load_identity
+from dystop.runtime.shell.vault import Vault
+from dystop.runtime.worker import keeper
 
 SMALL = (
     "fleet.workers=3", "data.name=synthetic", "data.train_limit=300", "data.test_limit=50",
@@ -86,7 +87,7 @@ def test_a_full_disk_at_a_worker_is_survived(tmp_path, monkeypatch):
         write(vault, blob)
 
     monkeypatch.setattr(Vault, "_write", picky)
-    monkeypatch.setattr(worker_keeper, "WRITE_AGAIN_S", 0.3)
+    monkeypatch.setattr(keeper, "WRITE_AGAIN_S", 0.3)
     folder, records = run(tmp_path, 120, {10: full.set, 25: full.clear})
     assert refused, "the disk was never full"
     assert len(records) == 120
@@ -134,8 +135,8 @@ WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}  # of the modul
 MAY_ASK = {
     "node.py": {"time_ns"},  # incarnation: the larger of this and the last one plus one
     "observer.py": {"time_ns"},  # incarnation: only has to differ
-    "enrol.py": {"time"},  # tokens end after a day
-    "enrol_service.py": {"time"},  # hands its clock to enrol.py
+    "tokens.py": {"time"},  # tokens end after a day
+    "service.py": {"time"},  # hands its clock to tokens.py
 }
 
 
@@ -187,12 +188,12 @@ def nothing_made(folder):
 def test_hostile_names_reach_no_file(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     inner = tmp_path / "inner"
-    pki.init(inner)
+    authority.init(inner)
     experiment = read_experiment(None, list(SMALL))
     with nothing_made(tmp_path):
         for attempt in (
-            lambda: pki.issue(inner, name),
-            lambda: pki.revoke(inner, name),
+            lambda: authority.issue(inner, name),
+            lambda: authority.revoke(inner, name),
             lambda: load_identity(inner, name),
             lambda: make_token(inner, name),
             lambda: node_of(experiment, name),
@@ -237,8 +238,8 @@ def test_secrets_are_never_told(tmp_path, caplog):
     """Neither keys nor tokens stand in messages, tracebacks, objects or files that are not keys."""
     caplog.set_level(logging.DEBUG)
     folder = tmp_path / "pki"
-    pki.init(folder)
-    pki.issue(folder, "w00")
+    authority.init(folder)
+    authority.issue(folder, "w00")
     token = make_token(folder, "w01")
     identity = load_identity(folder, "w00")
     (folder / "w02.key").write_bytes(identity.key_pem)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from dystop.runtime.events import Fetch, Fetched, FetchFailed
-from dystop.runtime.fetch import AWAY_S, fetch
-from dystop.runtime.messages import ModelHeader, PullRequest
 from dystop.runtime.params import Timeouts
-from dystop.runtime.payload import ModelParcel, Schema, digest
-from dystop.runtime.transport.base import PullBroken, PullDenied
+from dystop.runtime.shell.fetch import AWAY_S, fetch
+from dystop.runtime.wire.interface import PullBroken, PullDenied
+from dystop.runtime.wire.messages import ModelHeader, PullRequest
+from dystop.runtime.wire.payload import ModelParcel, Schema, digest
 
 SCHEMA = Schema((("w", (1000,)),))
 MODEL = np.arange(1000, dtype=np.float32)

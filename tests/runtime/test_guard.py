@@ -13,10 +13,10 @@ from dystop.control.masks import kept_coordinates
 from dystop.engine.models import Models, Sources, mixed_rows
 from dystop.plan import mix_of
 from dystop.rng import stream
-from dystop.runtime.guard import Claim, Guard, arrived_weights, mix_arrived
-from dystop.runtime.messages import Row
 from dystop.runtime.params import Guards
-from dystop.runtime.payload import Schema
+from dystop.runtime.wire.messages import Row
+from dystop.runtime.wire.payload import Schema
+from dystop.runtime.worker.guard import Claim, Guard, arrived_weights, mix_arrived
 
 quick = settings(derandomize=True, deadline=None, max_examples=100)
 

@@ -16,7 +16,7 @@ from dystop.cli.app import app
 from dystop.experiments.spec import read_experiment
 from dystop.experiments.store import open_run
 from dystop.experiments.testbed import read_status
-from dystop.runtime.check import check_run
+from dystop.runtime.audit.check import check_run
 
 TINY = [
     "fleet.workers=3",

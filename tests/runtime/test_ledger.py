@@ -11,8 +11,10 @@ from coordinator_rig import Rig, rows, setup_for
 from dystop.errors import RunFolderError, StorageError
 from dystop.mechanisms import MECHANISMS
 from dystop.rng import stream
-from dystop.runtime import ledger_sqlite
-from dystop.runtime.ledger import (
+from dystop.runtime.ledger import sqlite
+from dystop.runtime.ledger.recovery import recover
+from dystop.runtime.ledger.sqlite import SqliteLedger, newest_backup
+from dystop.runtime.ledger.tables import (
     KEYS,
     KeptLine,
     MemoryLedger,
@@ -24,7 +26,6 @@ from dystop.runtime.ledger import (
     restore,
     write_blob,
 )
-from dystop.runtime.ledger_sqlite import SqliteLedger, newest_backup, recover
 from strategies import random_view, same
 
 
@@ -195,7 +196,7 @@ def test_a_damaged_backup_is_passed_over(tmp_path):
 
 
 def test_backups_come_by_themselves_and_are_few(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger_sqlite, "BACKUP_ROUNDS", 2)
+    monkeypatch.setattr(sqlite, "BACKUP_ROUNDS", 2)
     ledger = SqliteLedger(tmp_path / "state.db")
     for k in range(1, 13):
         ledger.write([RoundLine(k, 1, 0.0, b"p", 1.0, k, b"b")])

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.experiments.store import open_run
-from dystop.runtime.check import check_run
+from dystop.runtime.audit.check import check_run
 
 TINY = [
     "fleet.workers=3",

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from dystop.experiments.store import open_run
-from dystop.runtime.transport.base import TransportError
 from dystop.runtime.transport.mpi import seats
 from dystop.runtime.transport.mpi_switch import place_of
+from dystop.runtime.wire.interface import TransportError
 
 HERE = Path(__file__).parent
 BESIDE = str(Path(sys.executable).parent)
@@ -57,8 +57,8 @@ def _is_open_mpi(launcher: str) -> bool:
 
 @needs_mpi
 def test_the_contract_of_transports():
-    tests = str(HERE / "test_transports.py")
-    said = under_mpi(1, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, DYSTOP_TEST_MPI="1")
+    tests = [str(HERE / "test_sessions.py"), str(HERE / "test_pulls.py")]
+    said = under_mpi(1, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, DYSTOP_TEST_MPI="1")
     assert "failed" not in said
     assert "[100%]" in said
 
@@ -122,7 +122,7 @@ def test_an_interrupted_job_says_how_to_go_on(tmp_path):
 def test_without_mpi4py_the_extra_is_named():
     program = (
         "import sys; sys.modules['mpi4py'] = None\n"
-        "from dystop.runtime.transport.base import TransportError\n"
+        "from dystop.runtime.wire.interface import TransportError\n"
         "from dystop.runtime.transport.mpi import join_job\n"
         "try: join_job()\n"
         "except TransportError as error: print(error)\n"

@@ -10,8 +10,8 @@ from dystop.control.remedy import Remedy
 from dystop.control.round import decide, open_books
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, join_links, links, mix_of, no_links
-from dystop.runtime.codec import decode, encode
-from dystop.runtime.orders import orders_of, stages_of
+from dystop.runtime.coordinator.orders import orders_of, stages_of
+from dystop.runtime.wire.codec import decode, encode
 from dystop.sparse import ints
 from dystop.types import Mailbox
 from stage import Script

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.runtime.messages import ModelHeader
-from dystop.runtime.pacing import TokenBucket, paced, portion
-from dystop.runtime.transport.base import CHUNK_BYTES, Shipment
+from dystop.runtime.transport.pacing import TokenBucket, paced, portion
+from dystop.runtime.wire.interface import CHUNK_BYTES, Shipment
+from dystop.runtime.wire.messages import ModelHeader
 
 
 class FakeTime:

@@ -14,8 +14,9 @@ from torch import nn
 
 from dystop.errors import ConfigError
 from dystop.rng import stream
-from dystop.runtime.messages import ModelHeader, PullRequest
-from dystop.runtime.payload import (
+from dystop.runtime.wire.interface import PullBroken
+from dystop.runtime.wire.messages import ModelHeader, PullRequest
+from dystop.runtime.wire.payload import (
     BadModel,
     ModelParcel,
     Schema,
@@ -24,7 +25,6 @@ from dystop.runtime.payload import (
     schema_of,
     wanted,
 )
-from dystop.runtime.transport.base import PullBroken
 from dystop.trainer.flat import layout_of
 
 SCHEMA = Schema((("a.weight", (2, 3)), ("a.bias", (3,)), ("b.bias", (3,)), ("b.running_var", (4,))))

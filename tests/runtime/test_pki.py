@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from dystop.errors import ConfigError, StorageError
-from dystop.runtime import pki
-from dystop.runtime.enrol import TOKEN_S, WINDOW_S, make_token, redeem
-from dystop.runtime.identity import names_of
-from dystop.runtime.private_files import read_json, write_json
-from dystop.runtime.transport.base import TransportError
+from dystop.runtime.enrolment.tokens import TOKEN_S, WINDOW_S, make_token, redeem
+from dystop.runtime.pki import authority
+from dystop.runtime.pki.files import read_json, write_json
+from dystop.runtime.pki.identity import names_of
+from dystop.runtime.wire.interface import TransportError
 
 NOW = datetime(2031, 5, 1, 12, 0, tzinfo=UTC)
 
@@ -27,32 +27,32 @@ def at(moment: datetime):
 
 @pytest.fixture
 def folder(tmp_path):
-    pki.init(tmp_path, at(NOW))
-    pki.issue(tmp_path, "w01", clock=at(NOW))
+    authority.init(tmp_path, at(NOW))
+    authority.issue(tmp_path, "w01", clock=at(NOW))
     return tmp_path
 
 
 def refused(folder, name="w01", clock=lambda: NOW) -> str:
     with pytest.raises(TransportError) as caught:
-        pki.load_identity(folder, name, clock)
+        authority.load_identity(folder, name, clock)
     return str(caught.value)
 
 
 def test_a_certificate_says_who_it_belongs_to(folder):
-    identity = pki.load_identity(folder, "w01", at(NOW))
+    identity = authority.load_identity(folder, "w01", at(NOW))
     cert = x509.load_pem_x509_certificate(identity.cert_pem)
     assert names_of(cert) == ("w01", ["w01"])
     assert isinstance(cert.public_key().curve, ec.SECP256R1)
     assert cert.not_valid_after_utc == NOW + timedelta(days=90, minutes=5)
-    assert identity.fingerprint == pki.fingerprint(identity.cert_pem)
+    assert identity.fingerprint == authority.fingerprint(identity.cert_pem)
     assert "PRIVATE" not in repr(identity)
 
 
 def test_keys_are_private_whatever_the_umask(tmp_path):
     before = os.umask(0)
     try:
-        pki.init(tmp_path)
-        pki.issue(tmp_path, "w01")
+        authority.init(tmp_path)
+        authority.issue(tmp_path, "w01")
     finally:
         os.umask(before)
     for file in ("ca.key", "w01.key"):
@@ -62,7 +62,7 @@ def test_keys_are_private_whatever_the_umask(tmp_path):
 
 def test_an_authority_is_never_replaced(folder):
     with pytest.raises(ConfigError, match="already holds an authority"):
-        pki.init(folder)
+        authority.init(folder)
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
@@ -77,7 +77,7 @@ def test_a_key_that_others_can_read_is_refused(folder, mode):
 def test_the_authority_itself_must_be_private_too(folder):
     (folder / "ca.key").chmod(0o644)
     with pytest.raises(TransportError, match="chmod 600"):
-        pki.issue(folder, "w02")
+        authority.issue(folder, "w02")
 
 
 @pytest.mark.parametrize("file", ["w01.key", "w01.crt", "ca.crt"])
@@ -102,11 +102,13 @@ def test_a_certificate_of_the_future_is_refused_with_its_date(folder):
     said = refused(folder, clock=at(NOW - timedelta(minutes=6)))
     assert "not yet valid: from 2031-05-01 11:55 UTC" in said
     assert "5 minutes" in said
-    pki.load_identity(folder, "w01", at(NOW - timedelta(minutes=4)))  # clocks may differ a little
+    authority.load_identity(
+        folder, "w01", at(NOW - timedelta(minutes=4))
+    )  # clocks may differ a little
 
 
 def test_a_certificate_of_somebody_else_is_refused(folder):
-    pki.issue(folder, "w02", clock=at(NOW))
+    authority.issue(folder, "w02", clock=at(NOW))
     for end in ("crt", "key"):
         (folder / f"w01.{end}").write_bytes((folder / f"w02.{end}").read_bytes())
     assert re.search("belongs to 'w02' .* not to 'w01'", refused(folder))
@@ -114,14 +116,14 @@ def test_a_certificate_of_somebody_else_is_refused(folder):
 
 def test_a_certificate_of_another_authority_is_refused(folder, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
-    pki.init(other, at(NOW))
-    pki.issue(other, "w01", clock=at(NOW))
+    authority.init(other, at(NOW))
+    authority.issue(other, "w01", clock=at(NOW))
     (folder / "w01.crt").write_bytes((other / "w01.crt").read_bytes())
     assert "was not issued by" in refused(folder)
 
 
 def test_a_key_that_does_not_fit_is_refused(folder):
-    pki.issue(folder, "w02", clock=at(NOW))
+    authority.issue(folder, "w02", clock=at(NOW))
     (folder / "w01.key").write_bytes((folder / "w02.key").read_bytes())
     assert "does not fit" in refused(folder)
 
@@ -138,9 +140,9 @@ def test_garbage_is_refused(folder, file):
 def test_names_cannot_lead_out_of_the_folder(folder, name):
     before = sorted(folder.parent.rglob("*"))
     for call in (
-        lambda: pki.issue(folder, name),
-        lambda: pki.revoke(folder, name),
-        lambda: pki.load_identity(folder, name),
+        lambda: authority.issue(folder, name),
+        lambda: authority.revoke(folder, name),
+        lambda: authority.load_identity(folder, name),
         lambda: make_token(folder, name),
     ):
         with pytest.raises(ConfigError, match="a-z, 0-9"):
@@ -150,7 +152,7 @@ def test_names_cannot_lead_out_of_the_folder(folder, name):
 
 def test_the_name_of_the_authority_is_taken(folder):
     key = (folder / "ca.key").read_bytes()
-    for call in (pki.issue, make_token):
+    for call in (authority.issue, make_token):
         with pytest.raises(ConfigError, match="belongs to the authority"):
             call(folder, "ca")
     assert (folder / "ca.key").read_bytes() == key
@@ -161,19 +163,19 @@ def test_links_are_not_written_through(folder, tmp_path_factory):
     outside.write_text("precious")
     (folder / "w02.key").symlink_to(outside)
     with pytest.raises(StorageError, match="symbolic link"):
-        pki.issue(folder, "w02")
+        authority.issue(folder, "w02")
     assert outside.read_text() == "precious"
 
 
 def test_revoking_takes_effect_at_once(folder):
-    allowed = pki.Issued(folder)
-    old = pki.load_identity(folder, "w01", at(NOW)).fingerprint
+    allowed = authority.Issued(folder)
+    old = authority.load_identity(folder, "w01", at(NOW)).fingerprint
     assert allowed("w01", old)
     assert not allowed("w02", old)  # somebody else's
     assert not allowed("w01", "0" * 64)
-    assert pki.revoke(folder, "w01", at(NOW)) == [old]
+    assert authority.revoke(folder, "w01", at(NOW)) == [old]
     assert not allowed("w01", old)
-    new = pki.issue(folder, "w01", clock=at(NOW))
+    new = authority.issue(folder, "w01", clock=at(NOW))
     assert allowed("w01", new)
     assert not allowed("w01", old)
     assert read_json(folder / "revoked.json")[old]["date"] == "2031-05-01T12:00:00+00:00"
@@ -181,22 +183,22 @@ def test_revoking_takes_effect_at_once(folder):
 
 def test_revoking_a_stranger_names_who_is_known(folder):
     with pytest.raises(ConfigError, match="issued to: w01"):
-        pki.revoke(folder, "w07")
+        authority.revoke(folder, "w07")
 
 
 def test_a_renewed_certificate_leaves_the_old_one_valid_until_revoked(folder):
-    old = pki.load_identity(folder, "w01", at(NOW)).fingerprint
-    new = pki.issue(folder, "w01", clock=at(NOW))
-    allowed = pki.Issued(folder)
+    old = authority.load_identity(folder, "w01", at(NOW)).fingerprint
+    new = authority.issue(folder, "w01", clock=at(NOW))
+    allowed = authority.Issued(folder)
     assert allowed("w01", old)
     assert allowed("w01", new)
-    assert set(pki.revoke(folder, "w01")) == {old, new}
+    assert set(authority.revoke(folder, "w01")) == {old, new}
 
 
 def test_a_damaged_list_is_named(folder):
     (folder / "issued.json").write_text("{")
     with pytest.raises(StorageError, match=r"issued\.json"):
-        pki.Issued(folder)("w01", "")
+        authority.Issued(folder)("w01", "")
     write_json(folder / "issued.json", {})
 
 
@@ -218,7 +220,7 @@ def wall() -> Wall:
 
 @pytest.fixture
 def home(tmp_path, wall):
-    pki.init(tmp_path, at(datetime.fromtimestamp(wall.now, UTC)))
+    authority.init(tmp_path, at(datetime.fromtimestamp(wall.now, UTC)))
     return tmp_path
 
 
@@ -234,7 +236,7 @@ def test_a_token_is_good_once(home, wall):
     assert re.fullmatch("[0-9a-f]{32}", token)
     cert = redeem(home, token, request_for("w01"), "10.0.0.1", wall)
     assert names_of(x509.load_pem_x509_certificate(cert)) == ("w01", ["w01"])
-    assert pki.Issued(home)("w01", pki.fingerprint(cert))
+    assert authority.Issued(home)("w01", authority.fingerprint(cert))
     with pytest.raises(TransportError, match="wrong, used or expired"):
         redeem(home, token, request_for("w01"), "10.0.0.1", wall)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from coordinator_rig import QUICK, Rig, setup_for
 
-from dystop.runtime.messages import Execute, Mail, Pull, Rejected, Report, Row, Stage, Used
+from dystop.runtime.coordinator.probe import JUMP, Probe, blend
 from dystop.runtime.params import TestbedParams
-from dystop.runtime.probe import JUMP, Probe, blend
+from dystop.runtime.wire.messages import Execute, Mail, Pull, Rejected, Report, Row, Stage, Used
 from dystop.world import Compute
 from stage import CALM
 

@@ -10,7 +10,7 @@ from dystop.engine.rounds import begin, simulate
 from dystop.experiments.build import build
 from dystop.experiments.gap import gap_of
 from dystop.experiments.spec import read_experiment
-from dystop.runtime.vault import decode
+from dystop.runtime.shell.vault import decode
 
 # Links and trainings take a good part of a second, so that what the machine itself needs for
 # messages and mixing is small beside them.

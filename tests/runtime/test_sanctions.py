@@ -18,17 +18,17 @@ from dystop.experiments.testbed_watch import (
     look_at_certificates,
     member_states,
 )
-from dystop.runtime import pki
-from dystop.runtime.coordinator import CoordinatorMachine
-from dystop.runtime.door import Door
+from dystop.runtime.coordinator.machine import CoordinatorMachine
+from dystop.runtime.coordinator.members import Enrolled, Member
+from dystop.runtime.coordinator.sanctions import REVOKED
 from dystop.runtime.events import Heard, Pardoned, Tick
-from dystop.runtime.ledger import MemoryLedger, WorkerLine, restore
-from dystop.runtime.ledger_sqlite import SqliteLedger
-from dystop.runtime.members import Enrolled, Member
-from dystop.runtime.messages import JoinOk, Peer, Reject, Roster
-from dystop.runtime.sanctions import REVOKED
-from dystop.runtime.seat import CoordinatorSeat
+from dystop.runtime.ledger.sqlite import SqliteLedger
+from dystop.runtime.ledger.tables import MemoryLedger, WorkerLine, restore
+from dystop.runtime.pki import authority
+from dystop.runtime.shell.seat import CoordinatorSeat
+from dystop.runtime.transport.door import Door
 from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
+from dystop.runtime.wire.messages import JoinOk, Peer, Reject, Roster
 
 
 def told(rig, kind, name):
@@ -247,8 +247,8 @@ def test_the_command_on_a_stopped_run(tmp_path, monkeypatch):
 
 
 def test_certificates_are_compared_with_members(tmp_path):
-    pki.init(tmp_path)
-    first = pki.issue(tmp_path, "w00")
+    authority.init(tmp_path)
+    first = authority.issue(tmp_path, "w00")
     here = Member(Enrolled("w00", 0), "JOINED", fingerprint=first, session=True)
     chair = Chair(here)
 
@@ -258,9 +258,9 @@ def test_certificates_are_compared_with_members(tmp_path):
         return list(chair.asked)
 
     assert look() == []
-    pki.revoke(tmp_path, "w00")
+    authority.revoke(tmp_path, "w00")
     assert look() == [("expel", "w00")]
-    pki.issue(tmp_path, "w00")  # at once: the old one is on the session all the same
+    authority.issue(tmp_path, "w00")  # at once: the old one is on the session all the same
     assert look() == [("expel", "w00")]
     chair.people = [replace(here, state="QUARANTINED", session=False, note=REVOKED)]
     assert look() == [("readmit", "w00")]

@@ -10,12 +10,12 @@ from coordinator_rig import QUICK, setup_for
 from echo_fleet import fleet_of, in_thread
 
 from dystop.errors import PlanError, StorageError
-from dystop.runtime import failpoints
-from dystop.runtime.coordinator import CoordinatorMachine
-from dystop.runtime.ledger import MemoryLedger, restore
-from dystop.runtime.ledger_sqlite import SqliteLedger
+from dystop.runtime.coordinator.machine import CoordinatorMachine
+from dystop.runtime.host import failpoints
+from dystop.runtime.ledger.sqlite import SqliteLedger
+from dystop.runtime.ledger.tables import MemoryLedger, restore
 from dystop.runtime.params import Timeouts
-from dystop.runtime.seat import CoordinatorSeat
+from dystop.runtime.shell.seat import CoordinatorSeat
 from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
 from stage import Script
 

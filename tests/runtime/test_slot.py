@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dystop.runtime.events import Asked, Publication, Serve
-from dystop.runtime.messages import PullRefused, PullRequest
-from dystop.runtime.slot import KEPT, Entry, Slot
+from dystop.runtime.wire.messages import PullRefused, PullRequest
+from dystop.runtime.worker.slot import KEPT, Entry, Slot
 
 RUN = "ab" * 16
 

@@ -1,7 +1,7 @@
 """Strikes: several receivers can shut a sender out, one cannot."""
 
+from dystop.runtime.coordinator.trust import KEPT, Trust
 from dystop.runtime.params import Guards
-from dystop.runtime.trust import KEPT, Trust
 
 
 def test_three_strikes_of_two_reporters():

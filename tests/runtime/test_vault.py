@@ -11,10 +11,10 @@ import pytest
 
 from dystop import rng
 from dystop.errors import StorageError
-from dystop.runtime import failpoints
-from dystop.runtime.messages import Rejected, Report, Used
-from dystop.runtime.vault import Vault
-from dystop.runtime.worker_state import Flight, Letter, first_state
+from dystop.runtime.host import failpoints
+from dystop.runtime.shell.vault import Vault
+from dystop.runtime.wire.messages import Rejected, Report, Used
+from dystop.runtime.worker.state import Flight, Letter, first_state
 
 RUN = "ab" * 16
 

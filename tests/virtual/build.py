@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 
 from dystop.control.rules import Evaluate, Stop
-from dystop.runtime.check import Finding, check_story
-from dystop.runtime.coordinator import CoordinatorMachine
-from dystop.runtime.coordinator_setup import Setup
-from dystop.runtime.ledger import MemoryLedger, read_blob, restore
-from dystop.runtime.members import Enrolled
+from dystop.runtime.audit.check import Finding, check_story
+from dystop.runtime.audit.reading import story_of
+from dystop.runtime.audit.story import Story
+from dystop.runtime.coordinator.machine import CoordinatorMachine
+from dystop.runtime.coordinator.members import Enrolled
+from dystop.runtime.coordinator.setup import Setup
+from dystop.runtime.ledger.tables import MemoryLedger, read_blob, restore
 from dystop.runtime.params import TestbedParams, Timeouts
-from dystop.runtime.story import Story
-from dystop.runtime.story_read import story_of
-from dystop.runtime.worker import WorkerMachine
-from dystop.runtime.worker_state import WorkerSetup, first_state
+from dystop.runtime.worker.machine import WorkerMachine
+from dystop.runtime.worker.state import WorkerSetup, first_state
 from dystop.types import Fleet, Mechanism
 from dystop.world import World
 from stage import CALM as CALM_WORLD

@@ -35,9 +35,9 @@ from dystop.runtime.events import (
     TrainingDone,
     WriteFailed,
 )
-from dystop.runtime.history import Watch
-from dystop.runtime.ledger import RoundLine
-from dystop.runtime.messages import Execute, ModelHeader, PullRefused
+from dystop.runtime.ledger.tables import RoundLine
+from dystop.runtime.shell.history import Watch
+from dystop.runtime.wire.messages import Execute, ModelHeader, PullRefused
 from virtual.actors import Actor, Crash
 from virtual.agenda import Agenda
 from virtual.faults import CALM, Episode, Faults, draw_episodes

@@ -7,9 +7,9 @@ import pytest
 
 from dystop.mechanisms import MECHANISMS
 from dystop.runtime.events import Commit, Finish, Heard, Tell, Tick, Told
-from dystop.runtime.ledger import read_blob
-from dystop.runtime.messages import Execute, Heartbeat, Join, JoinOk, Report
+from dystop.runtime.ledger.tables import read_blob
 from dystop.runtime.params import Timeouts
+from dystop.runtime.wire.messages import Execute, Heartbeat, Join, JoinOk, Report
 from virtual.build import Case, cluster_of, play, story, verdict
 from virtual.faults import Faults
 

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from dystop.errors import RunFolderError
-from dystop.runtime.check import check_run
-from dystop.runtime.history import HISTORY_FILE, History
-from dystop.runtime.ledger import KEYS, MetaLine
-from dystop.runtime.ledger_sqlite import SqliteLedger
-from dystop.runtime.vault import Vault
+from dystop.runtime.audit.check import check_run
+from dystop.runtime.ledger.sqlite import SqliteLedger
+from dystop.runtime.ledger.tables import KEYS, MetaLine
+from dystop.runtime.shell.history import HISTORY_FILE, History
+from dystop.runtime.shell.vault import Vault
 from virtual.build import play
 from virtual.test_chaos import rough_case
 

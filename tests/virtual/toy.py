@@ -7,8 +7,8 @@ import numpy as np
 from dystop.control.masks import kept_coordinates
 from dystop.rng import uniform
 from dystop.runtime.events import Vector
-from dystop.runtime.history import form_of
-from dystop.runtime.messages import PullRequest
+from dystop.runtime.shell.history import form_of
+from dystop.runtime.wire.messages import PullRequest
 
 WIDTH = 8
 FIRST = np.linspace(-1, 1, WIDTH).astype(np.float32)

@@ -23,13 +23,13 @@ from dystop.control.round import decide, look, open_books, settle
 from dystop.control.rules import Stop
 from dystop.mechanisms.dystop import DySTop
 from dystop.plan import Plan
-from dystop.runtime.coordinator import CoordinatorMachine, Setup, member_name
-from dystop.runtime.ledger import restore
-from dystop.runtime.ledger_sqlite import SqliteLedger
-from dystop.runtime.members import Enrolled
+from dystop.runtime.coordinator.machine import CoordinatorMachine, Setup, member_name
+from dystop.runtime.coordinator.members import Enrolled
+from dystop.runtime.coordinator.probe import Probe
+from dystop.runtime.ledger.sqlite import SqliteLedger
+from dystop.runtime.ledger.tables import restore
 from dystop.runtime.params import TestbedParams, Timeouts
-from dystop.runtime.probe import Probe
-from dystop.runtime.seat import CoordinatorSeat
+from dystop.runtime.shell.seat import CoordinatorSeat
 from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
 from dystop.types import Fleet, Outcome
 from dystop.world import World, WorldParams

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from dystop.runtime.codec import decode, encode
-from dystop.runtime.coordinator_setup import OBSERVER, Setup
-from dystop.runtime.members import Enrolled
-from dystop.runtime.messages import (
+from dystop.runtime.coordinator.members import Enrolled
+from dystop.runtime.coordinator.setup import OBSERVER, Setup
+from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
+from dystop.runtime.wire.codec import decode, encode
+from dystop.runtime.wire.interface import Link
+from dystop.runtime.wire.messages import (
     PROTOCOL,
     Execute,
     ExecuteAck,
@@ -20,8 +22,6 @@ from dystop.runtime.messages import (
     ToCoordinator,
     Used,
 )
-from dystop.runtime.transport.base import Link
-from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
 
 PULL_S = 0.001  # what a pull is said to have taken
 LOSS = 0.5

@@ -22,8 +22,9 @@ from dystop.bench.result import Line
 from dystop.bench.settings import Settings
 from dystop.bench.wire import certificates
 from dystop.errors import DystopError
-from dystop.runtime.codec import decode, encode
-from dystop.runtime.messages import (
+from dystop.runtime.wire.codec import decode, encode
+from dystop.runtime.wire.interface import Link, Patience, PullBroken, PullDenied
+from dystop.runtime.wire.messages import (
     Execute,
     Heartbeat,
     Join,
@@ -35,7 +36,6 @@ from dystop.runtime.messages import (
     ReportAck,
     Stop,
 )
-from dystop.runtime.transport.base import Link, Patience, PullBroken, PullDenied
 
 if TYPE_CHECKING:
     from dystop.runtime.transport.grpc import GrpcTransport
@@ -210,7 +210,7 @@ def _cast(settings: Settings, model: str) -> Iterator[tuple[Desk, Puller]]:
     """Coordinator and peer here, the worker in a process of its own."""
     pki = settings.folder / "serving-pki"
     certificates(pki, (COORDINATOR, WORKER, PEER))
-    from dystop.runtime.identity import load_identity
+    from dystop.runtime.pki.identity import load_identity
     from dystop.runtime.transport.gate import anyone
     from dystop.runtime.transport.grpc import GrpcTransport
 

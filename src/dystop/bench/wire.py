@@ -74,12 +74,12 @@ def certificates(folder: Path, names: Sequence[str]) -> None:
     if missing:
         needed = " and ".join(missing)
         raise DystopError(f"{needed} not installed; run: pip install 'dystop[testbed]'")
-    from dystop.runtime import pki
+    from dystop.runtime.pki import authority
 
     if not (folder / "ca.crt").exists():
-        pki.init(folder)
+        authority.init(folder)
         for name in names:
-            pki.issue(folder, name)
+            authority.issue(folder, name)
 
 
 @contextmanager
@@ -110,12 +110,12 @@ def _sender(folder: Path, floats: int) -> Iterator[dict[str, Any]]:
 def _puller(folder: Path, places: dict[str, Any], floats: int) -> Iterator[Callable[[], float]]:
     """Seconds of a pull with everything that a worker does: schema, digest, one buffer."""
     from dystop.bench.wire_child import schema_of
-    from dystop.runtime.messages import PullRequest
-    from dystop.runtime.payload import ModelParcel
-    from dystop.runtime.pki import load_identity
-    from dystop.runtime.transport.base import Patience
+    from dystop.runtime.pki.authority import load_identity
     from dystop.runtime.transport.gate import anyone
     from dystop.runtime.transport.grpc import GrpcTransport
+    from dystop.runtime.wire.interface import Patience
+    from dystop.runtime.wire.messages import PullRequest
+    from dystop.runtime.wire.payload import ModelParcel
 
     transport = GrpcTransport(load_identity(folder, "w01"), anyone)
     schema, request = schema_of(floats), PullRequest("", round=1)

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dystop.runtime.messages import ModelHeader, PullRefused, PullRequest
-from dystop.runtime.payload import Schema, digest
-from dystop.runtime.pki import load_identity
-from dystop.runtime.transport.base import CHUNK_BYTES, Shipment
+from dystop.runtime.pki.authority import load_identity
 from dystop.runtime.transport.gate import anyone
 from dystop.runtime.transport.grpc import GrpcTransport
+from dystop.runtime.wire.interface import CHUNK_BYTES, Shipment
+from dystop.runtime.wire.messages import ModelHeader, PullRefused, PullRequest
+from dystop.runtime.wire.payload import Schema, digest
 
 ANY = "127.0.0.1:0"
 

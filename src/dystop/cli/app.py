@@ -22,7 +22,7 @@ from dystop.cli.report import report
 from dystop.cli.reproduce import reproduce
 from dystop.cli.roles import coordinator, observer, worker
 from dystop.cli.run import resume, run, verify
-from dystop.cli.testbed import check, live, pardon
+from dystop.cli.testbed import check, live, pardon, restore
 
 _EPILOG = (
     "Exit codes: 0 done, 1 a bug, 2 wrong input, 3 the disk refused a write, 4 a broken mechanism, "
@@ -72,6 +72,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "testbed": live,
     "check": check,
     "pardon": pardon,
+    "restore": restore,
     "coordinator": coordinator,
     "worker": worker,
     "observer": observer,

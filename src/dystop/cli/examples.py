@@ -72,6 +72,7 @@ _EXAMPLES = {
     "observer": ("dystop observer experiment.toml --pki pki --coordinator 192.168.1.2:7000",),
     "check": ("dystop check runs/trial",),
     "pardon": ("dystop pardon runs/trial w03",),
+    "restore": ("dystop restore runs/trial",),
     "pki": (
         "dystop pki init",
         "dystop pki issue coordinator",

@@ -39,7 +39,7 @@ def check_installed() -> None:
 def init(folder: Folder = _DEFAULT) -> None:
     """Make the authority of a new federation."""
     check_installed()
-    from dystop.runtime.pki import init as make
+    from dystop.runtime.pki.authority import init as make
 
     typer.echo(f"authority {make(folder)[:16]} in {folder}; keep {folder / 'ca.key'} to yourself")
 
@@ -52,7 +52,7 @@ def issue(
 ) -> None:
     """Make key and certificate of a party, or renew them."""
     check_installed()
-    from dystop.runtime.pki import issue as make
+    from dystop.runtime.pki.authority import issue as make
 
     typer.echo(f"{name} {make(folder, name, days)[:16]} valid {days} days")
     typer.echo(f"its host needs {name}.key, {name}.crt and ca.crt of {folder}")
@@ -62,7 +62,7 @@ def issue(
 def revoke(name: Name, folder: Folder = _DEFAULT) -> None:
     """Refuse all certificates of a party from now on."""
     check_installed()
-    from dystop.runtime.pki import revoke as end
+    from dystop.runtime.pki.authority import revoke as end
 
     typer.echo(f"{name}: {len(end(folder, name))} certificates revoked")
 
@@ -77,9 +77,9 @@ def listing(folder: Folder = _DEFAULT) -> None:
 def _rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
     """One line for each party that was ever given a certificate."""
     from dystop.errors import ConfigError
-    from dystop.runtime.identity import loaded, utc_now
-    from dystop.runtime.pki import fingerprint
-    from dystop.runtime.private_files import read_json
+    from dystop.runtime.pki.authority import fingerprint
+    from dystop.runtime.pki.files import read_json
+    from dystop.runtime.pki.identity import loaded, utc_now
 
     if not (folder / "ca.crt").is_file():
         raise ConfigError(f"{folder} holds no authority; make one with: dystop pki init")
@@ -104,9 +104,9 @@ def token(
 ) -> None:
     """Make a one-time word with which a party gets its certificate over the network."""
     check_installed()
-    from dystop.runtime.enrol import make_token
-    from dystop.runtime.pki import fingerprint
-    from dystop.runtime.private_files import PRIVATE, write_atomically
+    from dystop.runtime.enrolment.tokens import make_token
+    from dystop.runtime.pki.authority import fingerprint
+    from dystop.runtime.pki.files import PRIVATE, write_atomically
 
     word = make_token(folder, name)
     if out is None:
@@ -134,8 +134,8 @@ def join(
     """Get the certificate of this host by a token; the key is made here and stays here."""
     check_installed()
     from dystop.errors import ConfigError
-    from dystop.runtime.newcomer import authority_at, read_token
-    from dystop.runtime.newcomer import join as enrol
+    from dystop.runtime.enrolment.newcomer import authority_at, read_token
+    from dystop.runtime.enrolment.newcomer import join as enrol
 
     if (ca is None) == (ca_sha256 is None):
         raise ConfigError("give one of --ca and --ca-sha256: a token is not said to just anybody")

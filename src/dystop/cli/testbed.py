@@ -151,7 +151,7 @@ def _resume(path: Path, words: list[str], watcher: CrewWatcher, network: "Networ
 
 def _check(transport: str, network: "Network") -> None:
     from dystop.errors import ConfigError
-    from dystop.runtime.netns import check_possible
+    from dystop.runtime.host.netns import check_possible
 
     if transport == "grpc":
         check_installed()
@@ -196,6 +196,22 @@ def pardon(
 
 
 @guarded
+def restore(run: Folder) -> None:
+    """Put the newest good backup in the place of a coordinator's ledger that is damaged or gone.
+
+    The damaged file is kept as state.damaged. What happened since the backup is missing in the
+    books: no worker does a round twice, so rounds that it has done since then pass without it, and
+    `dystop check` names them.
+    """
+    from dystop.experiments.testbed_run import checked_folder
+    from dystop.experiments.testbed_watch import restore_ledger
+
+    round_ = restore_ledger(checked_folder(run))
+    typer.echo(f"{run}: the ledger is as it was after round {round_}")
+    typer.echo(f"go on with: dystop testbed --resume {run}, or start the coordinator again")
+
+
+@guarded
 def check(run: Folder) -> None:
     """Read what a testbed run left behind and name every promise that was broken.
 
@@ -203,7 +219,7 @@ def check(run: Folder) -> None:
     """
     from dystop.errors import VerificationError
     from dystop.experiments.testbed_run import checked_folder
-    from dystop.runtime.check import check_run
+    from dystop.runtime.audit.check import check_run
 
     findings = check_run(checked_folder(run))
     for finding in findings:

@@ -20,10 +20,10 @@ from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.durable import write_atomic
 from dystop.experiments.fleets import fleet_of, keeps_topology, steps_of
 from dystop.experiments.spec import Experiment
-from dystop.runtime.coordinator_setup import COORDINATOR as COORDINATOR
-from dystop.runtime.coordinator_setup import OBSERVER as OBSERVER
-from dystop.runtime.coordinator_setup import SERVER, Setup, member_name
-from dystop.runtime.members import Enrolled as Member
+from dystop.runtime.coordinator.members import Enrolled as Member
+from dystop.runtime.coordinator.setup import COORDINATOR as COORDINATOR
+from dystop.runtime.coordinator.setup import OBSERVER as OBSERVER
+from dystop.runtime.coordinator.setup import SERVER, Setup, member_name
 from dystop.sparse import Floats, Ints
 from dystop.types import Fleet
 from dystop.world import Surroundings, TraceWorld, Transfer, World, read_trace

@@ -18,11 +18,11 @@ from dystop.experiments.testbed_nodes import Way, make_worker
 from dystop.experiments.testbed_parts import worker_parts
 from dystop.experiments.testbed_run import WORKERS, Watch, new_testbed, reopen_testbed
 from dystop.experiments.testbed_threads import run_here
-from dystop.runtime.door import Door
-from dystop.runtime.history import HISTORY_FILE, History
-from dystop.runtime.node import no_note
-from dystop.runtime.transport.base import Transport
+from dystop.runtime.shell.history import HISTORY_FILE, History
+from dystop.runtime.shell.node import no_note
+from dystop.runtime.transport.door import Door
 from dystop.runtime.transport.mpi import MpiLine, MpiTransport, Switch, join_job, seats
+from dystop.runtime.wire.interface import Transport
 
 COUNTER = "0:1"  # rank and port of the coordinator
 FOLDER_S = 300.0  # for rank 0 to load the data and make the run folder

@@ -12,14 +12,14 @@ from dystop.experiments.testbed_parts import (
     observer_parts,
     worker_parts,
 )
-from dystop.runtime.door import Door
 from dystop.runtime.events import Exit
-from dystop.runtime.history import HISTORY_FILE, History, Note
-from dystop.runtime.node import NodeParts, WorkerNode, no_note
-from dystop.runtime.observer import Observer, ObserverParts
-from dystop.runtime.transport.base import Transport
-from dystop.runtime.vault import Vault
-from dystop.runtime.worker_state import WorkerSetup
+from dystop.runtime.shell.history import HISTORY_FILE, History, Note
+from dystop.runtime.shell.node import NodeParts, WorkerNode, no_note
+from dystop.runtime.shell.observer import Observer, ObserverParts
+from dystop.runtime.shell.vault import Vault
+from dystop.runtime.transport.door import Door
+from dystop.runtime.wire.interface import Transport
+from dystop.runtime.worker.state import WorkerSetup
 
 CHECKPOINT = "worker.safetensors"
 PATIENCE_S = 2.0  # for a party to end after it was told to
@@ -130,7 +130,7 @@ def serve_observer(place: Place, enrolment: Path | None = None) -> Exit:
 
 
 def _transport(pki: Path, name: str, door: Door, experiment: Experiment) -> Transport:
-    from dystop.runtime.identity import load_identity
+    from dystop.runtime.pki.identity import load_identity
     from dystop.runtime.transport.grpc import GrpcTransport
 
     return GrpcTransport(load_identity(pki, name), door, experiment.testbed.limits)

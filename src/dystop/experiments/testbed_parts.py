@@ -29,8 +29,8 @@ from dystop.experiments.testbed import (
     world_of,
 )
 from dystop.runtime.events import Counters, Train, TrainingDone, Vector
-from dystop.runtime.local_trainer import local_trainer
-from dystop.runtime.payload import Schema, schema_of
+from dystop.runtime.shell.local_trainer import local_trainer
+from dystop.runtime.wire.payload import Schema, schema_of
 from dystop.sparse import Ints
 from dystop.trainer.memory import available_bytes, ensure_fits
 from dystop.trainer.trainer import Trainer

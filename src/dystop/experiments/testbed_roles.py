@@ -29,17 +29,17 @@ from dystop.experiments.testbed import (
     write_status,
 )
 from dystop.experiments.testbed_watch import LEDGER, Pardons, away, watch_revoked
-from dystop.runtime.coordinator import CoordinatorMachine
+from dystop.runtime.coordinator.machine import CoordinatorMachine
 from dystop.runtime.events import Finish
-from dystop.runtime.ledger import Ledger, restore
-from dystop.runtime.ledger_sqlite import SqliteLedger
-from dystop.runtime.quiet import quiet_logger
-from dystop.runtime.seat import CoordinatorSeat
-from dystop.runtime.transport.base import Transport
+from dystop.runtime.ledger.sqlite import SqliteLedger
+from dystop.runtime.ledger.tables import Ledger, restore
+from dystop.runtime.shell.seat import CoordinatorSeat
+from dystop.runtime.wire.interface import Transport
+from dystop.runtime.wire.quiet import quiet_logger
 from dystop.world.trace import TRACE, shorter
 
 if TYPE_CHECKING:
-    from dystop.runtime.identity import Identity
+    from dystop.runtime.pki.identity import Identity
 
 _LOG = quiet_logger(__name__)
 STATUS_S = 0.25  # between two looks at who has joined
@@ -235,7 +235,7 @@ def serve_coordinator(
     enrolment: Path | None = None,
 ) -> str:
     """Coordinate over the network until the run is over; answers why it is."""
-    from dystop.runtime.pki import Issued, load_identity
+    from dystop.runtime.pki.authority import Issued, load_identity
     from dystop.runtime.transport.grpc import GrpcTransport
 
     identity = load_identity(pki, COORDINATOR)
@@ -254,7 +254,7 @@ def _newcomers(pki: Path, identity: "Identity", address: str) -> Iterator[None]:
     if not address:
         yield
         return
-    from dystop.runtime.enrol_service import EnrolService
+    from dystop.runtime.enrolment.service import EnrolService
 
     service = EnrolService(pki, identity).start(address)
     _LOG.info("newcomers are heard on %s", service.address)

@@ -37,8 +37,8 @@ from dystop.experiments.testbed import (
     write_enrolment,
 )
 from dystop.record import RoundRecord
-from dystop.runtime.launch import Crew
-from dystop.runtime.netns import Net
+from dystop.runtime.host.launch import Crew
+from dystop.runtime.host.netns import Net
 
 if TYPE_CHECKING:
     from dystop.experiments.testbed_parts import Prepared
@@ -256,7 +256,7 @@ def _child_environment() -> dict[str, str]:
 
 def _make_certificates(folder: Path, names: list[str]) -> None:
     """An authority for this run alone, and a certificate for every party that has none."""
-    from dystop.runtime.pki import init, issue
+    from dystop.runtime.pki.authority import init, issue
 
     pki = folder / PKI
     if not (pki / "ca.key").is_file():

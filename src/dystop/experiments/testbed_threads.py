@@ -23,13 +23,13 @@ from dystop.experiments.testbed_nodes import Way, make_observer, make_worker
 from dystop.experiments.testbed_parts import observer_parts, worker_parts
 from dystop.experiments.testbed_roles import Desk
 from dystop.experiments.testbed_run import POLL_S, WORKERS, Watch, interruptible, others
-from dystop.runtime.door import Door
-from dystop.runtime.history import HISTORY_FILE, History, Note
-from dystop.runtime.node import WorkerNode
-from dystop.runtime.observer import Observer
-from dystop.runtime.seat import CoordinatorSeat
-from dystop.runtime.transport.base import Transport
+from dystop.runtime.shell.history import HISTORY_FILE, History, Note
+from dystop.runtime.shell.node import WorkerNode
+from dystop.runtime.shell.observer import Observer
+from dystop.runtime.shell.seat import CoordinatorSeat
+from dystop.runtime.transport.door import Door
 from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
+from dystop.runtime.wire.interface import Transport
 
 FAREWELL_S = 8.0  # for the parties to end after the coordinator has
 MakeTransport = Callable[[str, Door | None], Transport]

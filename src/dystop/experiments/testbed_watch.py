@@ -1,4 +1,4 @@
-"""What operators do while a run goes on: they revoke certificates, issue new ones, and pardon.
+"""What operators do to a run: they revoke certificates, issue new ones, pardon, and restore.
 
 Nothing of it goes over the network. Revocations are files of the authority; a pardon is a file in
 the run folder that the coordinator takes in, also if it starts only later, and then deletes.
@@ -12,9 +12,11 @@ from pathlib import Path
 
 from dystop.errors import ConfigError, DystopError, RunFolderError
 from dystop.experiments.durable import write_atomic
-from dystop.runtime.members import Member
-from dystop.runtime.sanctions import REVOKED
-from dystop.runtime.seat import CoordinatorSeat
+from dystop.runtime.coordinator.members import Member
+from dystop.runtime.coordinator.sanctions import REVOKED
+from dystop.runtime.ledger.recovery import is_whole, recover
+from dystop.runtime.ledger.sqlite import newest_backup
+from dystop.runtime.shell.seat import CoordinatorSeat
 
 PARDONS = "pardons"  # folder with a file for each member to be pardoned
 LEDGER = "state.db"
@@ -88,6 +90,21 @@ def member_states(folder: Path) -> dict[str, tuple[str, str]]:
     return {name: (state, note) for name, state, note in rows}
 
 
+def restore_ledger(folder: Path) -> int:
+    """Put the newest good backup in the place of a damaged ledger; after which round it was made.
+
+    Raises:
+        ConfigError: The ledger is not damaged.
+        RunFolderError: There is no backup, or a coordinator is at work.
+    """
+    path = folder / LEDGER
+    if not path.exists() and newest_backup(path) is None:
+        raise RunFolderError(f"{path}: no ledger, and no backup of one; nothing can be restored")
+    if is_whole(path):
+        raise ConfigError(f"{path}: not damaged; go on with: dystop testbed --resume {folder}")
+    return int(recover(path).stem.rpartition("-")[2])
+
+
 def watch_revoked(pki: Path, seat: CoordinatorSeat) -> None:
     """Send away at once whoever's certificate is revoked; let back in who has a new one."""
 
@@ -101,7 +118,7 @@ def watch_revoked(pki: Path, seat: CoordinatorSeat) -> None:
 
 def look_at_certificates(pki: Path, seat: CoordinatorSeat) -> None:
     """Compare the members with what the authority says now."""
-    from dystop.runtime.private_files import read_json
+    from dystop.runtime.pki.files import read_json
 
     try:
         issued, revoked = read_json(pki / "issued.json"), read_json(pki / "revoked.json")

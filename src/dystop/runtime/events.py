@@ -2,7 +2,7 @@
 
 `CoordinatorMachine` and `WorkerMachine` know neither sockets nor clocks nor disks: a shell calls
 `machine.handle(event, now_s)` and carries out the actions that come back, in their order. The
-shells are `runtime.node` and `runtime.seat` with real sockets, and the virtual-time harness of the
+shells are `shell.node` and `shell.seat` with real sockets, and the virtual-time harness of the
 tests. `now_s` is monotonic and local; no two machines share a clock.
 
 An action that must not happen before something is on the disk hangs in `then` of a `Save` or
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dystop.runtime.messages import (
+from dystop.runtime.wire.messages import (
     ModelHeader,
     PullRefused,
     PullRequest,
@@ -184,7 +184,7 @@ class Serve:
 class Save:
     """Write the worker's checkpoint atomically, then carry out `then`."""
 
-    state: Any  # `runtime.worker_state.WorkerState`
+    state: Any  # `worker.state.WorkerState`
     then: tuple["WorkerAction", ...] = ()
 
 
@@ -254,7 +254,7 @@ class Hang:
 class Commit:
     """Write to the ledger in one transaction, then carry out `then`."""
 
-    entries: tuple[Any, ...]  # `runtime.ledger` entries
+    entries: tuple[Any, ...]  # `ledger.tables` lines
     then: tuple["CoordinatorAction", ...] = ()
 
 

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 
-from dystop.runtime.messages import PullRefused, PullRequest
 from dystop.runtime.params import Limits
-from dystop.runtime.transport.base import MAX_MESSAGE_BYTES, Shipment, Store, TransportError
+from dystop.runtime.wire.interface import MAX_MESSAGE_BYTES, Shipment, Store, TransportError
+from dystop.runtime.wire.messages import PullRefused, PullRequest
 
 _LOG = logging.getLogger(__name__)
 BUSY_S = 0.2  # when to come back, told to a peer that found too many others

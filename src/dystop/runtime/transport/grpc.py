@@ -2,14 +2,14 @@
 
 import threading
 
-from dystop.runtime.identity import Identity
-from dystop.runtime.messages import PullRequest
 from dystop.runtime.params import Limits
-from dystop.runtime.transport.base import Desk, Ear, Parcel, Patience, Served, Store
+from dystop.runtime.pki.identity import Identity
 from dystop.runtime.transport.gate import Allowed
 from dystop.runtime.transport.grpc_calling import Channels, SessionCaller, Watchdog, pull_once
 from dystop.runtime.transport.grpc_serving import ControlServer, ModelServer
 from dystop.runtime.transport.grpc_settings import split_address
+from dystop.runtime.wire.interface import Desk, Ear, Parcel, Patience, Served, Store
+from dystop.runtime.wire.messages import PullRequest
 
 COORDINATOR = "coordinator"
 
@@ -27,7 +27,7 @@ class GrpcTransport:
         """Nothing is opened yet.
 
         Args:
-            identity: From `pki.load_identity`.
+            identity: From `pki.identity.load_identity`.
             allowed: Whether a peer of this name may come in with a certificate of this
                 fingerprint; asked for every session and every pull.
             limits: What one peer may take.

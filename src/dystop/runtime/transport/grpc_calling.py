@@ -11,17 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dystop.rng import stream
-from dystop.runtime.codec import BadMessage, decode, encode
-from dystop.runtime.identity import Identity
-from dystop.runtime.messages import ModelHeader, PullRefused, PullRequest
-from dystop.runtime.transport.base import (
-    MAX_HEADER_BYTES,
-    Ear,
-    Parcel,
-    Patience,
-    PullBroken,
-    PullDenied,
-)
+from dystop.runtime.pki.identity import Identity
 from dystop.runtime.transport.gate import BUSY_S, check_size
 from dystop.runtime.transport.grpc_settings import (
     PULL,
@@ -32,6 +22,16 @@ from dystop.runtime.transport.grpc_settings import (
     explain,
 )
 from dystop.runtime.transport.tls import channel_credentials
+from dystop.runtime.wire.codec import BadMessage, decode, encode
+from dystop.runtime.wire.interface import (
+    MAX_HEADER_BYTES,
+    Ear,
+    Parcel,
+    Patience,
+    PullBroken,
+    PullDenied,
+)
+from dystop.runtime.wire.messages import ModelHeader, PullRefused, PullRequest
 
 import grpc  # isort: skip
 

@@ -7,17 +7,8 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any
 
-from dystop.runtime.codec import BadMessage, decode, encode
-from dystop.runtime.identity import Identity
-from dystop.runtime.messages import PullRefused, PullRequest
-from dystop.runtime.pacing import TokenBucket, paced
 from dystop.runtime.params import Limits
-from dystop.runtime.transport.base import (
-    MAX_HEADER_BYTES,
-    Desk,
-    Store,
-    TransportError,
-)
+from dystop.runtime.pki.identity import Identity
 from dystop.runtime.transport.gate import BUSY_S, Allowed, Gate, Visit, answer_of, ask, check_size
 from dystop.runtime.transport.grpc_settings import (
     PULL,
@@ -27,7 +18,16 @@ from dystop.runtime.transport.grpc_settings import (
     split_address,
     why_not,
 )
+from dystop.runtime.transport.pacing import TokenBucket, paced
 from dystop.runtime.transport.tls import Peer, peer_of, server_credentials
+from dystop.runtime.wire.codec import BadMessage, decode, encode
+from dystop.runtime.wire.interface import (
+    MAX_HEADER_BYTES,
+    Desk,
+    Store,
+    TransportError,
+)
+from dystop.runtime.wire.messages import PullRefused, PullRequest
 
 import grpc  # isort: skip
 

@@ -7,9 +7,9 @@ the server about pings it would close idle connections that ask for signs of lif
 import socket
 from typing import Any
 
-from dystop.runtime.messages import RejectCode
 from dystop.runtime.transport import tls  # first, for its environment
-from dystop.runtime.transport.base import MAX_MESSAGE_BYTES, TransportError
+from dystop.runtime.wire.interface import MAX_MESSAGE_BYTES, TransportError
+from dystop.runtime.wire.messages import RejectCode
 
 import grpc  # isort: skip
 

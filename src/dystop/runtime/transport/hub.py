@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from dystop.runtime.transport.base import TransportError
+from dystop.runtime.wire.interface import TransportError
 
 _LOG = logging.getLogger(__name__)
 Call = Callable[[], None]

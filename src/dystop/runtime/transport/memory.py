@@ -5,20 +5,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from dystop.runtime.messages import PullRefused, PullRequest
-from dystop.runtime.pacing import paced
 from dystop.runtime.params import Limits
-from dystop.runtime.transport.base import (
-    Desk,
-    Ear,
-    Parcel,
-    Patience,
-    PullBroken,
-    PullDenied,
-    Served,
-    Shipment,
-    Store,
-)
 from dystop.runtime.transport.gate import (
     BUSY_S,
     Allowed,
@@ -30,6 +17,20 @@ from dystop.runtime.transport.gate import (
     check_size,
 )
 from dystop.runtime.transport.hub import MemoryHub
+from dystop.runtime.transport.pacing import paced
+from dystop.runtime.transport.switched import SwitchedTransport
+from dystop.runtime.wire.interface import (
+    Desk,
+    Ear,
+    Parcel,
+    Patience,
+    PullBroken,
+    PullDenied,
+    Served,
+    Shipment,
+    Store,
+)
+from dystop.runtime.wire.messages import PullRefused, PullRequest
 
 __all__ = ["MemoryHub", "MemoryTransport"]
 
@@ -225,7 +226,7 @@ class _Pull:
             raise PullBroken("timeout")
 
 
-class MemoryTransport:
+class MemoryTransport(SwitchedTransport):
     """A party's way to the others of its hub; its name is what the others see."""
 
     def __init__(
@@ -235,30 +236,20 @@ class MemoryTransport:
         limits: Limits | None = None,
         allowed: Allowed = anyone,
     ) -> None:
-        self.hub, self.name, self.allowed = hub, name, allowed
-        self.limits = limits or Limits()
-        self._served: list[Served] = []
+        super().__init__(hub, name, limits, allowed)
+        self.hub = hub
 
     def serve_control(self, address: str, desk: Desk) -> Served:
         """Listen for sessions."""
-        counter = _Counter(self.hub, desk, self.allowed)
-        counter.address = self.hub.claim(address, counter)
-        self._served.append(counter)
-        return counter
+        return self._listen(address, _Counter(self.hub, desk, self.allowed))
 
     def open_session(self, address: str, ear: Ear) -> Served:
         """Keep a session to the coordinator open until stopped."""
-        caller = _Caller(self.hub, self.name, address, ear)
-        self.hub.dispatcher.post(caller.dial)
-        self._served.append(caller)
-        return caller
+        return self._dial(_Caller(self.hub, self.name, address, ear))
 
     def serve_models(self, address: str, store: Store) -> Served:
         """Listen for pulls."""
-        shop = _Shop(self, store)
-        shop.address = self.hub.claim(address, shop)
-        self._served.append(shop)
-        return shop
+        return self._listen(address, _Shop(self, store))
 
     def pull(
         self,
@@ -282,8 +273,3 @@ class MemoryTransport:
             _Pull(visit, patience, cancelled).run(ask(shop.store, self.name, request), parcel)
         finally:
             shop.gate.leave(visit)
-
-    def close(self) -> None:
-        """Stop all that was started here."""
-        while self._served:
-            self._served.pop().stop()

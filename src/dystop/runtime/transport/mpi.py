@@ -14,9 +14,13 @@ For clusters on which a scheduler starts the processes and MPI is the network. I
 
 import threading
 
-from dystop.runtime.messages import PullRequest
 from dystop.runtime.params import Limits
-from dystop.runtime.transport.base import (
+from dystop.runtime.transport.gate import Allowed, anyone, check_size
+from dystop.runtime.transport.mpi_line import MpiLine, join_job, seats
+from dystop.runtime.transport.mpi_pulls import Shop, pull_once
+from dystop.runtime.transport.mpi_switch import NOBODY, Frame, Kind, Switch, place_of
+from dystop.runtime.transport.switched import SwitchedTransport
+from dystop.runtime.wire.interface import (
     Desk,
     Ear,
     Parcel,
@@ -26,10 +30,7 @@ from dystop.runtime.transport.base import (
     Store,
     TransportError,
 )
-from dystop.runtime.transport.gate import Allowed, anyone, check_size
-from dystop.runtime.transport.mpi_line import MpiLine, join_job, seats
-from dystop.runtime.transport.mpi_pulls import Shop, pull_once
-from dystop.runtime.transport.mpi_switch import NOBODY, Frame, Kind, Switch, place_of
+from dystop.runtime.wire.messages import PullRequest
 
 __all__ = ["MpiLine", "MpiTransport", "Switch", "join_job", "seats"]
 
@@ -185,7 +186,7 @@ class _CallersLink:
         self._caller.switch.dispatcher.post(lambda: self._caller.hang_up(self._talk, b"closed"))
 
 
-class MpiTransport:
+class MpiTransport(SwitchedTransport):
     """A party's way to the others of its job; its name is one of those that sit at this rank."""
 
     def __init__(
@@ -194,30 +195,21 @@ class MpiTransport:
         here = switch.names[switch.line.rank]
         if name not in here:
             raise TransportError(f"{name!r} does not sit at rank {switch.line.rank}: {here}")
-        self.switch, self.name, self.allowed = switch, name, allowed
-        self.limits, self._who = limits or Limits(), here.index(name)
-        self._served: list[Served] = []
+        super().__init__(switch, name, limits, allowed)
+        self.switch, self._who = switch, here.index(name)
 
     def serve_control(self, address: str, desk: Desk) -> Served:
         """Listen for sessions; of the address only the port counts."""
-        counter = _Counter(self.switch, desk, self.allowed)
-        counter.address = self.switch.claim(address, counter)
-        self._served.append(counter)
-        return counter
+        return self._listen(address, _Counter(self.switch, desk, self.allowed))
 
     def open_session(self, address: str, ear: Ear) -> Served:
         """Keep a session to the coordinator open until stopped."""
-        caller = _Caller(self.switch, self._who, address, ear)
-        self.switch.dispatcher.post(caller.dial)
-        self._served.append(caller)
-        return caller
+        return self._dial(_Caller(self.switch, self._who, address, ear))
 
     def serve_models(self, address: str, store: Store) -> Served:
         """Listen for pulls; of the address only the port counts."""
         shop = Shop(self.switch, self.name, store, self.limits, self.allowed)
-        shop.address = self.switch.claim(address, shop)
-        self._served.append(shop)
-        return shop
+        return self._listen(address, shop)
 
     def pull(
         self,
@@ -233,8 +225,3 @@ class MpiTransport:
         if not 0 <= rank < self.switch.line.size or name not in self.switch.names[rank]:
             raise PullBroken("unreachable")
         pull_once(self.switch, self._who, (name, address), request, parcel, patience, cancelled)
-
-    def close(self) -> None:
-        """Stop all that was started here; the line stays open for others of this rank."""
-        while self._served:
-            self._served.pop().stop()

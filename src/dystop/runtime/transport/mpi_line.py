@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dystop.runtime.transport.base import TransportError
+from dystop.runtime.wire.interface import TransportError
 
 _LOG = logging.getLogger(__name__)
 _START_S = 120.0  # a large job takes a while to come together

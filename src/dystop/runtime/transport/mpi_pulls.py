@@ -10,11 +10,12 @@ import time
 from concurrent.futures import Future
 from typing import TypeVar
 
-from dystop.runtime.codec import BadMessage, decode, encode
-from dystop.runtime.messages import ModelHeader, PullRefused, PullRequest
-from dystop.runtime.pacing import paced
 from dystop.runtime.params import Limits
-from dystop.runtime.transport.base import (
+from dystop.runtime.transport.gate import BUSY_S, Allowed, Gate, Visit, answer_of, ask
+from dystop.runtime.transport.mpi_switch import Frame, Kind, Switch
+from dystop.runtime.transport.pacing import paced
+from dystop.runtime.wire.codec import BadMessage, decode, encode
+from dystop.runtime.wire.interface import (
     Parcel,
     Patience,
     PullBroken,
@@ -22,8 +23,7 @@ from dystop.runtime.transport.base import (
     Shipment,
     Store,
 )
-from dystop.runtime.transport.gate import BUSY_S, Allowed, Gate, Visit, answer_of, ask
-from dystop.runtime.transport.mpi_switch import Frame, Kind, Switch
+from dystop.runtime.wire.messages import ModelHeader, PullRefused, PullRequest
 
 WINDOW = 4
 _LOOK_S = 0.05  # how often somebody who waits looks whether it is still wanted

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from dystop.runtime.transport.base import TransportError
 from dystop.runtime.transport.hub import Dispatcher
 from dystop.runtime.transport.mpi_line import MpiLine
+from dystop.runtime.wire.interface import TransportError
 
 _HEAD = struct.Struct("<BxHIQ")  # kind, who, port, talk
 _CONTROL, _MODELS = 1, 2  # tags: models must not hold up control messages

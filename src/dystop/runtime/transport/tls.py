@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import grpc
 from cryptography import x509
 
-from dystop.runtime.identity import Identity, fingerprint, names_of
-from dystop.runtime.private_files import checked_name
+from dystop.runtime.pki.files import checked_name
+from dystop.runtime.pki.identity import Identity, fingerprint, names_of
 
 
 class Peer(NamedTuple):

@@ -1,0 +1,69 @@
+"""Strikes against those whose models were refused, and when they lead to quarantine.
+
+A receiver says why it has refused a model. One receiver alone cannot shut anybody out: its word
+only stops its own link. Quarantine takes `strikes` refused models in `window_s` seconds from at
+least `reporters` different workers.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from dystop.runtime.params import Guards
+from dystop.runtime.wire.messages import RejectCode
+
+BAD: frozenset[RejectCode] = frozenset(
+    {"schema", "size", "digest", "not_finite", "norm", "distance", "variance", "replay",
+     "malformed"}
+)  # fmt: skip
+KEPT = 256  # strikes remembered per accused; a flood of them must not take memory
+
+Verdict = Literal["", "strike", "quarantine"]
+
+
+class Strike(NamedTuple):
+    """A model was refused as bad."""
+
+    reporter: int
+    accused: int
+    at_s: float
+
+
+class Trust:
+    """Strikes of the last `window_s` seconds, by accused."""
+
+    def __init__(self, guards: Guards, strikes: Iterable[Strike] = ()) -> None:
+        self._guards = guards
+        self._against: dict[int, deque[Strike]] = {}
+        for strike in strikes:
+            self._add(strike)
+
+    def refused(self, reporter: int, accused: int, code: RejectCode, at_s: float) -> Verdict:
+        """A receiver refused a model; says what follows for the sender.
+
+        >>> trust = Trust(Guards(strikes=3, reporters=2))
+        >>> [trust.refused(i, 9, "norm", 0.0) for i in (1, 1, 1, 2)]
+        ['strike', 'strike', 'strike', 'quarantine']
+        """
+        if code not in BAD:
+            return ""
+        self._add(Strike(reporter, accused, at_s))
+        recent = [s for s in self._against[accused] if at_s - s.at_s <= self._guards.window_s]
+        self._against[accused] = deque(recent, maxlen=KEPT)
+        enough = len(recent) >= self._guards.strikes
+        several = len({s.reporter for s in recent}) >= self._guards.reporters
+        return "quarantine" if enough and several else "strike"
+
+    def forgive(self, accused: int) -> None:
+        """Forget all strikes against somebody."""
+        self._against.pop(accused, None)
+
+    def strikes(self) -> list[Strike]:
+        """All that is remembered, for the ledger."""
+        return [s for against in self._against.values() for s in against]
+
+    def _add(self, strike: Strike) -> None:
+        against = self._against.setdefault(strike.accused, deque(maxlen=KEPT))
+        if sum(s.reporter == strike.reporter for s in against) >= KEPT // 2:
+            against.remove(next(s for s in against if s.reporter == strike.reporter))
+        against.append(strike)

@@ -1,0 +1,124 @@
+"""The worker's machine and a shell that remembers, to drive it by hand."""
+
+import numpy as np
+
+from dystop.runtime.events import (
+    Asked,
+    Fetched,
+    Save,
+    Say,
+    Serve,
+    SessionOpened,
+    Told,
+    TrainingDone,
+    WriteFailed,
+)
+from dystop.runtime.wire.messages import (
+    Execute,
+    ExecuteAck,
+    JoinOk,
+    ModelHeader,
+    Peer,
+    PullRefused,
+    PullRequest,
+    Report,
+    Row,
+    Stage,
+)
+from dystop.runtime.worker.machine import WorkerMachine
+from dystop.runtime.worker.state import WorkerSetup, first_state
+
+RUN = "ab" * 16
+PEERS = tuple(Peer(f"w0{k}", k, f"memory:{k}", "") for k in range(4))
+
+
+def vec(*values):
+    return np.array(values, np.float32)
+
+
+class Bench:
+    """A machine and a shell that remembers; the disk works unless told otherwise."""
+
+    def __init__(self, state=None, first_steps=3, deltas=False, **setup):
+        self.setup = WorkerSetup(
+            name="w00", node=0, schema="s", first_steps=first_steps, deltas=deltas,
+            incarnation=5, **setup,
+        )  # fmt: skip
+        state = state or first_state(vec(0, 0), np.zeros(1), deltas=deltas)
+        self.machine = WorkerMachine(self.setup, state)
+        self.now, self.disk_ok, self.disk = 0.0, True, None
+        self.done = []
+
+    def __call__(self, event, after_s=0.0):
+        self.now += after_s
+        self.done = []
+        self._carry_out(self.machine.handle(event, self.now))
+        return self.done
+
+    def _carry_out(self, actions):
+        for action in actions:
+            self.done.append(action)
+            if isinstance(action, Save):
+                if self.disk_ok:
+                    self.disk = action.state
+                    self._carry_out(action.then)
+                else:
+                    self._carry_out(self.machine.handle(WriteFailed("full"), self.now))
+
+    def tell(self, message, after_s=0.0):
+        return self(Told(message), after_s)
+
+    def join(self, warm=False, epoch=1, round_=1, peers=PEERS):
+        self(SessionOpened())
+        return self.tell(JoinOk(RUN, epoch, round_, 1.0, warm, peers))
+
+    def execute(self, round_, *pulls, train=True, weights=None, epoch=1, **more):
+        """One stage; equal weights over self and all pulled unless told otherwise."""
+        nodes = sorted({0, *(p.node for p in pulls if p.into == "row")})
+        row = Row(tuple(nodes), weights or (1 / len(nodes),) * len(nodes), **more)
+        order = Execute(epoch, round_, train, (Stage(pulls, row),), steps=4, budget_s=5.0)
+        return self.tell(order)
+
+    def bring(self, fetch, *values, version=1, number=0):
+        head = ModelHeader(version, number, 0, 8, "d" * 64, "s")
+        return self(Fetched(fetch.key, head, vec(*values), 100, 0.25, 1))
+
+    def end_training(self, *values, number=None, seconds=2.0, loss=0.5):
+        number = self.machine.state.flight.number if number is None else number
+        return self(TrainingDone(number, vec(*values), np.array([9]), loss, 64, seconds))
+
+    def ask(self, key=1, peer="w01", **request):
+        return self(Asked(key, peer, PullRequest(RUN, **request)))
+
+    @property
+    def state(self):
+        return self.machine.state
+
+    def restart(self):
+        """A new process with what the disk has."""
+        other = Bench(self.disk)
+        other.disk = self.disk
+        return other
+
+
+def of(actions, kind):
+    return [a for a in actions if isinstance(a, kind)]
+
+
+def said(actions, kind):
+    return [a.message for a in of(actions, Say) if isinstance(a.message, kind)]
+
+
+def reports(actions):
+    return [(r.round, r.kind) for r in said(actions, Report)]
+
+
+def ack_of(actions):
+    (ack,) = said(actions, ExecuteAck)
+    return ack.state
+
+
+def refusal(actions):
+    (serve,) = of(actions, Serve)
+    assert isinstance(serve.answer, PullRefused)
+    return serve.answer.code
