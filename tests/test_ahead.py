@@ -14,6 +14,7 @@ def tasks(monkeypatch):
     """Names imported, in order; nothing is really imported."""
     found = []
     monkeypatch.setattr(ahead, "_threads", [])
+    monkeypatch.setattr(ahead, "_compile", lambda words: found.append("compiled"))
     monkeypatch.setattr(ahead, "import_module", found.append)
     monkeypatch.setattr(ahead, "_triton", lambda: found.append("kernels"))
     return found
@@ -31,7 +32,7 @@ def wait():
         (["--help"], []),
         (["list", "models"], []),
         (["run", "--help"], []),
-        (["compare", "run"], []),
+        (["report", "run"], []),
         (["verify", "runs/a"], ["torch", "kernels"]),
         (["run", "--no-report"], ["torch", "kernels"]),
         (["run", "seed=1"], ["torch", "kernels", *ahead.DRAWING]),
@@ -42,7 +43,29 @@ def test_what_is_imported(tasks, words, wanted):
     ahead.prepare(words)
     ahead.prepare(["run"] if wanted else [])  # not again
     wait()
-    assert tasks == wanted
+    assert [task for task in tasks if task != "compiled"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "helped"),
+    [
+        (["list", "models"], 0),
+        (["run", "--help"], 0),
+        *(([name], 1) for name in ("compare", "testbed", "reproduce", "coordinator", "run")),
+    ],
+)
+def test_who_is_helped_by_compilers(tasks, words, helped):
+    ahead.prepare(words)
+    wait()
+    assert tasks.count("compiled") == helped
+
+
+def test_what_compiles_is_not_loaded_for_nothing():
+    script = (
+        "import sys, dystop.ahead as a; a.prepare(['list']); print('subprocess' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30)
+    assert done.stdout == b"False\n"
 
 
 def test_a_failure_is_left_to_those_who_need_it(tasks, monkeypatch):
@@ -53,7 +76,7 @@ def test_a_failure_is_left_to_those_who_need_it(tasks, monkeypatch):
     monkeypatch.setattr(ahead, "import_module", missing)
     ahead.prepare(["run", "--no-report"])
     wait()
-    assert tasks == ["torch", "kernels"]
+    assert [task for task in tasks if task != "compiled"] == ["torch", "kernels"]
 
 
 def test_every_name_is_there():

@@ -1,11 +1,16 @@
 """Where machine code is kept, and when it is made anew."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numba
 import numpy as np
+import pytest
 
-from dystop.compiled import compiled, compiled_dense, fingerprint
+from dystop.compiled import compiled, compiled_dense
+from dystop.forge.kept import fingerprint
 
 
 def test_a_change_of_any_compiling_file_changes_the_folder(tmp_path: Path) -> None:
@@ -26,6 +31,24 @@ def test_other_users_of_numba_keep_their_folder() -> None:
     before = numba.config.CACHE_DIR
     compiled(lambda x: x)
     assert before == numba.config.CACHE_DIR
+
+
+WHERE = """
+import numpy as np
+from dystop.scramble import scramble
+scramble(np.zeros(2, np.uint64))
+print(getattr(scramble, "_cache", None).cache_path)
+"""
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_nothing_is_kept_where_changes_would_not_be_noticed(tmp_path: Path, kept: bool) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / ("folder" if kept else "file")
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-c", WHERE]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(str(folder) if kept else "None")
 
 
 def test_dense_sums_keep_nan_and_infinity() -> None:

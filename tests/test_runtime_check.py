@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.runtime.check import accuracy_near, check_story
+from dystop.runtime.audit.check import accuracy_near, check_story
+from dystop.runtime.audit.leaks import leaks
+from dystop.runtime.audit.story import Book, CameLate, Closed, Planned, Story
 from dystop.runtime.events import Publication, Save, Say, Told, Train
-from dystop.runtime.history import History, Watch, read_history
-from dystop.runtime.leaks import leaks
-from dystop.runtime.messages import (
+from dystop.runtime.shell.history import History, Watch, read_history
+from dystop.runtime.wire.messages import (
     Execute,
     ExecuteAck,
     PullRequest,
@@ -18,8 +19,7 @@ from dystop.runtime.messages import (
     Roster,
     Used,
 )
-from dystop.runtime.story import Book, CameLate, Closed, Planned, Story
-from dystop.runtime.worker_state import WorkerState
+from dystop.runtime.worker.state import WorkerState
 
 
 def line(kind, **fields):

@@ -1,7 +1,9 @@
-"""What a command will need is imported in a thread of its own, while the command sets out.
+"""What a command will need is made ready while the command sets out.
 
-Imports wait for the disk most of the time, and then other threads may work. Only packages of others
-are imported here: two threads that import modules which import each other would block.
+Machine code that is missing is compiled by other processes (`dystop.forge`). Packages are imported
+in a thread: imports wait for the disk most of the time, and then other threads may work. Only
+packages of others are imported there: two threads that import modules which import each other
+would block.
 """
 
 import os
@@ -14,6 +16,9 @@ from typing import Any
 
 TRAINING = frozenset({"run", "resume", "verify"})
 """Commands that train in this process."""
+
+PLANNING = TRAINING | {"compare", "coordinator", "reproduce", "testbed"}
+"""Commands that plan rounds, in this process or in children; planning is compiled."""
 
 DRAWING = (
     "matplotlib.figure",
@@ -29,15 +34,30 @@ _threads: list[threading.Thread] = []
 
 
 def prepare(words: Sequence[str]) -> None:
-    """Begin to import what the command in these words will need; does nothing the second time."""
-    if _threads or not words or words[0] not in TRAINING or "--help" in words:
+    """Begin to make what the command in these words will need; does nothing the second time."""
+    if not words or "--help" in words:
         return
+    if words[0] in TRAINING and not _threads:
+        _import(words)
+    if words[0] in PLANNING:
+        _compile(words)
+
+
+def _import(words: Sequence[str]) -> None:
+    """Import what trains, and what draws the report, in a thread."""
     tasks: list[Callable[[], object]] = [lambda: import_module("torch"), _triton]
     if words[0] != "verify" and "--no-report" not in words:
         tasks += [lambda name=name: import_module(name) for name in DRAWING]  # type: ignore[misc]
     thread = threading.Thread(target=_carry_out, args=(tasks,), daemon=True)
     _threads.append(thread)
     thread.start()
+
+
+def _compile(words: Sequence[str]) -> None:
+    """Compile what is missing beside this process; other commands do not even load the module."""
+    from dystop.forge.start import start
+
+    start(words)
 
 
 def _carry_out(tasks: Sequence[Callable[[], object]]) -> None:
