@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos check format clean
+.PHONY: help demo test test-gpu chaos check format clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -25,6 +25,9 @@ test: $(STAMP) check ## every check and every test
 
 chaos: ## real processes under faults, about 25 minutes; needs Linux and root for namespaces
 	$(BIN)/python -m pytest -m chaos tests/chaos
+
+test-gpu: $(STAMP) ## the back ends on a real GPU against the CPU
+	TRITON_INTERPRET=0 $(BIN)/python -m pytest tests/test_cuda_device.py
 
 check: $(STAMP) ## format, lint, types and import contracts
 	$(BIN)/ruff format --check src tests examples benchmarks scripts

@@ -1,8 +1,12 @@
 """The Triton kernels, run by Triton's interpreter on the CPU: same numbers as autograd."""
 
+import os
+import subprocess
+import sys
 import warnings
 from contextlib import nullcontext
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from dystop.engine.weights import SparseRows
 from dystop.trainer import sequential
 from dystop.trainer.cuda import launch as launching
 from dystop.trainer.cuda import stacks
 from dystop.trainer.cuda.chain import Conv, Dense, NotAChain, stages_of
 from dystop.trainer.cuda.dealer import Dealer
 from dystop.trainer.cuda.exam import ChainExam
+from dystop.trainer.cuda.mixing import mixed
 from dystop.trainer.cuda.work import ChainStep
 from dystop.trainer.evaluate import Exam, evaluate
 from dystop.trainer.flat import layout_of
@@ -217,3 +223,42 @@ def test_other_networks_are_named(layers: tuple[nn.Module, ...], why: str) -> No
         stages_of(net, layout_of(net), (1, 6, 6))
     with pytest.raises(NotAChain, match="not an nn"):
         stages_of(nn.Linear(36, 3), layout_of(nn.Linear(36, 3)), (36,))
+
+
+@given(
+    rows=st.integers(0, 5), models=st.integers(1, 6), width=st.integers(1, 2500),
+    seed=st.integers(0, 9),
+)  # fmt: skip
+@settings(max_examples=25)
+def test_mixing_is_a_product(rows: int, models: int, width: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    dense = random.random((rows, models)) * (random.random((rows, models)) < 0.6)
+    indptr = np.concatenate([[0], np.cumsum((dense != 0).sum(1))])
+    column, stack = np.nonzero(dense)[1], torch.from_numpy(random.normal(size=(models, width)))
+    sparse = SparseRows(indptr, column, dense[dense != 0])
+    parts = [torch.from_numpy(part) for part in (indptr, column, sparse.weight)]
+    for dtype in (torch.float32, torch.float64):
+        kind = stack.to(dtype)
+        ours = mixed(parts[0], parts[1], parts[2].to(dtype), kind)
+        torch.testing.assert_close(ours, torch.from_numpy(dense).to(dtype) @ kind)
+        torch.testing.assert_close(ours, sparse @ kind)
+
+
+COMPILE = """
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from dystop.trainer.cuda.kernels import mix_rows
+
+kinds = ("*i64", "*i64", "*fp32", "*fp32", "*fp32", "i32", "i32", "constexpr")
+signature = dict(zip(mix_rows.arg_names, kinds, strict=True))
+source = ASTSource(mix_rows, signature, {"BLOCK": 1024})
+print(len(compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]))
+"""
+
+
+def test_mixing_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    words = [sys.executable, "-W", "ignore", "-c", COMPILE]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert int(done.stdout) > 1000, done.stderr

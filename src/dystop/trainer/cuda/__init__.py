@@ -8,5 +8,6 @@ work     a step of such a network: forward and backward passes by hand
 exam     accuracy and loss of such networks
 kernels  the Triton programs behind it
 launch   starting them, or compiling all of a step at once
+mixing   sparse rows times a stack of models
 solo     large models: one per stream, each replaying its own recording
 """
