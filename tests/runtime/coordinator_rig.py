@@ -14,6 +14,8 @@ from dystop.mechanisms import MECHANISMS
 from dystop.runtime.coordinator.machine import CoordinatorMachine, Enrolled, Setup, member_name
 from dystop.runtime.events import (
     Commit,
+    Consult,
+    Consulted,
     Finish,
     Gone,
     Hang,
@@ -159,6 +161,9 @@ class Rig:
                 self.traces.append(action.trace)
             elif isinstance(action, Finish):
                 self.finished = action
+            elif isinstance(action, Consult):
+                answer = Consulted(action.heard, self.ledger.epoch())
+                self.later(0.0, lambda a=answer: self.event(a))
             elif isinstance(action, Hang):
                 pass
 

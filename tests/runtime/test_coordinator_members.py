@@ -7,8 +7,8 @@ import pytest
 from coordinator_rig import QUICK, RUN, Rig, check_history, play, rows, setup_for, told
 
 from dystop.runtime.coordinator.machine import CoordinatorMachine, member_name
-from dystop.runtime.events import Finish, Heard, Tick
-from dystop.runtime.ledger.tables import read_blob, restore
+from dystop.runtime.events import Consult, Consulted, Finish, Heard, Tick
+from dystop.runtime.ledger.tables import MetaLine, read_blob, restore
 from dystop.runtime.params import Limits, Timeouts
 from dystop.runtime.wire.messages import (
     Complaint,
@@ -107,12 +107,15 @@ def test_a_newer_coordinator_is_in_charge():
     for said in ("join", "beat", "ack"):
         rig = Rig(setup_for("dystop"))
         rig.join_all()
+        rig.ledger.write([MetaLine("epoch", "7")])  # by which workers know it
         if said == "join":
             rig.join("w00", epoch=7)
         elif said == "beat":
             rig.hear_from("w00", Heartbeat(1, 7))
         else:
             rig.hear_from("w00", ExecuteAck(1, "stale_epoch", 7))
+        assert rig.finished is None  # before the ledger was asked
+        rig.run(0.1)
         assert (rig.finished.reason, rig.finished.code) == ("a newer coordinator is in charge", 3)
         assert rig.machine.handle(Tick(), rig.now_s + 1) == []
 
@@ -125,9 +128,11 @@ def test_two_coordinators_the_lower_epoch_gives_way():
     rig.restart()
     rig.run(2)
     assert rig.puppets["w00"].epoch == 2
-    assert old.handle(Heard("w00", Heartbeat(1, 2)), rig.now_s)[0] == Finish(
-        "a newer coordinator is in charge", 3
-    )
+    asked = Heard("w00", Heartbeat(1, 2))
+    assert old.handle(asked, rig.now_s)[0] == Consult(asked)
+    assert old.handle(Consulted(asked, rig.ledger.epoch()), rig.now_s) == [
+        Finish("a newer coordinator is in charge", 3)
+    ]
 
 
 def test_a_worker_that_dies_is_given_its_order_again():

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -97,26 +99,81 @@ def test_the_testbed_under_mpiexec(tmp_path):
     assert run.records[-1].accuracy is not None
 
 
-@needs_mpi
-@pytest.mark.slow
-def test_an_interrupted_job_says_how_to_go_on(tmp_path):
-    words = ["fleet.workers=1", "stop.rounds=9999", "data.name=synthetic", "model.name=softmax"]
-    words += ["data.synthetic.train=200", "data.synthetic.test=50", "testbed.time_scale=0.1"]
-    words += ["--out", str(tmp_path), "--name", "job", "--no-report", "--quiet"]
-    command = [str(mpiexec()), "-n", "2", sys.executable, "-m", "dystop", "testbed"]
-    job = subprocess.Popen(
-        [*command, "--transport", "mpi", *words],
+SMALL = [
+    "fleet.workers=1", "stop.rounds=9999", "data.name=synthetic", "model.name=softmax",
+    "data.synthetic.train=200", "data.synthetic.test=50", "testbed.time_scale=0.1",
+]  # fmt: skip
+
+
+@contextmanager
+def a_job(out: Path) -> Iterator[subprocess.Popen[str]]:
+    """A testbed of one worker under mpiexec, in a session of its own, which is ended with it."""
+    words = ["testbed", "--transport", "mpi", *SMALL, "--out", str(out), "--name", "job"]
+    words += ["--no-report", "--quiet"]
+    with subprocess.Popen(
+        [str(mpiexec()), "-n", "2", sys.executable, "-m", "dystop", *words],
         env={**os.environ, **ROOT_TOO},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
-    until = time.monotonic() + 60
-    while not (tmp_path / "job" / "records.jsonl").exists() and time.monotonic() < until:
-        time.sleep(0.1)
-    job.send_signal(signal.SIGINT)
-    output, _ = job.communicate(timeout=30)
-    assert f"go on with: mpiexec -n 2 dystop testbed --resume {tmp_path / 'job'}" in output
+        start_new_session=True,
+    ) as job:
+        try:
+            yield job
+        finally:
+            for pid in [job.pid, *alive(str(out))]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def alive(word: str) -> list[int]:
+    """Processes that have a word in their command."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if word in (process / "cmdline").read_bytes().decode(errors="replace"):
+                found.append(int(process.name))
+    return found
+
+
+def wait_for(holds: Callable[[], bool], within_s: float = 60.0) -> None:
+    until = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@needs_mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["the folder is there", "a round is over"])
+def test_an_interrupted_job_says_how_to_go_on(tmp_path, moment):
+    """The folder is there long before the other rank has imported what it needs."""
+    folder = tmp_path / "job"
+    records, size = folder / "records.jsonl", int(moment == "a round is over")
+    with a_job(tmp_path) as job:
+        wait_for(lambda: records.exists() and records.stat().st_size >= size)
+        job.send_signal(signal.SIGINT)
+        output, _ = job.communicate(timeout=60)
+        assert f"go on with: mpiexec -n 2 dystop testbed --resume {folder}" in output
+        assert job.returncode == 130
+        assert alive(str(tmp_path)) == []
+    assert open_run(folder).info["status"] in ("interrupted", "running")  # as after kill -9
+
+
+@needs_mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.1, 0.5, 1.0, 1.5])
+def test_an_interrupt_while_the_job_comes_together_ends_it(tmp_path, after_s):
+    """Which says nothing where nothing was written; the ranks may still be importing."""
+    with a_job(tmp_path) as job:
+        time.sleep(after_s)
+        job.send_signal(signal.SIGINT)
+        if after_s < 0.4:  # mpiexec itself may not have been ready: so one presses again
+            time.sleep(1.0)
+            job.send_signal(signal.SIGINT)
+        job.communicate(timeout=60)
+        assert job.returncode != 0
+        assert alive(str(tmp_path)) == []
 
 
 def test_without_mpi4py_the_extra_is_named():

@@ -96,6 +96,19 @@ def test_workers_obey_a_restored_ledger(tmp_path):
         assert restore(ledger).epoch == 4 + STARTS + 1 > last
 
 
+def test_a_second_restore_from_the_same_backup_outranks_the_first(tmp_path):
+    path = with_backups(tmp_path, [1])
+    seen = []
+    for _ in range(3):
+        path.unlink()
+        recover(path)
+        for _ in range(5):  # coordinators that workers may have met
+            with closing(SqliteLedger(path)) as ledger:
+                seen.append(restore(ledger).epoch)
+                assert ledger.epoch() == seen[-1]
+    assert seen == sorted(set(seen))
+
+
 def test_a_whole_ledger_is_left_alone(tmp_path):
     path = with_backups(tmp_path, [1, 2])
     before = path.read_bytes()

@@ -1,4 +1,8 @@
-"""A real run, played back in the simulator: same plans, same models, about the same time."""
+"""A real run, played back in the simulator: same plans, same models, the time of the reports.
+
+How much longer a real round is than its reports say depends on how busy the machine is: `dystop
+gap` measures it (docs/testbed.md). Here are the laws that hold on any machine.
+"""
 
 import subprocess
 import sys
@@ -11,9 +15,10 @@ from dystop.experiments.build import build
 from dystop.experiments.gap import gap_of
 from dystop.experiments.spec import read_experiment
 from dystop.runtime.shell.vault import decode
+from dystop.world import read_trace
 
-# Links and trainings take a good part of a second, so that what the machine itself needs for
-# messages and mixing is small beside them.
+# Links and trainings take a good part of a second. Nobody is given up for being slow: a machine may
+# have other things to do.
 WORDS = [
     "fleet.workers=4",
     "stop.rounds=8",
@@ -24,6 +29,10 @@ WORDS = [
     "world.compute.batch_s=0.1",
     "world.range_m=80",
     "world.channel.bandwidth_hz=30000",
+    "testbed.timeouts.suspect_s=60",
+    "testbed.timeouts.dead_s=90",
+    "testbed.timeouts.pull_s=60",
+    "testbed.timeouts.round_s=60",
 ]
 
 
@@ -44,13 +53,31 @@ def recorded(tmp_path_factory):
 
 
 def test_plans_and_completion_time(recorded):
-    found = gap_of(recorded, lambda *_: None)
-    assert found.rounds == 8
+    """A replayed round lasts until the slowest report; the real one until it has been heard."""
+    found, trace = gap_of(recorded, lambda *_: None), read_trace(recorded)
+    assert found.rounds == len(trace.rounds) == 8
+    assert not any(line.orders.failed.any() or line.links.lost.any() for line in trace.rounds)
     assert found.replay.plans.same_active == 1.0
     assert found.replay.plans.same_links == 1.0
-    assert abs(found.replay.durations.total) <= 0.10
-    assert found.link_model.count > 0
-    assert found.step_model.count > 0
+    real = [record.duration_s for record in found.run.records]
+    replayed = [record.duration_s for record in found.replay.records]
+    reported = [(line.orders.waited_s + line.orders.exchange_s).max() for line in trace.rounds]
+    assert replayed == pytest.approx(reported, abs=1e-6)
+    assert all(short <= long for short, long in zip(replayed, real, strict=True))
+    assert found.replay.durations.predicted_s == pytest.approx(sum(reported))
+    assert found.replay.durations.measured_s == pytest.approx(sum(real))
+    for line in trace.rounds:  # a transfer is part of the exchange of its receiver
+        exchange_s = dict(zip(line.orders.node.tolist(), line.orders.exchange_s, strict=True))
+        for dst, seconds in zip(line.links.dst.tolist(), line.links.seconds, strict=True):
+            assert 0.0 < seconds <= exchange_s[dst]
+
+
+def test_the_models_of_links_and_devices_are_compared_with_what_was_measured(recorded):
+    """What is emulated takes at least as long as the model says, on any machine."""
+    found = gap_of(recorded, lambda *_: None)
+    for errors in (found.link_model, found.step_model):
+        assert errors.count > 0
+        assert errors.measured_s >= 0.99 * errors.predicted_s > 0.0
 
 
 def test_models(recorded):

@@ -3,6 +3,7 @@
 import json
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -13,10 +14,11 @@ from dystop.errors import PlanError, StorageError
 from dystop.runtime.coordinator.machine import CoordinatorMachine
 from dystop.runtime.host import failpoints
 from dystop.runtime.ledger.sqlite import SqliteLedger
-from dystop.runtime.ledger.tables import MemoryLedger, restore
+from dystop.runtime.ledger.tables import MemoryLedger, MetaLine, restore
 from dystop.runtime.params import Timeouts
 from dystop.runtime.shell.seat import CoordinatorSeat
 from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
+from dystop.runtime.wire.messages import Heartbeat, JoinOk
 from stage import Script
 
 FAST = replace(QUICK, timeouts=Timeouts(heartbeat_s=5.0, suspect_s=60.0, dead_s=90.0))
@@ -165,3 +167,51 @@ def test_a_full_disk_is_an_alarm_and_goes_away(stand):
     assert place.seat.run() == "8 rounds are over"
     assert place.alarms == ["disk full", "the disk takes writes again"]
     assert {o.outcome for o in place.ledger.rows("orders")} == {"DONE"}
+
+
+def claiming(echo, epoch):
+    """An echo that says, once it has joined, that it obeys another epoch."""
+    welcome = echo._answers[JoinOk]
+
+    def lie(told):
+        welcome(told)
+        echo.say(Heartbeat(1, epoch))
+
+    echo._answers[JoinOk] = lie
+
+
+@pytest.mark.parametrize("kind", [MemoryLedger, SqliteLedger])
+def test_a_claim_that_the_ledger_does_not_bear_out_stops_nothing(stand, tmp_path, kind):
+    ledger = kind() if kind is MemoryLedger else kind(tmp_path / "state.db")
+    place = stand(setup_for("dystop", 4, 8, params=FAST), ledger)
+    claiming(place.echoes[1], 7)
+    place.start()
+    assert place.seat.run() == "8 rounds are over"
+    assert ledger.epoch() == 8  # above the claim, so that one who has told the truth would obey
+    ledger.close()
+
+
+def test_a_claim_that_the_ledger_bears_out_ends_the_coordinator(stand):
+    place = stand(setup_for("dystop", 4, 8, params=FAST))
+    place.ledger.write([MetaLine("epoch", "7")])
+    claiming(place.echoes[1], 7)
+    place.start()
+    assert place.seat.run() == "a newer coordinator is in charge"
+    assert place.seat.finish.code == 3
+
+
+def test_a_claim_that_cannot_be_looked_up_is_not_heard(stand, tmp_path, monkeypatch):
+    place = stand(setup_for("dystop", 4, 8, params=FAST))
+
+    def gone():
+        raise StorageError("it is gone")
+
+    monkeypatch.setattr(place.ledger, "epoch", gone)
+    claiming(place.echoes[1], 7)
+    place.start()
+    assert place.seat.run() == "8 rounds are over"
+    assert place.alarms == ["it is gone"]
+    with closing(SqliteLedger(tmp_path / "state.db")) as ledger:
+        ledger.path = tmp_path / "no such"
+        with pytest.raises(StorageError, match="cannot be read"):
+            ledger.epoch()

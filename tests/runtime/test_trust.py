@@ -32,6 +32,21 @@ def test_what_is_nobodys_fault_is_no_strike():
     assert trust.strikes() == []
 
 
+def test_a_lie_to_the_coordinator_needs_no_second_witness():
+    trust = Trust(Guards(window_s=10.0))
+    assert [trust.lied(9, at_s) for at_s in (0.0, 9.0, 18.0)] == ["strike"] * 3
+    assert Trust(Guards(window_s=10.0), trust.strikes()).lied(9, 18.5) == "quarantine"
+
+
+def test_lies_and_refused_models_are_counted_apart():
+    trust = Trust(Guards())
+    assert {trust.refused(1, 9, "norm", float(k)) for k in range(5)} == {"strike"}
+    assert trust.lied(9, 5.0) == "strike"
+    assert trust.refused(1, 9, "norm", 6.0) == "strike"
+    trust.forgive(9)
+    assert trust.strikes() == []
+
+
 def test_strikes_expire_and_survive_a_restart():
     trust = Trust(Guards(window_s=10.0))
     trust.refused(1, 9, "norm", 0.0)

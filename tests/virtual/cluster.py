@@ -18,6 +18,8 @@ from dystop.runtime.events import (
     Asked,
     AskedNoMore,
     Commit,
+    Consult,
+    Consulted,
     Exit,
     Fetch,
     Fetched,
@@ -367,6 +369,9 @@ class Cluster(Wires):
         actor.disk.write(action.entries)
         self.committed |= {e.round for e in action.entries if isinstance(e, RoundLine)}
         self.perform(actor, action.then)
+
+    def on_consult(self, actor: Actor, action: Consult) -> None:
+        self.give(actor, 0.0, Consulted(action.heard, actor.disk.epoch()))
 
     def on_publish(self, actor: Actor, action: Publish) -> None:
         self.published.append(action)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dystop.mechanisms import MECHANISMS
-from dystop.runtime.events import Commit, Finish, Heard, Tell, Tick, Told
+from dystop.runtime.events import Commit, Consult, Consulted, Finish, Heard, Tell, Tick, Told
 from dystop.runtime.ledger.tables import read_blob
 from dystop.runtime.params import Timeouts
 from dystop.runtime.wire.messages import Execute, Heartbeat, Join, JoinOk, Report
@@ -132,7 +132,9 @@ def test_of_two_coordinators_the_lower_epoch_has_no_effect_and_goes():
             before = actor.machine.state
             cluster.handle(actor, Told(a.message))
             assert actor.machine.state is before
-        last = old.handle(Heard("w00", Heartbeat(99, 2)), now_s + 0.1)
+        asked = Heard("w00", Heartbeat(99, 2))
+        assert old.handle(asked, now_s + 0.1)[0] == Consult(asked)
+        last = old.handle(Consulted(asked, cluster.boss.disk.epoch()), now_s + 0.1)
         assert [a.code for a in last if isinstance(a, Finish)] == [3]
         assert old.handle(Tick(), now_s + 60.0) == []
 

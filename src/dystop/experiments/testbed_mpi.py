@@ -2,6 +2,11 @@
 
 MPI has no fault tolerance: a rank that dies ends the job. All ranks read the same settings; those
 that see the run folder (a shared disk) keep checkpoint and diary there.
+
+Ctrl-C reaches all ranks, and a rank that ends with an error makes the launcher kill the others. So
+rank 0 alone answers it: it stops the run and says how to go on. The others leave when it tells
+them to, without an error, or after a while if it does not. Before all ranks have joined the job
+there is no run folder yet, and whoever goes first ends it for all.
 """
 
 import time
@@ -14,10 +19,12 @@ from dystop.errors import DystopError
 from dystop.experiments.spec import Experiment, read_experiment
 from dystop.experiments.store import CONFIG, INFO
 from dystop.experiments.testbed import OBSERVER, node_names
+from dystop.experiments.testbed_interrupt import Interrupts
 from dystop.experiments.testbed_nodes import Way, make_worker
 from dystop.experiments.testbed_parts import worker_parts
 from dystop.experiments.testbed_run import WORKERS, Watch, new_testbed, reopen_testbed
 from dystop.experiments.testbed_threads import run_here
+from dystop.runtime.events import Exit
 from dystop.runtime.shell.history import HISTORY_FILE, History
 from dystop.runtime.shell.node import no_note
 from dystop.runtime.transport.door import Door
@@ -27,6 +34,10 @@ from dystop.runtime.wire.interface import Transport
 COUNTER = "0:1"  # rank and port of the coordinator
 FOLDER_S = 300.0  # for rank 0 to load the data and make the run folder
 SHARED_S = 3.0  # for it to be seen by the others, where the disk is shared
+FAREWELL_S = 10.0  # for all to leave once something went wrong; rank 0 needs some of it itself
+LEAVE_S = 40.0  # after an interrupt: for rank 0 to stop the run and to speak
+TOLD_S = 6.0  # after an interrupt: for rank 0 to tell a worker to stop, if it ever joined
+LOOK_S = 0.2  # between two looks at whether there was one
 FIRST_WORD = 0  # tag of the frame that says where the folder is
 
 
@@ -34,18 +45,44 @@ def run_ranks(
     file: Path | None, keys: Sequence[str], out: Path, name: str | None, watch: Watch
 ) -> Path | None:
     """Play this rank's part; rank 0 answers with the run folder, the others with nothing."""
-    line = join_job()
-    experiment = read_experiment(file, _with_workers(file, keys, line.size))
-    seats(node_names(experiment), line.size)  # all ranks refuse a job of the wrong size
-    if line.rank > 0:
-        folder = _told(line)
-        with _switch(line, experiment) as switch:
-            _follow(experiment, folder if _is_seen(folder) else None, switch)
-        return None
-    with _switch(line, experiment) as switch:
+
+    def play(line: MpiLine, interrupts: Interrupts) -> Path | None:
+        experiment = read_experiment(file, _with_workers(file, keys, line.size))
+        seats(node_names(experiment), line.size)  # all ranks refuse a job of the wrong size
+        if line.rank > 0:
+            folder = _told(line)
+            if folder is None and interrupts.noted:
+                return None
+            if folder is None:
+                raise DystopError("rank 0 could not begin the run")
+            _follow(experiment, folder if _is_seen(folder) else None, line, interrupts)
+            return None
         folder = _tell(line, lambda: new_testbed(experiment, out, name, watch))
-        _lead(experiment, folder, watch, switch)
+        _lead(experiment, folder, watch, line)
         return folder
+
+    return _in_job(play)
+
+
+def _in_job(play: Callable[[MpiLine, Interrupts], Path | None]) -> Path | None:
+    """Join the job, play a part and leave together with all others."""
+    with Interrupts() as interrupts:
+        line = join_job()
+        if line.rank > 0:
+            interrupts.leave_it_to_others(LEAVE_S)
+            return _leaving(line, lambda: play(line, interrupts))
+    return _leaving(line, lambda: play(line, interrupts))
+
+
+def _leaving(line: MpiLine, play: Callable[[], Path | None]) -> Path | None:
+    """Play, then leave; where that was cut short the others are not waited for so long."""
+    try:
+        folder = play()
+    except BaseException:
+        line.close(FAREWELL_S)
+        raise
+    line.close()
+    return folder
 
 
 def _tell(line: MpiLine, make: Callable[[], Path]) -> Path:
@@ -60,13 +97,10 @@ def _tell(line: MpiLine, make: Callable[[], Path]) -> Path:
     return folder
 
 
-def _told(line: MpiLine) -> Path:
-    """The run folder, which this rank sees if the disk is shared."""
+def _told(line: MpiLine) -> Path | None:
+    """The run folder, which this rank sees if the disk is shared; None where there is none."""
     word = line.first_word(FOLDER_S).decode()
-    if not word:
-        line.close()
-        raise DystopError("rank 0 could not begin the run")
-    return Path(word)
+    return Path(word) if word else None
 
 
 def _is_seen(folder: Path) -> bool:
@@ -81,15 +115,17 @@ def _is_seen(folder: Path) -> bool:
 
 def resume_ranks(folder: Path, watch: Watch) -> Path | None:
     """Go on with a run whose job has ended; all ranks must see its folder."""
-    line = join_job()
-    experiment = read_experiment(folder / CONFIG)
-    with _switch(line, experiment) as switch:
-        if line.rank == 0:
-            reopen_testbed(folder, watch)
-            _lead(experiment, folder, watch, switch)
-            return folder
-        _follow(experiment, folder, switch)
-        return None
+
+    def play(line: MpiLine, interrupts: Interrupts) -> Path | None:
+        experiment = read_experiment(folder / CONFIG)
+        if line.rank > 0:
+            _follow(experiment, folder, line, interrupts)
+            return None
+        reopen_testbed(folder, watch)
+        _lead(experiment, folder, watch, line)
+        return folder
+
+    return _in_job(play)
 
 
 @contextmanager
@@ -99,7 +135,6 @@ def _switch(line: MpiLine, experiment: Experiment) -> Iterator[Switch]:
         yield switch
     finally:
         switch.dispatcher.close()
-        line.close()
 
 
 def _with_workers(file: Path | None, keys: Sequence[str], size: int) -> list[str]:
@@ -113,21 +148,35 @@ def _with_workers(file: Path | None, keys: Sequence[str], size: int) -> list[str
     return [*keys, f"fleet.workers={max(1, size - 1 - int(server))}"]
 
 
-def _lead(experiment: Experiment, folder: Path, watch: Watch, switch: Switch) -> None:
+def _lead(experiment: Experiment, folder: Path, watch: Watch, line: MpiLine) -> None:
     """Rank 0."""
     limits = experiment.testbed.limits
-
-    def transport(party: str, door: Door | None) -> Transport:
-        if door is None:
-            return MpiTransport(switch, party, limits)
-        return MpiTransport(switch, party, limits, door)
-
     here = [OBSERVER] if experiment.testbed.observer else []
-    run_here(folder, watch, transport, here, COUNTER)
+    with _switch(line, experiment) as switch:
+
+        def transport(party: str, door: Door | None) -> Transport:
+            if door is None:
+                return MpiTransport(switch, party, limits)
+            return MpiTransport(switch, party, limits, door)
+
+        run_here(folder, watch, transport, here, COUNTER)
 
 
-def _follow(experiment: Experiment, folder: Path | None, switch: Switch) -> None:
+def _follow(
+    experiment: Experiment, folder: Path | None, line: MpiLine, interrupts: Interrupts
+) -> None:
     """Any other rank."""
+    with _switch(line, experiment) as switch:
+        end = _work(experiment, folder, switch, interrupts)
+    if end.code and not interrupts.noted:
+        error = DystopError(f"{node_names(experiment)[line.rank - 1]}: {end.text}")
+        error.exit_code = end.code
+        raise error
+
+
+def _work(
+    experiment: Experiment, folder: Path | None, switch: Switch, interrupts: Interrupts
+) -> Exit:
     node = switch.line.rank - 1
     name = node_names(experiment)[node]
     door = Door(OBSERVER)
@@ -136,9 +185,12 @@ def _follow(experiment: Experiment, folder: Path | None, switch: Switch) -> None
     note = History(home / HISTORY_FILE).note if home else no_note
     way = Way(transport, COUNTER, f"{switch.line.rank}:0", "", door, note)
     party = make_worker(worker_parts(experiment, node), experiment, home, way)
-    end = party.run()
-    transport.close()
-    if end.code:
-        error = DystopError(f"{name}: {end.text}")
-        error.exit_code = end.code
-        raise error
+    party.start()
+    try:
+        while (end := party.wait(LOOK_S)) is None:
+            if interrupts.noted_s > TOLD_S:
+                break
+    finally:
+        party.close()
+        transport.close()
+    return end or Exit(0, "interrupted")

@@ -5,7 +5,7 @@ What they share is the run folder; what they say to each other goes over the net
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from dystop.experiments.testbed import (
     read_status,
     write_enrolment,
 )
+from dystop.experiments.testbed_interrupt import Interrupts, undisturbed
 from dystop.record import RoundRecord
 from dystop.runtime.host.launch import Crew
 from dystop.runtime.host.netns import Net
@@ -74,9 +75,13 @@ class Network:
 
 def new_testbed(experiment: Experiment, out: Path, name: str | None, watch: Watch) -> Path:
     """Make the folder of a new run."""
-    folder, prepared = make_folder(experiment, out, name)
+    prepared = _prepared(experiment, name)
     facts = (prepared.physics, prepared.partition, prepared.memory)
-    watch.on_start(Started(folder, *facts, rounds=prepared.experiment.stop.rounds))
+    with Interrupts() as interrupts:  # who has a folder also knows how to go on with it
+        folder = _filled(prepared, out, explicit=name is not None)
+        watch.on_start(Started(folder, *facts, rounds=prepared.experiment.stop.rounds))
+        with interruptible(folder):
+            interrupts.check()
     return folder
 
 
@@ -87,18 +92,28 @@ def make_folder(
     enrolled: tuple[Enrolled, ...] | None = None,
 ) -> tuple[Path, "Prepared"]:
     """Make the folder of a new run."""
+    prepared = _prepared(experiment, name, enrolled)
+    with undisturbed():
+        return _filled(prepared, out, explicit=name is not None), prepared
+
+
+def _prepared(
+    experiment: Experiment, name: str | None, enrolled: tuple[Enrolled, ...] | None = None
+) -> "Prepared":
     from dystop.experiments.testbed_parts import prepare
 
-    if name is not None:
-        experiment = replace(experiment, name=name)
-    prepared = prepare(experiment, enrolled)
+    return prepare(experiment if name is None else replace(experiment, name=name), enrolled)
+
+
+def _filled(prepared: "Prepared", out: Path, *, explicit: bool) -> Path:
+    """The folder, with all that a run needs."""
     experiment = prepared.experiment
     info = {**first_info(experiment), "kind": KIND, "publish": "on_completion"}
     folder = create_run(
-        out, experiment.name, to_toml(experiment), info, prepared.fleet, explicit=name is not None
+        out, experiment.name, to_toml(experiment), info, prepared.fleet, explicit=explicit
     )
     write_enrolment(folder, prepared.enrolment)
-    return folder, prepared
+    return folder
 
 
 def checked_folder(path: Path) -> Path:
@@ -124,8 +139,12 @@ def reopen_testbed(path: Path, watch: Watch) -> bool:
 def run_processes(folder: Path, watch: Watch, network: Network | None = None) -> None:
     """Start all parties, heal what crashes, and follow the run to its end; none is left behind."""
     experiment = read_experiment(folder / CONFIG)
-    with _network(experiment, network or Network()) as net, interruptible(folder):
-        launch = _Launch(folder, experiment, net)
+    with (
+        interruptible(folder),
+        Interrupts() as interrupts,
+        _network(experiment, network or Network()) as net,
+    ):
+        launch = _Launch(folder, experiment, net, interrupts.check)
         try:
             launch.start_coordinator()
             launch.startothers()
@@ -153,7 +172,8 @@ def interruptible(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         with suppress(DystopError):
-            update_info(folder, status="interrupted")
+            if open_run(folder).info.get("status") != "finished":
+                update_info(folder, status="interrupted")
         raise
     except Exception as error:
         with suppress(DystopError):
@@ -174,6 +194,7 @@ class _Launch:
     folder: Path
     experiment: Experiment
     net: Net | None
+    check: Callable[[], None]  # raises if somebody has interrupted
     crew: Crew = field(default_factory=lambda: Crew(_child_environment()))
     away: set[str] = field(default_factory=set)  # sent away by the coordinator
 
@@ -185,6 +206,7 @@ class _Launch:
         child = self._hire(COORDINATOR, self._coordinator(f"{host}:{self.experiment.testbed.port}"))
         until = time.monotonic() + FIRST_WORD_S
         while not (address := read_status(self.folder).get("address")):
+            self.check()
             self.crew.look()
             if time.monotonic() > until:
                 raise DystopError(f"the coordinator does not answer (log: {child.log})")
@@ -195,6 +217,7 @@ class _Launch:
     def startothers(self) -> None:
         """Start the workers, all at once, and the observer."""
         for name in others(self.experiment):
+            self.check()
             self._hire(name, self._observer() if name == OBSERVER else self._worker(name))
 
     def follow(self, watch: Watch) -> None:
@@ -209,6 +232,7 @@ class _Launch:
             status = read_status(self.folder)
             watch.on_joining(int(status.get("joined", 0)), workers)
             self._call_back(set(status.get("away", ())))
+            self.check()
             self.crew.look()
             time.sleep(POLL_S)
         self.crew.wait(self.crew.children, GOODBYE_S)

@@ -19,6 +19,7 @@ from dystop.experiments.testbed import (
     read_enrolment,
     read_status,
 )
+from dystop.experiments.testbed_interrupt import Interrupts
 from dystop.experiments.testbed_nodes import Way, make_observer, make_worker
 from dystop.experiments.testbed_parts import observer_parts, worker_parts
 from dystop.experiments.testbed_roles import Desk
@@ -46,10 +47,14 @@ class Office:
     seat: CoordinatorSeat | None = None
     error: BaseException | None = None
     opened: threading.Event = field(default_factory=threading.Event)
+    closing: bool = False
+
+    def __post_init__(self) -> None:
+        """Not open yet."""
+        self.thread = threading.Thread(target=self._run, name=COORDINATOR, daemon=True)
 
     def start(self) -> str:
         """Open it; answers with its address."""
-        self.thread = threading.Thread(target=self._run, name=COORDINATOR, daemon=True)
         self.thread.start()
         self.opened.wait()
         if self.seat is None:
@@ -67,6 +72,8 @@ class Office:
 
     def _on_seat(self, seat: CoordinatorSeat) -> None:
         self.seat = seat
+        if self.closing:
+            seat.interrupt()
         self.opened.set()
 
     @property
@@ -81,9 +88,11 @@ class Office:
 
     def close(self) -> None:
         """End the run early, if it is not over; nothing is lost."""
+        self.closing = True  # also where it is just being opened
         if self.seat is not None and self.is_open:
             self.seat.interrupt()
-        self.thread.join(FAREWELL_S)
+        if self.is_open:
+            self.thread.join(FAREWELL_S)
 
 
 def run_threads(folder: Path, watch: Watch) -> None:
@@ -111,11 +120,15 @@ def run_here(
     experiment = read_experiment(folder / CONFIG)
     enrolment = read_enrolment(folder, experiment)
     office = Office(Desk(folder, experiment, enrolment), transport(COORDINATOR, None), listen)
-    with interruptible(folder), ExitStack() as stack:
+    with interruptible(folder), Interrupts() as interrupts, ExitStack() as stack:
         stack.callback(office.close)
         company = Company(experiment, folder, office.start(), transport)
-        parties = [company.invite(name, stack) for name in here]
-        _follow(office, folder, experiment, watch)
+        parties = []
+        for name in here:
+            interrupts.check()
+            parties.append(company.invite(name, stack))
+        stack.callback(office.close)  # first of all: it tells everybody to leave
+        _follow(office, folder, watch, interrupts.check)
         office.raise_error()
         until = time.monotonic() + FAREWELL_S
         for party in parties:
@@ -162,9 +175,10 @@ def _without_samples(note: Note) -> Note:
     return kept
 
 
-def _follow(office: Office, folder: Path, experiment: Experiment, watch: Watch) -> None:
-    tail, workers = Tail(folder / RECORDS), experiment.fleet.workers
+def _follow(office: Office, folder: Path, watch: Watch, check: Callable[[], None]) -> None:
+    tail, workers = Tail(folder / RECORDS), office.desk.experiment.fleet.workers
     while True:
+        check()
         open_ = office.is_open
         for record in tail.news():
             watch.on_record(record)

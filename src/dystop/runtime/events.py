@@ -231,6 +231,14 @@ class Gone:
     name: str
 
 
+@dataclass(frozen=True)
+class Consulted:
+    """What the ledger says: the highest epoch that a coordinator of this run has had."""
+
+    heard: Heard  # what was doubtful
+    epoch: int
+
+
 # What the coordinator wants done ----------------------------------------------------------------
 
 
@@ -274,6 +282,13 @@ class Pardoned:
 
 
 @dataclass(frozen=True)
+class Consult:
+    """Look up the epoch in the ledger as it is on the disk now; `Consulted` follows as an event."""
+
+    heard: Heard
+
+
+@dataclass(frozen=True)
 class Finish:
     """The run is over."""
 
@@ -281,5 +296,5 @@ class Finish:
     code: int = 0  # 3: a newer coordinator is in charge
 
 
-CoordinatorEvent = Tick | WriteFailed | Heard | Gone
-CoordinatorAction = Tell | Hang | Commit | Publish | Pardoned | Finish
+CoordinatorEvent = Tick | WriteFailed | Heard | Gone | Consulted
+CoordinatorAction = Tell | Hang | Commit | Publish | Pardoned | Consult | Finish

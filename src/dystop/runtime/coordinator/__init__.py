@@ -11,6 +11,7 @@ open_round  a round under way
 closing     what a round came to
 records     history on its way out
 allowance   how much a peer may say
+claims      who says that there is a newer coordinator
 trust       strikes, and when they lead to quarantine
 sanctions   who is sent away, and who may come back
 """

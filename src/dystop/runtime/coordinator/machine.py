@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from dystop.errors import RunFolderError
 from dystop.runtime.coordinator.allowance import Allowance
+from dystop.runtime.coordinator.claims import Claims, claimed
 from dystop.runtime.coordinator.core import Core, Outbox, Writer
 from dystop.runtime.coordinator.members import Enrolled, Member
 from dystop.runtime.coordinator.records import Records
@@ -18,6 +19,8 @@ from dystop.runtime.coordinator.rounds import Rounds
 from dystop.runtime.coordinator.sanctions import Measure, Sanctions
 from dystop.runtime.coordinator.setup import OBSERVER, SERVER, Setup, member_name, refusal
 from dystop.runtime.events import (
+    Consult,
+    Consulted,
     CoordinatorAction,
     CoordinatorEvent,
     Finish,
@@ -31,7 +34,6 @@ from dystop.runtime.ledger.tables import MetaLine, Restored
 from dystop.runtime.wire.codec import decode
 from dystop.runtime.wire.messages import (
     Complaint,
-    ExecuteAck,
     Heartbeat,
     Join,
     JoinOk,
@@ -75,6 +77,7 @@ class CoordinatorMachine:
         self._finished = False
         self._interrupted = ""
         self._sanctions = Sanctions(self.core)
+        self._claims = Claims(self.core, self._sanctions)
         self._recall(restored)
 
     @property
@@ -166,20 +169,22 @@ class CoordinatorMachine:
             return
         self._writer.written()
         if isinstance(event, Heard):
-            self._heard(event.name, event.message, event.fingerprint)
+            self._heard(event)
+        elif isinstance(event, Consulted):
+            self._consulted(event)
         elif isinstance(event, Gone) and self.core.members.get(event.name):
             self.core.note(self.core.members.gone(event.name, self.core.at_s))
 
-    def _heard(self, name: str, message: ToCoordinator, fingerprint: str) -> None:
-        core = self.core
+    def _heard(self, event: Heard) -> None:
+        core, name, message = self.core, event.name, event.message
         if not self._allowance.spend(name, core.at_s):
             return
         if isinstance(message, Join):
-            self._join(name, message, fingerprint)
+            self._join(event, message)
             return
         member = core.members.get(name)
-        if member is not None and _obeys_another(message, core.epoch):
-            self._step_down()
+        if self._claims.is_doubtful(member, message):
+            core.out.now.append(Consult(event))
             return
         if member is None or not member.session:
             core.tell(name, Complaint("not_joined", "join first"))
@@ -187,6 +192,18 @@ class CoordinatorMachine:
         full = message.disk_full if isinstance(message, Heartbeat) else None
         core.note(core.members.heard(name, core.at_s, full))
         self._from_member(member, message)
+
+    def _consulted(self, event: Consulted) -> None:
+        """What the ledger says about a newer coordinator of which somebody has told us."""
+        heard, member = event.heard, self.core.members.get(event.heard.name)
+        if event.epoch > self.core.epoch:
+            self._step_down()
+            return
+        if member is not None and self._claims.is_doubtful(member, heard.message):
+            self._roster_due |= self._claims.judge(member, claimed(heard.message))
+        if member is not None and claimed(heard.message) <= self.core.epoch:
+            self._heard(heard)
+            self.rounds.resend(member.node)  # it may have refused what came under the old epoch
 
     def _from_member(self, member: Member, message: ToCoordinator) -> None:
         core = self.core
@@ -202,15 +219,16 @@ class CoordinatorMachine:
 
     # Members ------------------------------------------------------------------------------------
 
-    def _join(self, name: str, join: Join, fingerprint: str) -> None:
-        core, member = self.core, self.core.members.get(name)
+    def _join(self, event: Heard, join: Join) -> None:
+        core, name, fingerprint = self.core, event.name, event.fingerprint
+        member = core.members.get(name)
         refused = self._sanctions.refusal(fingerprint) or refusal(core.setup, member, join)
         if refused is not None or member is None:
             core.tell(name, refused or Reject("unknown", "not enrolled"))
             core.out.now.append(Hang(name))
             return
-        if join.epoch > core.epoch:
-            self._step_down()
+        if self._claims.is_doubtful(member, join):
+            core.out.now.append(Consult(event))
             return
         if self._farewell_s is not None:
             core.tell(name, Stop(core.epoch, (self._interrupted or self.records.reason)[:200]))
@@ -259,7 +277,7 @@ class CoordinatorMachine:
             core.probe.idle(node, core.at_s)
 
     def _step_down(self) -> None:
-        """A worker obeys a higher epoch: go, without a word to anybody."""
+        """A newer coordinator has this ledger: go, without a word to anybody."""
         self.core.out = Outbox(now=[Finish(REPLACED, REPLACED_CODE)])
         self._finished = True
 
@@ -372,8 +390,3 @@ class CoordinatorMachine:
         if (left or late) and (code or not self._writer.is_blocked):
             do.append(Finish(reason, code))
             self._finished = True
-
-
-def _obeys_another(message: ToCoordinator, epoch: int) -> bool:
-    """Whether a member says that it has seen a newer coordinator."""
-    return isinstance(message, Heartbeat | ExecuteAck) and message.epoch > epoch

@@ -1,6 +1,7 @@
 """Who is sent away, and who may come back: quarantine, revoked certificates, pardons.
 
-A worker whose models several others refuse stays out until an operator pardons it. One whose
+A worker whose models several others refuse, or that lies to the coordinator (`claims`), stays out
+until an operator pardons it. One whose
 certificate was revoked stays out until it has a new one; what it then shows must not be the old
 certificate, on whatever session.
 """
@@ -65,7 +66,11 @@ class Sanctions:
         """Too many have refused its models; whether the roster has changed."""
         member, guards = self._core.members.of_node(node), self._core.params.guards
         why = f"{guards.strikes} refused models from {guards.reporters} workers"
-        return member is not None and self._send_away(member, Reject("quarantined", why))
+        return member is not None and self.quarantine(member, why)
+
+    def quarantine(self, member: Member, why: str) -> bool:
+        """Send a member away until it is pardoned; whether the roster has changed."""
+        return self._send_away(member, Reject("quarantined", why))
 
     def _send_away(self, member: Member, reject: Reject) -> bool:
         core, had_session = self._core, member.session

@@ -2,7 +2,7 @@
 
 A receiver says why it has refused a model. One receiver alone cannot shut anybody out: its word
 only stops its own link. Quarantine takes `strikes` refused models in `window_s` seconds from at
-least `reporters` different workers.
+least `reporters` different workers. What the coordinator has seen itself needs no second witness.
 """
 
 from collections import deque
@@ -16,6 +16,7 @@ BAD: frozenset[RejectCode] = frozenset(
     {"schema", "size", "digest", "not_finite", "norm", "distance", "variance", "replay",
      "malformed"}
 )  # fmt: skip
+WITNESS = -1  # the coordinator as a reporter
 KEPT = 256  # strikes remembered per accused; a flood of them must not take memory
 
 Verdict = Literal["", "strike", "quarantine"]
@@ -47,12 +48,27 @@ class Trust:
         """
         if code not in BAD:
             return ""
-        self._add(Strike(reporter, accused, at_s))
-        recent = [s for s in self._against[accused] if at_s - s.at_s <= self._guards.window_s]
-        self._against[accused] = deque(recent, maxlen=KEPT)
+        recent = [s for s in self._recent(reporter, accused, at_s) if s.reporter != WITNESS]
         enough = len(recent) >= self._guards.strikes
         several = len({s.reporter for s in recent}) >= self._guards.reporters
         return "quarantine" if enough and several else "strike"
+
+    def lied(self, accused: int, at_s: float) -> Verdict:
+        """The coordinator itself has caught somebody at a lie; says what follows.
+
+        >>> trust = Trust(Guards(strikes=3))
+        >>> [trust.lied(9, at_s) for at_s in (0.0, 1.0, 2.0)]
+        ['strike', 'strike', 'quarantine']
+        """
+        lies = [s for s in self._recent(WITNESS, accused, at_s) if s.reporter == WITNESS]
+        return "quarantine" if len(lies) >= self._guards.strikes else "strike"
+
+    def _recent(self, reporter: int, accused: int, at_s: float) -> list[Strike]:
+        """One more strike, and all that still count."""
+        self._add(Strike(reporter, accused, at_s))
+        recent = [s for s in self._against[accused] if at_s - s.at_s <= self._guards.window_s]
+        self._against[accused] = deque(recent, maxlen=KEPT)
+        return recent
 
     def forgive(self, accused: int) -> None:
         """Forget all strikes against somebody."""

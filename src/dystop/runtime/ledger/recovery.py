@@ -9,6 +9,7 @@ from dystop.errors import RunFolderError
 from dystop.runtime.ledger.sqlite import DamagedLedger, SqliteLedger, flush, lock, newest_backup
 from dystop.runtime.ledger.tables import MetaLine
 
+RESTORED = "restored"  # among the backups: the epoch that the last restore has written
 STARTS = 1000  # more than a coordinator can have had since its last backup
 
 
@@ -48,7 +49,16 @@ def recover(path: Path) -> Path:
 
 
 def _outrank(path: Path) -> None:
-    """Raise the epoch above all that came after the backup: workers obey no lower one."""
+    """Raise the epoch above all that came after the backup: workers obey no lower one.
+
+    Also above what an earlier restore from the same backup has led to; so it is noted beside.
+    """
+    note = path.parent / "backups" / RESTORED
     with closing(SqliteLedger(path)) as ledger:
-        for line in [line for line in ledger.rows("meta") if line.key == "epoch"]:
-            ledger.write([MetaLine("epoch", str(int(line.value) + STARTS))])
+        if not ledger.epoch():  # no coordinator has ever had it
+            return
+        before = int(note.read_text()) if note.is_file() else 0
+        epoch = max(ledger.epoch(), before) + STARTS
+        note.write_text(f"{epoch}\n")
+        flush(note)
+        ledger.write([MetaLine("epoch", str(epoch))])

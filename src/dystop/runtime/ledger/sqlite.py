@@ -11,6 +11,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
@@ -24,7 +25,9 @@ from dystop.runtime.ledger.tables import (
     LINES,
     KeptLine,
     Line,
+    MetaLine,
     RoundLine,
+    epoch_in,
     values_of,
 )
 
@@ -150,6 +153,19 @@ class SqliteLedger:
         order = ", ".join(columns[: KEYS[table]])
         rows = self._base.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}")
         return (LINES[table](*row) for row in rows)
+
+    def epoch(self) -> int:
+        """The highest epoch that a coordinator has had, in the file that is there now.
+
+        Opened anew: the file may be another one than that which we hold open.
+        """
+        try:
+            with closing(
+                sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+            ) as b:
+                return epoch_in(MetaLine(*row) for row in b.execute("SELECT key, value FROM meta"))
+        except sqlite3.Error as error:
+            raise StorageError(f"{self.path}: cannot be read: {error}") from error
 
     def close(self) -> None:
         """Close the file and let others have it."""

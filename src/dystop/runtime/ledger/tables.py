@@ -27,7 +27,7 @@ kept      key, value                    state: what else the machine goes on fro
 Books of a large fleet are kept for the newest round and every hundredth only.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -195,6 +195,14 @@ class Ledger(Protocol):
         """All lines of a table, by key."""
         ...
 
+    def epoch(self) -> int:
+        """The highest epoch that a coordinator has had, as it is on the disk now.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        ...
+
     def close(self) -> None:
         """No more writing."""
         ...
@@ -220,8 +228,17 @@ class MemoryLedger:
         held = self._tables[table]
         return iter([held[key] for key in sorted(held)])
 
+    def epoch(self) -> int:
+        """The highest epoch that a coordinator has had."""
+        return epoch_in(self.rows("meta"))
+
     def close(self) -> None:
         """Nothing to do."""
+
+
+def epoch_in(meta: Iterable[MetaLine]) -> int:
+    """The epoch among the facts of a ledger; 0 before the first coordinator."""
+    return next((int(line.value) for line in meta if line.key == "epoch"), 0)
 
 
 def values_of(line: Line) -> Row:

@@ -19,6 +19,8 @@ from dystop.runtime.coordinator.members import Member
 from dystop.runtime.coordinator.sanctions import Measure
 from dystop.runtime.events import (
     Commit,
+    Consult,
+    Consulted,
     CoordinatorAction,
     CoordinatorEvent,
     Finish,
@@ -75,6 +77,7 @@ class CoordinatorSeat:
         self._counting = threading.Lock()
         self._bad: dict[str, deque[float]] = {}
         self._last: tuple[ToWorker | None, bytes] = (None, b"")  # one roster goes to everybody
+        self._answers: list[Consulted] = []  # events of the next turn
         self._is_full = False
         self.published = 0
         self.finish: Finish | None = None
@@ -129,7 +132,9 @@ class CoordinatorSeat:
         try:
             tick_s = time.monotonic()
             while self.finish is None:
-                events = self._gather(max(tick_s - time.monotonic(), 0.0))
+                answers, self._answers = self._answers, []
+                patience_s = 0.0 if answers else max(tick_s - time.monotonic(), 0.0)
+                events = [*answers, *self._gather(patience_s)]
                 if time.monotonic() >= tick_s:
                     events.append(Tick())
                     tick_s = time.monotonic() + TICK_S
@@ -207,6 +212,8 @@ class CoordinatorSeat:
                 self._publish(action)
             elif isinstance(action, Pardoned):
                 self.on_pardoned(action.name)
+            elif isinstance(action, Consult):
+                self._consult(action)
             else:
                 self.finish = action
 
@@ -228,6 +235,13 @@ class CoordinatorSeat:
         link = self._links.get(name)
         if link is not None:
             link.close()
+
+    def _consult(self, action: Consult) -> None:
+        """Not answered where the ledger cannot be read: whoever claims something says it again."""
+        try:
+            self._answers.append(Consulted(action.heard, self._ledger.epoch()))
+        except StorageError as error:
+            self._on_alarm(str(error))
 
     def _publish(self, action: Publish) -> None:
         if action.record.round <= self.published:

@@ -42,10 +42,10 @@ class MpiLine:
     def __init__(self) -> None:
         self.rank, self.size, self.closed = 0, 1, False
         self._receive: Receive | None = None
-        self._early: list[tuple[int, memoryview]] = []  # came before anybody wanted it
+        self._early: deque[tuple[int, memoryview]] = deque()  # came before anybody wanted it
         self._out: deque[tuple[int, int, bytes]] = deque()
         self._wake, self._ready = threading.Event(), threading.Event()
-        self._problem = ""
+        self._problem, self._patience_s = "", _FAREWELL_S
         self._thread = threading.Thread(target=self._run, name="mpi-line", daemon=True)
         self._thread.start()
         if not self._ready.wait(_START_S):
@@ -65,7 +65,7 @@ class MpiLine:
             if time.monotonic() > until:
                 raise TransportError(f"rank 0 has said nothing for {patience_s:g} s")
             time.sleep(_LONG_S)
-        return bytes(self._early.pop(0)[1])
+        return bytes(self._early.popleft()[1])
 
     def send(self, rank: int, tag: int, *parts: bytes | memoryview) -> None:
         """Queue a frame; frames of one tag arrive in order."""
@@ -73,8 +73,12 @@ class MpiLine:
             self._out.append((rank, tag, b"".join(parts)))
             self._wake.set()
 
-    def close(self) -> None:
-        """Leave the job, together with all other ranks; returns when the thread is gone."""
+    def close(self, patience_s: float = _FAREWELL_S) -> None:
+        """Leave the job, together with all other ranks; returns when the thread is gone.
+
+        Without them, and without a farewell to MPI, if they do not come within `patience_s`.
+        """
+        self._patience_s = patience_s
         self.closed = True
         self._wake.set()
         self._thread.join()
@@ -93,24 +97,26 @@ class MpiLine:
         pump = _Pump(mpi, comm, self._out, self._take)
         pause_s = _SHORT_S
         while not self.closed:
+            self._catch_up()
             pause_s = _SHORT_S if pump.turn() else min(2.0 * pause_s, _LONG_S)
             self._wake.wait(pause_s)
             self._wake.clear()
-        if pump.farewell():
+        if pump.farewell(self._patience_s):
             comm.Free()
             mpi.Finalize()
 
     def _take(self, rank: int, frame: memoryview) -> None:
-        """Hand a frame on; a receiver's mistake must not stop everybody's mail."""
-        if self._receive is None:
-            self._early.append((rank, frame))
-            return
-        early, self._early = self._early, []
-        for origin, body in [*early, (rank, frame)]:
+        self._early.append((rank, frame))
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Hand on what has come; a receiver's mistake must not stop everybody's mail."""
+        while self._receive is not None and self._early:
+            rank, frame = self._early.popleft()
             try:
-                self._receive(origin, body)
+                self._receive(rank, frame)
             except Exception:
-                _LOG.exception("a frame of rank %d could not be handled", origin)
+                _LOG.exception("a frame of rank %d could not be handled", rank)
 
 
 class _Pump:
@@ -148,9 +154,9 @@ class _Pump:
             any_ = True
         return any_
 
-    def farewell(self) -> bool:
+    def farewell(self, patience_s: float) -> bool:
         """Wait until all ranks want to leave and all is sent; False if they do not in time."""
-        until, leaving = time.monotonic() + _FAREWELL_S, None
+        until, leaving = time.monotonic() + patience_s, None
         while time.monotonic() < until:
             if not self.turn():
                 time.sleep(_LONG_S)
@@ -158,7 +164,7 @@ class _Pump:
                 leaving = self._comm.Ibarrier()
             if leaving is not None and leaving.Test():
                 return True
-        _LOG.warning("the other ranks did not leave within %g s", _FAREWELL_S)
+        _LOG.warning("the other ranks did not leave within %g s", patience_s)
         return False
 
 

@@ -1,0 +1,140 @@
+"""Ctrl-C and SIGTERM wait until nothing is half done, and are never lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from dystop.cli.guard import Terminated, terminable
+from dystop.errors import DystopError
+from dystop.experiments.testbed_interrupt import Interrupts, undisturbed
+from dystop.experiments.testbed_threads import Office
+
+
+def press(number=signal.SIGINT):
+    os.kill(os.getpid(), number)
+
+
+def interrupted(body):
+    """What a block has done when it was interrupted."""
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        body(done)
+    return done
+
+
+def test_a_signal_waits_for_the_next_look():
+    def body(done):
+        with Interrupts() as interrupts:
+            interrupts.check()
+            press()
+            done.append(interrupts.noted)
+            interrupts.check()
+            done.append("never")
+
+    assert interrupted(body) == [True]
+
+
+def test_a_signal_at_which_nobody_looks_is_raised_at_the_end():
+    def body(done):
+        with undisturbed():
+            press()
+            done.append("all of it")
+        done.append("never")
+
+    assert interrupted(body) == ["all of it"]
+
+
+def test_a_second_signal_is_raised_at_once():
+    def body(done):
+        with Interrupts():
+            press()
+            press()
+            done.append("never")
+
+    assert interrupted(body) == []
+
+
+def test_sigterm_is_what_the_command_makes_of_it():
+    with pytest.raises(Terminated), terminable(), undisturbed():
+        press(signal.SIGTERM)
+
+
+def test_an_error_that_the_signal_has_caused_is_not_what_is_told():
+    def body(done):
+        with Interrupts():
+            press()
+            raise DystopError("a tool was interrupted, too")
+
+    assert interrupted(body) == []
+
+
+def test_blocks_within_blocks_hand_it_on():
+    def body(done):
+        with Interrupts() as outer:
+            with undisturbed():
+                press()
+            done.append(outer.noted)
+            outer.check()
+            done.append("never")
+
+    assert interrupted(body) == [True]
+
+
+def test_handlers_are_put_back():
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with Interrupts():
+        assert signal.getsignal(signal.SIGINT) != before[0]
+        assert signal.getsignal(signal.SIGTERM) == before[1]  # ends the process, as it did
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_threads_have_no_signals():
+    thread = threading.Thread(target=lambda: undisturbed().__enter__())
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("first", ["press()", "pass"])
+def test_who_leaves_it_to_others_ends_by_itself_after_a_while(first):
+    program = (
+        "import os, signal, time\n"
+        "from dystop.experiments.testbed_interrupt import Interrupts\n"
+        "def press(): os.kill(os.getpid(), signal.SIGINT)\n"
+        "with Interrupts() as interrupts:\n"
+        f"    {first}\n"
+        "    interrupts.leave_it_to_others(0.2)\n"
+        "    if not interrupts.noted: press()\n"
+        "    assert interrupts.noted\n"
+        "    time.sleep(30)\n"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    assert done.returncode == 130
+    assert time.monotonic() - began < 25
+
+
+def test_an_office_may_be_closed_before_and_while_it_opens():
+    class SlowDesk:
+        def __init__(self):
+            self.interrupted = threading.Event()
+
+        def run(self, transport, listen, on_seat):
+            time.sleep(0.1)
+            on_seat(self)
+            self.interrupted.wait(10)
+
+        def interrupt(self):
+            self.interrupted.set()
+
+    Office(SlowDesk(), None).close()
+    desk = SlowDesk()
+    office = Office(desk, None)
+    office.thread.start()
+    office.close()
+    assert desk.interrupted.is_set()
+    assert not office.is_open
