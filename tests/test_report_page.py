@@ -247,3 +247,11 @@ def test_a_run_of_the_testbed_says_so():
     assert command(real) == "dystop testbed runs/b/config.toml"
     assert any("ran on the testbed" in sentence for sentence in notices([real]))
     assert not any("testbed" in sentence for sentence in notices([simulated]))
+
+
+def test_a_run_that_learns_nothing_is_told_of():
+    fine, poor, early = fake_run(), fake_run(top=0.0), fake_run(top=0.0, rounds=10)
+    told = " ".join(notices([poor]))
+    assert "no better than guessing among 10 classes" in told
+    assert "training.device=cpu" in told
+    assert not any("guessing" in sentence for sentence in notices([fine, early]))

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dystop.experiments.store import RunData
 from dystop.report.naming import identity, labels, status
 
+_EPOCHS = 3  # after which any model should have learnt something
+_LUCK = 1.1  # times the accuracy of a guess: chance alone hardly gives more
+
 
 def notices(runs: Sequence[RunData]) -> list[str]:
     """Sentences for the top of the page; none when there is nothing to warn about."""
@@ -13,8 +16,8 @@ def notices(runs: Sequence[RunData]) -> list[str]:
 
 def about_each(runs: Sequence[RunData]) -> list[str]:
     """What is to be known about single runs, whatever they are compared with."""
-    facts = (_real(runs), _unfinished(runs), _unscored(runs), _diverged(runs), _provenance(runs))
-    return [sentence for many in facts for sentence in many]
+    kinds = (_real, _unfinished, _unscored, _diverged, _guessing, _provenance)
+    return [sentence for kind in kinds for sentence in kind(runs)]
 
 
 def _real(runs: Sequence[RunData]) -> list[str]:
@@ -57,6 +60,23 @@ def _diverged(runs: Sequence[RunData]) -> list[str]:
                 f"{label}: {lost[0]} of {workers} models have diverged, their loss is not a"
                 " finite number; a smaller training.learning_rate may help."
             )
+    return out
+
+
+def _guessing(runs: Sequence[RunData]) -> list[str]:
+    """Runs that have seen all data several times and learnt nothing."""
+    out = []
+    for label, run in zip(labels(runs), runs, strict=True):
+        classes = len((run.fleet.get("label_counts") or [[]])[0])
+        last = [r for r in run.records if r.accuracy is not None][-1:]
+        for r in last:
+            best = max(r.accuracy or 0.0, r.accuracy_global or 0.0)
+            if r.epochs_total >= _EPOCHS and best * classes < _LUCK:
+                out.append(
+                    f"{label}: after {r.epochs_total:.0f} epochs its models are no better than "
+                    f"guessing among {classes} classes. Something is wrong; try another "
+                    "training.learning_rate, or training.device=cpu."
+                )
     return out
 
 
