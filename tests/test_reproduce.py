@@ -153,3 +153,17 @@ def test_a_finished_recipe_is_not_run_again(tmp_path: Path) -> None:
     other = CliRunner().invoke(app, [*words, "training.batch=16"])
     assert other.exit_code == 2
     assert "other settings" in other.output
+
+
+def test_a_recipe_is_run_piece_by_piece(tmp_path: Path) -> None:
+    words = ["reproduce", "fig-phases", "--scale", "smoke", "--out", str(tmp_path)]
+    some = CliRunner().invoke(app, [*words, "--only", "first", "--only", "second"])
+    assert some.exit_code == 0, some.output
+    assert "fig-phases: 1 of 3 runs are still to do" in some.output
+    assert not (tmp_path / "smoke" / "fig-phases" / "report.html").exists()
+    wrong = CliRunner().invoke(app, [*words, "--only", "third"])
+    assert wrong.exit_code == 2
+    assert "--only third: fits none of the runs first-s0, second-s0, combined-s0" in wrong.output
+    rest = CliRunner().invoke(app, words)
+    assert "2 finished before" in rest.output
+    assert (tmp_path / "smoke" / "fig-phases" / "report.html").exists()

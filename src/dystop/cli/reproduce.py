@@ -1,5 +1,7 @@
 """`dystop reproduce`: a figure of the paper, with a verdict."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +10,7 @@ import typer
 
 from dystop.cli.guard import guarded
 from dystop.cli.tables import show_table
+from dystop.errors import ConfigError
 
 if TYPE_CHECKING:
     from dystop.experiments.recipes import Recipe
@@ -29,8 +32,21 @@ class Size(StrEnum):
 _SCALES: "dict[Size, Scale]" = {Size.smoke: "smoke", Size.small: "small", Size.paper: "paper"}
 
 
+@dataclass(frozen=True)
+class Order:
+    """What to run of a recipe, and how."""
+
+    scale: "Scale"
+    seeds: int | None
+    words: Sequence[str]
+    out: Path
+    jobs: int
+    only: Sequence[str]
+    quiet: bool
+
+
 @guarded
-def reproduce(
+def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="RECIPE... KEY=VALUE...", show_default=False),
@@ -43,6 +59,10 @@ def reproduce(
     jobs: Annotated[
         int, typer.Option(min=1, metavar="J", help="Runs at the same time; pays off on a GPU.")
     ] = 1,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Only runs with this in their names; may be repeated."),
+    ] = None,
     show: Annotated[
         bool, typer.Option("--list", help="Show the recipes and what is done.")
     ] = False,
@@ -51,7 +71,8 @@ def reproduce(
     """Run a figure of the paper's evaluation again and say which of its claims hold.
 
     Recipes that look at the same runs share them; what is done is not done again. 'all' stands for
-    every recipe. KEY=VALUE words change the runs, say training.device=cuda.
+    every recipe. KEY=VALUE words change the runs, say training.device=cuda. With --only a large
+    recipe is run piece by piece (--only phi0.4, --only matcha); its verdict waits for all of it.
     """
     size = _SCALES[scale]
     if show or not names:
@@ -62,9 +83,13 @@ def reproduce(
     words = [word for word in names if "=" in word]
     wanted = [word for word in names if "=" not in word]
     chosen = list(RECIPES.values()) if wanted == [ALL] else [recipe_of(name) for name in wanted]
+    order = Order(size, seeds, words, out, jobs, only or [], quiet)
     for recipe in chosen:
-        study = _run(recipe, size, seeds, words, out, jobs, quiet=quiet)
-        _judge(recipe, size, study, out, quiet=quiet)
+        study = _run(recipe, order)
+        if left := len(study.todo()):
+            typer.echo(f"{recipe.name}: {left} of {len(study.experiments)} runs are still to do")
+        else:
+            _judge(recipe, size, study, out, quiet=quiet)
     _write_paper(out, size, quiet=quiet)
 
 
@@ -81,22 +106,23 @@ def _list(out: Path, scale: "Scale") -> None:
     show_table(("recipe", "what", "paper", "runs", f"cost, {scale}", "done here"), rows)
 
 
-def _run(
-    recipe: "Recipe",
-    scale: "Scale",
-    seeds: int | None,
-    words: list[str],
-    out: Path,
-    jobs: int,
-    *,
-    quiet: bool,
-) -> "Study":
+def _run(recipe: "Recipe", order: Order) -> "Study":
+    """Run what was asked for and is not done; returns the whole study."""
     from dystop.cli.compare import carry_out
     from dystop.experiments.reproduction import study_of
 
-    study = study_of(recipe, scale, seeds, words, out)
-    carry_out(study, jobs, quiet=quiet, way=f"dystop reproduce {recipe.name} --scale {scale}")
+    study = study_of(recipe, order.scale, order.seeds, order.words, order.out)
+    wanted = tuple(e for e in study.experiments if _fits(e.name, order.only))
+    if not wanted:
+        names = ", ".join(experiment.name for experiment in study.experiments)
+        raise ConfigError(f"--only {' --only '.join(order.only)}: fits none of the runs {names}")
+    way = f"dystop reproduce {recipe.name} --scale {order.scale}"
+    carry_out(replace(study, experiments=wanted), order.jobs, quiet=order.quiet, way=way)
     return study
+
+
+def _fits(name: str, only: Sequence[str]) -> bool:
+    return not only or any(text in name for text in only)
 
 
 def _judge(recipe: "Recipe", scale: "Scale", study: "Study", out: Path, *, quiet: bool) -> None:
