@@ -4,6 +4,7 @@ import pytest
 
 import dystop
 from dystop.errors import ConfigError
+from dystop.trainer.models import build_model
 
 SMALL = ["model.name=softmax"]
 
@@ -41,3 +42,15 @@ def test_iterating_again_runs_again():
 def test_mistakes(mechanism, more, message):
     with pytest.raises(ConfigError, match=message):
         small(mechanism, **more)
+
+
+@pytest.mark.parametrize("mechanism", ["dystop", "matcha", "asydfl", "sa-adfl"])
+def test_a_stand_in_has_the_plans_the_clock_and_the_traffic_of_the_large_model(mechanism):
+    def seen(*words):
+        run = small(mechanism, overrides=list(words))
+        return [(r.clock_s, r.wire_bytes, r.link_pairs, r.active_ids) for r in run]
+
+    width = sum(p.numel() for p in build_model("mlp", 1, (8, 8), 10, seed=0).parameters())
+    large = seen("model.name=mlp")
+    assert seen("model.name=softmax", f"model.wire_bytes={4 * width}") == large
+    assert seen("model.name=softmax") != large

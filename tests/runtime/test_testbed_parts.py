@@ -110,6 +110,7 @@ def test_an_edited_enrolment_is_checked(tmp_path):
         ("engine.timing=overlap", "use 'paper'"),
         ("staleness.rule=compensate", "only a simulator"),
         ("testbed.links=trace", "needs testbed.trace"),
+        ("model.wire_bytes=9", "of their own size"),
     ],
 )
 def test_what_only_a_simulator_can_do_is_refused(word, match):

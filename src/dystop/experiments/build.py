@@ -57,7 +57,7 @@ def build(experiment: Experiment) -> Built:
     experiment = measured(experiment, trainer)
     memory = _ensure_memory(experiment, trainer)
     counts = label_counts(data.y_train, shards, data.classes)
-    fleet = fleet_of(experiment, counts, 4 * trainer.width)
+    fleet = fleet_of(experiment, counts, experiment.model.wire_bytes or 4 * trainer.width)
     world = make_world(experiment, fleet)
     parts = _parts(experiment, fleet, world, trainer)
     physics = {**describe(world), **replay_note(world)}

@@ -65,6 +65,9 @@ class ModelSpec:
     """What is trained."""
 
     name: str = knob("cnn", "model; 'dystop list models' shows them; or package.module:factory")
+    wire_bytes: Annotated[int, Ge(0)] = knob(
+        0, "simulated size of a model on the wire; 0: its own size, 4 bytes for each number"
+    )
 
 
 @dataclass(frozen=True)

@@ -173,6 +173,10 @@ def check_testbed(experiment: Experiment) -> None:
         raise ConfigError(
             "engine.timing = 'overlap': the testbed runs the paper's rounds; use 'paper'"
         )
+    if experiment.model.wire_bytes:
+        raise ConfigError(
+            "model.wire_bytes: the testbed sends real models of their own size; use 0"
+        )
     if experiment.staleness.rule == "compensate":
         raise ConfigError(
             "staleness.rule = 'compensate' needs models that only a simulator has; use another "
