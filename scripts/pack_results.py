@@ -58,6 +58,8 @@ def main(out: Path, docs: Path) -> None:
     for folder in sorted((out / "runs").iterdir()):
         study = open_study(folder)
         for experiment in study.experiments:
+            if not study.folder(experiment).exists():
+                continue  # a campaign may be run piece by piece
             run, arm = open_run(study.folder(experiment)), experiment.name.rpartition("-s")[0]
             runs.append(run_line(folder.name, arm, run))
             tests += test_lines(folder.name, arm, run)
