@@ -255,3 +255,12 @@ def test_a_run_that_learns_nothing_is_told_of():
     assert "no better than guessing among 10 classes" in told
     assert "training.device=cpu" in told
     assert not any("guessing" in sentence for sentence in notices([fine, early]))
+
+
+def test_a_stand_in_is_told_of():
+    run = fake_run()
+    odd = replace(run, config=run.config | {"model": {"name": "cnn", "wire_bytes": 44_734_248}})
+    told = " ".join(notices([odd, odd]))
+    assert told.count("A stand-in: clock, plans and traffic are those of a model of 44.7 MB") == 1
+    assert "those of cnn" in told
+    assert not any("stand-in" in sentence for sentence in notices([run]))

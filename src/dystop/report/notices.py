@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from dystop.experiments.store import RunData
 from dystop.report.naming import identity, labels, status
+from dystop.report.units import data
 
 _EPOCHS = 3  # after which any model should have learnt something
 _LUCK = 1.1  # times the accuracy of a guess: chance alone hardly gives more
@@ -16,7 +17,7 @@ def notices(runs: Sequence[RunData]) -> list[str]:
 
 def about_each(runs: Sequence[RunData]) -> list[str]:
     """What is to be known about single runs, whatever they are compared with."""
-    kinds = (_real, _unfinished, _unscored, _diverged, _guessing, _provenance)
+    kinds = (_real, _unfinished, _unscored, _diverged, guessing, stand_ins, _provenance)
     return [sentence for kind in kinds for sentence in kind(runs)]
 
 
@@ -63,7 +64,7 @@ def _diverged(runs: Sequence[RunData]) -> list[str]:
     return out
 
 
-def _guessing(runs: Sequence[RunData]) -> list[str]:
+def guessing(runs: Sequence[RunData]) -> list[str]:
     """Runs that have seen all data several times and learnt nothing."""
     out = []
     for label, run in zip(labels(runs), runs, strict=True):
@@ -78,6 +79,20 @@ def _guessing(runs: Sequence[RunData]) -> list[str]:
                     "training.learning_rate, or training.device=cpu."
                 )
     return out
+
+
+def stand_ins(runs: Sequence[RunData]) -> list[str]:
+    """Runs that train a small model and send one of another size."""
+    sizes = {
+        (str(model.get("name")), model["wire_bytes"])
+        for run in runs
+        if (model := run.config.get("model") or {}).get("wire_bytes")
+    }
+    return [
+        f"A stand-in: clock, plans and traffic are those of a model of {data(size)}, accuracy and "
+        f"loss are those of {name}, which was trained in its place (model.wire_bytes)."
+        for name, size in sorted(sizes)
+    ]
 
 
 def _provenance(runs: Sequence[RunData]) -> list[str]:

@@ -16,6 +16,7 @@ from dystop.report.html import flat, picture, templates
 from dystop.report.judge import Row, judge
 from dystop.report.measures import Outcome, Outcomes
 from dystop.report.naming import identity
+from dystop.report.notices import guessing, stand_ins
 from dystop.report.style import Plot, look
 from dystop.report.write import ReportFiles, write_files
 
@@ -61,7 +62,7 @@ def write_verdict(recipe: Recipe, scale: Scale, outcomes: Outcomes, out: Path) -
         title=recipe.title,
         version=__version__,
         lead=_lead(scale, outcomes),
-        notices=[SIZES[scale]] if SIZES[scale] else [],
+        notices=_notices(scale, outcomes),
         labels=", ".join(recipe.labels),
         rows=rows,
         tally=tally(rows),
@@ -127,6 +128,13 @@ def _groups(outcomes: Sequence[Outcome]) -> list[Group]:
         )
         for k, o in enumerate(outcomes)
     ]  # fmt: skip
+
+
+def _notices(scale: Scale, outcomes: Outcomes) -> list[str]:
+    """What must be known before a verdict is believed."""
+    runs = [run for outcome in outcomes.values() for run in outcome.runs]
+    idle = [] if scale == "smoke" else guessing(runs)  # too short to learn anything
+    return [*([SIZES[scale]] if SIZES[scale] else []), *stand_ins(runs), *idle]
 
 
 def _lead(scale: Scale, outcomes: Outcomes) -> str:
