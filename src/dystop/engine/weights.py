@@ -1,8 +1,8 @@
 """Sparse rows of weights, whose product with the stack of models is the mixing of a round.
 
 A plain loop, row by row, in blocks of columns, models in the order of their ids; on a GPU as a
-kernel. The library's product takes three times as long on a CPU, and on a GPU it is wrong for large
-models (`trainer.cuda.mixing`).
+kernel. The library's product takes three times as long on a CPU, and on a GPU large models came
+out as zeros (`trainer.cuda.mixing`).
 """
 
 from dataclasses import dataclass

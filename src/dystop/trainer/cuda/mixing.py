@@ -1,8 +1,8 @@
 """Sparse rows times a stack of models, for models of any width.
 
-The library's product of a sparse and a dense matrix was not made for such wide stacks: the eleven
-million columns of a ResNet-18 came back as zeros, without an error. This one is as plain as the
-loop on the CPU, and adds up in the same order: models by their ids.
+The library's product of a sparse and a dense matrix was not made for such wide stacks: in runs
+with the eleven million columns of a ResNet-18 every mixed model was zero, without an error. This
+one is as plain as the loop on the CPU, and adds up in the same order: models by their ids.
 """
 
 import torch
