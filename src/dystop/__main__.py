@@ -14,7 +14,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from dystop.experiments.lifeline import hold_on
+    from dystop.lifeline import hold_on
 
     hold_on()
     main()

@@ -62,7 +62,7 @@ def poison() -> None:
 
 if __name__ == "__main__":
     from dystop.__main__ import main
-    from dystop.experiments.lifeline import hold_on
+    from dystop.lifeline import hold_on
 
     hold_on()
     poison()

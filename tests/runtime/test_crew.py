@@ -92,7 +92,7 @@ from dystop.runtime.host.launch import Crew
 crew = Crew(dict(os.environ, DYSTOP_LIFELINE="2"))
 child = '''
 import signal, time
-from dystop.experiments.lifeline import hold_on
+from dystop.lifeline import hold_on
 signal.signal(signal.SIGTERM, lambda *a: None)
 hold_on()
 print("up", flush=True)

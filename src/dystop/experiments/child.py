@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dystop.experiments.durable import RECORDS
-from dystop.experiments.lifeline import LIFELINE
+from dystop.lifeline import LIFELINE
 from dystop.record import RoundRecord, from_json
 
 

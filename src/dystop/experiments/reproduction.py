@@ -16,7 +16,7 @@ from dystop.experiments.study import Study, create_study, find_study, open_study
 
 _EACH: dict[Scale, dict[str, str]] = {
     "smoke": {"fmnist": "1 s", "cifar10": "1 s", "svhn": "1 s", "cifar100": "1 s"},
-    "small": {"fmnist": "7 s", "cifar10": "60 s", "svhn": "60 s", "cifar100": "60 s"},
+    "small": {"fmnist": "7 s", "cifar10": "10 s", "svhn": "6 s", "cifar100": "60 s"},
     "paper": {"fmnist": "20 s on a GPU", "cifar10": "3 min on a GPU", "svhn": "minutes on a GPU",
               "cifar100": "minutes on a GPU"},
 }  # fmt: skip

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dystop.errors import DystopError, RunFolderError
 from dystop.experiments.child import Tail, dystop_words, environment
 from dystop.experiments.durable import RECORDS
-from dystop.experiments.lifeline import LIFELINE
 from dystop.experiments.run import Started
 from dystop.experiments.spec import Experiment, read_experiment, to_toml
 from dystop.experiments.store import (
@@ -37,6 +36,7 @@ from dystop.experiments.testbed import (
     write_enrolment,
 )
 from dystop.experiments.testbed_interrupt import Interrupts, undisturbed
+from dystop.lifeline import LIFELINE
 from dystop.record import RoundRecord
 from dystop.runtime.host.launch import Crew
 from dystop.runtime.host.netns import Net

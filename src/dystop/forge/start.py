@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from dystop.cores import cores
-from dystop.experiments.lifeline import LIFELINE
 from dystop.forge import signatures
 from dystop.forge.kept import folder, marker
+from dystop.lifeline import LIFELINE
 
 FONTS = "fonts"
 TRAINING = "training"

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from json import loads
 
-from dystop.experiments.lifeline import hold_on
 from dystop.forge.claims import PATIENCE_S, claims_in
 from dystop.forge.kept import folder, marker
 from dystop.forge.signatures import function_of
 from dystop.forge.start import FONTS, chosen, is_training
+from dystop.lifeline import hold_on
 
 _MANY = 3  # compilers from which on the fonts need not wait for the end
 _WHOLE = "everything"

@@ -1,7 +1,7 @@
 """A crew of child processes: started, started again after a crash, and all stopped at the end.
 
 Every child hangs on a lifeline, the write end of its standard input: when this process ends,
-however it ends, the kernel closes it and the child ends too (`dystop.experiments.lifeline`).
+however it ends, the kernel closes it and the child ends too (`dystop.lifeline`).
 """
 
 import os
