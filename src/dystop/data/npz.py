@@ -21,7 +21,7 @@ from dystop.sparse import Ints, ints
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 _FEW = 4  # no more channels than this mark an axis as the channel axis at once
-_TODO = "Save it anew with numpy.savez_compressed"
+_ADVICE = "Save it anew with numpy.savez_compressed"
 
 
 def read_npz(
@@ -61,11 +61,11 @@ def read_samples(path: Path) -> tuple[Images, Ints]:
     raw = _load(path, (), (*_KEYS[:2], "x", "y"))
     first, second = _KEYS[:2] if _KEYS[0] in raw else ("x", "y")
     if first not in raw or second not in raw:
-        raise refusal(path, f"has no {first}, {second}", "x_train and y_train, or x and y", _TODO)
+        raise refusal(path, f"has no {first}, {second}", "x_train and y_train, or x and y", _ADVICE)
     x, y = _images(path, first, raw[first]), _labels(path, second, raw[second])
     if len(x) != len(y) or not x.size or y.min() < 0:
         wrong = f"{len(x)} images, {len(y)} labels, the smallest {y.min(initial=0)}"
-        raise refusal(path, wrong, "one label from 0 on for each image", _TODO)
+        raise refusal(path, wrong, "one label from 0 on for each image", _ADVICE)
     return x, y
 
 
@@ -82,8 +82,8 @@ def _load(path: Path, keys: Sequence[str], also: Sequence[str]) -> dict[str, NDA
                 return {k: archive[k] for k in (*keys, *also) if k in archive}
     except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         wrong = "corrupt, truncated, or holds Python objects, which are never read"
-        raise refusal(path, wrong, "an .npz of plain number arrays", _TODO) from error
-    raise refusal(path, f"has no {', '.join(missing)}", f"the arrays {', '.join(keys)}", _TODO)
+        raise refusal(path, wrong, "an .npz of plain number arrays", _ADVICE) from error
+    raise refusal(path, f"has no {', '.join(missing)}", f"the arrays {', '.join(keys)}", _ADVICE)
 
 
 def _images(path: Path, key: str, x: NDArray[Any]) -> Images:
@@ -91,9 +91,9 @@ def _images(path: Path, key: str, x: NDArray[Any]) -> Images:
     if x.dtype == np.uint8:
         return np.ascontiguousarray(x)
     if x.dtype not in (np.float32, np.float64):
-        raise refusal(path, f"{key} is {x.dtype}", "uint8 (0..255), float32 or float64", _TODO)
+        raise refusal(path, f"{key} is {x.dtype}", "uint8 (0..255), float32 or float64", _ADVICE)
     if not np.isfinite(x).all():
-        raise refusal(path, f"{key} holds NaN or infinite values", "finite numbers", _TODO)
+        raise refusal(path, f"{key} holds NaN or infinite values", "finite numbers", _ADVICE)
     return np.ascontiguousarray(x, np.float32)
 
 
@@ -114,7 +114,7 @@ def _channels_first(path: Path, key: str, x: NDArray[Any]) -> NDArray[Any]:
         if a == b:  # [n, H, W, C], many channels, square
             return x.transpose(0, 3, 1, 2)
     wrong = f"{key} has shape {x.shape}, in which the channels cannot be told"
-    raise refusal(path, wrong, "[n, F], [n, H, W], [n, C, H, W] or [n, H, W, C]", _TODO)
+    raise refusal(path, wrong, "[n, F], [n, H, W], [n, C, H, W] or [n, H, W, C]", _ADVICE)
 
 
 def _labels(path: Path, key: str, y: NDArray[Any]) -> Ints:
@@ -122,5 +122,5 @@ def _labels(path: Path, key: str, y: NDArray[Any]) -> Ints:
         y = y[:, 0]
     if y.ndim != 1 or y.dtype.kind not in "iu":
         wrong = f"{key} is {y.dtype} of shape {y.shape}"
-        raise refusal(path, wrong, "integers of shape [n]", _TODO)
+        raise refusal(path, wrong, "integers of shape [n]", _ADVICE)
     return ints(y)
