@@ -9,9 +9,13 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import importlib.util
+import signal
 
 import pytest
 from hypothesis import settings
+
+# A shell that starts `make test` in the background ignores Ctrl-C for it and all its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("dystop", derandomize=True, deadline=None)
 settings.load_profile("dystop")
