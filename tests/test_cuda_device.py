@@ -23,6 +23,12 @@ pytestmark = pytest.mark.skipif(
 SHAPE = (3, 16, 16)
 
 
+@pytest.fixture(autouse=True)
+def _whole_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions keep all bits of a float32; by default a GPU drops thirteen of them."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 def both(module: nn.Module, **options: object) -> tuple[Trainer, Trainer]:
     """The same problem on the CPU, one model after another, and on the GPU."""
     random = np.random.default_rng(0)

@@ -70,7 +70,7 @@ class Lane:
         place = problem.places(desk.address, desk.step)[0]
         loss = loss_of(state, place, _spread(problem, x), y)
         (gradient,) = torch.autograd.grad(loss, leaf)
-        desk.parameters[0].sub_(gradient * desk.rate)
+        desk.parameters[0].addcmul_(gradient, desk.rate, value=-1)  # one pass over the numbers
         desk.total.add_(loss.detach() * count)
         desk.step.add_(1)
 
