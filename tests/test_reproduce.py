@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from dystop.experiments.store import RunData
 from dystop.record import RoundRecord
 from dystop.report.judge import arms_of, judge
 from dystop.report.measures import Outcome, target_for
+from dystop.report.reproduced import bars
 
 PAPER = Path(__file__).parent.parent / "docs" / "paper-map.md"
 ONE_EACH = {r.campaign.name: r for r in reversed(RECIPES.values())}
@@ -104,6 +106,17 @@ def test_a_reduction_is_judged_against_the_paper_s() -> None:
     assert row.verdict == "holds partly"
     (row,) = judge([Reduction("less", "time", "slow", "fast", 0.5, 0.8)], every)
     assert (row.verdict, row.ours[:12]) == ("does not hold", "100.0% more ")
+
+
+def test_bars_stand_for_the_targets_that_the_paper_names() -> None:
+    recipe = recipe_of("fig-testbed-completion-time-svhn")
+    keys = [f"{m}-phi{phi:g}" for phi in (1.0, 0.5) for m in ("dystop", "matcha")]
+    levels = {1.0: [0.7, 0.8, 0.9], 0.5: [0.5, 0.6, 0.7]}
+    arms = {arm.key: arm for arm in recipe.campaign.arms}
+    every = {k: replace(outcome(k, levels[arms[k].x]), arm=arms[k]) for k in keys}
+    plot = bars(recipe, every)
+    assert "DySTop, 1: 20 s" in plot.alt
+    assert "DySTop, 0.5: 30 s" in plot.alt
 
 
 def test_a_rival_that_never_gets_there() -> None:
