@@ -16,7 +16,7 @@ from dystop.experiments.recipes.claims import CLAIMS, Best, Figure, Reduction, R
 from dystop.experiments.store import RunData
 from dystop.record import RoundRecord
 from dystop.report.judge import arms_of, judge
-from dystop.report.measures import Outcome, target_for
+from dystop.report.measures import Outcome, counted, target_for
 from dystop.report.reproduced import bars
 
 PAPER = Path(__file__).parent.parent / "docs" / "paper-map.md"
@@ -137,6 +137,13 @@ def test_the_best_must_be_best_beyond_the_spread() -> None:
     assert judge([Best("best", "accuracy", "b", ("a", "b"))], clear)[0].verdict == "does not hold"
 
 
+def test_a_rival_that_does_not_always_arrive_leaves_a_doubt() -> None:
+    steady = outcome("a", [0.1, 0.2, 0.8], [0.1, 0.2, 0.8])
+    wild = outcome("b", [0.8, 0.8, 0.8], [0.1, 0.2, 0.3])
+    (row,) = judge([Best("fastest", "time", "a", ("a", "b"))], {"a": steady, "b": wild})
+    assert row.verdict == "holds partly"
+
+
 def test_rising_and_figures() -> None:
     every = {"a": outcome("a", [0.5]), "b": outcome("b", [0.6]), "c": outcome("c", [0.55])}
     assert judge([Rising("up", "accuracy", ("a", "b"))], every)[0].verdict == "holds"
@@ -173,10 +180,24 @@ def test_a_recipe_is_run_piece_by_piece(tmp_path: Path) -> None:
     some = CliRunner().invoke(app, [*words, "--only", "first", "--only", "second"])
     assert some.exit_code == 0, some.output
     assert "fig-phases: 1 of 3 runs are still to do" in some.output
-    assert not (tmp_path / "smoke" / "fig-phases" / "report.html").exists()
+    page = (tmp_path / "smoke" / "fig-phases" / "report.html").read_text()
+    assert "2 of 3 settings are done" in page
     wrong = CliRunner().invoke(app, [*words, "--only", "third"])
     assert wrong.exit_code == 2
     assert "--only third: fits none of the runs first-s0, second-s0, combined-s0" in wrong.output
     rest = CliRunner().invoke(app, words)
     assert "2 finished before" in rest.output
-    assert (tmp_path / "smoke" / "fig-phases" / "report.html").exists()
+    page = (tmp_path / "smoke" / "fig-phases" / "report.html").read_text()
+    assert "settings are done" not in page
+
+
+def test_the_global_model_may_count_instead(tmp_path: Path) -> None:
+    words = ["reproduce", "fig-phases", "--scale", "smoke", "--out", str(tmp_path), "-q"]
+    assert CliRunner().invoke(app, [*words, "--accuracy", "global"]).exit_code == 0
+    page = (tmp_path / "smoke" / "fig-phases-global" / "report.html").read_text()
+    assert "is that of the global model" in page
+    assert (tmp_path / "smoke" / "paper-global.html").exists()
+    run = outcome("one", [0.5, 0.6]).runs[0]
+    run = replace(run, records=[replace(r, accuracy_global=0.9) for r in run.records])
+    assert [r.accuracy for r in counted(run, "global").records] == [0.9, 0.9]
+    assert counted(run, "own") is run

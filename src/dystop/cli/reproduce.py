@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dystop.experiments.recipes.campaigns import Scale
     from dystop.experiments.study import Study
     from dystop.report.judge import Row
+    from dystop.report.measures import Whose
 
 ALL = "all"
 
@@ -27,6 +28,13 @@ class Size(StrEnum):
     smoke = "smoke"
     small = "small"
     paper = "paper"
+
+
+class Accuracy(StrEnum):
+    """Whose test accuracy counts."""
+
+    own = "own"
+    whole = "global"
 
 
 _SCALES: "dict[Size, Scale]" = {Size.smoke: "smoke", Size.small: "small", Size.paper: "paper"}
@@ -42,7 +50,13 @@ class Order:
     out: Path
     jobs: int
     only: Sequence[str]
+    whose: "Whose"
     quiet: bool
+
+    @property
+    def suffix(self) -> str:
+        """Ends the names of pages that count another accuracy than the paper."""
+        return "" if self.whose == "own" else f"-{self.whose}"
 
 
 @guarded
@@ -63,6 +77,10 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
         list[str] | None,
         typer.Option(metavar="TEXT", help="Only runs with this in their names; may be repeated."),
     ] = None,
+    accuracy: Annotated[
+        Accuracy,
+        typer.Option(help="Whose counts: the workers' own models (the paper's) or the global one."),
+    ] = Accuracy.own,
     show: Annotated[
         bool, typer.Option("--list", help="Show the recipes and what is done.")
     ] = False,
@@ -72,7 +90,8 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
 
     Recipes that look at the same runs share them; what is done is not done again. 'all' stands for
     every recipe. KEY=VALUE words change the runs, say training.device=cuda. With --only a large
-    recipe is run piece by piece (--only phi0.4, --only matcha); its verdict waits for all of it.
+    recipe is run piece by piece (--only phi0.4, --only matcha); claims are judged as soon as all
+    that they are about is done.
     """
     size = _SCALES[scale]
     if show or not names:
@@ -83,14 +102,11 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     words = [word for word in names if "=" in word]
     wanted = [word for word in names if "=" not in word]
     chosen = list(RECIPES.values()) if wanted == [ALL] else [recipe_of(name) for name in wanted]
-    order = Order(size, seeds, words, out, jobs, only or [], quiet)
+    whose: Whose = "own" if accuracy is Accuracy.own else "global"
+    order = Order(size, seeds, words, out, jobs, only or [], whose, quiet)
     for recipe in chosen:
-        study = _run(recipe, order)
-        if left := len(study.todo()):
-            typer.echo(f"{recipe.name}: {left} of {len(study.experiments)} runs are still to do")
-        else:
-            _judge(recipe, size, study, out, quiet=quiet)
-    _write_paper(out, size, quiet=quiet)
+        _judge(recipe, _run(recipe, order), order)
+    _write_paper(order)
 
 
 def _list(out: Path, scale: "Scale") -> None:
@@ -125,14 +141,19 @@ def _fits(name: str, only: Sequence[str]) -> bool:
     return not only or any(text in name for text in only)
 
 
-def _judge(recipe: "Recipe", scale: "Scale", study: "Study", out: Path, *, quiet: bool) -> None:
+def _judge(recipe: "Recipe", study: "Study", order: Order) -> None:
     from dystop.experiments.reproduction import page_folder, runs_by_arm
     from dystop.report.judge import judge
     from dystop.report.verdict import outcomes_of, tally, write_verdict
 
-    outcomes = outcomes_of(recipe, runs_by_arm(study))
-    files = write_verdict(recipe, scale, outcomes, page_folder(out, scale, recipe))
-    if quiet:
+    if (left := len(study.todo())) and not order.quiet:
+        typer.echo(f"{recipe.name}: {left} of {len(study.experiments)} runs are still to do")
+    outcomes = outcomes_of(recipe, runs_by_arm(study), order.whose)
+    if not outcomes:
+        return
+    page = page_folder(order.out, order.scale, recipe, order.suffix)
+    files = write_verdict(recipe, order.scale, outcomes, page, order.whose)
+    if order.quiet:
         return
     rows = judge(recipe.claims, outcomes)
     _show(rows)
@@ -146,20 +167,20 @@ def _show(rows: "list[Row]") -> None:
         show_table(("claim", "paper", "ours", "verdict"), lines)
 
 
-def _write_paper(out: Path, scale: "Scale", *, quiet: bool) -> None:
+def _write_paper(order: Order) -> None:
     """The page of the whole paper, from everything that is finished here."""
     from dystop.experiments.durable import write_atomic
     from dystop.experiments.recipes import RECIPES
-    from dystop.experiments.reproduction import finished_study, runs_by_arm
+    from dystop.experiments.reproduction import known_study, runs_by_arm
     from dystop.report.judge import judge
     from dystop.report.verdict import outcomes_of, whole_paper
 
     pages = {}
     for recipe in RECIPES.values():
-        study = finished_study(recipe, scale, out)
-        if study is not None:
-            pages[recipe.name] = judge(recipe.claims, outcomes_of(recipe, runs_by_arm(study)))
-    page = out / scale / "paper.html"
-    write_atomic(page, whole_paper(pages, scale).encode())
-    if not quiet:
+        study = known_study(recipe, order.scale, order.out)
+        if study is not None and (arms := runs_by_arm(study)):
+            pages[recipe.name] = judge(recipe.claims, outcomes_of(recipe, arms, order.whose))
+    page = order.out / order.scale / f"paper{order.suffix}.html"
+    write_atomic(page, whole_paper(pages, order.scale, order.whose).encode())
+    if not order.quiet:
         typer.echo(f"all recipes so far: {page}")

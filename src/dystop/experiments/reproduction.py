@@ -11,13 +11,14 @@ from pathlib import Path
 
 from dystop.experiments.recipes import Recipe
 from dystop.experiments.recipes.campaigns import SEEDS, Scale, experiments
+from dystop.experiments.spec import Experiment
 from dystop.experiments.store import RunData, is_study, open_run
 from dystop.experiments.study import Study, create_study, find_study, open_study
 
 _EACH: dict[Scale, dict[str, str]] = {
     "smoke": {"fmnist": "1 s", "cifar10": "1 s", "svhn": "1 s", "cifar100": "1 s"},
     "small": {"fmnist": "7 s", "cifar10": "10 s", "svhn": "6 s", "cifar100": "60 s"},
-    "paper": {"fmnist": "20 s on a GPU", "cifar10": "3 min on a GPU", "svhn": "minutes on a GPU",
+    "paper": {"fmnist": "20 s on a GPU", "cifar10": "2 min on a GPU", "svhn": "1 min on a GPU",
               "cifar100": "minutes on a GPU"},
 }  # fmt: skip
 """About what one run takes: two cores for smoke and small, one H200 for paper."""
@@ -28,9 +29,9 @@ def studies_folder(out: Path, scale: Scale) -> Path:
     return out / scale / "runs"
 
 
-def page_folder(out: Path, scale: Scale, recipe: Recipe) -> Path:
-    """Where the verdict page of a recipe goes."""
-    return out / scale / recipe.name
+def page_folder(out: Path, scale: Scale, recipe: Recipe, suffix: str = "") -> Path:
+    """Where the verdict page of a recipe goes; a suffix tells other readings of it apart."""
+    return out / scale / f"{recipe.name}{suffix}"
 
 
 def study_of(
@@ -43,21 +44,23 @@ def study_of(
 
 
 def runs_by_arm(study: Study) -> dict[str, list[RunData]]:
-    """Runs of a study under the keys of their arms, in the order of seeds."""
+    """Runs of a study under the keys of their arms, in the order of seeds; finished arms only."""
+    missing = {_arm(experiment) for experiment in study.todo()}
     found: dict[str, list[RunData]] = {}
     for experiment in study.experiments:
-        arm = experiment.name.rpartition("-s")[0]
-        found.setdefault(arm, []).append(open_run(study.folder(experiment)))
+        if (arm := _arm(experiment)) not in missing:
+            found.setdefault(arm, []).append(open_run(study.folder(experiment)))
     return found
 
 
-def finished_study(recipe: Recipe, scale: Scale, out: Path) -> Study | None:
-    """The study of a recipe if all of its runs are there."""
+def _arm(experiment: Experiment) -> str:
+    return experiment.name.rpartition("-s")[0]
+
+
+def known_study(recipe: Recipe, scale: Scale, out: Path) -> Study | None:
+    """The study of a recipe, if it was begun here."""
     path = studies_folder(out, scale) / recipe.campaign.name
-    if not is_study(path):
-        return None
-    study = open_study(path)
-    return None if study.todo() else study
+    return open_study(path) if is_study(path) else None
 
 
 def cost(recipe: Recipe, scale: Scale) -> str:
@@ -68,10 +71,9 @@ def cost(recipe: Recipe, scale: Scale) -> str:
 
 def done(recipe: Recipe, scale: Scale, out: Path) -> str:
     """How far a recipe is in this folder, in words."""
-    path = studies_folder(out, scale) / recipe.campaign.name
-    if not is_study(path):
+    study = known_study(recipe, scale, out)
+    if study is None:
         return "-"
-    study = open_study(path)
     left, total = len(study.todo()), len(study.experiments)
     page = (page_folder(out, scale, recipe) / "report.html").is_file()
     if left:

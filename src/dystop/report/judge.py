@@ -111,7 +111,7 @@ def _best(claim: Best, text: str, arms: Sequence[Outcome], spreads: Sequence[Spr
         f"{arm.arm.label} {show_spread(s, claim.measure)}"
         for arm, s in zip(arms, spreads, strict=True)
     )
-    own, rivals = spreads[0], [s for s in spreads[1:] if s.complete and s.mean is not None]
+    own, rivals = spreads[0], [s for s in spreads[1:] if s.mean is not None]
     if not own.complete or own.mean is None:
         return Row(text, claim.paper, told, "cannot be told")
     verdicts = [_beats(claim.measure, own, rival) for rival in rivals]
@@ -124,13 +124,15 @@ def _best(claim: Best, text: str, arms: Sequence[Outcome], spreads: Sequence[Spr
 
 
 def _beats(measure: Measure, own: Spread, rival: Spread) -> str:
-    """Yes, no, or perhaps where the difference is within the spread of the seeds."""
+    """Yes, no, or perhaps: within the spread, or a faster rival does not arrive with every seed."""
     assert own.mean is not None
     assert rival.mean is not None
     blur = max(own.std or 0.0, rival.std or 0.0)
     if abs(own.mean - rival.mean) <= blur:
         return "perhaps"
-    return "yes" if _better(measure, own.mean, rival.mean) else "no"
+    if _better(measure, own.mean, rival.mean):
+        return "yes"
+    return "no" if rival.complete else "perhaps"
 
 
 def _rising(claim: Rising, text: str, spreads: Sequence[Spread]) -> Row:

@@ -1,7 +1,8 @@
 """What a claim of the paper is measured by: one number per seed, from the records of an arm."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from dystop.experiments.recipes.campaigns import Arm
 from dystop.experiments.recipes.claims import Measure
@@ -11,6 +12,8 @@ from dystop.report.tables import best_accuracy, evaluated, first_reaching
 from dystop.report.units import data, goal, number, percent, seconds
 
 STEP = 0.05  # targets are multiples of this
+Whose = Literal["own", "global"]
+"""Whose accuracy counts: the mean of the workers' own models (the paper's) or the global one's."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,14 @@ class Outcome:
 
 
 Outcomes = Mapping[str, Outcome]
+
+
+def counted(run: RunData, whose: Whose) -> RunData:
+    """A run whose accuracy is the one that counts."""
+    if whose == "own":
+        return run
+    records = [replace(r, accuracy=r.accuracy_global) for r in run.records]
+    return replace(run, records=records)
 
 
 def _one(run: RunData, measure: Measure, target: float | None) -> float | None:

@@ -14,7 +14,7 @@ from dystop.report.garbage import spare_the_old
 from dystop.report.groups import Group
 from dystop.report.html import flat, picture, templates
 from dystop.report.judge import Row, judge
-from dystop.report.measures import Outcome, Outcomes
+from dystop.report.measures import Outcome, Outcomes, Whose, counted
 from dystop.report.naming import identity
 from dystop.report.notices import guessing, stand_ins
 from dystop.report.style import Plot, look
@@ -43,17 +43,31 @@ SIZES = {
 }
 
 
-def outcomes_of(recipe: Recipe, runs: Mapping[str, Sequence[RunData]]) -> Outcomes:
+WHOSE: dict[Whose, list[str]] = {
+    "own": [],
+    "global": [
+        "Accuracy on this page, in claims and figures, is that of the global model, the average of "
+        "all models by data size. The paper's is the mean over the workers' own models."
+    ],
+}
+OPTIONS: dict[Whose, str] = {"own": "", "global": " --accuracy global"}
+
+
+def outcomes_of(
+    recipe: Recipe, runs: Mapping[str, Sequence[RunData]], whose: Whose = "own"
+) -> Outcomes:
     """Runs by the key of their arm, as outcomes in the order of the campaign."""
     return {
-        arm.key: Outcome(arm, tuple(runs[arm.key]))
+        arm.key: Outcome(arm, tuple(counted(run, whose) for run in runs[arm.key]))
         for arm in recipe.campaign.arms
         if runs.get(arm.key)
     }
 
 
 @spare_the_old()
-def write_verdict(recipe: Recipe, scale: Scale, outcomes: Outcomes, out: Path) -> ReportFiles:
+def write_verdict(
+    recipe: Recipe, scale: Scale, outcomes: Outcomes, out: Path, whose: Whose = "own"
+) -> ReportFiles:
     """Write `out/report.html` and its figures."""
     rows = judge(recipe.claims, outcomes)
     plots = draw(recipe, outcomes)
@@ -62,14 +76,14 @@ def write_verdict(recipe: Recipe, scale: Scale, outcomes: Outcomes, out: Path) -
         title=recipe.title,
         version=__version__,
         lead=_lead(scale, outcomes),
-        notices=_notices(scale, outcomes),
+        notices=[*WHOSE[whose], *_notices(recipe, scale, outcomes)],
         labels=", ".join(recipe.labels),
         rows=rows,
         tally=tally(rows),
         charts=[(plot, picture(plot)) for plot in plots],
         open=_open_settings(first),
         provenance=_provenance(outcomes),
-        command=f"dystop reproduce {recipe.name} --scale {scale}",
+        command=f"dystop reproduce {recipe.name} --scale {scale}{OPTIONS[whose]}",
         versions=flat(first.info.get("versions") or {}),
     )  # fmt: skip
     return write_files(out, plots, page, ("png", "pdf"))
@@ -130,11 +144,20 @@ def _groups(outcomes: Sequence[Outcome]) -> list[Group]:
     ]  # fmt: skip
 
 
-def _notices(scale: Scale, outcomes: Outcomes) -> list[str]:
+def _notices(recipe: Recipe, scale: Scale, outcomes: Outcomes) -> list[str]:
     """What must be known before a verdict is believed."""
     runs = [run for outcome in outcomes.values() for run in outcome.runs]
     idle = [] if scale == "smoke" else guessing(runs)  # too short to learn anything
-    return [*([SIZES[scale]] if SIZES[scale] else []), *stand_ins(runs), *idle]
+    size = [SIZES[scale]] if SIZES[scale] else []
+    return [*size, *_partial(recipe, outcomes), *stand_ins(runs), *idle]
+
+
+def _partial(recipe: Recipe, outcomes: Outcomes) -> list[str]:
+    """What is said while runs are missing."""
+    done, total = len(outcomes), len(recipe.campaign.arms)
+    if done == total:
+        return []
+    return [f"{done} of {total} settings are done; claims about the others are left out."]
 
 
 def _lead(scale: Scale, outcomes: Outcomes) -> str:
@@ -155,13 +178,13 @@ def _provenance(outcomes: Outcomes) -> list[str]:
     return [title for title in found if "(paper)" not in title]
 
 
-def whole_paper(pages: Mapping[str, Sequence[Row]], scale: Scale) -> str:
+def whole_paper(pages: Mapping[str, Sequence[Row]], scale: Scale, whose: Whose = "own") -> str:
     """One page for everything that was reproduced at a scale."""
     every = [row for rows in pages.values() for row in rows]
     return templates().get_template("paper.html.jinja").render(
         title="The paper's evaluation, reproduced",
         version=__version__,
         lead=f"{len(pages)} of {len(RECIPES)} recipes at {scale} scale: {tally(every)}.",
-        notices=[SIZES[scale]] if SIZES[scale] else [],
+        notices=[*WHOSE[whose], *([SIZES[scale]] if SIZES[scale] else [])],
         recipes=[(RECIPES[name], tally(rows), rows) for name, rows in pages.items()],
     )  # fmt: skip
