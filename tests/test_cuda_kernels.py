@@ -32,6 +32,9 @@ from dystop.trainer.samples import shards_of
 from dystop.trainer.seeding import addressed
 from test_cuda_backends import CPU, assert_same, job_of, problem_of
 
+# Rows that are passed over hold whatever was in memory; NumPy may complain about it.
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow|divide by zero)")
+
 NETS: dict[str, Any] = {
     "softmax": lambda: (nn.Flatten(), nn.Linear(36, 3)),
     "mlp": lambda: (nn.Flatten(), nn.Linear(36, 5, bias=False), nn.ReLU(), nn.Linear(5, 3)),

@@ -144,6 +144,13 @@ def test_a_rival_that_does_not_always_arrive_leaves_a_doubt() -> None:
     assert row.verdict == "holds partly"
 
 
+def test_a_time_to_a_target_that_is_not_reached_cannot_be_told() -> None:
+    every = {"a": outcome("a", [0.5, 0.6])}
+    assert judge([Figure("is", "time", "a", 20.0, 0.6)], every)[0].verdict == "holds"
+    (row,) = judge([Figure("is", "time", "a", 20.0, 0.7)], every)
+    assert (row.verdict, row.ours) == ("cannot be told", "20 s")
+
+
 def test_rising_and_figures() -> None:
     every = {"a": outcome("a", [0.5]), "b": outcome("b", [0.6]), "c": outcome("c", [0.55])}
     assert judge([Rising("up", "accuracy", ("a", "b"))], every)[0].verdict == "holds"
@@ -196,6 +203,7 @@ def test_the_global_model_may_count_instead(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*words, "--accuracy", "global"]).exit_code == 0
     page = (tmp_path / "smoke" / "fig-phases-global" / "report.html").read_text()
     assert "is that of the global model" in page
+    assert "is better: the test accuracy of the global model by the simulated clock" in page
     assert (tmp_path / "smoke" / "paper-global.html").exists()
     run = outcome("one", [0.5, 0.6]).runs[0]
     run = replace(run, records=[replace(r, accuracy_global=0.9) for r in run.records])

@@ -18,6 +18,7 @@ from dystop.report.units import data_unit, goal, number, time_unit
 
 BAND = "Line: mean over the seeds, where all of them have data; band: lowest to highest seed."
 APART = "Seeds of {names} share less than half of this axis: each one is drawn too, as a thin line."
+OWN = "the mean test accuracy of the workers' own models"
 CALMED = "Every seed was smoothed first, by a moving mean over a tenth of its points."
 
 Points = tuple[Floats, Floats]
@@ -169,8 +170,7 @@ def accuracy_time(every: Sequence[Group], target: float | None) -> Plot:
     plot = Plot(
         "accuracy-time",
         "Test accuracy over simulated time",
-        "Higher and further left is better: the mean test accuracy of the workers' own models by "
-        "the simulated clock.",
+        f"Higher and further left is better: {OWN} by the simulated clock.",
         missing=NO_SCORE,
     )
     return _accuracy(plot, every, time_axis(every), target)

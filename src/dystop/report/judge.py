@@ -1,7 +1,7 @@
 """Verdicts: each sentence of the paper held against our runs, by the rules of `recipes.claims`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -58,7 +58,9 @@ def _row(claim: Claim, outcomes: Outcomes) -> Row:
         return _best(claim, text, arms, spreads)
     if isinstance(claim, Rising):
         return _rising(claim, text, spreads)
-    return _figure(claim, text, spreads[0])
+    row = _figure(claim, text, spreads[0])
+    missed = claim.target is not None and target != claim.target
+    return replace(row, verdict="cannot be told") if missed else row
 
 
 def _pairs(a: Spread, b: Spread) -> bool:

@@ -1,6 +1,6 @@
 """Figures that only a reproduction has: a measure against a setting, with the paper's numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ _AXES: dict[Measure, str] = {
     "accuracy": "test accuracy at the end",
     "staleness": "mean staleness (rounds)",
 }
-_OURS, _PAPER = "ours: mean over seeds, whiskers from lowest to highest", "the paper's number"
+_OURS, _PAPER = "Ours: mean over seeds, whiskers from lowest to highest", "the paper's number"
 
 
 @house_style()
@@ -27,11 +27,12 @@ def bars(recipe: Recipe, outcomes: Outcomes) -> Plot:
     """A measure for every arm, with the paper's number where it gives one."""
     measure = recipe.measures[0]
     targets = _targets(recipe, outcomes, measure)
-    plot = Plot(recipe.name, recipe.title, f"{_OURS}. Squares: the paper's numbers, if it has any.")
+    words = f"{_OURS}. Squares: the paper's numbers, where it has any for the same target."
+    plot = Plot(recipe.name, recipe.title, words)
     shown = list(outcomes.values())
     figure, axes = canvas(_keys(shown), height_in=3.2)
     told = [_bar(axes, k, o, measure, targets[o.arm.key]) for k, o in enumerate(shown)]
-    _points(axes, recipe, [o.arm.key for o in shown], measure)
+    _points(axes, recipe, targets, measure)
     aims = [aim(targets[o.arm.key]) for o in shown]
     differ = len(set(aims)) > 1
     ticks = [
@@ -88,12 +89,16 @@ def _bar(axes: Axes, k: int, outcome: Outcome, measure: Measure, target: float |
     return f"{_tick(outcome)}: {show_spread(spread, measure)}"
 
 
-def _points(axes: Axes, recipe: Recipe, keys: Sequence[str], measure: Measure) -> None:
-    """The paper's numbers at the places of their arms."""
+def _points(
+    axes: Axes, recipe: Recipe, targets: Mapping[str, float | None], measure: Measure
+) -> None:
+    """The paper's numbers at the places of their arms, where they are about the same target."""
+    places = {key: place for place, key in enumerate(targets)}
     found = [
-        (keys.index(c.arm), c.paper)
+        (places[c.arm], c.paper)
         for c in recipe.claims
-        if isinstance(c, Number) and c.measure == measure and c.arm in keys
+        if isinstance(c, Number) and c.measure == measure and c.arm in places
+        if c.target in (None, targets[c.arm])
     ]
     if found:
         x, y = zip(*found, strict=True)

@@ -50,6 +50,7 @@ WHOSE: dict[Whose, list[str]] = {
         "all models by data size. The paper's is the mean over the workers' own models."
     ],
 }
+GLOBAL = "the test accuracy of the global model"
 OPTIONS: dict[Whose, str] = {"own": "", "global": " --accuracy global"}
 
 
@@ -70,7 +71,7 @@ def write_verdict(
 ) -> ReportFiles:
     """Write `out/report.html` and its figures."""
     rows = judge(recipe.claims, outcomes)
-    plots = draw(recipe, outcomes)
+    plots = [_about(plot, whose) for plot in draw(recipe, outcomes)]
     first = next(iter(outcomes.values())).runs[0]
     page = templates().get_template("verdict.html.jinja").render(
         title=recipe.title,
@@ -87,6 +88,13 @@ def write_verdict(
         versions=flat(first.info.get("versions") or {}),
     )  # fmt: skip
     return write_files(out, plots, page, ("png", "pdf"))
+
+
+def _about(plot: Plot, whose: Whose) -> Plot:
+    """A plot whose words name the accuracy that counts."""
+    if whose == "own":
+        return plot
+    return replace(plot, caption=plot.caption.replace(curves.OWN, GLOBAL))
 
 
 def tally(rows: Sequence[Row]) -> str:

@@ -8,7 +8,8 @@ given by rule, never by hand:
 `Best`       holds if the arm is best by more than the spread of both; partly, if best or within
              the spread of the best; otherwise it does not hold.
 `Rising`     holds if every step goes up; partly, if only steps within the spread go down.
-`Figure`     holds within 10 % of the paper's number, partly within 30 %.
+`Figure`     holds within 10 % of the paper's number, partly within 30 %; a time to a target that is
+             not reached cannot be told.
 """
 
 from dataclasses import dataclass
