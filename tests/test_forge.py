@@ -15,10 +15,10 @@ from dystop.forge.claims import Claims
 
 HERE = Path(__file__).parent
 SCRAMBLE, TO_UNIT = (
-    json.dumps(["dystop.scramble", name, kinds])
+    json.dumps(["dystop.arrays.scramble", name, kinds])
     for name, kinds in (("scramble", ["uint64[:]"]), ("to_unit", ["uint64[:]", "float64[:]"]))
 )
-MISSING = json.dumps(["dystop.scramble", "nothing", []])
+MISSING = json.dumps(["dystop.arrays.scramble", "nothing", []])
 
 
 def python(folder, script, *words, **more):
@@ -117,7 +117,7 @@ def test_nobody_waits_where_there_are_no_locks(tmp_path, monkeypatch):
 
 CALL = """
 import numpy as np
-from dystop.ranks import sort_ids
+from dystop.arrays.ranks import sort_ids
 sort_ids(np.arange(3), np.arange(3))
 print(sum(sort_ids.stats.cache_misses.values()))
 """

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop import cores, room
+from dystop import cores
+from dystop.arrays import room
+from dystop.arrays.ranks import kth_of_rows, rank_rows, sort_ids
+from dystop.arrays.rows import group, row_order
 from dystop.cores import fair_block, fixed, in_blocks
-from dystop.ranks import kth_of_rows, rank_rows, sort_ids
-from dystop.rows import group, row_order
 from dystop.sparse import PairCounts, graph_of, ints, no_pairs
 
 quick = settings(derandomize=True, deadline=None, max_examples=100)

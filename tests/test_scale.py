@@ -60,7 +60,7 @@ def test_decisions_do_not_depend_on_cores_or_blocks(monkeypatch):
         monkeypatch.setattr(f"dystop.{name}", 13)
     for name in ("world.grid._CELLS", "world.grid._ROWS", "control.aggregation._ROWS"):
         monkeypatch.setattr(f"dystop.{name}", 5)
-    monkeypatch.setattr("dystop.rows._PAIRS", 64)
+    monkeypatch.setattr("dystop.arrays.rows._PAIRS", 64)
     assert all(
         same(done[2:], before)
         for done, before in zip(planned_rounds(fleet, params, 4), plain, strict=True)

@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dystop.scramble import GOLDEN, scramble, to_unit
+from dystop.arrays.scramble import GOLDEN, scramble, to_unit
 
 Words = NDArray[np.uint64]
 

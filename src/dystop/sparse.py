@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dystop.arrays.lookup import count_known, count_new, find_counts, find_edges, merge
+from dystop.arrays.room import room
+from dystop.arrays.rows import Rows, group
 from dystop.cores import fixed, in_blocks
-from dystop.lookup import count_known, count_new, find_counts, find_edges, merge
-from dystop.room import room
-from dystop.rows import Rows, group
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

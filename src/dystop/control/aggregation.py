@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from dystop.arrays.room import room
+from dystop.arrays.rows import Rows, group
 from dystop.control.size_rows import fill_rows
 from dystop.cores import fixed, in_blocks
 from dystop.plan import Mix, mix_of
-from dystop.room import room
-from dystop.rows import Rows, group
 from dystop.sparse import Bools, Floats, Graph, Ints, ints
 
 _ROWS = 1 << 15

@@ -1,7 +1,7 @@
 """A first look at a plan, compiled: whether anything at all calls for the slower, naming checks."""
 
+from dystop.arrays.rows import Ids
 from dystop.compiled import compiled
-from dystop.rows import Ids
 from dystop.sparse import Floats, Ints
 
 Rows = tuple[Ints, Ints | Ids]  # (indptr, values ascending in a row)

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dystop.arrays.room import room
 from dystop.control.label_distance import MOST_CLASSES, label_distance
 from dystop.control.second_phase import rarely_asked_each, rarely_asked_links
 from dystop.cores import fixed, in_blocks
-from dystop.room import room
 from dystop.sparse import Floats, Ints, PairCounts
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from dystop.arrays.rows import Rows
 from dystop.control.check import check_plan
 from dystop.control.remedy import Remedy, treat
 from dystop.control.staleness import next_queue, next_staleness
 from dystop.plan import Links, Plan, anywhere
 from dystop.record import RoundRecord
-from dystop.rows import Rows
 from dystop.sparse import Bools, Ints, no_pairs
 from dystop.types import Books, Fleet, Mechanism, Observation, Outcome, Score, View
 

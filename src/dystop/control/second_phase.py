@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from dystop.arrays.lookup import seek
 from dystop.compiled import compiled
-from dystop.lookup import seek
 from dystop.sparse import Floats, Ints
 
 Pair = tuple[Ints, Ints]

@@ -1,7 +1,7 @@
 """Rows of mixing weights by data size (eq:aggregation), compiled: one walk over the links."""
 
+from dystop.arrays.rows import Ids
 from dystop.compiled import compiled
-from dystop.rows import Ids
 from dystop.sparse import Bools, Floats, Ints
 
 _CHUNK = 64

@@ -12,9 +12,9 @@ from typing import Literal
 
 import numpy as np
 
+from dystop.arrays.ranks import kth_of_rows
 from dystop.cores import fixed, in_blocks
 from dystop.plan import Plan
-from dystop.ranks import kth_of_rows
 from dystop.sparse import Bools, Floats, Graph, Ints
 
 Timing = Literal["paper", "overlap"]

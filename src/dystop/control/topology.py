@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from dystop.arrays.ranks import rank_rows
+from dystop.arrays.room import room
 from dystop.control.turns import take_turns, whole_models
 from dystop.cores import fixed, in_blocks
-from dystop.ranks import rank_rows
-from dystop.room import room
 from dystop.sparse import Floats, Graph, Ints, ints
 
 Edges = slice | Ints

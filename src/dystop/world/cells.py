@@ -7,9 +7,9 @@ eight around it. Candidates are gathered and sorted once per cell, not once per 
 import numpy as np
 from numpy.typing import NDArray
 
+from dystop.arrays.ranks import sort_ids
+from dystop.arrays.rows import Ids
 from dystop.compiled import compiled
-from dystop.ranks import sort_ids
-from dystop.rows import Ids
 from dystop.sparse import Bools, Ints
 
 Cells = tuple[Ints, Ints, Ids]

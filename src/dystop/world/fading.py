@@ -7,8 +7,8 @@ is compiled is everything between them, in two passes instead of a dozen.
 import numpy as np
 from numpy.typing import NDArray
 
+from dystop.arrays.scramble import deep_unit
 from dystop.compiled import compiled
-from dystop.scramble import deep_unit
 from dystop.sparse import Floats
 
 Words = NDArray[np.uint64]

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dystop.arrays.room import room
+from dystop.arrays.rows import group
 from dystop.cores import fixed, in_blocks
 from dystop.errors import CapacityError
-from dystop.room import room
-from dystop.rows import group
 from dystop.sparse import Bools, Floats, Graph, Ints, ints
 from dystop.world.cells import (
     Cells,

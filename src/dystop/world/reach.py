@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dystop.arrays.room import room
 from dystop.cores import fixed, in_blocks
-from dystop.room import room
 from dystop.sparse import Bools, Floats, Graph, Ints
 from dystop.world.carry import carry_rows
 from dystop.world.channel import expected_rate_bps, mean_snr, transfer_s

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dystop.arrays.room import room
 from dystop.cores import in_blocks
 from dystop.errors import ConfigError
-from dystop.room import room
 from dystop.sparse import Bools, Floats, Graph, Ints
 from dystop.world.air import Air
 from dystop.world.budget import budget_of_round

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dystop.arrays.ranks import rank_rows
+from dystop.arrays.room import room
 from dystop.compiled import compiled
 from dystop.cores import fair_block, fixed, in_blocks
-from dystop.ranks import rank_rows
-from dystop.room import room
 
 Ints = NDArray[np.int64]
 Ids = NDArray[np.int32]  # half the room of Ints, for arrays that only pass through
