@@ -14,7 +14,8 @@ from torch import nn
 from dystop.rng import bits
 from dystop.trainer import sequential, station
 from dystop.trainer.batches import batches
-from dystop.trainer.cuda.solo import Compiled, Solo
+from dystop.trainer.cuda.lane import Compiled
+from dystop.trainer.cuda.solo import Solo, queues_for
 from dystop.trainer.cuda.stacks import Stacks, can_record
 from dystop.trainer.device_bits import device_bits
 from dystop.trainer.dropout import address_names, with_addresses
@@ -142,6 +143,38 @@ def test_solo_trains_as_the_reference(make: Any, lanes: int) -> None:
     job = job_of(problem, [0, 1, 2, 3, 0], [3, 2, 7, 1, 3])
     ours = Solo(problem, lanes)(problem, job)
     assert_same(ours, sequential.train(problem, job))
+
+
+def test_solo_may_be_used_again_and_remembers_what_its_lanes_have_met() -> None:
+    problem = problem_of(with_norm(), [9, 6, 11, 0])
+    solo = Solo(problem, 2)
+    for rows, steps in (([0, 1], [3, 2]), ([2, 0, 1], [9, 1, 2]), ([1], [2])):
+        job = job_of(problem, rows, steps)
+        assert_same(solo(problem, job), sequential.train(problem, job))
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 5), max_size=6), max_size=9),
+    st.lists(st.sets(st.integers(1, 5)), min_size=1, max_size=4),
+)
+def test_every_row_is_in_one_queue(rows: list[list[int]], met: list[set[int]]) -> None:
+    width = max((len(row) for row in rows), default=0)
+    counts = np.array([row + [0] * (width - len(row)) for row in rows], np.int64)
+    queues = queues_for(counts.reshape(len(rows), width), met)
+    assert sorted(row for queue in queues for row in queue) == [
+        k for k, row in enumerate(rows) if row
+    ]
+    for queue in queues:
+        lengths = [len(rows[row]) for row in queue]
+        assert lengths == sorted(lengths, reverse=True)
+
+
+def test_rows_of_the_same_sizes_gather_in_a_lane() -> None:
+    counts = np.array([[4, 3], [4, 2], [4, 1]] * 8)
+    met: list[set[int]] = [set(), set(), set()]
+    queues = queues_for(counts, met)
+    for queue in queues:
+        assert len({int(counts[row, 1]) for row in queue}) == 1
 
 
 def test_solo_draws_the_same_from_torch() -> None:

@@ -29,7 +29,7 @@ OPEN = (
     ("spread of speeds", "world.compute.spread", "a normal coefficient of unknown width"),
     ("end of phase 1", "mechanism.phase_threshold", "t_thre is not told; a quarter (ADR 0010)"),
     ("bandwidth budget", "world.budget.models", "not told; 2 ceil(log2 N) models (ADR 0004)"),
-    ("learning rate", "training.learning_rate", "not told"),
+    ("learning rate", "training.learning_rate", "not told; 0.05, 0.02 for SqueezeNet (ADR 0009)"),
     ("mini-batch", "training.batch", "not told; 32, and 64 for ResNet-18 (ADR 0009)"),
 )
 """Settings that the paper leaves open: what it is, our key, why."""
