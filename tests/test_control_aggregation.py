@@ -1,5 +1,7 @@
 """Weights, the one `mix`, and rows that lost a transfer."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -111,6 +113,19 @@ def test_a_row_that_lost_everything_becomes_empty():
     assert after.receiver.tolist() == [0, 1]
     assert after.indptr.tolist() == [0, 0, 1]
     assert after.weight.tolist() == [1.0]
+
+
+def test_a_row_left_with_an_own_weight_of_nothing_keeps_its_model():
+    """A server that takes an upload as it is (share 1) and does not get it."""
+    rows = mix_of(ints([2, 2, 1]), ints([2, 0, 1]), np.array([0.0, 1.0, 1.0]))
+    after = mend(rows, ints([2]), ints([0]), to_self=False)
+    assert after.receiver.tolist() == [1, 2]
+    assert after.indptr.tolist() == [0, 1, 1]
+
+
+def test_a_lost_link_leaves_the_compensation_of_a_stage():
+    rows = replace(metropolis(two_way(3, [(0, 1), (1, 2)]), np.arange(3)), compensation=0.5)
+    assert mend(rows, ints([0]), ints([1]), to_self=True).compensation == 0.5
 
 
 def test_mending_nothing_changes_nothing():

@@ -99,6 +99,9 @@ def mend(stage: Mix, dst: Ints, src: Ints, *, to_self: bool) -> Mix:
     if stage.kind != "delta":
         arrived = row_sums(stage, weight)
         weight = weight / np.where(arrived == 0, 1.0, arrived)[stage.row_of]
+        hit |= (arrived == 0)[
+            stage.row_of
+        ]  # nothing of weight is left: an empty row keeps its model
     return _drop(stage, weight, hit)
 
 
@@ -118,13 +121,15 @@ def rest_to_self(rows: Mix, weight: Floats) -> Mix:
     has_own[rows.row_of[own]] = True
     weight = weight + np.where(own, missing[rows.row_of], 0.0)
     lacking = rows.receiver[~has_own]
-    return mix_of(
+    mixed = mix_of(
         np.concatenate([rows.dst, lacking]),
         np.concatenate([rows.source, lacking]),
         np.concatenate([weight, missing[~has_own]]),
         kind=rows.kind,
         mask=rows.mask,
+        collective=rows.collective,
     )
+    return replace(mixed, compensation=rows.compensation)
 
 
 def _drop(stage: Mix, weight: Floats, hit: Bools) -> Mix:

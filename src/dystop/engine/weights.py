@@ -15,7 +15,7 @@ from torch import Tensor
 from dystop.compiled import compiled
 from dystop.cores import fair_block, fixed, in_blocks
 from dystop.sparse import Floats, Ints
-from dystop.trainer.device import upload
+from dystop.trainer.device import on_device, upload
 
 BLOCK = 4096  # columns: 16 KB of each row
 _LARGE = 1 << 20  # numbers to be read before a second core is worth its thread
@@ -49,8 +49,10 @@ class SparseRows:
     def _on_device(self, models: Tensor) -> Tensor:
         from dystop.trainer.cuda.mixing import mixed  # needs Triton, which CUDA builds bring
 
-        indptr, column = upload(self.indptr, models.device), upload(self.column, models.device)
-        return mixed(indptr, column, upload(self.weight, models.device).to(models.dtype), models)
+        where = models.device
+        with on_device(where):
+            indptr, column = upload(self.indptr, where), upload(self.column, where)
+            return mixed(indptr, column, upload(self.weight, where).to(models.dtype), models)
 
 
 @compiled

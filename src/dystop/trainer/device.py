@@ -43,6 +43,11 @@ def pick_devices(name: str) -> list[torch.device]:
     return [torch.device("cuda", k) for k in range(torch.cuda.device_count())]
 
 
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Inside, a GPU is the current one: Triton launches there, and not where its arguments lie."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def upload(array: NDArray[Any], device: torch.device) -> Tensor:
     """Copy an array to a device without waiting for what the device is doing."""
     here = torch.from_numpy(np.array(array))

@@ -10,6 +10,7 @@ from torch import Tensor
 from dystop.sparse import Ints
 from dystop.trainer import sequential, stacked
 from dystop.trainer.cuda.chain import chain_of
+from dystop.trainer.device import on_device
 from dystop.trainer.evaluate import Evaluated, Exam, evaluate
 from dystop.trainer.problem import Backend, Job, Problem, Trained
 from dystop.trainer.samples import Samples
@@ -27,7 +28,8 @@ class Station:
 
     def train(self, job: Job, rows: Ints) -> Trained:
         """Run some rows of a job here."""
-        return self.backend(self.problem, job.rows(rows, self.problem.device))
+        with on_device(self.problem.device):
+            return self.backend(self.problem, job.rows(rows, self.problem.device))
 
 
 def stations_on(
@@ -88,7 +90,8 @@ class Examiner:
     def examine(self, models: Tensor, counters: Tensor, index: Tensor) -> Evaluated:
         """Accuracy and loss of models on the test samples of this index."""
         where = self.exam.samples.y.device
-        return self.backend(self.exam, models.to(where), counters.to(where), index.to(where))
+        with on_device(where):
+            return self.backend(self.exam, models.to(where), counters.to(where), index.to(where))
 
 
 def examined_at_once(path: str, batch: int) -> int:

@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dystop.trainer.seeding import restored
+
 Step = Callable[[], None]
 
 
@@ -62,8 +64,12 @@ class Recorder:
 
     def _record(self, step: Step) -> torch.cuda.CUDAGraph:
         """Rehearse (libraries set themselves up, kernels are compiled), put back, record."""
+        with restored(self._stream.device):  # a rehearsal draws random numbers, too
+            return self._rehearsed(step)
+
+    def _rehearsed(self, step: Step) -> torch.cuda.CUDAGraph:
         before = [tensor.clone() for tensor in self._changing]
-        self._stream.wait_stream(torch.cuda.current_stream())
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         compiles = self._compiles
         first = [] if compiles is None else [lambda: compiles(step)]
         with torch.cuda.stream(self._stream):
