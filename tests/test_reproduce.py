@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_hex
 from typer.testing import CliRunner
 
 from dystop.cli import app
@@ -137,6 +138,42 @@ def test_the_best_must_be_best_beyond_the_spread() -> None:
     assert judge([Best("best", "accuracy", "b", ("a", "b"))], clear)[0].verdict == "does not hold"
 
 
+def test_a_slower_arm_does_not_hold_even_if_its_rival_fails_once() -> None:
+    slow = outcome("a", [0.1, 0.1, 0.1, 0.8], [0.1, 0.1, 0.1, 0.8])
+    fast = outcome("b", [0.8, 0.8, 0.8, 0.8], [0.1, 0.2, 0.3, 0.3])
+    (row,) = judge([Reduction("less", "time", "a", "b", 0.5, 0.8)], {"a": slow, "b": fast})
+    assert row.verdict == "does not hold"
+
+
+def test_a_number_waits_for_the_arm_that_sets_its_target() -> None:
+    claim = Figure("is", "time", "b", 20.0, set_by="a")
+    alone = {"b": outcome("b", [0.5, 0.6, 0.7])}
+    assert judge([claim], alone) == []
+    assert judge([claim], {"a": outcome("a", [0.62]), **alone})[0].verdict == "holds"
+
+
+def test_a_time_beyond_the_run_is_told_only_if_the_run_was_long_enough() -> None:
+    every = {"a": outcome("a", [0.8]), "b": outcome("b", [0.1] * 5)}
+    soon = Figure("is", "time", "b", 20.0, set_by="a")
+    late = Figure("is", "time", "b", 45.0, set_by="a")
+    assert [row.verdict for row in judge([soon, late], every)] == [
+        "does not hold",
+        "cannot be told",
+    ]
+
+
+def test_the_legend_has_the_colours_of_the_bars() -> None:
+    recipe = recipe_of("fig-completion-time")
+    arms = {arm.key: arm for arm in recipe.campaign.arms}
+    keys = ("asydfl-phi0.4", "matcha-phi0.4")
+    figure = bars(recipe, {k: replace(outcome(k, [0.5]), arm=arms[k]) for k in keys}).figure
+    assert figure is not None
+    shown = {h.get_label(): h.get_color() for h in figure.legends[0].legend_handles}
+    (axes,) = figure.axes
+    drawn = [to_hex(patch.get_facecolor()) for patch in axes.patches]
+    assert drawn == [to_hex(shown["AsyDFL"]), to_hex(shown["MATCHA"])]
+
+
 def test_a_rival_that_does_not_always_arrive_leaves_a_doubt() -> None:
     steady = outcome("a", [0.1, 0.2, 0.8], [0.1, 0.2, 0.8])
     wild = outcome("b", [0.8, 0.8, 0.8], [0.1, 0.2, 0.3])
@@ -182,6 +219,28 @@ def test_a_finished_recipe_is_not_run_again(tmp_path: Path) -> None:
     assert "other settings" in other.output
 
 
+def test_a_page_tells_how_it_was_made_and_siblings_follow(tmp_path: Path) -> None:
+    words = ["reproduce", "--scale", "smoke", "--seeds", "1", "--out", str(tmp_path), "-q"]
+    some = [*words, "fig-accuracy-bound", "training.batch=16", "--only", "bound2"]
+    assert CliRunner().invoke(app, some).exit_code == 0
+    folder = tmp_path / "smoke"
+    page = (folder / "fig-accuracy-bound" / "report.html").read_text()
+    assert "dystop reproduce fig-accuracy-bound --scale smoke --seeds 1 training.batch=16" in page
+    assert "Changed from the recipe: training.batch=16." in page
+    assert "1 of 6 settings are done" in page
+    whole = (folder / "paper.html").read_text()
+    assert "1 of 27 recipes" in whole
+    assert "1 of 6 settings are done" in whole
+    rest = [*words, "fig-staleness", "training.batch=16", "--only", "bound2", "--only", "bound5"]
+    assert CliRunner().invoke(app, rest).exit_code == 0
+    page = (folder / "fig-accuracy-bound" / "report.html").read_text()
+    assert "2 of 6 settings are done" in page
+    whole = (folder / "paper.html").read_text()
+    links = re.findall(r'href="([^"#]+/report.html)"', whole)
+    assert len(links) == 2
+    assert all((folder / link).is_file() for link in links)
+
+
 def test_a_recipe_is_run_piece_by_piece(tmp_path: Path) -> None:
     words = ["reproduce", "fig-phases", "--scale", "smoke", "--out", str(tmp_path)]
     some = CliRunner().invoke(app, [*words, "--only", "first", "--only", "second"])
@@ -204,7 +263,10 @@ def test_the_global_model_may_count_instead(tmp_path: Path) -> None:
     page = (tmp_path / "smoke" / "fig-phases-global" / "report.html").read_text()
     assert "is that of the global model" in page
     assert "is better: the test accuracy of the global model by the simulated clock" in page
-    assert (tmp_path / "smoke" / "paper-global.html").exists()
+    assert (
+        'href="fig-phases-global/report.html"'
+        in (tmp_path / "smoke" / "paper-global.html").read_text()
+    )
     run = outcome("one", [0.5, 0.6]).runs[0]
     run = replace(run, records=[replace(r, accuracy_global=0.9) for r in run.records])
     assert [r.accuracy for r in counted(run, "global").records] == [0.9, 0.9]

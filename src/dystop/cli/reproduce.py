@@ -1,5 +1,6 @@
 """`dystop reproduce`: a figure of the paper, with a verdict."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from dystop.experiments.study import Study
     from dystop.report.judge import Row
     from dystop.report.measures import Whose
+    from dystop.report.verdict import Asked
 
 ALL = "all"
+OUT = Path("reproduce")
 
 
 class Size(StrEnum):
@@ -58,6 +61,22 @@ class Order:
         """Ends the names of pages that count another accuracy than the paper."""
         return "" if self.whose == "own" else f"-{self.whose}"
 
+    def command(self, recipe: "Recipe", *, here: bool) -> str:
+        """The command line that asks for this recipe again, in this folder or anywhere."""
+        seeds = ["--seeds", str(self.seeds)] if self.seeds else []
+        only = [part for text in self.only for part in ("--only", text)]
+        whose = ["--accuracy", self.whose] if self.whose != "own" else []
+        place = ["--out", str(self.out)] if here and self.out != OUT else []
+        first = ["dystop", "reproduce", recipe.name, "--scale", self.scale]
+        return shlex.join([*first, *seeds, *only, *whose, *place, *self.words])
+
+    def asked(self, recipe: "Recipe") -> "Asked":
+        """The same for a page."""
+        from dystop.report.verdict import Asked
+
+        command = replace(self, only=()).command(recipe, here=False)
+        return Asked(self.scale, self.whose, tuple(self.words), command)
+
 
 @guarded
 def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
@@ -69,7 +88,7 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Seeds. [default: 1, 2 or 3 by scale]")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of all reproductions.")] = Path("reproduce"),
+    out: Annotated[Path, typer.Option(help="Folder of all reproductions.")] = OUT,
     jobs: Annotated[
         int, typer.Option(min=1, metavar="J", help="Runs at the same time; pays off on a GPU.")
     ] = 1,
@@ -106,6 +125,7 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     order = Order(size, seeds, words, out, jobs, only or [], whose, quiet)
     for recipe in chosen:
         _judge(recipe, _run(recipe, order), order)
+    _renew(chosen, order)
     _write_paper(order)
 
 
@@ -132,7 +152,7 @@ def _run(recipe: "Recipe", order: Order) -> "Study":
     if not wanted:
         names = ", ".join(experiment.name for experiment in study.experiments)
         raise ConfigError(f"--only {' --only '.join(order.only)}: fits none of the runs {names}")
-    way = f"dystop reproduce {recipe.name} --scale {order.scale}"
+    way = order.command(recipe, here=True)
     carry_out(replace(study, experiments=wanted), order.jobs, quiet=order.quiet, way=way)
     return study
 
@@ -152,7 +172,7 @@ def _judge(recipe: "Recipe", study: "Study", order: Order) -> None:
     if not outcomes:
         return
     page = page_folder(order.out, order.scale, recipe, order.suffix)
-    files = write_verdict(recipe, order.scale, outcomes, page, order.whose)
+    files = write_verdict(recipe, order.asked(recipe), outcomes, page)
     if order.quiet:
         return
     rows = judge(recipe.claims, outcomes)
@@ -167,20 +187,40 @@ def _show(rows: "list[Row]") -> None:
         show_table(("claim", "paper", "ours", "verdict"), lines)
 
 
+def _renew(chosen: "Sequence[Recipe]", order: Order) -> None:
+    """Pages of other recipes that look at the same runs, if they were written before."""
+    from dystop.experiments.recipes import RECIPES
+    from dystop.experiments.reproduction import known_study
+
+    campaigns = {recipe.campaign.name for recipe in chosen}
+    for recipe in RECIPES.values():
+        if recipe in chosen or recipe.campaign.name not in campaigns:
+            continue
+        study = known_study(recipe, order.scale, order.out)
+        if study is not None and _has_page(recipe, order):
+            _judge(recipe, study, replace(order, quiet=True))
+
+
+def _has_page(recipe: "Recipe", order: Order) -> bool:
+    from dystop.experiments.reproduction import page_folder
+
+    page = page_folder(order.out, order.scale, recipe, order.suffix)
+    return (page / "report.html").is_file()
+
+
 def _write_paper(order: Order) -> None:
-    """The page of the whole paper, from everything that is finished here."""
+    """The page of the whole paper, from every recipe that has a page here."""
     from dystop.experiments.durable import write_atomic
     from dystop.experiments.recipes import RECIPES
     from dystop.experiments.reproduction import known_study, runs_by_arm
-    from dystop.report.judge import judge
-    from dystop.report.verdict import outcomes_of, whole_paper
+    from dystop.report.verdict import Asked, outcomes_of, whole_paper
 
     pages = {}
     for recipe in RECIPES.values():
-        study = known_study(recipe, order.scale, order.out)
+        study = known_study(recipe, order.scale, order.out) if _has_page(recipe, order) else None
         if study is not None and (arms := runs_by_arm(study)):
-            pages[recipe.name] = judge(recipe.claims, outcomes_of(recipe, arms, order.whose))
+            pages[recipe.name] = outcomes_of(recipe, arms, order.whose)
     page = order.out / order.scale / f"paper{order.suffix}.html"
-    write_atomic(page, whole_paper(pages, order.scale, order.whose).encode())
+    write_atomic(page, whole_paper(pages, Asked(order.scale, order.whose), order.suffix).encode())
     if not order.quiet:
         typer.echo(f"all recipes so far: {page}")

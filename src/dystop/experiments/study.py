@@ -73,7 +73,9 @@ def find_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study
     if not os.path.lexists(path):
         return None
     if not is_study(path):
-        raise RunFolderError(f"{path}: exists and is not a comparison; choose another --name")
+        raise RunFolderError(
+            f"{path}: exists and is not a comparison; choose another --name or --out"
+        )
     study = open_study(path)
     if differences := list(_differences(study.experiments, experiments)):
         shown = "; ".join(differences[:_MOST_DIFFERENCES])
@@ -81,7 +83,7 @@ def find_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study
         raise RunFolderError(
             f"{path}: this comparison exists with other settings: {shown}"
             f"{f'; and {more} more' if more > 0 else ''}. "
-            f"Choose another --name, or go on with it as it is by: dystop compare {path}"
+            f"Choose another --name or --out, or go on with it as it is by: dystop compare {path}"
         )
     return study
 

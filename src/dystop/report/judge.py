@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import fmean
 from typing import Literal
 
 from dystop.experiments.recipes.claims import Best, Claim, Figure, Measure, Reduction, Rising
@@ -39,7 +40,8 @@ def arms_of(claim: Claim) -> tuple[str, ...]:
 
 
 def _known(claim: Claim, outcomes: Outcomes) -> bool:
-    return all(arm in outcomes for arm in arms_of(claim))
+    setter = (claim.set_by,) if isinstance(claim, Figure) and claim.set_by else ()
+    return all(arm in outcomes for arm in (*arms_of(claim), *setter))
 
 
 def _row(claim: Claim, outcomes: Outcomes) -> Row:
@@ -47,61 +49,52 @@ def _row(claim: Claim, outcomes: Outcomes) -> Row:
     wanted = None if isinstance(claim, Best) else claim.target
     # A step up or down is only told at a level that both ends reach.
     setters = arms if isinstance(claim, Rising) else arms[:1]
-    if isinstance(claim, Figure) and claim.set_by in outcomes:
+    if isinstance(claim, Figure) and claim.set_by:
         setters = [outcomes[claim.set_by]]
     target = target_for(setters, wanted) if claim.measure in ("time", "bytes") else None
     spreads = [arm.spread(claim.measure, target) for arm in arms]
     text = claim.text + aim(target if wanted != target or wanted is None else None)
     if isinstance(claim, Reduction):
-        return _reduction(claim, text, arms, spreads)
+        return _reduction(claim, text, arms, target)
     if isinstance(claim, Best):
         return _best(claim, text, arms, spreads)
     if isinstance(claim, Rising):
         return _rising(claim, text, spreads)
-    row = _figure(claim, text, spreads[0])
+    row = _figure(claim, text, spreads[0], arms[0].end_s)
     missed = claim.target is not None and target != claim.target
     return replace(row, verdict="cannot be told") if missed else row
 
 
-def _pairs(a: Spread, b: Spread) -> bool:
-    return a.complete and b.complete and len(a.values) == len(b.values)
-
-
-def _reduction(
-    claim: Reduction, text: str, arms: Sequence[Outcome], spreads: Sequence[Spread]
-) -> Row:
-    own, other = spreads
+def _reduction(claim: Reduction, text: str, arms: Sequence[Outcome], target: float | None) -> Row:
+    """Seed by seed; a rival that does not get there needs at least as long as its run took."""
+    own, rival = (arm.spread(claim.measure, target) for arm in arms)
     paper = f"{claim.paper:.2%} less" if claim.paper else "less"
     if not own.complete:
-        return Row(text, paper, f"{show_spread(own, claim.measure)}", "cannot be told")
-    if not other.values:
-        return _unreached(claim, text, arms[1], own)
-    if not _pairs(own, other):
-        ours = f"{_both(claim.measure, own, other)}"
-        return Row(text, paper, ours, "holds partly")
-    saved = [1.0 - a / b for a, b in zip(own.values, other.values, strict=True)]
-    share = sum(saved) / len(saved)
-    ours = f"{share:.1%} less ({_both(claim.measure, own, other)})"
-    if share < 0:
-        ours = f"{-share:.1%} more ({_both(claim.measure, own, other)})"
-    if share > 0 and share >= ENOUGH * claim.paper and min(saved) > 0:
-        return Row(text, paper, ours, "holds")
-    return Row(text, paper, ours, "holds partly" if min(saved) > 0 else "does not hold")
+        return Row(text, paper, show_spread(own, claim.measure), "cannot be told")
+    met, least = _saved(claim.measure, arms, target)
+    ours = f"{show_spread(own, claim.measure)} against {show_spread(rival, claim.measure)}"
+    share = fmean([*met, *least]) if met or least else 0.0
+    if met or least:
+        at = "at least " if least and share >= 0 else ""
+        ours = f"{at}{abs(share):.1%} {'less' if share >= 0 else 'more'} ({ours})"
+    if met and min(met) <= 0:
+        return Row(text, paper, ours, "does not hold")
+    told = len(met) + len(least) == rival.total
+    enough = told and share > 0 and share >= ENOUGH * claim.paper
+    return Row(text, paper, ours, "holds" if enough else "holds partly")
 
 
-def _both(measure: Measure, own: Spread, other: Spread) -> str:
-    return f"{show_spread(own, measure)} against {show_spread(other, measure)}"
-
-
-def _unreached(claim: Reduction, text: str, rival: Outcome, own: Spread) -> Row:
-    """A rival that never got there: all that is known is that it needs longer than the run."""
-    ours = f"{show_spread(own, claim.measure)} against not reached"
-    least = 0.0
-    if claim.measure == "time" and own.mean is not None and rival.end_s > 0:
-        least = max(1.0 - own.mean / rival.end_s, 0.0)
-        ours = f"at least {least:.1%} less ({ours})"
-    verdict: Verdict = "holds" if least >= ENOUGH * claim.paper > 0 else "holds partly"
-    return Row(text, f"{claim.paper:.2%} less", ours, verdict)
+def _saved(
+    measure: Measure, arms: Sequence[Outcome], target: float | None
+) -> tuple[list[float], list[float]]:
+    """Shares saved: where both get there, and at least, where the rival does not."""
+    own, rival = (arm.each(measure, target) for arm in arms)
+    pairs = [(a, b) for a, b in zip(own, rival, strict=False) if a is not None]
+    met = [1.0 - a / b for a, b in pairs if b is not None]
+    end_s = arms[1].end_s
+    if measure != "time" or end_s <= 0:
+        return met, []
+    return met, [max(1.0 - a / end_s, 0.0) for a, b in pairs if b is None]
 
 
 def _better(measure: Measure, a: float, b: float) -> bool:
@@ -151,10 +144,12 @@ def _rising(claim: Rising, text: str, spreads: Sequence[Spread]) -> Row:
     return Row(text, claim.paper, told, "holds partly" if blurred else "does not hold")
 
 
-def _figure(claim: Figure, text: str, spread: Spread) -> Row:
+def _figure(claim: Figure, text: str, spread: Spread, end_s: float) -> Row:
     paper, ours = show(claim.paper, claim.measure), show_spread(spread, claim.measure)
     if spread.mean is None or not spread.complete:
-        return Row(text, paper, ours, "cannot be told" if spread.values else "does not hold")
+        too_late = claim.measure == "time" and end_s > (1 + FAR) * claim.paper
+        never = not spread.values and too_late
+        return Row(text, paper, ours, "does not hold" if never else "cannot be told")
     off = abs(spread.mean / claim.paper - 1.0)
     verdict: Verdict = "holds" if off <= NEAR else "holds partly" if off <= FAR else "does not hold"
     return Row(text, paper, ours, verdict)

@@ -25,7 +25,11 @@ class Outcome:
 
     def spread(self, measure: Measure, target: float | None) -> Spread:
         """The measure over the seeds; a seed that never reached the target has no value."""
-        return over_seeds(_one(run, measure, target) for run in self.runs)
+        return over_seeds(self.each(measure, target))
+
+    def each(self, measure: Measure, target: float | None) -> list[float | None]:
+        """The measure of every seed, None where it never reached the target."""
+        return [_one(run, measure, target) for run in self.runs]
 
     @property
     def end_s(self) -> float:

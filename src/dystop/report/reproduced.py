@@ -54,8 +54,8 @@ def _targets(recipe: Recipe, outcomes: Outcomes, measure: Measure) -> dict[str, 
     targets: dict[str, float | None] = dict.fromkeys(outcomes, shared)
     for claim in recipe.claims:
         if isinstance(claim, Number) and claim.target and claim.arm in outcomes:
-            setter = outcomes.get(claim.set_by, outcomes[claim.arm])
-            targets[claim.arm] = target_for([setter], claim.target)
+            setter = outcomes.get(claim.set_by or claim.arm)
+            targets[claim.arm] = target_for([setter], claim.target) if setter else shared
     return targets
 
 
@@ -71,16 +71,20 @@ def _names(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _keys(outcomes: Sequence[Outcome]) -> list[Line2D]:
     names = _names(outcomes)
-    keys = [Line2D([], [], color=look(k)[0], linewidth=6, label=n) for k, n in enumerate(names)]
+    keys = [Line2D([], [], color=_color(n), linewidth=6, label=n) for n in names]
     paper = Line2D([], [], color=INK, marker="s", linestyle="none", fillstyle="none", label=_PAPER)
     return [*(keys if len(names) > 1 else []), paper]
 
 
+def _color(name: str) -> str:
+    """Colour of a mechanism, whichever of them are there; anything else has the first one."""
+    every = list(NAMES.values())
+    return look(every.index(name) if name in every else 0)[0]
+
+
 def _bar(axes: Axes, k: int, outcome: Outcome, measure: Measure, target: float | None) -> str:
     spread = outcome.spread(measure, target)
-    name = outcome.arm.label.split(" = ")[0]
-    every = sorted(NAMES.values())
-    color = look(list(NAMES.values()).index(name))[0] if name in every else look(0)[0]
+    color = _color(outcome.arm.label.split(" = ")[0])
     if spread.mean is None:
         axes.text(k, 0, "not reached", rotation=90, ha="center", va="bottom", color=MUTED)
     else:

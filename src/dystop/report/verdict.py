@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dystop import __version__
@@ -43,6 +43,16 @@ SIZES = {
 }
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for, as a page has to tell it."""
+
+    scale: Scale
+    whose: Whose = "own"
+    changed: tuple[str, ...] = ()  # KEY=VALUE words
+    command: str = ""  # how to get the page again
+
+
 WHOSE: dict[Whose, list[str]] = {
     "own": [],
     "global": [
@@ -51,7 +61,6 @@ WHOSE: dict[Whose, list[str]] = {
     ],
 }
 GLOBAL = "the test accuracy of the global model"
-OPTIONS: dict[Whose, str] = {"own": "", "global": " --accuracy global"}
 
 
 def outcomes_of(
@@ -66,25 +75,23 @@ def outcomes_of(
 
 
 @spare_the_old()
-def write_verdict(
-    recipe: Recipe, scale: Scale, outcomes: Outcomes, out: Path, whose: Whose = "own"
-) -> ReportFiles:
+def write_verdict(recipe: Recipe, asked: Asked, outcomes: Outcomes, out: Path) -> ReportFiles:
     """Write `out/report.html` and its figures."""
     rows = judge(recipe.claims, outcomes)
-    plots = [_about(plot, whose) for plot in draw(recipe, outcomes)]
+    plots = [_about(plot, asked.whose) for plot in draw(recipe, outcomes)]
     first = next(iter(outcomes.values())).runs[0]
     page = templates().get_template("verdict.html.jinja").render(
         title=recipe.title,
         version=__version__,
-        lead=_lead(scale, outcomes),
-        notices=[*WHOSE[whose], *_notices(recipe, scale, outcomes)],
+        lead=_lead(asked.scale, outcomes),
+        notices=_notices(recipe, asked, outcomes),
         labels=", ".join(recipe.labels),
         rows=rows,
         tally=tally(rows),
         charts=[(plot, picture(plot)) for plot in plots],
         open=_open_settings(first),
         provenance=_provenance(outcomes),
-        command=f"dystop reproduce {recipe.name} --scale {scale}{OPTIONS[whose]}",
+        command=asked.command,
         versions=flat(first.info.get("versions") or {}),
     )  # fmt: skip
     return write_files(out, plots, page, ("png", "pdf"))
@@ -152,12 +159,17 @@ def _groups(outcomes: Sequence[Outcome]) -> list[Group]:
     ]  # fmt: skip
 
 
-def _notices(recipe: Recipe, scale: Scale, outcomes: Outcomes) -> list[str]:
+def _notices(recipe: Recipe, asked: Asked, outcomes: Outcomes) -> list[str]:
     """What must be known before a verdict is believed."""
     runs = [run for outcome in outcomes.values() for run in outcome.runs]
-    idle = [] if scale == "smoke" else guessing(runs)  # too short to learn anything
-    size = [SIZES[scale]] if SIZES[scale] else []
-    return [*size, *_partial(recipe, outcomes), *stand_ins(runs), *idle]
+    idle = [] if asked.scale == "smoke" else guessing(runs)  # too short to learn anything
+    changed = [f"Changed from the recipe: {', '.join(asked.changed)}."] if asked.changed else []
+    return [*_words(asked), *changed, *_partial(recipe, outcomes), *stand_ins(runs), *idle]
+
+
+def _words(asked: Asked) -> list[str]:
+    """Whose accuracy counts and how large the runs were, where that is not the paper's."""
+    return [*WHOSE[asked.whose], *([SIZES[asked.scale]] if SIZES[asked.scale] else [])]
 
 
 def _partial(recipe: Recipe, outcomes: Outcomes) -> list[str]:
@@ -186,13 +198,18 @@ def _provenance(outcomes: Outcomes) -> list[str]:
     return [title for title in found if "(paper)" not in title]
 
 
-def whole_paper(pages: Mapping[str, Sequence[Row]], scale: Scale, whose: Whose = "own") -> str:
-    """One page for everything that was reproduced at a scale."""
-    every = [row for rows in pages.values() for row in rows]
+def whole_paper(pages: Mapping[str, Outcomes], asked: Asked, suffix: str) -> str:
+    """One page for everything that was reproduced at a scale: recipes by name, with their runs."""
+    judged = {name: judge(RECIPES[name].claims, outcomes) for name, outcomes in pages.items()}
+    every = [row for rows in judged.values() for row in rows]
     return templates().get_template("paper.html.jinja").render(
         title="The paper's evaluation, reproduced",
         version=__version__,
-        lead=f"{len(pages)} of {len(RECIPES)} recipes at {scale} scale: {tally(every)}.",
-        notices=[*WHOSE[whose], *([SIZES[scale]] if SIZES[scale] else [])],
-        recipes=[(RECIPES[name], tally(rows), rows) for name, rows in pages.items()],
+        lead=f"{len(pages)} of {len(RECIPES)} recipes at {asked.scale} scale: {tally(every)}.",
+        notices=_words(asked),
+        suffix=suffix,
+        recipes=[
+            (RECIPES[name], [*_partial(RECIPES[name], pages[name]), tally(rows)], rows)
+            for name, rows in judged.items()
+        ],
     )  # fmt: skip

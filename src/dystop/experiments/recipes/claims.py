@@ -3,13 +3,13 @@
 A claim names arms of a campaign; what is measured comes from the records, over seeds. Verdicts are
 given by rule, never by hand:
 
-`Reduction`  holds from 80 % of the paper's figure on; partly, if there is a reduction that seeds
-             do not blur; otherwise it does not hold.
+`Reduction`  holds from 80 % of the paper's figure on, if no seed goes the other way; partly, if
+             there is less of a reduction in every seed; otherwise it does not hold.
 `Best`       holds if the arm is best by more than the spread of both; partly, if best or within
              the spread of the best; otherwise it does not hold.
 `Rising`     holds if every step goes up; partly, if only steps within the spread go down.
 `Figure`     holds within 10 % of the paper's number, partly within 30 %; a time to a target that is
-             not reached cannot be told.
+             not reached cannot be told, unless the run lasted far longer than the paper's time.
 """
 
 from dataclasses import dataclass
