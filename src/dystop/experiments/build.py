@@ -127,15 +127,22 @@ def measured(experiment: Experiment, trainer: Trainer) -> Experiment:
 
 def _ensure_memory(experiment: Experiment, trainer: Trainer) -> str:
     """State what the run will take; refuse it if that is more than there is."""
-    late = experiment.engine.publish == "on_completion"
-    # The stack itself, the rows that a round gathers and mixes, and the optional further stacks.
-    starts = experiment.mechanism.deltas or experiment.staleness.rule == "compensate"
-    mail = experiment.mechanism.pushes  # about one waiting copy per worker, and where it began
-    stacks = 2.0 + late + starts + (late and starts) + mail + (mail and starts)
-    estimate = trainer.estimate(experiment.fleet.workers, stacks)
+    estimate = trainer.estimate(experiment.fleet.workers, _stacks(experiment))
     limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
     ensure_fits(estimate, available_bytes(trainer.device), limit)
     return estimate.text()
+
+
+def _stacks(experiment: Experiment) -> float:
+    """Stacks of all models that a round needs at its peak, as measured with everybody awake.
+
+    The stack itself and the rows that a round gathers and mixes; then what else is kept: models
+    until they are published, where updates began and what is worked out from them, waiting mail.
+    """
+    mechanism = experiment.mechanism
+    late = 3.0 * (experiment.engine.publish == "on_completion")
+    compensated = 6.0 * (experiment.staleness.rule == "compensate")
+    return 2.0 + late + compensated + 3.0 * mechanism.deltas + 3.0 * mechanism.pushes
 
 
 def _parts(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer) -> Parts:
