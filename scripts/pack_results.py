@@ -36,8 +36,8 @@ def run_line(campaign: str, arm: str, run: RunData) -> list[object]:
 def test_lines(campaign: str, arm: str, run: RunData) -> list[list[object]]:
     """The lines of `tests.csv.xz` of one run."""
     return [
-        [campaign, arm, run.info["seed"], r.round, round(r.clock_s, 2), round(r.accuracy or 0, 4),
-         round(r.accuracy_global or 0, 4), None if r.loss is None else round(r.loss, 4),
+        [campaign, arm, run.info["seed"], r.round, round(r.clock_s, 3), round(r.accuracy or 0, 6),
+         round(r.accuracy_global or 0, 6), None if r.loss is None else round(r.loss, 4),
          r.wire_bytes_total, round(r.epochs_total, 2)]
         for r in evaluated(run.records)
     ]  # fmt: skip

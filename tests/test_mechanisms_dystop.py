@@ -83,6 +83,18 @@ def test_no_worker_takes_more_neighbours_than_allowed(cap):
     assert (degree[plan.active] == min(cap, len(plan.active) - 1)).all()
 
 
+def test_a_far_maximum_makes_distance_matter_less():
+    view = replace(random_view(1, 30, shape="complete"), t=1)
+    reach = np.arange(len(view.distance_m))
+    near, far = (
+        DySTop(phases="first", distance_max_m=m)._priority(view)(reach) for m in (None, 1e9)
+    )
+    longest = float(view.distance_m.max())
+    one = DySTop(phases="first", distance_max_m=longest)
+    np.testing.assert_array_equal(one._priority(view)(reach), near)
+    np.testing.assert_allclose(far - near, view.distance_m / longest, atol=1e-6)
+
+
 def outcome(active, comm_s):
     none = np.zeros(0)
     return Outcome(1.0, np.array(comm_s), none, ints([]), none.astype(bool), none, 0, 0.0, active)

@@ -1,4 +1,5 @@
 import errno
+import hashlib
 import json
 import os
 import subprocess
@@ -41,7 +42,8 @@ def test_a_new_run_reads_back(tmp_path):
     ]
     run = open_run(folder)
     assert (run.path, run.name, run.fleet, run.records) == (folder, "one", {"workers": 3}, [])
-    assert run.info == INFO
+    written = (folder / "config.toml").read_bytes()
+    assert run.info == {**INFO, "config_sha256": hashlib.sha256(written).hexdigest()}
     assert read_experiment(folder / "config.toml") == EXPERIMENT
     assert run.config["mechanism"]["name"] == to_tree(EXPERIMENT)["mechanism"]["name"]
     assert os.listdir(folder.parent) == ["one"]

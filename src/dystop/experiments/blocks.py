@@ -124,11 +124,15 @@ def _first_leaf(key: str, given: object) -> str:
 
 def _unknown(key: str, source: Source) -> ConfigError:
     """Suggest the full key where only its last part was given, else the closest spelling."""
-    last = key.rpartition(".")[2]
+    prefix, _, last = key.rpartition(".")
     same = [k for k in source.known if k.rpartition(".")[2] == last]
     tables = {k.rpartition(".")[0] for k in source.known}
-    close = nearest(key, [*source.known, *tables])
+    inside = [k for k in source.known if k.rpartition(".")[0] == prefix]
+    close = nearest(key, inside if prefix and inside else [*source.known, *tables])
     hint = f"; did you mean {same[0]!r}?" if len(same) == 1 else close
+    if not hint and prefix and inside:
+        names = ", ".join(k.rpartition(".")[2] for k in inside)
+        hint = f"; [{prefix}] has {names} as it is set here."
     return ConfigError(
         f"{source.of(key)}: unknown key {key!r}{hint or '.'} ('dystop list keys' shows every key)"
     )

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from dystop.record import RoundRecord, from_json
 
 RECORDS = "records.jsonl"
 LOCK = ".lock"
+_GLANCE_S = 0.05  # longer than anybody who only looks keeps a lock
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 
@@ -104,7 +106,7 @@ class RunLock:
 
     def _take(self) -> None:
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._seize()
         except BlockingIOError:
             holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
             raise RunFolderError(
@@ -114,6 +116,14 @@ class RunLock:
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
+    def _seize(self) -> None:
+        wanted = fcntl.LOCK_EX | fcntl.LOCK_NB
+        try:
+            fcntl.flock(self._fd, wanted)
+        except BlockingIOError:
+            time.sleep(_GLANCE_S)  # it may have been `is_abandoned` that looked
+            fcntl.flock(self._fd, wanted)
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -121,6 +131,25 @@ class RunLock:
         trace: TracebackType | None,
     ) -> None:
         os.close(self._fd)
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Whether a run was begun here that no process is writing now.
+
+    Nothing is made or changed by asking. False where it cannot be told: without a lock file, or
+    where locks cannot be had.
+    """
+    try:
+        fd = os.open(folder / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)  # gives the lock back, too
+    return True
 
 
 def read_lines(folder: Path) -> tuple[list[RoundRecord], list[int]]:
@@ -221,8 +250,13 @@ class RecordLog:
 
 def records_sha256(folder: Path) -> str:
     """Fingerprint of the record log: two runs are the same if this is."""
+    return file_sha256(folder / RECORDS)
+
+
+def file_sha256(path: Path) -> str:
+    """Fingerprint of a file."""
     try:
-        with (folder / RECORDS).open("rb") as file:
+        with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise RunFolderError(f"{folder / RECORDS}: cannot be read: {error.strerror}") from None
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None

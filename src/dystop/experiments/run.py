@@ -1,6 +1,7 @@
 """One experiment from its first round to its last: run it, go on with it, or check it again."""
 
 import hashlib
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from dystop.engine.rounds import begin, no_round, simulate, stop_reason
 from dystop.engine.state import Parts, State
 from dystop.errors import RunFolderError
 from dystop.experiments.build import Built, build
+from dystop.experiments.durable import RECORDS
 from dystop.experiments.patience import Patience
 from dystop.experiments.spec import Experiment, read_experiment, to_toml
 from dystop.experiments.store import (
@@ -20,8 +22,10 @@ from dystop.experiments.store import (
     RecordLog,
     RunData,
     RunLock,
+    config_was_changed,
     create_run,
     first_info,
+    log_was_changed,
     open_run,
     records_sha256,
     run_folder,
@@ -104,6 +108,7 @@ def resume_run(folder: Path, on_start: OnStart, on_record: OnRecord) -> Path:
     with RunLock(folder):
         data = open_run(folder)
         _check_simulated(data)
+        _check_untouched(data)
         if data.info.get("status") == "finished":
             on_start(_nothing_left(folder, len(data.records)))
             return folder
@@ -233,18 +238,12 @@ def verify_run(folder: Path, rounds: int | None, on_record: OnRecord) -> Verdict
         digest.update(line.encode() + b"\n")
         checked += 1
         on_record(record)
-    if rounds is None and _was_cut(folder, digest.hexdigest()):
+    if rounds is None and log_was_changed(open_run(folder)):
         return Verdict(False, checked, "", "the record log was cut or changed after the run ended")
     if checked < len(lines):
         detail = f"the repeated run ends after {checked} of {len(lines)} recorded rounds"
         return Verdict(False, checked, "", detail)
     return Verdict(True, checked, digest.hexdigest())
-
-
-def _was_cut(folder: Path, sha256: str) -> bool:
-    """Whether a finished run noted another fingerprint than its log has now."""
-    noted = open_run(folder).info.get("records_sha256")
-    return noted is not None and noted != sha256
 
 
 def _replay(parts: Parts) -> Iterator[RoundRecord]:
@@ -261,10 +260,26 @@ def _check_simulated(data: RunData) -> None:
         )
 
 
+def _check_untouched(data: RunData) -> None:
+    """Refuse to splice two experiments, or to call a log whole that is not."""
+    again = f"dystop run {shlex.quote(str(data.path / CONFIG))} --name NEW"
+    if config_was_changed(data):
+        raise RunFolderError(
+            f"{data.path / CONFIG}: was changed after the run began, and a run goes on only with "
+            f"the settings it began with; put the file back, or start a new run: {again}"
+        )
+    if log_was_changed(data):
+        raise RunFolderError(
+            f"{data.path / RECORDS}: was cut or changed after the run ended, and a finished run "
+            f"has no rounds left to do; put the file back, or run it again: {again}"
+        )
+
+
 def _recorded_lines(folder: Path) -> list[str]:
     """Whole lines of the record log, as they were written."""
     _check_simulated(open_run(folder))  # says what is wrong with the folder, if anything is
-    text = (folder / "records.jsonl").read_text(encoding="utf-8")
+    log = folder / RECORDS
+    text = log.read_text(encoding="utf-8") if log.is_file() else ""  # as `open_run` sees it
     return text.split("\n")[:-1]
 
 

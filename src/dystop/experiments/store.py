@@ -2,7 +2,7 @@
 
     runs/NAME/
       config.toml     the fully resolved configuration
-      run.json        versions, seed, status, why it stopped, fingerprint of the records
+      run.json        versions, seed, status, why it stopped, fingerprints of settings and records
       fleet.json      who the workers were
       records.jsonl   one line per round
       checkpoints/    what `dystop resume` starts from
@@ -28,6 +28,8 @@ from dystop.experiments.durable import (
     RECORDS,
     RecordLog,
     RunLock,
+    file_sha256,
+    is_abandoned,
     read_lines,
     records_sha256,
     write_atomic,
@@ -45,9 +47,12 @@ __all__ = [
     "RunLock",
     "check_free",
     "check_name",
+    "config_was_changed",
     "create_run",
     "first_info",
+    "is_abandoned",
     "is_study",
+    "log_was_changed",
     "name_problem",
     "open_run",
     "records_sha256",
@@ -60,6 +65,7 @@ __all__ = [
 CONFIG, INFO, FLEET, CHECKPOINTS = "config.toml", "run.json", "fleet.json", "checkpoints"
 STUDY = "study.json"  # of `dystop.experiments.study`, which builds on this module
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,99}")
+_CONFIG_SHA256, _RECORDS_SHA256 = "config_sha256", "records_sha256"  # keys of run.json
 _HOLDS = "a run folder holds config.toml, run.json, fleet.json and records.jsonl"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
@@ -109,7 +115,7 @@ def first_info(experiment: "Experiment") -> dict[str, Any]:
         "timing": experiment.engine.timing,
         "publish": experiment.engine.publish,
         "wall_s": 0.0,
-        "records_sha256": None,
+        _RECORDS_SHA256: None,
         "versions": versions(),
         "machine": machine(),
     }
@@ -158,7 +164,8 @@ def _fill(folder: Path, config: str, info: Mapping[str, Any], fleet: Mapping[str
     (folder / RECORDS).touch()
     write_atomic(folder / CONFIG, config.encode())
     write_atomic(folder / FLEET, _json(fleet))
-    write_atomic(folder / INFO, _json(info))
+    noted = {**info, _CONFIG_SHA256: file_sha256(folder / CONFIG)}
+    write_atomic(folder / INFO, _json(noted))
 
 
 def _refused(out: Path, error: OSError) -> RunFolderError | StorageError:
@@ -292,3 +299,17 @@ def open_run(path: Path) -> RunData:
     records, _ = read_lines(path)
     name = path.resolve().name
     return RunData(path, name, config, info, _read_json(path / FLEET), records)
+
+
+def config_was_changed(run: RunData) -> bool:
+    """Whether a run noted other settings when it began than its folder holds now."""
+    noted = run.info.get(_CONFIG_SHA256)
+    return noted is not None and noted != file_sha256(run.path / CONFIG)
+
+
+def log_was_changed(run: RunData) -> bool:
+    """Whether a finished run noted another fingerprint at its end than its log has now."""
+    noted = run.info.get(_RECORDS_SHA256)
+    if noted is None or run.info.get("status") != "finished":
+        return False
+    return not (run.path / RECORDS).is_file() or noted != records_sha256(run.path)

@@ -120,7 +120,10 @@ def checked_folder(path: Path) -> Path:
     """The path, if it is the folder of a testbed run."""
     info = open_run(run_folder(path)).info
     if info.get("kind") != KIND:
-        raise RunFolderError(f"{path}: a simulated run; go on with it by: dystop resume {path}")
+        raise RunFolderError(
+            f"{path}: a simulated run, and this command is for runs of the testbed; check it by: "
+            f"dystop verify {path}, go on with it by: dystop resume {path}"
+        )
     if not (path / ENROLMENT).is_file():
         raise RunFolderError(f"{path}: {ENROLMENT} is missing; start the run afresh")
     return path

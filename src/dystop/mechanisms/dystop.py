@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from dystop.control.activation import activate
 from dystop.control.aggregation import size_rows
@@ -60,6 +60,9 @@ class DySTop(Mechanism):
     estimate: Literal["kth", "max", "last"] = knob(
         "kth", "link time WAA expects: s-th best candidate, worst candidate, or what was last seen"
     )
+    distance_max_m: Annotated[float, Gt(0)] | None = knob(
+        None, "Dist_max of phase 1's priority, in metres; unset: the longest link in reach"
+    )
 
     @property
     def queue_bound(self) -> float | None:
@@ -102,7 +105,8 @@ class DySTop(Mechanism):
         dst, src = view.reach.dst, view.reach.src
         if self._phase(view) == 1:
             different = emd(label_shares(view.fleet.label_counts), dst, src)
-            top = Extremes(different.max(initial=0.0), view.distance_m.max(initial=0.0))
+            farthest = self.distance_max_m or view.distance_m.max(initial=0.0)
+            top = Extremes(different.max(initial=0.0), farthest)
             return lambda e: first_phase_priority(different[e], view.distance_m[e], top)
         second = second_phase_in(view.pulls, view.t, view.staleness)
         return lambda e: second(dst[e], src[e])

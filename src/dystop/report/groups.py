@@ -1,19 +1,22 @@
 """Runs that differ in nothing but the seed, taken together: a group is one line of a comparison."""
 
 import json
+import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dystop.experiments.store import RunData
 from dystop.record import RoundRecord
+from dystop.report.html import differing, flat
 from dystop.report.naming import Identity, identity
 from dystop.report.style import Mark, look
 from dystop.report.tables import TARGETS, best_accuracy, evaluated
 from dystop.report.units import known
 
 _OF_A_SEED = ("seed", "name")
+_MOST_KEYS = 3
+"""Differing settings that a label can tell; with more of them it is a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +83,7 @@ def groups(runs: Sequence[RunData]) -> list[Group]:
     for run in runs:
         found.setdefault(_setting(run), []).append(run)
     laws = [str(many[0].info.get("timing") or "not recorded") for many in found.values()]
-    titles = _distinct([identity(many[0]).title for many in found.values()], laws)
+    titles = _distinct([many[0] for many in found.values()], laws)
     order: dict[str, int] = {}  # a mechanism keeps its colour under both laws
     for title in titles:
         order.setdefault(title, len(order))
@@ -93,15 +96,43 @@ def groups(runs: Sequence[RunData]) -> list[Group]:
     ]  # fmt: skip
 
 
-def _distinct(titles: Sequence[str], laws: Sequence[str]) -> list[str]:
-    """Number titles that occur twice under one law: the same mechanism with other settings."""
-    pairs = list(zip(titles, laws, strict=True))
-    total, seen = Counter(pairs), Counter[tuple[str, str]]()
-    out = []
-    for pair in pairs:
-        seen[pair] += 1
-        out.append(f"{pair[0]} #{seen[pair]}" if total[pair] > 1 else pair[0])
-    return out
+def _distinct(runs: Sequence[RunData], laws: Sequence[str]) -> list[str]:
+    """A title per run; one that occurs twice under a law is told apart by its settings."""
+    titles = [identity(run).title for run in runs]
+    alike: dict[tuple[str, str], list[int]] = {}
+    for k, pair in enumerate(zip(titles, laws, strict=True)):
+        alike.setdefault(pair, []).append(k)
+    for ks in alike.values():
+        if len(ks) > 1:
+            for k, more in zip(ks, _apart([runs[k] for k in ks]), strict=True):
+                titles[k] += more
+    return titles
+
+
+def _apart(runs: Sequence[RunData]) -> list[str]:
+    """What to add to the title that runs share: the settings that differ, else a number."""
+    rows = [row for row in differing(runs) if row[0] not in _OF_A_SEED]
+    told = [[f", {_short(key, runs)} = {_plain(v)}" for v in values] for key, values in rows]
+    out = ["".join(each) for each in zip(*told, strict=True)]
+    if len(rows) <= _MOST_KEYS and len(set(out)) == len(runs):
+        return out
+    return [f" #{k}" for k in range(1, len(runs) + 1)]
+
+
+def _short(key: str, runs: Sequence[RunData]) -> str:
+    """The last part of a key, unless another key of the configurations ends alike."""
+    every = {other for run in runs for other, _ in flat(run.config)}
+    last = key.rpartition(".")[2]
+    return last if sum(k.rpartition(".")[2] == last for k in every) == 1 else key
+
+
+def _plain(value: str) -> str:
+    """A value of a configuration as a label has it.
+
+    >>> _plain("10.0"), _plain("0.4"), _plain('"combined"')
+    ('10', '0.4', 'combined')
+    """
+    return value.strip('"').removesuffix(".0")
 
 
 def shared_target(every: Sequence[Group]) -> tuple[float | None, str]:
@@ -121,13 +152,27 @@ def shared_target(every: Sequence[Group]) -> tuple[float | None, str]:
     return None, ""
 
 
-def common_time_s(every: Sequence[Group]) -> float | None:
-    """The last simulated time by which every run was tested, and none has ended its tests.
+def interval_s(every: Sequence[Group]) -> float:
+    """Simulated seconds between two tests, where all runs have the same; else 0."""
+    blocks = [run.config.get("evaluate") or {} for group in every for run in group.runs]
+    found = {float(block.get("every_s") or 0.0) for block in blocks}
+    return found.pop() if len(found) == 1 else 0.0
 
+
+def common_time_s(every: Sequence[Group]) -> float | None:
+    """The last simulated time at which the tests of all runs compare.
+
+    Where all are tested every so many seconds, it is the last planned test that no run missed;
+    else the last time by which every run was tested, and none has ended its tests.
     None where there is no such time: a run was never tested, or first when another had ended.
     """
     tested = [evaluated(run.records) for g in every for run in g.runs]
     if not tested or not all(tested):
         return None
-    last = min(rows[-1].clock_s for rows in tested)
-    return last if last >= max(rows[0].clock_s for rows in tested) else None
+    first, last = max(rows[0].clock_s for rows in tested), min(rows[-1].clock_s for rows in tested)
+    step_s = interval_s(every)
+    if not step_s:
+        return last if last >= first else None
+    k = math.floor(last / step_s)
+    due = (k + 1 if (k + 1) * step_s <= last else k) * step_s  # a quotient is rounded: 8.6 / 0.2
+    return due if due > 0 and first < due + step_s else None

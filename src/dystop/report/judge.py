@@ -53,7 +53,7 @@ def _row(claim: Claim, outcomes: Outcomes) -> Row:
         setters = [outcomes[claim.set_by]]
     target = target_for(setters, wanted) if claim.measure in ("time", "bytes") else None
     spreads = [arm.spread(claim.measure, target) for arm in arms]
-    text = claim.text + aim(target if wanted != target or wanted is None else None)
+    text = claim.text + aim(target)
     if isinstance(claim, Reduction):
         return _reduction(claim, text, arms, target)
     if isinstance(claim, Best):
@@ -79,6 +79,8 @@ def _reduction(claim: Reduction, text: str, arms: Sequence[Outcome], target: flo
         ours = f"{at}{abs(share):.1%} {'less' if share >= 0 else 'more'} ({ours})"
     if met and min(met) <= 0:
         return Row(text, paper, ours, "does not hold")
+    if claim.measure == "time" and not (met or least):  # the rival's run ended before
+        return Row(text, paper, ours, "cannot be told")
     told = len(met) + len(least) == rival.total
     enough = told and share > 0 and share >= ENOUGH * claim.paper
     return Row(text, paper, ours, "holds" if enough else "holds partly")
@@ -87,14 +89,14 @@ def _reduction(claim: Reduction, text: str, arms: Sequence[Outcome], target: flo
 def _saved(
     measure: Measure, arms: Sequence[Outcome], target: float | None
 ) -> tuple[list[float], list[float]]:
-    """Shares saved: where both get there, and at least, where the rival does not."""
+    """Shares saved: where both get there, and at least, where the rival's run is longer."""
     own, rival = (arm.each(measure, target) for arm in arms)
     pairs = [(a, b) for a, b in zip(own, rival, strict=False) if a is not None]
     met = [1.0 - a / b for a, b in pairs if b is not None]
     end_s = arms[1].end_s
-    if measure != "time" or end_s <= 0:
+    if measure != "time":
         return met, []
-    return met, [max(1.0 - a / end_s, 0.0) for a, b in pairs if b is None]
+    return met, [1.0 - a / end_s for a, b in pairs if b is None and a < end_s]
 
 
 def _better(measure: Measure, a: float, b: float) -> bool:
@@ -113,9 +115,19 @@ def _best(claim: Best, text: str, arms: Sequence[Outcome], spreads: Sequence[Spr
     verdict: Verdict = "holds"
     if "no" in verdicts:
         verdict = "does not hold"
+    elif _too_short(claim.measure, own.mean, arms[1:], spreads[1:]):
+        verdict = "cannot be told"
     elif "perhaps" in verdicts:
         verdict = "holds partly"
     return Row(text, claim.paper, told, verdict)
+
+
+def _too_short(
+    measure: Measure, own: float, rivals: Sequence[Outcome], spreads: Sequence[Spread]
+) -> bool:
+    """Whether a rival that never got there had less time than the arm needed."""
+    pairs = zip(rivals, spreads, strict=True)
+    return measure == "time" and any(s.mean is None and r.end_s <= own for r, s in pairs)
 
 
 def _beats(measure: Measure, own: Spread, rival: Spread) -> str:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dystop.experiments.store import RunData
+from dystop.experiments.store import RunData, is_abandoned
 
 FAITHFUL = frozenset({"paper", "authors' code"})
 """Provenances that need no warning beside the name."""
@@ -117,5 +117,18 @@ def command(run: RunData) -> str:
 
 
 def status(run: RunData) -> str:
-    """finished, interrupted or running."""
-    return str(run.info.get("status") or "unknown")
+    """finished, failed, interrupted or running; a run whose process is gone was interrupted."""
+    noted = str(run.info.get("status") or "unknown")
+    return "interrupted" if noted == "running" and is_abandoned(run.path) else noted
+
+
+def way_on(run: RunData) -> str:
+    """The command that goes on with an interrupted run."""
+    words = "testbed --resume" if run.info.get("kind") == "testbed" else "resume"
+    return f"dystop {words} {shlex.quote(str(run.path))}"
+
+
+def check(run: RunData) -> str:
+    """The command that says whether the records are to be believed."""
+    verb = "check" if run.info.get("kind") == "testbed" else "verify"
+    return f"dystop {verb} {shlex.quote(str(run.path))}"

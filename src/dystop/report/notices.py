@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from dystop.experiments.store import RunData
-from dystop.report.naming import identity, labels, status
+from dystop.experiments.store import RunData, log_was_changed
+from dystop.report.naming import check, identity, labels, status, way_on
 from dystop.report.units import data
 
 _EPOCHS = 3  # after which any model should have learnt something
@@ -17,8 +17,8 @@ def notices(runs: Sequence[RunData]) -> list[str]:
 
 def about_each(runs: Sequence[RunData]) -> list[str]:
     """What is to be known about single runs, whatever they are compared with."""
-    kinds = (_real, _unfinished, _unscored, _diverged, guessing, stand_ins, _provenance)
-    return [sentence for kind in kinds for sentence in kind(runs)]
+    doubts = (_real, _unfinished, _changed, _unscored, _diverged, guessing, stand_ins, _provenance)
+    return [sentence for doubt in doubts for sentence in doubt(runs)]
 
 
 def _real(runs: Sequence[RunData]) -> list[str]:
@@ -36,8 +36,22 @@ def _unfinished(runs: Sequence[RunData]) -> list[str]:
         "running": "was still running when this report was written",
         "failed": "failed; its numbers stop where it failed",
     }
-    named = zip(labels(runs), map(status, runs), strict=True)
-    return [f"{label} {words[state]}." for label, state in named if state in words]
+    out = []
+    for label, run in zip(labels(runs), runs, strict=True):
+        state = status(run)
+        on = f"; go on with it by: {way_on(run)}" if state == "interrupted" else "."
+        out += [f"{label} {words[state]}{on}"] if state in words else []
+    return out
+
+
+def _changed(runs: Sequence[RunData]) -> list[str]:
+    """Finished runs whose records are no longer those that they ended with."""
+    return [
+        f"{label}: the record log was cut or changed after the run ended; figures and numbers here"
+        f" may be wrong; check with: {check(run)}"
+        for label, run in zip(labels(runs), runs, strict=True)
+        if log_was_changed(run)
+    ]
 
 
 def _unscored(runs: Sequence[RunData]) -> list[str]:

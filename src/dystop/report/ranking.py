@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dystop.record import RoundRecord
-from dystop.report.groups import Group, Spread, common_time_s, over_seeds
+from dystop.report.groups import Group, Spread, common_time_s, interval_s, over_seeds
 from dystop.report.tables import Summary, evaluated, first_reaching, summarise
 from dystop.report.units import NOTHING, data_unit, digits, goal, number, percent, seconds
 
@@ -46,10 +46,18 @@ def to_target(group: Group, target: float | None, pick: Pick) -> Spread:
     return over_seeds(None if row is None else pick(row) for row in rows)
 
 
-def accuracy_by(records: Sequence[RoundRecord], clock_s: float) -> float | None:
-    """Accuracy of the last evaluation at or before this time."""
-    scored = [r.accuracy for r in evaluated(records) if r.clock_s <= clock_s]
-    return scored[-1] if scored else None
+def accuracy_by(
+    records: Sequence[RoundRecord], clock_s: float, within_s: float = 0.0
+) -> float | None:
+    """Accuracy of the test planned for this time, else of the last one at or before it.
+
+    A planned test takes place when the first round closes at or after its time. Where that is not
+    within `within_s`, rounds are longer than that and the test before is still how things stand.
+    """
+    tests = evaluated(records)
+    planned = [r.accuracy for r in tests if clock_s <= r.clock_s < clock_s + within_s]
+    before = [r.accuracy for r in tests if r.clock_s <= clock_s]
+    return planned[0] if planned else before[-1] if before else None
 
 
 def _order(group: Group, target: float | None) -> tuple[int, float, float]:
@@ -151,11 +159,7 @@ def _results(
 def _accuracies(every: Sequence[Group], sums: Sequence[Sequence[Summary]]) -> list[Column]:
     """Accuracy at one time by which all runs were tested, if any, then at the end of each."""
     at_s = common_time_s(every)
-    columns = []
-    if at_s is not None:
-        spreads = [over_seeds(accuracy_by(run.records, at_s) for run in g.runs) for g in every]
-        meaning = "last evaluation by the time that every run reached: the fair one to compare"
-        columns.append(_accuracy(f"accuracy at {seconds(at_s)}", meaning, spreads))
+    columns = [] if at_s is None else [_at_common_time(every, at_s)]
     final = [over_seeds(s.accuracy for s in many) for many in sums]
     whole = [over_seeds(s.accuracy_global for s in many) for many in sums]
     meaning = "mean over the workers' own models at the last evaluation of each run"
@@ -163,6 +167,20 @@ def _accuracies(every: Sequence[Group], sums: Sequence[Sequence[Summary]]) -> li
     meaning = "accuracy of the data-weighted average of all models at the last evaluation"
     columns.append(_accuracy("global model", meaning, whole))
     return columns
+
+
+def _at_common_time(every: Sequence[Group], at_s: float) -> Column:
+    """The same planned test of all runs; without a common plan, the last that each had by then."""
+    step_s = interval_s(every)
+    spreads = [over_seeds(accuracy_by(run.records, at_s, step_s) for run in g.runs) for g in every]
+    rule = (
+        "each run at its first test at or after this time, the last planned one that all reached; "
+        f"where none follows within {seconds(step_s)}, at its last one before"
+        if step_s
+        else "last evaluation by the time that every run reached"
+    )
+    title = f"accuracy at {seconds(round(at_s, 9))}"  # 3 * 0.2 is not quite 0.6
+    return _accuracy(title, f"the fair one to compare: {rule}", spreads)
 
 
 def _accuracy(title: str, meaning: str, spreads: Sequence[Spread]) -> Column:

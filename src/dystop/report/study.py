@@ -11,7 +11,7 @@ from dystop.report import bars, curves
 from dystop.report.caveats import study_notes, study_notices
 from dystop.report.garbage import spare_the_old
 from dystop.report.groups import Group, groups, shared_target
-from dystop.report.html import Folded, Table, flat, fleet_rows, picture, templates
+from dystop.report.html import Folded, Table, differing, flat, fleet_rows, picture, templates
 from dystop.report.naming import TIMING, status
 from dystop.report.ranking import Move, Ranked, moves, rank
 from dystop.report.style import RUNS, Plot
@@ -161,7 +161,10 @@ def _facts(laws: Sequence[Group]) -> Table:
 def _folds(every: Sequence[Group]) -> list[tuple[str, list[Folded]]]:
     """Tables that all runs share; the fleet is the one of the first seed."""
     first = every[0].runs[0]
-    shared: Table = [row for row in flat(first.config) if not row[0].startswith(_OWN)]
+    unlike = {key for key, _ in differing([group.runs[0] for group in every])}
+    shared: Table = [
+        row for row in flat(first.config) if row[0] not in unlike and not row[0].startswith(_OWN)
+    ]
     seed = first.info.get("seed")
     environment = [
         *flat(first.info.get("versions") or {}), *flat(first.info.get("machine") or {})

@@ -210,6 +210,12 @@ def ensure_fits(estimate: MemoryEstimate, available: int, limit: int | None = No
     usable = available if limit is None else min(available, max(0, limit - estimate.held))
     if estimate.needed <= usable:
         return
+    if limit is not None and limit <= estimate.held:
+        whole = human(estimate.held + estimate.needed)
+        raise CapacityError(
+            f"training.memory_limit_gb allows {human(limit)}, but the program and the data take "
+            f"{human(estimate.held)} already; the run needs {whole} in all"
+        )
     allowed = "" if limit is None else f" (limit set to {human(limit)})"
     largest = max(estimate.parts, key=lambda part: part[1])[0]
     raise CapacityError(

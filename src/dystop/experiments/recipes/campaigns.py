@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dystop.errors import ConfigError
 from dystop.experiments.spec import Experiment, read_experiment
 
 Scale = Literal["smoke", "small", "paper"]
@@ -239,7 +240,11 @@ CAMPAIGNS = _campaigns()
 def experiments(
     campaign: Campaign, scale: Scale, seeds: int, words: Sequence[str] = ()
 ) -> list[Experiment]:
-    """Every run of a campaign, seed by seed, each named after its arm."""
+    """Every run of a campaign, seed by seed, each named after its arm.
+
+    A word `seed=S` makes S the first seed; what tells the arms apart cannot be changed.
+    """
+    first = _first_seed(campaign, words)
     return [
         replace(
             read_experiment(
@@ -256,9 +261,24 @@ def experiments(
             ),
             name=f"{arm.key}-s{seed}",
         )
-        for seed in range(seeds)
+        for seed in range(first, first + seeds)
         for arm in campaign.arms
     ]
+
+
+def _first_seed(campaign: Campaign, words: Sequence[str]) -> int:
+    """The first seed that the words ask for; refuses words that would make the arms alike."""
+    varied = {word.partition("=")[0] for arm in campaign.arms for word in arm.words}
+    for key in (word.partition("=")[0] for word in words):
+        if key in varied or key == "name":
+            raise ConfigError(
+                f"command line: {key} is what the runs of {campaign.name} are told apart by; leave "
+                f"it to the recipe (--only runs some of them)"
+            )
+    given = [word.partition("=")[2] for word in words if word.startswith("seed=")]
+    if given and not given[-1].isdigit():
+        raise ConfigError(f"command line: seed = {given[-1]!r}; expected a whole number, 0 or more")
+    return int(given[-1]) if given else 0
 
 
 def _merged(words: Sequence[str]) -> list[str]:

@@ -111,7 +111,7 @@ def _main_fmnist() -> tuple[Claim, ...]:
             for m, seconds in times.items()
         ),
         *(
-            Reduction(f"phi = 1.0: less traffic than {m} to 80 %", "bytes", even["dystop"], even[m],
+            Reduction(f"phi = 1.0: less traffic than {m}", "bytes", even["dystop"], even[m],
                       share, 0.8)
             for m, share in less.items()
         ),
