@@ -61,6 +61,20 @@ def test_paper_scale_is_the_paper_s() -> None:
     assert {(e.fleet.workers, e.world.compute.devices) for e in boards} == {(15, "jetson")}
 
 
+def test_words_may_set_the_first_seed_and_not_what_the_arms_differ_in() -> None:
+    control = CAMPAIGNS["control-fmnist"]
+    every = experiments(control, "smoke", 2, ["seed=5", "training.batch=16"])
+    assert {e.seed for e in every} == {5, 6}
+    assert every[0].name == "V1-s5"
+    for word, why in (
+        ("mechanism.V=3", "told apart by"),
+        ("name=x", "told apart"),
+        ("seed=-1", "whole"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            experiments(control, "smoke", 1, [word])
+
+
 def test_claims_name_arms_that_exist() -> None:
     for campaign, claims in CLAIMS.items():
         keys = {arm.key for arm in CAMPAIGNS[campaign].arms}
@@ -143,6 +157,12 @@ def test_a_slower_arm_does_not_hold_even_if_its_rival_fails_once() -> None:
     fast = outcome("b", [0.8, 0.8, 0.8, 0.8], [0.1, 0.2, 0.3, 0.3])
     (row,) = judge([Reduction("less", "time", "a", "b", 0.5, 0.8)], {"a": slow, "b": fast})
     assert row.verdict == "does not hold"
+
+
+def test_a_rival_whose_run_was_too_short_tells_nothing() -> None:
+    every = {"a": outcome("a", [0.1] * 7 + [0.8]), "b": outcome("b", [0.1] * 4)}
+    claims = [Reduction("less", "time", "a", "b", 0.5, 0.8), Best("first", "time", "a", ("a", "b"))]
+    assert {row.verdict for row in judge(claims, every)} == {"cannot be told"}
 
 
 def test_a_number_waits_for_the_arm_that_sets_its_target() -> None:
