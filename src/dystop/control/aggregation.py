@@ -99,9 +99,7 @@ def mend(stage: Mix, dst: Ints, src: Ints, *, to_self: bool) -> Mix:
     if stage.kind != "delta":
         arrived = row_sums(stage, weight)
         weight = weight / np.where(arrived == 0, 1.0, arrived)[stage.row_of]
-        hit |= (arrived == 0)[
-            stage.row_of
-        ]  # nothing of weight is left: an empty row keeps its model
+        hit |= (arrived == 0)[stage.row_of]  # nothing is left: an empty row keeps its model
     return _drop(stage, weight, hit)
 
 
