@@ -13,23 +13,27 @@ def _leave(*_: object) -> None:
     os._exit(INTERRUPTED)
 
 
+def _begin() -> None:
+    """Leave on Ctrl-C from now on; not where a shell ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+
+
 def main() -> None:
     """Entry point of the `dystop` command."""
-    usual = signal.getsignal(signal.SIGINT)
-    early = usual is signal.default_int_handler  # not where a shell ignores it
-    if early:
-        signal.signal(signal.SIGINT, _leave)
+    _begin()
     from dystop.ahead import prepare
 
     prepare(sys.argv[1:])
     from dystop.cli import main as command
 
-    if early:
-        signal.signal(signal.SIGINT, usual)
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     command()
 
 
 if __name__ == "__main__":
+    _begin()
     from dystop.lifeline import hold_on
 
     hold_on()

@@ -64,6 +64,39 @@ def test_sigterm_is_what_the_command_makes_of_it():
         press(signal.SIGTERM)
 
 
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
+)
+def test_a_signal_that_python_drops_comes_again(number, kind):
+    """As in the callback of a weak reference, and every import makes and drops one."""
+
+    class Dropped:
+        def __del__(self):
+            press(number)
+            time.sleep(0.01)  # the signal is raised here, at the latest
+
+    def work():
+        with terminable():
+            Dropped()
+            time.sleep(30)
+
+    with pytest.raises(kind):
+        work()
+
+
+def test_what_else_python_drops_is_told_as_usual(monkeypatch):
+    told = []
+    monkeypatch.setattr("sys.unraisablehook", told.append)
+
+    class Broken:
+        def __del__(self):
+            raise ValueError("lost")
+
+    with terminable():
+        Broken()
+    assert [str(one.exc_value) for one in told] == ["lost"]
+
+
 def test_an_error_that_the_signal_has_caused_is_not_what_is_told():
     def body(done):
         with Interrupts():

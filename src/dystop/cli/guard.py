@@ -3,6 +3,7 @@
 import functools
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ import typer
 from dystop.errors import DystopError
 
 INTERRUPTED, TERMINATED = 130, 143
+AGAIN_S = 0.05
+"""How long an interrupt waits that was dropped: by then Python has left the place that drops it."""
 P = ParamSpec("P")
 
 
@@ -42,9 +45,38 @@ def terminable() -> Iterator[None]:
 
     before = signal.signal(signal.SIGTERM, raise_it)
     try:
-        yield
+        with _insistent():
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _insistent() -> Iterator[None]:
+    """Repeat an interrupt that hit a place where Python drops exceptions.
+
+    Every import calls such places (callbacks of weak references), and commands import much.
+    """
+    usual = sys.unraisablehook
+
+    def hear(dropped: "sys.UnraisableHookArgs") -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            _repeat(signal.SIGTERM if dropped.exc_type is Terminated else signal.SIGINT)
+        else:
+            usual(dropped)
+
+    sys.unraisablehook = hear
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
+
+
+def _repeat(number: signal.Signals) -> None:
+    main = threading.main_thread().ident
+    again = threading.Timer(AGAIN_S, signal.pthread_kill, (main, number))
+    again.daemon = True
+    again.start()
 
 
 def complain(message: str, *, colour: str = "red") -> None:
