@@ -15,6 +15,7 @@ from dystop.errors import RunFolderError
 from dystop.experiments import durable, run
 from dystop.experiments.spec import read_experiment
 from dystop.experiments.store import RunLock, is_abandoned, open_run, update_info
+from dystop.experiments.testbed_run import make_folder, resumable_folder
 from dystop.report import write_report
 from dystop.report.naming import status
 from dystop.report.notices import notices
@@ -159,6 +160,23 @@ def test_the_commands_refuse_and_warn(tmp_path):
     refused = dystop("resume", folder)
     assert refused.returncode == 2
     assert "config.toml: was changed after the run began" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["", "by an earlier version"])
+def test_a_testbed_goes_on_elsewhere_but_not_with_other_settings(tmp_path, noted):
+    folder, _ = make_folder(read_experiment(None, WORDS), tmp_path, "one")
+    if not noted:
+        info = json.loads((folder / "run.json").read_text())
+        del info["essence_sha256"]
+        (folder / "run.json").write_text(json.dumps(info))
+    assert resumable_folder(folder) == folder
+    before = edit(folder, "learning_rate", "0.5")
+    with pytest.raises(RunFolderError, match=r"dystop testbed .*config\.toml --name NEW"):
+        resumable_folder(folder)
+    (folder / "config.toml").write_bytes(before)
+    edit(folder, "port", "5000")
+    if noted:
+        assert resumable_folder(folder) == folder
 
 
 KILLED = """

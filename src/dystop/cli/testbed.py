@@ -134,11 +134,11 @@ def _resume(path: Path, words: list[str], watcher: CrewWatcher, network: "Networ
     from dystop.errors import ConfigError
     from dystop.experiments.spec import read_experiment
     from dystop.experiments.store import CONFIG, open_run
-    from dystop.experiments.testbed_run import checked_folder, reopen_testbed
+    from dystop.experiments.testbed_run import reopen_testbed, resumable_folder
 
     if words:
         raise ConfigError(f"--resume takes the settings of {path}; leave out: {' '.join(words)}")
-    transport = read_experiment(checked_folder(path) / CONFIG).testbed.transport
+    transport = read_experiment(resumable_folder(path) / CONFIG).testbed.transport
     if transport == "mpi" and open_run(path).info.get("status") != "finished":
         from dystop.experiments.testbed_mpi import resume_ranks
 

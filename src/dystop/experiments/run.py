@@ -22,7 +22,7 @@ from dystop.experiments.store import (
     RecordLog,
     RunData,
     RunLock,
-    config_was_changed,
+    check_config,
     create_run,
     first_info,
     log_was_changed,
@@ -262,13 +262,9 @@ def _check_simulated(data: RunData) -> None:
 
 def _check_untouched(data: RunData) -> None:
     """Refuse to splice two experiments, or to call a log whole that is not."""
-    again = f"dystop run {shlex.quote(str(data.path / CONFIG))} --name NEW"
-    if config_was_changed(data):
-        raise RunFolderError(
-            f"{data.path / CONFIG}: was changed after the run began, and a run goes on only with "
-            f"the settings it began with; put the file back, or start a new run: {again}"
-        )
+    check_config(data, "dystop run")
     if log_was_changed(data):
+        again = f"dystop run {shlex.quote(str(data.path / CONFIG))} --name NEW"
         raise RunFolderError(
             f"{data.path / RECORDS}: was cut or changed after the run ended, and a finished run "
             f"has no rounds left to do; put the file back, or run it again: {again}"

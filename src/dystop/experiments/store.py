@@ -15,6 +15,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import tomllib
@@ -45,9 +46,9 @@ __all__ = [
     "RecordLog",
     "RunData",
     "RunLock",
+    "check_config",
     "check_free",
     "check_name",
-    "config_was_changed",
     "create_run",
     "first_info",
     "is_abandoned",
@@ -301,10 +302,15 @@ def open_run(path: Path) -> RunData:
     return RunData(path, name, config, info, _read_json(path / FLEET), records)
 
 
-def config_was_changed(run: RunData) -> bool:
-    """Whether a run noted other settings when it began than its folder holds now."""
-    noted = run.info.get(_CONFIG_SHA256)
-    return noted is not None and noted != file_sha256(run.path / CONFIG)
+def check_config(run: RunData, start: str) -> None:
+    """Refuse to splice two experiments; `start` is the command that begins such a run."""
+    file, noted = run.path / CONFIG, run.info.get(_CONFIG_SHA256)
+    if noted not in (None, file_sha256(file)):
+        raise RunFolderError(
+            f"{file}: was changed after the run began, and a run goes on only with the settings it "
+            f"began with; put the file back, or start a new run: {start} {shlex.quote(str(file))} "
+            "--name NEW"
+        )
 
 
 def log_was_changed(run: RunData) -> bool:

@@ -4,6 +4,7 @@ Free of torch, so that a coordinator starts in a moment. What needs data and mod
 `dystop.experiments.testbed_parts`.
 """
 
+import hashlib
 import json
 import os
 import secrets
@@ -19,7 +20,8 @@ from dystop.data.private import Facts
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.durable import write_atomic
 from dystop.experiments.fleets import fleet_of, keeps_topology, steps_of
-from dystop.experiments.spec import Experiment
+from dystop.experiments.spec import Experiment, read_experiment, to_toml
+from dystop.experiments.store import CONFIG, RunData, check_config
 from dystop.runtime.coordinator.members import Enrolled as Member
 from dystop.runtime.coordinator.setup import COORDINATOR as COORDINATOR
 from dystop.runtime.coordinator.setup import OBSERVER as OBSERVER
@@ -31,7 +33,7 @@ from dystop.world.compute import jetson_factors
 from dystop.world.compute import step_seconds as drawn_step_seconds
 
 ENROLMENT, STATUS = "enrolment.json", "coordinator.json"
-KIND = "testbed"  # in `run.json`
+KIND, ESSENCE_SHA256 = "testbed", "essence_sha256"  # a value and a key of `run.json`
 Parsed = TypeVar("Parsed")
 
 
@@ -90,6 +92,17 @@ def essence(experiment: Experiment) -> Experiment:
         training=replace(experiment.training, device="auto", lanes=None),
         testbed=replace(experiment.testbed, host="", port=0),
     )
+
+
+def essence_sha256(experiment: Experiment) -> str:
+    """Fingerprint of what must stay while a run lasts."""
+    return hashlib.sha256(to_toml(essence(experiment)).encode()).hexdigest()
+
+
+def check_settings(run: RunData) -> None:
+    """Refuse to go on with other settings than a run began with; places may have changed."""
+    if run.info.get(ESSENCE_SHA256) != essence_sha256(read_experiment(run.path / CONFIG)):
+        check_config(run, "dystop testbed")  # the same file may read differently in a new version
 
 
 def write_enrolment(folder: Path, enrolment: Enrolment) -> None:

@@ -21,6 +21,7 @@ from dystop.experiments.testbed import (
     COORDINATOR,
     Enrolled,
     Enrolment,
+    check_settings,
     coordinator_setup,
     essence,
     new_run_id,
@@ -192,6 +193,7 @@ def desk_of(file: Path, folder: Path, given: Path | None = None) -> Desk:
     enrolled = read_enrolled(given, experiment) if given else None
     if not (folder / INFO).is_file():
         _begin(experiment, folder, enrolled)
+    check_settings(open_run(folder))
     kept = read_experiment(folder / CONFIG)
     _check_same(experiment, kept, file, folder)
     enrolment = read_enrolment(folder, kept)

@@ -27,10 +27,13 @@ from dystop.experiments.store import (
 from dystop.experiments.testbed import (
     COORDINATOR,
     ENROLMENT,
+    ESSENCE_SHA256,
     KIND,
     OBSERVER,
     STATUS,
     Enrolled,
+    check_settings,
+    essence_sha256,
     node_names,
     read_status,
     write_enrolment,
@@ -109,6 +112,7 @@ def _filled(prepared: "Prepared", out: Path, *, explicit: bool) -> Path:
     """The folder, with all that a run needs."""
     experiment = prepared.experiment
     info = {**first_info(experiment), "kind": KIND, "publish": "on_completion"}
+    info[ESSENCE_SHA256] = essence_sha256(experiment)
     folder = create_run(
         out, experiment.name, to_toml(experiment), info, prepared.fleet, explicit=explicit
     )
@@ -129,9 +133,15 @@ def checked_folder(path: Path) -> Path:
     return path
 
 
+def resumable_folder(path: Path) -> Path:
+    """The path, if it is the folder of a testbed run that goes on as it began."""
+    check_settings(open_run(checked_folder(path)))
+    return path
+
+
 def reopen_testbed(path: Path, watch: Watch) -> bool:
     """Look into the folder of an earlier run; False where nothing is left to do."""
-    data = open_run(checked_folder(path))
+    data = open_run(resumable_folder(path))
     done = len(data.records)
     finished = data.info.get("status") == "finished"
     rounds = done if finished else read_experiment(path / CONFIG).stop.rounds
