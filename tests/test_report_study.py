@@ -190,6 +190,14 @@ def test_page_is_complete_and_says_what_it_is(study, tmp_path):
     assert set(re.findall(r'(?:url\(#|href="#)([^")]*)', page)) <= set(ids)
 
 
+def test_settings_of_one_mechanism_are_not_called_mechanisms(tmp_path):
+    runs = [hand("dystop", 0, 0.5), hand("dystop", 0, 0.6)]
+    for run, v in zip(runs, (1, 10), strict=True):
+        run.config["mechanism"] = {"name": "dystop", "V": v}
+    page = write_study(runs, tmp_path, title="V", formats=("png",)).html.read_text()
+    assert "1 mechanism in 2 settings, 1 seed each: 2 runs." in page
+
+
 def test_nothing_is_drawn_against_rounds(study):
     plots = draw_study(groups(study)[:2], 0.7)
     assert {plot.key for plot in plots} == KEYS

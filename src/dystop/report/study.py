@@ -120,12 +120,14 @@ def _render(
 
 
 def _lead(every: Sequence[Group]) -> str:
-    names = len(dict.fromkeys(group.label for group in every))
+    settings = len({group.label for group in every})
+    names = len({run.info["mechanism"]["name"] for group in every for run in group.runs})
     seeds = sorted({len(group.runs) for group in every})
     laws = len({group.timing for group in every})
     each = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     told = [
-        f"{names} mechanism{'s' if names > 1 else ''}",
+        f"{names} mechanism{'s' if names > 1 else ''}"
+        + (f" in {settings} settings" if settings > names else ""),
         f"{each} seed{'s' if seeds[-1] > 1 else ''} each",
         *(["both timing laws"] if laws > 1 else []),
     ]
