@@ -6,13 +6,22 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Literal
 
-from dystop.experiments.recipes.claims import Best, Claim, Figure, Measure, Reduction, Rising
+from dystop.experiments.recipes.claims import (
+    Best,
+    Claim,
+    Figure,
+    Growth,
+    Measure,
+    Reduction,
+    Rising,
+)
 from dystop.report.groups import Spread
 from dystop.report.measures import Outcome, Outcomes, aim, show, show_spread, target_for
 
 Verdict = Literal["holds", "holds partly", "does not hold", "cannot be told"]
 ENOUGH = 0.8  # of the paper's reduction
 NEAR, FAR = 0.1, 0.3  # of the paper's number
+NEAR_POINTS, FAR_POINTS = 0.03, 0.1  # where it is an accuracy
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ def judge(claims: Sequence[Claim], outcomes: Outcomes) -> list[Row]:
 
 def arms_of(claim: Claim) -> tuple[str, ...]:
     """The arms that a claim is about; the first one sets the target."""
-    if isinstance(claim, Reduction):
+    if isinstance(claim, Reduction | Growth):
         return (claim.arm, claim.than)
     if isinstance(claim, Best):
         return (claim.arm, *(a for a in claim.among if a != claim.arm))
@@ -48,7 +57,7 @@ def _row(claim: Claim, outcomes: Outcomes) -> Row:
     arms = [outcomes[key] for key in arms_of(claim)]
     wanted = None if isinstance(claim, Best) else claim.target
     # A step up or down is only told at a level that both ends reach.
-    setters = arms if isinstance(claim, Rising) else arms[:1]
+    setters = arms if isinstance(claim, Rising | Growth) else arms[:1]
     if isinstance(claim, Figure) and claim.set_by:
         setters = [outcomes[claim.set_by]]
     target = target_for(setters, wanted) if claim.measure in ("time", "bytes") else None
@@ -56,6 +65,8 @@ def _row(claim: Claim, outcomes: Outcomes) -> Row:
     text = claim.text + aim(target)
     if isinstance(claim, Reduction):
         return _reduction(claim, text, arms, target)
+    if isinstance(claim, Growth):
+        return _growth(claim, text, arms, target)
     if isinstance(claim, Best):
         return _best(claim, text, arms, spreads)
     if isinstance(claim, Rising):
@@ -79,7 +90,7 @@ def _reduction(claim: Reduction, text: str, arms: Sequence[Outcome], target: flo
         ours = f"{at}{abs(share):.1%} {'less' if share >= 0 else 'more'} ({ours})"
     if met and min(met) <= 0:
         return Row(text, paper, ours, "does not hold")
-    if claim.measure == "time" and not (met or least):  # the rival's run ended before
+    if not (met or least):  # the rival's run ended before
         return Row(text, paper, ours, "cannot be told")
     told = len(met) + len(least) == rival.total
     enough = told and share > 0 and share >= ENOUGH * claim.paper
@@ -93,10 +104,8 @@ def _saved(
     own, rival = (arm.each(measure, target) for arm in arms)
     pairs = [(a, b) for a, b in zip(own, rival, strict=False) if a is not None]
     met = [1.0 - a / b for a, b in pairs if b is not None]
-    end_s = arms[1].end_s
-    if measure != "time":
-        return met, []
-    return met, [1.0 - a / end_s for a, b in pairs if b is None and a < end_s]
+    ends = zip(own, rival, arms[1].ends(measure), strict=False)
+    return met, [1.0 - a / end for a, b, end in ends if a is not None and b is None and a < end]
 
 
 def _better(measure: Measure, a: float, b: float) -> bool:
@@ -156,12 +165,30 @@ def _rising(claim: Rising, text: str, spreads: Sequence[Spread]) -> Row:
     return Row(text, claim.paper, told, "holds partly" if blurred else "does not hold")
 
 
+def _growth(claim: Growth, text: str, arms: Sequence[Outcome], target: float | None) -> Row:
+    later, before = (arm.each(claim.measure, target) for arm in arms)
+    pairs = zip(later, before, strict=False)
+    shares = [1.0 - b / a for a, b in pairs if a is not None and b is not None]
+    paper = f"by {claim.paper:.2%} of the longer"
+    if not shares:
+        return Row(text, paper, "not reached", "cannot be told")
+    share = fmean(shares)
+    return Row(text, paper, f"by {share:.1%} of the longer", _close(claim, share))
+
+
 def _figure(claim: Figure, text: str, spread: Spread, end_s: float) -> Row:
     paper, ours = show(claim.paper, claim.measure), show_spread(spread, claim.measure)
     if spread.mean is None or not spread.complete:
         too_late = claim.measure == "time" and end_s > (1 + FAR) * claim.paper
         never = not spread.values and too_late
         return Row(text, paper, ours, "does not hold" if never else "cannot be told")
-    off = abs(spread.mean / claim.paper - 1.0)
-    verdict: Verdict = "holds" if off <= NEAR else "holds partly" if off <= FAR else "does not hold"
-    return Row(text, paper, ours, verdict)
+    return Row(text, paper, ours, _close(claim, spread.mean))
+
+
+def _close(claim: Figure | Growth, ours: float) -> Verdict:
+    """How near a number is to the paper's."""
+    if claim.measure == "accuracy":
+        off, near, far = abs(ours - claim.paper), NEAR_POINTS, FAR_POINTS
+    else:
+        off, near, far = abs(ours / claim.paper - 1.0), NEAR, FAR
+    return "holds" if off <= near else "holds partly" if off <= far else "does not hold"

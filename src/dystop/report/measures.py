@@ -7,6 +7,7 @@ from typing import Literal
 from dystop.experiments.recipes.campaigns import Arm
 from dystop.experiments.recipes.claims import Measure
 from dystop.experiments.store import RunData
+from dystop.record import RoundRecord
 from dystop.report.groups import Spread, over_seeds
 from dystop.report.tables import best_accuracy, evaluated, first_reaching
 from dystop.report.units import data, goal, number, percent, seconds
@@ -31,10 +32,14 @@ class Outcome:
         """The measure of every seed, None where it never reached the target."""
         return [_one(run, measure, target) for run in self.runs]
 
+    def ends(self, measure: Measure) -> list[float]:
+        """Seconds or bytes at the end of every run."""
+        return [_cost(run.records[-1], measure) if run.records else 0.0 for run in self.runs]
+
     @property
     def end_s(self) -> float:
         """Simulated seconds that the shortest run covers."""
-        return min((run.records[-1].clock_s for run in self.runs if run.records), default=0.0)
+        return min(self.ends("time"), default=0.0)
 
 
 Outcomes = Mapping[str, Outcome]
@@ -56,9 +61,11 @@ def _one(run: RunData, measure: Measure, target: float | None) -> float | None:
     if measure == "accuracy":
         return evaluated(run.records)[-1].accuracy if evaluated(run.records) else None
     reached = None if target is None else first_reaching(run.records, target)
-    if reached is None:
-        return None
-    return reached.clock_s if measure == "time" else float(reached.endpoint_bytes_total)
+    return None if reached is None else _cost(reached, measure)
+
+
+def _cost(record: RoundRecord, measure: Measure) -> float:
+    return record.clock_s if measure == "time" else float(record.endpoint_bytes_total)
 
 
 def target_for(outcomes: Sequence[Outcome], wanted: float | None) -> float | None:

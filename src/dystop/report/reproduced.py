@@ -60,8 +60,8 @@ def _targets(recipe: Recipe, outcomes: Outcomes, measure: Measure) -> dict[str, 
 
 
 def _tick(outcome: Outcome) -> str:
-    x = outcome.arm.x
-    return outcome.arm.label if x is None else f"{outcome.arm.label}, {x:g}"
+    label, x = outcome.arm.label, outcome.arm.x
+    return label if x is None or " = " in label else f"{label}, {x:g}"
 
 
 def _names(outcomes: Sequence[Outcome]) -> list[str]:
@@ -103,6 +103,7 @@ def _points(
         for c in recipe.claims
         if isinstance(c, Number) and c.measure == measure and c.arm in places
         if c.target in (None, targets[c.arm])
+        if targets.get(c.set_by or c.arm) == targets[c.arm]
     ]
     if found:
         x, y = zip(*found, strict=True)
