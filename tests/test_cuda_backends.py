@@ -14,8 +14,8 @@ from torch import nn
 from dystop.rng import bits
 from dystop.trainer import sequential, station
 from dystop.trainer.batches import batches
-from dystop.trainer.cuda.lane import Compiled
-from dystop.trainer.cuda.solo import Solo, queues_for
+from dystop.trainer.cuda.lane import Compiled, loss_of
+from dystop.trainer.cuda.solo import MOST, Solo, queues_for
 from dystop.trainer.cuda.stacks import Stacks, can_record
 from dystop.trainer.device_bits import device_bits
 from dystop.trainer.dropout import address_names, with_addresses
@@ -153,6 +153,11 @@ def test_solo_may_be_used_again_and_remembers_what_its_lanes_have_met() -> None:
         assert_same(solo(problem, job), sequential.train(problem, job))
 
 
+def test_no_two_lanes_share_a_stream() -> None:
+    """Nor the work space that belongs to it: they are replayed side by side."""
+    assert len(Solo(problem_of(small_cnn(), [9]), 50)._lanes) == MOST
+
+
 @given(
     st.lists(st.lists(st.integers(1, 5), max_size=6), max_size=9),
     st.lists(st.sets(st.integers(1, 5)), min_size=1, max_size=4),
@@ -219,6 +224,27 @@ def test_a_model_that_torch_cannot_compile_trains_all_the_same() -> None:
     assert torch.equal(ours(*given), first)  # and says it once
     with pytest.raises(RuntimeError, match="own mistake"):
         ours(None, None, torch.ones(1, 3), torch.zeros(1, dtype=torch.int64))
+
+
+def test_a_model_is_compiled_once_whatever_the_data() -> None:
+    """Another run of the process, with as many models and another number of samples."""
+    compiled: list[object] = []
+
+    def backend(graph: Any, _: object) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    with addressed(CPU, 0, "test"):
+        twins = [nn.Sequential(nn.Flatten(), nn.Linear(36, 3)) for _ in range(3)]
+    for samples, module in enumerate(twins, 9):
+        problem = problem_of(module, [samples])
+        vector, counters = problem.layout.flatten(module)
+        x, y = problem.samples.take(torch.arange(4))
+        given = ((vector, torch.zeros(0), counters), torch.tensor(0), x, y)
+        assert torch.equal(
+            Compiled(loss_of(problem), backend=backend)(*given), loss_of(problem)(*given)
+        )
+    assert len(compiled) == 1
 
 
 def test_rows_with_batch_norm_are_not_filled_up() -> None:

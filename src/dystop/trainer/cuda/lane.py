@@ -80,10 +80,12 @@ def _spread(problem: Problem, x: Tensor) -> Tensor:
 
 def loss_of(problem: Problem) -> Loss:
     """Mean loss of a mini-batch as a function of (model, address, x, y)."""
+    # Asked for inside, they would have the compiler begin again for a data set of another size.
+    device, precision = problem.device, problem.precision
 
     def loss(state: State, address: Tensor, x: Tensor, y: Tensor) -> Tensor:
         named = problem.named(state, address)
-        with autocast(problem.device, problem.precision):
+        with autocast(device, precision):
             logits = functional_call(problem.module, named, (x,))
         return F.cross_entropy(logits.float(), y)
 

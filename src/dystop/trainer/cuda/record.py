@@ -1,6 +1,7 @@
 """Steps recorded into CUDA graphs: launched once with all their kernels, replayed as one."""
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Protocol
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from dystop.trainer.seeding import restored
 
 Step = Callable[[], None]
+_RECORDING = Lock()  # torch bears one recording at a time in a process, on whatever device
 
 
 def stream_on(device: torch.device) -> torch.cuda.Stream:
@@ -80,6 +82,6 @@ class Recorder:
         torch.cuda.synchronize(self._stream.device)
         tape = torch.cuda.CUDAGraph()
         # Other devices are at work in other threads; only what this thread does is recorded.
-        with torch.cuda.graph(tape, self._pool, self._stream, "thread_local"):
+        with _RECORDING, torch.cuda.graph(tape, self._pool, self._stream, "thread_local"):
             step()
         return tape

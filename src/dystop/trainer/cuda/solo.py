@@ -22,6 +22,7 @@ from dystop.trainer.problem import Job, Problem, Trained
 from dystop.trainer.seeding import addressed
 
 RECORDING = 50  # steps that could be taken while a new size of mini-batch is recorded
+MOST = 16  # lanes: each takes two streams, and torch has 32 of a device before they come again
 _DONE = object()
 
 
@@ -43,7 +44,7 @@ class Solo:
     """Trains every row of a job in one of the lanes; keeps recordings between jobs."""
 
     def __init__(self, problem: Problem, lanes: int) -> None:
-        self._problem, self._count = problem, lanes
+        self._problem, self._count = problem, min(lanes, MOST)
         self._deal = deals(problem)
         loss = loss_of(problem)
         compiles = problem.compiles and problem.device.type == "cuda"

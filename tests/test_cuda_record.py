@@ -1,0 +1,82 @@
+"""Recording steps, with a stand-in for torch.cuda: what happens before a graph is recorded."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from dystop.trainer.cuda import record
+from dystop.trainer.cuda.record import Recorder
+
+
+class Cuda:
+    """Records nothing; notes how many recordings are under way, and what `seen` holds then."""
+
+    def __init__(self) -> None:
+        self.seen = torch.zeros(1)
+        self.under_way, self.events = 0, []
+
+    def Stream(self, device: torch.device) -> Any:
+        return SimpleNamespace(device=device, wait_stream=lambda stream: None)
+
+    def current_stream(self, device: torch.device) -> None: ...
+
+    def synchronize(self, device: torch.device) -> None: ...
+
+    def graph_pool_handle(self) -> None: ...
+
+    def stream(self, stream: Any) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def CUDAGraph(self) -> Any:
+        return SimpleNamespace(replay=lambda: self.events.append("replay"))
+
+    @contextmanager
+    def graph(self, tape: Any, pool: None, stream: Any, mode: str) -> Iterator[None]:
+        self.under_way += 1
+        self.events.append((self.under_way, mode, self.seen.item()))
+        time.sleep(0.01)
+        yield
+        self.under_way -= 1
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    found = Cuda()
+    monkeypatch.setattr(record, "torch", SimpleNamespace(cuda=found))
+    return found
+
+
+def test_a_step_is_recorded_once_after_rehearsals_that_leave_no_trace(cuda: Cuda) -> None:
+    cuda.seen.fill_(7)
+    before = torch.get_rng_state()
+
+    def step() -> None:
+        if not cuda.under_way:
+            cuda.seen.add_(torch.rand(1))
+            cuda.events.append("rehearse")
+
+    recorder = Recorder([cuda.seen])
+    recorder.play(3, step)
+    recorder.play(3, step)
+    recording = (1, "thread_local", 7.0)
+    assert cuda.events == ["rehearse", "rehearse", recording, "replay", "replay"]
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_one_recording_at_a_time_whatever_the_thread(cuda: Cuda) -> None:
+    """Torch empties the memory caches of all devices before a recording, which breaks another."""
+    recorders = [Recorder([cuda.seen]) for _ in range(4)]
+    threads = [
+        threading.Thread(target=recorder.play, args=(1, lambda: None)) for recorder in recorders
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [event[0] for event in cuda.events if event != "replay"] == [1, 1, 1, 1]
