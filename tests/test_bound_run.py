@@ -1,6 +1,7 @@
 """`dystop bound`: the corrected bound holds in every round of real convex runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.errors import ConfigError
-from dystop.experiments.bound import bound_of_experiment
+from dystop.cli.bound import summary
+from dystop.engine.rounds import begin
+from dystop.errors import ConfigError, RunFolderError, VerificationError
+from dystop.experiments.bound import BoundReport, bound_of, bound_of_experiment, regression_of
+from dystop.experiments.build import build
 from dystop.experiments.spec import read_experiment
+from dystop.experiments.store import open_run
+from dystop.report.bound import bound_figure
+from dystop.theory import convex
 
 CONVEX = [
     "model.name=softmax-unit",
@@ -24,7 +31,7 @@ CONVEX = [
 ]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("phi", [0.4, 1.0])
 @pytest.mark.parametrize("limit", [0, 2, 8])
 def test_the_measured_gap_stays_below_the_bound(seed: int, phi: float, limit: int) -> None:
@@ -35,6 +42,20 @@ def test_the_measured_gap_stays_below_the_bound(seed: int, phi: float, limit: in
     assert (found.gap <= found.recursion).all()
     assert found.gap[-1] < found.gap[0]
     assert found.literal[-1] > found.recursion[-1]
+
+
+def test_whole_shards_leave_nothing_to_chance() -> None:
+    """With batches as large as shards every step is exact, so the bound is no mere expectation."""
+    experiment = read_experiment(None, [*CONVEX, "training.batch=400"])
+    problem, parts = regression_of(experiment), build(experiment).parts
+    first = parts.trainer.initial()[0].double().numpy()
+    models = begin(parts).models.latest.double().numpy()
+    for worker, trained in enumerate(models):  # the warm start is a step of eta on F_i
+        slope = convex.gradient(problem.part(worker), first)
+        np.testing.assert_allclose(trained, first - 0.1 * slope, atol=1e-7)
+    found = bound_of_experiment(experiment)
+    assert (found.constants.g_star == 0.0).all()
+    assert found.holds
 
 
 def test_other_mechanisms_that_pull_are_covered() -> None:
@@ -52,6 +73,8 @@ def test_other_mechanisms_that_pull_are_covered() -> None:
         ("training.local_steps=2", "training.local_steps = 2"),
         ("engine.publish=on_completion", "engine.publish"),
         ("mechanism.name=fedavg", "mechanism fedavg"),
+        ("mechanism.name=gossipfl", "other than linearly"),
+        ("mechanism.name=ad-psgd", "workers that it does not activate"),
     ],
 )
 def test_what_the_theorem_does_not_cover_is_refused(word: str, named: str) -> None:
@@ -64,6 +87,86 @@ def test_a_step_that_is_too_large_is_refused() -> None:
     words = [*CONVEX, "training.learning_rate=0.5"]
     with pytest.raises(ConfigError, match=r"training\.learning_rate=0\.125"):
         bound_of_experiment(read_experiment(None, words))
+
+
+@pytest.fixture(scope="module")
+def short() -> BoundReport:
+    return bound_of_experiment(read_experiment(None, [*CONVEX, "stop.rounds=3"]))
+
+
+def test_a_bound_that_says_nothing_says_so(short: BoundReport) -> None:
+    rows = dict(summary(short))
+    assert rows["measured below Lemma 1"] == "in every round"
+    assert "promises no progress" in rows["Lemma 1 at the end"]
+    assert "more than the whole run took: it says nothing" in rows["Theorem 2: T Gamma / V"]
+    useful = replace(short, start=2 * float(short.recursion[-1]), durations_s=1e6)
+    rows = dict(summary(useful))
+    assert "promises" not in rows["Lemma 1 at the end"]
+    assert rows["Theorem 2: T Gamma / V"].endswith("s (largest Gamma met)")
+
+
+def test_one_round_above_the_bound_is_not_rounded_away(short: BoundReport) -> None:
+    gap = short.gap.copy()
+    gap[2] = 2 * short.recursion[2]
+    rows = dict(summary(replace(short, gap=gap)))
+    assert rows["measured below Lemma 1"] == "NOT at 1 of 4 points, first after round 2"
+
+
+def test_the_figure_of_gaps_that_vanish_and_bounds_that_overflow(short: BoundReport) -> None:
+    gap, literal = short.gap.copy(), short.literal.copy()
+    gap[-1], literal[-1] = -1e-12, np.inf
+    figure = bound_figure(replace(short, gap=gap, literal=literal)).figure
+    assert figure is not None
+    (axes,) = figure.axes
+    low, high = axes.get_ylim()
+    assert 0 < low < short.gap[:-1].min()
+    assert short.recursion.max() < high < np.inf
+
+
+def test_without_a_trade_off_theorem_2_has_no_gap(tmp_path: Path) -> None:
+    words = [*CONVEX, "stop.rounds=2", "mechanism.V=0", "--out", str(tmp_path), "--name", "free"]
+    assert CliRunner().invoke(app, ["run", *words, "--no-report", "-q"]).exit_code == 0
+    result = CliRunner().invoke(app, ["bound", str(tmp_path / "free")])
+    assert result.exit_code == 0, result.output
+    assert "without limit, since V = 0" in result.output
+    told = json.loads((tmp_path / "free" / "bound" / "bound.json").read_text())
+    assert told["theorem_2_gap_s"] is None
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """A run that was planned for 25 rounds and reached its target after 2."""
+    words = [*CONVEX, "stop.accuracy=0.01", "evaluate.every_rounds=2", "--out", str(tmp_path)]
+    call = ["run", *words, "--name", "stopped", "--no-report", "-q"]
+    assert CliRunner().invoke(app, call).exit_code == 0
+    return tmp_path / "stopped"
+
+
+def test_the_recorded_rounds_are_followed_and_no_more(stopped: Path) -> None:
+    found, records = bound_of(stopped), open_run(stopped).records
+    assert found.rounds == len(records) == 2
+    assert found.durations_s == records[-1].clock_s
+    assert found.tau_max == max(r.staleness_max for r in records)
+
+
+def test_a_run_that_comes_out_differently_is_refused(stopped: Path) -> None:
+    log = stopped / "records.jsonl"
+    first, second = log.read_text().splitlines()
+    changed = json.dumps({**json.loads(second), "clock_s": 77.0})
+    log.write_text(f"{first}\n{changed}\n")
+    with pytest.raises(VerificationError, match="round 2 came out differently"):
+        bound_of(stopped)
+
+
+def test_what_cannot_be_repeated_is_refused(stopped: Path) -> None:
+    info = json.loads((stopped / "run.json").read_text())
+    (stopped / "run.json").write_text(json.dumps({**info, "kind": "testbed"}))
+    with pytest.raises(RunFolderError, match="a run of the testbed"):
+        bound_of(stopped)
+    (stopped / "run.json").write_text(json.dumps(info))
+    (stopped / "records.jsonl").write_text("")
+    with pytest.raises(RunFolderError, match="no round is recorded yet"):
+        bound_of(stopped)
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """Theorem 1, Theorem 2 and the convex problem: twins, worked numbers, counter-examples."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dystop.control.activation import activate
 from dystop.errors import ConfigError
 from dystop.plan import Mix, mix_of
 from dystop.theory import bound, convex, lyapunov
@@ -76,17 +79,34 @@ def test_fast_and_slow_agree(history: bound.History, rho: float, seed: int) -> N
     np.testing.assert_allclose(printed, slow_delta(history, rho, noise, literal=True))
 
 
-@given(histories(), st.floats(0.01, 0.99))
+@given(histories(), st.floats(0.01, 0.99), st.integers(0, 4))
 @EXACT
-def test_the_corollaries(history: bound.History, rho: float) -> None:
+def test_the_corollaries(history: bound.History, rho: float, which: int) -> None:
     counts, share = history.activations[-1], history.share
     tau = history.largest_staleness[-1]
     here = bound.transient(rho, counts, tau, share)
     assert bound.transient(rho, counts, tau + 1, share) >= here  # cor:tau
     assert bound.transient(rho, counts + 1, tau, share) <= here  # cor:psi, the transient
-    small, large = np.full(len(share), 0.1), np.full(len(share), 0.2)
-    few = bound.accumulated_noise(history, rho, small)
-    assert (bound.accumulated_noise(history, rho, large) >= few).all()  # cor:noniid
+    low, high = np.full(len(share), 0.1), np.full(len(share), 0.1)
+    high[which % len(share)] = 0.2  # one worker of more skewed data
+    for reading in (bound.theorem, bound.recursion):  # cor:noniid
+        small, large = (
+            reading(history, rho, bound.delta(bound.Constants(0.1, 0.6, xi, low), 0.1), 1.0)
+            for xi in (low, high)
+        )
+        assert (large >= small).all()
+
+
+@given(histories(), st.floats(0.01, 0.99), st.integers(0, 99))
+@EXACT
+def test_what_is_left_of_the_theorem(history: bound.History, rho: float, seed: int) -> None:
+    """Its first term holds, neighbours of neighbours and all; max delta / (1 - rho) adds noise."""
+    noise = np.random.default_rng(seed).random(history.workers)
+    left = bound.transient(rho, history.activations, history.largest_staleness, history.share)
+    quiet = bound.recursion(history, rho, np.zeros(history.workers), 2.0)
+    assert (quiet <= 2.0 * left * (1 + 1e-12)).all()
+    noisy = bound.recursion(history, rho, noise, 2.0)
+    assert (noisy <= (2.0 * left + noise.max() / (1.0 - rho)) * (1 + 1e-12)).all()
 
 
 def test_staleness_and_activations_by_hand() -> None:
@@ -118,6 +138,27 @@ def test_step_sizes_beyond_the_lemma_are_refused() -> None:
         bound.check_step(constants, 0.14)
 
 
+def test_the_noise_floor_is_where_the_recursion_ends() -> None:
+    both = mix_of(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([0.7, 0.3, 0.2, 0.8]))
+    history = bound.History(np.array([0.4, 0.6]), [both] * 2000)
+    constants = bound.Constants(0.1, 0.6, np.array([0.3, 0.1]), np.array([0.02, 0.01]))
+    noise, rho = bound.delta(constants, 0.1), bound.rho(0.1, 0.1)
+    floor = bound.noise_floor(constants, 0.1)
+    np.testing.assert_allclose(floor, noise / (1.0 - rho))
+    assert floor.min() < bound.recursion(history, rho, noise, 5.0)[-1] < floor.max()
+    faint = bound.Constants(1e-12, 0.5, np.array([0.3]), np.array([0.0]))
+    assert bound.rho(1e-12, 1e-12) == 1.0  # rounded: 1 - rho is of no use
+    assert bound.noise_floor(faint, 1e-12)[0] == pytest.approx(0.045e12)
+
+
+def test_long_runs_overflow_in_silence_and_only_as_printed() -> None:
+    alone = mix_of(np.array([0]), np.array([0]), np.ones(1))
+    history, noise = bound.History(np.array([0.5, 0.5]), [alone] * 1100), np.array([0.1, 0.1])
+    assert bound.literal(history, 0.99, noise, 1.0)[-1] == np.inf
+    assert np.isfinite(bound.theorem(history, 0.99, noise, 1.0)).all()
+    assert np.isfinite(bound.recursion(history, 0.99, noise, 1.0)).all()
+
+
 # The slips of the proofs (docs/theory.md) --------------------------------------------------------
 
 
@@ -142,12 +183,30 @@ def test_the_lemma_needs_the_square_of_xi() -> None:
     assert bound.delta(constants, eta)[0] == pytest.approx(20.0)  # 8 <= 20: holds
 
 
-def test_theta_max_is_positive() -> None:
+def test_without_the_square_the_printed_bound_is_false() -> None:
+    """Slip 2 in Theorem 1: F_i = (w -+ 100)^2/2, both begin at the optimum, one trains again."""
+    eta, centre = 0.4, np.array([100.0, -100.0])
+    models = eta * centre  # after the warm start
+    models[0] -= eta * (models[0] - centre[0])
+    gap = 0.5 * models.mean() ** 2
+    assert gap == pytest.approx(72.0)
+    constants = bound.Constants(1.0, 1.0, np.abs(centre), np.zeros(2))
+    bound.check_step(constants, eta)
+    alone = mix_of(np.array([0]), np.array([0]), np.ones(1))
+    history = bound.History(np.array([0.5, 0.5]), [alone])
+    printed = bound.literal(history, 0.6, bound.delta_literal(constants, eta), 0.0)[-1]
+    assert printed == pytest.approx(10.0)  # 72 > 10: does not hold
+    assert bound.recursion(history, 0.6, bound.delta(constants, eta), 0.0)[-1] > gap
+
+
+def test_theta_max_is_positive_and_of_active_workers() -> None:
     """Slip 3: the proof of lem:Qasy says theta_max < 0, where the power is no real number."""
     with np.errstate(invalid="ignore"):
         assert np.isnan(np.float64(-0.9) ** (-2 / 3))
     theta = 0.9  # what the argument uses: 0 < theta < 1
     assert theta ** (-2 / 3) > 1.0
+    # As defined it is the largest of all workers', and that of an idle one is x + y = 1 + 0.
+    assert bound.transient(1.0, np.array([500, 0]), 3, np.array([0.5, 0.5])) == 1.0
 
 
 def chain(n: int) -> bound.History:
@@ -182,6 +241,24 @@ def test_neighbours_of_neighbours_count() -> None:
     assert gap < followed
 
 
+def test_the_sum_of_noise_may_fall() -> None:
+    """Slip 5: lem:Qasy puts the sum of Delta up to T - 1 for the one up to omega, which was larger.
+
+    One row, theta = 0.5 in every round, Q_0 = 0: noise of 1 in round 1, none after; in round 3 a
+    neighbour is as it was after round 1.
+    """
+    x, y, z = 0.05, 0.45, [1.0, 0.0, 0.0]
+    gaps = [0.0]
+    for t, omega in ((1, 0), (2, 1), (3, 1)):
+        gaps.append(x * gaps[t - 1] + y * gaps[omega] + z[t - 1])
+    sums = [0.0]
+    for noise in z:
+        sums.append(sums[-1] + (x + y - 1.0) * sums[-1] + noise)
+    assert gaps[:3] == pytest.approx(sums[:3])
+    assert gaps[3] == pytest.approx(0.475)
+    assert sums[3] == pytest.approx(0.25)  # 0.475 > 0.25: does not hold
+
+
 def test_more_activations_can_raise_the_whole_bound() -> None:
     """Corollary 2 is about the transient: near the optimum every activation only adds noise."""
     alone = mix_of(np.array([0]), np.array([0]), np.ones(1))
@@ -210,8 +287,16 @@ def test_gamma_is_not_bounded_by_the_bound() -> None:
     assert lyapunov.gamma(np.array([2, 2]), 2.0) == lyapunov.gamma_literal(2, 2.0) == 8.0
     assert lyapunov.gamma(np.array([4, 0]), 2.0) == 12.0
     assert lyapunov.gap(10, 12.0, 10.0) == 12.0
-    with pytest.raises(ConfigError, match="needs V > 0"):
-        lyapunov.gap(10, 12.0, 0.0)
+    assert lyapunov.gap(10, 12.0, 0.0) == np.inf
+    with pytest.raises(ConfigError, match="needs V >= 0"):
+        lyapunov.gap(10, 12.0, -1.0)
+
+
+def test_a_round_may_well_be_longer_than_the_best_one() -> None:
+    """The proof puts H*_t for H_t and leaves the queues as they were: that needs H_t <= H*_t."""
+    cost_s, queue, tau = np.array([1.0, 2, 3, 4]), np.array([0.0, 0, 2, 6]), np.array([0, 1, 3, 5])
+    active = activate(np.arange(4), cost_s, queue, tau, V=10.0)
+    assert cost_s[active].max() == 4.0  # one that wakes the first worker only lasts 1 s
 
 
 # The convex problem ------------------------------------------------------------------------------
@@ -241,6 +326,12 @@ def test_the_minimum_is_certified(problem: convex.Regression) -> None:
         above = convex.value(problem, w) - lowest
         assert above >= problem.mu / 2 * np.sum((w - best) ** 2) - 1e-9
         assert above <= problem.smoothness / 2 * np.sum((w - best) ** 2) + 1e-9
+
+
+def test_a_loss_too_flat_to_minimise_is_named(problem: convex.Regression) -> None:
+    flat = replace(problem, l2=1e-18)
+    with pytest.raises(ConfigError, match=r"training\.l2 = 1e-18: .* use more"):
+        convex.minimum(flat)
 
 
 def test_divergence_and_noise_by_plain_loops(problem: convex.Regression) -> None:

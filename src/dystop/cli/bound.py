@@ -1,6 +1,7 @@
 """`dystop bound`: the paper's two theorems against a recorded run."""
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from dystop.cli.tables import show_table
 
 if TYPE_CHECKING:
     from dystop.experiments.bound import BoundReport
+    from dystop.sparse import Bools, Floats
 
 
 @guarded
@@ -59,31 +61,60 @@ def _show(found: "BoundReport") -> None:
 
 def summary(found: "BoundReport") -> list[tuple[str, str]]:
     """The constants and the verdicts, as rows of a table."""
-    c = found.constants
+    from dystop.theory import bound as theory
+
+    c, eta = found.constants, found.eta
     rows = [
-        ("mu, L, eta", f"{c.mu:g}, {c.smoothness:.4g}, {found.eta:g}"),
-        ("xi_i", f"{c.xi.min():.3g} to {c.xi.max():.3g}"),
-        ("g_i*", f"{c.g_star.min():.3g} to {c.g_star.max():.3g}"),
+        ("mu, L, eta", f"{c.mu:g}, {c.smoothness:.4g}, {eta:g}"),
+        ("xi_i", _range(c.xi)),
+        ("g_i*", _range(c.g_star)),
+        ("rho; delta_i", f"{theory.rho(c.mu, eta):.6g}; {_range(theory.delta(c, eta))}"),
+        ("tau_max", str(found.tau_max)),
         ("F*", f"{found.best:.10f}"),
-        ("measured below Lemma 1", "in every round" if found.holds else "NOT in every round"),
-        ("measured below Theorem 1", _share(found)),
+        ("measured below Lemma 1", _where(found.gap <= found.recursion)),
+        ("measured below Theorem 1", _where(found.gap <= found.theorem)),
+        ("Lemma 1 at the end", _promise(found)),
+        ("and in the long run", _range(theory.noise_floor(c, eta))),
     ]
     if found.gap_seconds is not None:
         rows += [
-            ("Theorem 2: T Gamma / V", f"{found.gap_seconds:.4g} s (largest Gamma met)"),
+            ("Theorem 2: T Gamma / V", _allowance(found.gap_seconds, found.durations_s)),
             ("duration of the run", f"{found.durations_s:.4g} s"),
             ("sum of q (tau - bound)", f"{found.pressure:.4g}{_sign(found.pressure)}"),
         ]
     return rows
 
 
-def _share(found: "BoundReport") -> str:
-    return f"{float((found.gap <= found.theorem).mean()):.0%} of the rounds"
+def _range(values: "Floats") -> str:
+    return f"{values.min():.3g} to {values.max():.3g}"
+
+
+def _where(below: "Bools") -> str:
+    """In how many rounds a bound was met; index 0 is before the first."""
+    if below.all():
+        return "in every round"
+    missed = (~below).nonzero()[0]
+    return f"NOT at {len(missed)} of {len(below)} points, first after round {missed[0]}"
+
+
+def _promise(found: "BoundReport") -> str:
+    """How the last bound compares with the gap that the run began with."""
+    last, start = float(found.recursion[-1]), found.start
+    empty = "" if last < start else ": it promises no progress"
+    return f"{last:.4g}; F(w_0) - F* was {start:.4g}{empty}"
+
+
+def _allowance(gap_s: float, duration_s: float) -> str:
+    """Theorem 2 lets a run take this long beyond the best one."""
+    if math.isinf(gap_s):
+        return "without limit, since V = 0: it says nothing"
+    empty = ", more than the whole run took: it says nothing" if gap_s >= duration_s else ""
+    return f"{gap_s:.4g} s (largest Gamma met){empty}"
 
 
 def _sign(pressure: float) -> str:
-    """The proof of Theorem 2 takes this sum to be negative."""
-    return " (negative, as the proof assumes)" if pressure < 0 else " (the proof assumes negative)"
+    """The proof of Theorem 2 takes this sum to be negative; none at all would do."""
+    return " (the proof needs 0 or less)" if pressure > 0 else " (0 or less, as the proof needs)"
 
 
 def _write(folder: Path, found: "BoundReport") -> None:
@@ -96,29 +127,35 @@ def _write(folder: Path, found: "BoundReport") -> None:
     assert figure is not None  # it is always drawn
     for kind in ("png", "pdf", "svg"):
         write_atomic(folder / f"bound.{kind}", save(figure, kind))
-    write_atomic(folder / "bound.json", (json.dumps(_tree(found), indent=1) + "\n").encode())
+    told = json.dumps(_tree(found), indent=1, allow_nan=False)
+    write_atomic(folder / "bound.json", f"{told}\n".encode())
 
 
 def _tree(found: "BoundReport") -> dict[str, Any]:
-    """All numbers as JSON; what grew beyond a float is left out."""
-    import numpy as np
-
-    def line(values: Any) -> list[float | None]:
-        return [float(v) if np.isfinite(v) else None for v in values]
+    """All numbers as JSON; null for what grew beyond a float and for what there is not."""
+    from dystop.theory import bound as theory
 
     names = ("gap", "recursion", "theorem", "literal")
     c = found.constants
     return {
-        **{name: line(getattr(found, name)) for name in names},
+        **{name: [_number(v) for v in getattr(found, name).tolist()] for name in names},
         "mu": c.mu,
         "L": c.smoothness,
         "eta": found.eta,
+        "rho": theory.rho(c.mu, found.eta),
         "xi": c.xi.tolist(),
         "g_star": c.g_star.tolist(),
+        "delta": theory.delta(c, found.eta).tolist(),
+        "tau_max": found.tau_max,
         "F_star": found.best,
+        "start": found.start,
         "holds": found.holds,
         "gamma": found.gamma,
         "pressure": found.pressure,
-        "theorem_2_gap_s": found.gap_seconds,
+        "theorem_2_gap_s": _number(found.gap_seconds),
         "duration_s": found.durations_s,
     }
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

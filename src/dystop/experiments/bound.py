@@ -1,11 +1,13 @@
 """Theorem 1 and Theorem 2 held against a recorded run of a strongly convex problem.
 
-The run is repeated from its configuration, so that every model it ever had can be looked at. The
-constants are computed, not guessed: F* to 1e-10, xi_i as the largest gradient divergence at any
-model that worker i really started a step from, g_i* exactly.
+The run is repeated from its configuration, for as many rounds as were recorded and compared with
+them, so that every model it ever had can be looked at. The constants are computed, not guessed: F*
+to 1e-10, xi_i as the largest gradient divergence at any model that worker i really started a step
+from, g_i* exactly.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,13 +16,15 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from dystop.control.aggregation import mix
+from dystop.engine.params import Stop
 from dystop.engine.rounds import begin, simulate
 from dystop.engine.state import State
-from dystop.errors import ConfigError
+from dystop.errors import ConfigError, RunFolderError, VerificationError
 from dystop.experiments.build import Built, build, load_data, split_data
 from dystop.experiments.spec import Experiment, read_experiment
-from dystop.experiments.store import CONFIG, run_folder
+from dystop.experiments.store import CONFIG, open_run
 from dystop.plan import Mix, Plan
+from dystop.record import RoundRecord
 from dystop.sparse import Floats
 from dystop.theory import bound, convex, lyapunov
 from dystop.types import Mechanism, Memory, View
@@ -45,6 +49,7 @@ class BoundReport:
     eta: float
     best: float  # F*
     start: float  # F(w_0) - F*
+    tau_max: int
     durations_s: float  # sum of H_t
     staleness_bound: float | None
     trade_off: float | None
@@ -97,23 +102,37 @@ class _Notes:
 
 
 def bound_of(folder: Path, on_round: OnRound = lambda done, all_: None) -> BoundReport:
-    """Repeat a recorded run and compute both theorems for it."""
-    run_folder(folder)
-    return bound_of_experiment(read_experiment(folder / CONFIG), on_round)
+    """Repeat a recorded run, as far as it went, and compute both theorems for it.
+
+    Raises:
+        RunFolderError: Where nothing was recorded, or a testbed did it.
+        VerificationError: Where the repeated run is another one.
+    """
+    data = open_run(folder)
+    if data.info.get("kind") == "testbed":
+        raise RunFolderError(
+            f"{folder}: a run of the testbed, whose models are gone and cannot be made again; "
+            f"simulate the same and hold the theorems against that: dystop run {folder / CONFIG}"
+        )
+    if not data.records:
+        raise RunFolderError(f"{folder}: no round is recorded yet; try: dystop resume {folder}")
+    return bound_of_experiment(read_experiment(folder / CONFIG), on_round, data.records)
 
 
 def bound_of_experiment(
-    experiment: Experiment, on_round: OnRound = lambda done, all_: None
+    experiment: Experiment,
+    on_round: OnRound = lambda done, all_: None,
+    recorded: Sequence[RoundRecord] = (),
 ) -> BoundReport:
-    """Run an experiment and compute both theorems for it."""
+    """Run an experiment and compute both theorems for it; ends with the recorded rounds, if any."""
     _check(experiment)
     problem = regression_of(experiment)
-    _, best = convex.minimum(problem)
-    built = build(_untested(experiment))
     eta = experiment.training.learning_rate
     rough = bound.Constants(problem.mu, problem.smoothness, np.zeros(1), np.zeros(1))
     bound.check_step(rough, eta)
-    notes, xi, start = _follow(built, problem, best, on_round)
+    _, best = convex.minimum(problem)
+    built = _until(recorded, build(_untested(experiment)))
+    notes, xi, start = _follow(built, problem, best, on_round, recorded)
     g_star = convex.local_noise(problem, experiment.training.batch)
     constants = bound.Constants(problem.mu, problem.smoothness, xi, g_star)
     history = bound.History(problem.share, notes.rows, experiment.mechanism.warm_start)
@@ -128,6 +147,7 @@ def bound_of_experiment(
         eta=eta,
         best=best,
         start=start,
+        tau_max=int(history.largest_staleness[-1]),
         durations_s=notes.clock_s,
         staleness_bound=experiment.mechanism.queue_bound,
         trade_off=getattr(experiment.mechanism, "V", None),
@@ -150,10 +170,14 @@ def _check(experiment: Experiment) -> None:
         f"mechanism {experiment.mechanism.name}": _beyond(experiment.mechanism),
     }
     if found := [what for what, is_wrong in wrong.items() if is_wrong]:
-        raise ConfigError(
-            f"Theorem 1 says nothing about this run ({', '.join(found)}): it is about one local "
-            f"step on a strongly convex loss, pulled models and eager publishing. Try: {RECIPE}"
-        )
+        raise _silent(", ".join(found))
+
+
+def _silent(reason: str) -> ConfigError:
+    return ConfigError(
+        f"Theorem 1 says nothing about this run ({reason}): it is about one local step on a "
+        f"strongly convex loss, pulled models and eager publishing. Try: {RECIPE}"
+    )
 
 
 def _beyond(mechanism: Mechanism) -> bool:
@@ -178,8 +202,22 @@ def _untested(experiment: Experiment) -> Experiment:
     return replace(experiment, evaluate=rare)
 
 
+def _until(recorded: Sequence[RoundRecord], built: Built) -> Built:
+    """The same run, ending where the recorded one did: a target may have stopped it, or a person.
+
+    The horizon of the mechanism stays what it was.
+    """
+    if not recorded:
+        return built
+    return replace(built, parts=replace(built.parts, stop=Stop(rounds=len(recorded))))
+
+
 def _follow(
-    built: Built, problem: convex.Regression, best: float, on_round: OnRound
+    built: Built,
+    problem: convex.Regression,
+    best: float,
+    on_round: OnRound,
+    recorded: Sequence[RoundRecord],
 ) -> tuple[_Notes, Floats, float]:
     """Run once, looking at every model on the way; returns notes, xi and F(w_0) - F*."""
     noting = _Noting(built.parts.mechanism)
@@ -192,6 +230,7 @@ def _follow(
     notes.gap.append(convex.value(problem, problem.share @ models) - best)
     before = state
     for record, after in simulate(parts, state):
+        _check_same(record, recorded)
         plan = noting.plans[record.round - 1]
         rows = _rows(plan)
         mixed = mix(_matrix(rows, len(models)), models)
@@ -204,6 +243,23 @@ def _follow(
         notes.clock_s = record.clock_s
         on_round(record.round, parts.stop.rounds)
     return notes, xi, start
+
+
+def _check_same(record: RoundRecord, recorded: Sequence[RoundRecord]) -> None:
+    """Refuse to speak of a run that is not the recorded one; rounding may differ by machine."""
+    if not recorded:
+        return
+    old = recorded[record.round - 1]
+    same = (old.active, old.links, list(old.staleness_histogram)) == (
+        record.active,
+        record.links,
+        list(record.staleness_histogram),
+    )
+    if not same or not math.isclose(old.clock_s, record.clock_s, rel_tol=1e-6):
+        raise VerificationError(
+            f"round {record.round} came out differently when the run was repeated, so nothing can "
+            "be said about the recorded one; 'dystop verify RUN' shows where they part"
+        )
 
 
 def _models(state: State) -> Floats:
@@ -220,10 +276,10 @@ def _rows(plan: Plan) -> Mix:
     """The rows that the active workers mixed; refuses a plan that Lemma 1 does not cover."""
     plain = len(plan.mixes) == 1 and plan.mixes[0].kind == "linear"
     if not plain or plan.rate is not None or plan.steps is not None:
-        raise ConfigError("Theorem 1 covers one stage of linear mixing with one step; see --help")
+        raise _silent("its mechanism mixes in several stages or other than linearly, or sets steps")
     rows = plan.mixes[0]
     if not np.array_equal(np.sort(plan.active), rows.receiver):
-        raise ConfigError("Theorem 1 covers active workers only; this mechanism mixes others too")
+        raise _silent("its mechanism also mixes models of workers that it does not activate")
     return rows
 
 

@@ -3,10 +3,12 @@
 from typing import Literal
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from dystop.experiments.bound import BoundReport
-from dystop.report.style import INK, RUNS, Plot, canvas, house_style
+from dystop.report.style import INK, RUNS, Plot, canvas, house_style, mark_level
 
 _LINES: tuple[tuple[str, str, str, Literal["-", "--", ":"]], ...] = (
     ("gap", "measured F(w_t) - F*", INK, "-"),
@@ -14,7 +16,8 @@ _LINES: tuple[tuple[str, str, str, Literal["-", "--", ":"]], ...] = (
     ("theorem", "Theorem 1, its statement mended", RUNS[2], "--"),
     ("literal", "Theorem 1 as printed", RUNS[1], ":"),
 )
-_HEADROOM = 30.0  # times the largest finite bound; the printed one leaves every figure
+_HEADROOM = 4.0  # times the largest bound that is worth drawing; the printed one leaves the figure
+_NARROW = 100.0  # of largest to smallest: numbers are then told by 1, 2 and 5, not by powers of ten
 
 
 @house_style()
@@ -24,15 +27,31 @@ def bound_figure(found: BoundReport) -> Plot:
     figure, axes = canvas(keys)
     rounds = np.arange(found.rounds + 1)
     for name, _, color, style in _LINES:
-        axes.plot(rounds, getattr(found, name), color=color, linestyle=style)
-    axes.set_yscale("log")
-    top = _HEADROOM * max(float(found.theorem.max()), float(found.recursion.max()))
-    axes.set_ylim(0.5 * float(found.gap.min()), top)
+        line = getattr(found, name)
+        shown = np.isfinite(line) & (line > 0)  # a gap may round to nothing, a bound overflow
+        axes.plot(rounds[shown], line[shown], color=color, linestyle=style)
+    _scale(axes, found)
+    mark_level(axes, found.start, "F(w_0) - F*")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("round")
-    axes.set_ylabel("distance to the optimum")
+    axes.set_ylabel("loss above the optimum")
     alt = (
         f"After {found.rounds} rounds the measured gap is {found.gap[-1]:.3g}, Lemma 1 allows "
-        f"{found.recursion[-1]:.3g}, Theorem 1 {found.theorem[-1]:.3g}."
+        f"{found.recursion[-1]:.3g}, Theorem 1 {found.theorem[-1]:.3g}; it began at "
+        f"{found.start:.3g}."
     )
     words = Plot("bound", "Gap and bounds", "How far the global model is from the optimum.")
     return words.drawn(figure, alt)
+
+
+def _scale(axes: Axes, found: BoundReport) -> None:
+    """A logarithmic scale that the bound as printed does not stretch."""
+    drawn = np.concatenate([found.gap, found.recursion, found.theorem, [found.start]])
+    drawn = drawn[np.isfinite(drawn) & (drawn > 0)]
+    low, high = 0.5 * float(drawn.min()), _HEADROOM * float(drawn.max())
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    if high / low < _NARROW:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())

@@ -10,7 +10,9 @@ Three readings of it, all for the history of a real run:
 `literal`    the statement as it is printed: W_t without -E, so that the noise of an idle worker
              doubles every round.
 
-All are in expectation over the mini-batches. Pure functions on arrays.
+All are in expectation over the mini-batches, for one step per activation: the later steps of an
+epoch see what the earlier ones left over, so their gradients are not unbiased. Pure functions on
+arrays.
 """
 
 from collections.abc import Sequence
@@ -62,6 +64,18 @@ def delta_literal(constants: Constants, eta: float) -> Floats:
     """The same as lem:basegap states it: eta/2 xi_i + L eta^2 g_i*."""
     noise: Floats = eta / 2.0 * constants.xi + constants.smoothness * eta**2 * constants.g_star
     return noise
+
+
+def noise_floor(constants: Constants, eta: float) -> Floats:
+    """What noise alone comes to, delta_i / (1 - rho) = (xi_i^2 / 2 + L eta g_i*) / mu, [N].
+
+    In the long run `recursion` lies between the smallest and the largest of these, however many
+    rounds there are: where they exceed F(w_0) - F*, it promises nothing. Without 1 - rho, which a
+    small mu eta would round away.
+    """
+    noise = constants.xi**2 / 2.0 + constants.smoothness * eta * constants.g_star
+    floor: Floats = noise / constants.mu
+    return floor
 
 
 @dataclass(frozen=True)

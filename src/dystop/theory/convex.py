@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from dystop.errors import ConfigError
 from dystop.sparse import Floats, Ints
 
 HESSIAN_LIMIT = 0.5  # of cross-entropy in the logits
@@ -100,8 +101,9 @@ def minimum(problem: Regression, tolerance: float = 1e-10) -> tuple[Floats, floa
         weights = np.asarray(found.x)
         if certificate(problem, weights) <= tolerance:
             return weights, value(problem, weights)
-    raise ArithmeticError(
-        f"no minimum to {tolerance:g} found; the gap is {certificate(problem, weights):.3g}"
+    raise ConfigError(
+        f"training.l2 = {problem.l2:g}: so flat a loss that its minimum is only found to "
+        f"{certificate(problem, weights):.3g}, not {tolerance:g}; use more, as training.l2=0.1"
     )
 
 

@@ -4,6 +4,8 @@ The gap of the theorem and the pieces of its proof, each one function, so that t
 be checked on the queues of a real run. Pure functions on arrays.
 """
 
+import math
+
 import numpy as np
 
 from dystop.control.staleness import lyapunov
@@ -34,10 +36,13 @@ def drift_bound(queue: Floats, staleness: Ints | Floats, bound: float) -> float:
 
 
 def gap(rounds: int, largest_gamma: float, trade_off: float) -> float:
-    """Theorem 2's gap T Gamma / V: the total duration exceeds the optimum by no more."""
-    if trade_off <= 0:
-        raise ConfigError(f"V = {trade_off:g}: the gap of Theorem 2 needs V > 0")
-    return rounds * largest_gamma / trade_off
+    """Theorem 2's gap T Gamma / V: the total duration exceeds the optimum by no more, it says.
+
+    With V = 0 nobody looks at durations, and there is no limit.
+    """
+    if not trade_off >= 0:
+        raise ConfigError(f"V = {trade_off:g}: the gap of Theorem 2 needs V >= 0")
+    return rounds * largest_gamma / trade_off if trade_off > 0 else math.inf
 
 
 def queue_pressure(queues: Floats, staleness: Ints | Floats, bound: float) -> float:
