@@ -3,6 +3,8 @@
 Warm start: after `begin`, worker i holds i + 1 (see `stage.Adder`), and each training adds i + 1.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -194,6 +196,35 @@ def test_feedback_reaches_the_next_view():
     assert seen[0] is None
     assert seen[1].distance.tolist() == [2.0]
     assert seen[1].loss.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("publish", "gap"),
+    [
+        ("eager", 2.0),  # 1 and 3
+        ("on_completion", 1.0),  # 1 and 0: the training that makes a 3 is not over
+    ],
+)
+@pytest.mark.parametrize("pushed", [False, True])
+def test_distances_are_those_of_models_that_exist(publish, gap, pushed):
+    """Worker 0 has finished; worker 2, which it pulls from or pushes to, trains on."""
+    own, other = (mix(row(0, w0=1.0)), mix(row(0, w0=0.5, w2=0.5)))
+    wire = links(ints([2 * pushed]), ints([2 - 2 * pushed]), pushed=pushed)
+    plan = Plan(ints([0]), wire, (own if pushed else other,))
+    laws = Laws(publish=publish)
+    parts = parts_for(FeedbackScript(plans=(plan,)), 3, stop=Stop(rounds=1), laws=laws)
+    _, state = play(replace(parts, steps=ints([1, 50, 50])))
+    assert state.books.last.distance.tolist() == [gap]
+
+
+def test_who_gets_an_update_cannot_measure_how_far_the_model_is():
+    class Both(FeedbackScript):
+        deltas = True
+
+    wires = [links(ints([i]), ints([2]), delta=delta) for i, delta in ((0, True), (1, False))]
+    plan = Plan(ints([2]), join_links(wires), (mix(row(2, w2=1.0)),))
+    _, state = play(parts_for(Both(plans=(plan,)), 3, stop=Stop(rounds=1)))
+    np.testing.assert_equal(state.books.last.distance, [np.nan, 1.0])
 
 
 def test_nothing_is_measured_that_was_not_asked_for():

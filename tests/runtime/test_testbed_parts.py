@@ -96,6 +96,10 @@ def test_an_edited_enrolment_is_checked(tmp_path):
     (tmp_path / ENROLMENT).write_text(json.dumps(raw))
     with pytest.raises(RunFolderError, match="w01: data_size is not the sum"):
         read_enrolment(tmp_path, experiment)
+    raw["workers"][1] |= {"data_size": 0, "label_counts": []}
+    (tmp_path / ENROLMENT).write_text(json.dumps(raw))
+    with pytest.raises(RunFolderError, match="w01: no samples"):
+        read_enrolment(tmp_path, experiment)
     raw["workers"] = raw["workers"][:1]
     (tmp_path / ENROLMENT).write_text(json.dumps(raw))
     with pytest.raises(RunFolderError, match=r"enrols 1 workers .* w00 to w03"):

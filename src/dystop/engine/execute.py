@@ -93,10 +93,7 @@ def launch(parts: Parts, state: State, turn: Round) -> tuple[Flight, State]:
     finished = state.models.finished
     at = index(plan.active, state.models.latest)
     before = state.models.latest[at] if finished is not None else None
-    wants_distance = "distance" in parts.mechanism.needs
-    distance = (
-        link_distances(state.models, plan.links.dst, plan.links.src) if wants_distance else None
-    )
+    distance = _distances(state, turn) if "distance" in parts.mechanism.needs else None
     state = _mix(parts, state, turn)
     trained = _train(parts, state, turn)
     if finished is not None and before is not None:
@@ -211,38 +208,40 @@ def _sources(state: State, turn: Round, stage: int, rows: Mix) -> Sources:
 
 def _reads_stale(state: State, turn: Round, stage: int, rows: Mix) -> Bools:
     """Whether a link behind each weight would find the training of its source unfinished."""
-    told, plan = turn.transfer.reported, turn.plan
-    if told is not None:
-        late = told.stale & (plan.links.stage == stage)
-        links = _keys(turn, plan.links.dst[late], plan.links.src[late])
-        recorded: Bools = np.isin(_keys(turn, rows.dst, rows.source), links)
-        return recorded
-    reads_at = turn.view.now_s + _link_begin(turn, rows)
-    ended = state.finish_s[rows.source] <= reads_at + SAME_S
-    # A later stage, and a synchronous exchange, wait for a partner that is active.
-    waits = (stage > 0 or plan.synchronous) & np.isin(rows.source, plan.active)
-    stale: Bools = ~ended & ~waits
+    links = turn.plan.links
+    late = _unfinished(state, turn) & (links.stage == stage)
+    stale: Bools = np.isin(
+        _keys(turn, rows.dst, rows.source), _keys(turn, links.dst[late], links.src[late])
+    )
     return stale
+
+
+def _unfinished(state: State, turn: Round) -> Bools:
+    """Which links find the training of their sender unfinished, [L]; as recorded if they were."""
+    links, plan = turn.plan.links, turn.plan
+    if turn.transfer.reported is not None:
+        return turn.transfer.reported.stale
+    ended = state.finish_s[links.src] <= turn.view.now_s + turn.table.link_begin_s + SAME_S
+    # A push, a later stage and a synchronous exchange wait for a sender that is active.
+    waits = links.pushed | (links.stage > 0) | plan.synchronous
+    late: Bools = ~ended & ~(waits & np.isin(links.src, plan.active))
+    return late
+
+
+def _distances(state: State, turn: Round) -> Floats:
+    """How far what each link brings is from the model that its receiver has then, [L].
+
+    A receiver that is not active and still trains has its last finished model (ADR 0007). NaN for
+    an update: who gets one does not know the model behind it.
+    """
+    links = turn.plan.links
+    busy = ~(state.done[links.dst] | np.isin(links.dst, turn.plan.active))
+    late = busy, _unfinished(state, turn)
+    return np.where(links.delta, np.nan, link_distances(state.models, links.dst, links.src, late))
 
 
 def _keys(turn: Round, dst: Ints, src: Ints) -> Ints:
     return dst * turn.view.fleet.nodes + src
-
-
-def _link_begin(turn: Round, rows: Mix) -> Floats:
-    """When the link behind each weight reads the sender's model, seconds after the opening.
-
-    A worker that pushes has waited for its own training, so what it reads is never too early.
-    """
-    links = turn.plan.links
-    waited = links.pushed & np.isin(links.src, turn.plan.active)
-    begin = np.where(waited, np.inf, turn.table.link_begin_s)
-    keys = _keys(turn, links.dst, links.src)
-    if not len(keys):
-        return np.zeros(len(rows.source))
-    order = np.argsort(keys, kind="stable")
-    at = np.searchsorted(keys[order], _keys(turn, rows.dst, rows.source))
-    return begin[order[np.minimum(at, len(order) - 1)]]
 
 
 def _post_stage(state: State, turn: Round, stage: int, rows: Mix | None) -> State:

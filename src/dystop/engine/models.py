@@ -169,11 +169,16 @@ def _mail_columns(stage: Mix, sources: Sources) -> tuple[list[int], Ints]:
 
 def _own(models: Models, stage: Mix, sources: Sources) -> Tensor:
     """What the receivers had before: a busy one counts with the model it publishes."""
-    at = index(stage.receiver, models.latest)
-    if models.finished is None or not sources.busy.any():
+    return _handed_out(models, stage.receiver, sources.busy)
+
+
+def _handed_out(models: Models, nodes: Ints, busy: Bools) -> Tensor:
+    """Models of some nodes, [nodes, W]: the last finished one where the node is busy."""
+    at = index(nodes, models.latest)
+    if models.finished is None or not busy.any():
         return models.latest[at]
-    busy = upload(sources.busy, at.device)
-    return torch.where(busy[:, None], models.finished[at], models.latest[at])
+    late = upload(busy, at.device)
+    return torch.where(late[:, None], models.finished[at], models.latest[at])
 
 
 def _from_mail(models: Models, stage: Mix, sources: Sources) -> Tensor:
@@ -224,11 +229,15 @@ def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, bus
     models.latest[at[~late]] = rows[~late]
 
 
-def link_distances(models: Models, dst: Ints, src: Ints) -> Floats:
-    """||w_dst - w_src|| of each link, in blocks so that no [L, W] array appears at once."""
+def link_distances(models: Models, dst: Ints, src: Ints, busy: tuple[Bools, Bools]) -> Floats:
+    """||w_dst - w_src|| of each link, in blocks so that no [L, W] array appears at once.
+
+    `busy` says of both ends of each link whether they hand out their last finished model.
+    """
     out = np.empty(len(dst))
     for lo in range(0, len(dst), 64):
-        a, b = index(dst[lo : lo + 64], models.latest), index(src[lo : lo + 64], models.latest)
-        gap = (models.latest[a] - models.latest[b]).double().norm(dim=1)
-        out[lo : lo + 64] = gap.cpu().numpy()
+        part = slice(lo, lo + 64)
+        own = _handed_out(models, dst[part], busy[0][part])
+        gap = own - _handed_out(models, src[part], busy[1][part])
+        out[part] = gap.double().norm(dim=1).cpu().numpy()
     return out

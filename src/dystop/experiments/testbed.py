@@ -177,6 +177,8 @@ def _enrolled(row: Any) -> Enrolled:
     counts = tuple(int(count) for count in row["label_counts"])
     if min(counts, default=0) < 0 or sum(counts) != row["data_size"]:
         raise ValueError(f"{row['name']}: data_size is not the sum of label_counts")
+    if not sum(counts):
+        raise ValueError(f"{row['name']}: no samples, so there is nothing to train on")
     return Enrolled(str(row["name"]), int(row["data_size"]), counts)
 
 

@@ -19,6 +19,11 @@ class ADPSGD(Mechanism):
     old model is added when it ends. The caller pays for both directions. An exchange is one atomic
     step: a networked shell must lock the two workers in the order of their ids.
 
+    That holds for `publish = "eager"`. Under "on_completion" the caller, which trains on from the
+    mean, hands out the model it had before until that training ends (ADR 0007). The mean of all
+    models is kept either way, but who meets it meanwhile meets an older model, so that models come
+    together about half as fast.
+
     Among workers that have finished, the one that has waited most rounds comes first (our choice):
     by id alone, the last ones would never have their turn where exchanges are slow.
     """

@@ -46,7 +46,7 @@ class DySTop(Mechanism):
 
     V: Annotated[float, Ge(0)] = knob(10.0, "weight of round time against staleness")
     staleness_bound: Annotated[float, Ge(0)] = knob(
-        2.0, "tau_bound: long-run mean staleness allowed; 0 makes every round synchronous"
+        2.0, "tau_bound: long-run mean staleness allowed; 0 drives rounds towards synchronous ones"
     )
     neighbours: Annotated[int, Ge(0)] | None = knob(
         None, "s: most in-neighbours of a worker; unset: ceil(log2 N)"
@@ -112,7 +112,9 @@ class DySTop(Mechanism):
         return lambda e: second(dst[e], src[e])
 
     def _expected_exchange_s(self, memory: Memory, view: View, cap: int) -> Floats:
-        rank = view.fleet.nodes if self.estimate == "max" else max(cap, 1)
+        if cap == 0:
+            return np.zeros(view.fleet.workers)  # nobody pulls: nothing to wait for
+        rank = view.fleet.nodes if self.estimate == "max" else cap
         expected = expected_exchange_s(view.reach, view.link_s, rank)
         if self.estimate == "last":
             seen: Floats = memory["exchange_s"]

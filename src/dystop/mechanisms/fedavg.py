@@ -12,6 +12,8 @@ from dystop.plan import Plan, join_links, links, mix_of, no_links
 from dystop.sparse import Ints
 from dystop.types import Mechanism, Memory, View
 
+_ROUNDING = 1e-9  # a product that should be whole may come out just above: 0.55 * 100
+
 
 @dataclass(frozen=True)
 class FedAvg(Mechanism):
@@ -44,5 +46,5 @@ class FedAvg(Mechanism):
     def _sample(self, view: View) -> Ints:
         """Workers that are present and reach the server; at least one if there is any."""
         here = view.reach.row(view.fleet.workers)
-        take = math.ceil(self.participation * len(here))
+        take = max(math.ceil(self.participation * len(here) - _ROUNDING), min(len(here), 1))
         return np.sort(view.rng("sample").choice(here, size=take, replace=False))

@@ -69,7 +69,7 @@ class Budget:
 
     enabled: bool = knob(True, "whether bandwidth is limited at all")
     models: NotNegative | None = knob(
-        None, "mean models per worker and round; none means 2 ceil(log2 N)"
+        None, "mean models per worker and round, before rounding down; none means 2 ceil(log2 N)"
     )
     variation: NotNegative = knob(0.25, "relative standard deviation of the budget over rounds")
 
