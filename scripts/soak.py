@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT / "tests"), *([str(ROOT / "src")] if SETTLED in os.envi
 from chaos.facts import durations_of, facts_of  # noqa: E402
 from chaos.rig import Rig, Setting  # noqa: E402
 from chaos.schedule import Rhythm, schedule  # noqa: E402
-from dystop.experiments.testbed_parts import worker_parts  # noqa: E402
+from dystop.experiments.testbed.parts import worker_parts  # noqa: E402
 from dystop.rng import stream  # noqa: E402
 from dystop.runtime.audit.check import accuracy_near  # noqa: E402
 from dystop.runtime.events import Train  # noqa: E402

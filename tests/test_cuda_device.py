@@ -12,7 +12,7 @@ from dystop import simulate
 from dystop.engine.weights import SparseRows
 from dystop.sparse import Floats, Ints
 from dystop.trainer import sequential
-from dystop.trainer.models import build_model
+from dystop.trainer.models.build import build_model
 from dystop.trainer.params import TrainerParams
 from dystop.trainer.problem import Job
 from dystop.trainer.samples import Arrays

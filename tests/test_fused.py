@@ -12,13 +12,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from dystop.errors import ConfigError, DataError
-from dystop.trainer import fused, sequential
+from dystop.trainer import sequential
 from dystop.trainer.evaluate import Exam, evaluate
 from dystop.trainer.flat import layout_of
-from dystop.trainer.fused_blocks import share
-from dystop.trainer.fused_pass import work_through
-from dystop.trainer.fused_vectors import LANES
-from dystop.trainer.models import build_model
+from dystop.trainer.fused import backend as fused
+from dystop.trainer.fused.blocks import share
+from dystop.trainer.fused.passes import work_through
+from dystop.trainer.fused.vectors import LANES
+from dystop.trainer.models.build import build_model
 from dystop.trainer.params import TrainerParams
 from dystop.trainer.problem import Job, Problem
 from dystop.trainer.samples import Arrays, samples_of, shards_of

@@ -3,9 +3,9 @@
 import pytest
 from torch import nn
 
-from dystop.trainer import fused
 from dystop.trainer.flat import layout_of
-from dystop.trainer.models import build_model
+from dystop.trainer.fused import backend as fused
+from dystop.trainer.models.build import build_model
 
 
 def with_hook():

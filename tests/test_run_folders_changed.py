@@ -15,7 +15,7 @@ from dystop.errors import RunFolderError
 from dystop.experiments import durable, run
 from dystop.experiments.spec import read_experiment
 from dystop.experiments.store import RunLock, is_abandoned, open_run, update_info
-from dystop.experiments.testbed_run import make_folder, resumable_folder
+from dystop.experiments.testbed.launch import make_folder, resumable_folder
 from dystop.report import write_report
 from dystop.report.naming import status
 from dystop.report.notices import notices

@@ -3,7 +3,7 @@ from torch import nn
 from torch.func import functional_call
 
 from dystop.trainer.flat import layout_of
-from dystop.trainer.models import build_model
+from dystop.trainer.models.build import build_model
 
 
 class Odd(nn.Module):

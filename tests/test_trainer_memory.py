@@ -15,7 +15,7 @@ from dystop.trainer.memory import (
     forward_bytes,
     held_bytes,
 )
-from dystop.trainer.models import build_model
+from dystop.trainer.models.build import build_model
 from dystop.trainer.params import TrainerParams
 from dystop.trainer.samples import Arrays
 from dystop.trainer.trainer import Trainer

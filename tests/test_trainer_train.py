@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from dystop.errors import ConfigError, DataError
 from dystop.trainer import batches as batches_module
 from dystop.trainer.lanes import one_thread_each
-from dystop.trainer.models import build_model
+from dystop.trainer.models.build import build_model
 from dystop.trainer.params import TrainerParams
 from dystop.trainer.samples import Arrays
 from dystop.trainer.trainer import Trainer

@@ -9,7 +9,7 @@ from typing import Any
 
 from dystop.experiments.spec import read_experiment
 from dystop.experiments.store import CONFIG
-from dystop.experiments.testbed import COORDINATOR, OBSERVER, node_names
+from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names
 from dystop.runtime.ledger.sqlite import SqliteLedger
 from dystop.runtime.shell.history import read_history
 from dystop.runtime.shell.vault import decode
@@ -84,7 +84,7 @@ def _used_of(folder: Path, name: str) -> int:
 
 def accuracy_of(folder: Path, without: Container[str] = ()) -> dict[str, float]:
     """Of the models in the checkpoints, on the whole test set."""
-    from dystop.experiments.testbed_parts import observer_parts
+    from dystop.experiments.testbed.parts import observer_parts
     from dystop.runtime.shell.observer import score_of
 
     experiment = read_experiment(folder / CONFIG)

@@ -21,8 +21,8 @@ from dystop.experiments.child import Tail, dystop_words, environment
 from dystop.experiments.durable import RECORDS
 from dystop.experiments.spec import Experiment, read_experiment
 from dystop.experiments.store import CONFIG
-from dystop.experiments.testbed import COORDINATOR, OBSERVER, node_names, read_status
-from dystop.experiments.testbed_run import make_folder
+from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names, read_status
+from dystop.experiments.testbed.launch import make_folder
 from dystop.lifeline import LIFELINE
 from dystop.record import RoundRecord
 from dystop.runtime.audit.check import Finding, check_run

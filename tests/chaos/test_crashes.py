@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dystop.experiments.testbed import COORDINATOR, read_status
+from dystop.experiments.testbed.enrolment import COORDINATOR, read_status
 from dystop.rng import stream
 from dystop.runtime.shell.vault import Vault
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dystop.experiments.testbed import COORDINATOR, read_status
+from dystop.experiments.testbed.enrolment import COORDINATOR, read_status
 from dystop.rng import stream
 from dystop.runtime.pki import authority
 from dystop.runtime.transport.gate import anyone

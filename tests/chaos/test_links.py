@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from dystop.experiments.testbed import COORDINATOR
+from dystop.experiments.testbed.enrolment import COORDINATOR
 from dystop.rng import stream
 from dystop.runtime.wire.interface import CHUNK_BYTES
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.experiments import testbed_parts
 from dystop.experiments.spec import read_experiment
-from dystop.experiments.testbed_run import make_folder
-from dystop.experiments.testbed_threads import Company, run_threads
+from dystop.experiments.testbed import parts
+from dystop.experiments.testbed.launch import make_folder
+from dystop.experiments.testbed.threads import Company, run_threads
 from dystop.rng import stream
 from dystop.runtime.audit.check import check_run
 from dystop.runtime.shell.shelf import Shelf
@@ -66,7 +66,7 @@ def villains(monkeypatch):
     """Make three workers serve something else than their model, or learn wrong labels."""
 
     def choose(attack: str) -> None:
-        push, make, cut = Shelf._push, Company._worker, testbed_parts._cut
+        push, make, cut = Shelf._push, Company._worker, parts._cut
         flipping, spoil = threading.local(), ATTACKS[attack]
 
         def made(company, name, stack):
@@ -92,7 +92,7 @@ def villains(monkeypatch):
 
         monkeypatch.setattr(Shelf, "_push", pushed)
         monkeypatch.setattr(Company, "_worker", made)
-        monkeypatch.setattr(testbed_parts, "_cut", cut_flipped)
+        monkeypatch.setattr(parts, "_cut", cut_flipped)
 
     return choose
 

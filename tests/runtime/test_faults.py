@@ -17,9 +17,9 @@ import dystop.runtime
 from dystop.errors import DystopError
 from dystop.experiments.spec import read_experiment
 from dystop.experiments.store import check_name
-from dystop.experiments.testbed import node_of
-from dystop.experiments.testbed_run import make_folder
-from dystop.experiments.testbed_threads import run_threads
+from dystop.experiments.testbed.enrolment import node_of
+from dystop.experiments.testbed.launch import make_folder
+from dystop.experiments.testbed.threads import run_threads
 from dystop.runtime.audit.check import check_run
 from dystop.runtime.audit.leaks import leaks
 from dystop.runtime.enrolment.tokens import make_token, redeem

@@ -11,8 +11,8 @@ import pytest
 
 from dystop.cli.guard import Terminated, terminable
 from dystop.errors import DystopError
-from dystop.experiments.testbed_interrupt import Interrupts, undisturbed
-from dystop.experiments.testbed_threads import Office
+from dystop.experiments.testbed.interrupt import Interrupts, undisturbed
+from dystop.experiments.testbed.threads import Office
 
 
 def press(number=signal.SIGINT):
@@ -136,7 +136,7 @@ def test_threads_have_no_signals():
 def test_who_leaves_it_to_others_ends_by_itself_after_a_while(first):
     program = (
         "import os, signal, time\n"
-        "from dystop.experiments.testbed_interrupt import Interrupts\n"
+        "from dystop.experiments.testbed.interrupt import Interrupts\n"
         "def press(): os.kill(os.getpid(), signal.SIGINT)\n"
         "with Interrupts() as interrupts:\n"
         f"    {first}\n"

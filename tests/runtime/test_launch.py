@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from dystop.cli.app import app
 from dystop.experiments.spec import read_experiment
 from dystop.experiments.store import open_run
-from dystop.experiments.testbed import read_status
+from dystop.experiments.testbed.enrolment import read_status
 from dystop.runtime.audit.check import check_run
 
 TINY = [

@@ -15,7 +15,7 @@ from dystop.runtime.coordinator.orders import orders_of
 from dystop.runtime.shell.local_trainer import local_trainer
 from dystop.runtime.wire.payload import schema_of
 from dystop.runtime.worker.state import WorkerSetup
-from dystop.trainer.models import build_model
+from dystop.trainer.models.build import build_model
 from dystop.trainer.params import TrainerParams
 from dystop.trainer.samples import Arrays
 from dystop.trainer.trainer import Trainer

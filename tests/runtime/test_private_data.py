@@ -13,15 +13,15 @@ from dystop.cli.app import app
 from dystop.data.dataset import channel_stats
 from dystop.data.private import Facts, PrivateData, common, describe, read_facts
 from dystop.errors import ConfigError, DataError, RunFolderError
-from dystop.experiments import testbed_parts
 from dystop.experiments.build import build, load_data, split_data
 from dystop.experiments.spec import read_experiment, to_toml
 from dystop.experiments.store import open_run
-from dystop.experiments.testbed import node_names, read_enrolled, read_status
-from dystop.experiments.testbed_nodes import Way, make_worker
-from dystop.experiments.testbed_parts import observer_parts, prepare, worker_parts
-from dystop.experiments.testbed_roles import desk_of
-from dystop.experiments.testbed_threads import Office
+from dystop.experiments.testbed import parts
+from dystop.experiments.testbed.coordinator import desk_of
+from dystop.experiments.testbed.enrolment import node_names, read_enrolled, read_status
+from dystop.experiments.testbed.nodes import Way, make_worker
+from dystop.experiments.testbed.parts import observer_parts, prepare, worker_parts
+from dystop.experiments.testbed.threads import Office
 from dystop.runtime.events import Train
 from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
 
@@ -58,7 +58,7 @@ def nothing_is_loaded(monkeypatch):
     def forbidden(*_):
         raise AssertionError("private data need no other")
 
-    monkeypatch.setattr(testbed_parts, "load_data", forbidden)
+    monkeypatch.setattr(parts, "load_data", forbidden)
 
 
 def test_hosts_normalise_as_if_they_had_one_set(lab):

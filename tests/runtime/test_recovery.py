@@ -10,9 +10,9 @@ from dystop.cli.app import app
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.spec import read_experiment
 from dystop.experiments.store import open_run
-from dystop.experiments.testbed_run import make_folder
-from dystop.experiments.testbed_threads import run_threads
-from dystop.experiments.testbed_watch import restore_ledger
+from dystop.experiments.testbed.launch import make_folder
+from dystop.experiments.testbed.threads import run_threads
+from dystop.experiments.testbed.watch import restore_ledger
 from dystop.runtime.audit.check import check_run
 from dystop.runtime.ledger import sqlite
 from dystop.runtime.ledger.recovery import STARTS, recover

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from dystop.cli.app import app
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.store import update_info
-from dystop.experiments.testbed_watch import (
+from dystop.experiments.testbed.watch import (
     PARDONS,
     Pardons,
     ask_pardon,

@@ -9,7 +9,8 @@ import torch
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.build import build
 from dystop.experiments.spec import read_experiment
-from dystop.experiments.testbed import (
+from dystop.experiments.testbed.coordinator import TraceLog
+from dystop.experiments.testbed.enrolment import (
     ENROLMENT,
     check_testbed,
     node_names,
@@ -18,8 +19,7 @@ from dystop.experiments.testbed import (
     step_seconds,
     write_enrolment,
 )
-from dystop.experiments.testbed_parts import observer_parts, prepare, worker_parts
-from dystop.experiments.testbed_roles import TraceLog
+from dystop.experiments.testbed.parts import observer_parts, prepare, worker_parts
 from dystop.runtime.events import Train
 from dystop.trainer.trainer import Trainer
 from dystop.world.compute import JETSONS, jetson_factors

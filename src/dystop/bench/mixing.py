@@ -16,7 +16,7 @@ from dystop.engine.models import Models, Sources, mixed_rows
 from dystop.plan import Mix
 from dystop.rng import stream
 from dystop.trainer.flat import layout_of
-from dystop.trainer.models import build_model
+from dystop.trainer.models.build import build_model
 
 _FLOAT_BYTES = 4
 _MOST_BYTES = 2**30  # of one stack; a larger one would say nothing new

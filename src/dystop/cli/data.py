@@ -42,7 +42,7 @@ def enrol(
 ) -> None:
     """Put together what the workers said of their data; prints what goes into the configuration."""
     from dystop.data.private import common, read_facts
-    from dystop.experiments.testbed import enrol as write
+    from dystop.experiments.testbed.enrolment import enrol as write
     from dystop.experiments.toml import dumps
 
     told = {path.stem: read_facts(path) for path in sorted(files)}

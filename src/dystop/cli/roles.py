@@ -59,7 +59,7 @@ def coordinator(
 ) -> None:
     """Coordinate a run: decide, keep the books, never touch a model."""
     _begin()
-    from dystop.experiments.testbed_roles import serve_coordinator
+    from dystop.experiments.testbed.coordinator import serve_coordinator
 
     def part() -> tuple[int, str]:
         reason = serve_coordinator(file, pki, listen, out, enrol, enrolment)
@@ -85,7 +85,7 @@ def worker(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Be a worker: train on the own data, serve the own model, obey the coordinator."""
     _begin()
-    from dystop.experiments.testbed_nodes import Place, serve_worker
+    from dystop.experiments.testbed.nodes import Place, serve_worker
 
     place = Place(file, pki, coordinator)
     home = folder or Path(name)
@@ -98,7 +98,7 @@ def observer(
 ) -> None:
     """Test all models now and then, when the coordinator asks for it."""
     _begin()
-    from dystop.experiments.testbed_nodes import Place, serve_observer
+    from dystop.experiments.testbed.nodes import Place, serve_observer
 
     _play(lambda: _told(serve_observer(Place(file, pki, coordinator), enrolment)))
 

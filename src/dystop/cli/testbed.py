@@ -12,7 +12,7 @@ from dystop.cli.progress import Watcher
 from dystop.cli.run import Folder, Quiet, Report, finish, split
 
 if TYPE_CHECKING:
-    from dystop.experiments.testbed_run import Network
+    from dystop.experiments.testbed.launch import Network
 
 Transport = Annotated[
     str | None,
@@ -59,7 +59,7 @@ def _ranked(watcher: CrewWatcher, work: Callable[[], Path | None]) -> Path | Non
             raise typer.Exit(code_of(interrupt)) from None
         from dystop.experiments.spec import read_experiment
         from dystop.experiments.store import CONFIG
-        from dystop.experiments.testbed import node_names
+        from dystop.experiments.testbed.enrolment import node_names
 
         ranks = len(node_names(read_experiment(watcher.folder / CONFIG))) + 1
         line = _way_on(watcher, f"mpiexec -n {ranks} ")
@@ -91,7 +91,7 @@ def live(  # noqa: PLR0913 - one for each option
 
     Without a file the defaults are used; keys on the command line win over the file.
     """
-    from dystop.experiments.testbed_run import Network
+    from dystop.experiments.testbed.launch import Network
 
     given = [*(words or []), *([f"testbed.transport={transport}"] if transport else [])]
     watcher = CrewWatcher(quiet=quiet)
@@ -111,19 +111,19 @@ def _begin(
     """A new run; None on a rank that has nothing to show."""
     from dystop.experiments.spec import read_experiment
     from dystop.experiments.store import check_free
-    from dystop.experiments.testbed import check_testbed
+    from dystop.experiments.testbed.enrolment import check_testbed
 
     file, keys = split(words)
     experiment = read_experiment(file, keys)
     check_testbed(experiment)
     if experiment.testbed.transport == "mpi":
-        from dystop.experiments.testbed_mpi import run_ranks
+        from dystop.experiments.testbed.mpi import run_ranks
 
         return _ranked(watcher, lambda: run_ranks(file, keys, out, name, watcher))
     _check(experiment.testbed.transport, network)
     if name is not None:
         check_free(out, name)
-    from dystop.experiments.testbed_run import new_testbed
+    from dystop.experiments.testbed.launch import new_testbed
 
     _watched(watcher, lambda: _work(new_testbed(experiment, out, name, watcher), watcher, network))
     return watcher.folder
@@ -134,13 +134,13 @@ def _resume(path: Path, words: list[str], watcher: CrewWatcher, network: "Networ
     from dystop.errors import ConfigError
     from dystop.experiments.spec import read_experiment
     from dystop.experiments.store import CONFIG, open_run
-    from dystop.experiments.testbed_run import reopen_testbed, resumable_folder
+    from dystop.experiments.testbed.launch import reopen_testbed, resumable_folder
 
     if words:
         raise ConfigError(f"--resume takes the settings of {path}; leave out: {' '.join(words)}")
     transport = read_experiment(resumable_folder(path) / CONFIG).testbed.transport
     if transport == "mpi" and open_run(path).info.get("status") != "finished":
-        from dystop.experiments.testbed_mpi import resume_ranks
+        from dystop.experiments.testbed.mpi import resume_ranks
 
         return _ranked(watcher, lambda: resume_ranks(path, watcher))
     _check(transport, network)
@@ -167,11 +167,11 @@ def _work(folder: Path, watcher: CrewWatcher, network: "Network") -> None:
     from dystop.experiments.store import CONFIG
 
     if read_experiment(folder / CONFIG).testbed.transport == "memory":
-        from dystop.experiments.testbed_threads import run_threads
+        from dystop.experiments.testbed.threads import run_threads
 
         run_threads(folder, watcher)
     else:
-        from dystop.experiments.testbed_run import run_processes
+        from dystop.experiments.testbed.launch import run_processes
 
         run_processes(folder, watcher, network)
 
@@ -183,8 +183,8 @@ def pardon(
     """Let a worker back in that was put in quarantine, in a run that goes on or is stopped."""
     from dystop.errors import ConfigError
     from dystop.experiments.store import open_run
-    from dystop.experiments.testbed_run import checked_folder
-    from dystop.experiments.testbed_watch import ask_pardon
+    from dystop.experiments.testbed.launch import checked_folder
+    from dystop.experiments.testbed.watch import ask_pardon
 
     if open_run(checked_folder(run)).info.get("status") == "finished":
         raise ConfigError(f"{run}: the run is over; there is nothing to come back to")
@@ -203,8 +203,8 @@ def restore(run: Folder) -> None:
     books: no worker does a round twice, so rounds that it has done since then pass without it, and
     `dystop check` names them.
     """
-    from dystop.experiments.testbed_run import checked_folder
-    from dystop.experiments.testbed_watch import restore_ledger
+    from dystop.experiments.testbed.launch import checked_folder
+    from dystop.experiments.testbed.watch import restore_ledger
 
     round_ = restore_ledger(checked_folder(run))
     typer.echo(f"{run}: the ledger is as it was after round {round_}")
@@ -218,7 +218,7 @@ def check(run: Folder) -> None:
     Exits with 0 if there is none, with 5 otherwise.
     """
     from dystop.errors import VerificationError
-    from dystop.experiments.testbed_run import checked_folder
+    from dystop.experiments.testbed.launch import checked_folder
     from dystop.runtime.audit.check import check_run
 
     findings = check_run(checked_folder(run))

@@ -22,7 +22,7 @@ from dystop.experiments.replay import make_stop, make_world, replay_note
 from dystop.experiments.spec import Experiment
 from dystop.sparse import Ints
 from dystop.trainer.memory import available_bytes, ensure_fits
-from dystop.trainer.models import build_model
+from dystop.trainer.models.build import build_model
 from dystop.trainer.samples import Arrays
 from dystop.trainer.trainer import Trainer
 from dystop.types import Fleet

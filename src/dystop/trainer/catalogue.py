@@ -1,4 +1,4 @@
-"""What models there are, without loading torch: `dystop.trainer.models` makes them."""
+"""What models there are, without loading torch: `dystop.trainer.models.build` makes them."""
 
 from dataclasses import dataclass
 
@@ -16,9 +16,9 @@ class ModelEntry:
 # a single sample, and a variance over one number does not exist.
 MODELS: dict[str, ModelEntry] = {
     "cnn": ModelEntry(
-        "small_nets:cnn", 16, "two 5x5 convolutions, two linear layers; the paper's for FMNIST"
+        "small:cnn", 16, "two 5x5 convolutions, two linear layers; the paper's for FMNIST"
     ),
-    "mlp": ModelEntry("small_nets:mlp", None, "two hidden layers of 200 units, ReLU"),
+    "mlp": ModelEntry("small:mlp", None, "two hidden layers of 200 units, ReLU"),
     "mobilenet-v2": ModelEntry(
         "mobilenet:mobilenet_v2",
         9,
@@ -30,11 +30,9 @@ MODELS: dict[str, ModelEntry] = {
     "resnet18-gn": ModelEntry(
         "resnet:resnet18_gn", 8, "ResNet-18, group norm of 32 groups, 3x3 stem"
     ),
-    "softmax": ModelEntry(
-        "small_nets:softmax", None, "softmax regression: one linear layer, convex"
-    ),
+    "softmax": ModelEntry("small:softmax", None, "softmax regression: one linear layer, convex"),
     "softmax-unit": ModelEntry(
-        "small_nets:softmax_unit",
+        "small:softmax_unit",
         None,
         "softmax regression on inputs of length one, no bias; what 'dystop bound' needs",
     ),

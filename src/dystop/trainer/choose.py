@@ -9,7 +9,7 @@ from dystop.errors import ConfigError
 from dystop.trainer.capability import takes_single_samples, why_not_stacked
 from dystop.trainer.cuda.chain import chain_of
 from dystop.trainer.flat import Layout
-from dystop.trainer.fused_chain import why_not_fused
+from dystop.trainer.fused.chain import why_not_fused
 from dystop.trainer.memory import ModelSize
 from dystop.trainer.params import TrainerParams
 from dystop.trainer.samples import Shards

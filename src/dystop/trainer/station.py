@@ -45,9 +45,9 @@ def stations_on(
 
 def _cpu_backend(path: str) -> Backend:
     if path == "fused":
-        from dystop.trainer import fused
+        from dystop.trainer.fused import backend
 
-        return fused.train
+        return backend.train
     return stacked.train if path == "stacked" else sequential.train
 
 
@@ -97,7 +97,7 @@ class Examiner:
 def examined_at_once(path: str, batch: int) -> int:
     """Test samples examined at once; the fused kernels like it better in the caches."""
     if path == "fused":
-        from dystop.trainer.fused import EXAMINED
+        from dystop.trainer.fused.backend import EXAMINED
 
         return min(batch, EXAMINED)
     return batch
@@ -117,9 +117,9 @@ def examiners_on(
 def _cpu_examiner(path: str) -> Evaluator:
     """The fused kernels examine what they train."""
     if path == "fused":
-        from dystop.trainer import fused
+        from dystop.trainer.fused import backend
 
-        return fused.evaluate
+        return backend.evaluate
     return evaluate
 
 

@@ -107,7 +107,7 @@ class Trainer:
         size = model_size(self._start, self.layout, shape)
         if self.path != "fused":
             return size
-        from dystop.trainer.fused import fused_size
+        from dystop.trainer.fused.backend import fused_size
 
         return fused_size(size, self._start, self.layout, shape)
 

@@ -5,8 +5,8 @@ from math import prod
 
 import numpy as np
 
-from dystop.trainer.fused_chain import Link
-from dystop.trainer.fused_plan import Field
+from dystop.trainer.fused.chain import Link
+from dystop.trainer.fused.plan import Field
 
 Lines = tuple[tuple[int, int], ...]  # of the table
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dystop.compiled import compiled
-from dystop.trainer.fused_blocks import (
+from dystop.trainer.fused.blocks import (
     average,
     correlate,
     descend,
@@ -17,7 +17,7 @@ from dystop.trainer.fused_blocks import (
     shut,
     turn,
 )
-from dystop.trainer.fused_program import (
+from dystop.trainer.fused.program import (
     AVERAGE,
     CORRELATE,
     DESCEND,

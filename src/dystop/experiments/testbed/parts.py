@@ -20,7 +20,7 @@ from dystop.experiments.build import (
 )
 from dystop.experiments.fleets import fleet_of, steps_of
 from dystop.experiments.spec import Experiment
-from dystop.experiments.testbed import (
+from dystop.experiments.testbed.enrolment import (
     Enrolled,
     Enrolment,
     check_testbed,

@@ -15,9 +15,9 @@ from typing import TypeVar
 import numpy as np
 
 from dystop.sparse import Ints
-from dystop.trainer.fused_blocks import TALL, WIDE
-from dystop.trainer.fused_chain import LINEAR, MAX_POOL, MEAN_POOL, Link, Pair, Volume
-from dystop.trainer.fused_vectors import LANES
+from dystop.trainer.fused.blocks import TALL, WIDE
+from dystop.trainer.fused.chain import LINEAR, MAX_POOL, MEAN_POOL, Link, Pair, Volume
+from dystop.trainer.fused.vectors import LANES
 
 Number = TypeVar("Number", int, Ints)
 

@@ -17,10 +17,10 @@ from dystop.errors import DataError
 from dystop.sparse import Floats, Ints
 from dystop.trainer.evaluate import Evaluation, Exam
 from dystop.trainer.flat import Layout
-from dystop.trainer.fused_chain import read_chain, why_not_fused
-from dystop.trainer.fused_pass import Data, Net, Work, work_through
-from dystop.trainer.fused_plan import Plan, padded
-from dystop.trainer.fused_program import program_of
+from dystop.trainer.fused.chain import read_chain, why_not_fused
+from dystop.trainer.fused.passes import Data, Net, Work, work_through
+from dystop.trainer.fused.plan import Plan, padded
+from dystop.trainer.fused.program import program_of
 from dystop.trainer.memory import ModelSize
 from dystop.trainer.problem import Job, Problem, Trained
 from dystop.trainer.samples import Samples

@@ -1,6 +1,6 @@
 """One party of a testbed in this process: the coordinator. Free of torch.
 
-The others are in `dystop.experiments.testbed_nodes`.
+The others are in `dystop.experiments.testbed.nodes`.
 """
 
 import json
@@ -17,7 +17,7 @@ from dystop.errors import ConfigError, DystopError, RunFolderError
 from dystop.experiments.durable import RecordLog, RunLock, read_lines, writing
 from dystop.experiments.spec import Experiment, read_experiment
 from dystop.experiments.store import CONFIG, INFO, open_run, records_sha256, update_info
-from dystop.experiments.testbed import (
+from dystop.experiments.testbed.enrolment import (
     COORDINATOR,
     Enrolled,
     Enrolment,
@@ -29,7 +29,7 @@ from dystop.experiments.testbed import (
     read_enrolment,
     write_status,
 )
-from dystop.experiments.testbed_watch import LEDGER, Pardons, away, watch_revoked
+from dystop.experiments.testbed.watch import LEDGER, Pardons, away, watch_revoked
 from dystop.runtime.coordinator.machine import CoordinatorMachine
 from dystop.runtime.events import Finish
 from dystop.runtime.ledger.sqlite import SqliteLedger
@@ -207,7 +207,7 @@ def desk_of(file: Path, folder: Path, given: Path | None = None) -> Desk:
 
 def _begin(experiment: Experiment, folder: Path, enrolled: tuple[Enrolled, ...] | None) -> None:
     """Make the folder of a run that has no launcher."""
-    from dystop.experiments.testbed_run import make_folder
+    from dystop.experiments.testbed.launch import make_folder
 
     if folder.exists() and any(folder.iterdir()):
         raise RunFolderError(f"{folder}: not empty and not a run folder; choose another --out")

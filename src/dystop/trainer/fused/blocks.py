@@ -1,7 +1,7 @@
 """The inner loops of the fused kernels, as blocks of vectors that stay in registers.
 
 Every operation reads and writes one flat array of float32, the arena, and is described by a `CALL`
-record of places and steps in it, made by `fused_program`. A table of pairs says where the factors
+record of places and steps in it, made by `program`. A table of pairs says where the factors
 of each term of a sum lie, in units of the left and the right operand.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dystop.compiled import compiled
-from dystop.trainer.fused_vectors import LANES, REGISTERS, Emitter, Fields, Value, primitive
+from dystop.trainer.fused.vectors import LANES, REGISTERS, Emitter, Fields, Value, primitive
 
 WIDE = 5  # rows in the largest block of `multiply`: 5 x 2 sums fit 16 registers
 TALL = 5 if REGISTERS == 32 else 3  # rows in the largest block of `correlate`, which is 3 wide

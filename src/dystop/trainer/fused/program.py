@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystop.sparse import Ints
-from dystop.trainer.fused_blocks import CALL, TALL, WIDE, share
-from dystop.trainer.fused_chain import CONVOLUTION, LINEAR, MAX_POOL
-from dystop.trainer.fused_plan import Plan, padded
-from dystop.trainer.fused_windows import Lines, runs_of, taps_of, windows_of
+from dystop.trainer.fused.blocks import CALL, TALL, WIDE, share
+from dystop.trainer.fused.chain import CONVOLUTION, LINEAR, MAX_POOL
+from dystop.trainer.fused.plan import Plan, padded
+from dystop.trainer.fused.windows import Lines, runs_of, taps_of, windows_of
 
 MULTIPLY, CORRELATE, AVERAGE, LARGEST, ROUTE, SHUT, TURN, DESCEND, DESCEND_BIAS, SCORE = range(10)
 

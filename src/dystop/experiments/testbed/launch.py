@@ -24,7 +24,7 @@ from dystop.experiments.store import (
     run_folder,
     update_info,
 )
-from dystop.experiments.testbed import (
+from dystop.experiments.testbed.enrolment import (
     COORDINATOR,
     ENROLMENT,
     ESSENCE_SHA256,
@@ -38,14 +38,14 @@ from dystop.experiments.testbed import (
     read_status,
     write_enrolment,
 )
-from dystop.experiments.testbed_interrupt import Interrupts, undisturbed
+from dystop.experiments.testbed.interrupt import Interrupts, undisturbed
 from dystop.lifeline import LIFELINE
 from dystop.record import RoundRecord
 from dystop.runtime.host.launch import Crew
 from dystop.runtime.host.netns import Net
 
 if TYPE_CHECKING:
-    from dystop.experiments.testbed_parts import Prepared
+    from dystop.experiments.testbed.parts import Prepared
 
 PKI, LOGS, WORKERS = "pki", "logs", "workers"
 POLL_S = 0.1
@@ -103,7 +103,7 @@ def make_folder(
 def _prepared(
     experiment: Experiment, name: str | None, enrolled: tuple[Enrolled, ...] | None = None
 ) -> "Prepared":
-    from dystop.experiments.testbed_parts import prepare
+    from dystop.experiments.testbed.parts import prepare
 
     return prepare(experiment if name is None else replace(experiment, name=name), enrolled)
 

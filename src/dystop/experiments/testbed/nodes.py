@@ -5,8 +5,8 @@ from pathlib import Path
 
 import dystop
 from dystop.experiments.spec import Experiment, read_experiment
-from dystop.experiments.testbed import OBSERVER, node_names, node_of, read_enrolled
-from dystop.experiments.testbed_parts import (
+from dystop.experiments.testbed.enrolment import OBSERVER, node_names, node_of, read_enrolled
+from dystop.experiments.testbed.parts import (
     Examiner,
     WorkerParts,
     observer_parts,

@@ -12,7 +12,7 @@ from torch import nn
 
 from dystop.errors import ConfigError, nearest
 from dystop.trainer.catalogue import MODELS, ModelEntry
-from dystop.trainer.own_model import own_model
+from dystop.trainer.models.own import own_model
 from dystop.trainer.seeding import addressed
 
 __all__ = ["MODELS", "Factory", "build_model"]
@@ -44,7 +44,7 @@ def build_model(
 
 def _factory(entry: ModelEntry) -> Factory:
     module, _, function = entry.factory.partition(":")
-    made: Factory = getattr(import_module(f"dystop.trainer.{module}"), function)
+    made: Factory = getattr(import_module(f"dystop.trainer.models.{module}"), function)
     return made
 
 

@@ -1,7 +1,7 @@
 """From a specification to the testbed: who is enrolled, on which device, and what is refused.
 
 Free of torch, so that a coordinator starts in a moment. What needs data and models is in
-`dystop.experiments.testbed_parts`.
+`dystop.experiments.testbed.parts`.
 """
 
 import hashlib

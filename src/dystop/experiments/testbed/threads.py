@@ -12,18 +12,18 @@ from dystop.experiments.child import Tail
 from dystop.experiments.durable import RECORDS
 from dystop.experiments.spec import Experiment, read_experiment
 from dystop.experiments.store import CONFIG
-from dystop.experiments.testbed import (
+from dystop.experiments.testbed.coordinator import Desk
+from dystop.experiments.testbed.enrolment import (
     COORDINATOR,
     OBSERVER,
     node_of,
     read_enrolment,
     read_status,
 )
-from dystop.experiments.testbed_interrupt import Interrupts
-from dystop.experiments.testbed_nodes import Way, make_observer, make_worker
-from dystop.experiments.testbed_parts import observer_parts, worker_parts
-from dystop.experiments.testbed_roles import Desk
-from dystop.experiments.testbed_run import POLL_S, WORKERS, Watch, interruptible, others
+from dystop.experiments.testbed.interrupt import Interrupts
+from dystop.experiments.testbed.launch import POLL_S, WORKERS, Watch, interruptible, others
+from dystop.experiments.testbed.nodes import Way, make_observer, make_worker
+from dystop.experiments.testbed.parts import observer_parts, worker_parts
 from dystop.runtime.shell.history import HISTORY_FILE, History, Note
 from dystop.runtime.shell.node import WorkerNode
 from dystop.runtime.shell.observer import Observer

@@ -18,12 +18,12 @@ from pathlib import Path
 from dystop.errors import DystopError
 from dystop.experiments.spec import Experiment, read_experiment
 from dystop.experiments.store import CONFIG, INFO
-from dystop.experiments.testbed import OBSERVER, node_names
-from dystop.experiments.testbed_interrupt import Interrupts
-from dystop.experiments.testbed_nodes import Way, make_worker
-from dystop.experiments.testbed_parts import worker_parts
-from dystop.experiments.testbed_run import WORKERS, Watch, new_testbed, reopen_testbed
-from dystop.experiments.testbed_threads import run_here
+from dystop.experiments.testbed.enrolment import OBSERVER, node_names
+from dystop.experiments.testbed.interrupt import Interrupts
+from dystop.experiments.testbed.launch import WORKERS, Watch, new_testbed, reopen_testbed
+from dystop.experiments.testbed.nodes import Way, make_worker
+from dystop.experiments.testbed.parts import worker_parts
+from dystop.experiments.testbed.threads import run_here
 from dystop.runtime.events import Exit
 from dystop.runtime.shell.history import HISTORY_FILE, History
 from dystop.runtime.shell.node import no_note
