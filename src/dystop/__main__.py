@@ -26,10 +26,12 @@ def main() -> None:
 
     prepare(sys.argv[1:])
     from dystop.cli import main as command
+    from dystop.cli.guard import insistent
 
-    if signal.getsignal(signal.SIGINT) is _leave:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    command()
+    with insistent():
+        if signal.getsignal(signal.SIGINT) is _leave:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        command()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dystop.cli.guard import Terminated, terminable
+from dystop.cli.guard import Terminated, insistent, terminable
 from dystop.errors import DystopError
 from dystop.experiments.testbed.interrupt import Interrupts, undisturbed
 from dystop.experiments.testbed.threads import Office
@@ -76,7 +76,7 @@ def test_a_signal_that_python_drops_comes_again(number, kind):
             time.sleep(0.01)  # the signal is raised here, at the latest
 
     def work():
-        with terminable():
+        with insistent(), terminable():
             Dropped()
             time.sleep(30)
 
@@ -92,7 +92,7 @@ def test_what_else_python_drops_is_told_as_usual(monkeypatch):
         def __del__(self):
             raise ValueError("lost")
 
-    with terminable():
+    with insistent():
         Broken()
     assert [str(one.exc_value) for one in told] == ["lost"]
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -68,7 +69,9 @@ def test_the_contract_of_transports():
 @needs_mpi
 def test_ranks_talk_pull_resume_and_refuse():
     said = under_mpi(3, str(HERE / "mpi_ranks.py"))
-    assert sorted(said.splitlines()) == [f"rank {k} is fine" for k in range(3)]
+    fine = re.compile(r"rank \d is fine")  # mpiexec may put the ends of their lines elsewhere
+    assert sorted(fine.findall(said)) == [f"rank {k} is fine" for k in range(3)]
+    assert fine.sub("", said).strip() == ""
 
 
 @needs_mpi
@@ -173,7 +176,9 @@ def test_an_interrupt_while_the_job_comes_together_ends_it(tmp_path, after_s):
             job.send_signal(signal.SIGINT)
         try:
             job.communicate(timeout=30)
-        except subprocess.TimeoutExpired:  # an interpreter that was just starting may lose one
+        except subprocess.TimeoutExpired as hung:
+            if "Exception ignored" not in str(hung.output):  # by Python, before our first line
+                raise
             job.send_signal(signal.SIGINT)
             job.communicate(timeout=30)
         assert job.returncode != 0

@@ -38,7 +38,7 @@ class What(StrEnum):
 
 def _check(quick: bool, full: bool, models: Sequence[str]) -> None:
     from dystop.errors import ConfigError, nearest
-    from dystop.trainer.models.build import MODELS
+    from dystop.trainer.catalogue import MODELS
 
     if quick and full:
         raise ConfigError("command line: --quick and --full exclude each other; give one of them")

@@ -45,14 +45,13 @@ def terminable() -> Iterator[None]:
 
     before = signal.signal(signal.SIGTERM, raise_it)
     try:
-        with _insistent():
-            yield
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
-def _insistent() -> Iterator[None]:
+def insistent() -> Iterator[None]:
     """Repeat an interrupt that hit a place where Python drops exceptions.
 
     Every import calls such places (callbacks of weak references), and commands import much.
