@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure as MplFigure
+from matplotlib.lines import Line2D
 from typer.testing import CliRunner
 
 from dystop.cli import app
@@ -19,6 +21,7 @@ from dystop.record import RoundRecord
 from dystop.report.judge import arms_of, judge
 from dystop.report.measures import Outcome, counted, target_for
 from dystop.report.reproduced import bars
+from dystop.report.verdict import draw
 
 PAPER = Path(__file__).parent.parent / "docs" / "paper-map.md"
 ONE_EACH = {r.campaign.name: r for r in reversed(RECIPES.values())}
@@ -195,6 +198,43 @@ def test_the_legend_has_the_colours_of_the_bars() -> None:
     (axes,) = figure.axes
     drawn = [to_hex(patch.get_facecolor()) for patch in axes.patches]
     assert drawn == [to_hex(shown["AsyDFL"]), to_hex(shown["MATCHA"])]
+
+
+def mechanism_of(outcome: Outcome, name: str, provenance: str) -> Outcome:
+    runs = tuple(
+        replace(r, info=r.info | {"mechanism": {"name": name, "provenance": provenance}})
+        for r in outcome.runs
+    )
+    return replace(outcome, runs=runs)
+
+
+def test_figures_say_what_is_a_reconstruction_and_keep_colours_where_an_arm_is_missing() -> None:
+    recipe = RECIPES["fig-testbed-curves-cifar100"]
+    arms = {arm.key: arm for arm in recipe.campaign.arms}
+    rebuilt = {"dystop": "paper", "asydfl": "reconstruction", "matcha": "authors' code"}
+    every = {
+        f"{name}-phi1": mechanism_of(
+            replace(outcome(name, [0.1, 0.5]), arm=arms[f"{name}-phi1"]), name, provenance
+        )
+        for name, provenance in rebuilt.items()
+    }
+    plain = draw(recipe, every)[0].figure
+    missing = draw(recipe, {k: o for k, o in every.items() if k != "asydfl-phi1"})[0].figure
+    assert plain is not None
+    assert missing is not None
+    colours = dict(entries_of(plain))
+    assert list(colours) == ["DySTop", "AsyDFL (reconstruction)", "MATCHA"]
+    assert dict(entries_of(missing)) == {n: colours[n] for n in ("DySTop", "MATCHA")}
+    beside = bars(replace(recipe, measures=("accuracy",)), every).figure
+    assert beside is not None
+    assert [name for name, _ in entries_of(beside)] == list(colours)  # and no square for nothing
+
+
+def entries_of(figure: MplFigure) -> list[tuple[str, str]]:
+    """Names and colours of a figure's legend."""
+    (legend,) = figure.legends
+    handles = legend.legend_handles
+    return [(str(h.get_label()), to_hex(h.get_color())) for h in handles if isinstance(h, Line2D)]
 
 
 def test_a_rival_that_does_not_always_arrive_leaves_a_doubt() -> None:

@@ -25,12 +25,17 @@ def quiet(_):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> bytes:
-    """Records of the run that nobody disturbs."""
+    """Records and model of the run that nobody disturbs."""
     out = tmp_path_factory.mktemp("whole")
     experiment = read_experiment(None, doomed.CONFIG)
     folder = run.run_experiment(experiment, out, "whole", quiet, quiet)
     assert open_run(folder).info["status"] == "finished"
-    return (folder / "records.jsonl").read_bytes()
+    return left_behind(folder)
+
+
+def left_behind(folder: Path) -> bytes:
+    files = ("records.jsonl", "models/global.safetensors")
+    return b"".join((folder / name).read_bytes() for name in files)
 
 
 def start(folder: Path, point: str = "never", count: int = 1) -> subprocess.Popen:
@@ -43,13 +48,13 @@ def resumed(folder: Path) -> bytes:
     data = open_run(folder)
     assert data.info["status"] == "finished"
     assert not list((folder / "checkpoints").glob(".*"))
-    return (folder / "records.jsonl").read_bytes()
+    return left_behind(folder)
 
 
 def test_the_same_twice(whole, tmp_path):
     experiment = read_experiment(None, doomed.CONFIG)
     folder = run.run_experiment(experiment, tmp_path, "again", quiet, quiet)
-    assert (folder / "records.jsonl").read_bytes() == whole
+    assert left_behind(folder) == whole
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from dystop import load_model
 from dystop.cli.app import app
 from dystop.experiments.spec import read_experiment
 from dystop.experiments.store import open_run
+from dystop.experiments.testbed import gather, nodes
 from dystop.experiments.testbed.enrolment import read_status
 from dystop.runtime.audit.check import check_run
 
@@ -124,6 +127,53 @@ def test_threads_of_one_process(tmp_path, monkeypatch):
     assert "6 rounds are done, 0 to go" in again.output
 
 
+def test_trained_models_are_left_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, "stop.rounds=4", "testbed.time_scale=0.05", "--transport", "memory"]
+    words += ["mechanism.name=fedavg", "output.models=all", "--no-report", "--quiet"]
+    result = call(*words, "--name", "mem")
+    assert result.exit_code == 0, result.output
+    folder = Path("runs/mem")
+    sizes = open_run(folder).fleet["data_size"]
+    whole = load_model(folder).module.state_dict()
+    each = [load_model(folder, worker=k).module.state_dict() for k in range(len(sizes))]
+    for name, tensor in whole.items():
+        mean = sum(n / sum(sizes) * one[name] for n, one in zip(sizes, each, strict=True))
+        assert torch.allclose(tensor, mean, atol=1e-6), name
+    assert not (folder / "workers/server/model.safetensors").exists()
+    # What is missing is made again, unless a worker's own model is gone.
+    path = folder / "models/global.safetensors"
+    before = path.read_bytes()
+    path.unlink()
+    assert call("--resume", folder, "--no-report").exit_code == 0
+    assert path.read_bytes() == before
+    (folder / "workers/w00/model.safetensors").unlink()
+    assert "not every worker has left one" in call("--resume", folder, "--no-report").output
+    assert call(*words, "output.models=none", "--name", "bare").exit_code == 0
+    assert not list(Path("runs/bare").rglob("model*.safetensors"))
+
+
+def test_a_disk_that_refuses_models(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, "stop.rounds=2", "testbed.time_scale=0.05", "--transport", "memory"]
+
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as m:
+        m.setattr(gather, "write_atomic", full)
+        result = call(*words, "--name", "full", "--no-report", "--quiet")
+    assert result.exit_code == 3
+    assert "dystop testbed --resume runs/full" in " ".join(result.output.split())
+    assert open_run(Path("runs/full")).info["status"] == "finished"
+    with monkeypatch.context() as m:
+        m.setattr(nodes, "write_atomic", full)
+        result = call(*words, "--name", "fuller", "--no-report", "--quiet")
+    assert result.exit_code == 0
+    assert "not every worker has left one" in result.output
+    assert "model.safetensors: cannot be written: No space left" in caplog.text
+
+
 @pytest.mark.parametrize("mechanism", ["fedavg", "matcha", "sa-adfl", "gossipfl", "hadfl"])
 def test_other_mechanisms(tmp_path, mechanism):
     """A server, synchronous rounds, pushes, masks and rings."""
@@ -155,6 +205,7 @@ def test_killed_children_heal(tmp_path, started):
     data = open_run(folder)
     assert data.info["status"] == "finished"
     assert [record.round for record in data.records] == list(range(1, 81))
+    assert load_model(folder).card.model == "softmax"
     assert check_run(folder) == []
     assert not parties(folder)
 

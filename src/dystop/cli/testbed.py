@@ -102,7 +102,17 @@ def live(  # noqa: PLR0913 - one for each option
     else:
         folder = _begin(given, out, name, watcher, network)
     if folder is not None:
+        _gather(folder)
         finish(folder, quiet=quiet, report=report)
+
+
+def _gather(folder: Path) -> None:
+    """Leave the trained models behind; a run that is not over has none."""
+    from dystop.experiments.store import open_run
+    from dystop.experiments.testbed.gather import gather_models
+
+    if open_run(folder).info.get("status") == "finished" and not gather_models(folder):
+        typer.echo(f"{folder}: no global model: not every worker has left one behind", err=True)
 
 
 def _begin(

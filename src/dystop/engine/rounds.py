@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from torch import Tensor
 
 from dystop.control.aggregation import global_weights
 from dystop.control.round import (
@@ -301,14 +302,28 @@ def _over(parts: Parts, t: int, clock_s: float) -> bool:
 
 def ask_score(parts: Parts, state: State, clock_s: float) -> Asked:
     """Test every worker's own model and the data-weighted global one; a device takes its time."""
+    now = shown(parts, state, clock_s)
+    samples = parts.evaluate.samples or None
+    each = parts.trainer.evaluate(now.models, now.counters, samples)
+    whole = parts.trainer.evaluate(now.whole[None], now.counters[:1], samples)
+    return lambda: _score(each, whole)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The models that count at some time: those that the workers would hand out then."""
+
+    models: Tensor  # [N, W]
+    counters: Tensor  # [N, C]
+    whole: Tensor  # [W], the global model (eq:weightedmodel)
+
+
+def shown(parts: Parts, state: State, clock_s: float) -> Shown:
+    """What a test at this time looks at."""
     n = parts.fleet.workers
     models = published(state.models, state.done_by(clock_s))[:n]
-    counters = state.models.counters[:n]
-    samples = parts.evaluate.samples or None
-    each = parts.trainer.evaluate(models, counters, samples)
     share = upload(global_weights(parts.fleet.data_size), models.device).to(models.dtype)
-    whole = parts.trainer.evaluate((share @ models)[None], counters[:1], samples)
-    return lambda: _score(each, whole)
+    return Shown(models, state.models.counters[:n], share @ models)
 
 
 def _score(each: Evaluated, whole: Evaluated) -> Score:

@@ -5,11 +5,14 @@ from dataclasses import fields, replace
 
 from dystop.engine.rounds import begin, no_round
 from dystop.engine.rounds import simulate as run_rounds
+from dystop.engine.state import State
 from dystop.errors import ConfigError
 from dystop.experiments import blocks
 from dystop.experiments.build import Built, build
 from dystop.experiments.spec import Experiment, read_experiment
+from dystop.experiments.trained import model_of
 from dystop.record import RoundRecord
+from dystop.trainer.saved import Trained
 from dystop.types import Mechanism
 
 
@@ -19,6 +22,7 @@ class Simulation:
     def __init__(self, experiment: Experiment) -> None:
         self._built: Built = build(experiment)
         self.records: list[RoundRecord] = []
+        self._end: State | None = None  # after the last round
 
     @property
     def experiment(self) -> Experiment:
@@ -31,11 +35,20 @@ class Simulation:
         return self._built.physics
 
     def __iter__(self) -> Iterator[RoundRecord]:
-        self.records = []
+        self.records, self._end = [], None
         parts = self._built.parts
-        for record, _ in run_rounds(parts, begin(parts), no_round):
+        state = begin(parts)
+        for record, after in run_rounds(parts, state, no_round):
             self.records.append(record)
+            state = after
             yield record
+        self._end = state
+
+    def model(self, worker: int | None = None) -> Trained:
+        """The trained global model, or one worker's; ask when all rounds are over."""
+        if self._end is None:
+            raise ValueError("the simulation is not over: iterate over it to its end first")
+        return model_of(self._built.parts, self._end, self._built.card, worker)
 
 
 def simulate(

@@ -24,6 +24,7 @@ from dystop.sparse import Ints
 from dystop.trainer.memory import available_bytes, ensure_fits
 from dystop.trainer.models.build import build_model
 from dystop.trainer.samples import Arrays
+from dystop.trainer.saved import Card
 from dystop.trainer.trainer import Trainer
 from dystop.types import Fleet
 from dystop.world import World
@@ -42,6 +43,7 @@ class Built:
     partition: list[str]
     memory: str
     fleet: dict[str, Any]  # what `fleet.json` holds
+    card: Card  # of its trained models
 
 
 def build(experiment: Experiment) -> Built:
@@ -68,7 +70,14 @@ def build(experiment: Experiment) -> Built:
         partition=[*describe_partition(counts).rows(), *label_chart(counts, data.class_names)],
         memory=memory,
         fleet=fleet_json(experiment, data, fleet, trainer, world, physics),
+        card=card_of(experiment, data),
     )
+
+
+def card_of(experiment: Experiment, data: Dataset) -> Card:
+    """What a trained model of this experiment says about itself."""
+    name = experiment.model.name
+    return Card(name, data.shape, data.classes, data.class_names, data.mean, data.std)
 
 
 def check_remedy(experiment: Experiment) -> None:

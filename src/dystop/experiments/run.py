@@ -15,7 +15,7 @@ from dystop.errors import RunFolderError
 from dystop.experiments.build import Built, build
 from dystop.experiments.durable import RECORDS
 from dystop.experiments.patience import Patience
-from dystop.experiments.spec import Experiment, read_experiment, to_toml
+from dystop.experiments.spec import Experiment, OutputSpec, read_experiment, to_toml
 from dystop.experiments.store import (
     CHECKPOINTS,
     CONFIG,
@@ -32,6 +32,7 @@ from dystop.experiments.store import (
     update_info,
     writing,
 )
+from dystop.experiments.trained import keep_models
 from dystop.record import RoundRecord
 
 OnRecord = Callable[[RoundRecord], None]
@@ -68,11 +69,18 @@ class _Session:
     """One process working on one run folder."""
 
     folder: Path
-    parts: Parts
-    every: int  # rounds between checkpoints
+    built: Built
     on_record: OnRecord
     wall_s: float = 0.0  # of earlier sessions
     began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def parts(self) -> Parts:
+        return self.built.parts
+
+    @property
+    def output(self) -> OutputSpec:
+        return self.built.experiment.output
 
     @property
     def spent_s(self) -> float:
@@ -97,7 +105,7 @@ def run_experiment(
     )
     with RunLock(folder):
         on_start(_started(folder, built, 0))
-        session = _Session(folder, built.parts, experiment.output.checkpoint_every, on_record)
+        session = _Session(folder, built, on_record)
         _work(session, None, 0)
     return folder
 
@@ -120,9 +128,8 @@ def resume_run(folder: Path, on_start: OnStart, on_record: OnRecord) -> Path:
         for record in data.records[:done]:
             on_record(record)
         update_info(folder, status="running", stop_reason=None)
-        every = experiment.output.checkpoint_every
         wall_s = float(data.info.get("wall_s") or 0.0)
-        session = _Session(folder, built.parts, every, on_record, wall_s)
+        session = _Session(folder, built, on_record, wall_s)
         _work(session, state, done)
     return folder
 
@@ -148,14 +155,15 @@ def _work(session: _Session, state: State | None, done: int) -> None:
     folder = session.folder
     with RecordLog(folder, keep=done) as log, Patience() as patience:
         try:
-            last = _rounds(session, log, patience, state)
+            last, state = _rounds(session, log, patience, state)
+            log.sync()
+            keep_models(folder, session.parts, state, session.built.card, session.output.models)
         except KeyboardInterrupt:
             update_info(folder, status="interrupted", wall_s=round(session.spent_s, 3))
             raise
         except Exception as error:
             _mark_failed(folder, f"{type(error).__name__}: {error}")
             raise
-        log.sync()
     reason = stop_reason(session.parts, last) if last else "no round was possible"
     update_info(
         folder,
@@ -169,17 +177,17 @@ def _work(session: _Session, state: State | None, done: int) -> None:
 
 def _rounds(
     session: _Session, log: RecordLog, patience: Patience, state: State | None
-) -> RoundRecord | None:
-    """The loop itself; returns the last record."""
+) -> tuple[RoundRecord | None, State]:
+    """The loop itself; returns the last record, and the state after it."""
     last = _last_record(session.folder) if state is not None else None
-    if last is not None and reached(session.parts.stop, last):
-        return last  # it was stopped between its last round and its end
     state = begin(session.parts) if state is None else state
-    keeper = _Keeper(patience, session.every)
+    if last is not None and reached(session.parts.stop, last):
+        return last, state  # it was stopped between its last round and its end
+    keeper = _Keeper(patience, session.output.checkpoint_every)
     for record, after in simulate(session.parts, state, keeper):
         log.append(record)
         session.on_record(record)
-        last = record
+        last, state = record, after
         if not keeper.is_whole(record.round):
             continue  # the next round is under way
         if keeper.wants(record.round):
@@ -187,7 +195,7 @@ def _rounds(
             with writing(session.folder):
                 checkpoint.save(session.folder / CHECKPOINTS, after)
         patience.give_in()
-    return last
+    return last, state
 
 
 @dataclass

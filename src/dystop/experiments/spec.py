@@ -87,6 +87,10 @@ class OutputSpec:
     topology: Literal["auto", "full", "counts"] = knob(
         "auto", "full: every link in every record; counts: numbers only; auto: full if small"
     )
+    models: Literal["none", "global", "all"] = knob(
+        "global",
+        "trained models kept at the end: none, their average, or every worker's as well",
+    )
 
 
 @dataclass(frozen=True)

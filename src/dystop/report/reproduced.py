@@ -1,6 +1,7 @@
 """Figures that only a reproduction has: a measure against a setting, with the paper's numbers."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,6 +12,7 @@ from dystop.experiments.recipes.campaigns import CHOICES, NAMES, RIVALS, choice_
 from dystop.experiments.recipes.claims import Figure as Number
 from dystop.experiments.recipes.claims import Measure
 from dystop.report.measures import Outcome, Outcomes, aim, show_spread, target_for
+from dystop.report.naming import identity
 from dystop.report.style import INK, MUTED, Plot, canvas, house_style, look
 
 _AXES: dict[Measure, str] = {
@@ -19,7 +21,10 @@ _AXES: dict[Measure, str] = {
     "accuracy": "test accuracy at the end",
     "staleness": "mean staleness (rounds)",
 }
-_OURS, _PAPER = "Ours: mean over seeds, whiskers from lowest to highest", "the paper's number"
+_OURS = "Ours: mean over seeds, whiskers from lowest to highest"
+_SQUARES = "Squares: the paper's numbers, where it has any for the same target."
+_NO_SQUARES = "The paper has no numbers for these targets."
+_SQUARE: dict[str, Any] = {"color": INK, "marker": "s", "linestyle": "none", "fillstyle": "none"}
 
 
 @house_style()
@@ -27,12 +32,12 @@ def bars(recipe: Recipe, outcomes: Outcomes) -> Plot:
     """A measure for every arm, with the paper's number where it gives one."""
     measure = recipe.measures[0]
     targets = _targets(recipe, outcomes, measure)
-    words = f"{_OURS}. Squares: the paper's numbers, where it has any for the same target."
+    shown, paper = list(outcomes.values()), _points(recipe, targets, measure)
+    words = f"{_OURS}. {_SQUARES if paper else _NO_SQUARES}"
     plot = Plot(recipe.name, recipe.title, words)
-    shown = list(outcomes.values())
-    figure, axes = canvas(_keys(shown), height_in=3.2)
+    figure, axes = canvas([*_keys(shown), *([_square()] if paper else [])], height_in=3.2)
     told = [_bar(axes, k, o, measure, targets[o.arm.key]) for k, o in enumerate(shown)]
-    _points(axes, recipe, targets, measure)
+    axes.plot(list(paper), list(paper.values()), markersize=6, **_SQUARE)
     aims = [aim(targets[o.arm.key]) for o in shown]
     differ = len(set(aims)) > 1
     ticks = [
@@ -64,27 +69,35 @@ def _tick(outcome: Outcome) -> str:
     return label if x is None or " = " in label else f"{label}, {x:g}"
 
 
-def _names(outcomes: Sequence[Outcome]) -> list[str]:
-    """Labels in order of appearance: each has a colour of its own."""
-    return list(dict.fromkeys(o.arm.label.split(" = ")[0] for o in outcomes))
-
-
 def _keys(outcomes: Sequence[Outcome]) -> list[Line2D]:
-    names = _names(outcomes)
-    keys = [Line2D([], [], color=_color(n), linewidth=6, label=n) for n in names]
-    paper = Line2D([], [], color=INK, marker="s", linestyle="none", fillstyle="none", label=_PAPER)
-    return [*(keys if len(names) > 1 else []), paper]
+    """A key per mechanism that says what is a reconstruction; none where there is but one."""
+    labels = {_name(o): _name(o) + identity(o.runs[0]).caveat for o in outcomes}
+    keys = [Line2D([], [], color=_color(n), linewidth=6, label=told) for n, told in labels.items()]
+    return keys if len(keys) > 1 else []
+
+
+def _name(outcome: Outcome) -> str:
+    return outcome.arm.label.split(" = ")[0]
+
+
+def _square() -> Line2D:
+    return Line2D([], [], label="the paper's number", **_SQUARE)
 
 
 def _color(name: str) -> str:
     """Colour of a mechanism, whichever of them are there; anything else has the first one."""
+    return look(place(name, 0))[0]
+
+
+def place(name: str, otherwise: int) -> int:
+    """Number of a mechanism among the four, so that it looks the same in every figure."""
     every = list(NAMES.values())
-    return look(every.index(name) if name in every else 0)[0]
+    return every.index(name) if name in every else otherwise
 
 
 def _bar(axes: Axes, k: int, outcome: Outcome, measure: Measure, target: float | None) -> str:
     spread = outcome.spread(measure, target)
-    color = _color(outcome.arm.label.split(" = ")[0])
+    color = _color(_name(outcome))
     if spread.mean is None:
         axes.text(k, 0, "not reached", rotation=90, ha="center", va="bottom", color=MUTED)
     else:
@@ -94,20 +107,17 @@ def _bar(axes: Axes, k: int, outcome: Outcome, measure: Measure, target: float |
 
 
 def _points(
-    axes: Axes, recipe: Recipe, targets: Mapping[str, float | None], measure: Measure
-) -> None:
-    """The paper's numbers at the places of their arms, where they are about the same target."""
+    recipe: Recipe, targets: Mapping[str, float | None], measure: Measure
+) -> dict[int, float]:
+    """The paper's numbers by the places of their arms, where they are about the same target."""
     places = {key: place for place, key in enumerate(targets)}
-    found = [
-        (places[c.arm], c.paper)
+    return {
+        places[c.arm]: c.paper
         for c in recipe.claims
         if isinstance(c, Number) and c.measure == measure and c.arm in places
         if c.target in (None, targets[c.arm])
         if targets.get(c.set_by or c.arm) == targets[c.arm]
-    ]
-    if found:
-        x, y = zip(*found, strict=True)
-        axes.plot(x, y, color=INK, marker="s", linestyle="none", fillstyle="none", markersize=6)
+    }
 
 
 @house_style()
@@ -121,8 +131,8 @@ def choices(outcomes: Outcomes) -> Plot:
         wide=True,
     )
     keys = [
-        Line2D([], [], color=look(k)[0], marker=look(k)[1], linestyle="none", label=NAMES[m])
-        for k, m in enumerate(RIVALS)
+        Line2D([], [], color=look(k)[0], marker=look(k)[1], linestyle="none", label=label)
+        for k, label in enumerate(_rivals(outcomes))
     ]
     figure, axes = canvas(keys, height_in=0.9 + 0.32 * len(CHOICES))
     told = [_choice(axes, row, choice, outcomes) for row, choice in enumerate(CHOICES)]
@@ -130,6 +140,12 @@ def choices(outcomes: Outcomes) -> Plot:
     axes.invert_yaxis()
     axes.set_xlabel(_AXES["accuracy"])
     return plot.drawn(figure, "; ".join(told))
+
+
+def _rivals(outcomes: Outcomes) -> list[str]:
+    """Names of the mechanisms, with what is to be known about them."""
+    caveats = {(i := identity(o.runs[0])).name: i.caveat for o in outcomes.values()}
+    return [NAMES[m] + caveats.get(m, "") for m in RIVALS]
 
 
 def _choice(axes: Axes, row: int, choice: str, outcomes: Outcomes) -> str:

@@ -152,7 +152,8 @@ def _lines(kind: str, recipe: Recipe, outcomes: Outcomes) -> list[Plot]:
 def _groups(outcomes: Sequence[Outcome]) -> list[Group]:
     return [
         Group(
-            o.arm.label + identity(o.runs[0]).caveat, *look(k), len(outcomes) > 1,
+            o.arm.label + identity(o.runs[0]).caveat, *look(reproduced.place(o.arm.label, k)),
+            len(outcomes) > 1,
             mechanism=identity(o.runs[0]), timing=str(o.runs[0].info.get("timing")), runs=o.runs,
         )
         for k, o in enumerate(outcomes)

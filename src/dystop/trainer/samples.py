@@ -92,10 +92,7 @@ def samples_of(
     """
     if len(x) != len(y) or len(y) == 0:
         raise DataError(f"{where}: {len(x)} inputs and {len(y)} labels; expected as many, not 0")
-    top = 255.0 if x.dtype == np.uint8 else 1.0
-    spread = _per_channel(std, x.ndim)
-    scale = 1.0 / (top * spread)
-    shift = -_per_channel(mean, x.ndim) / spread
+    scale, shift = normaliser(x.dtype == np.uint8, mean, std, x.ndim)
     if x.dtype != np.uint8:
         x = x.astype(np.float32, copy=False)
     return Samples(
@@ -104,6 +101,12 @@ def samples_of(
         scale.to(device),
         shift.to(device),
     )
+
+
+def normaliser(is_bytes: bool, mean: Any, std: Any, ndim: int) -> tuple[Tensor, Tensor]:
+    """Scale and shift that normalise inputs of so many dimensions."""
+    spread = _per_channel(std, ndim)
+    return 1.0 / ((255.0 if is_bytes else 1.0) * spread), -_per_channel(mean, ndim) / spread
 
 
 def both_samples(data: Source, device: torch.device) -> tuple[Samples, Samples]:

@@ -21,7 +21,7 @@ from dystop.experiments.store import CONFIG, INFO
 from dystop.experiments.testbed.enrolment import OBSERVER, node_names
 from dystop.experiments.testbed.interrupt import Interrupts
 from dystop.experiments.testbed.launch import WORKERS, Watch, new_testbed, reopen_testbed
-from dystop.experiments.testbed.nodes import Way, make_worker
+from dystop.experiments.testbed.nodes import Way, leave_model, make_worker
 from dystop.experiments.testbed.parts import worker_parts
 from dystop.experiments.testbed.threads import run_here
 from dystop.runtime.events import Exit
@@ -184,7 +184,8 @@ def _work(
     home = folder / WORKERS / name if folder else None
     note = History(home / HISTORY_FILE).note if home else no_note
     way = Way(transport, COUNTER, f"{switch.line.rank}:0", "", door, note)
-    party = make_worker(worker_parts(experiment, node), experiment, home, way)
+    parts = worker_parts(experiment, node)
+    party = make_worker(parts, experiment, home, way)
     party.start()
     try:
         while (end := party.wait(LOOK_S)) is None:
@@ -193,4 +194,6 @@ def _work(
     finally:
         party.close()
         transport.close()
+    if home:
+        leave_model(parts, experiment, home)
     return end or Exit(0, "interrupted")

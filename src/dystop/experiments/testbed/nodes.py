@@ -1,9 +1,13 @@
 """One party of a testbed in this process: a worker, the server, or the observer."""
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 import dystop
+from dystop.experiments.durable import write_atomic
 from dystop.experiments.spec import Experiment, read_experiment
 from dystop.experiments.testbed.enrolment import OBSERVER, node_names, node_of, read_enrolled
 from dystop.experiments.testbed.parts import (
@@ -20,8 +24,10 @@ from dystop.runtime.shell.vault import Vault
 from dystop.runtime.transport.door import Door
 from dystop.runtime.wire.interface import Transport
 from dystop.runtime.worker.state import WorkerSetup
+from dystop.trainer.saved import to_bytes
 
-CHECKPOINT = "worker.safetensors"
+_LOG = logging.getLogger(__name__)
+CHECKPOINT, MODEL = "worker.safetensors", "model.safetensors"
 PATIENCE_S = 2.0  # for a party to end after it was told to
 POLL_S = 0.5  # a signal is looked at this often
 SOFTWARE = f"dystop {dystop.__version__}"
@@ -116,7 +122,21 @@ def serve_worker(
     note = History(folder / HISTORY_FILE).note
     way = Way(transport, place.coordinator, listen, advertise, door, note)
     parts = worker_parts(experiment, node, data)
-    return _live(make_worker(parts, experiment, folder, way), transport)
+    end = _live(make_worker(parts, experiment, folder, way), transport)
+    leave_model(parts, experiment, folder)
+    return end
+
+
+def leave_model(parts: WorkerParts, experiment: Experiment, folder: Path) -> None:
+    """Leave the model that a worker has come to in its folder, where models are to be kept."""
+    state = Vault(folder / CHECKPOINT).load().state
+    if state is None or parts.train is None or experiment.output.models == "none":
+        return
+    vector, counters = torch.from_numpy(state.published), torch.from_numpy(state.counters)
+    try:
+        write_atomic(folder / MODEL, to_bytes(parts.layout, vector, counters, parts.card))
+    except OSError as error:  # the run is over, and its checkpoint holds the model as well
+        _LOG.error("%s: cannot be written: %s", folder / MODEL, error.strerror or error)
 
 
 def serve_observer(place: Place, enrolment: Path | None = None) -> Exit:

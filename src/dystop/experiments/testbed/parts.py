@@ -11,6 +11,7 @@ from dystop.data import Dataset, describe_partition, label_chart, label_counts
 from dystop.data.private import no_samples, own_samples
 from dystop.errors import ConfigError
 from dystop.experiments.build import (
+    card_of,
     check_remedy,
     fleet_json,
     load_data,
@@ -32,7 +33,9 @@ from dystop.runtime.events import Counters, Train, TrainingDone, Vector
 from dystop.runtime.shell.local_trainer import local_trainer
 from dystop.runtime.wire.payload import Schema, schema_of
 from dystop.sparse import Ints
+from dystop.trainer.flat import Layout
 from dystop.trainer.memory import available_bytes, ensure_fits
+from dystop.trainer.saved import Card
 from dystop.trainer.trainer import Trainer
 from dystop.world.describe import describe
 
@@ -150,6 +153,8 @@ class WorkerParts:
     label_counts: tuple[int, ...]
     first_steps: int  # mini-batches of the training that begins at the start of the run
     step_s: float  # least seconds of a mini-batch; 0: as long as it takes
+    layout: Layout
+    card: Card  # of the trained model
 
 
 def worker_parts(experiment: Experiment, node: int, file: Path | None = None) -> WorkerParts:
@@ -184,6 +189,8 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
         label_counts=() if is_server else tuple(counts[node].tolist()),
         first_steps=0 if is_server else int(steps_of(experiment, fleet)[node]),
         step_s=step_s * experiment.testbed.time_scale,
+        layout=trainer.layout,
+        card=card_of(experiment, data),
     )
 
 

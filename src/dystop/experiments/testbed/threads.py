@@ -22,7 +22,7 @@ from dystop.experiments.testbed.enrolment import (
 )
 from dystop.experiments.testbed.interrupt import Interrupts
 from dystop.experiments.testbed.launch import POLL_S, WORKERS, Watch, interruptible, others
-from dystop.experiments.testbed.nodes import Way, make_observer, make_worker
+from dystop.experiments.testbed.nodes import Way, leave_model, make_observer, make_worker
 from dystop.experiments.testbed.parts import observer_parts, worker_parts
 from dystop.runtime.shell.history import HISTORY_FILE, History, Note
 from dystop.runtime.shell.node import WorkerNode
@@ -162,6 +162,7 @@ class Company:
         note = _without_samples(diary.note)
         way = Way(self.transport(name, door), self.coordinator, "memory:0", door=door, note=note)
         parts = worker_parts(self.experiment, node_of(self.experiment, name))
+        stack.callback(leave_model, parts, self.experiment, home)
         return make_worker(parts, self.experiment, home, way)
 
 

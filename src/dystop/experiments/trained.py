@@ -1,0 +1,83 @@
+"""Trained models: what a run leaves behind, and how it is read back."""
+
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from dystop.engine.rounds import shown
+from dystop.engine.state import Parts, State
+from dystop.errors import RunFolderError
+from dystop.experiments.store import run_folder, write_atomic, writing
+from dystop.trainer.saved import Card, Trained, read_model, to_bytes, trained
+
+MODELS = "models"
+GLOBAL = "global.safetensors"
+
+Which = Literal["none", "global", "all"]
+
+
+def worker_file(worker: int) -> str:
+    """Name of the file of one worker's model.
+
+    >>> worker_file(7)
+    'worker-007.safetensors'
+    """
+    return f"worker-{worker:03d}.safetensors"
+
+
+def keep_models(folder: Path, parts: Parts, state: State, card: Card, which: Which) -> None:
+    """Leave the models of a run's end in its folder."""
+    if which == "none":
+        return
+    now, layout = shown(parts, state, state.books.clock_s), parts.trainer.layout
+    files = {GLOBAL: (now.whole, now.counters[0])}
+    if which == "all":
+        files |= {worker_file(k): (m, now.counters[k]) for k, m in enumerate(now.models)}
+    with writing(folder):
+        (folder / MODELS).mkdir(exist_ok=True)
+        for name, (vector, counters) in files.items():
+            write_atomic(folder / MODELS / name, to_bytes(layout, vector, counters, card))
+
+
+def model_of(parts: Parts, state: State, card: Card, worker: int | None) -> Trained:
+    """The global model, or a worker's, as it is now."""
+    now = shown(parts, state, state.books.clock_s)
+    if worker is not None and not 0 <= worker < len(now.models):
+        raise IndexError(f"worker = {worker}; expected 0 to {len(now.models) - 1}")
+    vector = now.whole if worker is None else now.models[worker]
+    return trained(parts.trainer.layout, vector, now.counters[worker or 0], card)
+
+
+def load_model(
+    run: str | Path, worker: int | None = None, *, module: nn.Module | None = None
+) -> Trained:
+    """A model that a run has left behind.
+
+    Args:
+        run: Folder of the run, or one of the files in its `models` folder.
+        worker: Whose model; the global one if left out. A worker's own is there after
+            `output.models=all`.
+        module: For a model of one's own, a module of its kind; its weights are replaced.
+    """
+    path = Path(run)
+    return read_model(path if path.is_file() else _file(run_folder(path), worker), module)
+
+
+def _file(folder: Path, worker: int | None) -> Path:
+    name = GLOBAL if worker is None else worker_file(worker)
+    path = folder / MODELS / name
+    if path.is_file():
+        return path
+    there = sorted(p.name for p in (folder / MODELS).glob("*.safetensors"))
+    raise RunFolderError(
+        f"{path}: no such model; {_listed(there)}. A run leaves them behind at its end, as "
+        "output.models says: none, global or all"
+    )
+
+
+def _listed(there: list[str]) -> str:
+    if not there:
+        return "the folder has none"
+    shown = there if len(there) <= 4 else [*there[:3], f"and {len(there) - 3} more"]
+    return f"there are: {', '.join(shown)}"
