@@ -10,8 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from typer.testing import CliRunner
 
 import dystop
+from dystop.cli import app
 from dystop.data import load
 from dystop.errors import RunFolderError, StorageError
 from dystop.experiments import run, trained
@@ -75,6 +77,15 @@ def test_by_default_the_average_and_none_on_request(tmp_path):
     assert not (bare / "models").exists()
     with pytest.raises(RunFolderError, match="the folder has none"):
         dystop.load_model(bare)
+
+
+def test_a_run_says_where_its_model_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["run", *SMALL, "--name", "it", "--no-report"]
+    assert "model: runs/it/models/global.safetensors" in CliRunner().invoke(app, words).output
+    bare = CliRunner().invoke(app, [*words[:-2], "other", "--no-report", "output.models=none"])
+    assert bare.exit_code == 0
+    assert "model: " not in bare.output
 
 
 def test_a_disk_that_refuses_leaves_a_run_that_can_go_on(tmp_path, monkeypatch):

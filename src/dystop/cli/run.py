@@ -47,6 +47,8 @@ def finish(folder: Path, *, quiet: bool, report: bool) -> None:
     if not quiet:
         show_summary([data])
         typer.echo(_advice(data.info), nl=False)
+        if (model := folder / "models" / "global.safetensors").is_file():
+            typer.echo(f"model: {model}")
     if report:
         page = write([data], folder / "report", None)
         if not quiet:

@@ -76,8 +76,8 @@ class Problem:
 class Job:
     """Local trainings to run: A rows, independent of each other."""
 
-    models: Tensor  # [A, W], what each training starts from; not modified
-    counters: Tensor  # [A, C]; not modified
+    models: Tensor  # [A, W], what each training starts from; a back end may write over it
+    counters: Tensor  # [A, C]; likewise
     workers: Ints  # [A], whose data
     versions: Ints  # [A], trainings the worker has finished before
     steps: Ints  # [A], mini-batches to take

@@ -152,8 +152,8 @@ class Trainer:
         depends on its model, worker, version and steps, and not on the other rows (to rounding).
 
         Args:
-            models: [A, W], what each training starts from; not modified.
-            counters: [A, C]; not modified.
+            models: [A, W], what each training starts from; may be written over.
+            counters: [A, C]; may be written over.
             workers: [A], whose data; a worker may appear more than once.
             versions: [A], trainings that worker has finished before.
             steps: [A], mini-batches; a worker without data takes none.
