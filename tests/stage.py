@@ -46,7 +46,9 @@ class Adder:
         loss = np.ones(len(workers))
         return Trained(models + gain[:, None], counters + 1, loss, int(np.sum(steps)))
 
-    def evaluate(self, models: Any, counters: Any, samples: Any = None) -> Evaluation:
+    def evaluate(
+        self, models: Any, counters: Any, samples: Any = None, whose: Any = None
+    ) -> Evaluation:
         mean = models.mean(dim=1).double().numpy()
         return Evaluation(np.clip(mean / 100, 0, 1), -mean)
 

@@ -12,6 +12,7 @@ from dystop import simulate
 from dystop.engine.weights import SparseRows
 from dystop.sparse import Floats, Ints
 from dystop.trainer import sequential
+from dystop.trainer.fitting import EVERYBODY
 from dystop.trainer.models.build import build_model
 from dystop.trainer.params import TrainerParams
 from dystop.trainer.problem import Job
@@ -104,6 +105,17 @@ def test_lanes_do_not_disturb_each_other() -> None:
         again = trained(side_by_side, who, steps)
         assert torch.equal(models, again[0])
         assert np.array_equal(losses, again[1])
+
+
+def test_statistics_computed_anew() -> None:
+    module, who = built("resnet18"), np.array([0, 1, 2, EVERYBODY])
+    found = []
+    for trainer in (trainer_of(module), reference(module)):
+        vector, counters = trainer.initial()
+        models, counts = vector.expand(4, -1), counters.expand(4, -1)
+        found.append(trainer.fitted(models, counts, who).cpu())
+    torch.testing.assert_close(*found, rtol=0.01, atol=0.01)
+    assert not torch.equal(found[0][0], found[0][1])
 
 
 class Twice(nn.Module):

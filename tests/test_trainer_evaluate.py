@@ -4,9 +4,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dystop.experiments.build import build
+from dystop.experiments.spec import read_experiment
 from dystop.trainer.evaluate import Exam, evaluate, stratified_first
 from dystop.trainer.flat import layout_of
 from dystop.trainer.samples import samples_of
+from dystop.trainer.station import ALIVE_BYTES
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -80,3 +83,14 @@ def test_stratified_first_keeps_the_shares_of_the_classes():
         assert have.tolist() == np.flatnonzero(labels == k)[: len(have)].tolist()
     assert stratified_first(labels, 1000).tolist() == list(range(100))
     assert np.bincount(labels[stratified_first(labels, 3)], minlength=3).sum() == 3
+
+
+@pytest.mark.parametrize(("name", "most"), [("softmax", 500), ("mobilenet-v2", 40)])
+def test_a_cpu_examines_large_models_in_small_pieces(name, most):
+    """What is alive at once stays small; small models keep the batch that was asked for."""
+    words = ["data.synthetic.shape=[3,32,32]", "data.synthetic.train=40", "data.synthetic.test=9"]
+    words += ["data.name=synthetic", f"model.name={name}", "fleet.workers=2", "data.phi=1.0"]
+    trainer = build(read_experiment(None, [*words, "training.path=sequential"])).parts.trainer
+    batch, alive = trainer._exam.batch, trainer.size.forward_bytes
+    assert batch == min(500, ALIVE_BYTES // alive)
+    assert batch <= most

@@ -70,7 +70,9 @@ class Adder:
         loss = 1.0 / (1.0 + versions.astype(float))
         return Trained(after, counters + 1, loss, int(steps.sum()))
 
-    def evaluate(self, models: Any, counters: Any, samples: Any = None) -> Evaluation:
+    def evaluate(
+        self, models: Any, counters: Any, samples: Any = None, whose: Any = None
+    ) -> Evaluation:
         """Scores of no meaning."""
         mean = models.mean(dim=1).double().numpy()
         return Evaluation(np.clip(mean, 0.0, 1.0), -mean)

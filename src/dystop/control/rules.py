@@ -1,7 +1,7 @@
 """When a run ends and when its models are tested; simulator and testbed go by the same rules."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
@@ -28,6 +28,10 @@ class Evaluate:
     every_s: Annotated[float, Ge(0)] = knob(0.0, "simulated seconds between tests; 0: by rounds")
     every_rounds: Annotated[int, Ge(1)] = knob(5, "rounds between tests where every_s is 0")
     samples: Annotated[int, Ge(0)] = knob(0, "test images per model; 0: the whole test set")
+    statistics: Literal["running", "recomputed"] = knob(
+        "running",
+        "batch norm's in a test: the models' moving averages, or computed anew on training samples",
+    )
 
 
 def spent(stop: Stop, t: int, clock_s: float) -> bool:

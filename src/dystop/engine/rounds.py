@@ -24,9 +24,10 @@ from dystop.engine.post import no_post
 from dystop.engine.replay import as_recorded
 from dystop.engine.state import Parts, State
 from dystop.record import RoundRecord
-from dystop.sparse import ints
+from dystop.sparse import Ints, ints
 from dystop.trainer.device import upload
 from dystop.trainer.evaluate import Evaluated
+from dystop.trainer.fitting import EVERYBODY
 from dystop.types import Observation, Outcome, Score
 from dystop.world import Surroundings
 
@@ -303,10 +304,15 @@ def _over(parts: Parts, t: int, clock_s: float) -> bool:
 def ask_score(parts: Parts, state: State, clock_s: float) -> Asked:
     """Test every worker's own model and the data-weighted global one; a device takes its time."""
     now = shown(parts, state, clock_s)
-    samples = parts.evaluate.samples or None
-    each = parts.trainer.evaluate(now.models, now.counters, samples)
-    whole = parts.trainer.evaluate(now.whole[None], now.counters[:1], samples)
+    samples, test = parts.evaluate.samples or None, parts.trainer.evaluate
+    each = test(now.models, now.counters, samples, whose(parts, np.arange(len(now.models))))
+    whole = test(now.whole[None], now.counters[:1], samples, whose(parts, ints([EVERYBODY])))
     return lambda: _score(each, whole)
+
+
+def whose(parts: Parts, workers: Ints) -> Ints | None:
+    """On whose samples batch norm's statistics are computed anew for a test; None: on nobody's."""
+    return workers if parts.evaluate.statistics == "recomputed" else None
 
 
 @dataclass(frozen=True)

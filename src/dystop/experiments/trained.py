@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
-from dystop.engine.rounds import shown
+from dystop.engine.rounds import Shown, shown, whose
 from dystop.engine.state import Parts, State
 from dystop.errors import RunFolderError
 from dystop.experiments.store import run_folder, write_atomic, writing
+from dystop.sparse import ints
+from dystop.trainer.fitting import EVERYBODY
 from dystop.trainer.saved import Card, Trained, read_model, to_bytes, trained
 
 MODELS = "models"
@@ -30,14 +32,25 @@ def keep_models(folder: Path, parts: Parts, state: State, card: Card, which: Whi
     """Leave the models of a run's end in its folder."""
     if which == "none":
         return
-    now, layout = shown(parts, state, state.books.clock_s), parts.trainer.layout
-    files = {GLOBAL: (now.whole, now.counters[0])}
+    now = shown(parts, state, state.books.clock_s)
+    files = {GLOBAL: EVERYBODY}
     if which == "all":
-        files |= {worker_file(k): (m, now.counters[k]) for k, m in enumerate(now.models)}
+        files |= {worker_file(k): k for k in range(len(now.models))}
     with writing(folder):
         (folder / MODELS).mkdir(exist_ok=True)
-        for name, (vector, counters) in files.items():
-            write_atomic(folder / MODELS / name, to_bytes(layout, vector, counters, card))
+        for name, who in files.items():
+            blob = to_bytes(parts.trainer.layout, *_tested(parts, now, who), card)
+            write_atomic(folder / MODELS / name, blob)
+
+
+def _tested(parts: Parts, now: Shown, who: int) -> tuple[Tensor, Tensor]:
+    """A model [W] with its counters [C], as a test would take it."""
+    vector = now.whole if who == EVERYBODY else now.models[who]
+    counters = now.counters[max(0, who)]
+    fit = whose(parts, ints([who]))
+    if fit is not None:
+        vector = parts.trainer.fitted(vector[None], counters[None], fit)[0]
+    return vector, counters
 
 
 def model_of(parts: Parts, state: State, card: Card, worker: int | None) -> Trained:
@@ -45,8 +58,8 @@ def model_of(parts: Parts, state: State, card: Card, worker: int | None) -> Trai
     now = shown(parts, state, state.books.clock_s)
     if worker is not None and not 0 <= worker < len(now.models):
         raise IndexError(f"worker = {worker}; expected 0 to {len(now.models) - 1}")
-    vector = now.whole if worker is None else now.models[worker]
-    return trained(parts.trainer.layout, vector, now.counters[worker or 0], card)
+    model = _tested(parts, now, EVERYBODY if worker is None else worker)
+    return trained(parts.trainer.layout, *model, card)
 
 
 def load_model(

@@ -31,6 +31,7 @@ OPEN = (
     ("bandwidth budget", "world.budget.models", "not told; 2 ceil(log2 N) models (ADR 0004)"),
     ("learning rate", "training.learning_rate", "not told; 0.05, 0.02 for SqueezeNet (ADR 0009)"),
     ("mini-batch", "training.batch", "not told; 32, and 64 for ResNet-18 (ADR 0009)"),
+    ("batch norm in tests", "evaluate.statistics", "not told; moving averages (ADR 0026)"),
 )
 """Settings that the paper leaves open: what it is, our key, why."""
 

@@ -136,6 +136,10 @@ class Shards:
         """Samples of every worker, D_i, [N]."""
         return np.diff(self.start)
 
+    def of(self, worker: int) -> Ints:
+        """The samples of one worker."""
+        return self.samples[self.start[worker] : self.start[worker + 1]]
+
     def lookup(self, workers: Ints, positions: Ints) -> Ints:
         """Sample numbers of positions [A, ...] inside the shards of workers [A].
 

@@ -94,14 +94,15 @@ class Trainer:
         idle = copy.deepcopy(self._start).eval()
         # With the CNN on two cores a large batch of one model was faster than the stacks tried.
         height = min(self.chunk, len(shards)) if self.device.type == "cuda" else 1
-        batch = examined_at_once(self.path, params.evaluation_batch)
+        batch = examined_at_once(self.path, params.evaluation_batch, self.size, self.device)
         self._exam = Exam(idle, self.layout, test, height, batch, params.precision)
         # Torch's generators are shared by all threads: a module that draws from them goes alone.
         side_by_side = self.device.type == "cpu" and not draws
         self.lanes = (params.lanes or cores()) if side_by_side else len(devices)
         wanted = self.lanes if self.device.type == "cpu" else params.lanes
         self._lanes = Lanes(stations_on(self._problem, self.path, devices, wanted))
-        self._examiners = Lanes(examiners_on(self._exam, self.path, devices, self.lanes))
+        examiners = examiners_on(self._exam, self._problem, self.path, devices, self.lanes)
+        self._examiners, self._examiner = Lanes(examiners), examiners[0]
 
     def _model_size(self, shape: tuple[int, ...]) -> ModelSize:
         size = model_size(self._start, self.layout, shape)
@@ -184,7 +185,13 @@ class Trainer:
         share = max(1, -(-rows // self.lanes))
         return min(self.chunk, share) if self.is_stacked else share
 
-    def evaluate(self, models: Tensor, counters: Tensor, samples: int | None = None) -> Evaluated:
+    def evaluate(
+        self,
+        models: Tensor,
+        counters: Tensor,
+        samples: int | None = None,
+        whose: Ints | None = None,
+    ) -> Evaluated:
         """Accuracy and loss of models [M, W] on the test set, or on its first samples.
 
         Models that are changed after this call do not change the results.
@@ -193,6 +200,8 @@ class Trainer:
             models: [M, W]; one row for a global model.
             counters: [M, C].
             samples: Use only so many test samples, the first of each class in proportion.
+            whose: [M], workers on whose samples batch norm's statistics are computed anew, or
+                `EVERYBODY`; the models' own statistics where not given.
         """
         labels = self._test_labels
         chosen = np.arange(len(labels)) if samples is None else stratified_first(labels, samples)
@@ -200,11 +209,17 @@ class Trainer:
         models, counters = models.to(self.device), counters.to(self.device)
 
         def examine(examiner: Examiner, rows: slice) -> Evaluated:
-            return examiner.examine(models[rows], counters[rows], index)
+            fit = None if whose is None else whose[rows]
+            return examiner.examine(models[rows], counters[rows], index, fit)
 
         stacks = list(evaluation.pieces(len(models), self._exam.chunk))
         with steady_kernels(), self._tests.running():
             return evaluation.join(self._examiners.map(examine, stacks))
+
+    def fitted(self, models: Tensor, counters: Tensor, whose: Ints) -> Tensor:
+        """Models [M, W] with batch norm's statistics computed anew on workers' samples."""
+        with steady_kernels():
+            return self._examiner.fitted(models.to(self.device), counters.to(self.device), whose)
 
     @property
     def examined_s(self) -> float:

@@ -192,6 +192,10 @@ def check_testbed(experiment: Experiment) -> None:
         raise ConfigError(
             "model.wire_bytes: the testbed sends real models of their own size; use 0"
         )
+    if experiment.evaluate.statistics == "recomputed":
+        raise ConfigError(
+            "evaluate.statistics = 'recomputed': an observer has no training samples; use 'running'"
+        )
     if experiment.staleness.rule == "compensate":
         raise ConfigError(
             "staleness.rule = 'compensate' needs models that only a simulator has; use another "
