@@ -23,10 +23,14 @@ SIZES = (26, 34, 0, 1)
 def normed(channels, size, classes):
     """A model of one's own with two norms, one behind the other's output, and dropout."""
     width = channels * size[0] * size[1]
-    return nn.Sequential(
+    module = nn.Sequential(
         nn.Flatten(), nn.Linear(width, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5),
         nn.Linear(6, 5), nn.BatchNorm1d(5, momentum=None), nn.ReLU(), nn.Linear(5, classes),
     )  # fmt: skip
+    rng = np.random.default_rng(0)
+    for parameter in module.parameters():
+        parameter.data.copy_(torch.from_numpy(rng.normal(size=tuple(parameter.shape))))
+    return module
 
 
 def trainer(module: nn.Module, lanes: int = 1) -> Trainer:

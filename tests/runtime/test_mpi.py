@@ -81,7 +81,7 @@ def test_a_rank_that_dies_ends_the_job(tmp_path):
         "import os, time\n"
         "from dystop.runtime.transport.mpi import join_job\n"
         "line = join_job()\n"
-        "print('joined', line.size, flush=True)\n"
+        "os.write(1, f'joined {line.size}\\n'.encode())  # at once: ranks share the output\n"
         "if line.rank == 1:\n"
         "    os._exit(3)\n"
         "time.sleep(60)\n"
