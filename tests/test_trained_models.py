@@ -73,6 +73,8 @@ def test_by_default_the_average_and_none_on_request(tmp_path):
     assert [p.name for p in (folder / "models").iterdir()] == ["global.safetensors"]
     with pytest.raises(RunFolderError, match=r"no such model; there are: global\.safetensors"):
         dystop.load_model(folder, worker=0)
+    with pytest.raises(RunFolderError, match="one model; leave out worker = 0"):
+        dystop.load_model(folder / "models" / "global.safetensors", worker=0)
     bare = leave(tmp_path / "bare", "output.models=none")
     assert not (bare / "models").exists()
     with pytest.raises(RunFolderError, match="the folder has none"):

@@ -41,13 +41,13 @@ def _way_on(watcher: Watcher) -> str:
 def finish(folder: Path, *, quiet: bool, report: bool) -> None:
     """Summary and report of a run that has ended."""
     from dystop.cli.report import show_summary, write
-    from dystop.experiments.store import open_run
+    from dystop.experiments.store import GLOBAL, MODELS, open_run
 
     data = open_run(folder)
     if not quiet:
         show_summary([data])
         typer.echo(_advice(data.info), nl=False)
-        if (model := folder / "models" / "global.safetensors").is_file():
+        if (model := folder / MODELS / GLOBAL).is_file():
             typer.echo(f"model: {model}")
     if report:
         page = write([data], folder / "report", None)

@@ -64,6 +64,7 @@ __all__ = [
 ]
 
 CONFIG, INFO, FLEET, CHECKPOINTS = "config.toml", "run.json", "fleet.json", "checkpoints"
+MODELS, GLOBAL = "models", "global.safetensors"  # a folder of trained models, and a file in it
 STUDY = "study.json"  # of `dystop.experiments.study`, which builds on this module
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,99}")
 _CONFIG_SHA256, _RECORDS_SHA256 = "config_sha256", "records_sha256"  # keys of run.json

@@ -8,13 +8,10 @@ from torch import Tensor, nn
 from dystop.engine.rounds import Shown, shown, whose
 from dystop.engine.state import Parts, State
 from dystop.errors import RunFolderError
-from dystop.experiments.store import run_folder, write_atomic, writing
+from dystop.experiments.store import GLOBAL, MODELS, run_folder, write_atomic, writing
 from dystop.sparse import ints
 from dystop.trainer.fitting import EVERYBODY
 from dystop.trainer.saved import Card, Trained, read_model, to_bytes, trained
-
-MODELS = "models"
-GLOBAL = "global.safetensors"
 
 Which = Literal["none", "global", "all"]
 
@@ -74,7 +71,11 @@ def load_model(
         module: For a model of one's own, a module of its kind; its weights are replaced.
     """
     path = Path(run)
-    return read_model(path if path.is_file() else _file(run_folder(path), worker), module)
+    if not path.is_file():
+        path = _file(run_folder(path), worker)
+    elif worker is not None:
+        raise RunFolderError(f"{path}: one model; leave out worker = {worker}, or name the run")
+    return read_model(path, module)
 
 
 def _file(folder: Path, worker: int | None) -> Path:
@@ -92,5 +93,5 @@ def _file(folder: Path, worker: int | None) -> Path:
 def _listed(there: list[str]) -> str:
     if not there:
         return "the folder has none"
-    shown = there if len(there) <= 4 else [*there[:3], f"and {len(there) - 3} more"]
-    return f"there are: {', '.join(shown)}"
+    some = there if len(there) <= 4 else [*there[:3], f"and {len(there) - 3} more"]
+    return f"there are: {', '.join(some)}"

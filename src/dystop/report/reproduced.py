@@ -110,7 +110,7 @@ def _points(
     recipe: Recipe, targets: Mapping[str, float | None], measure: Measure
 ) -> dict[int, float]:
     """The paper's numbers by the places of their arms, where they are about the same target."""
-    places = {key: place for place, key in enumerate(targets)}
+    places = {key: k for k, key in enumerate(targets)}
     return {
         places[c.arm]: c.paper
         for c in recipe.claims

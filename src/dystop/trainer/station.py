@@ -119,7 +119,7 @@ def examined_at_once(path: str, batch: int, size: ModelSize, device: torch.devic
     """Test samples examined at once; a CPU likes what is alive at once to be small.
 
     Blocks of some ten megabytes are given back to the system and taken again, page by page, in
-    every layer: MobileNet-V2 is tested four times as fast with 19 samples at once as with 500.
+    every layer: MobileNet-V2 is tested three to four times as fast with 19 at once as with 500.
     """
     if path == "fused":
         from dystop.trainer.fused.backend import EXAMINED

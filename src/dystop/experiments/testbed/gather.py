@@ -10,11 +10,11 @@ import torch
 from dystop.control.aggregation import global_weights
 from dystop.errors import StorageError
 from dystop.experiments.spec import read_experiment
-from dystop.experiments.store import CONFIG, open_run, write_atomic
+from dystop.experiments.store import CONFIG, GLOBAL, MODELS, open_run, write_atomic
 from dystop.experiments.testbed.enrolment import node_names
 from dystop.experiments.testbed.launch import WORKERS
 from dystop.experiments.testbed.nodes import MODEL
-from dystop.experiments.trained import GLOBAL, MODELS, worker_file
+from dystop.experiments.trained import worker_file
 from dystop.sparse import ints
 from dystop.trainer.saved import joined
 
