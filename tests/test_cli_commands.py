@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 import dystop
 from dystop.cli import app
-from dystop.cli.guard import Terminated
 from dystop.errors import CapacityError, PlanError, StorageError
 from dystop.experiments.spec import to_toml
 from dystop.experiments.store import RecordLog, create_run, first_info
 from dystop.record import RoundRecord
+from dystop.signals import Terminated
 
 
 def record(t, **more):
@@ -327,7 +327,7 @@ def test_help_loads_nothing_heavy():
 
 def test_sigterm_arrives_as_an_interruption():
     code = (
-        "import time\nfrom dystop.cli.guard import Terminated, terminable\n"
+        "import time\nfrom dystop.signals import Terminated, terminable\n"
         "try:\n    with terminable():\n        print('up', flush=True)\n        time.sleep(30)\n"
         "except Terminated:\n    print('saved', flush=True)"
     )

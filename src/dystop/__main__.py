@@ -26,11 +26,11 @@ def main() -> None:
 
     prepare(sys.argv[1:])
     from dystop.cli import main as command
-    from dystop.cli.guard import insistent
+    from dystop.signals import Raising, insistent
 
     with insistent():
         if signal.getsignal(signal.SIGINT) is _leave:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, Raising(KeyboardInterrupt))
         command()
 
 

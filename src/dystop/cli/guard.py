@@ -2,27 +2,17 @@
 
 import functools
 import os
-import signal
-import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import ParamSpec
 
 import typer
 
 from dystop.errors import DystopError
+from dystop.signals import Terminated, terminable
 
 INTERRUPTED, TERMINATED = 130, 143
-AGAIN_S = 0.05
-"""How long an interrupt waits that was dropped: by then Python has left the place that drops it."""
 P = ParamSpec("P")
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM; what saves on Ctrl-C saves on this as well."""
 
 
 class Interrupted(Exception):
@@ -31,51 +21,6 @@ class Interrupted(Exception):
     def __init__(self, line: str, code: int) -> None:
         super().__init__(line)
         self.code = code
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Let SIGTERM arrive as an exception, so that the run saves before it ends."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def raise_it(number: int, frame: FrameType | None) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, raise_it)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def insistent() -> Iterator[None]:
-    """Repeat an interrupt that hit a place where Python drops exceptions.
-
-    Every import calls such places (callbacks of weak references), and commands import much.
-    """
-    usual = sys.unraisablehook
-
-    def hear(dropped: "sys.UnraisableHookArgs") -> None:
-        if issubclass(dropped.exc_type, KeyboardInterrupt):
-            _repeat(signal.SIGTERM if dropped.exc_type is Terminated else signal.SIGINT)
-        else:
-            usual(dropped)
-
-    sys.unraisablehook = hear
-    try:
-        yield
-    finally:
-        sys.unraisablehook = usual
-
-
-def _repeat(number: signal.Signals) -> None:
-    main = threading.main_thread().ident
-    again = threading.Timer(AGAIN_S, signal.pthread_kill, (main, number))
-    again.daemon = True
-    again.start()
 
 
 def complain(message: str, *, colour: str = "red") -> None:

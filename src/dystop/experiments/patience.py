@@ -37,16 +37,16 @@ class Patience:
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
         if self.pending is not None:
-            self._pass_on(number, frame)
+            self._pass_on(number)
         self.pending = number
 
     def give_in(self) -> None:
         """Do now what the signal would have done."""
         if self.pending is not None:
-            self._pass_on(self.pending, None)
+            self._pass_on(self.pending)
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+    def _pass_on(self, number: int) -> None:
         handler: Callable[[int, FrameType | None], Any] | int | None = self._before.get(number)
         if callable(handler):
-            handler(number, frame)
+            handler(number, None)
         raise KeyboardInterrupt

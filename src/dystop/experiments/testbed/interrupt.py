@@ -4,6 +4,7 @@ An exception that comes out of nowhere may hit a process that is half started, o
 gets lost. Whoever starts and stops many things therefore lets a signal wait until it looks.
 """
 
+import _thread
 import os
 import signal
 import threading
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+from dystop.signals import Raising
 
 INTERRUPTED = 130  # exit code by convention
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -46,6 +49,18 @@ class Interrupts:
         if self._noted is not None:
             self._raise(self._noted)
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Let a signal end the process: for calls that may wait for ever and let no handler run."""
+        for number in self._before:
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            self.check()  # what came before the lines above
+            yield
+        finally:
+            for number in self._before:
+                signal.signal(number, self._heard)
+
     def leave_it_to_others(self, grace_s: float) -> None:
         """Do not raise what comes: somebody else ends us; by ourselves only after `grace_s`."""
         self._grace_s = grace_s
@@ -54,9 +69,7 @@ class Interrupts:
 
     def _set_off(self) -> None:
         assert self._grace_s is not None
-        end = threading.Timer(self._grace_s, os._exit, (INTERRUPTED,))
-        end.daemon = True
-        end.start()
+        _thread.start_new_thread(_end_after, (self._grace_s,))
 
     def _raise(self, number: int) -> None:
         self._before[number](number, None)  # which raises it, or notes it for a larger block
@@ -75,6 +88,9 @@ class Interrupts:
                 if callable(before):  # else it ends the process at once, or is ignored, as asked
                     self._before[number] = before
                     signal.signal(number, self._heard)
+                if isinstance(before, Raising) and before.held:
+                    before.held = False
+                    self._heard(number, None)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
@@ -83,6 +99,12 @@ class Interrupts:
             signal.signal(number, before)
         if self._grace_s is None and (kind is None or not issubclass(kind, KeyboardInterrupt)):
             self.check()
+
+
+def _end_after(grace_s: float) -> None:
+    """In a thread without the locks of `threading`, which the interrupted code may hold."""
+    time.sleep(grace_s)
+    os._exit(INTERRUPTED)
 
 
 @contextmanager

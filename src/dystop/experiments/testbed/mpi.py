@@ -6,7 +6,7 @@ that see the run folder (a shared disk) keep checkpoint and diary there.
 Ctrl-C reaches all ranks, and a rank that ends with an error makes the launcher kill the others. So
 rank 0 alone answers it: it stops the run and says how to go on. The others leave when it tells
 them to, without an error, or after a while if it does not. Before all ranks have joined the job
-there is no run folder yet, and whoever goes first ends it for all.
+there is no run folder yet, and Ctrl-C ends each of them at once.
 """
 
 import time
@@ -67,7 +67,8 @@ def run_ranks(
 def _in_job(play: Callable[[MpiLine, Interrupts], Path | None]) -> Path | None:
     """Join the job, play a part and leave together with all others."""
     with Interrupts() as interrupts:
-        line = join_job()
+        with interrupts.at_once():  # MPI waits for all ranks, also for those that have left
+            line = join_job()
         if line.rank > 0:
             interrupts.leave_it_to_others(LEAVE_S)
             return _leaving(line, lambda: play(line, interrupts))
