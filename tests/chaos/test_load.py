@@ -1,11 +1,27 @@
-"""More processes than cores: nobody who is healthy may be taken for dead (E-1)."""
+"""Too little of something: more processes than cores (E-1), more pullers than memory (D-3)."""
+
+import json
+import threading
+from collections import Counter
 
 import pytest
 
+from dystop.runtime.params import Limits
+from dystop.runtime.pki import authority
+from dystop.runtime.transport.gate import anyone
+from dystop.runtime.transport.grpc import GrpcTransport
+from dystop.runtime.wire.interface import Patience, PullDenied
+from dystop.runtime.wire.messages import PullRequest
+
 from .facts import facts_of
+from .memory import a_group
+from .peer import RUN
 from .rig import Rig, Setting
+from .transfer import Pair
 
 pytestmark = pytest.mark.chaos
+
+MEGABYTES, RATE_B_S = 40.0, 4e6
 
 
 def test_e1_fifteen_workers_on_few_cores(tmp_path, tell):
@@ -29,3 +45,59 @@ def test_e1_fifteen_workers_on_few_cores(tmp_path, tell):
     )
     assert alive == {15}
     assert set(facts["endings"]) == {"DONE"}
+
+
+class Bin:
+    """Throws a model away as it comes."""
+
+    bytes = 0
+
+    def begin(self, header):
+        self.size = header.size
+
+    def write(self, chunk):
+        self.bytes += len(chunk)
+
+
+def test_d3_more_pullers_than_places_in_little_memory(tmp_path, tell):
+    """D-3: a peer limited to 1.3 times what one pull takes serves all, some later, and is alive."""
+    pair, count, lock = Pair(tmp_path, MEGABYTES), Counter(), threading.Lock()
+    names = [f"w{k:02d}" for k in range(Limits().pulls // 2 + 4)]
+    for name in names:
+        authority.issue(pair.pki, name)
+
+    def pull(name):
+        transport = GrpcTransport(authority.load_identity(pair.pki, name), anyone)
+        request, over = PullRequest(RUN, 1, bytes_per_s=RATE_B_S), threading.Event()
+        while True:
+            bin_ = Bin()
+            try:
+                transport.pull("a", pair.address, request, bin_, Patience(), over)
+                break
+            except PullDenied as denied:
+                with lock:
+                    count[denied.code] += 1
+                over.wait(denied.retry_s)
+        with lock:
+            count["models"] += bin_.bytes == bin_.size
+        transport.close()
+
+    with a_group() as group, pair.serving(prefix=group.prefix):
+        assert pair.fetch()()["code"] == ""
+        alone = group.used
+        group.limit(int(1.3 * alone))
+        threads = [threading.Thread(target=pull, args=(name,)) for name in names for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        most = 0
+        while any(thread.is_alive() for thread in threads):
+            most = max(most, group.used)
+            threads[0].join(0.05)
+        kills = group.kills
+        assert pair.fetch()()["code"] == ""  # it is still there
+    told = {"after one pull": alone, "most": most}
+    told = {what: f"{size / 2**20:.0f} MiB" for what, size in told.items()}
+    tell(f"{len(threads)} pulls of {MEGABYTES:g} MB: {json.dumps(count)}, {told}, {kills} kills")
+    assert kills == 0
+    assert count["models"] == len(threads)
+    assert count["busy"] > 0

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,13 @@ class Pair:
         return [*inside, sys.executable, str(HERE / "peer.py"), *words]
 
     @contextmanager
-    def serving(self, manner: str = "") -> Iterator[None]:
+    def serving(self, manner: str = "", prefix: Sequence[str] = ()) -> Iterator[None]:
         """Have `a` serve."""
         host = self.net.address("a") if self.net else "127.0.0.1"
         words = ["serve", str(self.pki), "a", f"{host}:0", str(self.megabytes)]
         words += [manner] if manner else []
         child = subprocess.Popen(
-            self._words("a", *words), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*prefix, *self._words("a", *words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert child.stdout
         assert child.stdin
