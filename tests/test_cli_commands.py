@@ -241,9 +241,9 @@ def test_a_word_that_is_no_comparison_is_called_what_it_is(fake, tmp_path):
     call("run", "--name", "one", "--no-report")
     (tmp_path / "empty").mkdir()
     for words, said in {
-        ("runs/one",): "runs/one: is a run, not a comparison",
+        ("runs/one",): "runs/one: is one run, not a study of several",
         ("nothing/here",): "nothing/here: no such file or folder",
-        ("empty",): "empty: a folder, but not a comparison",
+        ("empty",): "empty: a folder, but no study",
         (): "--mechanisms is missing, as in: dystop compare --mechanisms dystop,fedavg",
     }.items():
         done = call("compare", *words)

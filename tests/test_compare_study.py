@@ -258,7 +258,7 @@ def test_damaged_studies_are_named(tmp_path):
     (tmp_path / "study.json").write_text("{")
     with pytest.raises(RunFolderError, match="cannot be read"):
         open_study(tmp_path)
-    with pytest.raises(RunFolderError, match="not a comparison"):
+    with pytest.raises(RunFolderError, match="not a study"):
         open_study(tmp_path / "none")
 
 

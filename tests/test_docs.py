@@ -66,6 +66,8 @@ def test_console_snippets_run(tmp_path, monkeypatch):
                 words += ["--name", "d-psgd-fmnist-mini-s0"]
         if words[0] == "compare" and "--mechanisms" in words:
             words += [*SMALL, "--seeds", "2"]
+        if words[0] == "sweep" and "--over" in words:
+            words += SMALL
         if words[0] == "bench":
             words += ["startup"]
         if words[0] == "testbed":

@@ -17,7 +17,7 @@ from typing import Any
 TRAINING = frozenset({"run", "resume", "verify"})
 """Commands that train in this process."""
 
-PLANNING = TRAINING | {"compare", "coordinator", "reproduce", "testbed"}
+PLANNING = TRAINING | {"compare", "coordinator", "reproduce", "sweep", "testbed"}
 """Commands that plan rounds, in this process or in children; planning is compiled."""
 
 DRAWING = (

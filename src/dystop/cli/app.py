@@ -22,6 +22,7 @@ from dystop.cli.report import report
 from dystop.cli.reproduce import reproduce
 from dystop.cli.roles import coordinator, observer, worker
 from dystop.cli.run import resume, run, verify
+from dystop.cli.sweep import sweep
 from dystop.cli.testbed import check, live, pardon, restore
 
 _EPILOG = (
@@ -59,6 +60,7 @@ def _options(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "run": run,
     "compare": compare,
+    "sweep": sweep,
     "resume": resume,
     "verify": verify,
     "report": report,

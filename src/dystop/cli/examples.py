@@ -6,6 +6,7 @@ _EXAMPLES = {
         "dystop list keys                             everything that can be set",
         "dystop run mechanism.V=20 stop.rounds=100    set some of it",
         "dystop compare --mechanisms dystop,fedavg    several mechanisms, one report",
+        "dystop sweep --over mechanism.V=1,10,50      one experiment over some values",
         "dystop report runs/*                         one report of what was run",
     ),
     "run": (
@@ -21,6 +22,12 @@ _EXAMPLES = {
         "dystop compare experiment.toml --mechanisms all --timing both --target 0.8 --name trial",
         "dystop compare --mechanisms dystop,d-psgd --set dystop.V=20 --jobs 4",
         "dystop compare runs/trial                    go on, or write the report again",
+    ),
+    "sweep": (
+        "dystop sweep --over mechanism.V=1,10,50,100 --seeds 3",
+        "dystop sweep --over mechanism.name=dystop,matcha --over data.phi=1.0,0.7,0.4",
+        "dystop sweep experiment.toml stop.seconds=60 --over world.range_m=30,60 --jobs 4",
+        "dystop sweep runs/sweep-V                    go on, or write the report again",
     ),
     "resume": ("dystop resume runs/dystop-fmnist-mini-s0",),
     "verify": (

@@ -80,7 +80,7 @@ def report(
 
     runs = _each_once(runs)
     if len(runs) == 1 and is_study(runs[0]):
-        from dystop.cli.compare import report_study
+        from dystop.cli.studies import report_study
         from dystop.experiments.study import open_study
 
         report_study(open_study(runs[0]), target, quiet=False)

@@ -16,6 +16,7 @@ from dystop.errors import ConfigError
 if TYPE_CHECKING:
     from dystop.experiments.recipes import Recipe
     from dystop.experiments.recipes.campaigns import Scale
+    from dystop.experiments.spec import Experiment
     from dystop.experiments.study import Study
     from dystop.report.judge import Row
     from dystop.report.measures import Whose
@@ -144,7 +145,7 @@ def _list(out: Path, scale: "Scale") -> None:
 
 def _run(recipe: "Recipe", order: Order) -> "Study":
     """Run what was asked for and is not done; returns the whole study."""
-    from dystop.cli.compare import carry_out
+    from dystop.cli.studies import carry_out
     from dystop.experiments.reproduction import study_of
 
     study = study_of(recipe, order.scale, order.seeds, order.words, order.out)
@@ -152,9 +153,20 @@ def _run(recipe: "Recipe", order: Order) -> "Study":
     if not wanted:
         names = ", ".join(experiment.name for experiment in study.experiments)
         raise ConfigError(f"--only {' --only '.join(order.only)}: fits none of the runs {names}")
+    _take_over(study, wanted, quiet=order.quiet)
     way = order.command(recipe, here=True)
     carry_out(replace(study, experiments=wanted), order.jobs, quiet=order.quiet, way=way)
     return study
+
+
+def _take_over(study: "Study", wanted: "Sequence[Experiment]", *, quiet: bool) -> None:
+    """What another recipe has run with the same settings is not run again."""
+    from dystop.experiments.twins import take_over
+
+    for experiment, source in take_over(study, wanted):
+        if not quiet:
+            origin = f"{source.parent.name}/{source.name}"
+            typer.echo(f"{study.path.name}/{experiment.name}: the same run as {origin}, copied")
 
 
 def _fits(name: str, only: Sequence[str]) -> bool:

@@ -45,7 +45,7 @@ def experiments(asked: Asked) -> list[Experiment]:
     shared, own = _sorted_words(asked, chosen)
     base = read_experiment(asked.file, shared)
     _check(base, asked)
-    mechanisms = [_mechanism(asked.file, shared, base, name, own[name]) for name in chosen]
+    mechanisms = [mechanism_of(asked.file, shared, base, name, own[name]) for name in chosen]
     return [
         _one(base, mechanism, base.seed + offset, timing)
         for offset in range(asked.seeds)
@@ -141,7 +141,7 @@ def _own_word(word: str, name: str) -> str:
     return f"{_OWN}{key.strip()}={value}"
 
 
-def _mechanism(
+def mechanism_of(
     file: Path | None, shared: Sequence[str], base: Experiment, name: str, own: Sequence[str]
 ) -> Mechanism:
     """One mechanism; a `[mechanism]` block of the file belongs to the mechanism it names."""
@@ -162,13 +162,18 @@ def _timings(base: Experiment, asked: Clock | None) -> tuple[Timing, ...]:
 def _check(base: Experiment, asked: Asked) -> None:
     if asked.timing and any(w.partition("=")[0].strip() == "engine.timing" for w in asked.words):
         raise ConfigError("command line: engine.timing and --timing are both given; drop one")
+    check_shared(base, asked.seeds)
+
+
+def check_shared(base: Experiment, seeds: int) -> None:
+    """Refuse what several runs, one after another, cannot share."""
     if base.world.compute.batch_s == "measure":
         raise ConfigError(
             'world.compute.batch_s = "measure" would give every run a clock of its own; give the '
             "number, such as the one in config.toml of a run that measured it"
         )
-    if base.seed + asked.seeds - 1 > _LARGEST_SEED:
-        raise ConfigError(f"seed = {base.seed} with {asked.seeds} seeds goes past {_LARGEST_SEED}")
+    if base.seed + seeds - 1 > _LARGEST_SEED:
+        raise ConfigError(f"seed = {base.seed} with {seeds} seeds goes past {_LARGEST_SEED}")
 
 
 def _one(base: Experiment, mechanism: Mechanism, seed: int, timing: Timing) -> Experiment:

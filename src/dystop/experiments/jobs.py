@@ -6,14 +6,13 @@ A child is the `dystop` command itself on the same plan file, so its records are
 import time
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 from dystop.errors import DystopError
 from dystop.experiments.build import Built, build
 from dystop.experiments.child import Child
 from dystop.experiments.run import Started, resume_run, run_experiment
-from dystop.experiments.spec import Experiment
+from dystop.experiments.spec import Experiment, to_tree
 from dystop.experiments.store import RunLock
 from dystop.experiments.study import Study
 from dystop.record import RoundRecord
@@ -39,14 +38,24 @@ def try_out(experiments: Sequence[Experiment]) -> None:
 
     What can be refused is refused here, before hours of computing and not after them.
     """
-    first = {e.mechanism.name: e for e in reversed(experiments)}
-    built: dict[tuple[bool, ...], Built] = {}
-    for experiment in first.values():
+    built: dict[str, Built] = {}
+    for experiment in _settings(experiments):
         kind = type(experiment.mechanism)
-        alike = (kind.server, kind.deltas)
+        alike = f"{kind.server} {kind.deltas} {_without(experiment, 'mechanism', 'engine')}"
         if alike not in built:
             built[alike] = build(experiment)
         experiment.mechanism.init(built[alike].parts.fleet)
+
+
+def _settings(experiments: Sequence[Experiment]) -> list[Experiment]:
+    """One experiment of each setting, whatever its seed."""
+    return list({_without(experiment): experiment for experiment in reversed(experiments)}.values())
+
+
+def _without(experiment: Experiment, *blocks: str) -> str:
+    """The configuration, less what tells seeds apart and some blocks."""
+    left_out = {"name", "seed", *blocks}
+    return str({key: part for key, part in to_tree(experiment).items() if key not in left_out})
 
 
 def run_study(study: Study, jobs: int, watch: Watch) -> None:
@@ -93,7 +102,7 @@ def _apart(study: Study, todo: Sequence[Experiment], jobs: int, watch: Watch) ->
             while waiting and len(running) < jobs:
                 running.append(_start(study, waiting.popleft(), watch))
             time.sleep(POLL_S)
-            running = [child for child in running if _goes_on(child, study.path, watch)]
+            running = [child for child in running if _goes_on(child, study, watch)]
     finally:
         _stop(running)
 
@@ -104,7 +113,7 @@ def _start(study: Study, experiment: Experiment, watch: Watch) -> Child:
     return child
 
 
-def _goes_on(child: Child, study: Path, watch: Watch) -> bool:
+def _goes_on(child: Child, study: Study, watch: Watch) -> bool:
     """Pass on news of a child; False once it has finished, an error if it failed."""
     code = child.code()
     for record in child.news():
@@ -118,9 +127,10 @@ def _goes_on(child: Child, study: Path, watch: Watch) -> bool:
     return False
 
 
-def _failure(child: Child, code: int, study: Path) -> DystopError:
+def _failure(child: Child, code: int, study: Study) -> DystopError:
     said = child.complaint() or f"its process ended with code {code}"
-    error = DystopError(f"{child.name}: {said}\nWhat was computed is kept: dystop compare {study}")
+    way = f"dystop {study.verb} {study.path}"
+    error = DystopError(f"{child.name}: {said}\nWhat was computed is kept: {way}")
     error.exit_code = code if code > 0 else 1
     return error
 

@@ -1,9 +1,9 @@
-"""The folder of a comparison: which runs belong together, and how far each one is.
+"""The folder of a comparison or a sweep: which runs belong together, and how far each one is.
 
 runs/NAME/
-  study.json      the runs, with mechanism, seed and timing law
+  study.json      the runs, with mechanism, seed and timing law; the keys that a sweep is over
   plan/           one fully resolved configuration per run, written before the first one starts
-  MECH-sSEED/     an ordinary run folder each
+  MECH-sSEED/     an ordinary run folder each; in a sweep KEYVALUE-...-sSEED
   report/         the page and its figures
 """
 
@@ -33,6 +33,12 @@ class Study:
 
     path: Path
     experiments: tuple[Experiment, ...]  # each named after its run folder
+    over: tuple[str, ...] = ()  # the keys that a sweep is over
+
+    @property
+    def verb(self) -> str:
+        """The command that goes on with it."""
+        return "sweep" if self.over else "compare"
 
     def folder(self, experiment: Experiment) -> Path:
         """The run folder of one experiment, whether or not it is there yet."""
@@ -73,17 +79,15 @@ def find_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study
     if not os.path.lexists(path):
         return None
     if not is_study(path):
-        raise RunFolderError(
-            f"{path}: exists and is not a comparison; choose another --name or --out"
-        )
+        raise RunFolderError(f"{path}: exists and is not a study; choose another --name or --out")
     study = open_study(path)
     if differences := list(_differences(study.experiments, experiments)):
         shown = "; ".join(differences[:_MOST_DIFFERENCES])
         more = len(differences) - _MOST_DIFFERENCES
         raise RunFolderError(
-            f"{path}: this comparison exists with other settings: {shown}"
-            f"{f'; and {more} more' if more > 0 else ''}. "
-            f"Choose another --name or --out, or go on with it as it is by: dystop compare {path}"
+            f"{path}: this study exists with other settings: {shown}"
+            f"{f'; and {more} more' if more > 0 else ''}. Choose another --name or --out, or go on "
+            f"with it as it is by: dystop {study.verb} {path}"
         )
     return study
 
@@ -91,18 +95,22 @@ def find_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study
 def open_study(path: Path) -> Study:
     """Read a study back."""
     if not is_study(path):
-        raise RunFolderError(f"{path}: not a comparison; its folder would hold {STUDY}")
-    rows = _read(path / STUDY).get("runs")
+        raise RunFolderError(f"{path}: not a study; its folder would hold {STUDY}")
+    content = _read(path / STUDY)
+    rows, over = content.get("runs"), content.get("over")
     try:
         names = [str(row["folder"]) for row in rows or ()]
     except (TypeError, KeyError):
         names = []
     if not names:
         raise RunFolderError(f"{path / STUDY}: names no runs; the file is damaged")
-    return Study(path, tuple(read_experiment(path / PLAN / f"{name}.toml") for name in names))
+    every = tuple(read_experiment(path / PLAN / f"{name}.toml") for name in names)
+    return Study(path, every, tuple(map(str, over)) if isinstance(over, list) else ())
 
 
-def create_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study:
+def create_study(
+    out: Path, name: str, experiments: Sequence[Experiment], over: Sequence[str] = ()
+) -> Study:
     """Make the folder of a new study; everything under a hidden name first, then under its own."""
     check_name(name)
     path = out / name
@@ -110,7 +118,7 @@ def create_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Stu
         path.parent.mkdir(parents=True, exist_ok=True)
         hidden = Path(tempfile.mkdtemp(prefix=f".{path.name}.tmp-", dir=path.parent))
         try:
-            _fill(Study(hidden, tuple(experiments)), path.name)
+            _fill(Study(hidden, tuple(experiments), tuple(over)), path.name)
             hidden.rename(path)
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
@@ -119,7 +127,7 @@ def create_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Stu
             f"{path}: cannot be made: {error.strerror or error}. "
             "Choose another folder with --out DIR"
         ) from error
-    return Study(path, tuple(experiments))
+    return Study(path, tuple(experiments), tuple(over))
 
 
 def _fill(study: Study, name: str) -> None:
@@ -127,7 +135,9 @@ def _fill(study: Study, name: str) -> None:
     (study.path / PLAN).mkdir()
     for experiment in study.experiments:
         write_atomic(study.plan(experiment), to_toml(experiment).encode())
-    content = {"format": 1, "name": name, "runs": [_row(e) for e in study.experiments]}
+    content: dict[str, Any] = {"format": 1, "name": name}
+    content |= {"over": study.over} if study.over else {}
+    content["runs"] = [_row(experiment) for experiment in study.experiments]
     write_atomic(study.path / STUDY, (json.dumps(content, indent=2) + "\n").encode())
 
 

@@ -18,6 +18,7 @@ TRAINING = "training"
 FEWEST_CORES = 2
 _COMPILERS = 2  # at least: the command mostly waits for them
 _TRAINING = ('["dystop.trainer.', '["dystop.engine.')
+_REPORTING = ("run", "resume", "compare", "sweep", "reproduce")
 _DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))  # where a driver for GPUs shows itself
 
 _beside: list[subprocess.Popen[bytes]] = []
@@ -61,7 +62,7 @@ def parts_of(words: Sequence[str]) -> list[str]:
     """
     asked = "training.device=cpu" in words or os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     on_cpu = asked or not any(device.exists() for device in _DEVICES)
-    draws = words[0] in ("run", "resume", "compare", "reproduce") and "--no-report" not in words
+    draws = words[0] in _REPORTING and "--no-report" not in words
     return [TRAINING] * on_cpu + [FONTS] * draws
 
 

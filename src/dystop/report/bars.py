@@ -18,7 +18,7 @@ from dystop.report.ranking import in_bytes, in_percent, in_seconds, to_target
 from dystop.report.rounds import staleness_shares
 from dystop.report.style import INK, MUTED, PAPER, Plot, canvas, draw_boxes, house_style
 from dystop.report.tables import summarise
-from dystop.report.units import data_unit, goal, number, time_unit
+from dystop.units import data_unit, goal, number, time_unit
 
 ROW_IN = 0.34
 WHISKER = "Bar: mean over the seeds; whisker: lowest to highest seed; dots: the seeds."

@@ -7,7 +7,7 @@ from dystop.experiments.store import RunData
 from dystop.report.groups import Group, common_time_s, over_seeds
 from dystop.report.naming import workers
 from dystop.report.notices import about_each
-from dystop.report.units import seconds
+from dystop.units import seconds
 
 _FAR_APART = 1.2
 """Ratio of simulated ends beyond which final accuracies mislead."""

@@ -14,7 +14,7 @@ from dystop.report.groups import Group
 from dystop.report.rounds import CALM, moving_mean
 from dystop.report.series import BINS, Pick, evaluation_note, series
 from dystop.report.style import Plot, canvas, house_style, legend_keys, mark_level
-from dystop.report.units import data_unit, goal, number, time_unit
+from dystop.units import data_unit, goal, number, time_unit
 
 BAND = "Line: mean over the seeds, where all of them have data; band: lowest to highest seed."
 APART = "Seeds of {names} share less than half of this axis: each one is drawn too, as a thin line."

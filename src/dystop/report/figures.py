@@ -11,7 +11,7 @@ from dystop.record import RoundRecord
 from dystop.report.series import Pick, Series, evaluation_note, group_note, series
 from dystop.report.style import Entry, Plot, canvas, house_style, legend_keys, line_key, mark_level
 from dystop.report.tables import evaluated
-from dystop.report.units import data, data_unit, goal, known, number, percent, seconds, time_unit
+from dystop.units import data, data_unit, goal, known, number, percent, seconds, time_unit
 
 NO_ROUND = "No round has closed yet, so there is nothing to draw."
 NO_SCORE = "No model has been evaluated yet, so there is no accuracy to draw."

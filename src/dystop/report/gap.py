@@ -13,8 +13,8 @@ from dystop.record import RoundRecord
 from dystop.report.garbage import spare_the_old
 from dystop.report.html import Folded, flat, picture, templates
 from dystop.report.style import Mark, Plot, canvas, house_style, legend_keys, look
-from dystop.report.units import NOTHING, seconds, time_unit
 from dystop.report.write import ReportFiles, write_files
+from dystop.units import NOTHING, seconds, time_unit
 
 COLUMNS = ("", "testbed", "replay", "simulation", "meaning")
 PREDICTIONS = ("", "pairs", "mean error", "median", "95 %", "total", "meaning")

@@ -12,7 +12,7 @@ from dystop.report.html import differing, flat
 from dystop.report.naming import Identity, identity
 from dystop.report.style import Mark, look
 from dystop.report.tables import TARGETS, best_accuracy, evaluated
-from dystop.report.units import known
+from dystop.units import known
 
 _OF_A_SEED = ("seed", "name")
 _MOST_KEYS = 3

@@ -15,7 +15,7 @@ from dystop.report.notices import notices
 from dystop.report.style import RUNS, Plot
 from dystop.report.svg import inline_svg
 from dystop.report.tables import Metric, Summary, metrics, summarise
-from dystop.report.units import goal, known, seconds
+from dystop.units import goal, known, seconds
 
 Table = list[tuple[str, str]]
 

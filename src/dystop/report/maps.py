@@ -17,7 +17,7 @@ from dystop.report.arrays import Bools, Floats, Ints, ints
 from dystop.report.arrows import Arrows
 from dystop.report.naming import workers
 from dystop.report.style import GRID, INK, MUTED, PAPER, RUNS, Entry, Plot, house_style
-from dystop.report.units import number
+from dystop.units import number
 
 ACTIVE, LINK = RUNS[1], RUNS[0]
 NAMED = 30  # workers with a number in their marker

@@ -10,7 +10,7 @@ from dystop.experiments.store import RunData
 from dystop.record import RoundRecord
 from dystop.report.groups import Spread, over_seeds
 from dystop.report.tables import best_accuracy, evaluated, first_reaching
-from dystop.report.units import data, goal, number, percent, seconds
+from dystop.units import data, goal, number, percent, seconds
 
 STEP = 0.05  # targets are multiples of this
 Whose = Literal["own", "global"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dystop.experiments.store import RunData, log_was_changed
 from dystop.report.naming import check, identity, labels, status, way_on
-from dystop.report.units import data
+from dystop.units import data
 
 _EPOCHS = 3  # after which any model should have learnt something
 _LUCK = 1.1  # times the accuracy of a guess: chance alone hardly gives more

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dystop.record import RoundRecord
 from dystop.report.groups import Group, Spread, common_time_s, interval_s, over_seeds
 from dystop.report.tables import Summary, evaluated, first_reaching, summarise
-from dystop.report.units import NOTHING, data_unit, digits, goal, number, percent, seconds
+from dystop.units import NOTHING, data_unit, digits, goal, number, percent, seconds
 
 Pick = Callable[[RoundRecord], float]
 

@@ -22,7 +22,7 @@ from dystop.report.style import (
     line_key,
     mark_level,
 )
-from dystop.report.units import number, percent
+from dystop.units import number, percent
 
 CALM = 60
 """Points beyond which a round-by-round line is smoothed."""

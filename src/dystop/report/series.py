@@ -8,7 +8,7 @@ import numpy as np
 from dystop.record import RoundRecord
 from dystop.report.arrays import Floats
 from dystop.report.tables import evaluated
-from dystop.report.units import known, number
+from dystop.units import known, number
 
 BINS = 200
 """Points a line may have before rounds are drawn in groups."""

@@ -1,4 +1,4 @@
-"""The page of a comparison: mechanisms side by side, never against rounds."""
+"""The page of a comparison or a sweep: groups side by side, never against rounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +14,15 @@ from dystop.report.groups import Group, groups, shared_target
 from dystop.report.html import Folded, Table, differing, flat, fleet_rows, picture, templates
 from dystop.report.naming import TIMING, status
 from dystop.report.ranking import Move, Ranked, moves, rank
+from dystop.report.sheet import sheet
 from dystop.report.style import RUNS, Plot
+from dystop.report.sweep import draw_sweep
 from dystop.report.tables import TARGETS
-from dystop.report.units import goal
 from dystop.report.write import ReportFiles, check_request, write_files
+from dystop.units import goal
 
+MOST_CURVES = 8
+"""Settings of a sweep that are drawn as lines over time."""
 _OWN = ("seed", "name", "mechanism.", "engine.timing")
 
 
@@ -48,18 +52,25 @@ def choose_target(every: Sequence[Group], asked: float | None) -> Aim:
     )
 
 
-def draw_study(every: Sequence[Group], target: float | None) -> list[Plot]:
-    """All figures under one timing law, in reading order."""
-    return [
+def draw_study(
+    every: Sequence[Group], target: float | None, over: Sequence[str] = ()
+) -> list[Plot]:
+    """All figures under one timing law, in reading order; of a sweep the best settings as lines."""
+    lines = every[:MOST_CURVES] if over else every
+    plots = [
         bars.target_cost(every, target),
-        curves.accuracy_time(every, target),
-        curves.accuracy_data(every, target),
-        curves.accuracy_epochs(every, target),
-        curves.loss_time(every),
-        curves.data_time(every),
+        curves.accuracy_time(lines, target),
+        curves.accuracy_data(lines, target),
+        curves.accuracy_epochs(lines, target),
+        curves.loss_time(lines),
+        curves.data_time(lines),
         bars.idle_share(every),
         bars.staleness(every),
     ]
+    if len(lines) < len(every):
+        note = f"The best {len(lines)} of {len(every)} settings, by the order of the table."
+        plots[1:6] = [replace(plot, notes=(note, *plot.notes)) for plot in plots[1:6]]
+    return [*(draw_sweep(every, over, target) if over else ()), *plots]
 
 
 @spare_the_old()
@@ -70,8 +81,9 @@ def write_study(
     title: str,
     target: float | None = None,
     formats: Sequence[str] = ("png", "pdf"),
+    over: Sequence[str] = (),
 ) -> ReportFiles:
-    """Write the report of a comparison: `out/report.html` and `out/figures/*`.
+    """Write the report of a study: `out/report.html`, `out/results.csv` and `out/figures/*`.
 
     Runs that differ only in their seed are taken together.
 
@@ -81,14 +93,20 @@ def write_study(
         title: Heading of the page.
         target: Accuracy whose time and data are compared; see `choose_target` for the default.
         formats: Of the figure files: png, pdf, svg.
+        over: The keys that a sweep is over.
     """
     check_request(runs, target, formats)
     every = groups(runs)
     aim = choose_target(every, target)
     rankings = rank(every, aim.target)
-    plots = [_named(draw_study(r.groups, aim.target), r.timing, len(rankings)) for r in rankings]
-    page = _render(title, rankings, plots, aim)
-    return write_files(out, [plot for many in plots for plot in many], page, formats)
+    plots = [
+        _named(draw_study(r.groups, aim.target, over), r.timing, len(rankings)) for r in rankings
+    ]
+    page = _render(Heading(title, tuple(over)), rankings, plots, aim)
+    table = sheet([g for r in rankings for g in r.groups], over, aim.target)
+    return write_files(
+        out, [plot for many in plots for plot in many], page, formats, {"results.csv": table}
+    )
 
 
 def _named(plots: Sequence[Plot], law: str, laws: int) -> list[Plot]:
@@ -96,16 +114,25 @@ def _named(plots: Sequence[Plot], law: str, laws: int) -> list[Plot]:
     return [replace(p, key=f"{p.key}-{law}") if laws > 1 else p for p in plots]
 
 
+@dataclass(frozen=True)
+class Heading:
+    """What the page is about."""
+
+    title: str
+    over: tuple[str, ...]  # the keys of a sweep
+
+
 def _render(
-    title: str, rankings: Sequence[Ranked], plots: Sequence[Sequence[Plot]], aim: Aim
+    heading: Heading, rankings: Sequence[Ranked], plots: Sequence[Sequence[Plot]], aim: Aim
 ) -> str:
     every = [group for ranking in rankings for group in ranking.groups]
     moved = moves(rankings, aim.target)
     charts = [[(plot, picture(plot)) for plot in many] for many in plots]
     return templates().get_template("study.html.jinja").render(
-        title=title,
+        title=heading.title,
+        kind="sweep" if heading.over else "comparison",
         version=__version__,
-        lead=_lead(every),
+        lead=_lead(every, heading.over),
         notices=study_notices(every),
         notes=[aim.why, *study_notes(every)],
         parts_by_law=list(zip(rankings, charts, strict=True)),
@@ -113,13 +140,13 @@ def _render(
         moves=moved,
         verdict=_verdict(moved),
         aim="time to target" if aim.target is None else f"time to {goal(aim.target)}",
-        cards=_cards(every),
+        cards=_cards(every, heading.over),
         colors={color: f"var(--run{k})" for k, color in enumerate(RUNS)},
         folds=_folds(every),
     )  # fmt: skip
 
 
-def _lead(every: Sequence[Group]) -> str:
+def _lead(every: Sequence[Group], over: Sequence[str]) -> str:
     settings = len({group.label for group in every})
     names = len({run.info["mechanism"]["name"] for group in every for run in group.runs})
     seeds = sorted({len(group.runs) for group in every})
@@ -132,7 +159,8 @@ def _lead(every: Sequence[Group]) -> str:
         *(["both timing laws"] if laws > 1 else []),
     ]
     runs = sum(len(group.runs) for group in every)
-    return f"{', '.join(told)}: {runs} run{'s' if runs > 1 else ''}."
+    axes = f" Over {', '.join(over)}." if over else ""
+    return f"{', '.join(told)}: {runs} run{'s' if runs > 1 else ''}.{axes}"
 
 
 def _verdict(moved: Sequence[Move]) -> str:
@@ -145,18 +173,25 @@ def _verdict(moved: Sequence[Move]) -> str:
     )
 
 
-def _cards(every: Sequence[Group]) -> list[dict[str, Any]]:
-    """What is told about each mechanism, once for all timing laws."""
+def _cards(every: Sequence[Group], over: Sequence[str]) -> list[dict[str, Any]]:
+    """What is told about each mechanism, once for all timing laws and all points of a sweep."""
     together: dict[str, list[Group]] = {}
     for group in every:
-        together.setdefault(group.label, []).append(group)
-    return [{"group": many[0], "facts": _facts(many)} for many in together.values()]
+        together.setdefault(group.mechanism.title if over else group.label, []).append(group)
+    return [
+        {"title": title, "group": many[0], "facts": _facts(many, over)}
+        for title, many in together.items()
+    ]
 
 
-def _facts(laws: Sequence[Group]) -> Table:
-    own = laws[0].runs[0].config.get("mechanism") or {}
-    knobs = [f"{key} = {value}" for key, value in flat(own) if key != "name"]
-    runs = [f"{run.name} ({status(run)})" for group in laws for run in group.runs]
+def _facts(groups: Sequence[Group], over: Sequence[str]) -> Table:
+    own = flat({"mechanism": groups[0].runs[0].config.get("mechanism") or {}})
+    knobs = [
+        f"{key.removeprefix('mechanism.')} = {'swept' if key in over else value}"
+        for key, value in own
+        if key != "mechanism.name"
+    ]
+    runs = [f"{run.name} ({status(run)})" for group in groups for run in group.runs]
     return [("keys", ", ".join(knobs) or "none"), ("runs", ", ".join(runs))]
 
 

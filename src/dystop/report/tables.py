@@ -7,7 +7,7 @@ from typing import Literal
 from dystop.experiments.store import RunData
 from dystop.record import RoundRecord
 from dystop.report.naming import identity, labels, status
-from dystop.report.units import NOTHING, data, goal, known, number, percent, seconds, spread
+from dystop.units import NOTHING, data, goal, known, number, percent, seconds, spread
 
 TARGETS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 """Accuracies tried as a target when none is given."""

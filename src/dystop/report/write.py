@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,13 +74,21 @@ def write_report(
     return write_files(out, plots, render(runs, plots, target), formats)
 
 
-def write_files(out: Path, plots: Sequence[Plot], page: str, formats: Sequence[str]) -> ReportFiles:
-    """Write a page and its figures."""
+def write_files(
+    out: Path,
+    plots: Sequence[Plot],
+    page: str,
+    formats: Sequence[str],
+    tables: Mapping[str, str] | None = None,
+) -> ReportFiles:
+    """Write a page, its figures, and tables by their file names."""
     html, files = out / "report.html", []
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         for plot in plots:
             files += [_write_figure(plot, kind, out) for kind in formats if plot.figure]
+        for name, table in (tables or {}).items():
+            _replace(out / name, table.encode())
         _replace(html, page.encode())
     except OSError as error:
         raise _refused(out, error) from error

@@ -1,0 +1,154 @@
+"""What `dystop compare` and `dystop sweep` share: reading words, carrying out, telling the end."""
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dystop.cli.guard import Interrupted, code_of
+from dystop.cli.study_progress import StudyWatcher
+from dystop.cli.tables import show_table
+
+if TYPE_CHECKING:
+    from dystop.experiments.spec import Experiment
+    from dystop.experiments.study import Study
+    from dystop.report.ranking import Ranked
+
+Target = Annotated[
+    float | None, typer.Option(help="Accuracy whose time and cost are compared, up to 1.")
+]
+Out = Annotated[Path, typer.Option(help="Folder of all runs.")]
+Name = Annotated[str | None, typer.Option(help="Name of the study; the same name goes on with it.")]
+Jobs = Annotated[
+    int, typer.Option(min=1, metavar="J", help="Runs at the same time; pays off on a GPU.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
+    """The first word is a file unless it sets a key."""
+    if words and ("=" not in words[0] or words[0].endswith(".toml")):
+        return Path(words[0]), words[1:]
+    return None, words
+
+
+def check_file(file: Path | None, verb: str, options: str) -> None:
+    """Say what the first word is, if it is neither a study nor a file."""
+    from dystop.errors import ConfigError, RunFolderError, nearest
+    from dystop.experiments.store import CONFIG, INFO
+
+    # os.path says no, and does not raise, where a name is too long or a folder is closed.
+    if file is None or os.path.isfile(file):
+        return
+    if os.path.isfile(file / INFO):
+        raise RunFolderError(
+            f"{file}: is one run, not a study of several; use its settings by: "
+            f"dystop {verb} {shlex.quote(str(file / CONFIG))} {options}"
+        )
+    if os.path.isdir(file):
+        raise RunFolderError(f"{file}: a folder, but no study; name FILE.toml or a study")
+    if not os.path.lexists(file):
+        close = nearest(file.name, _usable_in(file.parent))
+        raise ConfigError(f"{file}: no such file or folder{close}")
+
+
+def _usable_in(folder: Path) -> list[str]:
+    """What could have been meant: configurations and studies."""
+    from dystop.experiments.store import STUDY
+
+    files = [p.name for p in folder.glob("*.toml") if p.is_file()]
+    return files + [p.parent.name for p in folder.glob(f"*/{STUDY}")]
+
+
+def check_target(target: float | None) -> None:
+    """Refuse a target that is no accuracy."""
+    from dystop.errors import ConfigError
+
+    if target is not None and not 0.0 < target <= 1.0:
+        raise ConfigError(
+            f"command line: --target {target}; expected a share above 0 and at most 1, as in 0.8"
+        )
+
+
+def check_alone(path: Path, given: Sequence[object]) -> None:
+    """A study that is gone on with has its settings already."""
+    from dystop.errors import ConfigError
+
+    if any(given):
+        raise ConfigError(
+            f"command line: {path} is a study with settings of its own; only --target, --jobs "
+            "and --quiet go with it"
+        )
+
+
+def found_or_made(
+    every: "Sequence[Experiment]", out: Path, name: str, over: Sequence[str] = ()
+) -> "Study":
+    """The study of this name; everything is validated before its folder is made."""
+    from dystop.experiments.study import create_study, find_study
+
+    if study := find_study(out, name, every):
+        return study
+    from dystop.experiments.jobs import try_out
+
+    try_out(every)
+    return create_study(out, name, every, over)
+
+
+def carry_out(study: "Study", jobs: int, *, quiet: bool, way: str = "") -> None:
+    """Run what is left, and turn an interruption into the line that says how to go on."""
+    from dystop.experiments.jobs import run_study
+
+    total, left = len(study.experiments), len(study.todo())
+    if not quiet:
+        done = f", {total - left} finished before" if left < total else ""
+        typer.echo(f"study: {study.path} ({total} runs{done})")
+    watcher = StudyWatcher(total, total - left, quiet=quiet)
+    try:
+        with watcher.showing():
+            run_study(study, jobs, watcher)
+    except KeyboardInterrupt as interrupt:
+        way = way or f"dystop {study.verb} {shlex.quote(str(study.path))}"
+        done = f"{total - len(study.todo())} of {total} runs are finished"
+        raise Interrupted(f"interrupted; {done}; go on with: {way}", code_of(interrupt)) from None
+
+
+def report_study(study: "Study", target: float | None, *, quiet: bool) -> None:
+    """Write the page of a study and show its ranking."""
+    from dystop.experiments.store import open_run
+    from dystop.report.caveats import study_notices
+    from dystop.report.groups import groups
+    from dystop.report.ranking import rank
+    from dystop.report.study import choose_target, write_study
+
+    runs = [open_run(study.folder(experiment)) for experiment in study.experiments]
+    title = study.path.resolve().name
+    files = write_study(runs, study.path / "report", title=title, target=target, over=study.over)
+    if quiet:
+        return
+    every = groups(runs)
+    aim = choose_target(every, target)
+    for sentence in study_notices(every):
+        typer.secho(f"note: {sentence}", fg="yellow", err=True)
+    for ranking in rank(every, aim.target):
+        _show(ranking, "setting" if study.over else "mechanism")
+    typer.echo(aim.why)
+    typer.echo(f"report: {files.html}")
+
+
+def _show(ranking: "Ranked", who: str) -> None:
+    """One ranking as a table: a line per mechanism or setting, best first."""
+    typer.echo(f"timing law: {ranking.timing}; mean ± standard deviation over seeds")
+    shown = ranking.results
+    rows = [
+        [group.label, *(_cell(c.cells[k].text, c.cells[k].small) for c in shown)]
+        for k, group in enumerate(ranking.groups)
+    ]
+    show_table((who, *(c.title for c in shown)), rows)
+
+
+def _cell(text: str, small: str) -> str:
+    return f"{text}\n{small}" if small else text

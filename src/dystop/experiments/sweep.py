@@ -1,0 +1,147 @@
+"""What `dystop sweep` runs: one experiment with every combination of some values, and seeds.
+
+Draws have addresses (`dystop.rng`), so two runs of a seed differ in what the swept keys change and
+in nothing else: a fleet is another one only where the sweep is over the fleet.
+"""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dystop.errors import ConfigError
+from dystop.experiments.compare import check_shared, mechanism_of
+from dystop.experiments.spec import Experiment, read_experiment, to_tree
+
+MECHANISM = "mechanism.name"
+_ELSEWHERE = {"seed": "--seeds N, and seed=FIRST", "name": "--name NAME"}
+_NAMED = ("mechanism.name", "data.name", "model.name")
+"""Keys whose value says by itself what it is of."""
+_VALUE = re.compile(r'(?:"[^"]*"|\[[^\]]*\]|[^,])+')
+_LONGEST = 80
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key and the values that it takes, as they were given."""
+
+    key: str
+    values: tuple[str, ...]
+
+    @property
+    def short(self) -> str:
+        """The last part of the key."""
+        return self.key.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as it was asked for."""
+
+    file: Path | None
+    words: Sequence[str]  # key=value, for all runs
+    axes: Sequence[Axis]
+    seeds: int = 1  # seed, seed + 1, ...
+
+
+def read_axes(over: Sequence[str]) -> list[Axis]:
+    """The axes of a sweep.
+
+    >>> read_axes(["mechanism.V=1,10", "data.phi=0.4"])[0]
+    Axis(key='mechanism.V', values=('1', '10'))
+    """
+    axes = [_axis(word) for word in over]
+    for key, times in Counter(axis.key for axis in axes).items():
+        if times > 1:
+            raise ConfigError(f"command line: --over names {key} twice; give all values at once")
+    return axes
+
+
+def _axis(word: str) -> Axis:
+    key, equals, text = (part.strip() for part in word.partition("="))
+    values = tuple(value.strip() for value in _VALUE.findall(text))
+    if not (key and equals and values):
+        raise ConfigError(
+            f"command line: --over {word}: expected KEY=VALUE,VALUE,..., as in mechanism.V=1,10,50"
+        )
+    if not all(values) or ",".join(_VALUE.findall(text)) != text:
+        raise ConfigError(f"command line: --over {word}: a value between two commas is missing")
+    if key in _ELSEWHERE:
+        raise ConfigError(f"command line: --over {word}: set by {_ELSEWHERE[key]}")
+    return Axis(key, values)
+
+
+def grid(asked: Sweep) -> list[Experiment]:
+    """Every run of the sweep, seed by seed: what is interrupted has whole seeds to show.
+
+    Raises:
+        ConfigError: Anything that cannot be used, before anything runs.
+    """
+    _check_words(asked.words, asked.axes)
+    combinations = list(itertools.product(*(axis.values for axis in asked.axes)))
+    settings = [_setting(asked, values) for values in combinations]
+    for one in settings:
+        check_shared(one, asked.seeds)
+    names = _names(asked.axes, combinations)
+    _check_distinct(settings, names)
+    return [
+        replace(one, seed=one.seed + offset, name=f"{name}-s{one.seed + offset}")
+        for offset in range(asked.seeds)
+        for one, name in zip(settings, names, strict=True)
+    ]
+
+
+def default_name(axes: Sequence[Axis]) -> str:
+    """A name for a sweep that was given none.
+
+    >>> default_name(read_axes(["mechanism.V=1,10", "data.phi=0.4,1"]))
+    'sweep-V-phi'
+    """
+    return "-".join(["sweep", *(axis.short for axis in axes)])[:_LONGEST]
+
+
+def _check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
+    given = {word.partition("=")[0].strip() for word in words}
+    for axis in axes:
+        if axis.key in given:
+            raise ConfigError(f"command line: {axis.key}= is given, and --over varies it; drop one")
+    if "name" in given:
+        raise ConfigError(f"command line: name= is set by {_ELSEWHERE['name']} in a sweep")
+
+
+def _setting(asked: Sweep, values: Sequence[str]) -> Experiment:
+    """One point of the grid; a `[mechanism]` block belongs to the mechanism it names."""
+    chosen = {axis.key: value for axis, value in zip(asked.axes, values, strict=True)}
+    name = chosen.pop(MECHANISM, None)
+    words = [*asked.words, *(f"{key}={value}" for key, value in chosen.items())]
+    if name is None:
+        return read_experiment(asked.file, words)
+    own = [word for word in words if word.startswith("mechanism.")]
+    shared = [word for word in words if not word.startswith("mechanism.")]
+    base = read_experiment(asked.file, shared)
+    return replace(base, mechanism=mechanism_of(asked.file, shared, base, name, own))
+
+
+def _names(axes: Sequence[Axis], combinations: Sequence[Sequence[str]]) -> list[str]:
+    """A folder name per point, such as V10-phi0.4; numbered where two would be the same."""
+    names = [
+        "-".join(_piece(axis, value) for axis, value in zip(axes, values, strict=True))
+        for values in combinations
+    ]
+    plain = all(len(name) <= _LONGEST for name in names) and len(set(names)) == len(names)
+    return names if plain else [f"{k:03d}-{name[:_LONGEST]}" for k, name in enumerate(names)]
+
+
+def _piece(axis: Axis, value: str) -> str:
+    head = "" if axis.key in _NAMED else axis.short
+    return head + re.sub(r"[^A-Za-z0-9._]+", "-", value).strip("-")
+
+
+def _check_distinct(settings: Sequence[Experiment], names: Sequence[str]) -> None:
+    seen: dict[str, str] = {}
+    for one, name in zip(settings, names, strict=True):
+        other = seen.setdefault(str(to_tree(replace(one, name="run"))), name)
+        if other != name:
+            raise ConfigError(f"command line: --over: {other} and {name} are the same setting")

@@ -1,0 +1,183 @@
+"""A sweep: its grid, its folder, its page, and what is refused before anything runs."""
+
+import csv
+import io
+import json
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from dystop.cli import app
+from dystop.errors import ConfigError
+from dystop.experiments.study import open_study
+from dystop.experiments.sweep import Axis, Sweep, default_name, grid, read_axes
+
+SMALL = [
+    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "model.name=softmax", "fleet.workers=6", "stop.rounds=4", "evaluate.every_rounds=1",
+]  # fmt: skip
+FREE = [word for word in SMALL if not word.startswith("fleet.")]
+
+
+def call(*words):
+    return CliRunner().invoke(app, ["sweep", *map(str, words)])
+
+
+def asked(*over, words=SMALL, file=None, seeds=1):
+    return Sweep(file, words, read_axes(over), seeds)
+
+
+def refused(*over, **more):
+    with pytest.raises(ConfigError) as error:
+        grid(asked(*over, **more))
+    return str(error.value)
+
+
+plain = st.text("abcXYZ019._-", min_size=1, max_size=6)
+bracketed = st.lists(plain, max_size=3).map(lambda parts: f"[{', '.join(parts)}]")
+quoted = st.text("ab, =.", max_size=6).map(lambda text: f'"{text}"')
+
+
+@given(st.lists(st.one_of(plain, bracketed, quoted), min_size=1, max_size=5))
+@settings(derandomize=True, deadline=None)
+def test_values_come_back_as_they_were_given(values):
+    assert read_axes([f"some.key={','.join(values)}"]) == [Axis("some.key", tuple(values))]
+
+
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [
+        (["mechanism.V"], "expected KEY=VALUE,VALUE"),
+        (["=1,2"], "expected KEY=VALUE,VALUE"),
+        (["mechanism.V="], "expected KEY=VALUE,VALUE"),
+        (["mechanism.V=1,,2"], "a value between two commas is missing"),
+        (["mechanism.V=1,2,"], "a value between two commas is missing"),
+        (["mechanism.V=1, ,2"], "a value between two commas is missing"),
+        (["mechanism.V=1", "mechanism.V=2"], "names mechanism.V twice"),
+        (["seed=1,2"], "set by --seeds N"),
+        (["name=a,b"], "set by --name"),
+        (["mechanism.W=1,2"], "mechanism.W"),
+        (["mechanism.V=1,1.0"], "V1 and V1.0 are the same setting"),
+        (["data.phi=-1,1"], "data.phi"),
+        (["stop.rounds=4,8"], "is given, and --over varies it"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused(over, said):
+    assert said in refused(*over)
+
+
+def test_a_name_belongs_elsewhere_and_a_measured_clock_nowhere():
+    assert "--name NAME" in refused("mechanism.V=1,2", words=[*SMALL, "name=x"])
+    measured = [*SMALL, "world.compute.batch_s=measure"]
+    assert "clock of its own" in refused("mechanism.V=1,2", words=measured)
+
+
+def test_the_grid_has_every_combination_seed_by_seed():
+    runs = grid(asked("mechanism.V=1,10", "data.phi=0.4,1.0", seeds=2))
+    assert [run.name for run in runs] == [
+        "V1-phi0.4-s0", "V1-phi1.0-s0", "V10-phi0.4-s0", "V10-phi1.0-s0",
+        "V1-phi0.4-s1", "V1-phi1.0-s1", "V10-phi0.4-s1", "V10-phi1.0-s1",
+    ]  # fmt: skip
+    assert [(run.mechanism.V, run.data.phi, run.seed) for run in runs[3:5]] == [
+        (10.0, 1.0, 0), (1.0, 0.4, 1),
+    ]  # fmt: skip
+
+
+def test_a_mechanism_takes_its_own_block_of_the_file_and_no_other(tmp_path):
+    file = tmp_path / "x.toml"
+    file.write_text('[mechanism]\nname = "dystop"\nV = 33.0\n')
+    runs = grid(asked("mechanism.name=dystop,matcha", "data.phi=0.4,1.0", file=file))
+    assert [run.name for run in runs] == [
+        "dystop-phi0.4-s0", "dystop-phi1.0-s0", "matcha-phi0.4-s0", "matcha-phi1.0-s0"
+    ]  # fmt: skip
+    assert [run.mechanism.name for run in runs] == ["dystop", "dystop", "matcha", "matcha"]
+    assert runs[0].mechanism.V == 33.0
+    assert "matcha" in refused("mechanism.name=dystop,matcha", "mechanism.V=1,2", file=file)
+
+
+def test_long_names_are_cut_and_numbered():
+    names = [run.name for run in grid(asked("model.name=softmax,mlp", words=SMALL[:3]))]
+    assert names == ["softmax-s0", "mlp-s0"]
+    long = ",".join(f"tests.{'x' * 90}{k}:make" for k in range(2))
+    runs = grid(asked(f"model.name={long}", words=SMALL[:3]))
+    assert [run.name[:4] for run in runs] == ["000-", "001-"]
+    assert default_name(read_axes([f"some.{'k' * 200}=1"])) == f"sweep-{'k' * 74}"
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    over = ["--over", "mechanism.V=1,10,100", "--over", "data.phi=1.0,0.7,0.4"]
+    result = call(*SMALL, *over, "--seeds", 2, "--out", out, "--target", 0.1)
+    assert result.exit_code == 0, result.output
+    return out / "sweep-V-phi", result
+
+
+def test_the_folder_and_the_page(done):
+    path, result = done
+    study = open_study(path)
+    assert study.over == ("mechanism.V", "data.phi")
+    assert study.verb == "sweep"
+    assert not study.todo()
+    assert "dystop (paper), phi = 0.4, V = 100" in " ".join(result.stdout.split())
+    page = (path / "report" / "report.html").read_text()
+    assert "1 mechanism in 9 settings, 2 seeds each: 18 runs. Over mechanism.V, data.phi." in page
+    assert "The best 8 of 9 settings" in page
+    assert page.count("provenance: paper") == 1  # one card for all settings
+    assert "V = swept" in page
+    figures = os.listdir(path / "report" / "figures")
+    for key in ("sweep-accuracy", "sweep-cost", "sweep-map", "sweep-pace", "accuracy-time"):
+        assert f"{key}.png" in figures
+
+
+def test_the_sheet_has_a_row_per_run(done):
+    path, _ = done
+    rows = list(csv.DictReader(io.StringIO((path / "report" / "results.csv").read_text())))
+    assert len(rows) == 18
+    by_run = {row["run"]: row for row in rows}
+    row = by_run["V10-phi0.4-s1"]
+    assert (row["mechanism.V"], row["data.phi"], row["seed"]) == ("10.0", "0.4", "1")
+    assert (row["mechanism"], row["provenance"], row["timing"]) == ("dystop", "paper", "paper")
+    last = json.loads((path / row["run"] / "records.jsonl").read_text().splitlines()[-1])
+    assert float(row["accuracy"]) == last["accuracy"]
+    assert int(row["wire_bytes"]) == last["wire_bytes_total"]
+
+
+def test_a_sweep_goes_on_and_is_reported_again(done):
+    path, _ = done
+    for verb in ("sweep", "compare", "report"):  # all of them know what it is
+        result = CliRunner().invoke(app, [verb, str(path)])
+        assert result.exit_code == 0, result.output
+        assert "setting" in result.stdout
+    again = call(*SMALL, "--over", "mechanism.V=1,10", "--out", path.parent, "--name", path.name)
+    assert again.exit_code == 2
+    assert "this study exists with other settings: it also has" in again.output
+    assert f"dystop sweep {path}" in again.output
+
+
+def test_mistakes_are_told_and_leave_nothing(tmp_path, done):
+    for words, said in [
+        (SMALL, "--over is missing"),
+        ([done[0] / "V1-phi1.0-s0", "--over", "data.phi=1"], "is one run, not a study"),
+        ([done[0], "--over", "data.phi=1"], "a study with settings of its own"),
+        ([*FREE, "--over", "fleet.workers=4,300"], "300"),  # more workers than samples
+        (["nowhere.toml", "--over", "data.phi=1"], "no such file"),
+    ]:
+        result = call(*words, "--out", tmp_path / "runs")
+        assert result.exit_code == 2, result.output
+        assert said in result.output
+        assert not (tmp_path / "runs").exists()
+
+
+def test_names_along_the_axis_and_a_target_that_nobody_reached(tmp_path):
+    over = ["--over", "mechanism.name=dystop,d-psgd,fedavg", "--over", "fleet.workers=4"]
+    result = call(*FREE, *over, "--out", tmp_path, "--name", "x", "--target", "1.0")
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "x" / "report" / "report.html").read_text()
+    assert "by mechanism.name" in page
+    assert "sweep-map" not in page
+    assert "No run reached 100 %." in page
+    assert page.count('class="card run"') == 3
