@@ -12,6 +12,7 @@ from dystop.cli.bench import bench
 from dystop.cli.bound import bound
 from dystop.cli.catalogue import catalogue
 from dystop.cli.compare import compare
+from dystop.cli.dashboard import dashboard
 from dystop.cli.data import data
 from dystop.cli.doctor import doctor
 from dystop.cli.examples import examples
@@ -64,6 +65,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "resume": resume,
     "verify": verify,
     "report": report,
+    "dashboard": dashboard,
     "list": catalogue,
     "new": new,
     "doctor": doctor,

@@ -38,6 +38,12 @@ _EXAMPLES = {
         "dystop report runs/dystop-fmnist-mini-s0",
         "dystop report runs/dystop-* runs/fedavg-* --target 0.8 --out comparison",
     ),
+    "dashboard": (
+        "dystop dashboard                             all runs under runs/",
+        "dystop dashboard runs/trial                  one run, or one comparison",
+        "dystop dashboard --port 0 --open             any free port, in the browser",
+        "dystop dashboard --host 192.168.1.2 --token-file token --cert host.crt --key host.key",
+    ),
     "list": (
         "dystop list mechanisms",
         "dystop list mechanisms --describe dystop",

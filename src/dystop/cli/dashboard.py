@@ -1,0 +1,93 @@
+"""`dystop dashboard`: a page that follows runs while they go on."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dystop.cli.guard import TERMINATED, guarded
+from dystop.signals import Terminated
+
+if TYPE_CHECKING:
+    from dystop.dashboard.server import Server
+
+_OUT = Path("runs")
+
+
+@guarded
+def dashboard(  # noqa: PLR0913 - one for each option
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN|FOLDER", help="A run, a comparison, or a folder of runs."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of all runs.")] = _OUT,
+    host: Annotated[
+        str, typer.Option(help="Where to listen; any but 127.0.0.1 needs a token and TLS.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 6070,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A secret to ask for; only you may read the file."),
+    ] = None,
+    cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate of this host (PEM).")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Name of this host in the browser, if not --host."),
+    ] = None,
+) -> None:
+    """Show runs in the browser, live: curves, the map of the workers, staleness.
+
+    Without a folder, all runs under --out. Nothing can be changed there. Ends with Ctrl-C.
+    """
+    from dystop.dashboard.bind import Settings
+    from dystop.dashboard.server import open_server
+
+    folder = _folder(run, out)
+    settings = Settings(host, port, token_file, cert, key, tuple(allow_host or ()))
+    with open_server(folder, settings) as server:
+        _serve(server, server.url(_key(folder)), show=show)
+
+
+def _serve(server: "Server", address: str, *, show: bool) -> None:
+    """Answer until somebody ends it, which is how it ends."""
+    try:
+        typer.echo(f"dashboard: {address} (Ctrl-C ends it)")
+        if show:
+            import webbrowser
+
+            webbrowser.open(address)
+        server.serve_forever()
+    except KeyboardInterrupt as interrupt:
+        if isinstance(interrupt, Terminated):
+            raise typer.Exit(TERMINATED) from None
+
+
+def _folder(run: Path | None, out: Path) -> Path:
+    """The folder to show; one that was named must be there, the folder of all runs may come later.
+
+    `os.path` says no, and does not raise, where a name is too long or a folder is closed.
+    """
+    from dystop.errors import RunFolderError, nearest
+
+    folder = run or out
+    if os.path.isdir(folder) or (run is None and not os.path.lexists(folder)):
+        return folder
+    if os.path.lexists(folder):
+        raise RunFolderError(f"{folder}: not a folder; name a run, or a folder of runs")
+    if run is not None and os.path.isdir(out / run):
+        raise RunFolderError(f"{run}: no such folder; did you mean '{out / run}'?")
+    beside = os.listdir(folder.parent) if os.path.isdir(folder.parent) else []
+    raise RunFolderError(f"{folder}: no such folder{nearest(folder.name, beside)}")
+
+
+def _key(folder: Path) -> str:
+    """Name of the run, where the folder is one."""
+    from dystop.dashboard.shelf import scan
+
+    places = scan(folder).places
+    return next((key for key, p in places.items() if p.folder == folder.resolve()), "")

@@ -1,0 +1,163 @@
+// Line charts: drawn at the width they have, read by pointer or arrow keys.
+
+import { el, number, svg } from "./common.js";
+
+const HEIGHT = 230;
+const PAD = { left: 56, right: 14, top: 10, bottom: 34 };
+const DOTS = 40; // points that are all marked
+
+/** Round numbers between two values, about `count` of them. */
+export function ticks(low, high, count) {
+  if (!(high > low)) return [low];
+  const raw = (high - low) / Math.max(1, count);
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].find((k) => k * power >= raw * 0.999) * power;
+  const first = Math.ceil(low / step - 1e-9);
+  const out = [];
+  for (let k = first; k * step <= high + step * 1e-9; k += 1) out.push(Number((k * step).toPrecision(12)));
+  return out;
+}
+
+function bounds(lines, spec) {
+  const xs = lines.flatMap((line) => [line.points[0][0], line.points.at(-1)[0]]);
+  const ys = lines.flatMap((line) => line.points.map((p) => p[1]));
+  if (spec.level !== null && spec.level !== undefined) ys.push(spec.level);
+  if (spec.zero) ys.push(0);
+  let [low, high] = [ys.reduce((a, b) => Math.min(a, b)), ys.reduce((a, b) => Math.max(a, b))];
+  if (high === low) [low, high] = [spec.zero && low === 0 ? 0 : low - 0.5, high + 0.5];
+  const air = 0.05 * (high - low);
+  return { x: [Math.min(0, ...xs), Math.max(...xs, 1e-9)], y: [low < 0 || !spec.zero ? low - air : 0, high + air] };
+}
+
+function nearest(points, x) {
+  let [low, high] = [0, points.length - 1];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (points[middle][0] < x) low = middle;
+    else high = middle;
+  }
+  return Math.abs(points[low][0] - x) <= Math.abs(points[high][0] - x) ? low : high;
+}
+
+const plain = (v) => v.toLocaleString("en-US", { maximumSignificantDigits: 6 });
+
+export class Chart {
+  /** `spec`: title, y and tick (how values are written), zero, missing, caption. */
+  constructor(figure, spec) {
+    this.spec = { tick: plain, ...spec };
+    this.keys = el("p", { class: "keys" });
+    this.place = el("div", { class: "chart" });
+    this.caption = el("figcaption", { class: "quiet" }, spec.caption);
+    figure.append(this.keys, this.place, this.caption);
+    this.lines = [];
+    new ResizeObserver(() => this.draw()).observe(this.place);
+  }
+
+  /** `lines`: label, style, points [x, y], and how many rounds share one; `axis`: its label, whether it counts, and how x is written. */
+  show(lines, axis, level = null) {
+    const shared = lines.filter((line) => line.group > 1).map((line) => `${number(line.group)} ${line.unit}`);
+    const thinned = shared.length ? ` Each point stands for ${[...new Set(shared)].join(", or ")} in sequence.` : "";
+    this.caption.textContent = this.spec.caption + thinned;
+    this.lines = lines.filter((line) => line.points.length);
+    this.axis = axis;
+    this.spec.level = level;
+    this.draw();
+  }
+
+  draw() {
+    const width = this.place.clientWidth;
+    if (!width || !this.axis) return;
+    if (!this.lines.length) {
+      this.place.replaceChildren(el("p", { class: "empty" }, this.spec.missing));
+      this.keys.replaceChildren();
+      return;
+    }
+    const range = bounds(this.lines, this.spec);
+    const inner = { w: width - PAD.left - PAD.right, h: HEIGHT - PAD.top - PAD.bottom };
+    this.x = (v) => PAD.left + ((v - range.x[0]) / (range.x[1] - range.x[0])) * inner.w;
+    this.y = (v) => PAD.top + inner.h - ((v - range.y[0]) / (range.y[1] - range.y[0])) * inner.h;
+    this.back = (px) => range.x[0] + ((px - PAD.left) / inner.w) * (range.x[1] - range.x[0]);
+    const picture = svg("svg", {
+      viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", tabindex: 0,
+      "aria-label": this.words(),
+    });
+    this.grid(picture, range, inner);
+    for (const line of this.lines) this.line(picture, line);
+    this.level(picture, inner);
+    this.cursor = svg("g", { class: "cursor" });
+    picture.append(this.cursor);
+    this.listen(picture);
+    const focused = this.place.firstElementChild === document.activeElement;
+    const held = this.held ?? null; // what goes away loses the focus, and forgets it
+    this.place.replaceChildren(picture);
+    if (focused) picture.focus({ preventScroll: true });
+    this.point(held);
+  }
+
+  words() {
+    const ends = this.lines.map((l) => `${l.label} ${this.spec.y(l.points.at(-1)[1])}`);
+    return `Line chart: ${this.spec.title} against ${this.axis.label}. Last values: ${ends.join(", ")}.`;
+  }
+
+  grid(picture, range, inner) {
+    for (const v of ticks(...range.y, 5)) {
+      const y = this.y(v);
+      picture.append(svg("line", { class: "grid-line", x1: PAD.left, x2: PAD.left + inner.w, y1: y, y2: y }));
+      picture.append(svg("text", { class: "tick", x: PAD.left - 7, y: y + 4, "text-anchor": "end" }, this.spec.tick(v)));
+    }
+    for (const v of ticks(...range.x, Math.max(2, Math.floor(inner.w / 90)))) {
+      if (this.axis.whole && !Number.isInteger(v)) continue;
+      picture.append(svg("text", { class: "tick", x: this.x(v), y: HEIGHT - PAD.bottom + 16, "text-anchor": "middle" }, plain(v)));
+    }
+    picture.append(svg("text", { class: "tick", x: PAD.left + inner.w, y: HEIGHT - 3, "text-anchor": "end" }, this.axis.label));
+  }
+
+  level(picture, inner) {
+    if (this.spec.level === null) return;
+    const [y, right] = [this.y(this.spec.level), PAD.left + inner.w];
+    picture.append(svg("line", { class: "level", x1: PAD.left, x2: right, y1: y, y2: y }));
+    picture.append(svg("text", { class: "tick halo", x: right, y: y - 5, "text-anchor": "end" }, `bound ${number(this.spec.level)}`));
+  }
+
+  line(picture, line) {
+    const points = line.points.map(([x, y]) => [this.x(x).toFixed(1), this.y(y).toFixed(1)]);
+    picture.append(svg("polyline", { class: `line ${line.style}`, points: points.map((p) => p.join(",")).join(" ") }));
+    const marked = points.length <= DOTS ? points : points.slice(-1);
+    for (const [x, y] of marked) picture.append(svg("circle", { class: `dot ${line.style}`, cx: x, cy: y, r: 2.6 }));
+  }
+
+  listen(picture) {
+    picture.addEventListener("pointermove", (event) => {
+      const box = picture.getBoundingClientRect();
+      this.point(this.back(((event.clientX - box.left) / box.width) * picture.viewBox.baseVal.width));
+    });
+    picture.addEventListener("pointerleave", () => this.point(null));
+    picture.addEventListener("blur", () => this.point(null));
+    picture.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      const points = this.lines[0].points;
+      const now = this.held === null ? points.length : nearest(points, this.held);
+      this.point(points[Math.min(points.length - 1, Math.max(0, now + step))][0]);
+    });
+  }
+
+  /** Values at a place of the x axis, or the last ones. */
+  point(x) {
+    this.held = x;
+    const rows = this.lines.map((line) => {
+      const k = x === null ? line.points.length - 1 : nearest(line.points, x);
+      return { line, point: line.points[k] };
+    });
+    const marks = x === null ? [] : rows.map(({ line, point }) =>
+      svg("circle", { class: `dot ${line.style}`, cx: this.x(point[0]), cy: this.y(point[1]), r: 4.5 }));
+    this.cursor.replaceChildren(...marks);
+    const where = x === null ? "" : `at ${this.axis.long(rows[0].point[0])}`;
+    this.keys.replaceChildren(
+      ...rows.map(({ line, point }) =>
+        el("span", { class: "key" }, el("i", { class: `swatch ${line.style}` }), `${line.label} `, el("b", {}, this.spec.y(point[1])))),
+      el("span", { class: "quiet" }, where),
+    );
+  }
+}

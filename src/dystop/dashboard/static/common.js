@@ -1,0 +1,92 @@
+// What both pages share. Text gets into the page as text only, never as markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function filled(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== ""));
+  return node;
+}
+
+/** An HTML element with attributes and children; strings become text. */
+export const el = (tag, attributes = {}, ...children) =>
+  filled(document.createElement(tag), attributes, children);
+
+/** The same for SVG. */
+export const svg = (tag, attributes = {}, ...children) =>
+  filled(document.createElementNS(SVG, tag), attributes, children);
+
+export const at = (id) => document.getElementById(id);
+
+/** The address of a run; every part of its name is escaped. */
+export const link = (prefix, key) => prefix + key.split("/").map(encodeURIComponent).join("/");
+
+/** How long ago something was. */
+export function ago(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 2) return "now";
+  if (seconds < 120) return `${Math.round(seconds)} s ago`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min ago`;
+  if (seconds < 172800) return `${Math.round(seconds / 3600)} h ago`;
+  return `${Math.round(seconds / 86400)} days ago`;
+}
+
+/** Three significant digits, thousands grouped. */
+export function number(value) {
+  if (value === null || value === undefined) return "–";
+  if (Number.isInteger(value) || Math.abs(value) >= 100) {
+    return Math.round(value).toLocaleString("en-US");
+  }
+  return value.toFixed(Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)))));
+}
+
+/** Show whether the server answers: "live", "rest", "away" or "gone"; changes are read aloud. */
+export function tell(state, words) {
+  const place = at("state");
+  if (!place.classList.contains(state)) at("spoken").textContent = words;
+  if (place.textContent !== words) place.textContent = words;
+  place.className = `state ${state}`;
+}
+
+const LOST = {
+  401: "a token is needed: add ?token=TOKEN to the address once",
+  404: "this run is no longer in the folder",
+};
+
+const AGAIN_MS = 3000;
+const PATIENCE_MS = 20000;
+
+/** Ask for values again and again while the page is visible; `take` says when to ask next. */
+export function follow(address, take) {
+  let timer = 0;
+  let busy = false;
+  async function ask() {
+    const answer = await fetch(address(), {
+      cache: "no-store",
+      credentials: "same-origin",
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+    if (LOST[answer.status]) return { lost: LOST[answer.status] };
+    if (!answer.ok) throw new Error(`answered ${answer.status}`);
+    return { values: await answer.json() };
+  }
+  async function look() {
+    if (busy || document.hidden) return;
+    busy = true;
+    clearTimeout(timer);
+    let wait = AGAIN_MS;
+    try {
+      const found = await ask().catch(() => null);
+      if (found === null) tell("away", "not reachable, trying again");
+      else if (found.lost) tell("gone", found.lost);
+      else wait = take(found.values);
+    } finally {
+      busy = false;
+      timer = setTimeout(look, wait);
+    }
+  }
+  document.addEventListener("visibilitychange", look);
+  look();
+}

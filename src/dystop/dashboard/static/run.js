@@ -1,0 +1,142 @@
+// The page of one run.
+
+import { Bars } from "./bars.js";
+import { Chart } from "./chart.js";
+import { ago, at, el, follow, link, number, tell } from "./common.js";
+import { Crew } from "./crew.js";
+import { Map } from "./map.js";
+
+const GOING_MS = 1500;
+const RESTING_MS = 5000;
+const KEY = decodeURIComponent(location.pathname.replace(/^\/run\//, ""));
+
+const percent = (v) => `${(100 * v).toFixed(1)} %`;
+const share = (v) => `${Number((100 * v).toFixed(6))} %`;
+function bytes(v) {
+  const unit = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([size]) => v >= size);
+  return unit ? `${number(v / unit[0])} ${unit[1]}` : `${number(v)} B`;
+}
+
+const charts = {
+  accuracy: new Chart(at("accuracy"), {
+    title: "test accuracy", y: percent, tick: share, zero: false, missing: "Not evaluated yet.",
+    caption: "Own models: mean over the workers. Global: their average, weighted by data.",
+  }),
+  staleness: new Chart(at("staleness"), {
+    title: "staleness", y: number, zero: true, missing: "No round has closed yet.",
+    caption: "Rounds since a worker last started training, when a round opened.",
+  }),
+  loss: new Chart(at("loss"), {
+    title: "loss", y: number, zero: false, missing: "No loss was recorded yet.",
+    caption: "Training: mean of the workers that trained, each on its own data. Test: own models.",
+  }),
+  traffic: new Chart(at("traffic"), {
+    title: "data on the wire", y: bytes, tick: (v) => bytes(v).replace(/\.0+ /, " "), zero: true, missing: "No round has closed yet.",
+    caption: "All bytes since the start, every transfer counted once.",
+  }),
+};
+const map = new Map(at("map"));
+const crew = new Crew(at("crew"));
+const bars = new Bars(at("histogram"));
+const tables = { rounds: { rows: [], columns: [] }, tests: { rows: [], columns: [] } };
+let seen = "";
+let view = null;
+
+/** Put new points after those that are kept. */
+function extend(name, news) {
+  const table = tables[name];
+  table.rows.length = news.from;
+  table.rows.push(...news.rows);
+  Object.assign(table, { columns: news.columns, group: news.group });
+}
+
+function points(name, x, y) {
+  const { rows, columns } = tables[name];
+  const [a, b] = [columns.indexOf(x), columns.indexOf(y)];
+  return rows.filter((r) => r[a] !== null && r[b] !== null).map((r) => [r[a], r[b]]);
+}
+
+function axis() {
+  const x = document.querySelector("input[name=axis]:checked").value;
+  if (x === "round") {
+    return { x, scale: 1, whole: true, label: "rounds", long: (v) => `round ${number(v)}` };
+  }
+  const end = tables.rounds.rows.at(-1)?.[1] ?? 0;
+  const [scale, unit] = end >= 20000 ? [3600, "h"] : [1, "s"];
+  const label = `${view.real ? "measured" : "simulated"} time (${unit})`;
+  return { x, scale, whole: false, label, long: (v) => `${number(v)} ${unit}` };
+}
+
+/** Lines in the unit of the axis: round numbers of hours are not round numbers of seconds. */
+function scaled(by, lines) {
+  return lines.map(([label, style, table, y]) => {
+    const all = points(table, by.x, y).map(([a, b]) => [a / by.scale, b]);
+    const unit = table === "tests" ? "evaluations" : "rounds";
+    return { label, style, points: all, group: tables[table].group, unit };
+  });
+}
+
+function draw() {
+  if (!view) return;
+  const by = axis();
+  charts.accuracy.show(scaled(by, [["own models", "own", "tests", "accuracy"], ["global", "global", "tests", "accuracy_global"]]), by);
+  charts.staleness.show(scaled(by, [["mean", "stale", "rounds", "staleness_mean"], ["largest", "stale thin", "rounds", "staleness_max"]]), by, view.bound);
+  charts.loss.show(scaled(by, [["training", "train", "rounds", "loss"], ["test", "own", "tests", "test_loss"]]), by);
+  charts.traffic.show(scaled(by, [["sent", "traffic", "rounds", "wire_bytes"]]), by);
+}
+
+function badges() {
+  const { mechanism: told, status } = view;
+  const badge = (text, style = "") => (text ? el("span", { class: `badge ${style}` }, text) : null);
+  return [
+    badge(told.name, "strong"),
+    badge(told.mode),
+    badge(told.provenance && `provenance: ${told.provenance}`, told.doubtful ? "warn" : ""),
+    badge(view.real ? "testbed" : "simulated"),
+    badge(status, status),
+  ].filter(Boolean);
+}
+
+function headline() {
+  at("name").textContent = view.name;
+  at("group").textContent = view.group ? ` / ${view.group}` : "";
+  at("badges").replaceChildren(...badges());
+  at("summary").textContent = view.mechanism.summary;
+  at("tiles").replaceChildren(...view.tiles.map(([value, label, more]) =>
+    el("div", { class: "card tile" }, el("b", {}, value), el("span", {}, label), el("small", {}, more))));
+  at("facts").replaceChildren(...view.facts.flatMap(([key, value]) => [el("dt", {}, key), el("dd", {}, value)]));
+  at("notices").replaceChildren(...view.notices.map((words) => el("li", {}, words)));
+  at("notices").hidden = view.notices.length === 0;
+  at("progress").hidden = view.progress === null || view.status === "finished";
+  at("progress").value = view.progress ?? 0;
+  const [round, , accuracy] = view.tiles;
+  document.title = `${accuracy ? `${accuracy[0]}, ` : ""}round ${round[0]} – ${view.name}`;
+}
+
+function state() {
+  if (view.read < 1) return ["live", `reading the history: ${Math.round(100 * view.read)} %`];
+  const last = view.age_s === null ? "" : `last round written ${ago(view.age_s)}`;
+  if (view.status === "running") return ["live", `live; ${last}`];
+  return ["rest", [view.ending, last].filter(Boolean).join("; ")];
+}
+
+function take(values) {
+  view = values;
+  const changed = values.cursor !== seen;
+  extend("rounds", values.rounds);
+  extend("tests", values.tests);
+  seen = values.cursor;
+  headline();
+  tell(...state());
+  if (changed) {
+    draw();
+    map.show(values.scene);
+    crew.show(values.crew);
+    bars.show(values.histogram, values.bound);
+  }
+  if (values.read < 1) return 0;
+  return values.status === "running" ? GOING_MS : RESTING_MS;
+}
+
+at("axis").addEventListener("change", draw);
+follow(() => `${link("/api/run/", KEY)}?since=${encodeURIComponent(seen)}`, take);

@@ -1,0 +1,439 @@
+"""What the page shows, from recorded runs: nothing is invented, nothing breaks it."""
+
+import json
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from dystop.dashboard import crew as crew_module
+from dystop.dashboard import library as library_module
+from dystop.dashboard import scene as scene_module
+from dystop.dashboard import shelf as shelf_module
+from dystop.dashboard.crew import DIFFERS, NOT_TOLD, crew_of, crew_view
+from dystop.dashboard.follow import Follower
+from dystop.dashboard.index import index_view
+from dystop.dashboard.library import Card, Library
+from dystop.dashboard.scene import scene
+from dystop.dashboard.shelf import Place, scan
+from dystop.dashboard.view import cursor, run_view
+from dystop.experiments.run import run_experiment
+from dystop.experiments.spec import read_experiment
+from dystop.experiments.store import RunLock, open_run, update_info
+from dystop.record import RoundRecord
+from test_store_runs import record
+
+SMALL = [
+    "data.name=synthetic",
+    "model.name=softmax",
+    "fleet.workers=6",
+    "stop.rounds=5",
+    "evaluate.every_rounds=2",
+    "output.models=none",
+]
+
+
+def make_run(out: Path, name: str, *words: str) -> Path:
+    """A real run: six workers, five rounds."""
+    experiment = read_experiment(None, [*SMALL, *words])
+    return run_experiment(experiment, out, name, lambda _: None, lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs"), "one")
+
+
+@pytest.fixture
+def run(recorded, tmp_path):
+    return Path(shutil.copytree(recorded, tmp_path / "runs" / "one"))
+
+
+def view_of(folder: Path, since: str = "", follower: Follower | None = None):
+    library = Library(folder.parent)
+    place = library.find(folder.name)
+    follower = follower or library.follower(place)[0]
+    follower.look()
+    out = run_view(place, library.card(place), follower, since)
+    json.dumps(out, allow_nan=False)
+    return out
+
+
+def crew_in(folder: Path):
+    library = Library(folder.parent)
+    follower = Follower(folder)
+    follower.look()
+    return crew_of(library.card(library.find(folder.name)), follower.history)
+
+
+def rewrite(folder: Path, change) -> None:
+    """Change every record of a run."""
+    rows = [change(dict(vars(r))) for r in open_run(folder).records]
+    text = "".join(RoundRecord(**row).to_json() + "\n" for row in rows)
+    (folder / "records.jsonl").write_text(text)
+
+
+def edit(path: Path, **changes) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+# A run
+
+
+def test_a_finished_run(run):
+    data, shown = open_run(run), view_of(run)
+    last = data.records[-1]
+    assert (shown["status"], shown["ending"]) == ("finished", "Finished: 5 rounds are over")
+    assert shown["mechanism"]["name"] == "dystop"
+    assert shown["mechanism"]["provenance"] == "paper"
+    assert dict(shown["facts"])["timing law"] == "paper"
+    assert dict(shown["facts"])["data"].startswith("synthetic")
+    tiles = {label: (value, more) for value, label, more in shown["tiles"]}
+    assert tiles["round"] == ("5", "of at most 5")
+    assert tiles["test accuracy"][0].startswith(f"{100 * last.accuracy:.1f} ± ")
+    assert f"global {100 * last.accuracy_global:.1f} %, round 5" in tiles["test accuracy"][1]
+    assert tiles["staleness"][1] == "mean / largest, bound 2"
+    assert tiles["active / alive"] == (f"{last.active} / 6", "of 6 workers")
+    assert shown["progress"] == 1.0
+    assert shown["notices"] == []
+
+
+def test_curves_are_the_records(run):
+    data, shown = open_run(run), view_of(run)
+    columns = shown["rounds"]["columns"]
+    assert [row[0] for row in shown["rounds"]["rows"]] == [1, 2, 3, 4, 5]
+    for row, r in zip(shown["rounds"]["rows"], data.records, strict=True):
+        named = dict(zip(columns, row, strict=True))
+        assert named["clock_s"] == pytest.approx(r.clock_s, rel=1e-5)
+        assert named["wire_bytes"] == r.wire_bytes_total
+        assert named["loss"] == pytest.approx(r.loss, rel=1e-5)
+        assert named["staleness_max"] == r.staleness_max
+    scored = [r for r in data.records if r.accuracy is not None]
+    tested = [dict(zip(shown["tests"]["columns"], t, strict=True)) for t in shown["tests"]["rows"]]
+    assert [t["round"] for t in tested] == [r.round for r in scored]
+    assert [t["accuracy_global"] for t in tested] == pytest.approx(
+        [r.accuracy_global for r in scored], rel=1e-5
+    )
+
+
+def test_the_map_has_every_worker_and_link_of_the_last_round(run):
+    data, shown = open_run(run), view_of(run)["scene"]
+    last, at = data.records[-1], data.fleet["positions"]
+    assert [dot[:2] for dot in shown["dots"]] == at
+    assert [dot[3] for dot in shown["dots"] if dot[2]] == sorted(last.active_ids)
+    assert shown["links"] == [[*at[src], *at[dst]] for dst, src in last.link_pairs]
+    assert (shown["round"], shown["range_m"], shown["notes"]) == (5, data.fleet["range_m"], [])
+
+
+def test_staleness_of_workers_is_what_the_run_wrote_down(run):
+    crew, last = crew_in(run), open_run(run).records[-1]
+    assert crew.doubt == ""
+    counted = [crew.staleness.count(k) for k in range(last.staleness_max + 1)]
+    assert counted == list(last.staleness_histogram)
+    rows = crew_view(crew)["rows"]
+    assert [row[1] for row in rows] == sorted(crew.staleness, reverse=True)
+    assert sum(row[3] for row in rows) == sum(r.active for r in open_run(run).records)
+    assert view_of(run)["histogram"] == list(last.staleness_histogram)
+
+
+@pytest.mark.parametrize("name", ["d-psgd", "fedavg", "ad-psgd"])
+def test_other_mechanisms_agree_too(tmp_path, name):
+    folder = make_run(tmp_path, "other", f"mechanism.name={name}", "stop.rounds=8")
+    shown = view_of(folder)
+    assert shown["scene"]["notes"] == []
+    assert len(shown["scene"]["servers"]) == (1 if name == "fedavg" else 0)
+
+
+def test_a_page_is_told_only_what_is_new(run):
+    log = run / "records.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:3]))
+    follower = Follower(run)
+    first = view_of(run, "", follower)
+    same = view_of(run, first["cursor"], follower)
+    assert "scene" not in same
+    assert "crew" not in same
+    assert same["rounds"]["from"] == 2  # the last point may still grow
+    log.write_bytes(b"".join(lines))
+    more = view_of(run, same["cursor"], follower)
+    assert [row[0] for row in more["rounds"]["rows"]] == [3, 4, 5]
+    assert more["scene"]["round"] == 5
+    log.write_bytes(b"".join(lines[:1]))
+    again = view_of(run, more["cursor"], follower)
+    assert (again["rounds"]["from"], len(again["rounds"]["rows"])) == (0, 1)
+
+
+@pytest.mark.parametrize("since", ["x", "....", "a.b.c.d.e", "9" * 400, "\N{SUPERSCRIPT TWO}"])
+def test_any_cursor_will_do(run, since):
+    follower = Follower(run)
+    assert len(view_of(run, since, follower)["rounds"]["rows"]) == 5
+    epoch = follower.epoch
+    assert view_of(run, f"{epoch}.{since}.{since}.5.x", follower)["rounds"]["from"] == 0
+    assert view_of(run, f"{epoch}.99999999.99999999.5.x", follower)["rounds"]["rows"] == []
+
+
+def test_a_run_without_rounds(run):
+    (run / "records.jsonl").write_bytes(b"")
+    shown = view_of(run)
+    assert shown["tiles"] == [("–", "round", "no round has closed yet")]
+    assert (shown["histogram"], shown["progress"]) == ([], None)
+    assert len(shown["scene"]["dots"]) == 6
+    assert [row[1:4] for row in shown["crew"]["rows"]] == [[None, None, None]] * 6
+
+
+def test_a_run_that_goes_on_and_one_whose_process_is_gone(run):
+    update_info(run, status="running", stop_reason=None)
+    with RunLock(run):
+        assert view_of(run)["status"] == "running"
+    shown = view_of(run)
+    assert (shown["status"], shown["ending"]) == (
+        "interrupted",
+        "Interrupted; go on with: dystop resume RUN",
+    )
+    update_info(run, kind="testbed")
+    assert "dystop testbed --resume RUN" in view_of(run)["ending"]
+    assert ("runs on", "testbed: real processes, measured seconds") in view_of(run)["facts"]
+    update_info(run, status="failed", stop_reason="ValueError: no")
+    assert view_of(run)["ending"] == "Failed: ValueError: no"
+
+
+# What is not there
+
+
+def test_links_that_were_not_recorded_are_told(run):
+    rewrite(run, lambda row: {**row, "active_ids": None, "link_pairs": None})
+    shown = view_of(run)
+    assert shown["scene"]["notes"] == [NOT_TOLD, "The links of the last round were not recorded."]
+    assert (shown["scene"]["links"], shown["scene"]["active"]) == ([], None)
+    assert {dot[5] for dot in shown["scene"]["dots"]} == {None}
+    assert [row[1:4] for row in shown["crew"]["rows"]] == [[None, None, None]] * 6
+    assert shown["histogram"] != []
+
+
+def test_orders_that_failed_are_told(run):
+    rewrite(run, lambda row: {**row, "staleness_histogram": [0, 0, 0, 6]})
+    assert view_of(run)["crew"]["notes"] == [DIFFERS]
+    # with a worker down, the histogram counts those that are up
+    rewrite(run, lambda row: {**row, "alive": 5})
+    assert view_of(run)["crew"]["notes"] == [DIFFERS]
+
+
+def test_a_worker_that_is_down_is_no_contradiction(run):
+    last = open_run(run).records[-1]
+    fewer = list(last.staleness_histogram)
+    fewer[next(k for k, n in enumerate(fewer) if n)] -= 1
+    rewrite(run, lambda row: {**row, "alive": 5, "staleness_histogram": fewer})
+    assert view_of(run)["crew"]["notes"] == []
+
+
+def test_no_positions_no_map(run):
+    edit(run / "fleet.json", positions=None)
+    assert "no map" in view_of(run)["scene"]["missing"]
+
+
+def test_workers_that_move_are_where_they_are(run):
+    there = [[float(i), 2.0] for i in range(6)]
+    rewrite(run, lambda row: {**row, "positions": there})
+    assert [dot[:2] for dot in view_of(run)["scene"]["dots"]] == there
+
+
+def test_files_that_cannot_be_read_are_told(run):
+    for name in ("run.json", "config.toml", "fleet.json"):
+        (run / name).write_bytes(b"\xff{")
+    shown = view_of(run)
+    assert shown["notices"] == [
+        "run.json and config.toml and fleet.json cannot be read; what it would tell is missing "
+        "here."
+    ]
+    assert shown["status"] == "unknown"
+    assert shown["mechanism"]["name"] == "not recorded"
+    assert "no map" in shown["scene"]["missing"]
+
+
+def test_warnings(run):
+    told = open_run(run).info["mechanism"]
+    update_info(run, mechanism={**told, "provenance": "reconstruction"})
+    rewrite(run, lambda row: {**row, "diverged": 2 if row["accuracy"] is not None else None})
+    with (run / "records.jsonl").open("a") as file:
+        file.write("{}\n")
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(
+        re.sub(r"^wire_bytes = .*$", "wire_bytes = 1e6", text, flags=re.M)
+    )
+    shown = view_of(run)
+    assert shown["mechanism"]["doubtful"]
+    assert [words.split(":")[0] for words in shown["notices"]] == [
+        "1 line of records.jsonl could not be read.",
+        "dystop is a reconstruction",
+        "2 models have diverged",
+        "A stand-in",
+    ]
+
+
+def test_damaged_values_break_nothing(run):
+    odd = ["<script>", None, True, -1, 2.5, float("inf"), [], {}, [[1, 2, 3]], [["x", 1]], 10**400]
+    good = json.loads((run / "records.jsonl").read_text().splitlines()[-1])
+    for name in good:
+        for value in odd:
+            text = json.dumps({**good, name: value}) + "\n"
+            (run / "records.jsonl").write_text(text)
+            view_of(run)
+    fleet = json.loads((run / "fleet.json").read_text())
+    for name in fleet:
+        for value in odd:
+            (run / "fleet.json").write_text(json.dumps({**fleet, name: value}))
+            view_of(run)
+    for value in odd:
+        (run / "enrolment.json").write_text(json.dumps({"workers": value}))
+        (run / "run.json").write_text(json.dumps(dict.fromkeys(("mechanism", "status"), value)))
+        view_of(run)
+
+
+def test_large_fleets_are_thinned_and_say_so(run, monkeypatch):
+    monkeypatch.setattr(scene_module, "MOST_DOTS", 4)
+    monkeypatch.setattr(scene_module, "MOST_LINKS", 1)
+    monkeypatch.setattr(crew_module, "MOST_ROWS", 2)
+    rewrite(run, lambda row: {**row, "link_pairs": [[0, 1], [1, 2], [2, 3]]})
+    shown = view_of(run)
+    assert len(shown["scene"]["dots"]) == 3
+    assert len(shown["scene"]["links"]) == 1
+    assert shown["scene"]["notes"] == [
+        "3 links, thinned evenly to at most 1.",
+        "One of 2 workers is drawn.",
+    ]
+    assert len(shown["crew"]["rows"]) == 2
+    assert shown["crew"]["notes"] == ["2 of 6 workers are listed."]
+
+
+def test_names_of_real_workers(run):
+    rows = [{"name": "<script>alert(1)</script>"}, {"name": "w01"}, 7]
+    (run / "enrolment.json").write_text(json.dumps({"workers": rows}))
+    crew = crew_in(run)
+    assert [crew.name(i) for i in range(4)] == ["<script>alert(1)</script>", "w01", "2", "3"]
+
+
+def test_a_map_without_any_file():
+    empty = Card(None, None, None, None)
+    follower = Follower(Path("/nonexistent"))
+    crew = crew_of(empty, follower.history)
+    assert "missing" in scene(empty, crew)
+    assert crew_view(crew) == {"rows": [], "notes": []}
+    place = Place("x", Path("x"))
+    assert run_view(place, empty, follower)["cursor"] == cursor(follower, empty)
+
+
+# Which runs there are
+
+
+def test_runs_studies_and_folders(recorded, tmp_path):
+    root = tmp_path / "all"
+    shutil.copytree(recorded, root / "single")
+    shutil.copytree(recorded, root / "study" / "b-s0")
+    shutil.copytree(recorded, root / "study" / "a-s0")
+    shutil.copytree(recorded, root / "loose" / "inside")
+    shutil.copytree(recorded, root / ".hidden")
+    (root / "empty").mkdir()
+    (root / "file").touch()
+    rows = [
+        {"folder": n, "mechanism": "dystop", "provenance": "paper"} for n in ("b-s0", "a-s0", "c")
+    ]
+    (root / "study" / "study.json").write_text(json.dumps({"runs": [*rows, 3, {"folder": 1}]}))
+    assert sorted(scan(root).places) == ["loose/inside", "single", "study/a-s0", "study/b-s0"]
+    shown = index_view(Library(root))
+    groups = {g["name"]: g for g in shown["groups"]}
+    assert [r["name"] for r in groups["study"]["rows"]] == ["b-s0", "a-s0", "c"]
+    assert [r["status"] for r in groups["study"]["rows"]] == ["finished", "finished", "waiting"]
+    assert groups["study"]["summary"] == "2 of 3 finished"
+    row = groups[""]["rows"][0]
+    assert (row["key"], row["round"], row["rounds"]) == ("single", "5", "5")
+    assert row["accuracy"] == f"{100 * open_run(recorded).records[-1].accuracy:.1f} %"
+    assert list(scan(root / "single").places) == ["single"]
+    assert sorted(scan(root / "study").places) == ["a-s0", "b-s0"]
+    json.dumps(shown, allow_nan=False)
+
+
+def test_the_newest_come_first(recorded, tmp_path):
+    for k, name in enumerate(("old", "new", "middle")):
+        folder = shutil.copytree(recorded, tmp_path / name)
+        age = [3000, 10, 500][k]
+        os.utime(folder / "records.jsonl", (time.time() - age,) * 2)
+    names = [g["rows"][0]["name"] for g in index_view(Library(tmp_path))["groups"]]
+    assert names == ["new", "middle", "old"]
+
+
+def test_links_that_lead_out_are_not_followed(recorded, tmp_path):
+    root = tmp_path / "runs"
+    shutil.copytree(recorded, root / "real")
+    (root / "inside").symlink_to(root / "real")
+    (root / "outside").symlink_to(recorded)
+    (root / "up").symlink_to("..")
+    (root / "loop").symlink_to("loop")
+    (root / "study").mkdir()
+    (root / "study" / "out").symlink_to(recorded)
+    assert sorted(scan(root).places) == ["inside", "real"]
+    half = root / "half"
+    half.mkdir()
+    (half / "run.json").symlink_to(recorded / "run.json")
+    assert "half" not in scan(root).places
+
+
+def test_odd_names_are_listed_or_left_out(recorded, tmp_path):
+    plain = "<img src=x onerror=alert(1)>"
+    for name in (plain, "new\nline"):
+        shutil.copytree(recorded, tmp_path / name)
+    os.mkdir(os.fsencode(tmp_path) + b"/bad\xff")
+    shutil.copy(recorded / "run.json", os.fsencode(tmp_path) + b"/bad\xff/run.json")
+    assert list(scan(tmp_path).places) == [plain]
+
+
+def test_a_folder_that_is_not_there_yet(recorded, tmp_path, monkeypatch):
+    monkeypatch.setattr(library_module, "FRESH_S", 0.0)
+    library = Library(tmp_path / "runs")
+    assert index_view(library)["groups"] == []
+    shutil.copytree(recorded, tmp_path / "runs" / "first")
+    place = library.find("first")
+    assert place is not None
+    library.card(place)
+    library.tail(place)
+    library.follower(place)
+    shutil.rmtree(tmp_path / "runs")
+    assert library.find("first") is None
+    assert not library._followers
+    assert not library._read
+    assert not library._tails
+
+
+def test_too_many_runs_are_counted(recorded, tmp_path, monkeypatch):
+    monkeypatch.setattr(shelf_module, "MOST_RUNS", 1)
+    for name in "abc":
+        shutil.copytree(recorded, tmp_path / name)
+    assert index_view(Library(tmp_path))["left_out"] == 2
+
+
+def test_only_some_runs_are_followed_at_once(recorded, tmp_path, monkeypatch):
+    monkeypatch.setattr(library_module, "FOLLOWED", 2)
+    library = Library(tmp_path)
+    for name in "abc":
+        shutil.copytree(recorded, tmp_path / name)
+    first = library.follower(library.find("a"))[0]
+    assert library.follower(library.find("a"))[0] is first
+    for name in "bc":
+        library.follower(library.find(name))
+    assert library.follower(library.find("a"))[0] is not first
+
+
+def test_files_are_read_again_only_where_they_changed(run, monkeypatch):
+    library = Library(run.parent)
+    place = library.find("one")
+    card, before = library.card(place), library.tail(place)
+    monkeypatch.setattr(library_module, "read_toml", None)  # would raise
+    monkeypatch.setattr(library_module, "tail", None)
+    assert library.card(place).config == card.config
+    assert library.tail(place) is before
+    monkeypatch.undo()
+    with (run / "records.jsonl").open("a") as file:
+        file.write(record(6).to_json() + "\n")
+    assert library.tail(place).last.round == 6
