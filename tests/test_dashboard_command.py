@@ -154,9 +154,9 @@ def test_every_documented_line_runs(recorded, tmp_path, monkeypatch):
 def dom(server, path: str, folder: Path, budget_ms: int = 5000) -> str:
     """The page as a browser has it, after so many milliseconds of its own clock.
 
-    The browser is asked twice: now and then it waits for services of its own, and never ends.
+    The browser is asked thrice: now and then it waits for services of its own, and never ends.
     """
-    for attempt in ("first", "second"):
+    for attempt in ("first", "second", "third"):
         home = folder / attempt
         home.mkdir(exist_ok=True)
         words = [
@@ -167,7 +167,7 @@ def dom(server, path: str, folder: Path, budget_ms: int = 5000) -> str:
         ]  # fmt: skip
         if page := _output(words, home):
             return page
-    pytest.skip("the browser did not come to an end, twice")
+    raise AssertionError("the browser shows nothing")
 
 
 def _output(words: list[str], home: Path) -> str:

@@ -1,6 +1,7 @@
 """A run that another study has finished with the same settings is copied, not computed again."""
 
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -71,6 +72,23 @@ def test_what_is_not_finished_is_not_taken(first, tmp_path):
     (study.path / "default-s0").mkdir()
     (study.path / "default-s0" / "run.json").write_text(json.dumps({"status": "running"}))
     assert take_over(other, other.experiments) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("study.json", "{"),
+        ("study.json", '{"runs": [3]}'),
+        ("study.json", '{"runs": [{"folder": "default-s0"}]}'),
+        ("plan/default-s0.toml", "unknown = 1"),
+        ("default-s0/run.json", "{"),
+    ],
+)
+def test_what_cannot_be_read_is_no_twin_and_no_error(first, tmp_path, file, content):
+    shutil.copytree(first.path, tmp_path / "first")
+    (tmp_path / "first" / file).write_text(content)
+    study = create_study(tmp_path, "second", [one("x-s0")])
+    assert take_over(study, study.experiments) == []
 
 
 def test_a_disk_that_refuses_leaves_nothing(first, monkeypatch):

@@ -96,16 +96,20 @@ def open_study(path: Path) -> Study:
     """Read a study back."""
     if not is_study(path):
         raise RunFolderError(f"{path}: not a study; its folder would hold {STUDY}")
-    content = _read(path / STUDY)
-    rows, over = content.get("runs"), content.get("over")
-    try:
-        names = [str(row["folder"]) for row in rows or ()]
-    except (TypeError, KeyError):
-        names = []
+    names, over = [row["folder"] for row in rows_of(path)], _read(path / STUDY).get("over")
     if not names:
         raise RunFolderError(f"{path / STUDY}: names no runs; the file is damaged")
     every = tuple(read_experiment(path / PLAN / f"{name}.toml") for name in names)
     return Study(path, every, tuple(map(str, over)) if isinstance(over, list) else ())
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """What the file of a study says of each run; nothing where it is damaged."""
+    rows = _read(path / STUDY).get("runs")
+    good = isinstance(rows, list) and all(
+        isinstance(row, dict) and isinstance(row.get("folder"), str) for row in rows
+    )
+    return rows if good and rows else []
 
 
 def create_study(

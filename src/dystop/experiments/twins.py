@@ -4,19 +4,20 @@ Same settings and same seed are the same records, so nothing is computed twice. 
 ablations, say, all contain the run with its default settings.
 """
 
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from dystop.errors import RunFolderError
+from dystop.errors import DystopError, RunFolderError
 from dystop.experiments.durable import file_sha256, write_atomic
 from dystop.experiments.spec import Experiment, read_experiment, to_toml
-from dystop.experiments.store import CHECKPOINTS, CONFIG, STUDY, is_study, update_info
-from dystop.experiments.study import PLAN, Study, finished
+from dystop.experiments.store import CHECKPOINTS, CONFIG, is_study, update_info
+from dystop.experiments.study import PLAN, Study, finished, rows_of
 
 _LEFT_OUT = (CHECKPOINTS, "report", ".lock")
 
@@ -36,9 +37,10 @@ def _twin(study: Study, experiment: Experiment) -> Path | None:
     """A finished run of the same settings in another study."""
     settings = _settings(experiment)
     for path in _candidates(study, experiment):
-        plan = path.parent / PLAN / f"{path.name}.toml"
-        if finished(path) and plan.is_file() and _settings(read_experiment(plan)) == settings:
-            return path
+        with suppress(DystopError):  # a plan that this version cannot read is no twin
+            plan = read_experiment(path.parent / PLAN / f"{path.name}.toml")
+            if finished(path) and _settings(plan) == settings:
+                return path
     return None
 
 
@@ -48,11 +50,13 @@ def _settings(experiment: Experiment) -> str:
 
 def _candidates(study: Study, experiment: Experiment) -> Iterator[Path]:
     """Runs of this mechanism and seed in the studies beside; no plan is read for the others."""
+    wanted = experiment.mechanism.name, experiment.seed
     for beside in sorted(study.path.parent.iterdir()):
-        if beside == study.path or not is_study(beside):
-            continue
-        for row in json.loads((beside / STUDY).read_bytes())["runs"]:
-            if (row["mechanism"], row["seed"]) == (experiment.mechanism.name, experiment.seed):
+        rows: list[dict[str, Any]] = []
+        with suppress(DystopError):  # a study that cannot be read has nothing to give
+            rows = rows_of(beside) if beside != study.path and is_study(beside) else []
+        for row in rows:
+            if (row.get("mechanism"), row.get("seed")) == wanted:
                 yield beside / row["folder"]
 
 

@@ -9,11 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dystop.report.figures import NO_SCORE
-from dystop.report.groups import Group, Spread, over_seeds
+from dystop.report.groups import Group, Spread
 from dystop.report.ranking import to_target
 from dystop.report.settings import shown, value_of, values_of
 from dystop.report.style import MUTED, Plot, house_style
-from dystop.report.tables import summarise
 from dystop.units import NOTHING, goal, number, time_unit
 
 FEWEST = 3
@@ -31,25 +30,32 @@ def is_map(every: Sequence[Group], over: Sequence[str]) -> bool:
 
 
 @house_style()
-def heat(every: Sequence[Group], over: Sequence[str], target: float | None) -> Plot:
-    """Accuracy, and time to the target, over both keys."""
+def heat(
+    every: Sequence[Group], over: Sequence[str], target: float | None, own: tuple[Measure, str]
+) -> Plot:
+    """Accuracy, and time to the target, over both keys.
+
+    Args:
+        every: The groups of the sweep.
+        over: The two keys, the rows' first.
+        target: Accuracy whose time is told.
+        own: Accuracy of the workers' own models, and when it is taken.
+    """
+    measure, when = own
     plot = Plot(
         "sweep-map",
         f"Accuracy and time to target over {over[0]} and {over[1]}",
-        "Each cell is one combination, mean over the seeds; brighter is better: a higher final "
-        "accuracy of the workers' own models on the left, less time to the target on the right. "
+        "Each cell is one combination, mean over the seeds; brighter is better: a higher accuracy "
+        "of the workers' own models on the left, less time to the target on the right. "
         "A dash: not reached with every seed.",
         missing=NO_SCORE,
         wide=True,
     )
 
-    def final(group: Group) -> Spread:
-        return over_seeds(s.accuracy for s in summarise(group.runs))
-
     def time(group: Group) -> Spread:
         return to_target(group, target, lambda r: r.clock_s)
 
-    accuracy = _table(every, over, final)
+    accuracy = _table(every, over, measure)
     if not np.isfinite(accuracy).any():
         return plot
     rows = len(accuracy)
@@ -58,7 +64,7 @@ def heat(every: Sequence[Group], over: Sequence[str], target: float | None) -> P
     runs = [group.runs[0] for group in every]
     sides = [(key, [shown(v) for v in values_of(runs, key)]) for key in over]
     _cells(left, accuracy, lambda v: f"{100 * v:.1f} %", sides)
-    left.set_title("final accuracy, own models")
+    left.set_title(f"accuracy of own models {when}")
     times = _table(every, over, time)
     scale, unit = time_unit(float(np.nanmax(times)) if np.isfinite(times).any() else 0.0)
     _cells(right, -times, lambda v: number(-v / scale), sides)
@@ -105,4 +111,4 @@ def _alt(accuracy: Any, sides: Sequence[Side]) -> str:
         for (row, column), value in np.ndenumerate(accuracy)
         if np.isfinite(value)
     ]
-    return f"Map of the final accuracy. {'; '.join(told)}."
+    return f"Map of the accuracy. {'; '.join(told)}."

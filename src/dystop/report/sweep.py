@@ -80,7 +80,8 @@ def _told(group: Group, key: str) -> str:
 def draw_sweep(every: Sequence[Group], over: Sequence[str], target: float | None) -> list[Plot]:
     """The figures of a sweep, in reading order."""
     grid = lay_out(every, over)
-    maps = [heat(every, over, target)] if is_map(every, over) else []
+    own, when = own_accuracy(every)
+    maps = [heat(every, over, target, (own, when))] if is_map(every, over) else []
     return [accuracy(grid, every), cost(grid, target), *maps, pace(grid)]
 
 
@@ -131,11 +132,22 @@ def _alt(what: str, grid: Grid, measure: Measure, scale: float = 1.0) -> str:
     return f"Line chart: {what} against {grid.key}. {'; '.join(told)}."
 
 
+def own_accuracy(every: Sequence[Group]) -> tuple[Measure, str]:
+    """Accuracy of own models at a time that all runs reached, else at their ends; and when."""
+    at_s, step_s = common_time_s(every), interval_s(every)
+    if at_s is None:
+        return lambda g: over_seeds(s.accuracy for s in summarise(g.runs)), "at the end of each run"
+
+    def by_then(group: Group) -> Spread:
+        return over_seeds(accuracy_by(run.records, at_s, step_s) for run in group.runs)
+
+    return by_then, f"after {seconds(round(at_s, 9))}"
+
+
 @house_style()
 def accuracy(grid: Grid, every: Sequence[Group]) -> Plot:
-    """Accuracy of own models and of their average, at a time that all runs reached."""
-    at_s, step_s = common_time_s(every), interval_s(every)
-    when = "at the end of each run" if at_s is None else f"after {seconds(round(at_s, 9))}"
+    """Accuracy of own models and of their average."""
+    own, when = own_accuracy(every)
     plot = Plot(
         "sweep-accuracy",
         f"Test accuracy {when}, by {grid.key}",
@@ -143,11 +155,6 @@ def accuracy(grid: Grid, every: Sequence[Group]) -> Plot:
         "the end of each run.",
         missing=NO_SCORE,
     )
-
-    def own(group: Group) -> Spread:
-        if at_s is None:
-            return over_seeds(s.accuracy for s in summarise(group.runs))
-        return over_seeds(accuracy_by(run.records, at_s, step_s) for run in group.runs)
 
     def whole(group: Group) -> Spread:
         return over_seeds(s.accuracy_global for s in summarise(group.runs))
