@@ -72,8 +72,8 @@ def assert_near(gpu: Trainer, cpu: Trainer, who: Ints, steps: Ints) -> None:
     np.testing.assert_allclose(losses, expected, rtol=0.01)
     change = (theirs - cpu.initial()[0]).norm(dim=1)
     off = (ours - theirs).norm(dim=1) / change
-    # A last bit may switch a ReLU, which counts in a small mini-batch: on the CPU alone, half a last
-    # bit in the first weights moves a row of resnet18-gn by up to 8 % of its way in five steps.
+    # A last bit may switch a ReLU, which counts in a small mini-batch: on the CPU alone half a
+    # last bit in the first weights moves a row of resnet18-gn by up to 8 % of its way.
     assert off.median() < 0.05
     assert off.max() < 0.2
 

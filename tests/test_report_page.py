@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from dystop.errors import ConfigError, RunFolderError, StorageError
 from dystop.experiments.store import RunData
@@ -18,6 +19,8 @@ from dystop.report.naming import command
 from dystop.report.notices import notices
 from dystop.report.svg import save
 from dystop.sparse import ints
+from dystop.trainer.catalogue import MODELS
+from dystop.trainer.models.build import build_model
 from test_report_fakes import fake_fleet, fake_run, plain_record
 
 KEYS = {
@@ -255,6 +258,26 @@ def test_a_run_that_learns_nothing_is_told_of():
     assert "no better than guessing among 10 classes" in told
     assert "training.device=cpu" in told
     assert not any("guessing" in sentence for sentence in notices([fine, early]))
+
+
+def test_moving_averages_of_batch_norm_are_told_of():
+    def of(name: str, **evaluate: str) -> RunData:
+        run = fake_run()
+        return replace(run, config=run.config | {"model": {"name": name}, "evaluate": evaluate})
+
+    told = " ".join(notices([of("resnet18"), of("resnet18", statistics="running")]))
+    assert told.count("resnet18 has batch norm") == 1
+    assert "evaluate.statistics=recomputed" in told
+    real = of("mobilenet-v2")
+    real = replace(real, info=real.info | {"kind": "testbed"})
+    fitting = [of("resnet18", statistics="recomputed"), of("resnet18-gn"), of("my.net:build"), real]
+    assert not any("batch norm" in sentence for sentence in notices(fitting))
+
+
+def test_the_catalogue_knows_which_models_have_batch_norm():
+    for name, entry in MODELS.items():
+        parts = build_model(name, 3, (32, 32), 10, seed=0).modules()
+        assert entry.batch_norm == any(isinstance(part, nn.BatchNorm2d) for part in parts)
 
 
 def test_a_stand_in_is_told_of():

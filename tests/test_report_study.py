@@ -117,7 +117,7 @@ def test_target_is_asked_for_or_stopped_at_or_shared(study):
     stop = [replace(r, config={**r.config, "stop": {"accuracy": 0.55}}) for r in study]
     assert choose_target(groups(stop), None).target == 0.55
     # worst best of each group: 0.8, 0.6, 0.8, 0.9
-    assert shared_target(every) == (0.8, "at least half of the mechanisms reached with every seed")
+    assert shared_target(every) == (0.8, "at least half of the rows reached with every seed")
     lucky = groups([hand("a", 0, 0.1), hand("b", 0, 0.1), hand("c", 0, 0.62)])
     assert shared_target(lucky) == (0.6, "any run reached")
     assert shared_target(groups([hand("a", 0, 0.1)])) == (None, "")
@@ -238,7 +238,7 @@ def test_warnings_where_a_comparison_is_not_fair(study):
     told = " ".join(study_notices(groups(apart)))
     assert "from 10 s (a (paper)) to 20 s (b (paper))" in told
     uneven = [hand("a", 0, 0.5), hand("a", 1, 0.5), hand("b", 0, 0.5)]
-    assert any("not run with the same seeds" in n for n in study_notices(groups(uneven)))
+    assert any("Not all were run with the same seeds" in n for n in study_notices(groups(uneven)))
 
 
 def test_mistakes_are_named(study, tmp_path):

@@ -22,12 +22,12 @@ def study_notes(every: Sequence[Group]) -> list[str]:
         f"Seed{'s' if several else ''} {', '.join(seeds)}."
         + (" Numbers are mean ± sample standard deviation over the seeds; bands and whiskers go "
            "from the lowest to the highest seed." if several else ""),
-        *(["Within a seed, all mechanisms had the same workers, places, data split, initial model "
+        *(["Within a seed, all runs had the same workers, places, data split, initial model "
            "and channel draws."] if equal else []),
         "Nothing here is drawn against rounds: a round may train one worker or all of them. Time "
         "is simulated; data counts every transfer once. For the mean line of a figure a seed is "
         "taken to go straight between its own points; the tables interpolate nothing.",
-        "Tables are sorted by time to target. A star marks the best; only a mechanism that reached "
+        "Tables are sorted by time to target. A star marks the best; only a row that reached "
         "the target with every seed can have it.",
     ]  # fmt: skip
 
@@ -41,9 +41,9 @@ def study_notices(every: Sequence[Group]) -> list[str]:
 def _few_seeds(every: Sequence[Group]) -> list[str]:
     counts = {len(group.runs) for group in every}
     if counts == {1}:
-        return ["One seed each: a difference between mechanisms may be chance."]
+        return ["One seed each: a difference may be chance."]
     seeds = {tuple(sorted(group.seeds)) for group in every}
-    return ["The mechanisms were not run with the same seeds."] if len(seeds) > 1 else []
+    return ["Not all were run with the same seeds."] if len(seeds) > 1 else []
 
 
 def _unequal(runs: Sequence[RunData]) -> list[str]:

@@ -143,7 +143,7 @@ def shared_target(every: Sequence[Group]) -> tuple[float | None, str]:
     best = [[best_accuracy(run.records) or 0.0 for run in group.runs] for group in every]
     worst = sorted(map(min, best), reverse=True)
     rules = {
-        "at least half of the mechanisms reached with every seed": worst[(len(worst) - 1) // 2],
+        "at least half of the rows reached with every seed": worst[(len(worst) - 1) // 2],
         "any run reached": max(map(max, best)),
     }
     for rule, level in rules.items():

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from dystop.experiments.store import RunData, log_was_changed
 from dystop.report.naming import check, identity, labels, status, way_on
+from dystop.trainer.catalogue import MODELS
 from dystop.units import data
 
 _EPOCHS = 3  # after which any model should have learnt something
@@ -17,7 +18,8 @@ def notices(runs: Sequence[RunData]) -> list[str]:
 
 def about_each(runs: Sequence[RunData]) -> list[str]:
     """What is to be known about single runs, whatever they are compared with."""
-    doubts = (_real, _unfinished, _changed, _unscored, _diverged, guessing, stand_ins, _provenance)
+    doubts = (_real, _unfinished, _changed, _unscored, _diverged,
+              guessing, stand_ins, lagging, _provenance)  # fmt: skip
     return [sentence for doubt in doubts for sentence in doubt(runs)]
 
 
@@ -106,6 +108,23 @@ def stand_ins(runs: Sequence[RunData]) -> list[str]:
         f"A stand-in: clock, plans and traffic are those of a model of {data(size)}, accuracy and "
         f"loss are those of {name}, which was trained in its place (model.wire_bytes)."
         for name, size in sorted(sizes)
+    ]
+
+
+def lagging(runs: Sequence[RunData]) -> list[str]:
+    """Models that are tested with moving averages of batch norm's statistics."""
+    names = {
+        str((run.config.get("model") or {}).get("name"))
+        for run in runs
+        if (run.config.get("evaluate") or {}).get("statistics", "running") == "running"
+        and run.info.get("kind") != "testbed"  # where they cannot be computed anew
+    }
+    return [
+        f"{name} has batch norm, and was tested with moving averages of its statistics: they can "
+        "lag behind the weights and cost many points; evaluate.statistics=recomputed tests with "
+        "fitting ones."
+        for name in sorted(names)
+        if name in MODELS and MODELS[name].batch_norm
     ]
 
 

@@ -16,7 +16,7 @@ from dystop.report.html import flat, picture, templates
 from dystop.report.judge import Row, judge
 from dystop.report.measures import Outcome, Outcomes, Whose, counted
 from dystop.report.naming import identity
-from dystop.report.notices import guessing, stand_ins
+from dystop.report.notices import guessing, lagging, stand_ins
 from dystop.report.style import Plot, look
 from dystop.report.write import ReportFiles, write_files
 
@@ -166,7 +166,8 @@ def _notices(recipe: Recipe, asked: Asked, outcomes: Outcomes) -> list[str]:
     runs = [run for outcome in outcomes.values() for run in outcome.runs]
     idle = [] if asked.scale == "smoke" else guessing(runs)  # too short to learn anything
     changed = [f"Changed from the recipe: {', '.join(asked.changed)}."] if asked.changed else []
-    return [*_words(asked), *changed, *_partial(recipe, outcomes), *stand_ins(runs), *idle]
+    known = [*stand_ins(runs), *lagging(runs), *idle]
+    return [*_words(asked), *changed, *_partial(recipe, outcomes), *known]
 
 
 def _words(asked: Asked) -> list[str]:

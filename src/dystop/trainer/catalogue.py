@@ -10,6 +10,7 @@ class ModelEntry:
     factory: str  # module of this package and function in it
     minimal_side: int | None  # pixels; None where any shape will do
     meaning: str
+    batch_norm: bool = False
 
 
 # Nets with batch norm need two pixels per channel at their last layer: a last mini-batch may hold
@@ -23,9 +24,13 @@ MODELS: dict[str, ModelEntry] = {
         "mobilenet:mobilenet_v2",
         9,
         "MobileNet-V2 for small images; the paper's testbed, CIFAR-100",
+        batch_norm=True,
     ),
     "resnet18": ModelEntry(
-        "resnet:resnet18", 9, "ResNet-18, batch norm, 3x3 stem; the paper's, CIFAR-10"
+        "resnet:resnet18",
+        9,
+        "ResNet-18, batch norm, 3x3 stem; the paper's, CIFAR-10",
+        batch_norm=True,
     ),
     "resnet18-gn": ModelEntry(
         "resnet:resnet18_gn", 8, "ResNet-18, group norm of 32 groups, 3x3 stem"
