@@ -60,6 +60,7 @@ VARIANTS = {
     "fedavg 0.3": FedAvg(participation=0.3),
     "sa-adfl V=0": SAADFL(V=0.0),
     "sa-adfl mixed": SAADFL(sends="mixed"),
+    "sa-adfl latest": SAADFL(mail="latest"),
     "asydfl delta": AsyDFL(payload="delta"),
     "asydfl distance": AsyDFL(quality="distance", fanout=100),
     "asydfl background": AsyDFL(background=True),

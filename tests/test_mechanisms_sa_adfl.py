@@ -124,6 +124,23 @@ def test_what_is_pushed_in_the_engine(sends, sent):
     assert weights(state) == [(2.0 + sent) / 2 + 1.0, 1.5 + 2.0]
 
 
+@pytest.mark.parametrize("mail", ["new", "latest"])
+def test_mail_is_read_once_or_until_newer_comes(mail):
+    """Four workers of unequal speed, so that some wake twice before others push again."""
+    steps = ints([2, 3, 5, 9])
+    records, state = play(parts_for(SAADFL(mail=mail), 4, stop=Stop(rounds=25), steps=steps))
+    model, box = [1.0, 2.0, 3.0, 4.0], [{} for _ in range(4)]
+    for record in records:
+        (i,) = record.active_ids
+        trained, read = model[i], box[i].values()
+        model[i] = (trained + sum(read)) / (1 + len(read)) + i + 1
+        box[i] = box[i] if mail == "latest" else {}
+        for j in {0, 1, 2, 3} - {i}:
+            box[j][i] = trained
+    np.testing.assert_allclose(weights(state), model, rtol=1e-5)
+    assert len(state.models.snapshots) <= 5  # one per sender, and the one that was just replaced
+
+
 def test_staleness_of_a_receiver_is_untouched_and_queues_grow():
     records, state = play(parts_for(SAADFL(), 5, stop=Stop(rounds=30)))
     assert all(r.active == 1 and r.links == 4 for r in records)

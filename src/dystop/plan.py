@@ -161,4 +161,5 @@ class Plan:
     rate: Floats | None = None  # factor on the learning rate of each active worker; None: 1
     synchronous: bool = False  # exchanges wait for the partner's training of this round
     join: bool = False  # the round also waits for the new training to end
+    keep_mail: bool = False  # what an active worker has read stays until the sender sends again
     notes: Mapping[str, float] = field(default_factory=dict)  # scores and phases, recorded

@@ -146,6 +146,17 @@ def test_mail_comes_and_is_used_up_by_an_activation():
     assert (eyes.mailbox().src.tolist(), eyes.mailbox().version.tolist()) == ([1], [8])
 
 
+def test_mail_that_is_kept_outlives_an_activation():
+    eyes, _ = probe()
+    eyes.holds(0, [Mail(1, 7, 2), Mail(2, 5, 2)])
+    keeps = replace(order(Pull(1, into="mail"), round_=4), keep_mail=True)
+    eyes.mailed(0, keeps, mixed(used(1, 0.1, number=8), round_=4))
+    box = eyes.mailbox()
+    assert list(zip(box.src.tolist(), box.version.tolist(), box.sent.tolist(), strict=True)) == [
+        (1, 9, 4), (2, 6, 2)
+    ]  # fmt: skip
+
+
 def test_slow_mail_is_told_of_later():
     eyes, _ = probe()
     eyes.ordered(0, order(Pull(2, into="mail", background=True), round_=3))

@@ -71,6 +71,19 @@ def test_mail_waits_for_the_next_activation_and_is_consumed_by_it():
     assert bench.state.mail == ()
 
 
+def test_mail_that_is_kept_gives_way_to_newer_mail_only():
+    bench = Bench()
+    bench.join()
+    (fetch,) = of(bench.execute(1, Pull(2, into="mail"), train=False), Fetch)
+    bench.bring(fetch, 6, 6, number=3, version=1)
+    row = Row((0, 2), (0.5, 0.5), mailed=(2,))
+    bench.tell(Execute(1, 2, True, (Stage((), row),), keep_mail=True))
+    assert [(m.node, m.number, m.round) for m in bench.disk.mail] == [(2, 3, 1)]
+    (fetch,) = of(bench.execute(3, Pull(2, into="mail"), train=False), Fetch)
+    bench.bring(fetch, 8, 8, number=4, version=2)
+    assert [(m.node, m.number, m.round) for m in bench.disk.mail] == [(2, 4, 3)]
+
+
 def test_the_newest_mail_of_a_sender_counts():
     bench = Bench()
     bench.join()

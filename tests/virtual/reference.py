@@ -194,7 +194,8 @@ class Reference:
             steps = int(self.epoch_steps[i] if plan.steps is None else plan.steps[k])
             rate = 1.0 if plan.rate is None else float(plan.rate[k])
             ref.flight = (ref.last.number + 1, value, steps, rate)
-            ref.mail = {j: m for j, m in ref.mail.items() if read.get(j) is not m}
+            if not plan.keep_mail:
+                ref.mail = {j: m for j, m in ref.mail.items() if read.get(j) is not m}
             return
         shift = value - own
         if ref.flight is not None and number >= ref.flight[0]:  # it ended while this was fetched

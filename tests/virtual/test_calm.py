@@ -28,6 +28,15 @@ def test_every_mechanism_does_what_its_plans_say(name):
         assert_as_planned(case, cluster)
 
 
+def test_mail_that_is_kept_is_read_again():
+    case = Case(MECHANISMS["sa-adfl"](mail="latest"), workers=6, rounds=30)
+    cluster = play(case)
+    assert_all_done(cluster)
+    assert_as_planned(case, cluster)
+    rows = [len(plan.mixes[0].source) for plan in plans_of(cluster).values()]
+    assert set(rows[15:]) == {6}  # by now all have heard from all
+
+
 def test_a_thousand_rounds_follow_the_equations():
     """S-9: eq:staleness and eq:queue from nothing but the active sets."""
     bound = 2.0

@@ -314,8 +314,10 @@ def _origin(models: Models, done: Bools, node: int) -> Tensor | None:
 
 def _consume(state: State, turn: Round) -> State:
     """Empty the mailboxes of the active workers and forget snapshots nobody waits for."""
-    waiting = state.post.waiting(turn.view.now_s)
-    post = state.post.take(~(waiting & np.isin(state.post.dst, turn.plan.active)))
+    post = state.post
+    if not turn.plan.keep_mail:
+        read = post.waiting(turn.view.now_s) & np.isin(post.dst, turn.plan.active)
+        post = post.take(~read)
     forget_unused(state.models, post)
     return replace(state, post=post)
 

@@ -22,9 +22,10 @@ class SAADFL(Mechanism):
     The source fixes that one worker per round aggregates and sends its model to all neighbours in
     range, and that Lyapunov queues bound the staleness. We take the queues and the objective of
     DySTop, restricted to one worker. Our choices: the pushed models wait in a mailbox, the newest
-    of each sender is averaged by data size at the next activation, and what is pushed is the model
-    as it was trained, before that average. H_i is the training still to run plus the slowest push.
-    Everyone in range is told, whatever the bandwidth budget says.
+    of each sender is averaged by data size at the next activation and then gone (`mail`), and what
+    is pushed is the model as it was trained, before that average (`sends`). H_i is the training
+    still to run plus the slowest push. Everyone in range is told, whatever the bandwidth budget
+    says.
     """
 
     name: ClassVar[str] = "sa-adfl"
@@ -39,6 +40,12 @@ class SAADFL(Mechanism):
     )
     sends: Literal["trained", "mixed"] = knob(
         "trained", "the model that is pushed: as trained, or after mixing the mail (our choice)"
+    )
+
+    mail: Literal["new", "latest"] = knob(
+        "new",
+        "what is averaged: models that came since the last activation, or the last one of everybody"
+        " ever heard (our choice)",
     )
 
     @property
@@ -58,4 +65,4 @@ class SAADFL(Mechanism):
         # A link of stage 1 carries what the sender has after the first and only mix.
         stage = int(self.sends == "mixed")
         told = links(reach.dst[edge], reach.src[edge], stage=stage, pushed=True)
-        return Plan(active, told, (rows,)), memory
+        return Plan(active, told, (rows,), keep_mail=self.mail == "latest"), memory

@@ -48,6 +48,7 @@ def orders_of(
             steps=int(steps[place[node]]) if node in place else 0,
             rate=_rate(plan, place.get(node)),
             budget_s=budget_s,
+            keep_mail=plan.keep_mail,
         )
         for node in sorted(set(place).union(*cells))
     }

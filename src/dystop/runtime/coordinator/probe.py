@@ -232,8 +232,8 @@ class Probe:
                     self.awaited[node, pull.node] = order.round
 
     def mailed(self, node: int, order: Execute, report: Report) -> None:
-        """Messages that came with a report; an activation has used up all that were there."""
-        if order.train and report.kind == "mixed":
+        """Messages that came with a report; an activation uses up what was there."""
+        if order.train and report.kind == "mixed" and not order.keep_mail:
             old = [p for p, m in self.mail.items() if p[0] == node and m.round < order.round]
             for pair in old:
                 del self.mail[pair]

@@ -155,6 +155,7 @@ class Execute:
     steps: Count = 0
     rate: Number = 1.0  # factor on the learning rate
     budget_s: Seconds = 0.0  # for fetching, from the moment that the order is taken up
+    keep_mail: bool = False  # what has been read stays until its sender sends again
 
 
 @dataclass(frozen=True)

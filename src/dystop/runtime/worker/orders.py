@@ -187,7 +187,8 @@ class Orders:
     def _depart(self, errand: Errand) -> None:
         """Consume the mail that was there, and begin the next training at the mixed model."""
         state, order = self.keeper.state, errand.order
-        rest = {k: m for k, m in state.letters.items() if errand.letters.get(k) is not m}
+        read = {} if order.keep_mail else errand.letters
+        rest = {k: m for k, m in state.letters.items() if read.get(k) is not m}
         flight = Flight(state.number + 1, order.round, order.steps, order.rate, len(order.stages))
         state = replace(state, letters=rest | errand.mailed)
         self.keeper.state = departing(state, errand.model, flight)
