@@ -62,7 +62,10 @@ def test_it_serves_until_it_is_ended(recorded, number, code):
         with urllib.request.urlopen(f"{address}/api/run/one", timeout=10) as answer:
             assert json.load(answer)["tiles"][0][0] == "6"
         child.send_signal(number)
-        out, err = child.communicate(timeout=20)
+        try:
+            out, err = child.communicate(timeout=20)
+        finally:
+            child.kill()  # if it hangs, the test fails and does not hang
     assert (child.returncode, out, err) == (code, "", "")
 
 

@@ -4,6 +4,7 @@ import http.client
 import json
 import shutil
 import socket
+import socketserver
 import threading
 import time
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from dystop.dashboard import library as library_module
 from dystop.dashboard import server as server_module
 from dystop.dashboard.bind import Settings
 from dystop.dashboard.replies import ALWAYS
-from dystop.dashboard.server import open_server
+from dystop.dashboard.server import Server, open_server
 from dystop.experiments.store import open_run
 from test_dashboard_view import make_run
 
@@ -285,3 +286,20 @@ def wait_for(what):
     while not what():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_what_comes_while_a_thread_begins_is_not_lost(recorded, monkeypatch, error):
+    """Ctrl-C may come after the thread has made room by itself; making it twice would be a bug."""
+
+    def begin(server, request, address):
+        if error is KeyboardInterrupt:
+            server.process_request_thread(request, address)
+        raise error
+
+    monkeypatch.setattr(socketserver.ThreadingMixIn, "process_request", begin)
+    monkeypatch.setattr(Server, "finish_request", lambda *_: None)
+    with open_server(recorded.parent, Settings(port=0)) as server, socket.socket() as line:
+        for _ in range(server_module.AT_ONCE + 1):  # there is always room again
+            with pytest.raises(error):
+                server.process_request(line, ("127.0.0.1", 1))

@@ -108,6 +108,16 @@ def test_differing_settings_are_listed(three):
     assert differing([three[0], three[0]]) == []
 
 
+def test_a_key_without_a_value_is_unset_and_a_foreign_one_is_a_dash(three):
+    dystop, other, _ = three
+    block = {k: v for k, v in dystop.config["mechanism"].items() if k != "staleness_bound"}
+    bare = replace(dystop, config={**dystop.config, "mechanism": block})
+    rows = dict(differing([dystop, bare, other]))
+    assert rows["mechanism.staleness_bound"] == ["2", "unset", "–"]
+    limited = replace(dystop, config={**dystop.config, "training": {"workers": 2}})
+    assert ["2", "unset"] in dict(differing([limited, dystop])).values()
+
+
 def test_names_cannot_become_markup(three, tmp_path):
     evil = "<script>alert(1)</script>"
     bad = replace(

@@ -63,7 +63,7 @@ def test_the_same_mechanism_with_other_keys_is_another_group(study):
     other = replace(study[0], config={**study[0].config, "mechanism": {"name": "dystop", "V": 1}})
     assert [g.label for g in groups([study[0], other])] == [
         "dystop (paper), V = 10, staleness_bound = 2",
-        "dystop (paper), V = 1, staleness_bound = –",
+        "dystop (paper), V = 1, staleness_bound = unset",
     ]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dystop.experiments.store import RunData
-from dystop.report import default_target, summarise, summary_rows
+from dystop.report import default_target, draw, summarise, summary_rows
 from dystop.report.naming import command, identity, labels
 from dystop.report.notices import notices
 from dystop.report.rounds import staleness_shares
@@ -72,6 +72,26 @@ def test_nothing_evaluated_is_words_not_numbers(scores):
 def test_values_that_are_not_finite_are_treated_as_missing():
     (row,) = summary_rows([hand_run(float("nan"))])
     assert row["final accuracy"] == "not evaluated"
+
+
+def test_time_that_was_measured_is_not_called_simulated():
+    run = hand_run(0.8125)
+    real = replace(run, info=run.info | {"kind": "testbed"})
+    (row,) = summary_rows([real])
+    assert row["measured time"] == "10 s"
+    assert "simulated time" not in row
+    assert [row["time"] for row in summary_rows([run, real])] == ["10 s", "10 s"]
+    for runs, name in (([run], "simulated time"), ([real], "measured time"), ([run, real], "time")):
+        entry = next(plot for plot in draw(runs) if plot.key == "accuracy-time")
+        (axes,) = entry.figure.axes
+        assert axes.get_xlabel() == f"{name} (s)"
+
+
+def test_own_work_needs_no_warning():
+    mine = fake_run("mine", "my-idea", "own work")
+    assert not identity(mine).doubtful
+    assert labels([mine]) == labels([fake_run("mine", "my-idea", "paper")])
+    assert identity(fake_run("x", "rebuilt", "reconstruction")).doubtful
 
 
 def test_rows_have_units_and_sensible_digits():

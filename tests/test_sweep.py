@@ -98,6 +98,31 @@ def test_a_mechanism_takes_its_own_block_of_the_file_and_no_other(tmp_path):
     assert "matcha" in refused("mechanism.name=dystop,matcha", "mechanism.V=1,2", file=file)
 
 
+def test_keys_that_end_alike_are_told_apart_in_names():
+    over = ["world.churn.enabled=true,false", "world.mobility.enabled=true,false"]
+    names = [run.name for run in grid(asked(*over, "mechanism.V=1"))]
+    assert names[1] == "churn.enabledtrue-mobility.enabledfalse-V1-s0"
+    assert default_name(read_axes([*over, "mechanism.V=1"])) == (
+        "sweep-churn.enabled-mobility.enabled-V"
+    )
+    over = ["mechanism.name=dystop,matcha", "model.name=softmax,mlp"]
+    names = [run.name for run in grid(asked(*over, words=SMALL[:3]))]
+    assert names[1] == "dystop-mlp-s0"  # values that say by themselves what they are of
+    assert default_name(read_axes(over)) == "sweep-mechanism.name-model.name"
+
+
+def test_a_key_that_a_mechanism_lacks_is_not_called_a_misspelling():
+    said = refused("mechanism.name=dystop,matcha", "mechanism.V=1,10")
+    assert said.startswith(
+        "command line: --over mechanism.name with mechanism.V=1: matcha has no key 'V'; it has: "
+    )
+    assert "base" in said
+    given = refused("mechanism.name=dystop,matcha", words=[*SMALL, "mechanism.V=1"])
+    assert "matcha has no key 'V'; it has: " in given
+    close = refused("mechanism.name=dystop,matcha", "mechanism.neighbour=1,2")
+    assert "dystop has no key 'neighbour'; did you mean 'neighbours'?" in close
+
+
 def test_long_names_are_cut_and_numbered():
     names = [run.name for run in grid(asked("model.name=softmax,mlp", words=SMALL[:3]))]
     assert names == ["softmax-s0", "mlp-s0"]
@@ -170,6 +195,18 @@ def test_mistakes_are_told_and_leave_nothing(tmp_path, done):
         assert result.exit_code == 2, result.output
         assert said in result.output
         assert not (tmp_path / "runs").exists()
+
+
+def test_what_has_no_value_is_called_unset_everywhere(tmp_path):
+    over = ["--over", "mechanism.neighbours=unset,2,4", "--over", "world.churn.enabled=true,false"]
+    both = [*over, "--over", "world.mobility.enabled=true,false"]
+    result = call(*SMALL, *both, "--out", tmp_path, "--name", "x")
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "x" / "report" / "report.html").read_text()
+    assert "neighbours = unset" in page
+    assert "neighbours = –" not in page
+    assert "at unset" in page  # the words for a figure
+    assert "churn.enabled = true, mobility.enabled = false" in page  # its lines
 
 
 def test_names_along_the_axis_and_a_target_that_nobody_reached(tmp_path):

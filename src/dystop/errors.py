@@ -14,6 +14,7 @@ where, what is allowed and what to do next. An interrupted run exits with 130.
 """
 
 import difflib
+import shlex
 from collections.abc import Iterable
 
 
@@ -75,3 +76,12 @@ def nearest(given: str, allowed: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(given, list(allowed), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def to_copy(*words: object) -> str:
+    """A dystop command that a shell reads as it is meant, whatever a path is called.
+
+    >>> to_copy("resume", "runs/x"), to_copy("run", "my runs/x.toml", "--name", "NEW")
+    ('dystop resume runs/x', "dystop run 'my runs/x.toml' --name NEW")
+    """
+    return shlex.join(["dystop", *map(str, words)])

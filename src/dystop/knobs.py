@@ -5,7 +5,8 @@ fields are made by `knob`. The configuration reader takes types and bounds from 
 `dystop list` and `--help` take the text from the metadata.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
@@ -20,6 +21,23 @@ def knob(default: Any, meaning: str) -> Any:
 def block(kind: type, meaning: str) -> Any:
     """A dataclass field that holds a whole block of knobs, with all of its defaults."""
     return field(default_factory=kind, metadata={"meaning": meaning})
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """The last part of each dotted key, with as many parts before it as tell it from the others.
+
+    >>> short_names(["data.phi", "world.churn.enabled", "world.mobility.enabled"]).values()
+    dict_values(['phi', 'churn.enabled', 'mobility.enabled'])
+    """
+    parts = {key: key.split(".") for key in keys}
+    short, length = {key: words[-1] for key, words in parts.items()}, 1
+    while len(set(short.values())) < len(parts):
+        length += 1
+        times = Counter(short.values())
+        for key, words in parts.items():
+            if times[short[key]] > 1:
+                short[key] = ".".join(words[-length:])
+    return short
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,7 @@ class Mechanism:
 
     name: ClassVar[str]
     mode: ClassVar[Literal["async", "sync"]]
-    provenance: ClassVar[str]  # paper | authors' code | abstract | reconstruction | reference
+    provenance: ClassVar[str]  # paper, authors' code, abstract, reconstruction, reference, own work
     summary: ClassVar[str]
     needs: ClassVar[frozenset[Feedback]] = frozenset()
     server: ClassVar[bool] = False

@@ -26,6 +26,24 @@ def number(value: float | None) -> str:
     return f"{value:.{digits(value)}f}"
 
 
+def plural(count: int, what: str) -> str:
+    """A number with its noun.
+
+    >>> plural(1, "line"), plural(2000, "round")
+    ('1 line', '2,000 rounds')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def are(count: int, what: str) -> str:
+    """A number with its noun and the verb that fits.
+
+    >>> are(1, "round"), are(2, "round")
+    ('1 round is', '2 rounds are')
+    """
+    return f"{plural(count, what)} {'is' if count == 1 else 'are'}"
+
+
 def digits(value: float) -> int:
     """Decimals that give three significant digits.
 

@@ -70,13 +70,16 @@ def serve(folder: str, name: str, listen: str, megabytes: str, manner: str = "")
     transport.close()
 
 
-def take(folder: str, name: str, peer: str, address: str, megabytes: str, seconds: str) -> None:
+def take(
+    folder: str, name: str, peer: str, address: str, megabytes: str, seconds: str, away_s: str = "4"
+) -> None:
     transport = GrpcTransport(authority.load_identity(Path(folder), name), anyone)
     schema = schema_of(megabytes)
     began = time.monotonic()
     action = Fetch(1, 0, peer, address, PullRequest(RUN, 1), began + float(seconds))
     parcels = lambda: ModelParcel(schema)  # noqa: E731
-    came = fetch(transport, action, parcels, Timeouts(), threading.Event())
+    timeouts = Timeouts(away_s=float(away_s))
+    came = fetch(transport, action, parcels, timeouts, threading.Event())
     say(
         json.dumps(
             {

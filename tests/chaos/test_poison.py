@@ -38,6 +38,9 @@ class Silent:
     def on_start(self, started):
         pass
 
+    def on_restart(self, told):
+        pass
+
     def on_joining(self, joined, workers):
         pass
 

@@ -51,10 +51,10 @@ class Pair:
             child.wait()
             child.stdout.close()
 
-    def fetch(self, seconds: float = 60.0) -> Any:
+    def fetch(self, seconds: float = 60.0, away_s: float = 4.0) -> Any:
         """Have `b` fetch; answers what came of it, later: call the result."""
         words = ["fetch", str(self.pki), "b", "a", self.address]
-        words += [str(self.megabytes), f"{seconds:g}"]
+        words += [str(self.megabytes), f"{seconds:g}", f"{away_s:g}"]
         child = subprocess.Popen(self._words("b", *words), stdout=subprocess.PIPE)
 
         def result() -> dict[str, Any]:

@@ -48,6 +48,33 @@ def test_a_killed_child_is_started_again(crew, tmp_path):
     assert child.crashes == 0  # it was not its fault
 
 
+@pytest.mark.parametrize(
+    ("code", "name"), [(signal.SIGABRT, "SIGABRT"), (signal.SIGSEGV, "SIGSEGV")]
+)
+def test_a_child_that_crashes_natively_is_given_up(crew, tmp_path, monkeypatch, code, name):
+    monkeypatch.setattr(launch, "MOST_CRASHES", 1)
+    child = hire(crew, tmp_path, f"import os; os.kill(os.getpid(), {int(code)})")
+    with pytest.raises(DystopError, match=rf"one was ended by {name} 2 times: it said nothing"):
+        until(crew, lambda: False)
+    assert child.starts == 2
+
+
+def test_a_child_that_is_killed_again_and_again_is_given_up(crew, tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "MOST_KILLS", 2)
+    hire(crew, tmp_path, "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(DystopError, match="SIGKILL 3 times; perhaps memory is short"):
+        until(crew, lambda: False)
+
+
+def test_every_new_start_is_told_of(crew, tmp_path):
+    child = hire(crew, tmp_path, "import time; time.sleep(60)")
+    os.kill(child.process.pid, signal.SIGKILL)
+    child.process.wait()
+    (told,) = crew.look()
+    assert told == f"one was ended by SIGKILL; started again (log: {child.log})"
+    assert crew.look() == []
+
+
 def test_who_was_sent_away_stays_away_until_it_is_called_back(crew, tmp_path):
     child = hire(crew, tmp_path, "import sys; sys.exit(6)")
     until(crew, lambda: child.done)

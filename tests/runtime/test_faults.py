@@ -46,6 +46,9 @@ class Follower:
     def on_start(self, started):
         pass
 
+    def on_restart(self, told):
+        pass
+
     def on_joining(self, joined, workers):
         pass
 

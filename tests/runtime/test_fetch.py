@@ -7,7 +7,7 @@ import pytest
 
 from dystop.runtime.events import Fetch, Fetched, FetchFailed
 from dystop.runtime.params import Timeouts
-from dystop.runtime.shell.fetch import AWAY_S, fetch
+from dystop.runtime.shell.fetch import fetch
 from dystop.runtime.wire.interface import PullBroken, PullDenied
 from dystop.runtime.wire.messages import ModelHeader, PullRequest
 from dystop.runtime.wire.payload import ModelParcel, Schema, digest
@@ -171,7 +171,7 @@ def test_a_peer_that_stays_away_is_given_up():
     done = run(script)
     assert done.code == "unreachable"
     assert done.bytes == 1000
-    assert AWAY_S <= done.seconds <= AWAY_S + 1.5
+    assert 4.0 <= done.seconds <= 5.5
 
 
 def test_a_slow_peer_that_brings_bytes_is_not_given_up():

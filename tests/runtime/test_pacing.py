@@ -105,7 +105,7 @@ def test_exactly_the_bytes_from_the_offset_on(size, share, rate):
 
 
 def test_chunks_suit_the_line():
-    quick = [len(chunk) for chunk in paced(shipment(8 * 2**20), threading.Event())]
+    quick = [len(chunk) for chunk in paced(shipment(16 * 2**20), threading.Event())]
     assert max(quick) == CHUNK_BYTES
     slow = []
     for chunk in paced(shipment(10**6), threading.Event()):
@@ -115,6 +115,17 @@ def test_chunks_suit_the_line():
             break
     assert slow[0] == 64 * 2**10
     assert slow[-1] == 16 * 2**10  # a chunk must never take seconds to arrive
+
+
+def test_buffers_do_not_pass_for_a_fast_line(monkeypatch):
+    """A line that swallows a megabyte at once and then takes 100 kB/s."""
+    now, sent, took = [0.0], 0, []
+    monkeypatch.setattr("dystop.runtime.transport.pacing.time.monotonic", lambda: now[0])
+    for chunk in paced(shipment(4 * 2**20), threading.Event()):
+        took.append(0.001 if sent < 2**20 else len(chunk) / 1e5)
+        sent, now[0] = sent + len(chunk), now[0] + took[-1]
+    assert sent == 4 * 2**20
+    assert max(took) < 1.5  # half of what a receiver bears
 
 
 def test_a_cut_ends_the_pause_at_once():

@@ -100,7 +100,7 @@ def test_a_server_needs_no_data(lab, monkeypatch):
 
 
 def test_the_observer_sees_images_as_the_workers_do(lab):
-    with pytest.raises(ConfigError, match=r"--enrolment and data\.private belong together"):
+    with pytest.raises(ConfigError, match=r"started by hand.* --enrolment FILE"):
         observer_parts(lab)
     enrolled = read_enrolled(Path("enrolment.json"), lab)
     parts = observer_parts(lab, enrolled)
@@ -173,13 +173,48 @@ def test_other_samples_than_enrolled_are_refused(lab):
             assert "enrolled were" in end.text
 
 
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["w00.json", "b/w00.json"], "twice: w00; missing: w01"),
+        (["alice.json", "w00.json"], "unexpected: alice; missing: w01"),
+        (["w00.json", "w02.json"], "unexpected: w02; missing: w01"),
+    ],
+)
+def test_every_file_stands_for_a_worker_of_its_own(lab, files, said):
+    before = Path("enrolment.json").read_bytes()
+    Path("b").mkdir()
+    for file in files:
+        Path(file).write_text(Path("w01.json").read_text())
+    result = CliRunner().invoke(app, ["data", "enrol", *files])
+    assert result.exit_code == 2
+    assert f"w00.json to w01.json; {said}" in result.output
+    assert Path("enrolment.json").read_bytes() == before
+
+
+def test_a_label_beyond_the_classes_is_refused(lab):
+    result = CliRunner().invoke(app, ["data", "describe", "own0.npz", "--classes", "5"])
+    assert result.exit_code == 2
+    assert "own0.npz: has label" in result.output
+    assert "5 classes have 0 to 4" in result.output
+
+
+def test_a_missing_file_of_samples_names_the_right_arrays(lab):
+    result = CliRunner().invoke(app, ["data", "describe", "nope.npz"])
+    assert result.exit_code == 2
+    assert f"no such file in {Path.cwd()}" in result.output
+    assert "x and y, or x_train and y_train" in result.output
+
+
 def test_what_does_not_fit_is_refused(lab):
     public = read_experiment(None, [*PUBLIC, *MORE])
     for wrong in (lambda: worker_parts(lab, 0), lambda: worker_parts(public, 0, Path("own0.npz"))):
         with pytest.raises(ConfigError, match=r"--data and data\.private belong together"):
             wrong()
-    with pytest.raises(ConfigError, match=r"--enrolment and data\.private belong together"):
+    with pytest.raises(ConfigError, match=r"started by hand.* --enrolment FILE"):
         prepare(lab)
+    with pytest.raises(ConfigError, match=r"the configuration has no data\.private"):
+        prepare(public, read_enrolled(Path("enrolment.json"), lab))
     with pytest.raises(ConfigError, match="leave these keys out"):
         build(lab)
     with pytest.raises(ConfigError, match="one number for each channel"):

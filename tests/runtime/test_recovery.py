@@ -37,6 +37,9 @@ class Impatient:
     def on_start(self, started):
         pass
 
+    def on_restart(self, told):
+        pass
+
     def on_joining(self, joined, workers):
         pass
 

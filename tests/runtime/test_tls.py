@@ -157,7 +157,7 @@ def test_the_address_and_the_way_out_are_named(folder, closing):
 def test_every_option_is_one_that_grpc_knows():
     """A misspelt option is ignored in silence, so each must occur in the library itself."""
     binary = next((Path(grpc.__file__).parent / "_cython").glob("cygrpc*.so")).read_bytes()
-    known = {*settings.SERVER, *settings.dialling("w00", 5.0)}
+    known = {*settings.SESSIONS, *settings.MODELS, *settings.dialling("w00", 5.0)}
     assert {name for name, _ in known if name.encode() + b"\0" not in binary} == set()
     assert b"grpc.no_such_option\0" not in binary
     for variable in ("GRPC_SSL_CIPHER_SUITES", "GRPC_ENABLE_FORK_SUPPORT"):

@@ -11,6 +11,7 @@ import typer
 
 from dystop.cli.bench_progress import BenchWatcher
 from dystop.cli.guard import complain, guarded
+from dystop.cli.say import say
 from dystop.cli.tables import show_table
 
 if TYPE_CHECKING:
@@ -106,10 +107,10 @@ def _show(done: "Measured") -> None:
     from dystop.bench.machine import describe
     from dystop.bench.result import row
 
-    typer.echo(describe(done.about["machine"]))
+    say(describe(done.about["machine"]))
     versions = done.about["versions"]
     named = ", ".join(f"{k} {versions[k]}" for k in ("dystop", "python", "torch", "numpy", "numba"))
-    typer.echo(f"{named}; {done.date}; {sum(done.seconds.values()):.0f} s")
+    say(f"{named}; {done.date}; {sum(done.seconds.values()):.0f} s")
     if done.lines:
         show_table(_COLUMNS, [row(line) for line in done.lines])
 
@@ -119,7 +120,7 @@ def _write_json(result: dict[str, Any], target: str) -> None:
 
     text = json.dumps(result, indent=1)
     if target == "-":
-        typer.echo(text)
+        say(text)
         return
     try:
         Path(target).write_text(text + "\n", encoding="utf-8")
@@ -150,7 +151,7 @@ def _write(done: "Measured", json_file: str | None, plot: Path | None) -> None:
     if plot is not None and done.sweeps:
         files += map(str, _write_plots(done.sweeps, plot))
     if files and json_file != "-":
-        typer.echo(f"written: {', '.join(files)}")
+        say(f"written: {', '.join(files)}")
     for what, why in done.failed.items():
         complain(f"{what} could not be measured: {why}")
 

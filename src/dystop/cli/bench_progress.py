@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import typer
-
 from dystop.cli.progress import _new_bar
+from dystop.cli.say import say
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -35,7 +34,7 @@ class BenchWatcher:
         self._done += 1
         self._show(what, "")
         if self._bar is None and not self._quiet:
-            typer.echo(f"{what}: measured in {seconds:.1f} s")
+            say(f"{what}: measured in {seconds:.1f} s")
 
     def _show(self, what: str, status: str) -> None:
         if self._bar is not None and self._task is not None:

@@ -2,12 +2,14 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dystop.cli.guard import guarded
+from dystop.cli.say import say
 from dystop.cli.tables import show_table
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def bound(
     _write(run / "bound", found)
     if not quiet:
         _show(found)
-        typer.echo(f"written: {run / 'bound'}")
+        say(f"written: {run / 'bound'}")
 
 
 def _progress(quiet: bool) -> Any:
@@ -44,7 +46,9 @@ def _progress(quiet: bool) -> Any:
 
     @contextmanager
     def showing() -> Any:
-        with Progress(console=console(), transient=True, disable=quiet) as bar:
+        with Progress(
+            console=console(), transient=True, disable=quiet or not sys.stdout.isatty()
+        ) as bar:
             task = bar.add_task("following every model", total=None)
             yield lambda done, all_: bar.update(task, completed=done, total=all_)
 

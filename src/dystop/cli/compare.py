@@ -9,6 +9,7 @@ import typer
 
 from dystop.cli import studies
 from dystop.cli.guard import guarded
+from dystop.cli.say import say
 
 if TYPE_CHECKING:
     from dystop.experiments.compare import Asked, Clock
@@ -72,7 +73,7 @@ def _study_of(asked: "Asked", out: Path, name: str | None, *, quiet: bool) -> "S
     every = experiments(asked)
     if not quiet:
         for sentence in advice(every[0]):
-            typer.secho(f"note: {sentence}", fg="yellow", err=True)
+            say(f"note: {sentence}", colour="yellow", err=True)
     return studies.found_or_made(every, out, name or default_name(every))
 
 
@@ -111,7 +112,6 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
     command again, or 'dystop compare STUDY', goes on where it stopped.
     """
     from dystop.experiments.store import is_study
-    from dystop.experiments.study import open_study
 
     studies.check_target(target)
     words = words or []
@@ -120,9 +120,10 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
         studies.check_alone(
             path, [words[1:], mechanisms, seeds, timing, settings, name is not None]
         )
-        study = open_study(path)
+        studies.go_on(path, jobs, quiet=quiet)
     else:
         asked = _asked(words, mechanisms, seeds, timing, settings or [])
         study = _study_of(asked, out, name, quiet=quiet)
-    studies.carry_out(study, jobs, quiet=quiet)
-    studies.report_study(study, target, quiet=quiet)
+        studies.carry_out(study, jobs, quiet=quiet)
+        path = study.path
+    studies.report_study(path, target, quiet=quiet)

@@ -8,6 +8,7 @@ import typer
 
 from dystop.cli.examples import examples
 from dystop.cli.guard import guarded
+from dystop.units import plural
 
 data = typer.Typer(
     no_args_is_help=True,
@@ -42,14 +43,17 @@ def enrol(
 ) -> None:
     """Put together what the workers said of their data; prints what goes into the configuration."""
     from dystop.data.private import common, read_facts
+    from dystop.experiments.testbed.enrolment import check_member_files
     from dystop.experiments.testbed.enrolment import enrol as write
     from dystop.experiments.toml import dumps
 
-    told = {path.stem: read_facts(path) for path in sorted(files)}
+    check_member_files(files)
+    told = {path.stem: read_facts(path) for path in sorted(files, key=lambda path: path.stem)}
     agreed = common(list(told.values()))
     write(out, told, agreed.classes)
     shown = {key: list(v) if isinstance(v, tuple) else v for key, v in vars(agreed).items()}
-    typer.echo(f"{out}: {len(told)} workers. The configuration of all parties needs:\n", err=True)
+    count = plural(len(told), "worker")
+    typer.echo(f"{out}: {count}. The configuration of all parties needs:\n", err=True)
     typer.echo(dumps({"fleet": {"workers": len(told)}, "data": {"private": shown}}), nl=False)
 
 

@@ -37,6 +37,7 @@ _EXAMPLES = {
     "report": (
         "dystop report runs/dystop-fmnist-mini-s0",
         "dystop report runs/dystop-* runs/fedavg-* --target 0.8 --out comparison",
+        "dystop report runs/sweep-V --out page        a comparison or a sweep, as far as it got",
     ),
     "dashboard": (
         "dystop dashboard                             all runs under runs/",

@@ -1,6 +1,7 @@
 """`dystop gap`: how far simulated and real are apart."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dystop.cli.guard import guarded
+from dystop.cli.say import say
 from dystop.cli.tables import console, show_table
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def gap(
         _write(path, text)
     if not quiet and not printed:
         _show(found)
-        typer.echo(f"report: {page}")
+        say(f"report: {page}")
 
 
 def _check_target(json_file: str | None) -> None:
@@ -58,7 +60,7 @@ def _write(target: str, text: str) -> None:
     from dystop.errors import StorageError
 
     if target == "-":
-        typer.echo(text)
+        say(text)
         return
     try:
         Path(target).write_text(text + "\n", encoding="utf-8")
@@ -71,7 +73,9 @@ def _progress(quiet: bool) -> Iterator["OnRound"]:
     """A bar over the rounds of each simulation, on a terminal only."""
     from rich.progress import Progress
 
-    with Progress(console=console(), transient=True, disable=quiet) as bar:
+    with Progress(
+        console=console(), transient=True, disable=quiet or not sys.stdout.isatty()
+    ) as bar:
         tasks = {what: bar.add_task(what, total=None) for what in ("replay", "simulation")}
         yield lambda what, done, all_: bar.update(tasks[what], completed=done, total=all_)
 

@@ -8,7 +8,8 @@ from typing import ParamSpec
 
 import typer
 
-from dystop.errors import DystopError
+from dystop.cli.say import say
+from dystop.errors import DystopError, StorageError
 from dystop.signals import Terminated, terminable
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -25,7 +26,7 @@ class Interrupted(Exception):
 
 def complain(message: str, *, colour: str = "red") -> None:
     """One message on stderr; colour only where a person is looking."""
-    typer.secho(message, fg=colour, err=True)
+    say(message, colour=colour, err=True)
 
 
 def code_of(interrupt: KeyboardInterrupt) -> int:
@@ -45,6 +46,9 @@ def _ending(error: BaseException) -> int:
         case KeyboardInterrupt():
             complain("interrupted", colour="yellow")
             return code_of(error)
+        case OSError(filename=str(place), strerror=str(why)):
+            complain(f"Error: {place}: {why}; check that you may read and write there")
+            return StorageError.exit_code
         case _:
             what = f"{type(error).__name__}: {error}".rstrip(": ")
             complain(f"Unexpected error: {what}")

@@ -1,6 +1,5 @@
 """Showing a run while it goes: a bar for a person, plain lines for a log."""
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -8,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import typer
-
+from dystop.cli.say import say
 from dystop.record import RoundRecord
+from dystop.units import are
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -90,7 +89,7 @@ class Watcher:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, status=text)
         elif not self._quiet:
-            typer.echo(text)
+            say(text)
 
     def on_record(self, record: RoundRecord) -> None:
         """Show one finished round."""
@@ -111,11 +110,7 @@ class Watcher:
         if record.round < self._rounds and now - self._said_s < LINE_EVERY_S:
             return
         self._said_s = now
-        try:
-            typer.echo(f"round {record.round}/{self._rounds}  {status_line(record, self._scored)}")
-        except BrokenPipeError:  # the reader of our output went away; the run goes on
-            self._quiet = True
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - lives as long as the process
+        say(f"round {record.round}/{self._rounds}  {status_line(record, self._scored)}")
 
     @contextmanager
     def showing(self) -> Iterator[None]:
@@ -145,10 +140,10 @@ def show_start(started: Started) -> None:
     """Physics, label distribution, memory and folder, before the first round."""
     width = max((len(name) for name in started.physics), default=0)
     for name, fact in started.physics.items():
-        typer.echo(f"  {name:<{width}}  {fact}")
+        say(f"  {name:<{width}}  {fact}")
     for line in [*started.partition, *started.memory.splitlines()]:
-        typer.echo(f"  {line}")
-    typer.echo(f"  folder: {started.folder}")
+        say(f"  {line}")
+    say(f"  folder: {started.folder}")
     if started.done:
         left = started.rounds - started.done
-        typer.echo(f"  {started.done} rounds are done, {left} to go")
+        say(f"  {are(started.done, 'round')} done, {left} to go")

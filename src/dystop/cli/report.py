@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dystop.cli.guard import guarded
+from dystop.cli.say import say
 from dystop.cli.tables import show_table
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def show_summary(runs: Sequence["RunData"], target: float | None = None) -> None
     from dystop.report.notices import notices
 
     for sentence in notices(runs):
-        typer.secho(f"note: {sentence}", fg="yellow", err=True)
+        say(f"note: {sentence}", colour="yellow", err=True)
     rows = summary_rows(runs, target)
     names = list(rows[0])
     if len(rows) == 1:
@@ -56,16 +57,37 @@ def _each_once(runs: Sequence[Path]) -> list[Path]:
         once.setdefault(place, path)
     if again:
         names = ", ".join(map(str, again))
-        typer.secho(f"note: named more than once, shown once: {names}", fg="yellow", err=True)
+        say(f"note: named more than once, shown once: {names}", colour="yellow", err=True)
     return list(once.values())
+
+
+def _runs_alone(paths: Sequence[Path]) -> list[Path]:
+    """The folders without the studies among them: `runs/*` names whatever lies there."""
+    from dystop.errors import RunFolderError, to_copy
+    from dystop.experiments.store import is_study
+
+    runs = [path for path in paths if not is_study(path)]
+    studies = [path for path in paths if path not in runs]
+    if not studies:
+        return runs
+    names, way = ", ".join(map(str, studies)), to_copy("report", studies[0])
+    if not runs:
+        raise RunFolderError(f"{names}: studies have a page each; report one at a time: {way}")
+    said = f"note: skipped, a study has a page of its own: {names}; for that: {way}"
+    say(said, colour="yellow", err=True)
+    return runs
 
 
 @guarded
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or one study.")
+    ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the report; default: in the run, or ./report for several."),
+        typer.Option(
+            help="Folder of the report; default: in the run or study, or ./report for several."
+        ),
     ] = None,
     target: Annotated[
         float | None,
@@ -74,18 +96,19 @@ def report(
 ) -> None:
     """Write an HTML report with figures from one run or several.
 
-    Runs that are still going, or were interrupted, are shown as far as they got.
+    Runs that are still going, or were interrupted, are shown as far as they got; so is a study,
+    which is a comparison or a sweep. Among several folders, studies are skipped.
     """
     from dystop.experiments.store import is_study, open_run
 
     runs = _each_once(runs)
     if len(runs) == 1 and is_study(runs[0]):
         from dystop.cli.studies import report_study
-        from dystop.experiments.study import open_study
 
-        report_study(open_study(runs[0]), target, quiet=False)
+        report_study(runs[0], target, out=out, quiet=False)
         return
+    runs = _runs_alone(runs)
     data = [open_run(path) for path in runs]
     page = write(data, out or _default_out(runs), target)
     show_summary(data, target)
-    typer.echo(f"report: {page}")
+    say(f"report: {page}")

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dystop.cli.guard import guarded
+from dystop.cli.say import say
 from dystop.cli.tables import show_table
 from dystop.errors import ConfigError
+from dystop.units import are
 
 if TYPE_CHECKING:
     from dystop.experiments.recipes import Recipe
@@ -166,7 +168,7 @@ def _take_over(study: "Study", wanted: "Sequence[Experiment]", *, quiet: bool) -
     for experiment, source in take_over(study, wanted):
         if not quiet:
             origin = f"{source.parent.name}/{source.name}"
-            typer.echo(f"{study.path.name}/{experiment.name}: the same run as {origin}, copied")
+            say(f"{study.path.name}/{experiment.name}: the same run as {origin}, copied")
 
 
 def _fits(name: str, only: Sequence[str]) -> bool:
@@ -179,7 +181,7 @@ def _judge(recipe: "Recipe", study: "Study", order: Order) -> None:
     from dystop.report.verdict import outcomes_of, tally, write_verdict
 
     if (left := len(study.todo())) and not order.quiet:
-        typer.echo(f"{recipe.name}: {left} of {len(study.experiments)} runs are still to do")
+        say(f"{recipe.name}: {left} of {are(len(study.experiments), 'run')} still to do")
     outcomes = outcomes_of(recipe, runs_by_arm(study), order.whose)
     if not outcomes:
         return
@@ -189,8 +191,8 @@ def _judge(recipe: "Recipe", study: "Study", order: Order) -> None:
         return
     rows = judge(recipe.claims, outcomes)
     _show(rows)
-    typer.echo(f"{recipe.name}: {tally(rows)}")
-    typer.echo(f"verdict: {files.html}")
+    say(f"{recipe.name}: {tally(rows)}")
+    say(f"verdict: {files.html}")
 
 
 def _show(rows: "list[Row]") -> None:
@@ -235,4 +237,4 @@ def _write_paper(order: Order) -> None:
     page = order.out / order.scale / f"paper{order.suffix}.html"
     write_atomic(page, whole_paper(pages, Asked(order.scale, order.whose), order.suffix).encode())
     if not order.quiet:
-        typer.echo(f"all recipes so far: {page}")
+        say(f"all recipes so far: {page}")

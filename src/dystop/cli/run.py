@@ -8,6 +8,9 @@ import typer
 
 from dystop.cli.guard import Interrupted, code_of, guarded
 from dystop.cli.progress import Watcher
+from dystop.cli.say import say
+from dystop.errors import to_copy
+from dystop.units import plural
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Report = Annotated[bool, typer.Option(help="Write an HTML report into the run folder at the end.")]
@@ -35,7 +38,7 @@ def _way_on(watcher: Watcher) -> str:
     if watcher.folder is None:
         return "interrupted before the first round; nothing was written"
     done = watcher.last.round if watcher.last else 0
-    return f"interrupted at round {done}; resume with: dystop resume {watcher.folder}"
+    return f"interrupted at round {done}; resume with: {to_copy('resume', watcher.folder)}"
 
 
 def finish(folder: Path, *, quiet: bool, report: bool) -> None:
@@ -46,13 +49,13 @@ def finish(folder: Path, *, quiet: bool, report: bool) -> None:
     data = open_run(folder)
     if not quiet:
         show_summary([data])
-        typer.echo(_advice(data.info), nl=False)
+        say(_advice(data.info), nl=False)
         if (model := folder / MODELS / GLOBAL).is_file():
-            typer.echo(f"model: {model}")
+            say(f"model: {model}")
     if report:
         page = write([data], folder / "report", None)
         if not quiet:
-            typer.echo(f"report: {page}")
+            say(f"report: {page}")
 
 
 def _advice(info: dict[str, Any]) -> str:
@@ -139,4 +142,4 @@ def verify(
         verdict = verify_run(run, rounds, watcher.on_record)
     if not verdict.identical:
         raise VerificationError(f"{run}: not reproduced: {verdict.detail}")
-    typer.echo(f"identical: {verdict.rounds} rounds, sha256 {verdict.sha256}")
+    say(f"identical: {plural(verdict.rounds, 'round')}, sha256 {verdict.sha256}")

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dystop.cli.guard import Interrupted, code_of
+from dystop.cli.say import say
 from dystop.cli.study_progress import StudyWatcher
 from dystop.cli.tables import show_table
+from dystop.units import are, plural
 
 if TYPE_CHECKING:
     from dystop.experiments.spec import Experiment
-    from dystop.experiments.study import Study
+    from dystop.experiments.study import Outline, Study
     from dystop.report.ranking import Ranked
 
 Target = Annotated[
@@ -104,44 +106,86 @@ def carry_out(study: "Study", jobs: int, *, quiet: bool, way: str = "") -> None:
 
     total, left = len(study.experiments), len(study.todo())
     if not quiet:
-        done = f", {total - left} finished before" if left < total else ""
-        typer.echo(f"study: {study.path} ({total} runs{done})")
+        _announce(study.path, total, left)
     watcher = StudyWatcher(total, total - left, quiet=quiet)
     try:
         with watcher.showing():
             run_study(study, jobs, watcher)
     except KeyboardInterrupt as interrupt:
         way = way or f"dystop {study.verb} {shlex.quote(str(study.path))}"
-        done = f"{total - len(study.todo())} of {total} runs are finished"
+        done = f"{total - len(study.todo())} of {are(total, 'run')} finished"
         raise Interrupted(f"interrupted; {done}; go on with: {way}", code_of(interrupt)) from None
 
 
-def report_study(study: "Study", target: float | None, *, quiet: bool) -> None:
-    """Write the page of a study and show its ranking."""
+def _announce(path: Path, total: int, left: int) -> None:
+    done = f", {total - left} finished before" if left < total else ""
+    say(f"study: {path} ({plural(total, 'run')}{done})")
+
+
+def go_on(path: Path, jobs: int, *, quiet: bool) -> None:
+    """Run what is left of a study; where nothing is, its mechanisms need not be installed."""
+    from dystop.errors import ConfigError
+    from dystop.experiments.study import open_study, outline
+
+    try:
+        study = open_study(path)
+    except ConfigError:
+        told = outline(path)
+        if not told.done:
+            raise
+        if not quiet:
+            _announce(path, len(told.folders), 0)
+    else:
+        carry_out(study, jobs, quiet=quiet)
+
+
+def _begun(study: "Outline") -> tuple[list[Path], list[str]]:
+    """The runs that there are, and what to say where some are not there yet."""
+    from dystop.errors import RunFolderError
+
+    begun, planned = study.begun, len(study.folders)
+    way = f"dystop {study.verb} {shlex.quote(str(study.path))}"
+    if not begun:
+        raise RunFolderError(
+            f"{study.path}: none of its {planned} runs has begun, so there is nothing to report; "
+            f"run them by: {way}"
+        )
+    if len(begun) == planned:
+        return begun, []
+    told = f"{len(begun)} of {planned} runs have begun; the others are missing here"
+    return begun, [f"{told}; go on with: {way}"]
+
+
+def report_study(path: Path, target: float | None, *, out: Path | None = None, quiet: bool) -> None:
+    """Write the page of a study, as far as it got, and show its ranking."""
     from dystop.experiments.store import open_run
+    from dystop.experiments.study import outline
     from dystop.report.caveats import study_notices
     from dystop.report.groups import groups
     from dystop.report.ranking import rank
     from dystop.report.study import choose_target, write_study
 
-    runs = [open_run(study.folder(experiment)) for experiment in study.experiments]
-    title = study.path.resolve().name
-    files = write_study(runs, study.path / "report", title=title, target=target, over=study.over)
+    study = outline(path)
+    begun, missing = _begun(study)
+    runs, title = [open_run(folder) for folder in begun], path.resolve().name
+    files = write_study(
+        runs, out or path / "report", title=title, target=target, over=study.over, notices=missing
+    )
     if quiet:
         return
     every = groups(runs)
     aim = choose_target(every, target)
-    for sentence in study_notices(every):
-        typer.secho(f"note: {sentence}", fg="yellow", err=True)
+    for sentence in (*missing, *study_notices(every)):
+        say(f"note: {sentence}", colour="yellow", err=True)
     for ranking in rank(every, aim.target):
         _show(ranking, "setting" if study.over else "mechanism")
-    typer.echo(aim.why)
-    typer.echo(f"report: {files.html}")
+    say(aim.why)
+    say(f"report: {files.html}")
 
 
 def _show(ranking: "Ranked", who: str) -> None:
     """One ranking as a table: a line per mechanism or setting, best first."""
-    typer.echo(f"timing law: {ranking.timing}; mean ± standard deviation over seeds")
+    say(f"timing law: {ranking.timing}; mean ± standard deviation over seeds")
     shown = ranking.results
     rows = [
         [group.label, *(_cell(c.cells[k].text, c.cells[k].small) for c in shown)]

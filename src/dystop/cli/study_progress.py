@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import typer
-
 from dystop.cli.progress import LINE_EVERY_S, _new_bar, status_line
+from dystop.cli.say import say
 from dystop.record import RoundRecord
+from dystop.units import plural
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -35,7 +35,7 @@ class StudyWatcher:
             self._tasks[run] = self._bar.add_task(run, total=rounds, status="")
         elif not self._quiet:
             self._said_s = time.monotonic()
-            typer.echo(f"{run}: begins ({self._done} of {self._total} runs done)")
+            say(f"{run}: begins ({self._done} of {plural(self._total, 'run')} done)")
 
     def record(self, run: str, record: RoundRecord) -> None:
         """A round of a run has closed."""
@@ -46,7 +46,7 @@ class StudyWatcher:
             self._bar.update(self._tasks[run], completed=record.round, status=shown)
         elif not self._quiet and time.monotonic() - self._said_s >= LINE_EVERY_S:
             self._said_s = time.monotonic()
-            typer.echo(f"{run}: round {record.round}/{self._rounds[run]}  {shown}")
+            say(f"{run}: round {record.round}/{self._rounds[run]}  {shown}")
 
     def ends(self, run: str) -> None:
         """A run has finished."""
@@ -57,7 +57,7 @@ class StudyWatcher:
         elif not self._quiet:
             scored = self._scored.get(run)
             end = "" if scored is None else f", {status_line(scored, scored)}"
-            typer.echo(f"{run}: finished{end}")
+            say(f"{run}: finished{end}")
 
     @contextmanager
     def showing(self) -> Iterator[None]:

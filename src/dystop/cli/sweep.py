@@ -40,17 +40,18 @@ def sweep(  # noqa: PLR0913 - every parameter is an option of the command
     it stopped.
     """
     from dystop.experiments.store import is_study
-    from dystop.experiments.study import open_study
 
     studies.check_target(target)
     words = words or []
     if words and is_study(Path(words[0])):
-        studies.check_alone(Path(words[0]), [words[1:], over, seeds, name is not None])
-        study = open_study(Path(words[0]))
+        path = Path(words[0])
+        studies.check_alone(path, [words[1:], over, seeds, name is not None])
+        studies.go_on(path, jobs, quiet=quiet)
     else:
         study = _study_of(words, over or [], seeds or 1, out, name)
-    studies.carry_out(study, jobs, quiet=quiet)
-    studies.report_study(study, target, quiet=quiet)
+        studies.carry_out(study, jobs, quiet=quiet)
+        path = study.path
+    studies.report_study(path, target, quiet=quiet)
 
 
 def _study_of(

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from dystop.cli.say import say
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -30,4 +32,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console().print(table)
+    screen = console()
+    with screen.capture() as shown:
+        screen.print(table)
+    say(shown.get(), nl=False)

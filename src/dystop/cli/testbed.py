@@ -10,6 +10,8 @@ from dystop.cli.guard import Interrupted, code_of, guarded
 from dystop.cli.pki import check_installed
 from dystop.cli.progress import Watcher
 from dystop.cli.run import Folder, Quiet, Report, finish, split
+from dystop.cli.say import say
+from dystop.errors import to_copy
 
 if TYPE_CHECKING:
     from dystop.experiments.testbed.launch import Network
@@ -32,6 +34,13 @@ class CrewWatcher(Watcher):
         self._joined = joined
         self.say(f"workers joining {joined}/{workers}")
 
+    def on_restart(self, told: str) -> None:
+        """A line that stays: who was lost, how, and where to read more."""
+        if self._bar is not None:
+            self._bar.console.print(told, markup=False, highlight=False)
+        elif not self._quiet:
+            say(told, err=True)
+
 
 def _watched(watcher: CrewWatcher, work: Callable[[], None]) -> None:
     try:
@@ -46,7 +55,7 @@ def _way_on(watcher: CrewWatcher, launcher: str = "") -> str:
     if watcher.folder is None:
         return "interrupted before the first round; nothing was written"
     done = watcher.last.round if watcher.last else 0
-    way = f"go on with: {launcher}dystop testbed --resume {watcher.folder}"
+    way = f"go on with: {launcher}{to_copy('testbed', '--resume', watcher.folder)}"
     return f"interrupted at round {done}, all processes are stopped; {way}"
 
 
@@ -112,7 +121,7 @@ def _gather(folder: Path) -> None:
     from dystop.experiments.testbed.gather import gather_models
 
     if open_run(folder).info.get("status") == "finished" and not gather_models(folder):
-        typer.echo(f"{folder}: no global model: not every worker has left one behind", err=True)
+        say(f"{folder}: no global model: not every worker has left one behind", err=True)
 
 
 def _begin(
@@ -218,7 +227,8 @@ def restore(run: Folder) -> None:
 
     round_ = restore_ledger(checked_folder(run))
     typer.echo(f"{run}: the ledger is as it was after round {round_}")
-    typer.echo(f"go on with: dystop testbed --resume {run}, or start the coordinator again")
+    way = to_copy("testbed", "--resume", run)
+    typer.echo(f"go on with: {way}, or start the coordinator again")
 
 
 @guarded

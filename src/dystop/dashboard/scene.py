@@ -4,8 +4,8 @@ from typing import Any
 
 from dystop.dashboard.crew import Crew
 from dystop.dashboard.library import Card
-from dystop.dashboard.words import known, plural, whole
-from dystop.units import number
+from dystop.dashboard.words import known, whole
+from dystop.units import number, plural
 
 MOST_DOTS, MOST_LINKS = 3000, 2500
 Pair = tuple[float, float]

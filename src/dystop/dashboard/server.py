@@ -136,7 +136,7 @@ class Server(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:
+        except Exception:  # no thread; on Ctrl-C there may be one, which makes room by itself
             self._room.release()
             raise
 

@@ -7,12 +7,11 @@ from dystop.dashboard.crew import workers_of
 from dystop.dashboard.follow import Follower
 from dystop.dashboard.history import History
 from dystop.dashboard.library import Card
-from dystop.dashboard.words import known, plural, text
+from dystop.dashboard.words import known, text
+from dystop.provenance import FAITHFUL
 from dystop.record import RoundRecord
-from dystop.units import NOTHING, data, number, percent, seconds
+from dystop.units import NOTHING, data, number, percent, plural, seconds
 
-FAITHFUL = frozenset({"", "paper", "authors' code", "reference"})
-"""Provenances that need no warning beside the name."""
 UNKNOWN = "not recorded"
 
 Tile = tuple[str, str, str]  # value, what it is, more about it
@@ -33,7 +32,7 @@ def mechanism(card: Card) -> dict[str, Any]:
         "name": text(told.get("name") or block(card, "mechanism").get("name"), UNKNOWN),
         "mode": text(told.get("mode")),
         "provenance": provenance,
-        "doubtful": provenance not in FAITHFUL,
+        "doubtful": provenance not in FAITHFUL | {"", "reference"},
         "summary": text(told.get("summary")),
     }
 
@@ -162,7 +161,8 @@ def _doubts(card: Card, history: History) -> list[str]:
             "detail, so these numbers do not reproduce the published ones."
         )
     if history.scored is not None and (lost := known(history.scored.diverged)):
-        out.append(f"{number(lost)} models have diverged: their loss is not a finite number.")
+        models = f"{plural(int(lost), 'model')} {'has' if lost == 1 else 'have'}"
+        out.append(f"{models} diverged: no finite loss is left.")
     if size := known(block(card, "model").get("wire_bytes")):
         out.append(
             f"A stand-in: clock and traffic are those of a model of {data(size)}, accuracy and "

@@ -41,12 +41,3 @@ def text(value: object, other: str = "") -> str:
         out = str(value)
         return out if len(out) <= LONGEST else out[: LONGEST - 1] + "…"
     return other
-
-
-def plural(count: int, what: str) -> str:
-    """A number with its noun.
-
-    >>> plural(1, "line"), plural(2000, "round")
-    ('1 line', '2,000 rounds')
-    """
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -72,8 +72,9 @@ def read_samples(path: Path) -> tuple[Images, Ints]:
 def _load(path: Path, keys: Sequence[str], also: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Arrays of an .npz: all of `keys`, and those of `also` that are there."""
     if not path.is_file():
-        names = ", ".join(keys or also)
-        raise DataError(f"{path}: no such file; give the path of an .npz with {names}")
+        names = ", ".join(keys) or "x and y, or x_train and y_train"
+        where = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise DataError(f"{path}: no such file{where}; give the path of an .npz with {names}")
     try:
         # np.load leaves a file open that it opened itself and could not read: open it here.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:

@@ -46,8 +46,13 @@ def describe(path: Path, classes: int = 0) -> Facts:
     Args:
         path: An .npz with x_train and y_train, or x and y.
         classes: Number of classes, if some of the last ones have no sample here.
+
+    Raises:
+        DataError: The file cannot be used, or has a label beyond the classes.
     """
     x, y = read_samples(path)
+    if classes and (largest := int(y.max())) >= classes:
+        raise DataError(f"{path}: has label {largest}; {classes} classes have 0 to {classes - 1}")
     counts = np.bincount(y, minlength=classes)
     return Facts(len(y), tuple(counts.tolist()), x.shape[1:], str(x.dtype), *moments(x))
 

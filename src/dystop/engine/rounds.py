@@ -29,6 +29,7 @@ from dystop.trainer.device import upload
 from dystop.trainer.evaluate import Evaluated
 from dystop.trainer.fitting import EVERYBODY
 from dystop.types import Observation, Outcome, Score
+from dystop.units import are
 from dystop.world import Surroundings
 
 
@@ -229,7 +230,7 @@ def stop_reason(parts: Parts, record: RoundRecord) -> str:
     if target:
         return f"target {target} reached"
     if record.round >= parts.stop.rounds:
-        return f"{record.round} rounds are over"
+        return f"{are(record.round, 'round')} over"
     return f"{parts.stop.seconds:g} simulated seconds are over"
 
 

@@ -79,7 +79,7 @@ def simulate(
         f"seed={seed}",
         *overrides,
     ]
-    experiment = read_experiment(None, words)
+    experiment = read_experiment(None, words, "simulate")
     if not isinstance(mechanism, str):  # any object will do, whether or not it has a known name
         experiment = replace(experiment, mechanism=_checked(mechanism))
     return Simulation(experiment)

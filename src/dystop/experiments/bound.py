@@ -19,7 +19,7 @@ from dystop.control.aggregation import mix
 from dystop.engine.params import Stop
 from dystop.engine.rounds import begin, simulate
 from dystop.engine.state import State
-from dystop.errors import ConfigError, RunFolderError, VerificationError
+from dystop.errors import ConfigError, RunFolderError, VerificationError, to_copy
 from dystop.experiments.build import Built, build, load_data, split_data
 from dystop.experiments.spec import Experiment, read_experiment
 from dystop.experiments.store import CONFIG, open_run
@@ -110,12 +110,14 @@ def bound_of(folder: Path, on_round: OnRound = lambda done, all_: None) -> Bound
     """
     data = open_run(folder)
     if data.info.get("kind") == "testbed":
+        way = to_copy("run", folder / CONFIG)
         raise RunFolderError(
             f"{folder}: a run of the testbed, whose models are gone and cannot be made again; "
-            f"simulate the same and hold the theorems against that: dystop run {folder / CONFIG}"
+            f"simulate the same and hold the theorems against that: {way}"
         )
     if not data.records:
-        raise RunFolderError(f"{folder}: no round is recorded yet; try: dystop resume {folder}")
+        way = to_copy("resume", folder)
+        raise RunFolderError(f"{folder}: no round is recorded yet; try: {way}")
     return bound_of_experiment(read_experiment(folder / CONFIG), on_round, data.records)
 
 

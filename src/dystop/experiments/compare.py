@@ -134,11 +134,16 @@ def _is_for(word: str, name: str, chosen: Sequence[str]) -> bool:
 def _own_word(word: str, name: str) -> str:
     """`matcha.CB=0.4` as the configuration reader wants it; refuses a key the mechanism lacks."""
     key, _, value = word.strip().removeprefix(f"{name}.").partition("=")
-    known = [k.name for k in blocks.keys(MECHANISMS[name], {})]
-    if key.strip() not in known:
-        close = nearest(key.strip(), known) or f"; it has: {', '.join(known) or 'no keys'}"
-        raise ConfigError(f"command line: --set {word}: {name} has no key {key.strip()!r}{close}")
+    check_own_key(f"--set {word}", name, key.strip())
     return f"{_OWN}{key.strip()}={value}"
+
+
+def check_own_key(given: str, name: str, key: str) -> None:
+    """Refuse a key that this mechanism lacks, and name those that it has."""
+    known = [k.name for k in blocks.keys(MECHANISMS[name], {})]
+    if key not in known:
+        close = nearest(key, known) or f"; it has: {', '.join(known) or 'no keys'}"
+        raise ConfigError(f"command line: {given}: {name} has no key {key!r}{close}")
 
 
 def mechanism_of(

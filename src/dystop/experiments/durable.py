@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from dystop.errors import RunFolderError, StorageError
+from dystop.experiments.kind import RUN, kind_of
 from dystop.record import RoundRecord, from_json
 
 RECORDS = "records.jsonl"
@@ -36,9 +37,10 @@ def writing(folder: Path) -> Iterator[None]:
         if number is None:
             raise
         what = getattr(error, "filename", None) or folder
+        way = (kind_of(folder) or RUN).way_on(folder)
         raise StorageError(
             f"{what}: cannot be written: {os.strerror(number)}. Everything committed before is "
-            f"safe: {_advice(number)}, then: dystop resume {folder}"
+            f"safe: {_advice(number)}, then: {way}"
         ) from error
 
 

@@ -25,6 +25,7 @@ from dystop.experiments.closeness import (
     learning,
     likeness,
 )
+from dystop.experiments.kind import REAL
 from dystop.experiments.replay import as_replay
 from dystop.experiments.spec import Experiment, read_experiment
 from dystop.experiments.store import CONFIG, RunData, open_run
@@ -98,7 +99,7 @@ def _recorded(folder: Path) -> tuple[RunData, Trace]:
     if status != "finished":
         raise RunFolderError(
             f"{folder}: the run is not over (status {status!r}, {len(data.records)} rounds); wait"
-            f" for it, or finish it by: dystop testbed --resume {folder}"
+            f" for it, or finish it by: {REAL.way_on(folder)}"
         )
     trace = read_trace(folder)
     if not data.records:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from dystop.errors import DystopError
+from dystop.errors import DystopError, to_copy
 from dystop.experiments.build import Built, build
 from dystop.experiments.child import Child
 from dystop.experiments.run import Started, resume_run, run_experiment
@@ -129,7 +129,7 @@ def _goes_on(child: Child, study: Study, watch: Watch) -> bool:
 
 def _failure(child: Child, code: int, study: Study) -> DystopError:
     said = child.complaint() or f"its process ended with code {code}"
-    way = f"dystop {study.verb} {study.path}"
+    way = to_copy(study.verb, study.path)
     error = DystopError(f"{child.name}: {said}\nWhat was computed is kept: {way}")
     error.exit_code = code if code > 0 else 1
     return error

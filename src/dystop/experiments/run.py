@@ -1,7 +1,6 @@
 """One experiment from its first round to its last: run it, go on with it, or check it again."""
 
 import hashlib
-import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -11,9 +10,10 @@ from dystop.control.rules import reached
 from dystop.engine import checkpoint
 from dystop.engine.rounds import begin, no_round, simulate, stop_reason
 from dystop.engine.state import Parts, State
-from dystop.errors import RunFolderError
+from dystop.errors import RunFolderError, to_copy
 from dystop.experiments.build import Built, build
 from dystop.experiments.durable import RECORDS
+from dystop.experiments.kind import REAL, TESTBED
 from dystop.experiments.patience import Patience
 from dystop.experiments.spec import Experiment, OutputSpec, read_experiment, to_toml
 from dystop.experiments.store import (
@@ -104,9 +104,8 @@ def run_experiment(
         explicit=name is not None,
     )
     with RunLock(folder):
-        on_start(_started(folder, built, 0))
         session = _Session(folder, built, on_record)
-        _work(session, None, 0)
+        _work(session, None, 0, lambda: on_start(_started(folder, built, 0)))
     return folder
 
 
@@ -124,13 +123,16 @@ def resume_run(folder: Path, on_start: OnStart, on_record: OnRecord) -> Path:
         built = build(experiment)
         found = checkpoint.load_newest(folder / CHECKPOINTS, built.parts.trainer.device)
         done, state = found if found is not None else (0, None)
-        on_start(_started(folder, built, done))
-        for record in data.records[:done]:
-            on_record(record)
+
+        def announce() -> None:
+            on_start(_started(folder, built, done))
+            for record in data.records[:done]:
+                on_record(record)
+
         update_info(folder, status="running", stop_reason=None)
         wall_s = float(data.info.get("wall_s") or 0.0)
         session = _Session(folder, built, on_record, wall_s)
-        _work(session, state, done)
+        _work(session, state, done, announce)
     return folder
 
 
@@ -150,11 +152,16 @@ def _nothing_left(folder: Path, rounds: int) -> Started:
     return Started(folder, {}, [], "", rounds, rounds)
 
 
-def _work(session: _Session, state: State | None, done: int) -> None:
-    """Rounds, records and checkpoints until the run is over or is interrupted."""
+def _work(session: _Session, state: State | None, done: int, announce: Callable[[], None]) -> None:
+    """Rounds, records and checkpoints until the run is over or is interrupted.
+
+    Whoever follows the run is told first, here: what fails there must not leave a run behind that
+    says of itself that it is running.
+    """
     folder = session.folder
     with RecordLog(folder, keep=done) as log, Patience() as patience:
         try:
+            announce()
             last, state = _rounds(session, log, patience, state)
             log.sync()
             keep_models(folder, session.parts, state, session.built.card, session.output.models)
@@ -261,10 +268,10 @@ def _replay(parts: Parts) -> Iterator[RoundRecord]:
 
 def _check_simulated(data: RunData) -> None:
     """Refuse what really happened: it can be continued by the testbed alone, and not repeated."""
-    if data.info.get("kind") == "testbed":
+    if data.info.get("kind") == TESTBED:
         raise RunFolderError(
-            f"{data.path}: a run of the testbed; go on with it by: dystop testbed --resume "
-            f"{data.path}, or check it by: dystop check {data.path}"
+            f"{data.path}: a {REAL.noun}; go on with it by: {REAL.way_on(data.path)}, "
+            f"or check it by: {to_copy(REAL.check, data.path)}"
         )
 
 
@@ -272,7 +279,7 @@ def _check_untouched(data: RunData) -> None:
     """Refuse to splice two experiments, or to call a log whole that is not."""
     check_config(data, "dystop run")
     if log_was_changed(data):
-        again = f"dystop run {shlex.quote(str(data.path / CONFIG))} --name NEW"
+        again = to_copy("run", data.path / CONFIG, "--name", "NEW")
         raise RunFolderError(
             f"{data.path / RECORDS}: was cut or changed after the run ended, and a finished run "
             f"has no rounds left to do; put the file back, or run it again: {again}"

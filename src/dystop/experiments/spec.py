@@ -19,9 +19,10 @@ from dystop.data.catalogue import DATASETS
 from dystop.data.private import PrivateData
 from dystop.data.synthetic import SyntheticParams
 from dystop.engine.params import Evaluate, Laws, Stop
-from dystop.errors import ConfigError, nearest
+from dystop.errors import ConfigError, nearest, to_copy
 from dystop.experiments import blocks, toml
 from dystop.experiments.blocks import Key, Source
+from dystop.experiments.kind import RUN, kind_of, study_kind
 from dystop.experiments.replay import as_replay, recorded_config
 from dystop.experiments.store import CONFIG, INFO, name_problem
 from dystop.knobs import block, knob
@@ -142,11 +143,16 @@ def _choose(source: Source, key: str, given: object, names: Iterable[str], also:
 
 def _folder(path: Path) -> ConfigError:
     """The error for a folder where a file should be."""
+    if study := study_kind(path):
+        way = study.way_on(path)
+        return ConfigError(f"{path}: is the folder of a {study.noun}; go on with it by: {way}")
     if not os.path.isfile(path / INFO):
         return ConfigError(f"{path}: is a folder; expected a TOML file, as in {path / 'FILE.toml'}")
+    kind = kind_of(path) or RUN
     return ConfigError(
-        f"{path}: is the folder of a run; run its settings again by: dystop run {path / CONFIG}, "
-        f"go on with it by: dystop resume {path}, or check it by: dystop verify {path}"
+        f"{path}: is the folder of a {kind.noun}; run its settings again by: "
+        f"{to_copy(kind.begin, path / CONFIG)}, go on with it by: {kind.way_on(path)}, "
+        f"or check it by: {to_copy(kind.check, path)}"
     )
 
 
@@ -206,10 +212,13 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     return nested
 
 
-def read_experiment(file: Path | None = None, overrides: Sequence[str] = ()) -> Experiment:
+def read_experiment(
+    file: Path | None = None, overrides: Sequence[str] = (), origin: str = "command line"
+) -> Experiment:
     """Read a configuration: the defaults, then the file, then `key=value` words.
 
-    With `trace`, the configuration of the recorded run comes before the file.
+    With `trace`, the configuration of the recorded run comes before the file. Where there is no
+    file, errors name the `origin`.
 
     Raises:
         ConfigError: With the source, the key, what was given and what is allowed.
@@ -218,7 +227,7 @@ def read_experiment(file: Path | None = None, overrides: Sequence[str] = ()) -> 
     given = [_override(word) for word in overrides]
     for key, value in given:
         raw = _merge(raw, _nested(key, value))
-    origin = str(file) if file else "command line"
+    origin = str(file) if file else origin
     if isinstance(run := raw.get("trace"), str) and run:
         raw, origin = _merge(recorded_config(run, raw), raw), str(file or Path(run) / CONFIG)
     source = Source(origin, frozenset(key for key, _ in given))

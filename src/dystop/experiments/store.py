@@ -37,12 +37,15 @@ from dystop.experiments.durable import (
     writing,
 )
 from dystop.experiments.environment import machine, versions
+from dystop.experiments.kind import INFO, STUDY, Kind, kind_of, study_kind
 from dystop.record import RoundRecord
 
 if TYPE_CHECKING:
     from dystop.experiments.spec import Experiment
 
 __all__ = [
+    "INFO",
+    "STUDY",
     "RecordLog",
     "RunData",
     "RunLock",
@@ -63,9 +66,8 @@ __all__ = [
     "writing",
 ]
 
-CONFIG, INFO, FLEET, CHECKPOINTS = "config.toml", "run.json", "fleet.json", "checkpoints"
+CONFIG, FLEET, CHECKPOINTS = "config.toml", "fleet.json", "checkpoints"
 MODELS, GLOBAL = "models", "global.safetensors"  # a folder of trained models, and a file in it
-STUDY = "study.json"  # of `dystop.experiments.study`, which builds on this module
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,99}")
 _CONFIG_SHA256, _RECORDS_SHA256 = "config_sha256", "records_sha256"  # keys of run.json
 _HOLDS = "a run folder holds config.toml, run.json, fleet.json and records.jsonl"
@@ -128,9 +130,14 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 
 def _taken(folder: Path) -> RunFolderError:
+    kind = kind_of(folder)
+    if kind is None:
+        return RunFolderError(
+            f"{folder}: exists already and is not a run; choose another --name or --out"
+        )
     return RunFolderError(
-        f"{folder}: this run exists already; choose another --name, or go on with it by: "
-        f"dystop resume {folder}"
+        f"{folder}: this {kind.noun} exists already; choose another --name, or go on with it by: "
+        f"{kind.way_on(folder)}"
     )
 
 
@@ -261,16 +268,16 @@ def _absent(path: Path) -> RunFolderError:
     return RunFolderError(f"{path}: no such folder{nearest(path.name, _runs_in(path.parent))}")
 
 
-def _comparison(path: Path) -> RunFolderError:
+def _several(path: Path, kind: Kind) -> RunFolderError:
     inside = _runs_in(path)
     hint = f"; its runs are folders in it, such as {path / inside[-1]}" if inside else ""
     return RunFolderError(
-        f"{path}: is a comparison, not a run; go on with it by: dystop compare {path}{hint}"
+        f"{path}: is a {kind.noun}, not a run; go on with it by: {kind.way_on(path)}{hint}"
     )
 
 
 def is_study(path: Path) -> bool:
-    """Whether this folder is a comparison."""
+    """Whether this folder is a comparison or a sweep."""
     return os.path.isfile(path / STUDY)  # False, not an error, for a name too long to exist
 
 
@@ -280,8 +287,8 @@ def run_folder(path: Path) -> Path:
         raise _absent(path)
     needed = [CONFIG, INFO, FLEET]
     missing = [name for name in needed if not (path / name).is_file()]
-    if (path / STUDY).is_file():
-        raise _comparison(path)
+    if study := study_kind(path):
+        raise _several(path, study)
     if not path.is_dir() or missing == needed:
         inside = _runs_in(path)
         hint = f". It holds runs: name one, such as {path / inside[-1]}" if inside else ""

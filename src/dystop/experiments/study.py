@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dystop.errors import RunFolderError
+from dystop.errors import RunFolderError, to_copy
 from dystop.experiments import toml
 from dystop.experiments.durable import write_atomic
 from dystop.experiments.spec import Experiment, read_experiment, to_toml, to_tree
@@ -25,6 +25,30 @@ from dystop.experiments.store import INFO, STUDY, check_name, is_study
 
 PLAN = "plan"
 _MOST_DIFFERENCES = 4
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What the folder of a study tells by itself: its mechanisms need not be installed."""
+
+    path: Path
+    folders: tuple[Path, ...]  # of every run, whether or not it is there yet
+    over: tuple[str, ...] = ()  # the keys that a sweep is over
+
+    @property
+    def verb(self) -> str:
+        """The command that goes on with it."""
+        return "sweep" if self.over else "compare"
+
+    @property
+    def begun(self) -> list[Path]:
+        """The run folders that are there, in order."""
+        return [folder for folder in self.folders if os.path.exists(folder)]
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to run."""
+        return all(map(finished, self.folders))
 
 
 @dataclass(frozen=True)
@@ -87,20 +111,27 @@ def find_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study
         raise RunFolderError(
             f"{path}: this study exists with other settings: {shown}"
             f"{f'; and {more} more' if more > 0 else ''}. Choose another --name or --out, or go on "
-            f"with it as it is by: dystop {study.verb} {path}"
+            f"with it as it is by: {to_copy(study.verb, path)}"
         )
     return study
 
 
 def open_study(path: Path) -> Study:
-    """Read a study back."""
+    """Read a study back, with everything that is needed to go on with it."""
+    told = outline(path)
+    plans = [path / PLAN / f"{folder.name}.toml" for folder in told.folders]
+    return Study(path, tuple(map(read_experiment, plans)), told.over)
+
+
+def outline(path: Path) -> Outline:
+    """Read what is needed to report a study, and no plan."""
     if not is_study(path):
         raise RunFolderError(f"{path}: not a study; its folder would hold {STUDY}")
     names, over = [row["folder"] for row in rows_of(path)], _read(path / STUDY).get("over")
     if not names:
         raise RunFolderError(f"{path / STUDY}: names no runs; the file is damaged")
-    every = tuple(read_experiment(path / PLAN / f"{name}.toml") for name in names)
-    return Study(path, every, tuple(map(str, over)) if isinstance(over, list) else ())
+    keys = tuple(map(str, over)) if isinstance(over, list) else ()
+    return Outline(path, tuple(path / name for name in names), keys)
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

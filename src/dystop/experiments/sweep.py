@@ -12,10 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dystop.errors import ConfigError
-from dystop.experiments.compare import check_shared, mechanism_of
+from dystop.experiments.compare import check_own_key, check_shared, mechanism_of
 from dystop.experiments.spec import Experiment, read_experiment, to_tree
+from dystop.knobs import short_names
+from dystop.mechanisms import MECHANISMS
 
 MECHANISM = "mechanism.name"
+_OWN = "mechanism."
 _ELSEWHERE = {"seed": "--seeds N, and seed=FIRST", "name": "--name NAME"}
 _NAMED = ("mechanism.name", "data.name", "model.name")
 """Keys whose value says by itself what it is of."""
@@ -29,11 +32,6 @@ class Axis:
 
     key: str
     values: tuple[str, ...]
-
-    @property
-    def short(self) -> str:
-        """The last part of the key."""
-        return self.key.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def default_name(axes: Sequence[Axis]) -> str:
     >>> default_name(read_axes(["mechanism.V=1,10", "data.phi=0.4,1"]))
     'sweep-V-phi'
     """
-    return "-".join(["sweep", *(axis.short for axis in axes)])[:_LONGEST]
+    return "-".join(["sweep", *short_names(axis.key for axis in axes).values()])[:_LONGEST]
 
 
 def _check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
@@ -118,25 +116,30 @@ def _setting(asked: Sweep, values: Sequence[str]) -> Experiment:
     words = [*asked.words, *(f"{key}={value}" for key, value in chosen.items())]
     if name is None:
         return read_experiment(asked.file, words)
-    own = [word for word in words if word.startswith("mechanism.")]
-    shared = [word for word in words if not word.startswith("mechanism.")]
+    own = [word for word in words if word.startswith(_OWN)]
+    shared = [word for word in words if not word.startswith(_OWN)]
+    if name in MECHANISMS:
+        for word in own:
+            key = word.partition("=")[0].strip().removeprefix(_OWN)
+            check_own_key(f"--over {MECHANISM} with {word}", name, key)
     base = read_experiment(asked.file, shared)
     return replace(base, mechanism=mechanism_of(asked.file, shared, base, name, own))
 
 
 def _names(axes: Sequence[Axis], combinations: Sequence[Sequence[str]]) -> list[str]:
     """A folder name per point, such as V10-phi0.4; numbered where two would be the same."""
+    short = short_names(axis.key for axis in axes)
+    heads = ["" if axis.key in _NAMED else short[axis.key] for axis in axes]
     names = [
-        "-".join(_piece(axis, value) for axis, value in zip(axes, values, strict=True))
+        "-".join(head + _plain(value) for head, value in zip(heads, values, strict=True))
         for values in combinations
     ]
     plain = all(len(name) <= _LONGEST for name in names) and len(set(names)) == len(names)
     return names if plain else [f"{k:03d}-{name[:_LONGEST]}" for k, name in enumerate(names)]
 
 
-def _piece(axis: Axis, value: str) -> str:
-    head = "" if axis.key in _NAMED else axis.short
-    return head + re.sub(r"[^A-Za-z0-9._]+", "-", value).strip("-")
+def _plain(value: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._]+", "-", value).strip("-")
 
 
 def _check_distinct(settings: Sequence[Experiment], names: Sequence[str]) -> None:

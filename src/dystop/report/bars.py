@@ -18,7 +18,7 @@ from dystop.report.ranking import in_bytes, in_percent, in_seconds, to_target
 from dystop.report.rounds import staleness_shares
 from dystop.report.style import INK, MUTED, PAPER, Plot, canvas, draw_boxes, house_style
 from dystop.report.tables import summarise
-from dystop.units import data_unit, goal, number, time_unit
+from dystop.units import data_unit, goal, number, plural, time_unit
 
 ROW_IN = 0.34
 WHISKER = "Bar: mean over the seeds; whisker: lowest to highest seed; dots: the seeds."
@@ -68,8 +68,8 @@ def _missed(axes: Axes, spreads: Sequence[Spread], scale: float, texts: Sequence
         if not spread.values:
             _say(axes, row, 0.0, "not reached in any seed", quiet=True)
             continue
-        partly = "" if spread.complete else f"  ({len(spread.values)} of {spread.total} seeds)"
-        _say(axes, row, max(spread.values) / scale, text + partly)
+        some = f"  ({len(spread.values)} of {plural(spread.total, 'seed')})"
+        _say(axes, row, max(spread.values) / scale, text + ("" if spread.complete else some))
 
 
 @house_style()

@@ -9,6 +9,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from dystop.experiments.bound import BoundReport
 from dystop.report.style import INK, RUNS, Plot, canvas, house_style, mark_level
+from dystop.units import plural
 
 _LINES: tuple[tuple[str, str, str, Literal["-", "--", ":"]], ...] = (
     ("gap", "measured F(w_t) - F*", INK, "-"),
@@ -36,8 +37,8 @@ def bound_figure(found: BoundReport) -> Plot:
     axes.set_xlabel("round")
     axes.set_ylabel("loss above the optimum")
     alt = (
-        f"After {found.rounds} rounds the measured gap is {found.gap[-1]:.3g}, Lemma 1 allows "
-        f"{found.recursion[-1]:.3g}, Theorem 1 {found.theorem[-1]:.3g}; it began at "
+        f"After {plural(found.rounds, 'round')} the measured gap is {found.gap[-1]:.3g}, Lemma 1 "
+        f"allows {found.recursion[-1]:.3g}, Theorem 1 {found.theorem[-1]:.3g}; it began at "
         f"{found.start:.3g}."
     )
     words = Plot("bound", "Gap and bounds", "How far the global model is from the optimum.")

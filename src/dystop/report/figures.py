@@ -1,4 +1,4 @@
-"""Figures of learning and of what it costs: accuracy, loss and data over simulated time."""
+"""Figures of learning and of what it costs: accuracy, loss and data over time."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,6 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from dystop.record import RoundRecord
+from dystop.report.naming import clock_name
 from dystop.report.series import Pick, Series, evaluation_note, group_note, series
 from dystop.report.style import Entry, Plot, canvas, house_style, legend_keys, line_key, mark_level
 from dystop.report.tables import evaluated
@@ -19,7 +20,7 @@ NO_LOSS = "No local training has ended yet, so there is no loss to draw."
 
 
 def clock(record: RoundRecord) -> float:
-    """Simulated seconds when the round closed."""
+    """Seconds when the round closed."""
     return record.clock_s
 
 
@@ -81,7 +82,7 @@ def _accuracy_keys(drawn: Sequence[Entry]) -> list[Line2D]:
 
 @house_style()
 def accuracy_time(all_runs: Sequence[Entry], target: float | None = None) -> Plot:
-    """Test accuracy against simulated time."""
+    """Test accuracy against time."""
     plot = Plot(
         "accuracy-time",
         "Test accuracy over time",
@@ -98,7 +99,7 @@ def accuracy_time(all_runs: Sequence[Entry], target: float | None = None) -> Plo
     for entry in drawn:
         _draw_accuracy(axes, entry, clock, scale)
     _accuracy_axes(axes, target)
-    axes.set_xlabel(f"simulated time ({unit})")
+    axes.set_xlabel(f"{clock_name([e.run for e in drawn])} ({unit})")
     return plot.drawn(figure, _accuracy_alt(drawn), evaluation_note([e.run.records for e in drawn]))
 
 
@@ -126,7 +127,7 @@ def accuracy_data(all_runs: Sequence[Entry], target: float | None = None) -> Plo
 
 @house_style()
 def loss_time(all_runs: Sequence[Entry]) -> Plot:
-    """Training loss against simulated time."""
+    """Training loss against time."""
     plot = Plot(
         "loss-time",
         "Training loss over time",
@@ -144,14 +145,14 @@ def loss_time(all_runs: Sequence[Entry]) -> Plot:
     for entry, line in lines:
         draw_line(axes, entry, line, (scale, 1.0))
     axes.set_ylabel("training loss")
-    axes.set_xlabel(f"simulated time ({unit})")
+    axes.set_xlabel(f"{clock_name([e.run for e in drawn])} ({unit})")
     tail = "; ".join(f"{e.label} ends at {number(float(p.mean[-1]))}" for e, p in lines)
     return plot.drawn(figure, f"Line chart of training loss. {tail}.", group_note(points))
 
 
 @house_style()
 def data_time(all_runs: Sequence[Entry]) -> Plot:
-    """Data sent since the start against simulated time."""
+    """Data sent since the start against time."""
     plot = Plot(
         "communication-time",
         "Data sent over time",
@@ -172,6 +173,6 @@ def data_time(all_runs: Sequence[Entry]) -> Plot:
         axes.plot(points.x / scale, total, color=entry.color, **entry.marks(len(points)))
     axes.set_ylim(bottom=0)
     axes.set_ylabel(f"data on the wire ({bytes_unit})")
-    axes.set_xlabel(f"simulated time ({unit})")
+    axes.set_xlabel(f"{clock_name([e.run for e in drawn])} ({unit})")
     alt = ending(drawn, lambda r: f"{data(r.wire_bytes_total)} by {seconds(r.clock_s)}")
     return plot.drawn(figure, f"Line chart of data sent. {alt}.")

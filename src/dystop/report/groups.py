@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dystop.experiments.store import RunData
+from dystop.knobs import short_names
 from dystop.record import RoundRecord
 from dystop.report.html import differing, flat
 from dystop.report.naming import Identity, identity
@@ -112,18 +113,12 @@ def _distinct(runs: Sequence[RunData], laws: Sequence[str]) -> list[str]:
 def _apart(runs: Sequence[RunData]) -> list[str]:
     """What to add to the title that runs share: the settings that differ, else a number."""
     rows = [row for row in differing(runs) if row[0] not in _OF_A_SEED]
-    told = [[f", {_short(key, runs)} = {_plain(v)}" for v in values] for key, values in rows]
+    short = short_names({key: None for run in runs for key, _ in flat(run.config)})
+    told = [[f", {short[key]} = {_plain(v)}" for v in values] for key, values in rows]
     out = ["".join(each) for each in zip(*told, strict=True)]
     if len(rows) <= _MOST_KEYS and len(set(out)) == len(runs):
         return out
     return [f" #{k}" for k in range(1, len(runs) + 1)]
-
-
-def _short(key: str, runs: Sequence[RunData]) -> str:
-    """The last part of a key, unless another key of the configurations ends alike."""
-    every = {other for run in runs for other, _ in flat(run.config)}
-    last = key.rpartition(".")[2]
-    return last if sum(k.rpartition(".")[2] == last for k in every) == 1 else key
 
 
 def _plain(value: str) -> str:

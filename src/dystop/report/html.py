@@ -12,14 +12,17 @@ from dystop import __version__
 from dystop.experiments.store import RunData
 from dystop.report.naming import command, identity, labels, publish_words, status, timing_words
 from dystop.report.notices import notices
+from dystop.report.settings import UNSET
 from dystop.report.style import RUNS, Plot
 from dystop.report.svg import inline_svg
 from dystop.report.tables import Metric, Summary, metrics, summarise
-from dystop.units import goal, known, seconds
+from dystop.units import NOTHING, goal, known, seconds
 
 Table = list[tuple[str, str]]
+_MECHANISM = "mechanism.name"
 
-TILES = ("final accuracy", "time to", "data to", "rounds", "simulated time", "data, wire")
+TILES = ("final accuracy", "time to", "data to", "rounds",
+         "simulated time", "measured time", "data, wire")  # fmt: skip
 """Metrics that head the report of a single run."""
 
 
@@ -87,7 +90,7 @@ def picture(plot: Plot) -> Markup | None:
 
 def lines(summaries: Sequence[Summary]) -> list[Line]:
     """The summary table, metric by metric; the best run of each is marked."""
-    return [_line(m, summaries) for m in metrics(summaries[0].target)]
+    return [_line(m, summaries) for m in metrics(summaries)]
 
 
 def _line(metric: Metric, summaries: Sequence[Summary]) -> Line:
@@ -176,8 +179,17 @@ def differing(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:
     """Settings on which the runs do not agree, with the value of each run."""
     tables = [dict(flat(run.config)) for run in runs]
     keys = dict.fromkeys(key for table in tables for key in table)
-    rows = [(key, [table.get(key, "–") for table in tables]) for key in keys]
+    rows = [(key, [_value(key, table, tables) for table in tables]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]
+
+
+def _value(key: str, table: Mapping[str, str], tables: Sequence[Mapping[str, str]]) -> str:
+    """A setting of one run: its value, or unset, or a dash where its mechanism has no such key."""
+    if key in table:
+        return table[key]
+    owners = {other.get(_MECHANISM) for other in tables if key in other}
+    foreign = key.startswith("mechanism.") and table.get(_MECHANISM) not in owners
+    return NOTHING if foreign else UNSET
 
 
 def folds(runs: Sequence[RunData]) -> list[tuple[str, list[Folded]]]:

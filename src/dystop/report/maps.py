@@ -17,7 +17,7 @@ from dystop.report.arrays import Bools, Floats, Ints, ints
 from dystop.report.arrows import Arrows
 from dystop.report.naming import workers
 from dystop.report.style import GRID, INK, MUTED, PAPER, RUNS, Entry, Plot, house_style
-from dystop.units import number
+from dystop.units import number, plural
 
 ACTIVE, LINK = RUNS[1], RUNS[0]
 NAMED = 30  # workers with a number in their marker
@@ -98,7 +98,7 @@ def link_map(all_runs: Sequence[Entry], record: RoundRecord | None = None) -> Pl
 
 def _panel_title(entry: Entry, scene: Scene, several: bool) -> str:
     when = f"round {scene.round:,}" if scene.round is not None else "no round recorded"
-    what = f"{when}: {len(scene.active)} active, {len(scene.dst)} links"
+    what = f"{when}: {len(scene.active):,} active, {plural(len(scene.dst), 'link')}"
     return f"{entry.legend}\n{what}" if several else what
 
 
@@ -213,7 +213,8 @@ def _keys(server: bool) -> list[Line2D]:
 
 def _alt(panels: Sequence[tuple[Entry, Scene]]) -> str:
     told = [
-        f"{e.label}: {s.workers} workers, {len(s.active)} active, {len(s.dst)} links"
+        f"{e.label}: {plural(s.workers, 'worker')}, {len(s.active):,} active, "
+        f"{plural(len(s.dst), 'link')}"
         for e, s in panels
     ]
     return f"Map of workers and links. {'; '.join(told)}."

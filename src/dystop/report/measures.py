@@ -10,7 +10,7 @@ from dystop.experiments.store import RunData
 from dystop.record import RoundRecord
 from dystop.report.groups import Spread, over_seeds
 from dystop.report.tables import best_accuracy, evaluated, first_reaching
-from dystop.units import data, goal, number, percent, seconds
+from dystop.units import data, goal, number, percent, plural, seconds
 
 STEP = 0.05  # targets are multiples of this
 Whose = Literal["own", "global"]
@@ -97,7 +97,7 @@ def show_spread(spread: Spread, measure: Measure) -> str:
     if spread.std is not None:
         text += f" ± {show(spread.std, measure)}"
     if spread.values and not spread.complete:
-        text += f" ({len(spread.values)} of {spread.total} seeds)"
+        text += f" ({len(spread.values)} of {plural(spread.total, 'seed')})"
     return text
 
 

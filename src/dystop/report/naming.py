@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dystop.experiments.store import RunData, is_abandoned
-
-FAITHFUL = frozenset({"paper", "authors' code"})
-"""Provenances that need no warning beside the name."""
+from dystop.provenance import FAITHFUL
 
 TIMING = {
     "paper": "paper: a round lasts until its slowest active worker has pulled, and nothing else "
@@ -60,6 +58,14 @@ def identity(run: RunData) -> Identity:
         str(told.get("provenance") or ""),
         str(told.get("summary") or ""),
     )
+
+
+def clock_name(runs: Sequence[RunData]) -> str:
+    """What the clock of these runs shows: on the testbed seconds really pass."""
+    real = {run.info.get("kind") == "testbed" for run in runs}
+    if len(real) > 1:
+        return "time"
+    return "measured time" if real == {True} else "simulated time"
 
 
 def _configured(run: RunData) -> dict[str, object]:

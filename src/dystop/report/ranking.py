@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dystop.record import RoundRecord
 from dystop.report.groups import Group, Spread, common_time_s, interval_s, over_seeds
 from dystop.report.tables import Summary, evaluated, first_reaching, summarise
-from dystop.units import NOTHING, data_unit, digits, goal, number, percent, seconds
+from dystop.units import NOTHING, data_unit, digits, goal, number, percent, plural, seconds
 
 Pick = Callable[[RoundRecord], float]
 
@@ -113,7 +113,7 @@ def in_percent(spread: Spread) -> str:
 
 
 def _count(spread: Spread) -> str:
-    return f"in {len(spread.values)} of {spread.total} seeds"
+    return f"in {len(spread.values)} of {plural(spread.total, 'seed')}"
 
 
 def _reached(spread: Spread, show: Callable[[Spread], str], none: str, *, first: bool) -> Cell:
@@ -265,7 +265,7 @@ def _place(place: int, group: Group, target: float | None) -> str:
     none = "no target" if target is None else "not reached"
     time = in_seconds(spread) if spread.values else none
     partly = spread.values and not spread.complete
-    seeds = f", {len(spread.values)} of {spread.total} seeds" if partly else ""
+    seeds = f", {len(spread.values)} of {plural(spread.total, 'seed')}" if partly else ""
     return f"{place + 1}. {time}{seeds}"
 
 

@@ -123,7 +123,7 @@ def round_duration(all_runs: Sequence[Entry]) -> Plot:
     plot = Plot(
         "round-duration",
         "Duration of a round",
-        "Simulated seconds from the opening to the close of each round; spikes are slow links or "
+        "Seconds from the opening to the close of each round; spikes are slow links or "
         "slow workers that a round waited for.",
         missing=NO_ROUND,
     )

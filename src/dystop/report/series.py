@@ -66,4 +66,4 @@ def evaluation_note(histories: Sequence[Sequence[RoundRecord]]) -> tuple[str, ..
         return ("Evaluated once.",) if scored else ()
     low, high = number(min(gaps)), number(max(gaps))
     every = low if low == high else f"{low} to {high}"
-    return (f"Evaluated about every {every} s of simulated time; lines only join the points.",)
+    return (f"Evaluated about every {every} s of the clock; lines only join the points.",)

@@ -5,6 +5,9 @@ from typing import Any
 
 from dystop.experiments.store import RunData
 
+UNSET = "unset"
+"""The value of a key that has none, as the configuration spells it."""
+
 
 def value_of(run: RunData, key: str) -> Any:
     """A setting of a run, as its configuration has it; None where it has none."""
@@ -32,8 +35,8 @@ def shown(value: Any) -> str:
     """A value as a tick has it.
 
     >>> shown(10.0), shown(0.4), shown("ring"), shown(True), shown(None)
-    ('10', '0.4', 'ring', 'true', 'none')
+    ('10', '0.4', 'ring', 'true', 'unset')
     """
     if value is None or isinstance(value, bool):
-        return {None: "none", True: "true", False: "false"}[value]
+        return {None: UNSET, True: "true", False: "false"}[value]
     return f"{value:g}" if numeric([value]) else str(value)

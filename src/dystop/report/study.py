@@ -82,18 +82,20 @@ def write_study(
     target: float | None = None,
     formats: Sequence[str] = ("png", "pdf"),
     over: Sequence[str] = (),
+    notices: Sequence[str] = (),
 ) -> ReportFiles:
     """Write the report of a study: `out/report.html`, `out/results.csv` and `out/figures/*`.
 
     Runs that differ only in their seed are taken together.
 
     Args:
-        runs: Every run of the comparison.
+        runs: Every run of the comparison that there is.
         out: Folder to write to; made where it is missing.
         title: Heading of the page.
         target: Accuracy whose time and data are compared; see `choose_target` for the default.
         formats: Of the figure files: png, pdf, svg.
         over: The keys that a sweep is over.
+        notices: Warnings that the runs themselves do not give, such as what is missing.
     """
     check_request(runs, target, formats)
     every = groups(runs)
@@ -102,7 +104,7 @@ def write_study(
     plots = [
         _named(draw_study(r.groups, aim.target, over), r.timing, len(rankings)) for r in rankings
     ]
-    page = _render(Heading(title, tuple(over)), rankings, plots, aim)
+    page = _render(Heading(title, tuple(over), tuple(notices)), rankings, plots, aim)
     table = sheet([g for r in rankings for g in r.groups], over, aim.target)
     return write_files(
         out, [plot for many in plots for plot in many], page, formats, {"results.csv": table}
@@ -120,6 +122,7 @@ class Heading:
 
     title: str
     over: tuple[str, ...]  # the keys of a sweep
+    notices: tuple[str, ...]  # before those about the runs
 
 
 def _render(
@@ -133,7 +136,7 @@ def _render(
         kind="sweep" if heading.over else "comparison",
         version=__version__,
         lead=_lead(every, heading.over),
-        notices=study_notices(every),
+        notices=[*heading.notices, *study_notices(every)],
         notes=[aim.why, *study_notes(every)],
         parts_by_law=list(zip(rankings, charts, strict=True)),
         laws={ranking.timing: TIMING.get(ranking.timing, ranking.timing) for ranking in rankings},

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
+from dystop.knobs import short_names
 from dystop.report.figures import NO_ROUND, NO_SCORE
 from dystop.report.groups import Group, Spread, common_time_s, interval_s, over_seeds
 from dystop.report.heat import heat, is_map
@@ -62,19 +63,20 @@ def lay_out(every: Sequence[Group], over: Sequence[str]) -> Grid:
     across = max(over, key=lambda k: (len(values[k]) > 1, numeric(values[k]), len(values[k])))
     rest = [key for key in over if key != across and len(values[key]) > 1]
     lines: dict[str, dict[int, Group]] = {}
+    short = short_names(rest)
     for group in every:
-        label = ", ".join(_told(group, key) for key in rest)
+        label = ", ".join(_told(group, key, short[key]) for key in rest)
         lines.setdefault(label, {})[values[across].index(value_of(group.runs[0], across))] = group
     return Grid(across, values[across], [
         Line(label, *look(k), len(lines) > 1, at) for k, (label, at) in enumerate(lines.items())
     ])  # fmt: skip
 
 
-def _told(group: Group, key: str) -> str:
+def _told(group: Group, key: str, short: str) -> str:
     """A setting in words; a mechanism with its provenance."""
     if key == "mechanism.name":
         return group.mechanism.name + group.mechanism.caveat
-    return f"{key.rpartition('.')[2]} = {shown(value_of(group.runs[0], key))}"
+    return f"{short} = {shown(value_of(group.runs[0], key))}"
 
 
 def draw_sweep(every: Sequence[Group], over: Sequence[str], target: float | None) -> list[Plot]:

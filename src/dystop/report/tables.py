@@ -6,7 +6,7 @@ from typing import Literal
 
 from dystop.experiments.store import RunData
 from dystop.record import RoundRecord
-from dystop.report.naming import identity, labels, status
+from dystop.report.naming import clock_name, identity, labels, status
 from dystop.units import NOTHING, data, goal, known, number, percent, seconds, spread
 
 TARGETS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
@@ -37,6 +37,7 @@ class Summary:
     target: float | None = None
     target_s: float | None = None  # None: not reached
     target_bytes: int | None = None
+    clock: str = "simulated time"  # what `clock_s` is
 
 
 def evaluated(records: Sequence[RoundRecord]) -> list[RoundRecord]:
@@ -69,7 +70,7 @@ def summarise(runs: Sequence[RunData], target: float | None = None) -> list[Summ
 def _summary(run: RunData, label: str, target: float | None) -> Summary:
     names = (label, identity(run).title, status(run))
     if not run.records:
-        return Summary(*names, 0, 0.0, 0, 0, 0.0, target=target)
+        return Summary(*names, 0, 0.0, 0, 0, 0.0, target=target, clock=clock_name([run]))
     rows, last = run.records, run.records[-1]
     score = (evaluated(rows) or [last])[-1]
     reached = None if target is None else first_reaching(rows, target)
@@ -92,6 +93,7 @@ def _summary(run: RunData, label: str, target: float | None) -> Summary:
         target=target,
         target_s=reached.clock_s if reached else None,
         target_bytes=reached.wire_bytes_total if reached else None,
+        clock=clock_name([run]),
     )
 
 
@@ -126,8 +128,11 @@ def _scored(text: str) -> str:
     return _or(text, "not evaluated")
 
 
-def metrics(target: float | None) -> list[Metric]:
+def metrics(summaries: Sequence[Summary]) -> list[Metric]:
     """The lines of the summary table, in reading order."""
+    target = summaries[0].target if summaries else None
+    clocks = {s.clock for s in summaries}
+    clock = clocks.pop() if len(clocks) == 1 else "time"
     return [
         Metric(
             "final accuracy",
@@ -150,19 +155,19 @@ def metrics(target: float | None) -> list[Metric]:
             lambda s: s.accuracy_best,
             "high",
         ),
-        *_target_metrics(target),
-        *_cost_metrics(),
+        *_target_metrics(target, clock),
+        *_cost_metrics(clock),
     ]
 
 
-def _target_metrics(target: float | None) -> list[Metric]:
+def _target_metrics(target: float | None, clock: str) -> list[Metric]:
     aim = "target" if target is None else goal(target)
     missed = "no target" if target is None else "not reached"
     rule = "first evaluated round at or above the target, never interpolated"
     return [
         Metric(
             f"time to {aim}",
-            f"simulated time; {rule}",
+            f"{clock}; {rule}",
             lambda s: _or(seconds(s.target_s), missed),
             lambda s: s.target_s,
             "low",
@@ -177,10 +182,10 @@ def _target_metrics(target: float | None) -> list[Metric]:
     ]
 
 
-def _cost_metrics() -> list[Metric]:
+def _cost_metrics(clock: str) -> list[Metric]:
     return [
         Metric("rounds", "rounds that closed", lambda s: f"{s.rounds:,}"),
-        Metric("simulated time", "clock at the last round", lambda s: seconds(s.clock_s)),
+        Metric(clock, "clock at the last round", lambda s: seconds(s.clock_s)),
         Metric("data, wire", "every transfer counted once", lambda s: data(s.wire_bytes)),
         Metric(
             "data, both ends",
@@ -209,7 +214,7 @@ def _cost_metrics() -> list[Metric]:
 def summary_rows(runs: Sequence[RunData], target: float | None = None) -> list[dict[str, str]]:
     """One row of ready text per run, for a terminal: column title -> value."""
     summaries = summarise(runs, target)
-    shown = metrics(summaries[0].target if summaries else None)
+    shown = metrics(summaries)
     heads = [{"run": s.label, "mechanism": s.mechanism, "status": s.status} for s in summaries]
     return [
         head | {m.title: m.show(s) for m in shown} for head, s in zip(heads, summaries, strict=True)

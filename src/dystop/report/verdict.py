@@ -19,6 +19,7 @@ from dystop.report.naming import identity
 from dystop.report.notices import guessing, lagging, stand_ins
 from dystop.report.style import Plot, look
 from dystop.report.write import ReportFiles, write_files
+from dystop.units import plural
 
 OPEN = (
     ("communication range", "world.range_m", "not stated; 40 m keeps links usable (ADR 0005)"),
@@ -186,8 +187,8 @@ def _partial(recipe: Recipe, outcomes: Outcomes) -> list[str]:
 def _lead(scale: Scale, outcomes: Outcomes) -> str:
     runs = sum(len(o.runs) for o in outcomes.values())
     seeds = max(len(o.runs) for o in outcomes.values())
-    each = f"{seeds} seed{'s' if seeds > 1 else ''}"
-    return f"{len(outcomes)} settings, {each}, {runs} runs at {scale} scale."
+    counts = plural(len(outcomes), "setting"), plural(seeds, "seed"), plural(runs, "run")
+    return f"{', '.join(counts)} at {scale} scale."
 
 
 def _open_settings(run: RunData) -> list[tuple[str, str, str, str]]:

@@ -22,6 +22,7 @@ class Timeouts:
     connect_s: Positive = knob(5.0, "for opening a connection")
     first_byte_s: Positive = knob(5.0, "from the request to the first byte of a model")
     progress_s: Positive = knob(3.0, "without a byte before a pull is cut and resumed")
+    away_s: Positive = knob(4.0, "without a byte after a cut before a peer is given up")
     pull_s: Positive = knob(5.0, "least time that the pulls of an order are given")
     round_s: Positive = knob(10.0, "least time that a round is given before it closes without you")
     round_cap_s: Positive = knob(600.0, "most time that a round is given")
@@ -84,7 +85,7 @@ class TestbedParams:
         "world", "bandwidth: world: paced to the channel model; free: not; trace: of a recorded run"
     )
     trace: str = knob("", "run folder whose link rates are used where links = trace")
-    time_scale: Positive = knob(1.0, "emulated seconds per second of the simulated world")
+    time_scale: Positive = knob(1.0, "real seconds per emulated second; 0.1: ten times as fast")
     quorum: Annotated[float, Gt(0), Le(1)] = knob(1.0, "share of workers before the first round")
     observer: bool = knob(True, "a process of its own tests all models; off: no accuracy is known")
     away: Literal["freeze", "age"] = knob("freeze", "staleness of a worker that is not there")

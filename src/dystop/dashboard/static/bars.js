@@ -1,6 +1,6 @@
 // The histogram of staleness in the last round.
 
-import { el, number, svg } from "./common.js";
+import { el, number, plural, svg } from "./common.js";
 import { ticks } from "./chart.js";
 import { shade } from "./map.js";
 
@@ -42,7 +42,7 @@ export class Bars {
     counts.forEach((n, k) => {
       if (!n) return;
       const bar = svg("rect", { class: `bar ${shade(k)}`, x: PAD.left + k * wide + gap, y: y(n), width: Math.max(0.5, wide - 2 * gap), height: y(0) - y(n) });
-      bar.append(svg("title", {}, `${n} workers at staleness ${k}`));
+      bar.append(svg("title", {}, `${plural(n, "worker")} at staleness ${k}`));
       picture.append(bar);
     });
     for (const v of ticks(0, columns - 1, Math.max(2, Math.floor(inner.w / 60))).filter(Number.isInteger)) {

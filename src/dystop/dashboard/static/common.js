@@ -33,14 +33,28 @@ export function ago(seconds) {
   return `${Math.round(seconds / 86400)} days ago`;
 }
 
+/** Decimals as the server writes them: what lies exactly between two goes to the even one. */
+export function fixed(value, digits) {
+  const size = Math.abs(value) * 10 ** digits;
+  const between = Number.isInteger(value * 2 ** (digits + 1)) && size % 1 === 0.5;
+  if (!between) return value.toFixed(digits);
+  return ((Math.sign(value) * 2 * Math.round(size / 2)) / 10 ** digits).toFixed(digits);
+}
+
 /** Three significant digits, thousands grouped. */
 export function number(value) {
   if (value === null || value === undefined) return "–";
   if (Number.isInteger(value) || Math.abs(value) >= 100) {
-    return Math.round(value).toLocaleString("en-US");
+    return Number(fixed(value, 0)).toLocaleString("en-US");
   }
-  return value.toFixed(Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)))));
+  return fixed(value, Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)))));
 }
+
+/** A share as a percentage. */
+export const percent = (share) => `${fixed(100 * share, 1)} %`;
+
+/** A number with its noun. */
+export const plural = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
 
 /** Show whether the server answers: "live", "rest", "away" or "gone"; changes are read aloud. */
 export function tell(state, words) {

@@ -1,6 +1,6 @@
 // The list of runs.
 
-import { ago, at, el, follow, link, tell } from "./common.js";
+import { ago, at, el, follow, link, plural, tell } from "./common.js";
 
 const EVERY_MS = 2000;
 
@@ -70,9 +70,9 @@ function show(values) {
   at("title").textContent = `Runs in ${values.title}`;
   at("listing").hidden = count === 0;
   at("empty").hidden = count > 0;
-  at("note").textContent = values.left_out ? `${values.left_out} more runs are not listed.` : "";
+  at("note").textContent = values.left_out ? `Not listed: ${plural(values.left_out, "more run")}.` : "";
   document.title = `${going ? `${going} running – ` : ""}${values.title} – dystop dashboard`;
-  tell("live", `${count} runs, ${going} running; this list renews itself`);
+  tell("live", `${plural(count, "run")}, ${going} running; this list renews itself`);
   return EVERY_MS;
 }
 

@@ -1,6 +1,6 @@
 // The live map: workers in metres, coloured by staleness, with the links of the last round.
 
-import { el, number, svg } from "./common.js";
+import { el, number, plural, svg } from "./common.js";
 
 const BINS = [[0, "0"], [1, "1"], [2, "2–3"], [4, "4–7"], [8, "8–15"], [16, "16–31"], [32, "32+"]];
 const NAMED = 60; // workers whose number fits into their dot
@@ -44,9 +44,9 @@ function arrow([x1, y1, x2, y2], gap) {
 function words([, , active, , name, staleness, last, times, size]) {
   const parts = [`worker ${name}`, active ? "active in the last round" : ""];
   parts.push(staleness === null ? "staleness not recorded" : `staleness ${number(staleness)}`);
-  if (times !== null) parts.push(`active in ${number(times)} rounds`);
+  if (times !== null) parts.push(`active in ${plural(times, "round")}`);
   if (last) parts.push(`last in round ${number(last)}`);
-  if (size !== null) parts.push(`${number(size)} samples`);
+  if (size !== null) parts.push(plural(size, "sample"));
   return parts.filter(Boolean).join(", ");
 }
 
@@ -94,7 +94,7 @@ export class Map {
     const { dots, links, round, active } = this.scene;
     const when = round === null ? "no round yet" : `round ${round}`;
     const who = active === null ? "active workers not recorded" : `${active} active`;
-    return `Map of ${dots.length} workers, ${when}: ${who}, ${links.length} links.`;
+    return `Map of ${plural(dots.length, "worker")}, ${when}: ${who}, ${plural(links.length, "link")}.`;
   }
 
   head() {

@@ -2,7 +2,7 @@
 
 import { Bars } from "./bars.js";
 import { Chart } from "./chart.js";
-import { ago, at, el, follow, link, number, tell } from "./common.js";
+import { ago, at, el, follow, link, number, percent, tell } from "./common.js";
 import { Crew } from "./crew.js";
 import { Map } from "./map.js";
 
@@ -10,7 +10,6 @@ const GOING_MS = 1500;
 const RESTING_MS = 5000;
 const KEY = decodeURIComponent(location.pathname.replace(/^\/run\//, ""));
 
-const percent = (v) => `${(100 * v).toFixed(1)} %`;
 const share = (v) => `${Number((100 * v).toFixed(6))} %`;
 function bytes(v) {
   const unit = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([size]) => v >= size);

@@ -111,6 +111,25 @@ def write_enrolment(folder: Path, enrolment: Enrolment) -> None:
     _write_workers(folder / ENROLMENT, head, enrolment.workers)
 
 
+def check_member_files(files: Sequence[Path]) -> None:
+    """Refuse files that are not named after the workers w00, w01, ..., one each."""
+    names = [file.stem for file in files]
+    wanted = [member_name(node, len(files)) for node in range(len(files))]
+    if sorted(names) == wanted:
+        return
+    twice = sorted({name for name in names if names.count(name) > 1})
+    odd, missing = sorted({*names} - {*wanted}), sorted({*wanted} - {*names})
+    said = [
+        f"{what} {', '.join(some)}"
+        for what, some in (("twice:", twice), ("unexpected:", odd), ("missing:", missing))
+        if some
+    ]
+    raise ConfigError(
+        f"{len(files)} files must be named after the workers, {wanted[0]}.json to "
+        f"{wanted[-1]}.json; {'; '.join(said)}"
+    )
+
+
 def enrol(path: Path, told: Mapping[str, Facts], classes: int) -> None:
     """Write whom an operator enrols, by what was told about their data."""
     workers = []
@@ -162,9 +181,12 @@ def _check_names(path: Path, workers: tuple[Enrolled, ...], experiment: Experime
     names = [worker.name for worker in workers]
     wanted = node_names(experiment)[: experiment.fleet.workers]
     if names != wanted:
+        odd, missing = sorted({*names} - {*wanted}), sorted({*wanted} - {*names})
+        named = [f"missing {', '.join(missing)}"] if missing else []
+        named += [f"unexpected {', '.join(odd)}"] if odd else []
         raise RunFolderError(
-            f"{path}: enrols {len(names)} workers ({names[0] if names else 'none'} ...); the "
-            f"experiment has {wanted[0]} to {wanted[-1]}"
+            f"{path}: enrols {len(names)}; the experiment has {wanted[0]} to {wanted[-1]}: "
+            f"{'; '.join(named) or 'not in this order'}"
         )
 
 

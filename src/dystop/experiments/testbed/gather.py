@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from dystop.control.aggregation import global_weights
-from dystop.errors import StorageError
+from dystop.errors import StorageError, to_copy
 from dystop.experiments.spec import read_experiment
 from dystop.experiments.store import CONFIG, GLOBAL, MODELS, open_run, write_atomic
 from dystop.experiments.testbed.enrolment import node_names
@@ -40,6 +40,6 @@ def gather_models(folder: Path) -> bool:
     except OSError as error:
         raise StorageError(
             f"{folder / MODELS}: cannot be written: {error.strerror or error}; the run is over and "
-            f"safe. Make room, then: dystop testbed --resume {folder}"
+            f"safe. Make room, then: {to_copy('testbed', '--resume', folder)}"
         ) from error
     return True

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dystop.errors import DystopError, RunFolderError
+from dystop.errors import DystopError, RunFolderError, to_copy
 from dystop.experiments.child import Tail, dystop_words, environment
 from dystop.experiments.durable import RECORDS
 from dystop.experiments.run import Started
@@ -63,6 +63,9 @@ class Watch(Protocol):
 
     def on_joining(self, joined: int, workers: int) -> None:
         """So many workers have joined."""
+
+    def on_restart(self, told: str) -> None:
+        """A party has crashed or was killed, and is started again."""
 
     def on_record(self, record: RoundRecord) -> None:
         """A round has closed."""
@@ -126,7 +129,7 @@ def checked_folder(path: Path) -> Path:
     if info.get("kind") != KIND:
         raise RunFolderError(
             f"{path}: a simulated run, and this command is for runs of the testbed; check it by: "
-            f"dystop verify {path}, go on with it by: dystop resume {path}"
+            f"{to_copy('verify', path)}, go on with it by: {to_copy('resume', path)}"
         )
     if not (path / ENROLMENT).is_file():
         raise RunFolderError(f"{path}: {ENROLMENT} is missing; start the run afresh")
@@ -246,7 +249,8 @@ class _Launch:
             watch.on_joining(int(status.get("joined", 0)), workers)
             self._call_back(set(status.get("away", ())))
             self.check()
-            self.crew.look()
+            for told in self.crew.look():
+                watch.on_restart(told)
             time.sleep(POLL_S)
         self.crew.wait(self.crew.children, GOODBYE_S)
 

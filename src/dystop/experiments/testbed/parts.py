@@ -104,11 +104,16 @@ def _split(experiment: Experiment) -> Samples:
 def _unseen(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None) -> Samples | None:
     """What is known of private data without seeing them; None where data are not private."""
     private = experiment.data.private
-    if (enrolled is None) != (private.classes == 0):
+    if enrolled is None and private.classes:
         raise ConfigError(
-            "--enrolment and data.private belong together: workers that bring data along are "
-            "enrolled by a file ('dystop coordinator --enrolment'), and data.private says what "
-            "their data have in common"
+            "data.private: the workers bring their data along, so every party is started by hand: "
+            "'dystop coordinator' and 'dystop observer' with --enrolment FILE, and on each host "
+            "'dystop worker --data FILE.npz' (docs/two-hosts.md)"
+        )
+    if enrolled is not None and not private.classes:
+        raise ConfigError(
+            "--enrolment: enrols workers that bring data along, but the configuration has no "
+            "data.private, which says what their data have in common; 'dystop data enrol' prints it"
         )
     if enrolled is None:
         return None

@@ -10,7 +10,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from dystop.errors import ConfigError, DystopError, RunFolderError
+from dystop.errors import ConfigError, DystopError, RunFolderError, to_copy
 from dystop.experiments.durable import write_atomic
 from dystop.runtime.coordinator.members import Member
 from dystop.runtime.coordinator.sanctions import REVOKED
@@ -101,7 +101,8 @@ def restore_ledger(folder: Path) -> int:
     if not path.exists() and newest_backup(path) is None:
         raise RunFolderError(f"{path}: no ledger, and no backup of one; nothing can be restored")
     if is_whole(path):
-        raise ConfigError(f"{path}: not damaged; go on with: dystop testbed --resume {folder}")
+        way = to_copy("testbed", "--resume", folder)
+        raise ConfigError(f"{path}: not damaged; go on with: {way}")
     return int(recover(path).stem.rpartition("-")[2])
 
 

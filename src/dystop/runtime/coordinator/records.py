@@ -22,6 +22,7 @@ from dystop.runtime.ledger.tables import (
 from dystop.runtime.wire.codec import decode
 from dystop.runtime.wire.messages import Evaluate, Scored
 from dystop.types import View
+from dystop.units import are
 from dystop.world.trace import seen_part
 
 SCORE_S = 30.0  # longest wait for a score
@@ -79,7 +80,7 @@ class Records:
         if not spent(stop, record.round + 1, record.clock_s):
             return ""
         if record.round >= stop.rounds:
-            return f"{record.round} rounds are over"
+            return f"{are(record.round, 'round')} over"
         return f"{stop.seconds:g} emulated seconds are over"
 
     def _ask(self, round_: int) -> None:

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from dystop.errors import ConfigError, DystopError
 from dystop.runtime.enrolment.tokens import MAX_REQUEST_BYTES, WallClock, redeem
 from dystop.runtime.pki.identity import Identity, fingerprint
-from dystop.runtime.transport.grpc_settings import SERVER, split_address, why_not
+from dystop.runtime.transport.grpc_settings import SESSIONS, split_address, why_not
 from dystop.runtime.transport.tls import newcomers_credentials
 from dystop.runtime.wire.interface import TransportError
 from dystop.runtime.wire.quiet import quiet_logger
@@ -84,7 +84,7 @@ class EnrolService:
         self._folder, self._identity, self._clock = folder, identity, clock
         self._turnstile = Turnstile(CALLS, WINDOW_S)
         self._threads = ThreadPoolExecutor(THREADS, "enrol")
-        limited = [option for option in SERVER if "message_length" not in option[0]]
+        limited = [option for option in SESSIONS if "message_length" not in option[0]]
         limited += [("grpc.max_receive_message_length", MAX_BYTES)]
         self._server = grpc.server(
             self._threads, options=limited, maximum_concurrent_rpcs=MAX_CALLS

@@ -5,6 +5,7 @@ however it ends, the kernel closes it and the child ends too (`dystop.lifeline`)
 """
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +17,10 @@ from dystop.errors import DystopError
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.3, 5.0  # before a crashed child is started again
 STEADY_S = 20.0  # a child that lived this long starts afresh with the first pause
 MOST_CRASHES = 5  # by itself, in a row, none of them steady
+MOST_KILLS = 20  # from outside, likewise: somebody tries what happens, or memory is short
 WRONG_INPUT, BROKEN = 2, 4  # exit codes: starting again is no use
 SENT_AWAY = 6  # exit code of a worker in quarantine: the others go on without it
-_KILLED = 137  # as a failpoint ends a process
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM, 137)  # the last: as a failpoint ends a process
 GRACE_S = 3.5  # for a child to save and leave
 _QUOTED_BYTES = 2000
 
@@ -33,6 +35,7 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
     began_s: float = 0.0
     crashes: int = 0  # in a row
+    kills: int = 0  # in a row
     starts: int = 0
     again_s: float = 0.0  # when to start it again
     done: bool = False  # it has ended for good
@@ -87,33 +90,40 @@ class Crew:
         if child is not None and child.done:
             child.done, child.crashes, child.again_s = False, 0, 0.0
 
-    def look(self) -> None:
-        """Reap what has ended, and start again what has crashed; raises where that is no use."""
-        for child in self.children.values():
-            self._look_after(child)
+    def look(self) -> list[str]:
+        """Reap what has ended, and start again what has crashed; raises where that is no use.
 
-    def _look_after(self, child: Child) -> None:
+        Returns a sentence for every child that will be started again.
+        """
+        return [told for child in self.children.values() if (told := self._look_after(child))]
+
+    def _look_after(self, child: Child) -> str:
         now = time.monotonic()
         if child.process is None:
             if not child.done and now >= child.again_s:
                 self._start(child)
-            return
+            return ""
         code = child.process.poll()
         if code is None:
-            return
+            return ""
         _release(child.process)
         child.process = None
         if code in (0, SENT_AWAY):
             child.done = True
-            return
+            return ""
         child.again_s = now + self._pause_s(child, code)
+        return f"{child.name} {_how(code)}; started again (log: {child.log})"
 
     def _pause_s(self, child: Child, code: int) -> float:
         """Before the next start; what was killed from outside is not the child's own fault."""
-        if code < 0 or code == _KILLED:
+        if time.monotonic() - child.began_s > STEADY_S:
+            child.crashes = child.kills = 0
+        if code in _KILLED:
+            child.kills += 1
+            if child.kills > MOST_KILLS:
+                raise _hopeless(child, code)
             return FIRST_PAUSE_S
-        steady = time.monotonic() - child.began_s > STEADY_S
-        child.crashes = 1 if steady else child.crashes + 1
+        child.crashes += 1
         if code in (WRONG_INPUT, BROKEN) or child.crashes > MOST_CRASHES:
             raise _hopeless(child, code)
         return min(FIRST_PAUSE_S * 2.0 ** (child.crashes - 1), LONGEST_PAUSE_S)
@@ -156,9 +166,22 @@ def _release(process: "subprocess.Popen[bytes]") -> None:
         process.stdin.close()
 
 
+def _how(code: int) -> str:
+    """How a process has ended.
+
+    >>> _how(1), _how(-6), _how(-9)
+    ('ended with code 1', 'was ended by SIGABRT', 'was ended by SIGKILL')
+    """
+    if code >= 0:
+        return f"ended with code {code}"
+    known = {int(s): s.name for s in signal.Signals}
+    return f"was ended by {known.get(-code, f'signal {-code}')}"
+
+
 def _hopeless(child: Child, code: int) -> DystopError:
     said = child.complaint() or "it said nothing"
-    how = f"ended with code {code}" if code >= 0 else f"was ended by signal {-code}"
-    error = DystopError(f"{child.name} {how}: {said} (log: {child.log})")
+    often = f" {child.starts} times" if child.starts > 1 else ""
+    hint = "; perhaps memory is short" if code == -signal.SIGKILL else ""
+    error = DystopError(f"{child.name} {_how(code)}{often}{hint}: {said} (log: {child.log})")
     error.exit_code = code if code in (WRONG_INPUT, BROKEN) else 1
     return error

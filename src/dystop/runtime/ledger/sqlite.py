@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 
-from dystop.errors import RunFolderError, StorageError
+from dystop.errors import RunFolderError, StorageError, to_copy
 from dystop.runtime.host.failpoints import reach
 from dystop.runtime.ledger.tables import (
     KEYS,
@@ -123,7 +123,7 @@ class SqliteLedger:
     def _damaged(self, what: str) -> DamagedLedger:
         good, run = newest_backup(self.path), self.path.parent
         advice = (
-            f"put the newest good backup, {good.name}, in its place: dystop restore {run}"
+            f"put the newest good backup, {good.name}, in its place: {to_copy('restore', run)}"
             if good
             else f"there is no good backup; to start over, delete {run}"
         )

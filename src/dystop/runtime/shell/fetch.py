@@ -13,7 +13,6 @@ from dystop.runtime.wire.messages import RejectCode
 from dystop.runtime.wire.payload import ModelParcel
 
 FIRST_S, MOST_S = 0.2, 1.5  # bounds of the pause between two attempts, before the dice
-AWAY_S = 4.0  # a peer that brings no byte for so long after the first break is given up
 _CHANGES = ("not_authorised", "no_model")  # may be over in a moment: a roster is on its way
 _CHANGES_TRIES = 3
 _SPOILT = ("digest", "malformed")  # what came is worth nothing; once more from the beginning
@@ -49,8 +48,8 @@ class _Attempts:
         """Bytes came."""
         self.in_vain, self.broke_at_s = 0, None
 
-    def hopeless(self, error: PullBroken, now_s: float) -> bool:
-        """Note a break; whether it is no use to go on."""
+    def hopeless(self, error: PullBroken, now_s: float, away_s: float) -> bool:
+        """Note a break; whether it is no use to go on, after `away_s` without a byte say."""
         self.last = error.code
         self.in_vain += 1
         if error.code in _HOPELESS:
@@ -62,7 +61,7 @@ class _Attempts:
             return self._denied(error)
         if self.broke_at_s is None:
             self.broke_at_s = now_s
-        return now_s - self.broke_at_s >= AWAY_S
+        return now_s - self.broke_at_s >= away_s
 
     def _denied(self, error: PullDenied) -> bool:
         self.broke_at_s = None  # it is there
@@ -97,7 +96,7 @@ class _Job:
                 self._pull()
                 return self._fetched(self.clock() - began_s)
             except PullBroken as error:
-                if self.tries.hopeless(error, self.clock()):
+                if self.tries.hopeless(error, self.clock(), self.timeouts.away_s):
                     break
                 if error.code in _SPOILT:
                     self._afresh()
@@ -130,7 +129,7 @@ class _Job:
         connect_s = min(self.timeouts.connect_s, left_s)
         first_s = min(self.timeouts.first_byte_s, left_s)
         if self.tries.broke_at_s is not None:  # connecting and the first byte, both together
-            away_s = max(0.2, self.tries.broke_at_s + AWAY_S - self.clock())
+            away_s = max(0.2, self.tries.broke_at_s + self.timeouts.away_s - self.clock())
             connect_s = min(connect_s, away_s)
             first_s = min(first_s, away_s - connect_s)
         if self.action.request.exact:
@@ -177,7 +176,7 @@ def fetch(
 
     Returns:
         `FetchFailed` with the last reason once the deadline is over, the peer stayed away for
-        four seconds, or its answer leaves no hope. After bytes that do not fit their digest the
+        too long, or its answer leaves no hope. After bytes that do not fit their digest the
         model is fetched once more from the beginning, and then given up.
     """
     over = _Expiring(cancelled, clock, action.deadline_s)

@@ -14,6 +14,7 @@ from dystop.rng import stream
 from dystop.runtime.pki.identity import Identity
 from dystop.runtime.transport.gate import BUSY_S, check_size
 from dystop.runtime.transport.grpc_settings import (
+    LADEN_MS,
     PULL,
     SESSION,
     WELCOME,
@@ -221,7 +222,8 @@ class Channels:
 
     def _dial(self, name: str, address: str, connect_s: float) -> Any:
         credentials = channel_credentials(self._identity)
-        return grpc.secure_channel(address, credentials, options=dialling(name, connect_s))
+        options = dialling(name, connect_s, LADEN_MS)
+        return grpc.secure_channel(address, credentials, options=options)
 
     def _forget(self, key: tuple[str, str], channel: Any) -> None:
         with self._lock:

@@ -11,10 +11,12 @@ from dystop.runtime.params import Limits
 from dystop.runtime.pki.identity import Identity
 from dystop.runtime.transport.gate import BUSY_S, Allowed, Gate, Visit, answer_of, ask, check_size
 from dystop.runtime.transport.grpc_settings import (
+    MODELS,
     PULL,
-    SERVER,
     SESSION,
+    SESSIONS,
     WELCOME,
+    Options,
     split_address,
     why_not,
 )
@@ -75,11 +77,13 @@ class _Threads(futures.Executor):
 class _Listener:
     """A gRPC server with one method."""
 
-    def __init__(self, identity: Identity, allowed: Allowed, most_calls: int) -> None:
+    def __init__(
+        self, identity: Identity, allowed: Allowed, most_calls: int, options: Options
+    ) -> None:
         self._identity, self._allowed = identity, allowed
         self._threads = _Threads()
         self._server = grpc.server(
-            self._threads, options=SERVER, maximum_concurrent_rpcs=most_calls
+            self._threads, options=options, maximum_concurrent_rpcs=most_calls
         )
         self.address = ""
 
@@ -125,7 +129,7 @@ class ModelServer(_Listener):
     """Serves pulls."""
 
     def __init__(self, identity: Identity, allowed: Allowed, limits: Limits, store: Store) -> None:
-        super().__init__(identity, allowed, limits.pulls + _SPARE_CALLS)
+        super().__init__(identity, allowed, limits.pulls + _SPARE_CALLS, MODELS)
         self._gate, self._store = Gate(limits), store
 
     def start(self, address: str) -> "ModelServer":
@@ -234,7 +238,7 @@ class ControlServer(_Listener):
     """Serves sessions, one per peer."""
 
     def __init__(self, identity: Identity, allowed: Allowed, limits: Limits, desk: Desk) -> None:
-        super().__init__(identity, allowed, MAX_SESSIONS)
+        super().__init__(identity, allowed, MAX_SESSIONS, SESSIONS)
         self._desk, self._rate = desk, limits.messages_per_s
         self._sessions: dict[str, _Session] = {}
         self._lock = threading.Lock()

@@ -18,27 +18,34 @@ assert tls  # imported for what it sets
 SESSION, PULL = "/dystop.Control/Session", "/dystop.Peer/Pull"
 WELCOME = (("dystop", "welcome"),)  # before the first message; a refusal does not bear it
 ALIVE_MS = 3000
+LADEN_MS = 20_000  # for an answer that may wait behind a model; pulls are watched by other means
 Options = list[tuple[str, Any]]
 
-BOTH: Options = [
+
+def _answering(within_ms: int) -> Options:
+    """How soon the other end has to answer a ping."""
+    return [("grpc.keepalive_timeout_ms", within_ms), ("grpc.http2.ping_timeout_ms", within_ms)]
+
+
+_BOTH: Options = [
     ("grpc.keepalive_time_ms", ALIVE_MS),
-    ("grpc.keepalive_timeout_ms", ALIVE_MS),
-    ("grpc.http2.ping_timeout_ms", ALIVE_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
 ]
-SERVER: Options = [
-    *BOTH,
+_SERVER: Options = [
+    *_BOTH,
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_concurrent_streams", 16),
     ("grpc.so_reuseport", 0),
     ("grpc.server_handshake_timeout_ms", 5000),
 ]
-CLIENT: Options = [
-    *BOTH,
+SESSIONS: Options = [*_SERVER, *_answering(ALIVE_MS)]
+MODELS: Options = [*_SERVER, *_answering(LADEN_MS)]
+_CLIENT: Options = [
+    *_BOTH,
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.use_local_subchannel_pool", 1),
@@ -70,10 +77,11 @@ _CAUSES = (
 )
 
 
-def dialling(name: str, connect_s: float) -> Options:
+def dialling(name: str, connect_s: float, alive_ms: int = ALIVE_MS) -> Options:
     """Options for calling one peer, whose certificate must bear this name."""
     return [
-        *CLIENT,
+        *_CLIENT,
+        *_answering(alive_ms),
         ("grpc.ssl_target_name_override", name),
         ("grpc.default_authority", name),
         ("grpc.min_reconnect_backoff_ms", int(connect_s * 1000)),  # how long dialling may last

@@ -10,6 +10,7 @@ QUANTUM_S = 0.05  # a paced sender hands out what this much time is worth, and t
 LEAST_BYTES = 1024
 FIRST_BYTES, SMALL_BYTES = 64 * 2**10, 16 * 2**10  # of a sender that is not paced
 QUICK_S, SLOW_S = 0.03, 0.3  # chunks that leave faster grow, those that leave slower shrink
+MOST_S, MOST_SHARE = 0.5, 8  # a chunk is this long at most, and this part of what has left
 
 
 class TokenBucket:
@@ -105,19 +106,35 @@ def _as_it_goes(shipment: Shipment, over: threading.Event) -> Iterator[memoryvie
 
     The receiver sees whole chunks only, so on a slow line a large one looks like a standstill.
     """
-    size, before = FIRST_BYTES, time.monotonic()
+    size, sent, began = FIRST_BYTES, 0, time.monotonic()
+    before = began
     for part in _rest(shipment):
         lo = 0
         while lo < len(part) and not over.is_set():
             yield part[lo : lo + size]
-            lo, now = lo + size, time.monotonic()
-            size, before = _suited(size, now - before), now
+            lo, sent, now = lo + size, sent + size, time.monotonic()
+            size = max(SMALL_BYTES, min(_suited(size, now - before), _most(sent, now - began)))
+            before = now
 
 
 def _suited(size: int, took_s: float) -> int:
     if took_s < QUICK_S:
-        return min(CHUNK_BYTES, size * 2)
-    return max(SMALL_BYTES, size // 2) if took_s > SLOW_S else size
+        return size * 2
+    return size // 2 if took_s > SLOW_S else size
+
+
+def _most(sent: int, elapsed_s: float) -> int:
+    """What a line may be trusted with that has taken so much in this time.
+
+    Buffers take the first bytes at any speed, so a line must earn large chunks by bytes, not by
+    haste alone.
+
+    >>> _most(2**18, 0.001), _most(2**22, 0.01), _most(2**22, 40.0), _most(2**18, 60.0)
+    (65536, 524288, 52428, 2184)
+    """
+    worth = int(MOST_S * sent / max(elapsed_s, 1e-3))
+    earned = max(FIRST_BYTES, sent // MOST_SHARE)
+    return min(CHUNK_BYTES, earned, worth)
 
 
 def _rest(shipment: Shipment) -> Iterator[memoryview]:

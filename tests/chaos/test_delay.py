@@ -1,0 +1,131 @@
+"""Far away: delay, jitter and loss over a switch of our own, and a cut in the middle (C-3)."""
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Self
+
+import pytest
+
+from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names
+from dystop.runtime.audit.check import accuracy_near
+from dystop.runtime.transport.pacing import FIRST_BYTES
+
+from .facts import facts_of
+from .network import FarNet, check_rtt, needs_taps, sent_bytes
+from .rig import QUICK, Rig, Setting
+from .transfer import Pair
+
+pytestmark = pytest.mark.chaos
+
+JITTER_S, RATE_MBIT = 0.02, 20.0
+GRID = [(0.05, 1.0), (0.05, 5.0), (0.2, 1.0), (0.2, 5.0)]  # round trip in s, loss in %
+BIG = [(0.05, 1.0, 6.0), (0.05, 5.0, 2.0), (0.2, 1.0, 4.0), (0.2, 5.0, 1.0)]  # and megabytes
+GLOBAL, LOCAL = 0.010, 0.015  # accuracy that may be lost (A-1)
+ROUNDS = 60
+CUT_S = 5.0
+AWAY_S = 12.0  # three times the default, as `Timeouts` says about a wide area
+KEYS = (*QUICK, f"stop.rounds={ROUNDS}", "evaluate.every_rounds=3", "testbed.timeouts.gather_s=60")
+
+
+@dataclass
+class FarRig(Rig):
+    """A rig on the switch; `far` is the round trip in seconds and the loss in percent."""
+
+    far: tuple[float, float] = (0.0, 0.0)
+    pings_ms: list[float] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.net = net = stack.enter_context(FarNet(self.setting.seed))
+            for name in (COORDINATOR, OBSERVER, *node_names(self.experiment)):
+                net.add(name, RATE_MBIT)
+            self.pings_ms = _set(net, *self.far, ("w00", COORDINATOR))
+            super().__enter__()
+            stack.push(self._stack.pop_all())  # what is above the net ends before it
+            self._stack = stack.pop_all()
+        return self
+
+
+def _set(net: FarNet, rtt_s: float, percent: float, pair: tuple[str, str]) -> list[float]:
+    jitter_s = JITTER_S if rtt_s else 0.0
+    net.far(rtt_s, jitter_s)
+    pings_ms = check_rtt(net, pair, rtt_s, jitter_s)
+    net.loss(percent)
+    return pings_ms
+
+
+def _run(folder, far):
+    """A whole run at this distance; answers the figures, what the checker found, a sentence."""
+    with FarRig(folder, Setting(KEYS), far=far) as rig:
+        rig.start()
+        rig.until(lambda: rig.rounds > 0, 120)
+        began = time.monotonic()
+        rig.finish(600)
+        wall_s = time.monotonic() - began
+        assert rig.findings() == []
+        count, pings = rig.net.count(), rig.pings_ms
+    facts = facts_of(rig.folder, wall_s)
+    lost = count.get("lost", 0)
+    return facts, (
+        f"pings {pings[0]:.0f} to {pings[-1]:.0f} ms, {lost} of {count['taken'] + lost} frames "
+        f"lost; {facts['rounds']} rounds in {wall_s:.0f} s, median/p95/max {facts['round_s']} s, "
+        f"{facts['endings']}, {facts['pulls']} pulls, {facts['resumed']} resumed, refused "
+        f"{facts['refused']}; accuracy {facts['accuracy_global']:.4f} / "
+        f"{facts['accuracy_local']:.4f}, switch at most {1e3 * count['late_s']:.0f} ms late"
+    )
+
+
+@pytest.fixture(scope="module")
+def control(tmp_path_factory):
+    """As many rounds on the same switch without delay and loss."""
+    needs_taps()
+    return _run(tmp_path_factory.mktemp("near"), (0.0, 0.0))
+
+
+@pytest.mark.parametrize(("rtt_s", "percent"), GRID)
+def test_c3_a_run_far_away(tmp_path, tell, control, rtt_s, percent):
+    """C-3: all rounds close, nothing is found, accuracy as without delay and loss."""
+    facts, sentence = _run(tmp_path, (rtt_s, percent))
+    tell(f"{sentence}\n    near: {control[1]}")
+    assert facts["rounds"] == control[0]["rounds"] == ROUNDS
+    near = [("accuracy_global", GLOBAL), ("accuracy_local", LOCAL)]
+    assert [f for key, d in near for f in accuracy_near(facts[key], control[0][key], d)] == []
+
+
+def _cut_in_the_middle(pair, size):
+    """A pull whose line is cut when more than half is sent; answers what came of it."""
+    assert isinstance(pair.net, FarNet)
+    before = sent_bytes(pair.net, "a")
+    running = pair.fetch(120.0, AWAY_S)
+    end_s = time.monotonic() + 90.0
+    while sent_bytes(pair.net, "a") - before < 0.6 * size and time.monotonic() < end_s:
+        time.sleep(0.1)
+    pair.net.cut("a")
+    time.sleep(CUT_S)
+    pair.net.heal("a")
+    came = running()
+    return {**came, "sent": sent_bytes(pair.net, "a") - before}
+
+
+@pytest.mark.parametrize(("rtt_s", "percent", "megabytes"), BIG)
+def test_c3_a_cut_in_the_middle_far_away(tmp_path, tell, rtt_s, percent, megabytes):
+    """C-3: a pull over a far line goes on where it was cut, and little is sent twice."""
+    needs_taps()
+    size = int(1e6 * megabytes)
+    with FarNet() as net:
+        for name in "ab":
+            net.add(name, RATE_MBIT)
+        pings = _set(net, rtt_s, percent, ("a", "b"))
+        pair = Pair(tmp_path, megabytes, net)
+        with pair.serving():
+            cut = _cut_in_the_middle(pair, size)
+    twice = max(cut["bytes"], cut["sent"]) - size
+    tell(
+        f"pings {pings[0]:.0f} to {pings[-1]:.0f} ms, {percent:g} % loss, {megabytes:g} MB: "
+        f"{cut['seconds']:.1f} s with a cut of {CUT_S:g} s, {cut['resumes']} resumed, {twice} "
+        "bytes twice"
+    )
+    assert cut["code"] == ""
+    assert cut["resumes"] >= 1
+    assert twice <= 0.05 * size + FIRST_BYTES  # one chunk on a slow line

@@ -1,0 +1,167 @@
+"""`dystop report` on folders of all kinds: studies, half of one, and whatever lies in runs/."""
+
+import json
+import os
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from dystop.cli import app
+from dystop.experiments.compare import Asked, experiments
+from dystop.experiments.study import create_study, finished
+
+SMALL = [
+    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "model.name=softmax", "fleet.workers=6", "stop.rounds=3", "evaluate.every_rounds=1",
+]  # fmt: skip
+
+
+def call(*words):
+    return CliRunner().invoke(app, [*map(str, words)])
+
+
+def made(out, *words):
+    result = call(*words, *SMALL, "--out", out, "--quiet")
+    assert result.exit_code == 0, result.output
+
+
+def page_of(folder):
+    return (folder / "report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with one run, a comparison and a sweep."""
+    out = tmp_path_factory.mktemp("work") / "runs"
+    made(out, "run", "--name", "alone", "--no-report")
+    made(out, "compare", "--mechanisms", "dystop,fedavg", "--seeds", "2", "--name", "both")
+    over = ["--over", "mechanism.V=1,5,10", "--over", "data.phi=1.0,0.7,0.4"]
+    made(out, "sweep", *over, "--name", "grid")
+    return out
+
+
+@pytest.fixture
+def copy(runs, tmp_path):
+    """A copy of a study to spoil."""
+
+    def copied(name):
+        path = tmp_path / name
+        shutil.copytree(runs / name, path, ignore=shutil.ignore_patterns("report"))
+        return path
+
+    return copied
+
+
+@pytest.mark.parametrize("name", ["both", "grid"])
+def test_a_study_goes_where_it_is_told_to(copy, tmp_path, name):
+    path, out = copy(name), tmp_path / "some" / "page"
+    result = call("report", path, "--out", out, "--target", "0.3")
+    assert result.exit_code == 0, result.output
+    assert f"report: {out / 'report.html'}" in result.stdout
+    assert sorted(os.listdir(out)) == ["figures", "report.html", "results.csv"]
+    assert not (path / "report").exists()
+
+
+def test_half_a_comparison_is_shown_as_far_as_it_got(copy):
+    path = copy("both")
+    shutil.rmtree(path / "fedavg-s1")
+    (path / "dystop-s1" / "records.jsonl").write_text("")
+    result = call("report", path)
+    assert result.exit_code == 0, result.output
+    said = f"3 of 4 runs have begun; the others are missing here; go on with: dystop compare {path}"
+    assert f"note: {said}\n" in result.stderr
+    page = page_of(path / "report")
+    assert said in page
+    assert "dystop-s1 has not closed a round yet." in page
+    assert "1 to 2 seeds each: 3 runs." in page
+
+
+def test_half_a_sweep_is_shown_as_far_as_it_got(copy):
+    path = copy("grid")
+    gone = ["V1-phi1.0-s0", "V5-phi0.4-s0", "V10-phi0.7-s0"]
+    for name in gone:
+        shutil.rmtree(path / name)
+    result = call("report", path)
+    assert result.exit_code == 0, result.output
+    page = page_of(path / "report")
+    assert (
+        f"6 of 9 runs have begun; the others are missing here; go on with: dystop sweep {path}"
+        in page
+    )
+    assert (path / "report" / "figures" / "sweep-map.png").is_file()
+
+
+def test_a_whole_study_has_nothing_missing(copy):
+    path = copy("both")
+    assert "have begun" not in call("report", path).stderr
+    assert "have begun" not in page_of(path / "report")
+
+
+def test_a_study_that_has_not_begun_says_so(tmp_path):
+    every = experiments(Asked(None, SMALL, ["dystop", "fedavg"], seeds=3))
+    path = create_study(tmp_path, "new", every).path
+    result = call("report", path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{path}: none of its 6 runs has begun" in result.stderr
+    assert f"run them by: dystop compare {path}" in result.stderr
+    assert not (path / "report").exists()
+
+
+def test_studies_among_run_folders_are_skipped_with_a_note(runs, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    result = call("report", *sorted(runs.iterdir()), "--out", "page")  # as a shell spells runs/*
+    assert result.exit_code == 0, result.output
+    said = (
+        f"a study has a page of its own: {runs / 'both'}, {runs / 'grid'}; for that: dystop report"
+    )
+    assert said in result.stderr
+    assert "alone" in page_of(tmp_path / "page")
+
+
+def test_several_studies_have_no_page_in_common(runs):
+    result = call("report", runs / "both", runs / "grid")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"report one at a time: dystop report {runs / 'both'}" in result.stderr
+
+
+def test_a_folder_that_is_no_run_is_refused_beside_studies_too(runs, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for words in ([runs / "both", runs / "alone"], [runs / "both"]):
+        result = call("report", *words, tmp_path / "empty", "--out", tmp_path / "page")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{tmp_path / 'empty'}: not a run folder" in result.stderr
+    assert not (tmp_path / "page").exists()
+
+
+def uninstalled(path, name="fedavg"):
+    """The study as it would be if this mechanism had come from a plug-in that is gone."""
+    for file in [*path.glob("plan/*.toml"), *path.glob("*/config.toml"), *path.glob("*/run.json")]:
+        file.write_text(file.read_text().replace(f'"{name}"', '"gone-idea"'))
+    return path
+
+
+@pytest.mark.parametrize("verb", ["report", "compare"])
+def test_a_finished_study_needs_no_mechanism_to_be_reported(copy, verb):
+    path = uninstalled(copy("both"))
+    result = call(verb, path)
+    assert result.exit_code == 0, result.output
+    assert "gone-idea (reference)" in result.stdout
+    assert "gone-idea (reference)" in page_of(path / "report")
+    if verb == "compare":
+        assert f"study: {path} (4 runs, 4 finished before)" in result.stdout
+
+
+def test_a_finished_sweep_needs_none_either(copy):
+    assert call("sweep", uninstalled(copy("grid"), "dystop"), "--quiet").exit_code == 0
+
+
+def test_an_unfinished_study_needs_its_mechanisms_to_go_on(copy):
+    path = uninstalled(copy("both"))
+    info = path / "fedavg-s1" / "run.json"
+    info.write_text(json.dumps({**json.loads(info.read_text()), "status": "interrupted"}))
+    assert not finished(info.parent)
+    result = call("compare", path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert 'mechanism.name = "gone-idea"; expected one of' in result.stderr
+    assert call("report", path).exit_code == 0

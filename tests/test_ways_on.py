@@ -1,0 +1,153 @@
+"""Errors name the command that goes on with what is there, as a shell must read it."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dystop.cli import app
+from dystop.cli.run import _way_on
+from dystop.cli.testbed import _way_on as real_way_on
+from dystop.errors import ConfigError, RunFolderError, StorageError
+from dystop.experiments import bound, gap, jobs, run
+from dystop.experiments.durable import writing
+from dystop.experiments.kind import COMPARISON, REAL, RUN, SWEEP, kind_of
+from dystop.experiments.spec import read_experiment, to_toml
+from dystop.experiments.store import check_free, create_run, first_info, open_run, run_folder
+from dystop.experiments.study import Study, create_study, find_study
+from dystop.experiments.testbed.launch import checked_folder
+
+EXPERIMENT = read_experiment()
+NAMES = ["simulated", "real", "comparison", "sweep", "plain"]
+WAYS = {
+    "simulated": "dystop resume",
+    "real": "dystop testbed --resume",
+    "comparison": "dystop compare",
+    "sweep": "dystop sweep",
+}
+
+
+@pytest.fixture(params=["runs", "my runs"])
+def out(tmp_path, request):
+    """A folder with one of each kind, under a name that needs no quotes and one that does."""
+    folder = tmp_path / request.param
+    for name, more in (("simulated", {}), ("real", {"kind": "testbed"})):
+        info = {**first_info(EXPERIMENT), **more}
+        create_run(folder, name, to_toml(EXPERIMENT), info, {"workers": 3})
+    create_study(folder, "comparison", [EXPERIMENT])
+    create_study(folder, "sweep", [EXPERIMENT], ["mechanism.V"])
+    (folder / "plain").mkdir()
+    return folder
+
+
+def way(name: str, folder: Path) -> str:
+    return f"{WAYS[name]} {shlex.quote(str(folder / name))}"
+
+
+def message(kind, call, *words) -> str:
+    with pytest.raises(kind) as raised:
+        call(*words)
+    return str(raised.value)
+
+
+def test_what_a_folder_is(out):
+    assert [kind_of(out / name) for name in NAMES] == [RUN, REAL, COMPARISON, SWEEP, None]
+    assert kind_of(out / "nothing") is None
+    assert kind_of(out / ("x" * 300)) is None
+    (out / "sweep" / "study.json").write_text("damaged")
+    assert kind_of(out / "sweep") is COMPARISON
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_taken_name_is_gone_on_with_by_its_own_command(out, name):
+    said = message(RunFolderError, check_free, out, name)
+    assert said.endswith(f"or go on with it by: {way(name, out)}")
+    noun = {"simulated": "run", "real": "run of the testbed"}.get(name, name)
+    assert f"this {noun} exists already" in said
+
+
+def test_a_name_that_something_else_has_is_not_called_a_run(out):
+    for name in ("plain", "file"):
+        if name == "file":
+            (out / name).touch()
+        said = message(RunFolderError, check_free, out, name)
+        assert said == (
+            f"{out / name}: exists already and is not a run; choose another --name or --out"
+        )
+
+
+@pytest.mark.parametrize("command", ["run", "testbed"])
+def test_the_commands_say_so(out, command):
+    done = CliRunner().invoke(app, [command, "--out", str(out), "--name", "real"])
+    assert done.exit_code == 2
+    assert way("real", out) in done.stderr
+
+
+@pytest.mark.parametrize("name", ["comparison", "sweep"])
+def test_a_study_is_no_run(out, name):
+    said = message(RunFolderError, run_folder, out / name)
+    assert f"is a {name}, not a run; go on with it by: {way(name, out)}" in said
+    said = message(ConfigError, read_experiment, out / name)
+    assert said.endswith(f"is the folder of a {name}; go on with it by: {way(name, out)}")
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_refused_write_names_the_command_that_fits(out, name):
+    def refused():
+        with writing(out / name):
+            raise PermissionError(13, "no")
+
+    said = message(StorageError, refused)
+    assert said.endswith(f"make the folder writable, then: {way(name, out)}")
+
+
+def test_every_other_command_to_copy_is_quoted(out):
+    quoted = {name: shlex.quote(str(out / name)) for name in WAYS}
+    settings = shlex.quote(str(out / "real" / "config.toml"))
+    said = message(ConfigError, read_experiment, out / "real")
+    assert f"again by: dystop testbed {settings}, go on with it by: {way('real', out)}," in said
+    assert said.endswith(f"or check it by: dystop check {quoted['real']}")
+    said = message(RunFolderError, run._check_simulated, open_run(out / "real"))
+    assert f"{way('real', out)}, or check it by: dystop check {quoted['real']}" in said
+    assert f"dystop run {settings}" in message(RunFolderError, bound.bound_of, out / "real")
+    said = message(RunFolderError, bound.bound_of, out / "simulated")
+    assert said.endswith(f"try: {way('simulated', out)}")
+    said = message(RunFolderError, checked_folder, out / "simulated")
+    assert said.endswith(f"dystop verify {quoted['simulated']}, go on with it by: "
+                         f"{way('simulated', out)}")  # fmt: skip
+    (out / "real" / "trace.jsonl").touch()
+    assert message(RunFolderError, gap._recorded, out / "real").endswith(way("real", out))
+
+
+def test_studies_quote_theirs(out):
+    other = read_experiment(None, ["seed=3"])
+    said = message(RunFolderError, find_study, out, "sweep", [other])
+    assert said.endswith(way("sweep", out))
+
+    class Child:
+        name = "x"
+
+        def complaint(self):
+            return "no room"
+
+    study = Study(out / "sweep", (EXPERIMENT,), ("mechanism.V",))
+    assert str(jobs._failure(Child(), 3, study)).endswith(way("sweep", out))
+
+
+def test_interrupted_runs_quote_theirs(out):
+    class Watcher:
+        last = None
+
+        def __init__(self, name):
+            self.folder = out / name
+
+    assert _way_on(Watcher("simulated")).endswith(f"resume with: {way('simulated', out)}")
+    assert real_way_on(Watcher("real")).endswith(f"go on with: {way('real', out)}")
+
+
+def test_a_run_in_a_study_stays_a_run(out):
+    create_run(out / "sweep", "x", to_toml(EXPERIMENT), first_info(EXPERIMENT), {"workers": 3})
+    assert kind_of(out / "sweep" / "x") is RUN
+    assert json.loads((out / "sweep" / "study.json").read_text())["over"] == ["mechanism.V"]
