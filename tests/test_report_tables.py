@@ -7,7 +7,7 @@ import pytest
 
 from dystop.experiments.store import RunData
 from dystop.report import default_target, draw, summarise, summary_rows
-from dystop.report.naming import command, identity, labels
+from dystop.report.naming import command, identity, labels, timing_words
 from dystop.report.notices import notices
 from dystop.report.rounds import staleness_shares
 from dystop.report.series import BINS, series
@@ -81,6 +81,8 @@ def test_time_that_was_measured_is_not_called_simulated():
     assert row["measured time"] == "10 s"
     assert "simulated time" not in row
     assert [row["time"] for row in summary_rows([run, real])] == ["10 s", "10 s"]
+    assert timing_words(real).startswith("measured")
+    assert timing_words(run).startswith("paper")
     for runs, name in (([run], "simulated time"), ([real], "measured time"), ([run, real], "time")):
         entry = next(plot for plot in draw(runs) if plot.key == "accuracy-time")
         (axes,) = entry.figure.axes
