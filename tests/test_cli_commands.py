@@ -163,11 +163,13 @@ def test_errors_are_one_message_and_their_exit_code(fake, error, code):
     assert (done.exit_code, done.stderr) == (code, f"Error: {error}\n")
 
 
-def test_a_refused_file_is_no_bug(fake):
+def test_a_refused_file_is_no_bug(fake, monkeypatch):
     fake.error = PermissionError(13, "Permission denied", "some/folder")
     done = call("run")
     assert done.exit_code == 3
     assert done.stderr.startswith("Error: some/folder: Permission denied; check that")
+    monkeypatch.setenv("DYSTOP_DEBUG", "1")
+    assert "Traceback" in call("run").stderr
 
 
 def test_a_bug_is_short_unless_asked(fake, monkeypatch):

@@ -102,7 +102,7 @@ def test_an_edited_enrolment_is_checked(tmp_path):
         read_enrolment(tmp_path, experiment)
     raw["workers"] = raw["workers"][:1]
     (tmp_path / ENROLMENT).write_text(json.dumps(raw))
-    with pytest.raises(RunFolderError, match=r"enrols 1; .* w00 to w03: missing w01, w02, w03"):
+    with pytest.raises(RunFolderError, match=r"enrols 1; .* w00 to w03; missing: w01, w02, w03"):
         read_enrolment(tmp_path, experiment)
     with pytest.raises(RunFolderError, match="cannot be read"):
         read_enrolment(tmp_path / "none", experiment)

@@ -34,6 +34,14 @@ def code_of(interrupt: KeyboardInterrupt) -> int:
     return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
 
 
+def _show_place(error: BaseException) -> bool:
+    """Where it happened, for whoever has asked to see it."""
+    asked = os.environ.get("DYSTOP_DEBUG") == "1"
+    if asked:
+        traceback.print_exception(error)
+    return asked
+
+
 def _ending(error: BaseException) -> int:
     """Say what happened; returns the exit code."""
     match error:
@@ -48,13 +56,12 @@ def _ending(error: BaseException) -> int:
             return code_of(error)
         case OSError(filename=str(place), strerror=str(why)):
             complain(f"Error: {place}: {why}; check that you may read and write there")
+            _show_place(error)
             return StorageError.exit_code
         case _:
             what = f"{type(error).__name__}: {error}".rstrip(": ")
             complain(f"Unexpected error: {what}")
-            if os.environ.get("DYSTOP_DEBUG") == "1":
-                traceback.print_exception(error)
-            else:
+            if not _show_place(error):
                 complain("This is a bug in dystop. DYSTOP_DEBUG=1 shows where it happened.")
             return 1
 

@@ -313,7 +313,7 @@ def _origin(models: Models, done: Bools, node: int) -> Tensor | None:
 
 
 def _consume(state: State, turn: Round) -> State:
-    """Empty the mailboxes of the active workers and forget snapshots nobody waits for."""
+    """Empty the mailboxes of the active workers, unless kept; forget snapshots nobody wants."""
     post = state.post
     if not turn.plan.keep_mail:
         read = post.waiting(turn.view.now_s) & np.isin(post.dst, turn.plan.active)

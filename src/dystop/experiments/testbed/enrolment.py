@@ -117,17 +117,21 @@ def check_member_files(files: Sequence[Path]) -> None:
     wanted = [member_name(node, len(files)) for node in range(len(files))]
     if sorted(names) == wanted:
         return
-    twice = sorted({name for name in names if names.count(name) > 1})
-    odd, missing = sorted({*names} - {*wanted}), sorted({*wanted} - {*names})
-    said = [
-        f"{what} {', '.join(some)}"
-        for what, some in (("twice:", twice), ("unexpected:", odd), ("missing:", missing))
-        if some
-    ]
     raise ConfigError(
         f"{len(files)} files must be named after the workers, {wanted[0]}.json to "
-        f"{wanted[-1]}.json; {'; '.join(said)}"
+        f"{wanted[-1]}.json; {_misnamed(names, wanted)}"
     )
+
+
+def _misnamed(names: Sequence[str], wanted: Sequence[str]) -> str:
+    """What is wrong with some names."""
+    kinds = {
+        "twice": {name for name in names if names.count(name) > 1},
+        "unexpected": {*names} - {*wanted},
+        "missing": {*wanted} - {*names},
+    }
+    said = [f"{kind}: {', '.join(sorted(some))}" for kind, some in kinds.items() if some]
+    return "; ".join(said) or "not in this order"
 
 
 def enrol(path: Path, told: Mapping[str, Facts], classes: int) -> None:
@@ -181,12 +185,9 @@ def _check_names(path: Path, workers: tuple[Enrolled, ...], experiment: Experime
     names = [worker.name for worker in workers]
     wanted = node_names(experiment)[: experiment.fleet.workers]
     if names != wanted:
-        odd, missing = sorted({*names} - {*wanted}), sorted({*wanted} - {*names})
-        named = [f"missing {', '.join(missing)}"] if missing else []
-        named += [f"unexpected {', '.join(odd)}"] if odd else []
         raise RunFolderError(
-            f"{path}: enrols {len(names)}; the experiment has {wanted[0]} to {wanted[-1]}: "
-            f"{'; '.join(named) or 'not in this order'}"
+            f"{path}: enrols {len(names)}; the experiment has {wanted[0]} to {wanted[-1]}; "
+            f"{_misnamed(names, wanted)}"
         )
 
 

@@ -49,7 +49,7 @@ class _Attempts:
         self.in_vain, self.broke_at_s = 0, None
 
     def hopeless(self, error: PullBroken, now_s: float, away_s: float) -> bool:
-        """Note a break; whether it is no use to go on, after `away_s` without a byte say."""
+        """Note a break; whether it is no use to go on, such as after `away_s` without a byte."""
         self.last = error.code
         self.in_vain += 1
         if error.code in _HOPELESS:

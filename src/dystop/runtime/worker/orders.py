@@ -185,7 +185,7 @@ class Orders:
         return keeper.save(*said, *training, undo=before) + self._deliver()
 
     def _depart(self, errand: Errand) -> None:
-        """Consume the mail that was there, and begin the next training at the mixed model."""
+        """Consume the mail that was there, unless kept, and begin to train the mixed model."""
         state, order = self.keeper.state, errand.order
         read = {} if order.keep_mail else errand.letters
         rest = {k: m for k, m in state.letters.items() if read.get(k) is not m}
