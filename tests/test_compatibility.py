@@ -1,7 +1,7 @@
 """Run folders that release 0.1.0 wrote: verified, resumed, checked, replayed and reported.
 
-Made by `scripts/make_compatibility_runs.py` at commit b6d154b. Decisions must repeat exactly. Learned
-numbers must repeat closely, because the folders come from another machine.
+Made by `scripts/make_compatibility_runs.py` at commit b6d154b. Decisions must repeat exactly.
+Learned numbers must repeat closely, because the folders come from another machine.
 """
 
 import json

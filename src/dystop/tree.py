@@ -7,7 +7,7 @@ safetensors blob with the JSON in its header.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,52 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save
 
-Kinds = Mapping[str, type]
 _HEADER = 8  # bytes of the length of a safetensors header
 
 
-def kinds_of(*classes: type) -> Kinds:
-    """Classes by name; only these are ever made when a tree is read."""
-    return {kind.__name__: kind for kind in classes}
+@dataclass(frozen=True)
+class Stored:
+    """A class as it is written: some fields may have other names in files than in the code."""
+
+    cls: type
+    names: Mapping[str, str] = field(default_factory=dict)  # field -> name in files
+
+    def values(self, value: Any) -> dict[str, Any]:
+        """The fields of a value by their names in files."""
+        every = (f.name for f in fields(value))
+        return {self.names.get(name, name): getattr(value, name) for name in every}
+
+    def make(self, values: dict[str, Any]) -> Any:
+        """The value again, from fields by their names in files."""
+        back = {stored: name for name, stored in self.names.items()}
+        return self.cls(**{back.get(name, name): value for name, value in values.items()})
+
+
+class Kinds:
+    """The dataclasses that may occur in a tree, each under a tag that never changes.
+
+    Tags and names of fields are data: files of earlier releases hold them. A class may be renamed,
+    its tag may not. Only these classes are ever made when a tree is read.
+
+    >>> Kinds(Fraction=float).tag_of(1.0)
+    'Fraction'
+    """
+
+    def __init__(self, **classes: type | Stored) -> None:
+        """Take classes by tag."""
+        self._stored = {
+            tag: entry if isinstance(entry, Stored) else Stored(entry)
+            for tag, entry in classes.items()
+        }
+        self._tags = {stored.cls: tag for tag, stored in self._stored.items()}
+
+    def tag_of(self, value: Any) -> str | None:
+        """The tag of a value's class, or None where it has none."""
+        return self._tags.get(type(value))
+
+    def __getitem__(self, tag: str) -> Stored:
+        """How values under this tag are stored."""
+        return self._stored[tag]
 
 
 def pack(value: Any, kinds: Kinds, keep: Callable[[Any], Any], where: str = "value") -> Any:
@@ -35,10 +74,10 @@ def pack(value: Any, kinds: Kinds, keep: Callable[[Any], Any], where: str = "val
     """
     if (kept := keep(value)) is not None:
         return kept
-    if type(value).__name__ in kinds:
-        inside = {f.name: getattr(value, f.name) for f in fields(value)}
+    if (tag := kinds.tag_of(value)) is not None:
+        inside = kinds[tag].values(value)
         packed = {k: pack(v, kinds, keep, f"{where}/{k}") for k, v in inside.items()}
-        return {"kind": type(value).__name__, "fields": packed}
+        return {"kind": tag, "fields": packed}
     if isinstance(value, dict) and all(type(k) in (str, int) for k in value):
         return {"map": [[k, pack(v, kinds, keep, f"{where}/{k}")] for k, v in value.items()]}
     if isinstance(value, (list, tuple)):
@@ -56,7 +95,7 @@ def unpack(packed: Any, kinds: Kinds, take: Callable[[str, str], Any]) -> Any:
     (tag, inside), *rest = packed.items()
     if tag == "kind":
         values = {k: unpack(v, kinds, take) for k, v in rest[0][1].items()}
-        return kinds[inside](**values)
+        return kinds[inside].make(values)
     if tag == "map":
         return {k: unpack(v, kinds, take) for k, v in inside}
     if tag in ("list", "tuple"):
@@ -68,7 +107,7 @@ def unpack(packed: Any, kinds: Kinds, take: Callable[[str, str], Any]) -> Any:
 def to_bytes(value: Any, kinds: Kinds) -> bytes:
     """A value with NumPy arrays as one safetensors blob.
 
-    >>> from_bytes(to_bytes({"a": np.arange(3), "b": (1, None)}, {}), {})
+    >>> from_bytes(to_bytes({"a": np.arange(3), "b": (1, None)}, Kinds()), Kinds())
     {'a': array([0, 1, 2]), 'b': (1, None)}
     """
     arrays: dict[str, NDArray[Any]] = {}

@@ -20,12 +20,21 @@ from dystop.engine.post import Post
 from dystop.engine.state import State
 from dystop.errors import RunFolderError
 from dystop.sparse import Graph, PairCounts
-from dystop.tree import kinds_of, pack, unpack
+from dystop.tree import Kinds, pack, unpack
 from dystop.types import Books, Mailbox, Outcome
 
 KEPT = 2
 _FORMAT = "dystop-state-1"
-_KINDS = kinds_of(State, Books, Models, Post, Outcome, PairCounts, Graph, Mailbox)
+_KINDS = Kinds(
+    State=State,
+    Books=Books,
+    Models=Models,
+    Post=Post,
+    Outcome=Outcome,
+    PairCounts=PairCounts,
+    Graph=Graph,
+    Mailbox=Mailbox,
+)
 
 
 def _pack(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:

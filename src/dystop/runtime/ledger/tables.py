@@ -36,10 +36,21 @@ from pydantic import TypeAdapter
 from dystop.plan import Links, Mix, Plan
 from dystop.runtime.wire.messages import Execute, Report, Scored
 from dystop.sparse import Graph, PairCounts
-from dystop.tree import from_bytes, kinds_of, to_bytes
+from dystop.tree import Kinds, from_bytes, to_bytes
 from dystop.types import Books, Fleet, Mailbox, Outcome, View
 
-KINDS = kinds_of(Books, Plan, Links, Mix, Outcome, PairCounts, Graph, Mailbox, View, Fleet)
+KINDS = Kinds(
+    Books=Books,
+    Plan=Plan,
+    Links=Links,
+    Mix=Mix,
+    Outcome=Outcome,
+    PairCounts=PairCounts,
+    Graph=Graph,
+    Mailbox=Mailbox,
+    View=View,
+    Fleet=Fleet,
+)
 LARGE_BYTES = 1 << 16  # books beyond this are not kept for every round
 OPEN = (None, "FAILED", "CANCELLED")  # outcomes of orders that may still be confirmed
 Row = tuple[Any, ...]

@@ -22,10 +22,17 @@ from dystop.errors import StorageError
 from dystop.runtime.host.failpoints import reach
 from dystop.runtime.wire.messages import Rejected, Report, Used
 from dystop.runtime.worker.state import Flight, Letter, WorkerState
-from dystop.tree import from_bytes, kinds_of, pack
+from dystop.tree import Kinds, from_bytes, pack
 
 FORMAT = "dystop-worker-1"
-_KINDS = kinds_of(WorkerState, Flight, Letter, Report, Used, Rejected)
+_KINDS = Kinds(
+    WorkerState=WorkerState,
+    Flight=Flight,
+    Letter=Letter,
+    Report=Report,
+    Used=Used,
+    Rejected=Rejected,
+)
 _ZEROS = "0" * 64
 _DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
