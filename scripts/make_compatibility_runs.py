@@ -69,7 +69,7 @@ def make_runs(out: Path) -> None:
 def make_interrupted(out: Path) -> None:
     """A run stopped in the middle, beside the same run to its end."""
     from dystop.experiments import run
-    from dystop.experiments.spec import read_experiment
+    from dystop.experiments.config import read_experiment
 
     def stop_after_seven(record: object) -> None:
         if record.round == 7:  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dystop.data import DATASETS, Dataset, load_entry
-from dystop.data.mini import FILE
+from dystop.data.fmnist_mini import FILE
 
 _OUT = Path(__file__).parents[1] / "src/dystop/data" / FILE
 _FILTERS = [  # lc = 4 and pb = 0 suit bytes without word structure; the dictionary spans the whole

@@ -11,9 +11,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from dystop.experiments.store import RunData, open_run
+from dystop.experiments.run_folder import RunData, open_run
 from dystop.experiments.study import open_study
-from dystop.report.tables import evaluated
+from dystop.report.data.summary import evaluated
 
 RUN = ("campaign", "arm", "seed", "status", "rounds", "clock_s", "accuracy", "accuracy_global",
        "wire_bytes", "epochs", "staleness_mean", "staleness_max", "wall_s")  # fmt: skip

@@ -30,8 +30,8 @@ from chaos.rig import Rig, Setting  # noqa: E402
 from chaos.schedule import Rhythm, schedule  # noqa: E402
 from dystop.experiments.testbed.parts import worker_parts  # noqa: E402
 from dystop.rng import stream  # noqa: E402
-from dystop.runtime.audit.check import accuracy_near  # noqa: E402
-from dystop.runtime.events import Train  # noqa: E402
+from dystop.testbed.audit.check import accuracy_near  # noqa: E402
+from dystop.testbed.events import Train  # noqa: E402
 
 SOAK, CONTROL = "soak-facts.json", "control-facts.json"
 QUIET_S = 20.0  # at the end, for everybody to come back

@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from dystop.control.check import check_plan
-from dystop.engine.models import shared_mask
+from dystop.control.plan_check import check_plan
 from dystop.rng import stream
+from dystop.simulator.mixing import shared_mask
 from dystop.sparse import ints
 from strategies import freeze, random_view
 

@@ -8,9 +8,10 @@ import signal
 import sys
 from pathlib import Path
 
-from dystop.engine import checkpoint
-from dystop.experiments import durable, run
-from dystop.experiments.spec import read_experiment
+from dystop import storage
+from dystop.experiments import run
+from dystop.experiments.config import read_experiment
+from dystop.simulator import checkpoint
 
 CONFIG = [
     "data.name=synthetic",
@@ -70,7 +71,7 @@ def arm(point: str, count: int) -> None:
 
         checkpoint.checkpoints = doomed_listing
     elif point == "half a line":
-        write = durable.RecordLog._write
+        write = storage.RecordLog._write
 
         def doomed_write(self, data):
             if due():
@@ -78,7 +79,7 @@ def arm(point: str, count: int) -> None:
                 die()
             write(self, data)
 
-        durable.RecordLog._write = doomed_write
+        storage.RecordLog._write = doomed_write
 
 
 def main(folder: str, point: str, count: str) -> None:

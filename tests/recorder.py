@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from dystop.control.timing import timetable
-from dystop.engine.rounds import begin, simulate
-from dystop.engine.state import SAME_S, Parts
 from dystop.experiments.build import build
-from dystop.experiments.spec import read_experiment, to_toml
-from dystop.experiments.store import (
+from dystop.experiments.config import read_experiment, to_toml
+from dystop.experiments.run_folder import (
     RecordLog,
     create_run,
     first_info,
@@ -20,6 +18,8 @@ from dystop.experiments.store import (
     update_info,
 )
 from dystop.plan import Plan
+from dystop.simulator.loop import begin, simulate
+from dystop.simulator.state import SAME_S, Components
 from dystop.types import Mechanism, View
 from dystop.world.trace import TRACE, Orders, Trainings, shorter, trace_line
 
@@ -36,7 +36,7 @@ def noting(mechanism: Mechanism, seen: list[tuple[View, Plan]]) -> Mechanism:
     return Noting(**{f.name: getattr(mechanism, f.name) for f in fields(mechanism)})
 
 
-def line_of(parts: Parts, view: View, plan: Plan, outcome: Any) -> dict[str, Any]:
+def line_of(parts: Components, view: View, plan: Plan, outcome: Any) -> dict[str, Any]:
     """The line of a round that followed the paper's law."""
     steps = parts.steps[plan.active] if plan.steps is None else plan.steps
     remaining = np.append(view.remaining_s, np.zeros(view.fleet.nodes - view.fleet.workers))
@@ -64,7 +64,7 @@ def _stale(plan: Plan, remaining_s: np.ndarray, begin_s: np.ndarray) -> np.ndarr
     return ~ended & ~(waits & np.isin(links.src, plan.active))
 
 
-def play_and_record(parts: Parts) -> tuple[list[Any], Any, list[dict[str, Any]]]:
+def play_and_record(parts: Components) -> tuple[list[Any], Any, list[dict[str, Any]]]:
     """Records, last state and the whole lines of the trace of a simulated run."""
     seen: list[tuple[View, Plan]] = []
     watched = replace(parts, mechanism=noting(parts.mechanism, seen))

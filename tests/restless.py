@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dystop.engine.params import Laws, Stop
+from dystop.simulator.params import EngineParams, Stop
 from dystop.world import Churn, Compute, Mobility, Outages, WorldParams
 from stage import parts_for, play
 
@@ -13,7 +13,7 @@ RESTLESS = WorldParams(
     outages=Outages(drop=0.1, loss=0.1),
 )
 
-LAWS = [Laws(t, p) for t in ("paper", "overlap") for p in ("eager", "on_completion")]
+LAWS = [EngineParams(t, p) for t in ("paper", "overlap") for p in ("eager", "on_completion")]
 
 
 def survive(mechanism, laws, rounds=60, n=9):

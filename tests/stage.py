@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from dystop.engine.params import Evaluate, Laws, Stop
-from dystop.engine.rounds import begin, simulate
-from dystop.engine.state import Parts
 from dystop.plan import Plan
-from dystop.trainer.evaluate import Evaluation
-from dystop.trainer.problem import Trained
+from dystop.simulator.loop import begin, simulate
+from dystop.simulator.params import EngineParams, Evaluate, Stop
+from dystop.simulator.state import Components
+from dystop.training.evaluate import Evaluation
+from dystop.training.problem import Trained
 from dystop.types import Fleet, Mechanism
 from dystop.world import Budget, Channel, Compute, World, WorldParams
 
@@ -87,7 +87,7 @@ def line(n: int, gap_m: float = 10.0) -> np.ndarray:
     return np.stack([np.arange(n) * gap_m, np.zeros(n)], axis=1)
 
 
-def parts_for(mechanism: Mechanism, n: int, **changes: Any) -> Parts:
+def parts_for(mechanism: Mechanism, n: int, **changes: Any) -> Components:
     """Parts with one mini-batch of one second per local epoch, unless changed."""
     params = changes.pop("params", CALM)
     seed = changes.pop("seed", 0)
@@ -95,12 +95,12 @@ def parts_for(mechanism: Mechanism, n: int, **changes: Any) -> Parts:
     counts = np.full((n, 2), 4)
     fleet = Fleet(counts.sum(axis=1), counts, 8, 40_000, horizon, seed, mechanism.server)
     position = changes.pop("position", line(n))
-    parts = Parts(
+    parts = Components(
         fleet=fleet,
         mechanism=mechanism,
         world=World(params, n, fleet.model_bytes, seed, mechanism.server, position),
         trainer=Adder(),
-        laws=Laws(),
+        laws=EngineParams(),
         stop=Stop(rounds=3),
         evaluate=Evaluate(every_rounds=100),
         steps=fleet.epoch_steps,
@@ -108,7 +108,7 @@ def parts_for(mechanism: Mechanism, n: int, **changes: Any) -> Parts:
     return replace(parts, **changes)
 
 
-def play(parts: Parts) -> tuple[list[Any], Any]:
+def play(parts: Components) -> tuple[list[Any], Any]:
     """All records, and the last state."""
     state = begin(parts)
     records = []

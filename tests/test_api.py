@@ -4,7 +4,7 @@ import pytest
 
 import dystop
 from dystop.errors import ConfigError
-from dystop.trainer.models.build import build_model
+from dystop.training.models.build import build_model
 
 SMALL = ["model.name=softmax"]
 

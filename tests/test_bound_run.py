@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.cli.bound import summary
-from dystop.engine.rounds import begin
 from dystop.errors import ConfigError, RunFolderError, VerificationError
 from dystop.experiments.bound import BoundReport, bound_of, bound_of_experiment, regression_of
 from dystop.experiments.build import build
-from dystop.experiments.spec import read_experiment
-from dystop.experiments.store import open_run
-from dystop.report.bound import bound_figure
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import open_run
+from dystop.report.figures.bound import bound_figure
+from dystop.simulator.loop import begin
 from dystop.theory import convex
 
 CONVEX = [

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import dystop
 from dystop.cli import app
 from dystop.errors import CapacityError, PlanError, StorageError
-from dystop.experiments.spec import to_toml
-from dystop.experiments.store import RecordLog, create_run, first_info
+from dystop.experiments.config import to_toml
+from dystop.experiments.run_folder import RecordLog, create_run, first_info
 from dystop.record import RoundRecord
 from dystop.signals import Terminated
 
@@ -229,7 +229,7 @@ def test_a_read_only_file_system_is_one_message(fake, tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("dystop.experiments.store.tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("dystop.experiments.run_folder.tempfile.mkdtemp", refuse)
     done = call("run")
     assert done.exit_code == 2
     assert "Read-only file system. Choose another folder" in done.stderr
@@ -291,7 +291,7 @@ def test_one_entry_is_described(fake):
 
 
 def test_a_reconstruction_is_called_one():
-    from dystop.cli.catalogue import provenance
+    from dystop.cli.listing import provenance
 
     assert "RECONSTRUCTION" in provenance(types.SimpleNamespace(provenance="reconstruction"))
 

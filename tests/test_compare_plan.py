@@ -45,7 +45,7 @@ def test_one_seed_means_one_fleet_one_split_one_channel_one_initial_model():
         assert all(pairs[0][k] == pairs[1][k] for k in both)
         assert {k for k in pairs[1] if max(k) < 6} == set(pairs[0])
         assert np.array_equal(a.step_s, b.step_s)
-    assert torch.equal(dystop.trainer.initial()[0], fedavg.trainer.initial()[0])
+    assert torch.equal(dystop.training.initial()[0], fedavg.trainer.initial()[0])
 
 
 def test_keys_of_one_mechanism():

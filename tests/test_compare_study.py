@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from dystop.cli import app
 from dystop.errors import DystopError, RunFolderError
 from dystop.experiments import jobs
-from dystop.experiments.child import Tail
 from dystop.experiments.compare import Asked, experiments
+from dystop.experiments.jobs import Tail
 from dystop.experiments.study import create_study, finished, open_study
 from test_report_fakes import plain_record
 
@@ -245,7 +245,7 @@ def test_a_child_that_fails_is_quoted_with_its_exit_code(tmp_path):
 
 
 def test_a_study_is_written_by_one_process_at_a_time(done):
-    from dystop.experiments.store import RunLock
+    from dystop.experiments.run_folder import RunLock
 
     with RunLock(done[0]):
         result = call(done[0])
@@ -277,7 +277,7 @@ def test_a_tail_reads_whole_lines_once(tmp_path):
 
 
 def test_a_terminal_gets_a_bar_for_the_study_and_one_per_run(monkeypatch):
-    from dystop.cli import study_progress
+    from dystop.cli import progress
 
     said = []
 
@@ -297,9 +297,9 @@ def test_a_terminal_gets_a_bar_for_the_study_and_one_per_run(monkeypatch):
 
         stop = start
 
-    monkeypatch.setattr(study_progress, "_new_bar", Bar)
-    monkeypatch.setattr(study_progress.sys.stdout, "isatty", lambda: True, raising=False)
-    watcher = study_progress.StudyWatcher(4, 1)
+    monkeypatch.setattr(progress, "_new_bar", Bar)
+    monkeypatch.setattr(progress.sys.stdout, "isatty", lambda: True, raising=False)
+    watcher = progress.StudyWatcher(4, 1)
     with watcher.showing():
         watcher.begins("a-s0", 9)
         watcher.record("a-s0", plain_record(1, 1.0))

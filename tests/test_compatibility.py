@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.experiments.api import Simulation
+from dystop.experiments.config import read_experiment
 from dystop.experiments.run import resume_run
-from dystop.experiments.spec import read_experiment
 from dystop.mechanisms import BUILT_IN
 
 FOLDER = Path(__file__).parent / "compatibility"

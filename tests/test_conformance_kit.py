@@ -16,8 +16,8 @@ from dystop.conformance.runs import LAWS, RESTLESS, WORKERS, check_mean, check_r
 from dystop.conformance.views import SHAPES, SIZES, cases, same
 from dystop.control.aggregation import size_weights
 from dystop.errors import ConfigError
-from dystop.knobs import knob
 from dystop.mechanisms import DySTop
+from dystop.params import param
 from dystop.plan import Plan, links, mix_of, no_links
 from dystop.sparse import ints
 from dystop.types import Mechanism
@@ -35,7 +35,7 @@ class Alone(Mechanism):
     provenance: ClassVar[str] = "test"
     summary: ClassVar[str] = "nobody talks"
 
-    depth: int = knob(1, "of nothing")
+    depth: int = param(1, "of nothing")
 
     def plan(self, memory, view):
         active = np.flatnonzero(view.alive)
@@ -249,9 +249,9 @@ def test_knobs_must_be_configurable():
     class Odd(Alone):
         """A value of the wrong type."""
 
-        width: int = knob("three", "how wide")
+        width: int = param("three", "how wide")
 
-    with pytest.raises(ConformanceError, match="width is not made by `knob`"):
+    with pytest.raises(ConformanceError, match="width is not made by `param`"):
         check_mechanism(Bare())
     with pytest.raises(ConformanceError, match=r"cannot be configured by a file: .*width"):
         check_mechanism(Odd())

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import dystop.mechanisms
 from dystop.cli.app import app
 from dystop.errors import ConfigError
-from dystop.experiments import spec
+from dystop.experiments import config
 from dystop.mechanisms import BUILT_IN, DySTop
 from dystop.mechanisms.registry import GROUP, Registry
 
@@ -110,13 +110,13 @@ def test_clashes_are_refused():
 def test_commands_use_plugins(monkeypatch):
     found = registry(copy="plugged:Copy", cracked="cracked:Cracked")
     monkeypatch.setattr(dystop.mechanisms, "MECHANISMS", found)
-    monkeypatch.setattr(spec, "MECHANISMS", found)
+    monkeypatch.setattr(config, "MECHANISMS", found)
     listed = CliRunner().invoke(app, ["list", "mechanisms"])
     assert listed.exit_code == 0
     assert "copy" in listed.stdout
     assert "left out: mechanism 'cracked'" in listed.stderr
-    assert type(spec.read_experiment(None, ["mechanism.name=copy"]).mechanism) is found["copy"]
+    assert type(config.read_experiment(None, ["mechanism.name=copy"]).mechanism) is found["copy"]
     with pytest.raises(ConfigError, match="cracked inside"):
-        spec.read_experiment(None, ["mechanism.name=cracked"])
+        config.read_experiment(None, ["mechanism.name=cracked"])
     described = CliRunner().invoke(app, ["list", "mechanisms", "--describe", "copy"])
     assert "mechanism.V" in described.stdout

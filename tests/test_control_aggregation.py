@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 import twins
 from dystop.control.aggregation import (
     global_weights,
-    mend,
     metropolis,
     mix,
+    renormalise_lost,
     size_weights,
     with_self,
 )
-from dystop.engine.models import sparse_rows
 from dystop.plan import mix_of
 from dystop.rng import stream
+from dystop.simulator.mixing import sparse_rows
 from dystop.sparse import ints
 from strategies import dense, pairs, two_way, undirected
 
@@ -75,7 +75,7 @@ def test_lost_transfers_leave_a_symmetric_matrix_doubly_stochastic(data, case):
     graph = two_way(n, edges)
     both = list(zip(graph.dst.tolist(), graph.src.tolist(), strict=True))
     lost = data.draw(st.lists(st.sampled_from(both), unique=True)) if both else []
-    rows = mend(metropolis(graph, np.arange(n)), *split(lost), to_self=True)
+    rows = renormalise_lost(metropolis(graph, np.arange(n)), *split(lost), to_self=True)
     matrix = dense(rows, n)
     np.testing.assert_allclose(matrix.sum(axis=1), 1.0, **close)
     np.testing.assert_allclose(matrix.sum(axis=0), 1.0, **close)
@@ -93,7 +93,9 @@ def test_lost_transfers_renormalise_rows_by_size(data):
     size = ints(data.draw(st.lists(st.integers(1, 50), min_size=n, max_size=n)))
     lost = data.draw(st.lists(st.sampled_from(links), unique=True)) if links else []
     kept = [p for p in links if p not in lost]
-    rows = mend(size_weights(np.arange(n), *split(links), size), *split(lost), to_self=False)
+    rows = renormalise_lost(
+        size_weights(np.arange(n), *split(links), size), *split(lost), to_self=False
+    )
     expected = size_weights(np.arange(n), *split(kept), size)
     assert rows.indptr.tolist() == expected.indptr.tolist()
     assert rows.source.tolist() == expected.source.tolist()
@@ -102,14 +104,14 @@ def test_lost_transfers_renormalise_rows_by_size(data):
 
 def test_rows_of_updates_just_lose_the_term():
     rows = mix_of(ints([0, 0, 0]), ints([0, 1, 2]), np.array([1.0, 0.5, 0.25]), kind="delta")
-    after = mend(rows, ints([0]), ints([1]), to_self=False)
+    after = renormalise_lost(rows, ints([0]), ints([1]), to_self=False)
     assert (after.source.tolist(), after.weight.tolist()) == ([0, 2], [1.0, 0.25])
     assert after.kind == "delta"
 
 
 def test_a_row_that_lost_everything_becomes_empty():
     rows = mix_of(ints([0, 1]), ints([2, 2]), np.ones(2))
-    after = mend(rows, ints([0]), ints([2]), to_self=False)
+    after = renormalise_lost(rows, ints([0]), ints([2]), to_self=False)
     assert after.receiver.tolist() == [0, 1]
     assert after.indptr.tolist() == [0, 0, 1]
     assert after.weight.tolist() == [1.0]
@@ -118,20 +120,20 @@ def test_a_row_that_lost_everything_becomes_empty():
 def test_a_row_left_with_an_own_weight_of_nothing_keeps_its_model():
     """A server that takes an upload as it is (share 1) and does not get it."""
     rows = mix_of(ints([2, 2, 1]), ints([2, 0, 1]), np.array([0.0, 1.0, 1.0]))
-    after = mend(rows, ints([2]), ints([0]), to_self=False)
+    after = renormalise_lost(rows, ints([2]), ints([0]), to_self=False)
     assert after.receiver.tolist() == [1, 2]
     assert after.indptr.tolist() == [0, 1, 1]
 
 
 def test_a_lost_link_leaves_the_compensation_of_a_stage():
     rows = replace(metropolis(two_way(3, [(0, 1), (1, 2)]), np.arange(3)), compensation=0.5)
-    assert mend(rows, ints([0]), ints([1]), to_self=True).compensation == 0.5
+    assert renormalise_lost(rows, ints([0]), ints([1]), to_self=True).compensation == 0.5
 
 
 def test_mending_nothing_changes_nothing():
     rows = mix_of(ints([0, 0]), ints([0, 1]), np.array([0.5, 0.5]), kind="masked", mask=(7, 0.1))
-    assert mend(rows, ints([]), ints([]), to_self=True) is rows
-    after = mend(rows, ints([1]), ints([0]), to_self=False)  # a loss that no row names
+    assert renormalise_lost(rows, ints([]), ints([]), to_self=True) is rows
+    after = renormalise_lost(rows, ints([1]), ints([0]), to_self=False)  # a loss that no row names
     assert after.weight.tolist() == [0.5, 0.5]
     assert after.mask == (7, 0.1)
 
@@ -139,7 +141,7 @@ def test_mending_nothing_changes_nothing():
 def test_mending_a_stage_without_rows():
     """All rows of a stage may wait for background links while one of its links is lost."""
     rows = mix_of(ints([]), ints([]), np.zeros(0))
-    assert len(mend(rows, ints([0]), ints([1]), to_self=False).receiver) == 0
+    assert len(renormalise_lost(rows, ints([0]), ints([1]), to_self=False).receiver) == 0
 
 
 @pytest.mark.parametrize("seed", range(5))

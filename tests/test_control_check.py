@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from dystop.control.check import backed, check_plan
+from dystop.control.plan_check import check_plan, source_kind
 from dystop.errors import PlanError
 from dystop.plan import Plan, links, mix_of, no_links
 from dystop.sparse import graph_of, ints
@@ -161,10 +161,10 @@ def test_mail_backs_a_source_and_a_link_wins_over_it(view):
     mailed = replace(view, mailbox=Mailbox(ints([0, 1]), ints([1, 2]), ints([3, 4])))
     plan = plan_of([1], [(1, 0)], {(1, 0): 0.5, (1, 1): 0.25, (1, 2): 0.25})
     check_plan(Toy(), plan, mailed)
-    linked, by_mail = backed(plan, mailed, 0)
+    linked, by_mail = source_kind(plan, mailed, 0)
     assert linked.tolist() == [True, False, False]
     assert by_mail.tolist() == [False, False, True]
     both = replace(plan, links=links(ints([1, 1]), ints([0, 2])))
-    linked, by_mail = backed(both, mailed, 0)
+    linked, by_mail = source_kind(both, mailed, 0)
     assert linked.tolist() == [True, False, True]
     assert not by_mail.any()

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from scipy.optimize import linprog, minimize_scalar
 
-from dystop.control.colouring import edge_colouring
-from dystop.control.matcha_weights import (
+from dystop.errors import ConfigError
+from dystop.mechanisms._graphs import edge_colouring
+from dystop.mechanisms.matcha_weights import (
     best_mixing_weight,
     best_probabilities,
     connectivity,
     laplacian,
     partners,
 )
-from dystop.errors import ConfigError
 from dystop.sparse import ints
 from strategies import undirected
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from dystop.control.round import decide, look, open_books, settle, with_topology
+from dystop.control.round import build_view, decide, initial_state, settle, with_topology
 from dystop.errors import PlanError
 from dystop.plan import Plan, join_links, links, no_links
 from dystop.sparse import ints
@@ -34,7 +34,7 @@ class Bounded(Mechanism):
 
 
 def books_of(mechanism, n=4, **more):
-    return replace(open_books(random_fleet(3, n), mechanism), **more)
+    return replace(initial_state(random_fleet(3, n), mechanism), **more)
 
 
 def view_of(books, n=4):
@@ -75,7 +75,7 @@ def test_look_joins_books_and_observation():
     names = Observation.__dataclass_fields__
     seen = Observation(**{name: getattr(view, name) for name in names})
     books = replace(
-        open_books(view.fleet, Bounded()),
+        initial_state(view.fleet, Bounded()),
         t=view.t,
         clock_s=view.now_s,
         staleness=view.staleness,
@@ -84,7 +84,7 @@ def test_look_joins_books_and_observation():
         pulls=view.pulls,
         last=view.last,
     )
-    assert same(look(view.fleet, books, seen), view)
+    assert same(build_view(view.fleet, books, seen), view)
 
 
 def test_decide_keeps_the_new_memory_and_checks_the_plan():

@@ -8,12 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import twins
-from dystop.control.priority import (
-    emd,
-    first_phase_priority,
-    label_shares,
-    second_phase_priority,
-)
+from dystop.control.priority import emd, first_phase_priority, label_shares, second_phase_priority
 from dystop.control.topology import bandwidth_use, connect, ranked_candidates
 from dystop.sparse import graph_of, ints
 from strategies import pairs, ptca_cases, small

@@ -12,20 +12,22 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dystop.rng import bits
-from dystop.trainer import sequential, station
-from dystop.trainer.batches import batches
-from dystop.trainer.cuda.lane import Compiled, loss_of
-from dystop.trainer.cuda.solo import MOST, Solo, queues_for
-from dystop.trainer.cuda.stacks import Stacks, can_record
-from dystop.trainer.device_bits import device_bits
-from dystop.trainer.dropout import address_names, with_addresses
-from dystop.trainer.flat import layout_of
-from dystop.trainer.lanes import Lanes
-from dystop.trainer.orders import sample_table, shards_on, step_counts
-from dystop.trainer.problem import Collector, Job, Problem, cut
-from dystop.trainer.samples import Arrays, both_samples, shards_of
-from dystop.trainer.seeding import addressed
-from dystop.trainer.station import Station
+from dystop.training import executors
+from dystop.training.backends import sequential
+from dystop.training.backends.cuda.stacks import Stacks, can_record
+from dystop.training.backends.cuda.streams import (
+    MOST,
+    CompiledStep,
+    StreamBackend,
+    loss_of,
+    queues_for,
+)
+from dystop.training.batches import batches, sample_table, shards_on, step_counts
+from dystop.training.executors import DeviceExecutor, WorkerPool
+from dystop.training.flat import layout_of
+from dystop.training.problem import Collector, Job, Problem, cut
+from dystop.training.randomness import address_names, addressed, device_bits, with_addresses
+from dystop.training.samples import Arrays, both_samples, shards_of
 
 CPU = torch.device("cpu")
 
@@ -141,13 +143,13 @@ def test_a_finished_row_is_left_alone_even_if_it_diverged() -> None:
 def test_solo_trains_as_the_reference(make: Any, lanes: int) -> None:
     problem = problem_of(make(), [9, 6, 11, 0])
     job = job_of(problem, [0, 1, 2, 3, 0], [3, 2, 7, 1, 3])
-    ours = Solo(problem, lanes)(problem, job)
+    ours = StreamBackend(problem, lanes)(problem, job)
     assert_same(ours, sequential.train(problem, job))
 
 
 def test_solo_may_be_used_again_and_remembers_what_its_lanes_have_met() -> None:
     problem = problem_of(with_norm(), [9, 6, 11, 0])
-    solo = Solo(problem, 2)
+    solo = StreamBackend(problem, 2)
     for rows, steps in (([0, 1], [3, 2]), ([2, 0, 1], [9, 1, 2]), ([1], [2])):
         job = job_of(problem, rows, steps)
         assert_same(solo(problem, job), sequential.train(problem, job))
@@ -155,7 +157,7 @@ def test_solo_may_be_used_again_and_remembers_what_its_lanes_have_met() -> None:
 
 def test_no_two_lanes_share_a_stream() -> None:
     """Nor the work space that belongs to it: they are replayed side by side."""
-    assert len(Solo(problem_of(small_cnn(), [9]), 50)._lanes) == MOST
+    assert len(StreamBackend(problem_of(small_cnn(), [9]), 50)._lanes) == MOST
 
 
 @given(
@@ -187,10 +189,10 @@ def test_solo_draws_the_same_from_torch() -> None:
         module = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3))
     problem = problem_of(module, [9, 6], draws=True)
     job = job_of(problem, [0, 1], [3, 5])
-    assert_same(Solo(problem, 1)(problem, job), sequential.train(problem, job))
+    assert_same(StreamBackend(problem, 1)(problem, job), sequential.train(problem, job))
 
 
-@pytest.mark.parametrize("backend", [Solo, Stacks])
+@pytest.mark.parametrize("backend", [StreamBackend, Stacks])
 def test_every_back_end_drops_the_same_numbers(backend: Any) -> None:
     with addressed(CPU, 0, "test"):
         plain = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3), nn.Dropout(0.1))
@@ -216,7 +218,7 @@ def test_a_model_that_torch_cannot_compile_trains_all_the_same() -> None:
             raise RuntimeError("the model's own mistake")
         return nn.functional.cross_entropy(plain(x), y)
 
-    ours = Compiled(loss, backend=refuse)
+    ours = CompiledStep(loss, backend=refuse)
     given = (None, None, torch.ones(4, 3), torch.zeros(4, dtype=torch.int64))
     with pytest.warns(UserWarning, match=r"not compile .*no kernel.*training.compile = false"):
         first = ours(*given)
@@ -242,7 +244,7 @@ def test_a_model_is_compiled_once_whatever_the_data() -> None:
         x, y = problem.samples.take(torch.arange(4))
         given = ((vector, torch.zeros(0), counters), torch.tensor(0), x, y)
         assert torch.equal(
-            Compiled(loss_of(problem), backend=backend)(*given), loss_of(problem)(*given)
+            CompiledStep(loss_of(problem), backend=backend)(*given), loss_of(problem)(*given)
         )
     assert len(compiled) == 1
 
@@ -256,7 +258,7 @@ def test_a_job_of_no_rows() -> None:
     problem = problem_of(small_cnn(), [4])
     job = job_of(problem, [0], [1]).rows(np.zeros(0, np.int64))
     assert Stacks(problem, 2)(problem, job).samples == 0
-    assert Solo(problem, 2)(problem, job).samples == 0
+    assert StreamBackend(problem, 2)(problem, job).samples == 0
     assert replace(problem, compiles=True).compiles
 
 
@@ -264,9 +266,11 @@ def test_a_job_of_no_rows() -> None:
 def test_several_devices_share_a_job(path: str) -> None:
     """Two devices that are both the CPU: data copied, pieces shared out, results in order."""
     problem = problem_of(small_cnn(), [9, 4, 11, 0, 6])
-    problems = [problem, station._moved(problem, CPU)]
+    problems = [problem, executors._moved(problem, CPU)]
     assert problems[1].module is not problem.module
-    lanes = Lanes([Station(one, station._cuda_backend(one, path, 2)) for one in problems])
+    lanes = WorkerPool(
+        [DeviceExecutor(one, executors._cuda_backend(one, path, 2)) for one in problems]
+    )
     job = job_of(problem, [0, 1, 2, 3, 4], [3, 1, 5, 1, 2])
     pieces = cut(job.steps, 3)
     kept = Collector(job, len(pieces))

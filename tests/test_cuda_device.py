@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from dystop import simulate
-from dystop.engine.weights import SparseRows
+from dystop.simulator.mixing import SparseRows
 from dystop.sparse import Floats, Ints
-from dystop.trainer import sequential
-from dystop.trainer.fitting import EVERYBODY
-from dystop.trainer.models.build import build_model
-from dystop.trainer.params import TrainerParams
-from dystop.trainer.problem import Job
-from dystop.trainer.samples import Arrays
-from dystop.trainer.trainer import Trainer
+from dystop.training.backends import sequential
+from dystop.training.batch_norm import EVERYBODY
+from dystop.training.models.build import build_model
+from dystop.training.params import TrainerParams
+from dystop.training.problem import Job
+from dystop.training.samples import Arrays
+from dystop.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or os.environ["TRITON_INTERPRET"] != "0",

@@ -16,20 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dystop.engine.weights import SparseRows
-from dystop.trainer import sequential
-from dystop.trainer.cuda import launch as launching
-from dystop.trainer.cuda import stacks
-from dystop.trainer.cuda.chain import Conv, Dense, NotAChain, stages_of
-from dystop.trainer.cuda.dealer import Dealer
-from dystop.trainer.cuda.exam import ChainExam
-from dystop.trainer.cuda.mixing import mixed
-from dystop.trainer.cuda.work import ChainStep
-from dystop.trainer.evaluate import Exam, evaluate
-from dystop.trainer.flat import layout_of
-from dystop.trainer.orders import sample_table, shards_on, step_counts
-from dystop.trainer.samples import shards_of
-from dystop.trainer.seeding import addressed
+from dystop.simulator.mixing import SparseRows
+from dystop.training.backends import sequential
+from dystop.training.backends.cuda import graphs as launching
+from dystop.training.backends.cuda import stacks
+from dystop.training.backends.cuda.chain import Conv, Dense, NotAChain, stages_of
+from dystop.training.backends.cuda.evaluate import ChainEvaluator
+from dystop.training.backends.cuda.layers import ChainStep
+from dystop.training.backends.cuda.mixing import mixed
+from dystop.training.backends.cuda.stacks import BatchSampler
+from dystop.training.batches import sample_table, shards_on, step_counts
+from dystop.training.evaluate import EvalTask, evaluate
+from dystop.training.flat import layout_of
+from dystop.training.randomness import addressed
+from dystop.training.samples import shards_of
 from test_cuda_backends import CPU, assert_same, job_of, problem_of
 
 # Rows that are passed over hold whatever was in memory; NumPy may complain about it.
@@ -91,13 +91,13 @@ def test_nan_stays_in_its_row(name: str) -> None:
 def test_exams_agree_with_torch(name: str) -> None:
     with addressed(CPU, 0, "test"):
         problem = problem_of(nn.Sequential(*NETS[name]()), [150])
-    exam = Exam(problem.module.eval(), problem.layout, problem.samples, 4, 64)
+    exam = EvalTask(problem.module.eval(), problem.layout, problem.samples, 4, 64)
     models = job_of(problem, [0, 0, 0], [1, 1, 1]).models
     models[1, -1] = torch.nan
     none = torch.zeros(3, 0, dtype=torch.int64)
     index = torch.arange(140)
     stages = stages_of(problem.module, problem.layout, problem.samples.shape)
-    examine = ChainExam(exam, stages, "ieee")
+    examine = ChainEvaluator(exam, stages, "ieee")
     twice = torch.cat([index, index])  # more than there are samples
     for rows, some in ((1, index), (3, index), (1, index[20:50]), (3, index[:128]), (2, twice)):
         ours = examine(exam, models[:rows], none[:rows], some)
@@ -123,17 +123,21 @@ def test_a_single_model_sees_many_samples_at_once(monkeypatch: pytest.MonkeyPatc
         stack[height], wide[height] = examine._stack.batch, examine._single.batch
         assert examine._single.batch == seen
     assert set(stack.values()) == {128}
-    monkeypatch.setattr("dystop.trainer.cuda.exam._POSITIONS", 300 * 36)  # numbers of 32 bits
+    monkeypatch.setattr(
+        "dystop.training.backends.cuda.evaluate._POSITIONS", 300 * 36
+    )  # numbers of 32 bits
     assert examiner("conv", 4, 10_000)[0]._single.batch == 256
 
 
-def examiner(name: str, height: int, most: int = 150) -> tuple[ChainExam, Exam, torch.Tensor]:
+def examiner(
+    name: str, height: int, most: int = 150
+) -> tuple[ChainEvaluator, EvalTask, torch.Tensor]:
     with addressed(CPU, 0, "test"):
         problem = problem_of(nn.Sequential(*NETS[name]()), [most])
-    exam = Exam(problem.module.eval(), problem.layout, problem.samples, height, 64)
+    exam = EvalTask(problem.module.eval(), problem.layout, problem.samples, height, 64)
     stages = stages_of(problem.module, problem.layout, problem.samples.shape)
     models = job_of(problem, [0] * height, [1] * height).models
-    return ChainExam(exam, stages, "ieee"), exam, models
+    return ChainEvaluator(exam, stages, "ieee"), exam, models
 
 
 class Compiler:
@@ -194,7 +198,7 @@ def test_dealt_tables_equal_sample_tables(sizes: list[int], steps: list[int], se
     table = torch.zeros(wanted.shape[0] + 1, len(sizes) + 2, 4, dtype=torch.int32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # products that wrap around
-        Dealer(there, seed, 4).deal((workers, workers + 3), work, table)
+        BatchSampler(there, seed, 4).deal((workers, workers + 3), work, table)
     real = torch.from_numpy(step_counts(*work, 4).T > 0)[..., None]
     ours = table[: wanted.shape[0], : len(sizes)]
     assert torch.equal(torch.where(real, ours, 0), torch.where(real, wanted, 0))

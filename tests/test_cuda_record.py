@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from dystop.trainer.cuda import record
-from dystop.trainer.cuda.record import Recorder
+from dystop.training.backends.cuda import graphs
+from dystop.training.backends.cuda.graphs import GraphRecorder
 
 
 class Cuda:
@@ -48,7 +48,7 @@ class Cuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     found = Cuda()
-    monkeypatch.setattr(record, "torch", SimpleNamespace(cuda=found))
+    monkeypatch.setattr(graphs, "torch", SimpleNamespace(cuda=found))
     return found
 
 
@@ -61,7 +61,7 @@ def test_a_step_is_recorded_once_after_rehearsals_that_leave_no_trace(cuda: Cuda
             cuda.seen.add_(torch.rand(1))
             cuda.events.append("rehearse")
 
-    recorder = Recorder([cuda.seen])
+    recorder = GraphRecorder([cuda.seen])
     recorder.play(3, step)
     recorder.play(3, step)
     recording = (1, "thread_local", 7.0)
@@ -71,7 +71,7 @@ def test_a_step_is_recorded_once_after_rehearsals_that_leave_no_trace(cuda: Cuda
 
 def test_one_recording_at_a_time_whatever_the_thread(cuda: Cuda) -> None:
     """Torch empties the memory caches of all devices before a recording, which breaks another."""
-    recorders = [Recorder([cuda.seen]) for _ in range(4)]
+    recorders = [GraphRecorder([cuda.seen]) for _ in range(4)]
     threads = [
         threading.Thread(target=recorder.play, args=(1, lambda: None)) for recorder in recorders
     ]

@@ -17,10 +17,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
-from dystop.dashboard.bind import Settings
-from dystop.dashboard.follow import Follower
+from dystop.dashboard.access import Settings
+from dystop.dashboard.record_log import Follower
 from dystop.dashboard.server import Server, open_server
-from dystop.experiments.store import open_run
+from dystop.experiments.run_folder import open_run
 from test_dashboard_server import EVIL, serving
 from test_dashboard_view import make_run
 from test_docs import FENCE, ROOT

@@ -8,7 +8,7 @@ import ssl
 import pytest
 
 from dystop.dashboard import server as server_module
-from dystop.dashboard.bind import Settings
+from dystop.dashboard.access import Settings
 from dystop.dashboard.server import open_server
 from dystop.errors import ConfigError
 from test_dashboard_server import ask, serving, wait_for

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystop.dashboard import follow, tail, thin
-from dystop.dashboard.follow import Follower
+from dystop.dashboard import downsample, record_log
+from dystop.dashboard.downsample import Line, joined, point
 from dystop.dashboard.history import History, numbers
-from dystop.dashboard.tail import tail as end_of
-from dystop.dashboard.thin import Line, joined, point
+from dystop.dashboard.record_log import Follower
+from dystop.dashboard.record_log import tail as end_of
 from dystop.record import RoundRecord
 from test_store_runs import record
 
@@ -52,7 +52,7 @@ def test_only_what_is_new_is_read(log, monkeypatch):
     follower.look()
     assert rounds(follower) == [1, 2, 3]
     assert max(reads) == len(line(1) + line(2))
-    assert all(at == max(reads) - follow._SEAL for at in reads if at != max(reads))
+    assert all(at == max(reads) - record_log._SEAL for at in reads if at != max(reads))
 
 
 def test_a_half_written_line_is_waited_for(log):
@@ -122,7 +122,7 @@ def test_a_log_that_is_replaced_by_another_is_read_anew(log):
 
 
 def test_a_long_log_comes_in_pieces(log, monkeypatch):
-    monkeypatch.setattr(follow, "AT_ONCE", 3 * len(line(1)) + 10)
+    monkeypatch.setattr(record_log, "AT_ONCE", 3 * len(line(1)) + 10)
     append(log, b"".join(map(line, range(1, 9))))
     follower, seen = Follower(log.parent), []
     for _ in range(10):
@@ -136,7 +136,7 @@ def test_a_long_log_comes_in_pieces(log, monkeypatch):
 
 
 def test_a_line_without_end_is_told(log, monkeypatch):
-    monkeypatch.setattr(follow, "AT_ONCE", 1000)
+    monkeypatch.setattr(record_log, "AT_ONCE", 1000)
     append(log, line(1) + b"x" * 5000)
     follower = Follower(log.parent)
     follower.look()
@@ -189,13 +189,13 @@ def test_a_disk_that_fails_is_asked_again(log, monkeypatch):
 
 @given(st.integers(1, 400), st.integers(1, 40))
 def test_lines_stay_short_and_exact(count, most):
-    before, thin.MOST = thin.MOST, most
+    before, downsample.MOST = downsample.MOST, most
     try:
         out = Line()
         for t in range(1, count + 1):
             out.add(point((t,), (float(t), None), (float(t),)))
     finally:
-        thin.MOST = before
+        downsample.MOST = before
     assert len(out.points) <= most
     assert sum(p.rounds for p in out.points) == count
     assert all(p.rounds == out.group for p in out.points[:-1])
@@ -216,7 +216,7 @@ def test_unknown_values_do_not_pull_a_mean():
 
 
 def test_points_are_kept_until_they_are_put_together(monkeypatch):
-    monkeypatch.setattr(thin, "MOST", 4)
+    monkeypatch.setattr(downsample, "MOST", 4)
     out, epochs = Line(), []
     for t in range(1, 12):
         out.add(point((t,), (1.0,)))
@@ -253,12 +253,12 @@ def test_numbers_of_workers():
 
 
 def test_the_end_of_a_long_log_is_found(log, monkeypatch):
-    monkeypatch.setattr(tail, "FIRST", 500)
+    monkeypatch.setattr(record_log, "FIRST", 500)
     lines = [line(t, accuracy=0.5 if t == 4 else None) for t in range(1, 40)]
     append(log, b"".join(lines) + b'{"round":')
     found = end_of(log.parent)
     assert (found.last.round, found.scored.round) == (39, 4)
-    monkeypatch.setattr(tail, "FURTHEST", 1000)
+    monkeypatch.setattr(record_log, "FURTHEST", 1000)
     found = end_of(log.parent)
     assert (found.last.round, found.scored) == (39, None)
 

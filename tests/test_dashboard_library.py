@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from dystop.dashboard import discovery as shelf_module
 from dystop.dashboard import library as library_module
-from dystop.dashboard import shelf as shelf_module
+from dystop.dashboard.discovery import scan
 from dystop.dashboard.index import index_view
 from dystop.dashboard.library import Library
-from dystop.dashboard.shelf import scan
-from dystop.experiments.store import open_run
+from dystop.experiments.run_folder import open_run
 from test_dashboard_view import make_run
 from test_store_runs import record
 

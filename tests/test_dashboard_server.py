@@ -13,10 +13,10 @@ import pytest
 
 from dystop.dashboard import library as library_module
 from dystop.dashboard import server as server_module
-from dystop.dashboard.bind import Settings
-from dystop.dashboard.replies import ALWAYS
+from dystop.dashboard.access import Settings
 from dystop.dashboard.server import Server, open_server
-from dystop.experiments.store import open_run
+from dystop.dashboard.site import ALWAYS
+from dystop.experiments.run_folder import open_run
 from test_dashboard_view import make_run
 
 EVIL = "<img src=x onerror=alert(1)>"

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from dystop.dashboard import crew as crew_module
-from dystop.dashboard import scene as scene_module
-from dystop.dashboard.crew import DIFFERS, NOT_TOLD, crew_of, crew_view
-from dystop.dashboard.follow import Follower
+from dystop.dashboard import map_view as scene_module
+from dystop.dashboard import workers as crew_module
+from dystop.dashboard.discovery import Place
 from dystop.dashboard.library import Card, Library
-from dystop.dashboard.scene import scene
-from dystop.dashboard.shelf import Place
+from dystop.dashboard.map_view import scene
+from dystop.dashboard.record_log import Follower
 from dystop.dashboard.view import cursor, run_view
+from dystop.dashboard.workers import DIFFERS, NOT_TOLD, workers_state, workers_view
+from dystop.experiments.config import read_experiment
 from dystop.experiments.run import run_experiment
-from dystop.experiments.spec import read_experiment
-from dystop.experiments.store import RunLock, open_run, update_info
+from dystop.experiments.run_folder import RunLock, open_run, update_info
 from dystop.record import RoundRecord
 
 SMALL = [
@@ -60,7 +60,7 @@ def crew_in(folder: Path):
     library = Library(folder.parent)
     follower = Follower(folder)
     follower.look()
-    return crew_of(library.card(library.find(folder.name)), follower.history)
+    return workers_state(library.card(library.find(folder.name)), follower.history)
 
 
 def rewrite(folder: Path, change) -> None:
@@ -127,7 +127,7 @@ def test_staleness_of_workers_is_what_the_run_wrote_down(run):
     assert crew.doubt == ""
     counted = [crew.staleness.count(k) for k in range(last.staleness_max + 1)]
     assert counted == list(last.staleness_histogram)
-    rows = crew_view(crew)["rows"]
+    rows = workers_view(crew)["rows"]
     assert [row[1] for row in rows] == sorted(crew.staleness, reverse=True)
     assert sum(row[3] for row in rows) == sum(r.active for r in open_run(run).records)
     assert view_of(run)["histogram"] == list(last.staleness_histogram)
@@ -312,8 +312,8 @@ def test_names_of_real_workers(run):
 def test_a_map_without_any_file():
     empty = Card(None, None, None, None)
     follower = Follower(Path("/nonexistent"))
-    crew = crew_of(empty, follower.history)
+    crew = workers_state(empty, follower.history)
     assert "missing" in scene(empty, crew)
-    assert crew_view(crew) == {"rows": [], "notes": []}
+    assert workers_view(crew) == {"rows": [], "notes": []}
     place = Place("x", Path("x"))
     assert run_view(place, empty, follower)["cursor"] == cursor(follower, empty)

@@ -3,13 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.data import (
-    describe_partition,
-    emd_to_global,
-    label_counts,
-    partition,
-    scheme_for,
-)
+from dystop.data import describe_partition, emd_to_global, label_counts, partition, scheme_for
 from dystop.errors import ConfigError, DataError
 
 CLASSES = 4

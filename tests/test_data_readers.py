@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from dystop.data.cifar import CIFAR10, CIFAR100, read_cifar
-from dystop.data.files import check_digest
-from dystop.data.idx import read_idx
-from dystop.data.svhn import read_svhn
+from dystop.data.readers import CIFAR10, CIFAR100, check_digest, read_cifar, read_idx, read_svhn
 from dystop.errors import DataError
 from dystop.rng import stream
 

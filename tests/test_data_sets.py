@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from dystop.data import DATASETS, SyntheticParams, load, load_entry, mini, take
+from dystop.data import DATASETS, SyntheticParams, fmnist_mini, load, load_entry, take
 from dystop.data.dataset import Splits, assemble, channel_stats
 from dystop.errors import DataError
-from dystop.knobs import knobs
+from dystop.params import params_of
 
 SYSTEM = Path("/usr/share/datasets/fashion-mnist")
 
@@ -36,22 +36,22 @@ def test_mini_is_whole_and_balanced():
 
 
 def test_mini_comes_with_its_licence_and_is_small():
-    folder = Path(mini.__file__).parent
-    assert (folder / mini.FILE).stat().st_size <= 5_000_000
+    folder = Path(fmnist_mini.__file__).parent
+    assert (folder / fmnist_mini.FILE).stat().st_size <= 5_000_000
     assert "Zalando SE" in (folder / "fmnist_mini.LICENSE.txt").read_text()
 
 
 def test_damaged_mini_is_refused(monkeypatch, tmp_path):
-    whole = (Path(mini.__file__).parent / mini.FILE).read_bytes()
-    monkeypatch.setattr(mini, "files", lambda package: tmp_path)
+    whole = (Path(fmnist_mini.__file__).parent / fmnist_mini.FILE).read_bytes()
+    monkeypatch.setattr(fmnist_mini, "files", lambda package: tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for raw in (None, whole[:1000], whole[:5000] + b"\0" + whole[5001:]):
         if raw is not None:
-            (tmp_path / mini.FILE).write_bytes(raw)
+            (tmp_path / fmnist_mini.FILE).write_bytes(raw)
         with pytest.raises(DataError, match=r"missing or damaged .* reinstall dystop"):
             load("fmnist-mini")
     monkeypatch.undo()
-    monkeypatch.setattr(mini, "CONTENT_SHA256", "00")
+    monkeypatch.setattr(fmnist_mini, "CONTENT_SHA256", "00")
     with pytest.raises(DataError, match="does not have sha256"):
         load("fmnist-mini")
 
@@ -60,7 +60,7 @@ def test_mini_is_unpacked_once(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = load("fmnist-mini")
     (kept,) = (tmp_path / "dystop" / "fmnist-mini").iterdir()
-    monkeypatch.setattr(mini, "_unpacked", lambda: pytest.fail("unpacked again"))
+    monkeypatch.setattr(fmnist_mini, "_unpacked", lambda: pytest.fail("unpacked again"))
     assert np.array_equal(load("fmnist-mini").x_test, first.x_test)
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -192,7 +192,7 @@ def test_a_longer_train_split_leaves_the_test_split_alone():
 
 
 def test_synthetic_knobs_are_described():
-    assert all(k.meaning for k in knobs(SyntheticParams))
+    assert all(k.meaning for k in params_of(SyntheticParams))
 
 
 # ---- subsets and checks

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import dystop
 from dystop.cli.app import app
-from dystop.experiments.spec import read_experiment
+from dystop.experiments.config import read_experiment
 
 ROOT = Path(__file__).parent.parent
 TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from dystop.engine import checkpoint
-from dystop.engine.params import Laws, Stop
-from dystop.engine.rounds import begin, simulate
 from dystop.mechanisms import DySTop
 from dystop.plan import Plan, links, mix_of
+from dystop.simulator import checkpoint
+from dystop.simulator.loop import begin, simulate
+from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import ints
 from dystop.world import WorldParams
 from stage import DeltaScript, parts_for
@@ -28,7 +28,7 @@ def walk(parts, rounds, state=None):
 
 
 def dystop_parts():
-    laws = Laws(publish="on_completion", timing="overlap")
+    laws = EngineParams(publish="on_completion", timing="overlap")
     return parts_for(
         DySTop(estimate="last"), 8, params=WorldParams(), stop=Stop(rounds=12), laws=laws
     )

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.engine.params import Stop
 from dystop.mechanisms import DPSGD, DySTop, FedAvg
 from dystop.plan import Plan, links, mix_of
+from dystop.simulator.params import Stop
 from dystop.sparse import ints
 from dystop.world import Churn, Mobility, Outages, WorldParams
 from stage import CALM, Script, line, parts_for, play, weights
@@ -24,7 +24,7 @@ EVERY = [DySTop(), DPSGD(), DPSGD(topology="complete", weights="optimal"), FedAv
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 @pytest.mark.parametrize("publish", ["eager", "on_completion"])
 def test_every_mechanism_survives_everything_at_once(mechanism, timing, publish):
-    from dystop.engine.params import Laws
+    from dystop.simulator.params import EngineParams
 
     area = np.random.default_rng(1).random((9, 2)) * 100
     parts = parts_for(
@@ -33,7 +33,7 @@ def test_every_mechanism_survives_everything_at_once(mechanism, timing, publish)
         params=RESTLESS,
         position=area,
         stop=Stop(rounds=60),
-        laws=Laws(timing=timing, publish=publish),
+        laws=EngineParams(timing=timing, publish=publish),
         moving=True,
     )
     records, state = play(parts)

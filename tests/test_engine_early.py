@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 import doomed
-from dystop.engine import checkpoint
-from dystop.engine.params import Evaluate, Laws, Stop
-from dystop.engine.rounds import begin, no_round, simulate
 from dystop.experiments import run
-from dystop.experiments.spec import read_experiment
-from dystop.experiments.store import open_run
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import open_run
 from dystop.mechanisms import MECHANISMS, DySTop
-from dystop.trainer.trainer import Trainer
+from dystop.simulator import checkpoint
+from dystop.simulator.loop import begin, no_round, simulate
+from dystop.simulator.params import EngineParams, Evaluate, Stop
+from dystop.training.trainer import Trainer
 from dystop.world import WorldParams
 from stage import Adder, parts_for, weights
 
@@ -44,7 +44,7 @@ class Slow(Adder):
 
 def both(mechanism, keeps=no_round, **changes):
     """Records and states, in turn and early; and what happened early."""
-    laws = Laws(publish="on_completion", timing="overlap")
+    laws = EngineParams(publish="on_completion", timing="overlap")
     options = {"params": WorldParams(), "laws": laws, "stop": Stop(rounds=9), **changes}
     trainer, found = Slow(), []
     for one, kept in ((Adder(), None), (trainer, keeps)):

@@ -7,22 +7,22 @@ import pytest
 import torch
 
 import doomed
-from dystop.control.aggregation import mend
-from dystop.engine import checkpoint
-from dystop.engine.params import Evaluate, Laws, Stop
-from dystop.engine.post import Post
-from dystop.engine.rounds import stop_reason
+from dystop.control.aggregation import renormalise_lost
 from dystop.errors import PlanError, RunFolderError
 from dystop.experiments import run
-from dystop.experiments.spec import read_experiment
-from dystop.experiments.store import open_run, update_info
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import open_run, update_info
 from dystop.mechanisms import BrainTorrent, DySTop
 from dystop.plan import Plan, links, mix_of, no_links
+from dystop.simulator import checkpoint
+from dystop.simulator.loop import stop_reason
+from dystop.simulator.mailbox import InFlight
+from dystop.simulator.params import EngineParams, Evaluate, Stop
 from dystop.sparse import graph_of, ints
 from dystop.world import Churn
 from stage import CALM, DeltaScript, Script, parts_for, play, weights
 
-LATE = Laws(publish="on_completion")
+LATE = EngineParams(publish="on_completion")
 ALONE = Plan(ints([2]), no_links(), (mix_of(ints([2]), ints([2]), np.ones(1)),))
 
 
@@ -52,7 +52,7 @@ def test_damaged_checkpoints_are_not_taken_for_none(tmp_path):
 
 
 def test_what_was_sent_later_wins_whenever_it_arrives():
-    late_old = Post(
+    late_old = InFlight(
         arrival_s=np.array([5.0, 3.0]),
         dst=ints([0, 0]),
         src=ints([1, 1]),
@@ -107,7 +107,7 @@ def test_rows_fed_by_a_background_link_are_plain_pairs():
 
 def test_a_row_without_a_self_entry_keeps_its_sum():
     others = mix_of(ints([0, 0, 1, 1]), ints([1, 2, 0, 2]), np.full(4, 0.5))
-    mended = mend(others, ints([0]), ints([1]), to_self=True)
+    mended = renormalise_lost(others, ints([0]), ints([1]), to_self=True)
     sums = np.bincount(mended.row_of, weights=mended.weight)
     assert sums.tolist() == [1.0, 1.0]
 

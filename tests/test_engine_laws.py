@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.engine.params import Evaluate, Laws, Stop
 from dystop.mechanisms import DPSGD, DySTop, FedAvg
 from dystop.plan import Plan, links, mix_of, no_links
+from dystop.simulator.params import EngineParams, Evaluate, Stop
 from dystop.sparse import ints
 from stage import CALM, Adder, Script, line, parts_for, play, weights
 
@@ -23,14 +23,14 @@ def test_eager_pull_returns_the_training_in_flight():
 
 
 def test_on_completion_pull_returns_the_last_finished_model():
-    late = Laws(publish="on_completion")
+    late = EngineParams(publish="on_completion")
     parts = parts_for(Script(plans=(ALONE, PULL)), 3, stop=Stop(rounds=2), laws=late)
     _, state = play(parts)
     assert weights(state)[0] == (1 + 3) / 2 + 1
 
 
 def test_on_completion_sees_what_finishes_before_the_read():
-    late = Laws(publish="on_completion")
+    late = EngineParams(publish="on_completion")
     busy = Plan(ints([0]), no_links(), PULL.mixes and (mix_of(ints([0]), ints([0]), np.ones(1)),))
     slow = replace(busy, steps=ints([50]))
     parts = parts_for(Script(plans=(slow, ALONE, PULL)), 3, stop=Stop(rounds=3), laws=late)
@@ -41,7 +41,7 @@ def test_on_completion_sees_what_finishes_before_the_read():
 
 
 def test_a_synchronous_plan_waits_for_its_partner():
-    late = Laws(publish="on_completion")
+    late = EngineParams(publish="on_completion")
     plan = replace(PULL, active=ints([0, 2]), synchronous=True)
     both = replace(
         plan, mixes=(mix_of(ints([0, 0, 2]), ints([0, 2, 2]), np.array([0.5, 0.5, 1.0])),)
@@ -52,7 +52,7 @@ def test_a_synchronous_plan_waits_for_its_partner():
 
 
 def test_evaluation_sees_published_models_only():
-    late = Laws(publish="on_completion")
+    late = EngineParams(publish="on_completion")
     common = {"stop": Stop(rounds=1), "evaluate": Evaluate(every_rounds=1)}
     eager, _ = play(parts_for(Script(plans=(ALONE,)), 3, **common))
     honest, _ = play(parts_for(Script(plans=(ALONE,)), 3, laws=late, **common))
@@ -73,7 +73,7 @@ def test_paper_law_by_hand():
 
 
 def test_overlap_law_by_hand():
-    laws = Laws(timing="overlap")
+    laws = EngineParams(timing="overlap")
     parts = parts_for(Script(plans=(PULL,)), 3, stop=Stop(rounds=2), laws=laws)
     records, state = play(parts)
     transfer = parts.world.transfer(1, 0.0, ints([0]), ints([2]), 1.0).seconds[0]
@@ -93,7 +93,7 @@ def test_overlap_gets_further_in_the_same_rounds(mechanism, publish):
             8,
             params=params,
             stop=Stop(rounds=12),
-            laws=Laws(timing=timing, publish=publish),
+            laws=EngineParams(timing=timing, publish=publish),
         )
         records, _ = play(parts)
         assert [r.round for r in records] == list(range(1, 13))

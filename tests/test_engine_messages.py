@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.engine.params import Laws, Stop
 from dystop.errors import PlanError
 from dystop.plan import Plan, join_links, links, mix_of, no_links
+from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import ints
 from dystop.types import Mechanism
 from stage import Adder, ColdScript, DeltaScript, FeedbackScript, Script, parts_for, play, weights
@@ -118,7 +118,10 @@ def test_passive_mix_into_a_busy_worker_keeps_its_update():
         (mix(row(0, w0=0.5, w2=0.5), row(2, w0=0.5, w2=0.5)),),
     )
     parts = parts_for(
-        Script(plans=(start, pair)), 3, stop=Stop(rounds=2), laws=Laws(publish="on_completion")
+        Script(plans=(start, pair)),
+        3,
+        stop=Stop(rounds=2),
+        laws=EngineParams(publish="on_completion"),
     )
     _, state = play(parts)
     # Worker 2 publishes 3 while it trains towards 6; mixed with 1 it publishes 2 and will have 5.
@@ -211,7 +214,7 @@ def test_distances_are_those_of_models_that_exist(publish, gap, pushed):
     own, other = (mix(row(0, w0=1.0)), mix(row(0, w0=0.5, w2=0.5)))
     wire = links(ints([2 * pushed]), ints([2 - 2 * pushed]), pushed=pushed)
     plan = Plan(ints([0]), wire, (own if pushed else other,))
-    laws = Laws(publish=publish)
+    laws = EngineParams(publish=publish)
     parts = parts_for(FeedbackScript(plans=(plan,)), 3, stop=Stop(rounds=1), laws=laws)
     _, state = play(replace(parts, steps=ints([1, 50, 50])))
     assert state.books.last.distance.tolist() == [gap]

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from dystop.engine.params import Evaluate, Laws, Stop
 from dystop.errors import ConfigError, RunFolderError
 from dystop.mechanisms import MECHANISMS, DySTop
+from dystop.simulator.params import EngineParams, Evaluate, Stop
 from dystop.world import Compute, Outages, TraceWorld, WorldParams, read_trace
 from dystop.world.trace import TRACE
 from recorder import play_and_record, write_trace
 from stage import parts_for, play
 
-LATE = Laws(publish="on_completion")
+LATE = EngineParams(publish="on_completion")
 N = 9
 WORLD = replace(WorldParams(), range_m=70.0, outages=Outages(loss=0.1))
 

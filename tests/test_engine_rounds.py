@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dystop.control.staleness import next_queue, next_staleness
-from dystop.engine.params import Evaluate, Stop
-from dystop.engine.rounds import stop_reason
 from dystop.mechanisms import DPSGD, DySTop, FedAvg
 from dystop.record import from_json
+from dystop.simulator.loop import stop_reason
+from dystop.simulator.params import Evaluate, Stop
 from dystop.world import Compute, WorldParams
 from stage import CALM, Adder, parts_for, play
 

@@ -6,13 +6,13 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.experiments.store import open_run
+from dystop.experiments.run_folder import open_run
 from dystop.report import write_study
-from dystop.report.caveats import study_notices
-from dystop.report.groups import common_time_s, groups, interval_s
-from dystop.report.ranking import accuracy_by, rank
-from dystop.report.study import draw_study
-from dystop.report.tables import evaluated
+from dystop.report.data.groups import common_time_s, groups, interval_s
+from dystop.report.data.notices import study_notices
+from dystop.report.data.ranking import accuracy_by, rank
+from dystop.report.data.summary import evaluated
+from dystop.report.pages.study import draw_study
 from test_report_fakes import fake_run, plain_record
 
 

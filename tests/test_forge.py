@@ -15,10 +15,10 @@ from dystop.forge.claims import Claims
 
 HERE = Path(__file__).parent
 SCRAMBLE, TO_UNIT = (
-    json.dumps(["dystop.arrays.scramble", name, kinds])
+    json.dumps(["dystop.kernels.random_bits", name, kinds])
     for name, kinds in (("scramble", ["uint64[:]"]), ("to_unit", ["uint64[:]", "float64[:]"]))
 )
-MISSING = json.dumps(["dystop.arrays.scramble", "nothing", []])
+MISSING = json.dumps(["dystop.kernels.random_bits", "nothing", []])
 
 
 def python(folder, script, *words, **more):

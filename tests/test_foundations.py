@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dystop import errors
-from dystop.knobs import block, knob, knobs
+from dystop.params import param, params_of, section
 from dystop.plan import join_links, links, mix_of, no_links
 from dystop.record import RoundRecord, from_json
-from dystop.rng import bits, deeper, exponential, normal, stream, uniform
+from dystop.rng import bits, exponential, fold_in, normal, stream, uniform
 from dystop.sparse import graph_of, ints, no_pairs
 from dystop.types import Mailbox, Mechanism, no_mail
 from strategies import pairs, random_fleet, random_view
@@ -130,7 +130,7 @@ def test_compiled_bits_equal_plain_integers(seed, name, identity):
     assert uniform(seed, name, *identity) == ((word >> 11) + 0.5) * 2.0**-53
     if identity:
         longer = bits(seed, name, *identity[:-1])
-        assert int(deeper(longer, identity[-1])) == word
+        assert int(fold_in(longer, identity[-1])) == word
 
 
 def test_pairs_are_ordered_and_names_matter():
@@ -180,17 +180,17 @@ def test_the_nearest_name_is_suggested():
 
 @dataclass(frozen=True)
 class Inner:
-    size: int = knob(3, "how large")
+    size: int = param(3, "how large")
 
 
 @dataclass(frozen=True)
 class Outer:
-    speed: float = knob(1.5, "how fast")
-    inner: Inner = block(Inner, "the inside")
+    speed: float = param(1.5, "how fast")
+    inner: Inner = section(Inner, "the inside")
 
 
 def test_knobs_are_described_in_order():
-    speed, inner = knobs(Outer)
+    speed, inner = params_of(Outer)
     assert (speed.name, speed.type, speed.default, speed.meaning) == (
         "speed",
         "float",
@@ -204,7 +204,7 @@ def test_knobs_are_described_in_order():
 def test_mutable_defaults_are_refused():
     for bad in ([], {}, set()):
         with pytest.raises(TypeError, match="immutable"):
-            knob(bad, "no")
+            param(bad, "no")
 
 
 # plan

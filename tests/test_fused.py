@@ -12,18 +12,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from dystop.errors import ConfigError, DataError
-from dystop.trainer import sequential
-from dystop.trainer.evaluate import Exam, evaluate
-from dystop.trainer.flat import layout_of
-from dystop.trainer.fused import backend as fused
-from dystop.trainer.fused.blocks import share
-from dystop.trainer.fused.passes import work_through
-from dystop.trainer.fused.vectors import LANES
-from dystop.trainer.models.build import build_model
-from dystop.trainer.params import TrainerParams
-from dystop.trainer.problem import Job, Problem
-from dystop.trainer.samples import Arrays, samples_of, shards_of
-from dystop.trainer.trainer import Trainer
+from dystop.training.backends import sequential
+from dystop.training.backends.cpu import backend as fused
+from dystop.training.backends.cpu.blocks import share
+from dystop.training.backends.cpu.passes import work_through
+from dystop.training.backends.cpu.vectors import LANES
+from dystop.training.evaluate import EvalTask, evaluate
+from dystop.training.flat import layout_of
+from dystop.training.models.build import build_model
+from dystop.training.params import TrainerParams
+from dystop.training.problem import Job, Problem
+from dystop.training.samples import Arrays, samples_of, shards_of
+from dystop.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -242,7 +242,7 @@ def test_frozen_parameters_stay():
 
 def exam_of(net, shape, classes, samples, floats=False, batch=500):
     problem = problem_of(net, shape, classes, (samples,), floats=floats)
-    return Exam(copy.deepcopy(net).eval(), problem.layout, problem.samples, 1, batch)
+    return EvalTask(copy.deepcopy(net).eval(), problem.layout, problem.samples, 1, batch)
 
 
 @pytest.mark.parametrize("samples", [1, 31, 32, 75])

@@ -3,9 +3,9 @@
 import pytest
 from torch import nn
 
-from dystop.trainer.flat import layout_of
-from dystop.trainer.fused import backend as fused
-from dystop.trainer.models.build import build_model
+from dystop.training.backends.cpu import backend as fused
+from dystop.training.flat import layout_of
+from dystop.training.models.build import build_model
 
 
 def with_hook():

@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.closeness import errors_of, learning, likeness
+from dystop.experiments.config import read_experiment, to_toml
 from dystop.experiments.gap import gap_of
 from dystop.experiments.run import run_experiment, verify_run
-from dystop.experiments.spec import read_experiment, to_toml
-from dystop.experiments.store import open_run, update_info
+from dystop.experiments.run_folder import open_run, update_info
+from dystop.experiments.trace_metrics import errors_of, learning, plan_similarity
 from dystop.record import from_json
 from dystop.world import read_trace
 from recorder import record_experiment, write_trace
@@ -176,10 +176,10 @@ def test_plans_that_differ(recorded):
     rounds = read_trace(recorded).rounds
     records = [from_json(x) for x in (recorded / "records.jsonl").read_text().splitlines()]
     first = replace(records[0], active_ids=[], link_pairs=[])
-    alike = likeness(rounds, [first, *records[1:]], lost=True)
+    alike = plan_similarity(rounds, [first, *records[1:]], lost=True)
     assert alike.same_active == 7 / 8
     assert alike.active_overlap == 7 / 8
-    assert likeness(rounds, [replace(records[0], active_ids=None)], lost=True) is None
+    assert plan_similarity(rounds, [replace(records[0], active_ids=None)], lost=True) is None
 
 
 def test_curves_that_differ(recorded):

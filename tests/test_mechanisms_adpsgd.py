@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from contraction import complete_views, contraction
-from dystop.control.check import check_plan
-from dystop.engine.params import Laws, Stop
+from dystop.control.plan_check import check_plan
 from dystop.mechanisms import ADPSGD
+from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import graph_of, ints
 from dystop.world import Churn, Compute, Outages
 from stage import CALM, parts_for, play, weights
@@ -91,7 +91,7 @@ def test_neighbours_that_do_not_hear_back_are_left_alone():
 )
 def test_update_in_flight_is_added_to_the_mean(publish, after):
     """Worker 1 needs three times as long, so that it is busy when worker 0 calls."""
-    parts = parts_for(ADPSGD(), 2, stop=Stop(rounds=1), laws=Laws(publish=publish))
+    parts = parts_for(ADPSGD(), 2, stop=Stop(rounds=1), laws=EngineParams(publish=publish))
     parts = replace(parts, steps=ints([1, 3]))
     _, state = play(parts)
     assert weights(state) == after
@@ -111,7 +111,7 @@ def test_two_models_on_the_wire_and_the_mean_kept_when_one_is_lost():
 @pytest.mark.parametrize("publish", ["eager", "on_completion"])
 def test_runs_through_churn_mobility_and_losses(timing, publish):
     area = np.random.default_rng(1).random((9, 2)) * 100
-    laws = Laws(timing=timing, publish=publish)
+    laws = EngineParams(timing=timing, publish=publish)
     hasty = replace(RESTLESS, churn=Churn(enabled=True, mean_up_s=1.0, mean_down_s=0.2))
     parts = parts_for(ADPSGD(), 9, params=hasty, position=area, stop=Stop(rounds=80), laws=laws)
     records, state = play(parts)

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from dystop.control.check import check_plan
+from dystop.control.plan_check import check_plan
 from dystop.control.priority import emd, label_shares
-from dystop.control.push import (
+from dystop.control.topology import bandwidth_use
+from dystop.mechanisms import SAADFL, AsyDFL
+from dystop.mechanisms._push import (
     choose_receivers,
     finished_together,
     push_cap,
     share_of_sender_max,
 )
-from dystop.control.topology import bandwidth_use
-from dystop.engine.params import Laws, Stop
-from dystop.mechanisms import SAADFL, AsyDFL
+from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import ints
 from dystop.types import Outcome, no_mail
 from restless import LAWS, survive
@@ -200,7 +200,7 @@ def replayed():
     out = []
     for _ in range(2):
         mechanism = Notebook(fanout=5)
-        laws = Laws(publish="on_completion")
+        laws = EngineParams(publish="on_completion")
         steps = ints([3, 4, 5, 6, 7])
         parts = parts_for(mechanism, 5, stop=Stop(rounds=40), laws=laws, steps=steps)
         records, state = play(parts)

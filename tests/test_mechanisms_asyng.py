@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from dystop.control.check import check_plan
+from dystop.control.plan_check import check_plan
 from dystop.control.priority import emd, label_shares
-from dystop.engine.params import Laws, Stop
 from dystop.mechanisms import AsyDFL, AsyNG
 from dystop.mechanisms.asyng import half_way
+from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import ints
-from dystop.trainer.problem import Trained
+from dystop.training.problem import Trained
 from restless import LAWS, survive
 from stage import Adder, parts_for, play, weights
 from strategies import dense, random_view
@@ -145,7 +145,7 @@ def test_resync_bounds_the_drift():
 
 def test_resync_in_the_engine_by_hand():
     """Both tie; every push carries a model: 2 and 1 meet in the middle, then train."""
-    parts = parts_for(AsyNG(resync=1), 2, stop=Stop(rounds=2), laws=Laws())
+    parts = parts_for(AsyNG(resync=1), 2, stop=Stop(rounds=2), laws=EngineParams())
     assert weights(play(parts)[1]) == [(2 + 2) / 2 + 1, (4 + 1) / 2 + 2]
 
 

@@ -8,9 +8,9 @@ import torch
 
 import dystop
 from contraction import complete_views, contraction
-from dystop.control.check import check_plan
-from dystop.engine.params import Laws, Stop
+from dystop.control.plan_check import check_plan
 from dystop.mechanisms import DPSGD, BrainTorrent, FedAvg
+from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import ints
 from dystop.world import Outages
 from stage import CALM, Adder, parts_for, play
@@ -179,7 +179,7 @@ def test_lonely_worker():
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_runs_through_churn_mobility_and_losses(mechanism, timing):
     area = np.random.default_rng(1).random((9, 2)) * 100
-    laws = Laws(timing=timing, publish="on_completion")
+    laws = EngineParams(timing=timing, publish="on_completion")
     parts = parts_for(mechanism, 9, params=RESTLESS, position=area, stop=Stop(rounds=40), laws=laws)
     records, state = play(parts)
     assert len(records) == 40

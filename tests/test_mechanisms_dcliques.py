@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from contraction import complete_views, contraction
-from dystop.control.check import check_plan
-from dystop.control.cliques import (
+from dystop.control.plan_check import check_plan
+from dystop.mechanisms import DPSGD, DCliques
+from dystop.mechanisms.cliques import (
     Apart,
     apart_of,
     global_share,
@@ -17,9 +18,8 @@ from dystop.control.cliques import (
     random_cliques,
     skew,
 )
-from dystop.engine.params import Laws, Stop
-from dystop.mechanisms import DPSGD, DCliques
 from dystop.rng import stream
+from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import graph_of, ints
 from restless import LAWS, survive
 from stage import parts_for, play, weights
@@ -303,7 +303,9 @@ def test_updates_are_averaged_before_models():
 
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_a_run_keeps_the_mean(timing):
-    parts = parts_for(DCliques(clique_size=3), 7, stop=Stop(rounds=6), laws=Laws(timing=timing))
+    parts = parts_for(
+        DCliques(clique_size=3), 7, stop=Stop(rounds=6), laws=EngineParams(timing=timing)
+    )
     records, state = play(parts)
     assert np.mean(weights(state)) == pytest.approx(7 * 4.0, rel=1e-5)
     assert len({r.links for r in records}) == 1

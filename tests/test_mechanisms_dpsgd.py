@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.control.check import check_plan
+from dystop.control.plan_check import check_plan
 from dystop.errors import ConfigError
 from dystop.mechanisms import DPSGD
 from dystop.mechanisms.dpsgd import best_laplacian_step

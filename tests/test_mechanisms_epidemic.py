@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from contraction import complete_views, contraction
-from dystop.control.check import check_plan
-from dystop.engine.params import Laws, Stop
+from dystop.control.plan_check import check_plan
 from dystop.mechanisms import EpidemicLearning
 from dystop.mechanisms.epidemic import random_regular
 from dystop.rng import stream
+from dystop.simulator.params import EngineParams, Stop
 from stage import parts_for, play
 from strategies import dense, random_view
 from test_engine_dynamics import RESTLESS
@@ -141,7 +141,7 @@ def test_what_is_out_of_reach_is_left_out_and_the_mean_still_kept():
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_runs_through_churn_mobility_and_losses(mechanism, timing):
     area = np.random.default_rng(1).random((9, 2)) * 100
-    laws = Laws(timing=timing, publish="on_completion")
+    laws = EngineParams(timing=timing, publish="on_completion")
     parts = parts_for(mechanism, 9, params=RESTLESS, position=area, stop=Stop(rounds=40), laws=laws)
     records, state = play(parts)
     assert len(records) == 40

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.control.check import check_plan
-from dystop.control.server import first_to_finish, in_touch
-from dystop.engine.params import Laws, Stop
+from dystop.control.plan_check import check_plan
 from dystop.mechanisms import FedAsync
+from dystop.mechanisms._server import first_to_finish, in_touch
+from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import graph_of, ints
 from dystop.world import Outages
 from restless import LAWS, survive
@@ -91,7 +91,7 @@ def test_two_rounds_by_hand():
 def test_the_upload_is_the_model_that_has_just_been_trained(timing):
     """Also where a busy worker would hand out its last finished model."""
     mechanism = FedAsync(share=1.0, decay="constant")
-    laws = Laws(timing, "on_completion")
+    laws = EngineParams(timing, "on_completion")
     steps = ints([3, 4, 7])
     parts = parts_for(mechanism, 3, stop=Stop(rounds=100), laws=laws, steps=steps)
     records, state = play(parts)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.control.check import check_plan
+from dystop.control.plan_check import check_plan
 from dystop.mechanisms import FedAvg
 from dystop.sparse import graph_of, ints
 from strategies import dense, random_view

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystop.control.check import check_plan
-from dystop.control.graph import components, two_way_pairs
-from dystop.control.pairs import measured, no_values, note, pair_key, recall, spanning_forest
-from dystop.engine.params import Laws, Stop
+from dystop.control.plan_check import check_plan
 from dystop.mechanisms import DPSGD, FedHP
+from dystop.mechanisms._graphs import components, two_way_pairs
+from dystop.mechanisms._pairs import measured, no_values, note, pair_key, recall, spanning_forest
 from dystop.mechanisms.fedhp import base_pairs, detour, local_steps, thin
 from dystop.rng import stream
+from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import graph_of, ints
 from dystop.types import Outcome
 from dystop.world import Churn, Compute, Mobility, Outages, WorldParams
@@ -289,7 +289,7 @@ def test_it_survives_everything_at_once(timing):
         params=RESTLESS,
         position=area,
         stop=Stop(rounds=60),
-        laws=Laws(timing=timing, publish="on_completion"),
+        laws=EngineParams(timing=timing, publish="on_completion"),
     )
     records, state = play(parts)
     assert len(records) == 60

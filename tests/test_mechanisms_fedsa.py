@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.control.check import check_plan
-from dystop.engine.params import Stop
+from dystop.control.plan_check import check_plan
 from dystop.mechanisms import FedAsync, FedAvg, FedSA
+from dystop.simulator.params import Stop
 from dystop.sparse import graph_of, ints
 from restless import LAWS, survive
 from stage import parts_for, play, weights

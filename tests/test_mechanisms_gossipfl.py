@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from contraction import complete_views, contraction, mixed_by
-from dystop.control.check import check_plan
-from dystop.control.graph import is_connected
-from dystop.engine.params import Laws, Stop
+from dystop.control.plan_check import check_plan
 from dystop.mechanisms import GossipFL
+from dystop.mechanisms._graphs import is_connected
 from dystop.rng import stream
+from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import ints
 from dystop.world import Outages
 from stage import CALM, Adder, parts_for, play
@@ -222,7 +222,7 @@ def test_mean_is_kept_when_exchanges_fail():
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_runs_through_churn_mobility_and_losses(timing):
     area = np.random.default_rng(1).random((9, 2)) * 100
-    laws = Laws(timing=timing, publish="on_completion")
+    laws = EngineParams(timing=timing, publish="on_completion")
     parts = parts_for(
         GossipFL(), 9, params=RESTLESS, position=area, stop=Stop(rounds=40), laws=laws
     )

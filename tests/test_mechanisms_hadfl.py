@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystop.control.check import check_plan
-from dystop.engine.params import Laws, Stop
+from dystop.control.plan_check import check_plan
 from dystop.mechanisms import DPSGD, HADFL
 from dystop.mechanisms.hadfl import forecast, grow_ring, hyperperiod_s, log_density, period_steps
 from dystop.rng import stream
+from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import ints
 from dystop.world import Churn, Compute, Mobility, Outages, WorldParams
 from stage import CALM, parts_for, play, weights
@@ -253,7 +253,7 @@ def test_sync_age_counts_rounds_outside_the_ring():
 @pytest.mark.parametrize("publish", ["eager", "on_completion"])
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_with_everyone_in_the_ring_it_is_a_periodic_all_reduce(timing, publish):
-    changes = {"stop": Stop(rounds=4), "laws": Laws(timing=timing, publish=publish)}
+    changes = {"stop": Stop(rounds=4), "laws": EngineParams(timing=timing, publish=publish)}
     ring, ours = play(parts_for(HADFL(members=5), 5, **changes))
     _, theirs = play(parts_for(DPSGD(topology="complete"), 5, **changes))
     assert weights(ours) == pytest.approx(weights(theirs), abs=1e-4)
@@ -308,7 +308,7 @@ def test_it_survives_everything_at_once(timing, publish):
         params=RESTLESS,
         position=area,
         stop=Stop(rounds=60),
-        laws=Laws(timing=timing, publish=publish),
+        laws=EngineParams(timing=timing, publish=publish),
     )
     records, state = play(parts)
     assert len(records) == 60

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.control.check import check_plan
-from dystop.control.graph import components
-from dystop.control.pairs import recall
-from dystop.engine.params import Laws, Stop
+from dystop.control.plan_check import check_plan
 from dystop.mechanisms import L2PL
+from dystop.mechanisms._graphs import components
+from dystop.mechanisms._pairs import recall
 from dystop.mechanisms.l2pl import FEATURES, _last_step, _Scene, accept, policy_score, repaired
 from dystop.rng import stream
+from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import ints
 from dystop.types import Outcome
 from dystop.world import Churn, Mobility, Outages, WorldParams
@@ -298,7 +298,7 @@ def test_it_survives_everything_at_once(timing, publish):
         params=RESTLESS,
         position=area,
         stop=Stop(rounds=60),
-        laws=Laws(timing=timing, publish=publish),
+        laws=EngineParams(timing=timing, publish=publish),
     )
     records, state = play(parts)
     assert len(records) == 60

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from contraction import contraction
-from dystop.control.check import check_plan
-from dystop.control.graph import is_connected
-from dystop.control.matcha_weights import best_mixing_weight, laplacian, partners
+from dystop.control.plan_check import check_plan
 from dystop.mechanisms import DPSGD, Matcha
+from dystop.mechanisms._graphs import is_connected
+from dystop.mechanisms.matcha_weights import best_mixing_weight, laplacian, partners
 from dystop.sparse import graph_of, ints
 from restless import LAWS, survive
 from stage import CALM, parts_for, play, weights
@@ -224,9 +224,11 @@ def test_it_survives_everything_at_once(laws):
 
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_a_run_keeps_the_mean_and_moves_the_models_together(timing):
-    from dystop.engine.params import Laws, Stop
+    from dystop.simulator.params import EngineParams, Stop
 
-    parts = parts_for(Matcha(), 6, params=CALM, stop=Stop(rounds=8), laws=Laws(timing=timing))
+    parts = parts_for(
+        Matcha(), 6, params=CALM, stop=Stop(rounds=8), laws=EngineParams(timing=timing)
+    )
     records, state = play(parts)
     values = weights(state)
     assert np.mean(values) == pytest.approx(9 * 3.5, rel=1e-5)  # nine trainings of 1..6

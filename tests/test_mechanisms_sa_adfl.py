@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import twins
-from dystop.engine.params import Stop
 from dystop.mechanisms import SAADFL
+from dystop.simulator.params import Stop
 from dystop.sparse import graph_of, ints
 from dystop.types import no_mail
 from restless import LAWS, survive

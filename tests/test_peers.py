@@ -231,7 +231,7 @@ def test_every_peer_is_pinned_and_has_a_script(peers):
 
 
 def test_the_peers_train_our_network(peers):
-    from dystop.trainer.models.small import cnn
+    from dystop.training.models.small import cnn
 
     theirs, ours = peers.nets.cnn(), cnn(1, (28, 28), 10)
     assert str(theirs) == str(ours)

@@ -5,12 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.control.check import check_plan
-from dystop.control.remedy import Remedy, freshness, participation_rate, treat
-from dystop.engine.params import Laws, Stop
-from dystop.experiments.spec import read_experiment
+from dystop.control.plan_check import check_plan
+from dystop.control.staleness_weighting import (
+    StalenessWeighting,
+    apply,
+    freshness,
+    participation_rate,
+)
+from dystop.experiments.config import read_experiment
 from dystop.mechanisms import DySTop
 from dystop.plan import Plan, links, mix_of, no_links
+from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import ints
 from stage import CALM, Script, parts_for, play, weights
 from strategies import random_view
@@ -20,9 +25,9 @@ RULES = ["constant", "polynomial", "hinge", "discard", "learning-rate", "compens
 
 def test_fedasync_weights_by_hand():
     age = np.array([0, 3, 6])
-    assert freshness(Remedy("constant", share=0.6), age).tolist() == [0.6, 0.6, 0.6]
-    assert freshness(Remedy("polynomial", share=0.6), age)[1] == pytest.approx(0.30)
-    hinge = freshness(Remedy("hinge", share=0.6), age)
+    assert freshness(StalenessWeighting("constant", share=0.6), age).tolist() == [0.6, 0.6, 0.6]
+    assert freshness(StalenessWeighting("polynomial", share=0.6), age)[1] == pytest.approx(0.30)
+    hinge = freshness(StalenessWeighting("hinge", share=0.6), age)
     assert hinge.tolist() == pytest.approx([0.6, 0.6, 0.6 / 21])
 
 
@@ -40,13 +45,13 @@ def view_and_plan(staleness):
 
 def test_old_models_count_less_and_the_rest_stays_at_home():
     view, plan = view_and_plan([0, 0, 3, 8])
-    (row,) = treat(Remedy("polynomial"), plan, view).mixes
+    (row,) = apply(StalenessWeighting("polynomial"), plan, view).mixes
     assert row.weight.tolist() == pytest.approx([0.625 - 0.25 / 3, 0.25, 0.125, 0.25 / 3])
 
 
 def test_safa_leaves_out_what_is_too_old():
     view, plan = view_and_plan([0, 0, 4, 5])
-    (row,) = treat(Remedy("discard", limit=4), plan, view).mixes
+    (row,) = apply(StalenessWeighting("discard", limit=4), plan, view).mixes
     assert row.weight.tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.0])
 
 
@@ -56,14 +61,14 @@ def test_treated_plans_keep_the_contract(rule):
     for seed in range(60):
         view = random_view(seed, 2 + seed % 9)
         plan, _ = mechanism.plan(mechanism.init(view.fleet), view)
-        treated = treat(Remedy(rule, share=0.7), plan, view)
+        treated = apply(StalenessWeighting(rule, share=0.7), plan, view)
         check_plan(mechanism, treated, view)
         assert treated.active.tolist() == plan.active.tolist()
 
 
 def test_none_changes_nothing():
     view, plan = view_and_plan([0, 1, 2, 3])
-    assert treat(Remedy(), plan, view) is plan
+    assert apply(StalenessWeighting(), plan, view) is plan
 
 
 PULL = Plan(
@@ -77,8 +82,8 @@ def test_compensation_by_hand(publish):
         Script(plans=(PULL,)),
         3,
         stop=Stop(rounds=1),
-        laws=Laws(publish=publish),
-        remedy=Remedy("compensate", strength=0.1),
+        laws=EngineParams(publish=publish),
+        remedy=StalenessWeighting("compensate", strength=0.1),
     )
     _, state = play(parts)
     # Worker 2 came from 0 with an update of 3; worker 0 stands at 1: 3 - 0.1 * 9 * (1 - 0) = 2.1.
@@ -96,7 +101,7 @@ def test_compensation_of_a_message():
         Script(plans=(push, use)),
         3,
         stop=Stop(rounds=2),
-        remedy=Remedy("compensate", strength=0.1),
+        remedy=StalenessWeighting("compensate", strength=0.1),
     )
     _, state = play(parts)
     assert weights(state)[0] == pytest.approx((1 + 2.1) / 2 + 1)
@@ -112,7 +117,9 @@ def test_the_age_of_a_message_is_counted_from_its_sending():
     other = Plan(ints([1]), no_links(), (mix_of(ints([1]), ints([1]), np.ones(1)),))
     use = replace(PULL, links=no_links())
     script = Script(plans=(push, other, other, use))
-    parts = parts_for(script, 3, stop=Stop(rounds=4), remedy=Remedy("polynomial", exponent=1.0))
+    parts = parts_for(
+        script, 3, stop=Stop(rounds=4), remedy=StalenessWeighting("polynomial", exponent=1.0)
+    )
     _, state = play(parts)
     assert weights(state)[0] == pytest.approx(1 * 0.875 + 3 * 0.125 + 1)  # 0.5 / (3 + 1)
 
@@ -121,7 +128,11 @@ def test_the_age_of_a_message_is_counted_from_its_sending():
 def test_every_remedy_runs_with_dystop(rule):
     params = replace(CALM, compute=replace(CALM.compute, spread=0.4))
     parts = parts_for(
-        DySTop(), 8, params=params, stop=Stop(rounds=15), remedy=Remedy(rule, strength=1e-4)
+        DySTop(),
+        8,
+        params=params,
+        stop=Stop(rounds=15),
+        remedy=StalenessWeighting(rule, strength=1e-4),
     )
     records, state = play(parts)
     assert len(records) == 15

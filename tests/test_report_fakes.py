@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dystop.experiments.store import RunData
+from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.rng import stream
 

@@ -10,17 +10,17 @@ import pytest
 from torch import nn
 
 from dystop.errors import ConfigError, RunFolderError, StorageError
-from dystop.experiments.store import RunData
+from dystop.experiments.run_folder import RunData
 from dystop.report import draw, write_report
-from dystop.report.html import differing, render
-from dystop.report.labels import sorted_shares
-from dystop.report.maps import scene_of, typical_round
-from dystop.report.naming import command
-from dystop.report.notices import notices
-from dystop.report.svg import save
+from dystop.report.data.names import command
+from dystop.report.data.notices import notices
+from dystop.report.figures.labels import sorted_shares
+from dystop.report.figures.maps import scene_of, typical_round
+from dystop.report.figures.svg import save
+from dystop.report.pages.html import differing, render
 from dystop.sparse import ints
-from dystop.trainer.catalogue import MODELS
-from dystop.trainer.models.build import build_model
+from dystop.training.models.build import build_model
+from dystop.training.models.catalogue import MODELS
 from test_report_fakes import fake_fleet, fake_run, plain_record
 
 KEYS = {
@@ -247,7 +247,7 @@ def test_space_is_asked_for_only_where_it_helps(three, tmp_path, monkeypatch, nu
     def refuse(path, content):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("dystop.report.write._replace", refuse)
+    monkeypatch.setattr("dystop.report.pages.write._replace", refuse)
     with pytest.raises(StorageError, match="could not be written") as caught:
         write_report(three[:1], tmp_path, formats=())
     assert ("free some space" in str(caught.value)) is space

@@ -12,12 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont
 from matplotlib.patches import FancyArrowPatch
 
-from dystop.report import draw, labels, write_report
-from dystop.report.arrows import Arrows
-from dystop.report.fonts import SHAPING, lean_fonts
+from dystop.report import draw, write_report
+from dystop.report.figures import labels
+from dystop.report.figures.arrows import Arrows
+from dystop.report.figures.fonts import SHAPING, lean_fonts
+from dystop.report.figures.style import DPI, freeze_layout
+from dystop.report.figures.svg import save
 from dystop.report.garbage import spare_the_old
-from dystop.report.style import DPI, settle
-from dystop.report.svg import save
 from dystop.rng import stream
 from dystop.sparse import ints
 from test_report_fakes import fake_run
@@ -52,7 +53,7 @@ def test_a_figure_is_laid_out_once(monkeypatch):
 
 def test_nothing_is_cut_off_at_the_edge():
     for figure in (figure_of("accuracy-time"), figure_of("accuracy-time", runs=3)):
-        settle(figure)
+        freeze_layout(figure)
         figure.dpi = DPI
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
@@ -144,7 +145,7 @@ def test_old_objects_are_searched_again_afterwards(tmp_path):
         ("import dystop.report as r; r.summary_rows", {"matplotlib", "jinja2", "numba", "torch"}),
         ("import dystop.report as r; r.write_report; r.write_study", {"numba", "torch", "scipy"}),
         (
-            "from dystop.experiments.spec import read_experiment as read; read()",
+            "from dystop.experiments.config import read_experiment as read; read()",
             {"torch", "networkx", "scipy.sparse", "scipy.io", "scipy.special", "matplotlib"},
         ),
         ("import dystop; dystop.DySTop", {"torch", "networkx", "scipy.sparse"}),

@@ -7,13 +7,13 @@ import pytest
 
 from dystop.errors import ConfigError
 from dystop.report import write_study
-from dystop.report.bars import _bins
-from dystop.report.caveats import study_notes, study_notices
-from dystop.report.curves import curve
-from dystop.report.figures import clock
-from dystop.report.groups import common_time_s, groups, over_seeds, shared_target
-from dystop.report.ranking import accuracy_by, moves, plus_minus, rank, to_target
-from dystop.report.study import choose_target, draw_study
+from dystop.report.data.groups import common_time_s, groups, over_seeds, shared_target
+from dystop.report.data.notices import study_notes, study_notices
+from dystop.report.data.ranking import accuracy_by, moves, plus_minus, rank, to_target
+from dystop.report.figures.bars import _bins
+from dystop.report.figures.curves import curve
+from dystop.report.figures.learning import clock
+from dystop.report.pages.study import choose_target, draw_study
 from test_report_fakes import fake_run, plain_record
 
 KEYS = {

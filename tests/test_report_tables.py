@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from dystop.experiments.store import RunData
+from dystop.experiments.run_folder import RunData
 from dystop.report import default_target, draw, summarise, summary_rows
-from dystop.report.naming import command, identity, labels, timing_words
-from dystop.report.notices import notices
-from dystop.report.rounds import staleness_shares
-from dystop.report.series import BINS, series
-from dystop.report.tables import first_reaching
+from dystop.report.data.names import command, identity, labels, timing_words
+from dystop.report.data.notices import notices
+from dystop.report.data.series import BINS, series
+from dystop.report.data.summary import first_reaching
+from dystop.report.figures.rounds import staleness_shares
 from test_report_fakes import fake_run, plain_record
 
 

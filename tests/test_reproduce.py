@@ -13,15 +13,22 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import ConfigError
-from dystop.experiments.recipes import RECIPES, recipe_of
-from dystop.experiments.recipes.campaigns import CAMPAIGNS, SCALES, SEEDS, Arm, experiments
-from dystop.experiments.recipes.claims import CLAIMS, Best, Figure, Growth, Reduction, Rising
-from dystop.experiments.store import RunData
+from dystop.experiments.reproduce import RECIPES, recipe_of
+from dystop.experiments.reproduce.campaigns import CAMPAIGNS, SCALES, SEEDS, Arm, experiments
+from dystop.experiments.reproduce.paper_claims import (
+    CLAIMS,
+    Best,
+    Figure,
+    Growth,
+    Reduction,
+    Rising,
+)
+from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
-from dystop.report.judge import arms_of, judge
-from dystop.report.measures import Outcome, counted, target_for
-from dystop.report.reproduced import bars
-from dystop.report.verdict import draw
+from dystop.report.data.measures import Outcome, counted, target_for
+from dystop.report.data.verdicts import arms_of, judge
+from dystop.report.figures.reproduced import bars
+from dystop.report.pages.verdict import draw
 
 PAPER = Path(__file__).parent.parent / "docs" / "paper-map.md"
 ONE_EACH = {r.campaign.name: r for r in reversed(RECIPES.values())}

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import doomed
-from dystop.engine import checkpoint
 from dystop.errors import RunFolderError
 from dystop.experiments import run
-from dystop.experiments.spec import read_experiment
-from dystop.experiments.store import RunLock, open_run
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import RunLock, open_run
+from dystop.simulator import checkpoint
 
 SCRIPT = Path(doomed.__file__)
 

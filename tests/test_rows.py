@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop import cores
-from dystop.arrays import room
-from dystop.arrays.ranks import kth_of_rows, rank_rows, sort_ids
-from dystop.arrays.rows import group, row_order
-from dystop.cores import fair_block, fixed, in_blocks
+from dystop import parallel
+from dystop.kernels import buffers
+from dystop.kernels.grouping import group, row_order
+from dystop.kernels.sorting import kth_of_rows, rank_rows, sort_ids
+from dystop.parallel import as_readonly, block_size, run_in_blocks
 from dystop.sparse import PairCounts, graph_of, ints, no_pairs
 
 quick = settings(derandomize=True, deadline=None, max_examples=100)
@@ -28,7 +28,7 @@ def pairs_of(data, size=few):
 @pytest.fixture(params=[1, 3])
 def some_cores(request, monkeypatch):
     """Blocks run one after the other, or on three threads."""
-    monkeypatch.setattr(cores, "cores", lambda: request.param)
+    monkeypatch.setattr(parallel, "parallel", lambda: request.param)
     return request.param
 
 
@@ -73,8 +73,15 @@ def test_odd_ids_are_still_ordered():
 
 def ranked(keys, indptr):
     out = np.empty(len(keys), np.int64)
-    where = fixed(ints(indptr))
-    rank_rows(fixed(keys), fixed(np.arange(len(keys))), where, (0, len(indptr) - 1), where, out)
+    where = as_readonly(ints(indptr))
+    rank_rows(
+        as_readonly(keys),
+        as_readonly(np.arange(len(keys))),
+        where,
+        (0, len(indptr) - 1),
+        where,
+        out,
+    )
     return out
 
 
@@ -104,7 +111,7 @@ def test_the_kth_of_a_row(data, rank, odd):
     keys, out = value.astype(float), np.empty(n)
     if odd:
         keys[value == 3] = np.nan
-    kth_of_rows(fixed(keys), fixed(indptr), rank, 0, n, out)
+    kth_of_rows(as_readonly(keys), as_readonly(indptr), rank, 0, n, out)
     for i in range(n):
         own = np.sort(keys[indptr[i] : indptr[i + 1]])
         expected = own[min(rank, len(own)) - 1] if len(own) else 0.0
@@ -141,11 +148,11 @@ def test_blocks_cover_everything_once(some_cores):
     def work(lo, hi):
         seen[lo:hi] += 1
 
-    in_blocks(work, 1000, 7)
-    in_blocks(work, 0, 7)
+    run_in_blocks(work, 1000, 7)
+    run_in_blocks(work, 0, 7)
     assert (seen == 1).all()
-    assert fair_block(10, 100) == 100
-    assert fair_block(300, 1) == -(-300 // some_cores)
+    assert block_size(10, 100) == 100
+    assert block_size(300, 1) == -(-300 // some_cores)
 
 
 def test_an_error_in_a_block_is_not_lost(some_cores):
@@ -154,37 +161,37 @@ def test_an_error_in_a_block_is_not_lost(some_cores):
             raise KeyError("here")
 
     with pytest.raises(KeyError, match="here"):
-        in_blocks(work, 40, 10)
+        run_in_blocks(work, 40, 10)
 
 
 def test_compiled_functions_get_one_kind_of_array():
     own = np.arange(6)
-    assert np.shares_memory(fixed(own), own)
+    assert np.shares_memory(as_readonly(own), own)
     assert own.flags.writeable
-    assert fixed(own[::2]).flags.c_contiguous
+    assert as_readonly(own[::2]).flags.c_contiguous
 
 
 @pytest.fixture
 def lending(monkeypatch):
     """Arrays of a kilobyte count as large."""
-    monkeypatch.setattr(room, "LARGE_BYTES", 1000)
-    monkeypatch.setattr(room, "_blocks", [])
-    return room._blocks
+    monkeypatch.setattr(buffers, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(buffers, "_blocks", [])
+    return buffers._blocks
 
 
 def test_memory_is_lent_again_only_when_nobody_holds_it(lending):
-    first, second = room.room(500, np.int64), room.room(500, np.float64)
+    first, second = buffers.buffer(500, np.int64), buffers.buffer(500, np.float64)
     first[:], second[:] = 1, 2.0
     assert len(lending) == 2
     part = first[3:9].reshape(2, 3)
     del first
-    third = room.room(500, np.int64)
+    third = buffers.buffer(500, np.int64)
     third[:] = 3
     assert len(lending) == 3
     assert (part == 1).all()
     assert (second == 2.0).all()
     del part
-    fourth = room.room(490, np.int64)  # a little smaller fits as well
+    fourth = buffers.buffer(490, np.int64)  # a little smaller fits as well
     fourth[:] = 4
     assert len(lending) == 3
     assert (third == 3).all()
@@ -192,12 +199,12 @@ def test_memory_is_lent_again_only_when_nobody_holds_it(lending):
 
 
 def test_memory_that_nobody_wants_goes_back(lending):
-    room.room(500, np.int64)  # given up at once
+    buffers.buffer(500, np.int64)  # given up at once
     for _ in range(50):
-        room.room(5000, np.int64)
+        buffers.buffer(5000, np.int64)
     assert [len(block.memory) // 1000 for block in lending] == [41]
 
 
 def test_small_arrays_are_not_lent(lending):
-    assert room.room(10, np.bool_).base is None
+    assert buffers.buffer(10, np.bool_).base is None
     assert not lending

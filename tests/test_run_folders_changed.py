@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from dystop import storage
 from dystop.errors import RunFolderError
-from dystop.experiments import durable, run
-from dystop.experiments.spec import read_experiment
-from dystop.experiments.store import RunLock, is_abandoned, open_run, update_info
+from dystop.experiments import run
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import RunLock, is_abandoned, open_run, update_info
 from dystop.experiments.testbed.launch import make_folder, resumable_folder
 from dystop.report import write_report
-from dystop.report.naming import status
-from dystop.report.notices import notices
+from dystop.report.data.names import status
+from dystop.report.data.notices import notices
 
 WORDS = [
     "data.name=synthetic",
@@ -242,8 +243,8 @@ def test_a_look_does_not_keep_a_run_from_starting(tmp_path):
     """Somebody holds the shared lock for an instant while the run wants its own."""
     (tmp_path / ".lock").touch()
     fd = os.open(tmp_path / ".lock", os.O_RDONLY)
-    durable.fcntl.flock(fd, durable.fcntl.LOCK_SH)
-    threading.Thread(target=lambda: (time.sleep(durable._GLANCE_S / 5), os.close(fd))).start()
+    storage.fcntl.flock(fd, storage.fcntl.LOCK_SH)
+    threading.Thread(target=lambda: (time.sleep(storage._GLANCE_S / 5), os.close(fd))).start()
     with RunLock(tmp_path):
         assert not is_abandoned(tmp_path)
 
@@ -255,5 +256,5 @@ def test_where_locks_cannot_be_had_the_run_is_believed(tmp_path, monkeypatch):
     folder = begun(tmp_path)
     update_info(folder, status="running")
     assert status(open_run(folder)) == "interrupted"
-    monkeypatch.setattr(durable.fcntl, "flock", refuse)
+    monkeypatch.setattr(storage.fcntl, "flock", refuse)
     assert status(open_run(folder)) == "running"

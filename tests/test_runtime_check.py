@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.runtime.audit.check import accuracy_near, check_story
-from dystop.runtime.audit.leaks import leaks
-from dystop.runtime.audit.story import Book, CameLate, Closed, Planned, Story
-from dystop.runtime.events import Publication, Save, Say, Told, Train
-from dystop.runtime.shell.history import History, Watch, read_history
-from dystop.runtime.wire.messages import (
+from dystop.testbed.audit.check import accuracy_near, check_story
+from dystop.testbed.audit.facts import Book, CameLate, Closed, Planned, RunFacts
+from dystop.testbed.audit.leaks import leaks
+from dystop.testbed.events import Publication, Save, Say, Told, Train
+from dystop.testbed.protocol.messages import (
     Execute,
     ExecuteAck,
     PullRequest,
@@ -19,7 +18,8 @@ from dystop.runtime.wire.messages import (
     Roster,
     Used,
 )
-from dystop.runtime.worker.state import WorkerState
+from dystop.testbed.worker.history import History, Watch, read_history
+from dystop.testbed.worker.state import WorkerState
 
 
 def line(kind, **fields):
@@ -76,7 +76,7 @@ def good_story():
         line("applied", round=3, version=2, number=0),
     ]
     outcomes = [(1, 0, "DONE"), (2, 1, "LATE"), (3, 0, "DONE"), (3, 1, "DONE")]
-    return Story(2, 3.0, planned, outcomes, steps, {0: zero, 1: one})
+    return RunFacts(2, 3.0, planned, outcomes, steps, {0: zero, 1: one})
 
 
 def rules(story):

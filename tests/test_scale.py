@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop import cores
+from dystop import parallel
 from dystop.bench.planning import fleet_of, params_of, planned_rounds, twin_rounds
-from dystop.control import check, topology
-from dystop.control.check import check_plan
+from dystop.control import plan_check, topology
+from dystop.control.plan_check import check_plan
 from dystop.control.priority import (
     emd,
     first_phase_priority,
@@ -53,14 +53,14 @@ def test_the_planner_decides_what_the_straight_twin_decides(workers):
 def test_decisions_do_not_depend_on_cores_or_blocks(monkeypatch):
     fleet, params = fleet_of(400, 16, seed=1), params_of(400, mobile=True)
     plain = [done[2:] for done in planned_rounds(fleet, params, 4)]
-    monkeypatch.setattr(cores, "cores", lambda: 3)
+    monkeypatch.setattr(parallel, "parallel", lambda: 3)
     monkeypatch.setattr(topology, "_WORKERS", 7)
-    monkeypatch.setattr(check, "_ROWS", 11)
+    monkeypatch.setattr(plan_check, "_ROWS", 11)
     for name in ("sparse._BLOCK", "world.world._LINKS", "world.reach._LINKS", "world.reach._ROWS"):
         monkeypatch.setattr(f"dystop.{name}", 13)
     for name in ("world.grid._CELLS", "world.grid._ROWS", "control.aggregation._ROWS"):
         monkeypatch.setattr(f"dystop.{name}", 5)
-    monkeypatch.setattr("dystop.arrays.rows._PAIRS", 64)
+    monkeypatch.setattr("dystop.kernels.grouping._PAIRS", 64)
     assert all(
         same(done[2:], before)
         for done, before in zip(planned_rounds(fleet, params, 4), plain, strict=True)
@@ -216,7 +216,7 @@ def test_the_first_look_agrees_with_the_naming_checks(seed):
     plan = broken(mechanism.plan(mechanism.init(view.fleet), view)[0], rng)
     quickly = verdict(mechanism, plan, view)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check, "_doubts", lambda *_: 15)
+        patch.setattr(plan_check, "_doubts", lambda *_: 15)
         assert verdict(mechanism, plan, view) == quickly
 
 

@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 
 from dystop.errors import ConfigError
-from dystop.experiments.blocks import allowed
-from dystop.experiments.spec import Experiment, every_key, read_experiment, resolve, to_toml
+from dystop.experiments.config import Experiment, every_key, read_experiment, resolve, to_toml
+from dystop.experiments.config_sections import allowed
 from dystop.mechanisms import MECHANISMS
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dystop import storage
 from dystop.errors import RunFolderError, StorageError
-from dystop.experiments import durable, store
-from dystop.experiments.spec import read_experiment, to_toml, to_tree
-from dystop.experiments.store import RecordLog, RunLock, create_run, open_run, update_info
+from dystop.experiments import run_folder
+from dystop.experiments.config import read_experiment, to_toml, to_tree
+from dystop.experiments.run_folder import RecordLog, RunLock, create_run, open_run, update_info
 from dystop.record import RoundRecord
 
 
@@ -24,7 +25,7 @@ def record(t, **more):
 
 
 EXPERIMENT = read_experiment()
-INFO = store.first_info(EXPERIMENT)
+INFO = run_folder.first_info(EXPERIMENT)
 
 
 def make(out, name="one", **more):
@@ -61,14 +62,14 @@ def test_a_taken_name_gets_a_number_unless_it_was_asked_for(tmp_path):
     with pytest.raises(RunFolderError, match=r"exists already.*dystop resume"):
         make(tmp_path, explicit=True)
     with pytest.raises(RunFolderError, match="exists already"):
-        store.check_free(tmp_path, "one")
+        run_folder.check_free(tmp_path, "one")
     assert sorted(os.listdir(tmp_path)) == ["one", "one-2", "one-3"]
 
 
 def test_a_name_lost_in_a_race_goes_to_the_next(tmp_path, monkeypatch):
     make(tmp_path)
     seen = []
-    monkeypatch.setattr(store.os.path, "lexists", lambda p: bool(seen.append(p)))
+    monkeypatch.setattr(run_folder.os.path, "lexists", lambda p: bool(seen.append(p)))
     assert make(tmp_path).name == "one-2"
 
 
@@ -93,7 +94,7 @@ def test_a_folder_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch, numb
     def refuse(path, data):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(store, "write_atomic", refuse)
+    monkeypatch.setattr(run_folder, "write_atomic", refuse)
     with pytest.raises(kind, match="--out DIR"):
         make(tmp_path)
     assert os.listdir(tmp_path) == []
@@ -107,7 +108,7 @@ def test_run_json_changes_whole_or_not_at_all(tmp_path, monkeypatch):
     def full(fd):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(durable.os, "fsync", full)
+    monkeypatch.setattr(storage.os, "fsync", full)
     with pytest.raises(StorageError, match=r"free space, then: dystop resume .*one"):
         update_info(folder, status="failed")
     assert (folder / "run.json").read_bytes() == before
@@ -135,13 +136,13 @@ def test_reopening_cuts_what_came_after_the_checkpoint(tmp_path, keep):
     with RecordLog(folder) as log:
         for t in range(1, 6):
             log.append(record(t))
-    digest = store.records_sha256(folder)
+    digest = run_folder.records_sha256(folder)
     with RecordLog(folder, keep=keep) as log:
         assert log.offset == (folder / "records.jsonl").stat().st_size
         for t in range(keep + 1, 6):
             log.append(record(t))
         log.sync()
-    assert store.records_sha256(folder) == digest
+    assert run_folder.records_sha256(folder) == digest
 
 
 def test_records_that_end_before_the_checkpoint_are_refused(tmp_path):
@@ -172,7 +173,7 @@ def test_a_full_disk_takes_back_the_line(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(fd, data[:20], offset)
 
-    monkeypatch.setattr(durable.os, "pwrite", half)
+    monkeypatch.setattr(storage.os, "pwrite", half)
     with pytest.raises(StorageError, match=r"No space left on device.*free space, then: dystop"):
         log.append(record(2))
     monkeypatch.undo()
@@ -209,9 +210,9 @@ def test_a_failed_checkpoint_is_a_storage_error(tmp_path):
     class SafetensorError(Exception):
         pass
 
-    with pytest.raises(StorageError, match="No space left"), durable.writing(tmp_path):
+    with pytest.raises(StorageError, match="No space left"), storage.writing(tmp_path):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
-    with pytest.raises(SafetensorError), durable.writing(tmp_path):
+    with pytest.raises(SafetensorError), storage.writing(tmp_path):
         raise SafetensorError("invalid header")
 
 
@@ -227,7 +228,7 @@ def test_one_writer_at_a_time(tmp_path):
 def test_the_lock_of_a_dead_process_is_free(tmp_path):
     folder = make(tmp_path)
     code = (
-        "import os, sys; from pathlib import Path; from dystop.experiments.durable import RunLock\n"
+        "import os, sys; from pathlib import Path; from dystop.storage import RunLock\n"
         "RunLock(Path(sys.argv[1])).__enter__(); print(os.getpid(), flush=True); sys.stdin.read()"
     )
     words = [sys.executable, "-c", code, str(folder)]

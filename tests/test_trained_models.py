@@ -16,14 +16,14 @@ import dystop
 from dystop.cli import app
 from dystop.data import load
 from dystop.errors import RunFolderError, StorageError
-from dystop.experiments import run, trained
-from dystop.experiments.spec import read_experiment
-from dystop.experiments.store import open_run
-from dystop.trainer.flat import layout_of
-from dystop.trainer.saved import Card, read_model, to_bytes
+from dystop.experiments import run, trained_models
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import open_run
+from dystop.training.flat import layout_of
+from dystop.training.saved import ModelCard, read_model, to_bytes
 
 SMALL = ["data.name=synthetic", "model.name=softmax", "fleet.workers=4", "stop.rounds=3"]
-CARD = Card("softmax", (1, 8, 8), 3, ("a", "b", "c"), (0.5,), (0.25,))
+CARD = ModelCard("softmax", (1, 8, 8), 3, ("a", "b", "c"), (0.5,), (0.25,))
 
 
 def make(channels, size, classes):
@@ -95,7 +95,7 @@ def test_a_disk_that_refuses_leaves_a_run_that_can_go_on(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as m:
-        m.setattr(trained, "write_atomic", full)
+        m.setattr(trained_models, "write_atomic", full)
         with pytest.raises(StorageError, match="dystop resume"):
             leave(tmp_path)
     folder = tmp_path / "it"
@@ -147,7 +147,7 @@ def test_any_library_can_read_the_file(tmp_path):
 
 
 def test_images_are_taken_as_the_data_set_has_them(tmp_path):
-    module = dystop.trainer.models.build.build_model("softmax", 1, (8, 8), 3, 0)
+    module = dystop.training.models.build.build_model("softmax", 1, (8, 8), 3, 0)
     layout = layout_of(module)
     path = tmp_path / "m.safetensors"
     path.write_bytes(to_bytes(layout, *layout.flatten(module), CARD))

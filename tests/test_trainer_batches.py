@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.trainer.batches import batches, epoch_order
-from dystop.trainer.samples import shards_of
+from dystop.training.batches import batches, epoch_order
+from dystop.training.samples import shards_of
 
 
 def arrays(*values):

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dystop.rng import bits, deeper, unit
-from dystop.trainer.dropout import AddressedDropout, address_names, with_addresses
+from dystop.rng import bits, fold_in, unit
+from dystop.training.randomness import AddressedDropout, address_names, with_addresses
 
 
 def dropped(layer: AddressedDropout, x: Tensor, word: int) -> Tensor:
@@ -20,7 +20,7 @@ def test_by_hand():
     word = bits(3, "dropout", 5, 7).astype(np.int64)
     layer, x = AddressedDropout(0.25, place=2), torch.ones(4, 5)
     out = dropped(layer, x, int(word))
-    share = unit(deeper(deeper(np.uint64(word.astype(np.uint64)), 2), np.arange(20)))
+    share = unit(fold_in(fold_in(np.uint64(word.astype(np.uint64)), 2), np.arange(20)))
     expected = np.where(share < 0.25, 0, 1 / 0.75).reshape(4, 5)
     np.testing.assert_allclose(out.numpy(), expected)
 

@@ -5,11 +5,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from dystop.experiments.build import build
-from dystop.experiments.spec import read_experiment
-from dystop.trainer.evaluate import Exam, evaluate, stratified_first
-from dystop.trainer.flat import layout_of
-from dystop.trainer.samples import samples_of
-from dystop.trainer.station import ALIVE_BYTES
+from dystop.experiments.config import read_experiment
+from dystop.training.evaluate import EvalTask, evaluate, stratified_first
+from dystop.training.executors import ALIVE_BYTES
+from dystop.training.flat import layout_of
+from dystop.training.samples import samples_of
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -31,7 +31,7 @@ def setting(chunk, batch):
     layout = layout_of(net)
     vector, counters = layout.flatten(net)
     models = vector + 0.1 * torch.linspace(-1, 1, 5 * layout.width).view(5, -1).sin().abs()
-    return Exam(net, layout, samples, chunk, batch), models, counters.repeat(5, 1), x, y
+    return EvalTask(net, layout, samples, chunk, batch), models, counters.repeat(5, 1), x, y
 
 
 @torch.no_grad()

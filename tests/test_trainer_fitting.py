@@ -9,13 +9,13 @@ import dystop
 from dystop.data import load
 from dystop.errors import ConfigError
 from dystop.experiments.build import build
-from dystop.experiments.spec import read_experiment
+from dystop.experiments.config import read_experiment
 from dystop.experiments.testbed.enrolment import check_testbed
-from dystop.trainer import fitting
-from dystop.trainer.fitting import EVERYBODY
-from dystop.trainer.params import TrainerParams
-from dystop.trainer.samples import Arrays
-from dystop.trainer.trainer import Trainer
+from dystop.training import batch_norm
+from dystop.training.batch_norm import EVERYBODY
+from dystop.training.params import TrainerParams
+from dystop.training.samples import Arrays
+from dystop.training.trainer import Trainer
 
 SIZES = (26, 34, 0, 1)
 
@@ -85,7 +85,7 @@ def test_one_batch_has_the_statistics_of_its_samples():
 
 
 def test_parts_are_averaged(monkeypatch):
-    monkeypatch.setattr(fitting, "PART", 10)
+    monkeypatch.setattr(batch_norm, "PART", 10)
     module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, 3))
     one = trainer(module)
     models, counters = worn(one, 1)

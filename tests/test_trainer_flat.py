@@ -2,8 +2,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from dystop.trainer.flat import layout_of
-from dystop.trainer.models.build import build_model
+from dystop.training.flat import layout_of
+from dystop.training.models.build import build_model
 
 
 class Odd(nn.Module):

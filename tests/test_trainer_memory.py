@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from dystop.errors import CapacityError
-from dystop.trainer.memory import (
+from dystop.training.memory import (
     MemoryEstimate,
     ModelSize,
     activation_bytes,
@@ -15,10 +15,10 @@ from dystop.trainer.memory import (
     forward_bytes,
     held_bytes,
 )
-from dystop.trainer.models.build import build_model
-from dystop.trainer.params import TrainerParams
-from dystop.trainer.samples import Arrays
-from dystop.trainer.trainer import Trainer
+from dystop.training.models.build import build_model
+from dystop.training.params import TrainerParams
+from dystop.training.samples import Arrays
+from dystop.training.trainer import Trainer
 
 GIB = 2**30
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from dystop.errors import ConfigError
-from dystop.trainer.models.build import MODELS, build_model
+from dystop.training.models.build import MODELS, build_model
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -8,12 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from dystop.errors import ConfigError, DataError
-from dystop.trainer import batches as batches_module
-from dystop.trainer.lanes import one_thread_each
-from dystop.trainer.models.build import build_model
-from dystop.trainer.params import TrainerParams
-from dystop.trainer.samples import Arrays
-from dystop.trainer.trainer import Trainer
+from dystop.training import batches as batches_module
+from dystop.training.executors import one_thread_each
+from dystop.training.models.build import build_model
+from dystop.training.params import TrainerParams
+from dystop.training.samples import Arrays
+from dystop.training.trainer import Trainer
 
 MEAN, STD = [0.4], [0.25]
 

@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import RunFolderError
-from dystop.experiments import twins
-from dystop.experiments.spec import read_experiment
-from dystop.experiments.store import check_config, log_was_changed, open_run
+from dystop.experiments import run_reuse
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import check_config, log_was_changed, open_run
+from dystop.experiments.run_reuse import reuse_finished
 from dystop.experiments.study import create_study
-from dystop.experiments.twins import take_over
 
 SMALL = [
     "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
@@ -45,7 +45,7 @@ def second(first, name, *experiments):
 
 def test_the_copy_is_a_run_of_its_own_with_the_same_records(first):
     study = second(first, "a", one("V10-s0", "mechanism.V=10"), one("V20-s0", "mechanism.V=20"))
-    found = take_over(study, study.experiments)
+    found = reuse_finished(study, study.experiments)
     assert [(e.name, p.name) for e, p in found] == [("V10-s0", "default-s0")]
     assert [e.name for e in study.todo()] == ["V20-s0"]
     copy, source = open_run(study.path / "V10-s0"), open_run(first.path / "default-s0")
@@ -55,23 +55,23 @@ def test_the_copy_is_a_run_of_its_own_with_the_same_records(first):
     check_config(copy, "dystop run")
     assert not log_was_changed(copy)
     assert not list(study.path.glob(".*.tmp-*"))
-    assert take_over(study, study.experiments) == []
+    assert reuse_finished(study, study.experiments) == []
     assert "identical: 4 rounds" in call("verify", copy.path)
 
 
 @pytest.mark.parametrize("word", ["seed=1", "data.phi=0.3", "mechanism.name=d-psgd"])
 def test_other_settings_are_not_the_same_run(first, word):
     study = second(first, word.replace("=", "-"), one("x-s0", word))
-    assert take_over(study, study.experiments) == []
+    assert reuse_finished(study, study.experiments) == []
 
 
 def test_what_is_not_finished_is_not_taken(first, tmp_path):
     study = create_study(tmp_path, "begun", [one("default-s0")])
     other = create_study(tmp_path, "other", [one("x-s0")])
-    assert take_over(other, other.experiments) == []
+    assert reuse_finished(other, other.experiments) == []
     (study.path / "default-s0").mkdir()
     (study.path / "default-s0" / "run.json").write_text(json.dumps({"status": "running"}))
-    assert take_over(other, other.experiments) == []
+    assert reuse_finished(other, other.experiments) == []
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_no_twin_and_no_error(first, tmp_path, file, cont
     shutil.copytree(first.path, tmp_path / "first")
     (tmp_path / "first" / file).write_text(content)
     study = create_study(tmp_path, "second", [one("x-s0")])
-    assert take_over(study, study.experiments) == []
+    assert reuse_finished(study, study.experiments) == []
 
 
 def test_a_disk_that_refuses_leaves_nothing(first, monkeypatch):
@@ -97,9 +97,9 @@ def test_a_disk_that_refuses_leaves_nothing(first, monkeypatch):
     def refuse(*_args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(twins.os, "rename", refuse)
+    monkeypatch.setattr(run_reuse.os, "rename", refuse)
     with pytest.raises(RunFolderError, match=r"cannot be copied from .*No space left"):
-        take_over(study, study.experiments)
+        reuse_finished(study, study.experiments)
     assert sorted(p.name for p in study.path.iterdir()) == ["plan", "study.json"]
 
 

@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 import dystop.dashboard
 from dystop.cli import app
 from dystop.cli.progress import show_start
-from dystop.engine.params import Stop
-from dystop.engine.rounds import stop_reason
-from dystop.report import maps, measures, ranking
-from dystop.report.groups import Spread
+from dystop.report.data import measures, ranking
+from dystop.report.data.groups import Spread
+from dystop.report.figures import maps
 from dystop.rng import stream
+from dystop.simulator.loop import stop_reason
+from dystop.simulator.params import Stop
 from dystop.units import number, percent, plural
 from test_report_fakes import plain_record
 

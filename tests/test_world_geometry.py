@@ -7,7 +7,7 @@ from dystop.errors import CapacityError, ConfigError
 from dystop.sparse import graph_of
 from dystop.world import World, WorldParams
 from dystop.world.geometry import distance, scatter, with_hub
-from dystop.world.grid import Before, neighbours_within
+from dystop.world.neighbour_search import Before, neighbours_within
 
 metre = st.integers(0, 60).map(float)
 

@@ -2,17 +2,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from dystop.errors import ConfigError
-from dystop.knobs import knobs
-from dystop.world import (
-    Budget,
-    Channel,
-    Churn,
-    Compute,
-    Mobility,
-    Outages,
-    World,
-    WorldParams,
-)
+from dystop.params import params_of
+from dystop.world import Budget, Channel, Churn, Compute, Mobility, Outages, World, WorldParams
 
 BAD = [
     (WorldParams, "range_m", 0.0, r"world\.range_m = 0\.0: must be > 0"),
@@ -66,7 +57,7 @@ def test_defaults_are_the_papers():
 
 @pytest.mark.parametrize("kind", [WorldParams, Channel, Compute, Budget, Mobility, Churn, Outages])
 def test_every_knob_says_what_it_means(kind):
-    assert all(knob.meaning for knob in knobs(kind))
+    assert all(knob.meaning for knob in params_of(kind))
 
 
 def test_a_configuration_reader_can_build_them():

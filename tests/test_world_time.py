@@ -5,9 +5,8 @@ import pytest
 
 from dystop.rng import exponential
 from dystop.world import Churn, Mobility, World, WorldParams
-from dystop.world.churn import Presence
+from dystop.world.dynamics import Presence, Walk
 from dystop.world.geometry import scatter
-from dystop.world.mobility import Walk
 
 AREA = (60.0, 40.0)
 WALKING = Mobility(enabled=True, speed_mps=(0.5, 2.0), pause_s=(0.0, 5.0))

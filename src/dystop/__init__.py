@@ -36,7 +36,7 @@ _HOME = {
     "RoundRecord": "dystop.record",
     "SAADFL": "dystop.mechanisms",
     "View": "dystop.types",
-    "load_model": "dystop.experiments.trained",
+    "load_model": "dystop.experiments.trained_models",
     "simulate": "dystop.experiments.api",
 }
 
@@ -44,7 +44,7 @@ __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
     from dystop.experiments.api import simulate as simulate
-    from dystop.experiments.trained import load_model as load_model
+    from dystop.experiments.trained_models import load_model as load_model
     from dystop.mechanisms import ADPSGD as ADPSGD
     from dystop.mechanisms import DPSGD as DPSGD
     from dystop.mechanisms import HADFL as HADFL

@@ -36,7 +36,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     _begin()
-    from dystop.lifeline import hold_on
+    from dystop.exit_with_parent import exit_with_parent
 
-    hold_on()
+    exit_with_parent()
     main()

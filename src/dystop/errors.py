@@ -78,10 +78,10 @@ def nearest(given: str, allowed: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def to_copy(*words: object) -> str:
+def shell_command(*words: object) -> str:
     """A dystop command that a shell reads as it is meant, whatever a path is called.
 
-    >>> to_copy("resume", "runs/x"), to_copy("run", "my runs/x.toml", "--name", "NEW")
+    >>> shell_command("resume", "runs/x"), shell_command("run", "my runs/x.toml", "--name", "NEW")
     ('dystop resume runs/x', "dystop run 'my runs/x.toml' --name NEW")
     """
     return shlex.join(["dystop", *map(str, words)])

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from dystop.arrays.rows import Rows, group, row_order
+from dystop.kernels.grouping import Rows, group, row_order
 from dystop.sparse import Bools, Floats, Ints, ints
 
 MixKind = Literal["linear", "delta", "masked"]

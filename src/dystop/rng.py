@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dystop.arrays.scramble import GOLDEN, scramble, to_unit
+from dystop.kernels.random_bits import GOLDEN, scramble, to_unit
 
 Words = NDArray[np.uint64]
 
@@ -40,15 +40,15 @@ def bits(seed: int, name: str, *identity: ArrayLike) -> Words:
         word, plain = _mixed(word + _STEP + int(part) * _STEP), plain + 1  # needs no arrays
     words = np.asarray(word, np.uint64)
     for part in identity[plain:]:
-        words = deeper(words, part)
+        words = fold_in(words, part)
     return words
 
 
-def deeper(words: Words, part: ArrayLike) -> Words:
+def fold_in(words: Words, part: ArrayLike) -> Words:
     """The bits of identities that have one part more, from the bits of those without it.
 
     >>> address = bits(1, "fading", 12, [3, 5], [7, 9])
-    >>> bool((deeper(address, 2) == bits(1, "fading", 12, [3, 5], [7, 9], 2)).all())
+    >>> bool((fold_in(address, 2) == bits(1, "fading", 12, [3, 5], [7, 9], 2)).all())
     True
     """
     with np.errstate(over="ignore"):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dystop.arrays.lookup import count_known, count_new, find_counts, find_edges, merge
-from dystop.arrays.room import room
-from dystop.arrays.rows import Rows, group
-from dystop.cores import fixed, in_blocks
+from dystop.kernels.buffers import buffer
+from dystop.kernels.grouping import Rows, group
+from dystop.kernels.lookup import count_known, count_new, find_counts, find_edges, merge
+from dystop.parallel import as_readonly, run_in_blocks
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -58,9 +58,12 @@ class Graph:
 
     def find(self, dst: Ints, src: Ints) -> Ints:
         """Edge number of each pair, or -1 where there is no such edge."""
-        graph, pair = (fixed(self.indptr), fixed(self.src)), (fixed(dst), fixed(src))
+        graph, pair = (
+            (as_readonly(self.indptr), as_readonly(self.src)),
+            (as_readonly(dst), as_readonly(src)),
+        )
         out = np.empty(len(dst), np.int64)
-        in_blocks(lambda lo, hi: find_edges(graph, pair, lo, hi, out), len(dst), _BLOCK)
+        run_in_blocks(lambda lo, hi: find_edges(graph, pair, lo, hi, out), len(dst), _BLOCK)
         return out
 
 
@@ -92,9 +95,12 @@ class PairCounts:
 
     def get(self, dst: Ints, src: Ints) -> Ints:
         """Count of each pair; 0 for a pair never used. Fastest for pairs in ascending order."""
-        held, pair = (fixed(self.keys), fixed(self.counts)), (fixed(dst), fixed(src))
+        held, pair = (
+            (as_readonly(self.keys), as_readonly(self.counts)),
+            (as_readonly(dst), as_readonly(src)),
+        )
         out = np.empty(len(dst), np.int64)
-        in_blocks(lambda lo, hi: find_counts(self.n, held, pair, lo, hi, out), len(dst), _BLOCK)
+        run_in_blocks(lambda lo, hi: find_counts(self.n, held, pair, lo, hi, out), len(dst), _BLOCK)
         return out
 
     def add(self, dst: Ints, src: Ints) -> "PairCounts":
@@ -103,18 +109,18 @@ class PairCounts:
 
     def add_rows(self, used: Rows) -> "PairCounts":
         """The same for pairs that are grouped by dst, with ascending src."""
-        rows, keys = (fixed(used.indptr), fixed(used.value)), fixed(self.keys)
+        rows, keys = (as_readonly(used.indptr), as_readonly(used.value)), as_readonly(self.keys)
         size = len(used.indptr) - 1
         new = np.zeros(-(-size // _BLOCK), np.int64)
 
         def look(lo: int, hi: int) -> None:
             new[lo // _BLOCK] = count_new(self.n, keys, rows, lo, hi)
 
-        in_blocks(look, size, _BLOCK)
+        run_in_blocks(look, size, _BLOCK)
         if new.any():
             return self._merged(rows, new)
         counts = self.counts.copy()
-        in_blocks(lambda lo, hi: count_known(self.n, keys, rows, lo, hi, counts), size, _BLOCK)
+        run_in_blocks(lambda lo, hi: count_known(self.n, keys, rows, lo, hi, counts), size, _BLOCK)
         return PairCounts(self.n, self.keys, counts)
 
     def _merged(self, rows: tuple[Ints, NDArray[np.int32]], new: Ints) -> "PairCounts":
@@ -122,15 +128,15 @@ class PairCounts:
         begin = np.searchsorted(self.keys, np.arange(len(new)) * _BLOCK * self.n)
         old = np.append(begin, len(self.keys))  # what comes after the last row goes with it
         at = old + np.append(0, np.cumsum(new))
-        out = room(at[-1], np.int64), room(at[-1], np.int64)
-        held = fixed(self.keys), fixed(self.counts)
+        out = buffer(at[-1], np.int64), buffer(at[-1], np.int64)
+        held = as_readonly(self.keys), as_readonly(self.counts)
 
         def place(lo: int, hi: int) -> None:
             k = lo // _BLOCK
             known, room = slice(old[k], old[k + 1]), slice(at[k], at[k + 1])
             merge(self.n, _cut(held, known), rows, (lo, hi), _cut(out, room))
 
-        in_blocks(place, len(rows[0]) - 1, _BLOCK)
+        run_in_blocks(place, len(rows[0]) - 1, _BLOCK)
         return PairCounts(self.n, *out)
 
 

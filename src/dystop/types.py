@@ -125,7 +125,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Books:
+class ControlState:
     """What the coordinator remembers between rounds."""
 
     t: int  # the round about to open, from 1
@@ -209,3 +209,10 @@ class Mechanism:
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Decide one round."""
         raise NotImplementedError(f"{type(self).__name__}.plan is not written")
+
+
+# MERGED: How far the code of a mechanism can be trusted to be what its name says.
+
+
+FAITHFUL = frozenset({"paper", "authors' code", "own work", "example"})
+"""Needs no warning: followed to the letter, or not published by anybody else."""

@@ -8,9 +8,9 @@ from bench_rig import a_line, call
 from dystop.bench import suite
 from dystop.bench.result import Sweep
 from dystop.bench.suite import BENCHES
-from dystop.cli import bench_progress
+from dystop.cli import progress
 from dystop.cli.bench import What
-from dystop.cli.bench_progress import BenchWatcher
+from dystop.cli.progress import BenchWatcher
 
 
 def test_every_benchmark_has_a_name_on_the_command_line():
@@ -135,7 +135,7 @@ class Bar:
 
 def test_a_person_sees_a_bar(monkeypatch):
     bar = Bar()
-    monkeypatch.setattr(bench_progress, "_new_bar", lambda: bar)
+    monkeypatch.setattr(progress, "_new_bar", lambda: bar)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     watcher = BenchWatcher(2, quiet=False)
     with watcher.showing():

@@ -15,11 +15,11 @@ from dystop.bench.evaluation import examination
 from dystop.bench.settings import experiment
 from dystop.bench.stopwatch import watched
 from dystop.bench.sweeps import cost_of_models, cost_of_workers
-from dystop.engine.rounds import begin, simulate
 from dystop.errors import DystopError
 from dystop.experiments.build import build
-from dystop.report.costs import cost_models, cost_workers
-from dystop.trainer.memory import MemoryEstimate
+from dystop.report.figures.costs import cost_models, cost_workers
+from dystop.simulator.loop import begin, simulate
+from dystop.training.memory import MemoryEstimate
 
 
 def test_whole_rounds_train_every_worker_on_all_of_its_images(tiny):

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from dystop.runtime.events import Publication
-from dystop.runtime.shell.shelf import Shelf
-from dystop.runtime.wire.interface import Shipment
-from dystop.runtime.wire.messages import PullRequest
-from dystop.runtime.wire.payload import digest
+from dystop.testbed.events import Publication
+from dystop.testbed.protocol.interface import ServedModel
+from dystop.testbed.protocol.messages import PullRequest
+from dystop.testbed.protocol.payload import digest
+from dystop.testbed.worker.model_server import PublishedModelServer
 
 
-def _with(shelf: Any, shipment: Shipment, vector: Any) -> Shipment:
+def _with(shelf: Any, shipment: ServedModel, vector: Any) -> ServedModel:
     """The vector instead of the real one, with the right digest."""
     parts = shelf._packer._schema.pack(vector.astype(np.float32))
-    return Shipment(replace(shipment.header, sha256=digest(parts)), parts)
+    return ServedModel(replace(shipment.header, sha256=digest(parts)), parts)
 
 
 def _one(vector: Any, value: float) -> Any:
@@ -31,7 +31,7 @@ def _one(vector: Any, value: float) -> Any:
     return spoilt
 
 
-def _flipped(shipment: Shipment) -> tuple[memoryview, ...]:
+def _flipped(shipment: ServedModel) -> tuple[memoryview, ...]:
     spoilt = bytearray(b"".join(bytes(part) for part in shipment.parts))
     spoilt[-3] ^= 64
     return (memoryview(bytes(spoilt)),)
@@ -57,13 +57,13 @@ def poison() -> None:
         whole = shelf._packer.shipment(model, replace(request, version=0, offset=0))
         future.set_result(KINDS[next(turns)](shelf, whole, model.vector))
 
-    Shelf._push = push  # type: ignore[method-assign]
+    PublishedModelServer._push = push  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
     from dystop.__main__ import main
-    from dystop.lifeline import hold_on
+    from dystop.exit_with_parent import exit_with_parent
 
-    hold_on()
+    exit_with_parent()
     poison()
     main()

@@ -4,8 +4,8 @@ import itertools
 import sys
 from pathlib import Path
 
-from dystop.runtime.ledger.sqlite import SqliteLedger
-from dystop.runtime.ledger.tables import MetaLine
+from dystop.testbed.ledger.sqlite import SqliteLedger
+from dystop.testbed.ledger.tables import MetaLine
 
 if __name__ == "__main__":
     ledger = SqliteLedger(Path(sys.argv[1]))

@@ -9,16 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dystop.runtime.audit.check import MAX_DESCRIPTORS, MAX_THREADS, Finding
-from dystop.runtime.host.failpoints import VARIABLE
-from dystop.runtime.host.launch import Child, Crew
+from dystop.testbed.audit.check import MAX_DESCRIPTORS, MAX_THREADS, Finding
+from dystop.testbed.launch.failpoints import VARIABLE
+from dystop.testbed.launch.supervisor import Child, ProcessSupervisor
 
 NEVER_S = 1e9
 SAMPLE_S = 2.0
 
 
 @dataclass
-class TestCrew(Crew):
+class TestCrew(ProcessSupervisor):
     """A crew whose killed children stay away for a while, and come back armed where asked."""
 
     __test__ = False

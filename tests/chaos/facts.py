@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dystop.experiments.spec import read_experiment
-from dystop.experiments.store import CONFIG
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import CONFIG
 from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names
-from dystop.runtime.ledger.sqlite import SqliteLedger
-from dystop.runtime.shell.history import read_history
-from dystop.runtime.shell.vault import decode
+from dystop.testbed.ledger.sqlite import SqliteLedger
+from dystop.testbed.worker.checkpoint import decode
+from dystop.testbed.worker.history import read_history
 
 SAMPLES = "samples.jsonl"
 WARM_S = 300.0  # memory is watched from here on
@@ -85,7 +85,7 @@ def _used_of(folder: Path, name: str) -> int:
 def accuracy_of(folder: Path, without: Container[str] = ()) -> dict[str, float]:
     """Of the models in the checkpoints, on the whole test set."""
     from dystop.experiments.testbed.parts import observer_parts
-    from dystop.runtime.shell.observer import score_of
+    from dystop.testbed.observer import score_of
 
     experiment = read_experiment(folder / CONFIG)
     parts: Any = replace(observer_parts(experiment), samples=None)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dystop.errors import ConfigError
-from dystop.runtime.host.netns import Net, _call, check_possible
+from dystop.testbed.launch.netns import Net, _call, check_possible
 
 LEAST, MOST = 0.92, 1.04  # of the set rate must arrive
 TRIES = 4

@@ -3,7 +3,7 @@
     python peer.py serve PKI NAME HOST:PORT MEGABYTES [endless|drip]
     python peer.py fetch PKI NAME PEER HOST:PORT MEGABYTES SECONDS
 
-`serve` says where it listens and goes on until its standard input ends. `fetch` says what came of
+`serve` says where it listens and goes on until its standard input ends. `pull` says what came of
 it as JSON. `endless` sends more than it announced and never stops, `drip` one byte at a time.
 """
 
@@ -16,16 +16,16 @@ from pathlib import Path
 
 import numpy as np
 
-from dystop.runtime.events import Fetch, Fetched
-from dystop.runtime.params import Timeouts
-from dystop.runtime.pki import authority
-from dystop.runtime.shell.fetch import fetch
-from dystop.runtime.transport import grpc_serving
-from dystop.runtime.transport.gate import anyone
-from dystop.runtime.transport.grpc import GrpcTransport
-from dystop.runtime.wire.interface import Shipment
-from dystop.runtime.wire.messages import ModelHeader, PullRequest
-from dystop.runtime.wire.payload import ModelParcel, Schema, digest
+from dystop.testbed.events import Fetch, Fetched
+from dystop.testbed.params import Timeouts
+from dystop.testbed.protocol.interface import ServedModel
+from dystop.testbed.protocol.messages import ModelHeader, PullRequest
+from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
+from dystop.testbed.security import authority
+from dystop.testbed.transport import grpc_server
+from dystop.testbed.transport.admission import anyone
+from dystop.testbed.transport.grpc import GrpcTransport
+from dystop.testbed.worker.pulls import pull
 
 RUN = "ab"
 
@@ -42,27 +42,27 @@ class Counter:
         size = sum(len(part) for part in self.parts)
         self.header = ModelHeader(1, 0, 0, size, digest(self.parts), schema.hash)
 
-    def asked(self, name: str, request: PullRequest) -> "Future[Shipment]":
-        answer: Future[Shipment] = Future()
+    def asked(self, name: str, request: PullRequest) -> "Future[ServedModel]":
+        answer: Future[ServedModel] = Future()
         offset = request.offset if request.version == 1 else 0
         header = ModelHeader(**{**self.header.__dict__, "offset": offset})
-        answer.set_result(Shipment(header, self.parts, request.bytes_per_s))
+        answer.set_result(ServedModel(header, self.parts, request.bytes_per_s))
         return answer
 
 
-def endless(shipment: Shipment, over: threading.Event):
+def endless(shipment: ServedModel, over: threading.Event):
     while not over.is_set():
         yield bytes(65536)
 
 
-def drip(shipment: Shipment, over: threading.Event):
+def drip(shipment: ServedModel, over: threading.Event):
     while not over.wait(0.05):
         yield b"\0"
 
 
 def serve(folder: str, name: str, listen: str, megabytes: str, manner: str = "") -> None:
     if manner:
-        grpc_serving.paced = {"endless": endless, "drip": drip}[manner]
+        grpc_server.paced = {"endless": endless, "drip": drip}[manner]
     transport = GrpcTransport(authority.load_identity(Path(folder), name), anyone)
     served = transport.serve_models(listen, Counter(schema_of(megabytes)))
     say(served.address)
@@ -77,9 +77,9 @@ def take(
     schema = schema_of(megabytes)
     began = time.monotonic()
     action = Fetch(1, 0, peer, address, PullRequest(RUN, 1), began + float(seconds))
-    parcels = lambda: ModelParcel(schema)  # noqa: E731
+    parcels = lambda: PayloadReceiver(schema)  # noqa: E731
     timeouts = Timeouts(away_s=float(away_s))
-    came = fetch(transport, action, parcels, timeouts, threading.Event())
+    came = pull(transport, action, parcels, timeouts, threading.Event())
     say(
         json.dumps(
             {

@@ -17,17 +17,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from dystop.experiments.child import Tail, dystop_words, environment
-from dystop.experiments.durable import RECORDS
-from dystop.experiments.spec import Experiment, read_experiment
-from dystop.experiments.store import CONFIG
+from dystop.exit_with_parent import LIFELINE
+from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.jobs import Tail, dystop_words, environment
+from dystop.experiments.run_folder import CONFIG
 from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names, read_status
 from dystop.experiments.testbed.launch import make_folder
-from dystop.lifeline import LIFELINE
 from dystop.record import RoundRecord
-from dystop.runtime.audit.check import Finding, check_run
-from dystop.runtime.host.netns import Net
-from dystop.runtime.pki import authority
+from dystop.storage import RECORDS
+from dystop.testbed.audit.check import Finding, check_run
+from dystop.testbed.launch.netns import Net
+from dystop.testbed.security import authority
 
 from .crew import Freezer, Sampler, TestCrew
 from .facts import SAMPLES

@@ -10,7 +10,7 @@ import pytest
 
 from dystop.experiments.testbed.enrolment import COORDINATOR, read_status
 from dystop.rng import stream
-from dystop.runtime.shell.vault import Vault
+from dystop.testbed.worker.checkpoint import CheckpointStore
 
 from .facts import facts_of
 from .network import needs_namespaces
@@ -129,7 +129,7 @@ def _back_after_kill(rig: Rig) -> tuple[float, float]:
 
 def test_a7_killed_while_writing_a_checkpoint(tmp_path, tell):
     """A-7: 60 kills in the middle of writing 20 MB; the file is always whole and never older."""
-    vault, dice = Vault(tmp_path / "worker.safetensors"), stream(7, "moments")
+    vault, dice = CheckpointStore(tmp_path / "worker.safetensors"), stream(7, "moments")
     newest = torn = 0
     for _ in range(60):
         words = [sys.executable, str(HERE / "writer.py"), str(vault.path), "20"]
@@ -223,7 +223,7 @@ class Disk:
 
     def kept(self, copy: Path) -> int:
         """Highest number in the ledger of a copy; opening it also checks its integrity."""
-        from dystop.runtime.ledger.sqlite import SqliteLedger
+        from dystop.testbed.ledger.sqlite import SqliteLedger
 
         self._mount(copy, self.other)
         ledger = SqliteLedger(self.other / "state.db")

@@ -8,8 +8,8 @@ from typing import Self
 import pytest
 
 from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names
-from dystop.runtime.audit.check import accuracy_near
-from dystop.runtime.transport.pacing import FIRST_BYTES
+from dystop.testbed.audit.check import accuracy_near
+from dystop.testbed.transport.pacing import FIRST_BYTES
 
 from .facts import facts_of
 from .network import FarNet, check_rtt, needs_taps, sent_bytes

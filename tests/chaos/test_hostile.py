@@ -13,14 +13,9 @@ import pytest
 
 from dystop.experiments.testbed.enrolment import COORDINATOR, read_status
 from dystop.rng import stream
-from dystop.runtime.pki import authority
-from dystop.runtime.transport.gate import anyone
-from dystop.runtime.transport.grpc import GrpcTransport
-from dystop.runtime.transport.grpc_settings import PULL, dialling
-from dystop.runtime.transport.tls import channel_credentials
-from dystop.runtime.wire.codec import BadMessage, decode, encode
-from dystop.runtime.wire.interface import Patience, PullBroken
-from dystop.runtime.wire.messages import (
+from dystop.testbed.protocol.codec import BadMessage, decode, encode
+from dystop.testbed.protocol.interface import PullBroken, PullTimeouts
+from dystop.testbed.protocol.messages import (
     PROTOCOL,
     Complaint,
     ExecuteAck,
@@ -33,6 +28,11 @@ from dystop.runtime.wire.messages import (
     Scored,
     Used,
 )
+from dystop.testbed.security import authority
+from dystop.testbed.security.tls import channel_credentials
+from dystop.testbed.transport.admission import anyone
+from dystop.testbed.transport.grpc import GrpcTransport
+from dystop.testbed.transport.grpc_settings import PULL, dialling
 
 from .crew import resources_of
 from .rig import QUICK, Rig, Setting
@@ -325,7 +325,7 @@ def test_f9_a_flooder(bed, tell):
                 bin_ = Bin(peer)
                 request = PullRequest(run, 10**9, bytes_per_s=20_000.0)
                 try:
-                    transport.pull(peer, f"{host}:{port}", request, bin_, Patience(), over)
+                    transport.pull(peer, f"{host}:{port}", request, bin_, PullTimeouts(), over)
                     count["models"] += 1
                 except PullBroken as error:
                     count[error.code] += 1

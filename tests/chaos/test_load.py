@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from dystop.runtime.params import Limits
-from dystop.runtime.pki import authority
-from dystop.runtime.transport.gate import anyone
-from dystop.runtime.transport.grpc import GrpcTransport
-from dystop.runtime.wire.interface import Patience, PullDenied
-from dystop.runtime.wire.messages import PullRequest
+from dystop.testbed.params import Limits
+from dystop.testbed.protocol.interface import PullDenied, PullTimeouts
+from dystop.testbed.protocol.messages import PullRequest
+from dystop.testbed.security import authority
+from dystop.testbed.transport.admission import anyone
+from dystop.testbed.transport.grpc import GrpcTransport
 
 from .facts import facts_of
 from .memory import a_group
@@ -72,7 +72,7 @@ def test_d3_more_pullers_than_places_in_little_memory(tmp_path, tell):
         while True:
             bin_ = Bin()
             try:
-                transport.pull("a", pair.address, request, bin_, Patience(), over)
+                transport.pull("a", pair.address, request, bin_, PullTimeouts(), over)
                 break
             except PullDenied as denied:
                 with lock:

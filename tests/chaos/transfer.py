@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dystop.runtime.host.netns import Net
-from dystop.runtime.pki import authority
+from dystop.testbed.launch.netns import Net
+from dystop.testbed.security import authority
 
 from .network import check_rate
 from .rig import HERE

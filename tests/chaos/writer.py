@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dystop.runtime.shell.vault import Vault
-from dystop.runtime.worker.state import first_state
+from dystop.testbed.worker.checkpoint import CheckpointStore
+from dystop.testbed.worker.state import first_state
 
 if __name__ == "__main__":
-    vault = Vault(Path(sys.argv[1]))
+    vault = CheckpointStore(Path(sys.argv[1]))
     model = np.zeros(int(float(sys.argv[2]) * 1e6 / 8), np.float32)
     state = vault.load().state or first_state(model, np.zeros(0, np.int64), deltas=False)
     while True:

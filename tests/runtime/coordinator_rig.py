@@ -7,12 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from dystop.control.rules import Evaluate as EvaluateRule
-from dystop.control.rules import Stop as StopRule
+from dystop.control.stopping import Evaluate as EvaluateRule
+from dystop.control.stopping import Stop as StopRule
 from dystop.errors import StorageError
 from dystop.mechanisms import MECHANISMS
-from dystop.runtime.coordinator.machine import CoordinatorMachine, Enrolled, Setup, member_name
-from dystop.runtime.events import (
+from dystop.testbed.coordinator.machine import (
+    CoordinatorMachine,
+    CoordinatorSetup,
+    Enrolled,
+    member_name,
+)
+from dystop.testbed.events import (
     Commit,
     Consult,
     Consulted,
@@ -25,9 +30,9 @@ from dystop.runtime.events import (
     Tick,
     WriteFailed,
 )
-from dystop.runtime.ledger.tables import MemoryLedger, restore
-from dystop.runtime.params import TestbedParams, Timeouts
-from dystop.runtime.wire.messages import (
+from dystop.testbed.ledger.tables import MemoryLedger, restore
+from dystop.testbed.params import TestbedParams, Timeouts
+from dystop.testbed.protocol.messages import (
     PROTOCOL,
     Evaluate,
     Execute,
@@ -49,7 +54,7 @@ RUN, SCHEMA = "ab" * 16, "cd" * 32
 QUICK = TestbedParams(links="free", observer=False, timeouts=Timeouts(gather_s=5.0))
 
 
-def setup_for(mechanism: Any, n: int = 5, rounds: int = 8, **changes: Any) -> Setup:
+def setup_for(mechanism: Any, n: int = 5, rounds: int = 8, **changes: Any) -> CoordinatorSetup:
     if isinstance(mechanism, str):
         mechanism = MECHANISMS[mechanism]()
     counts = np.full((n, 2), 4)
@@ -59,7 +64,7 @@ def setup_for(mechanism: Any, n: int = 5, rounds: int = 8, **changes: Any) -> Se
     members += [Enrolled("server", n)] if server else []
     members += [Enrolled("observer", fleet.nodes)]
     params = changes.pop("world", CALM)
-    setup = Setup(
+    setup = CoordinatorSetup(
         run=RUN,
         fleet=fleet,
         mechanism=mechanism,
@@ -101,7 +106,7 @@ class Puppet:
 class Rig:
     """One coordinator, many puppets, one clock."""
 
-    def __init__(self, setup: Setup, ledger: Any = None) -> None:
+    def __init__(self, setup: CoordinatorSetup, ledger: Any = None) -> None:
         self.setup, self.ledger = setup, ledger or MemoryLedger()
         self.now_s, self._count = 100.0, 0
         self.queue: list[tuple[float, int, Any]] = []

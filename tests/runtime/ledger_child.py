@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from dystop.runtime.ledger.sqlite import SqliteLedger
-from dystop.runtime.ledger.tables import KeptLine, ReportLine
+from dystop.testbed.ledger.sqlite import SqliteLedger
+from dystop.testbed.ledger.tables import KeptLine, ReportLine
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 import atexit
 from functools import cache
 
-from dystop.runtime.transport.mpi import MpiTransport, Switch, join_job
+from dystop.testbed.transport.mpi import MpiTransport, Switch, join_job
 
 
 @cache

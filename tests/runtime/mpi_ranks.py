@@ -7,9 +7,9 @@ import time
 from parties import QUICK, RUN, Box, NotingDesk, NotingEar, Shelf, broken
 
 from dystop.rng import stream
-from dystop.runtime.params import Limits
-from dystop.runtime.transport.mpi import MpiTransport, Switch, join_job, seats
-from dystop.runtime.wire.messages import PullRefused, PullRequest
+from dystop.testbed.params import Limits
+from dystop.testbed.protocol.messages import PullRefused, PullRequest
+from dystop.testbed.transport.mpi import MpiTransport, Switch, join_job, seats
 
 SIZE = 8_000_000
 COORDINATOR = "0:1"

@@ -6,18 +6,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from dystop.runtime.events import Train, TrainingDone
-from dystop.runtime.host import failpoints
-from dystop.runtime.pki import authority
-from dystop.runtime.pki.identity import load_identity
-from dystop.runtime.shell.node import NodeParts, WorkerNode
-from dystop.runtime.transport.door import Door
-from dystop.runtime.transport.gate import anyone
-from dystop.runtime.transport.grpc import GrpcTransport
-from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
-from dystop.runtime.wire.codec import decode, encode
-from dystop.runtime.wire.interface import Patience
-from dystop.runtime.wire.messages import (
+from dystop.testbed.events import Train, TrainingDone
+from dystop.testbed.launch import failpoints
+from dystop.testbed.protocol.codec import decode, encode
+from dystop.testbed.protocol.interface import PullTimeouts
+from dystop.testbed.protocol.messages import (
     Execute,
     Heartbeat,
     Join,
@@ -30,8 +23,14 @@ from dystop.runtime.wire.messages import (
     Row,
     Stage,
 )
-from dystop.runtime.wire.payload import ModelParcel, Schema
-from dystop.runtime.worker.state import WorkerSetup
+from dystop.testbed.protocol.payload import PayloadReceiver, Schema
+from dystop.testbed.security import authority
+from dystop.testbed.security.identity import load_identity
+from dystop.testbed.transport.admission import AllowList, anyone
+from dystop.testbed.transport.grpc import GrpcTransport
+from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
+from dystop.testbed.worker.process import WorkerComponents, WorkerProcess
+from dystop.testbed.worker.state import WorkerSetup
 
 RUN = "ab" * 16
 TOY = Schema((("w", (2, 2)), ("b", (2,))))
@@ -123,9 +122,9 @@ class Stand:
 
     def add(self, node, train=None, schema=TOY, initial=None, started=True, setup=None, **more):
         name = f"w{node:02d}"
-        door = Door("observer")
+        door = AllowList("observer")
         zero = (np.zeros(schema.width, np.float32), np.zeros(1, np.int64))
-        parts = NodeParts(
+        parts = WorkerComponents(
             transport=self.transport(name, door),
             coordinator=self.coordinator.address,
             setup=setup or WorkerSetup(name, node, schema.hash, first_steps=1),
@@ -136,7 +135,7 @@ class Stand:
             door=door,
             **more,
         )
-        worker = WorkerNode(parts)
+        worker = WorkerProcess(parts)
         self.nodes.append(worker)
         if started:
             worker.start()
@@ -195,9 +194,9 @@ def order(round_, *pulls, train=True, weights=None, rate=1.0):
 
 def pull(stand, node, name="observer", **request):
     """Fetch a model by hand."""
-    parcel = ModelParcel(TOY)
+    parcel = PayloadReceiver(TOY)
     transport = MemoryTransport(stand.hub, name)
     peer = stand.coordinator.peers[f"w{node:02d}"]
     request = PullRequest(RUN, **{"round": 99, **request})
-    transport.pull(peer.name, peer.address, request, parcel, Patience(), threading.Event())
+    transport.pull(peer.name, peer.address, request, parcel, PullTimeouts(), threading.Event())
     return parcel.header, parcel.finish()

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from dystop.runtime.wire.interface import Patience, PullBroken, Shipment
-from dystop.runtime.wire.messages import ModelHeader, PullRefused, PullRequest
+from dystop.testbed.protocol.interface import PullBroken, PullTimeouts, ServedModel
+from dystop.testbed.protocol.messages import ModelHeader, PullRefused, PullRequest
 
 SOON = 10.0
 RUN = "ab"
-QUICK = Patience(connect_s=5.0, first_byte_s=5.0, progress_s=3.0)
+QUICK = PullTimeouts(connect_s=5.0, first_byte_s=5.0, progress_s=3.0)
 
 
 def until(condition: Callable[[], bool], at_most_s: float = SOON) -> bool:
@@ -87,12 +87,12 @@ class Shelf:
             answer.set_result(self.answer(request))
         return answer
 
-    def answer(self, request: PullRequest) -> Shipment | PullRefused:
+    def answer(self, request: PullRequest) -> ServedModel | PullRefused:
         if self.refuse:
             return self.refuse
         view, half = memoryview(self.payload), len(self.payload) // 3
         parts = (view[:half], view[half:])
-        return Shipment(self.header(request.offset), parts, self.bytes_per_s)
+        return ServedModel(self.header(request.offset), parts, self.bytes_per_s)
 
 
 class Box:

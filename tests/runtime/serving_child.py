@@ -5,9 +5,9 @@ from pathlib import Path
 
 from parties import Shelf
 
-from dystop.runtime.pki import authority
-from dystop.runtime.transport.gate import anyone
-from dystop.runtime.transport.grpc import GrpcTransport
+from dystop.testbed.security import authority
+from dystop.testbed.transport.admission import anyone
+from dystop.testbed.transport.grpc import GrpcTransport
 
 
 def main(folder: str, name: str, size: str, bytes_per_s: str) -> None:

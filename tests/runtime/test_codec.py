@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dystop.runtime.wire import messages as m
-from dystop.runtime.wire.codec import (
+from dystop.testbed.protocol import messages as m
+from dystop.testbed.protocol.codec import (
     MAX_ITEMS,
     MAX_OBJECTS,
     BadMessage,
@@ -21,7 +21,7 @@ from dystop.runtime.wire.codec import (
     encode,
     shown,
 )
-from dystop.runtime.wire.interface import MAX_HEADER_BYTES, MAX_MESSAGE_BYTES
+from dystop.testbed.protocol.interface import MAX_HEADER_BYTES, MAX_MESSAGE_BYTES
 
 quick = settings(derandomize=True, deadline=None, max_examples=200)
 

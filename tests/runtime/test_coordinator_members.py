@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from coordinator_rig import QUICK, RUN, Rig, check_history, play, rows, setup_for, told
 
-from dystop.runtime.coordinator.machine import CoordinatorMachine, member_name
-from dystop.runtime.events import Consult, Consulted, Finish, Heard, Tick
-from dystop.runtime.ledger.tables import MetaLine, read_blob, restore
-from dystop.runtime.params import Limits, Timeouts
-from dystop.runtime.wire.messages import (
+from dystop.testbed.coordinator.machine import CoordinatorMachine, member_name
+from dystop.testbed.events import Consult, Consulted, Finish, Heard, Tick
+from dystop.testbed.ledger.tables import MetaLine, read_blob, restore
+from dystop.testbed.params import Limits, Timeouts
+from dystop.testbed.protocol.messages import (
     Complaint,
     ExecuteAck,
     Heartbeat,

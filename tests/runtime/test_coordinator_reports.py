@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from coordinator_rig import QUICK, Rig, play, rows, setup_for, told
 
-from dystop.runtime.coordinator.machine import CoordinatorMachine, member_name
-from dystop.runtime.events import Heard
-from dystop.runtime.ledger.tables import read_blob, restore
-from dystop.runtime.params import Timeouts
-from dystop.runtime.wire.codec import decode
-from dystop.runtime.wire.messages import Cancel, Execute, Heartbeat, Report, ReportAck, Used
+from dystop.testbed.coordinator.machine import CoordinatorMachine, member_name
+from dystop.testbed.events import Heard
+from dystop.testbed.ledger.tables import read_blob, restore
+from dystop.testbed.params import Timeouts
+from dystop.testbed.protocol.codec import decode
+from dystop.testbed.protocol.messages import Cancel, Execute, Heartbeat, Report, ReportAck, Used
 
 
 def test_everything_three_times_changes_nothing_c8():

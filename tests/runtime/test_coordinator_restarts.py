@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from coordinator_rig import QUICK, Rig, check_history, play, rows, setup_for, told
 
-from dystop.runtime.coordinator.machine import CoordinatorMachine
-from dystop.runtime.events import Finish
-from dystop.runtime.ledger.tables import restore
-from dystop.runtime.wire.messages import Cancel, Execute, Heartbeat, ReportAck
+from dystop.testbed.coordinator.machine import CoordinatorMachine
+from dystop.testbed.events import Finish
+from dystop.testbed.ledger.tables import restore
+from dystop.testbed.protocol.messages import Cancel, Execute, Heartbeat, ReportAck
 
 # Restarts ---------------------------------------------------------------------------------------
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from coordinator_rig import QUICK, Rig, check_history, play, rows, setup_for
 
-from dystop.control.remedy import Remedy
-from dystop.control.rules import Stop as StopRule
+from dystop.control.staleness_weighting import StalenessWeighting
+from dystop.control.stopping import Stop as StopRule
 from dystop.errors import ConfigError, RunFolderError
 from dystop.mechanisms import MECHANISMS
-from dystop.runtime.coordinator.machine import CoordinatorMachine
-from dystop.runtime.events import Commit, Finish, Heard, Tell, Tick
-from dystop.runtime.ledger.tables import read_blob, restore
-from dystop.runtime.wire.messages import Execute, Heartbeat, ReportAck
-from dystop.types import Books
+from dystop.testbed.coordinator.machine import CoordinatorMachine
+from dystop.testbed.events import Commit, Finish, Heard, Tell, Tick
+from dystop.testbed.ledger.tables import read_blob, restore
+from dystop.testbed.protocol.messages import Execute, Heartbeat, ReportAck
+from dystop.types import ControlState
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -34,7 +34,7 @@ def test_books_follow_the_papers_equations():
     bound = rig.setup.mechanism.queue_bound
     for row, record in zip(rows(rig, "rounds"), rig.records, strict=True):
         books = read_blob(row.books)
-        assert isinstance(books, Books)
+        assert isinstance(books, ControlState)
         q = np.maximum(q + tau - bound, 0.0)
         tau = tau + 1
         tau[record.active_ids] = 0
@@ -131,7 +131,7 @@ def test_a_silent_observer_holds_nothing_back_for_ever():
 
 def test_what_the_testbed_cannot_do_is_refused():
     with pytest.raises(ConfigError, match="compensate"):
-        setup_for("dystop", remedy=Remedy("compensate"))
+        setup_for("dystop", remedy=StalenessWeighting("compensate"))
     with pytest.raises(ConfigError, match="enrolled once"):
         setup_for("dystop", members=())
     rig = play(rounds=1)

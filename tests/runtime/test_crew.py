@@ -8,14 +8,14 @@ import time
 import pytest
 
 from dystop.errors import DystopError
-from dystop.runtime.host import launch
-from dystop.runtime.host.launch import Crew
+from dystop.testbed.launch import supervisor
+from dystop.testbed.launch.supervisor import ProcessSupervisor
 
 
 @pytest.fixture
 def crew(monkeypatch):
-    monkeypatch.setattr(launch, "FIRST_PAUSE_S", 0.01)
-    crew = Crew(dict(os.environ))
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.01)
+    crew = ProcessSupervisor(dict(os.environ))
     yield crew
     crew.stop(0.5)
 
@@ -52,7 +52,7 @@ def test_a_killed_child_is_started_again(crew, tmp_path):
     ("code", "name"), [(signal.SIGABRT, "SIGABRT"), (signal.SIGSEGV, "SIGSEGV")]
 )
 def test_a_child_that_crashes_natively_is_given_up(crew, tmp_path, monkeypatch, code, name):
-    monkeypatch.setattr(launch, "MOST_CRASHES", 1)
+    monkeypatch.setattr(supervisor, "MOST_CRASHES", 1)
     child = hire(crew, tmp_path, f"import os; os.kill(os.getpid(), {int(code)})")
     with pytest.raises(DystopError, match=rf"one was ended by {name} 2 times: it said nothing"):
         until(crew, lambda: False)
@@ -60,7 +60,7 @@ def test_a_child_that_crashes_natively_is_given_up(crew, tmp_path, monkeypatch, 
 
 
 def test_a_child_that_is_killed_again_and_again_is_given_up(crew, tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "MOST_KILLS", 2)
+    monkeypatch.setattr(supervisor, "MOST_KILLS", 2)
     hire(crew, tmp_path, "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(DystopError, match="SIGKILL 3 times; perhaps memory is short"):
         until(crew, lambda: False)
@@ -93,7 +93,7 @@ def test_wrong_input_is_passed_on(crew, tmp_path):
 
 
 def test_a_child_that_always_crashes_is_given_up(crew, tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "MOST_CRASHES", 2)
+    monkeypatch.setattr(supervisor, "MOST_CRASHES", 2)
     child = hire(crew, tmp_path, "import sys; print('Error: bad luck'); sys.exit(1)")
     with pytest.raises(DystopError, match="bad luck"):
         until(crew, lambda: False)

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.errors import ConfigError
-from dystop.runtime.enrolment.newcomer import authority_at, join
-from dystop.runtime.enrolment.service import CALLS, MAX_BYTES, SERVICE, EnrolService
-from dystop.runtime.enrolment.tokens import TOKEN_S, WRONG_TRIES, make_token
-from dystop.runtime.pki.authority import Issued, fingerprint, init, issue, load_identity
-from dystop.runtime.transport.grpc_settings import dialling
-from dystop.runtime.wire.interface import TransportError
+from dystop.testbed.enrolment.client import authority_at, join
+from dystop.testbed.enrolment.server import CALLS, MAX_BYTES, SERVICE, EnrolService
+from dystop.testbed.enrolment.tokens import TOKEN_S, WRONG_TRIES, make_token
+from dystop.testbed.protocol.interface import TransportError
+from dystop.testbed.security.authority import Issued, fingerprint, init, issue, load_identity
+from dystop.testbed.transport.grpc_settings import dialling
 
 import grpc  # isort: skip
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from dystop.errors import ConfigError
-from dystop.runtime.host import failpoints
-from dystop.runtime.host.failpoints import FailpointError, parse, reach
+from dystop.testbed.launch import failpoints
+from dystop.testbed.launch.failpoints import FailpointError, parse, reach
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_who_hangs_does_not_come_back():
 
 def test_a_crash_is_like_kill_9():
     script = (
-        "from dystop.runtime.host.failpoints import reach\n"
+        "from dystop.testbed.launch.failpoints import reach\n"
         "try:\n  reach('a.b')\nfinally:\n  print(1)"
     )
     done = subprocess.run(

@@ -13,21 +13,21 @@ from pathlib import Path
 
 import pytest
 
-import dystop.runtime
+import dystop.testbed
 from dystop.errors import DystopError
-from dystop.experiments.spec import read_experiment
-from dystop.experiments.store import check_name
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import check_name
 from dystop.experiments.testbed.enrolment import node_of
 from dystop.experiments.testbed.launch import make_folder
 from dystop.experiments.testbed.threads import run_threads
-from dystop.runtime.audit.check import check_run
-from dystop.runtime.audit.leaks import leaks
-from dystop.runtime.enrolment.tokens import make_token, redeem
-from dystop.runtime.ledger.sqlite import SqliteLedger
-from dystop.runtime.pki import authority
-from dystop.runtime.pki.identity import load_identity
-from dystop.runtime.shell.vault import Vault
-from dystop.runtime.worker import keeper
+from dystop.testbed.audit.check import check_run
+from dystop.testbed.audit.leaks import leaks
+from dystop.testbed.enrolment.tokens import make_token, redeem
+from dystop.testbed.ledger.sqlite import SqliteLedger
+from dystop.testbed.security import authority
+from dystop.testbed.security.identity import load_identity
+from dystop.testbed.worker import durable_state
+from dystop.testbed.worker.checkpoint import CheckpointStore
 
 SMALL = (
     "fleet.workers=3", "data.name=synthetic", "data.train_limit=300", "data.test_limit=50",
@@ -81,7 +81,7 @@ def endings(folder):
 def test_a_full_disk_at_a_worker_is_survived(tmp_path, monkeypatch):
     """It keeps its old checkpoint and goes on by itself once there is room."""
     full, refused = threading.Event(), []
-    write = Vault._write
+    write = CheckpointStore._write
 
     def picky(vault, blob):
         if full.is_set() and vault.path.parent.name == "w01":
@@ -89,8 +89,8 @@ def test_a_full_disk_at_a_worker_is_survived(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(vault, blob)
 
-    monkeypatch.setattr(Vault, "_write", picky)
-    monkeypatch.setattr(keeper, "WRITE_AGAIN_S", 0.3)
+    monkeypatch.setattr(CheckpointStore, "_write", picky)
+    monkeypatch.setattr(durable_state, "WRITE_AGAIN_S", 0.3)
     folder, records = run(tmp_path, 120, {10: full.set, 25: full.clear})
     assert refused, "the disk was never full"
     assert len(records) == 120
@@ -145,7 +145,7 @@ MAY_ASK = {
 
 def test_nothing_waits_by_the_wall_clock():
     """Timeouts are monotonic; who asks what time it is stands in a short list."""
-    for path in sorted(Path(dystop.runtime.__file__).parent.rglob("*.py")):
+    for path in sorted(Path(dystop.testbed.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
                 continue
@@ -224,7 +224,7 @@ def test_a_checkpoint_is_not_written_through_a_link(tmp_path):
     home.mkdir()
     (home / ".worker.safetensors.tmp").symlink_to(target)
     (home / "worker.safetensors").symlink_to(target)
-    Vault(home / "worker.safetensors")._write(b"checkpoint")
+    CheckpointStore(home / "worker.safetensors")._write(b"checkpoint")
     assert target.read_text() == "untouched"
     assert not (home / "worker.safetensors").is_symlink()
 

@@ -5,12 +5,12 @@ import threading
 import numpy as np
 import pytest
 
-from dystop.runtime.events import Fetch, Fetched, FetchFailed
-from dystop.runtime.params import Timeouts
-from dystop.runtime.shell.fetch import fetch
-from dystop.runtime.wire.interface import PullBroken, PullDenied
-from dystop.runtime.wire.messages import ModelHeader, PullRequest
-from dystop.runtime.wire.payload import ModelParcel, Schema, digest
+from dystop.testbed.events import Fetch, Fetched, FetchFailed
+from dystop.testbed.params import Timeouts
+from dystop.testbed.protocol.interface import PullBroken, PullDenied
+from dystop.testbed.protocol.messages import ModelHeader, PullRequest
+from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
+from dystop.testbed.worker.pulls import pull
 
 SCHEMA = Schema((("w", (1000,)),))
 MODEL = np.arange(1000, dtype=np.float32)
@@ -73,8 +73,8 @@ SPOILT = send(payload=PAYLOAD[:-1] + b"?")
 def run(script: Script, budget_s: float = 100.0, exact=False, cancelled=None):
     request = PullRequest("ab", round=5, exact=exact)
     action = Fetch(9, 3, "w03", "somewhere:1", request, script.now_s + budget_s)
-    return fetch(
-        script, action, lambda: ModelParcel(SCHEMA), Timeouts(), cancelled or threading.Event(),
+    return pull(
+        script, action, lambda: PayloadReceiver(SCHEMA), Timeouts(), cancelled or threading.Event(),
         script.clock, script.sleep,
     )  # fmt: skip
 

@@ -8,15 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.control.aggregation import mend
-from dystop.control.masks import kept_coordinates
-from dystop.engine.models import Models, Sources, mixed_rows
+from dystop.control.aggregation import kept_coordinates, renormalise_lost
 from dystop.plan import mix_of
 from dystop.rng import stream
-from dystop.runtime.params import Guards
-from dystop.runtime.wire.messages import Row
-from dystop.runtime.wire.payload import Schema
-from dystop.runtime.worker.guard import Claim, Guard, arrived_weights, mix_arrived
+from dystop.simulator.mixing import Models, Sources, mixed_rows
+from dystop.testbed.params import Guards
+from dystop.testbed.protocol.messages import Row
+from dystop.testbed.protocol.payload import Schema
+from dystop.testbed.worker.guard import Claim, Guard, arrived_weights, mix_arrived
 
 quick = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -186,7 +185,7 @@ def test_equal_to_the_simulator(case):
     latest, start = draw
     stage = mix_of(np.full(len(row.sources), node), np.array(row.sources), np.array(row.weights),
                    kind=row.kind, mask=row.mask)  # fmt: skip
-    stage = mend(stage, np.full(len(lost), node), np.array(sorted(lost), np.int64),
+    stage = renormalise_lost(stage, np.full(len(lost), node), np.array(sorted(lost), np.int64),
                  to_self=row.to_self)  # fmt: skip
     tensors = [torch.from_numpy(x.copy()) for x in (latest, start)]
     models = Models(tensors[0], torch.zeros(6, 0), None, tensors[1], None, {}, {})

@@ -14,15 +14,15 @@ from parties import RUN, Aside, Box, until
 from proxy import Proxy
 from transport_rig import ANY, NOW, certificates, keeping
 
-from dystop.runtime.events import Fetch, Fetched, FetchFailed
-from dystop.runtime.params import Timeouts
-from dystop.runtime.pki import authority
-from dystop.runtime.shell.fetch import fetch
-from dystop.runtime.transport.gate import anyone
-from dystop.runtime.transport.grpc import GrpcTransport
-from dystop.runtime.wire.interface import Patience, Shipment
-from dystop.runtime.wire.messages import ModelHeader, PullRequest
-from dystop.runtime.wire.payload import ModelParcel, Schema, digest
+from dystop.testbed.events import Fetch, Fetched, FetchFailed
+from dystop.testbed.params import Timeouts
+from dystop.testbed.protocol.interface import PullTimeouts, ServedModel
+from dystop.testbed.protocol.messages import ModelHeader, PullRequest
+from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
+from dystop.testbed.security import authority
+from dystop.testbed.transport.admission import anyone
+from dystop.testbed.transport.grpc import GrpcTransport
+from dystop.testbed.worker.pulls import pull
 
 HERE = Path(__file__).parent
 
@@ -59,7 +59,7 @@ def test_a_frozen_peer_is_noticed(child, folder, closing):
     """C-5: SIGSTOP while it sends; the kernel still answers for it."""
     address = child.stdout.readline().strip()
     puller, box = closing(GrpcTransport(authority.load_identity(folder, "w01"), anyone)), Box()
-    usual = Patience()
+    usual = PullTimeouts()
     stop = threading.Event()
     running = Aside(lambda: puller.pull("w00", address, NOW, box, usual, stop))
     assert box.first.wait(10)
@@ -92,7 +92,7 @@ class Models:
             3, 2, 1, SCHEMA.size(), digest(parts), SCHEMA.hash, offset=request.offset
         )
         answer = Future()
-        answer.set_result(Shipment(header, parts, self.bytes_per_s))
+        answer.set_result(ServedModel(header, parts, self.bytes_per_s))
         return answer
 
 
@@ -109,8 +109,8 @@ def wire(folder, closing):
 def fetching(folder, closing, proxy, budget_s) -> Aside:
     puller = closing(GrpcTransport(authority.load_identity(folder, "w01"), anyone))
     action = Fetch(1, 0, "w00", proxy.address, NOW, time.monotonic() + budget_s)
-    parcel = ModelParcel(SCHEMA)
-    job = Aside(lambda: fetch(puller, action, lambda: parcel, Timeouts(), threading.Event()))
+    parcel = PayloadReceiver(SCHEMA)
+    job = Aside(lambda: pull(puller, action, lambda: parcel, Timeouts(), threading.Event()))
     assert until(lambda: parcel.received > 100_000)
     return job
 

@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 
 from dystop import load_model
 from dystop.cli.app import app
-from dystop.experiments.spec import read_experiment
-from dystop.experiments.store import open_run
-from dystop.experiments.testbed import gather, nodes
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import open_run
+from dystop.experiments.testbed import parties as nodes
+from dystop.experiments.testbed import parts
 from dystop.experiments.testbed.enrolment import read_status
-from dystop.runtime.audit.check import check_run
+from dystop.testbed.audit.check import check_run
 
 TINY = [
     "fleet.workers=3",
@@ -161,7 +162,7 @@ def test_a_disk_that_refuses_models(tmp_path, monkeypatch, caplog):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as m:
-        m.setattr(gather, "write_atomic", full)
+        m.setattr(parts, "write_atomic", full)
         result = call(*words, "--name", "full", "--no-report", "--quiet")
     assert result.exit_code == 3
     assert "dystop testbed --resume runs/full" in " ".join(result.output.split())
@@ -339,6 +340,6 @@ def free_port() -> int:
 
 
 def write_config(path: Path, words):
-    from dystop.experiments.spec import to_toml
+    from dystop.experiments.config import to_toml
 
     path.write_text(to_toml(read_experiment(None, words)))

@@ -11,10 +11,9 @@ from coordinator_rig import Rig, rows, setup_for
 from dystop.errors import RunFolderError, StorageError
 from dystop.mechanisms import MECHANISMS
 from dystop.rng import stream
-from dystop.runtime.ledger import sqlite
-from dystop.runtime.ledger.recovery import recover
-from dystop.runtime.ledger.sqlite import SqliteLedger, newest_backup
-from dystop.runtime.ledger.tables import (
+from dystop.testbed.ledger import sqlite
+from dystop.testbed.ledger.sqlite import SqliteLedger, newest_backup, recover
+from dystop.testbed.ledger.tables import (
     KEYS,
     KeptLine,
     MemoryLedger,

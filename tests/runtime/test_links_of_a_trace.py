@@ -5,8 +5,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.experiments.store import open_run
-from dystop.runtime.audit.check import check_run
+from dystop.experiments.run_folder import open_run
+from dystop.testbed.audit.check import check_run
 
 TINY = [
     "fleet.workers=3",

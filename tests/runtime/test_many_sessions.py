@@ -8,13 +8,13 @@ import pytest
 from coordinator_rig import QUICK, setup_for
 
 from dystop.bench.echo import Echo
-from dystop.runtime.coordinator.machine import CoordinatorMachine
-from dystop.runtime.coordinator.setup import OBSERVER
-from dystop.runtime.ledger.tables import MemoryLedger, restore
-from dystop.runtime.params import Timeouts
-from dystop.runtime.pki import authority
-from dystop.runtime.shell.seat import CoordinatorSeat
-from dystop.runtime.transport.grpc import GrpcTransport
+from dystop.testbed.coordinator.machine import CoordinatorMachine
+from dystop.testbed.coordinator.process import CoordinatorProcess
+from dystop.testbed.coordinator.setup import OBSERVER
+from dystop.testbed.ledger.tables import MemoryLedger, restore
+from dystop.testbed.params import Timeouts
+from dystop.testbed.security import authority
+from dystop.testbed.transport.grpc import GrpcTransport
 
 WORKERS = 72  # more than any usual pool of threads
 ROUNDS = 4
@@ -51,7 +51,7 @@ def test_many_workers_take_part_in_every_round(join):
     params = replace(QUICK, timeouts=CALM)
     setup = setup_for("d-psgd", WORKERS, ROUNDS, params=params)
     ledger = MemoryLedger()
-    seat = CoordinatorSeat(
+    seat = CoordinatorProcess(
         join("coordinator"), CoordinatorMachine(setup, restore(ledger)), ledger, "127.0.0.1:0"
     )
     workers = [who for who in setup.members if who.name != OBSERVER]

@@ -1,9 +1,9 @@
 """Who takes part: states by what was heard and when."""
 
-from dystop.runtime.coordinator.members import Enrolled, Members
-from dystop.runtime.ledger.tables import WorkerLine
-from dystop.runtime.params import Timeouts
-from dystop.runtime.wire.messages import PROTOCOL, Join
+from dystop.testbed.coordinator.members import Enrolled, Members
+from dystop.testbed.ledger.tables import WorkerLine
+from dystop.testbed.params import Timeouts
+from dystop.testbed.protocol.messages import PROTOCOL, Join
 
 
 def members(*names):

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from dystop.experiments.store import open_run
-from dystop.runtime.transport.mpi import seats
-from dystop.runtime.transport.mpi_switch import place_of
-from dystop.runtime.wire.interface import TransportError
+from dystop.experiments.run_folder import open_run
+from dystop.testbed.protocol.interface import TransportError
+from dystop.testbed.transport.mpi import seats
+from dystop.testbed.transport.mpi_switch import place_of
 
 HERE = Path(__file__).parent
 BESIDE = str(Path(sys.executable).parent)
@@ -79,7 +79,7 @@ def test_a_rank_that_dies_ends_the_job(tmp_path):
     program = tmp_path / "dying.py"
     program.write_text(
         "import os, time\n"
-        "from dystop.runtime.transport.mpi import join_job\n"
+        "from dystop.testbed.transport.mpi import join_job\n"
         "line = join_job()\n"
         "os.write(1, f'joined {line.size}\\n'.encode())  # at once: ranks share the output\n"
         "if line.rank == 1:\n"
@@ -188,8 +188,8 @@ def test_an_interrupt_while_the_job_comes_together_ends_it(tmp_path, after_s):
 def test_without_mpi4py_the_extra_is_named():
     program = (
         "import sys; sys.modules['mpi4py'] = None\n"
-        "from dystop.runtime.wire.interface import TransportError\n"
-        "from dystop.runtime.transport.mpi import join_job\n"
+        "from dystop.testbed.protocol.interface import TransportError\n"
+        "from dystop.testbed.transport.mpi import join_job\n"
         "try: join_job()\n"
         "except TransportError as error: print(error)\n"
     )

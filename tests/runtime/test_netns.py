@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from dystop.errors import ConfigError
-from dystop.runtime.host import netns
-from dystop.runtime.host.netns import Net
+from dystop.testbed.launch import netns
+from dystop.testbed.launch.netns import Net
 
 possible = os.geteuid() == 0 and all(shutil.which(tool) for tool in netns.TOOLS)
 

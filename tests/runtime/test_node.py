@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from node_rig import SOON_S, GrpcStand, order, plus, pull, standing
 
-from dystop.runtime.shell.history import History, read_history
-from dystop.runtime.shell.node import resources
-from dystop.runtime.wire.interface import PullBroken
-from dystop.runtime.wire.messages import (
+from dystop.testbed.log_throttle import LogThrottle
+from dystop.testbed.protocol.interface import PullBroken
+from dystop.testbed.protocol.messages import (
     Execute,
     ExecuteAck,
     Heartbeat,
@@ -23,8 +22,9 @@ from dystop.runtime.wire.messages import (
     Row,
     Stage,
 )
-from dystop.runtime.wire.messages import Stop as StopNow
-from dystop.runtime.wire.quiet import Quiet
+from dystop.testbed.protocol.messages import Stop as StopNow
+from dystop.testbed.worker.history import History, read_history
+from dystop.testbed.worker.process import resources
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_resources_are_told():
 
 def test_the_same_line_is_written_five_times_a_minute():
     now = [0.0]
-    quiet = Quiet(clock=lambda: now[0])
+    quiet = LogThrottle(clock=lambda: now[0])
 
     def say(text):
         record = logging.makeLogRecord({"msg": text})

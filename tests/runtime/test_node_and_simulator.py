@@ -8,17 +8,17 @@ import pytest
 from node_rig import SOON_S, standing
 
 from dystop.data import load, take
-from dystop.engine.params import Laws, Stop
-from dystop.engine.rounds import begin, simulate
 from dystop.plan import Plan, links, mix_of
-from dystop.runtime.coordinator.orders import orders_of
-from dystop.runtime.shell.local_trainer import local_trainer
-from dystop.runtime.wire.payload import schema_of
-from dystop.runtime.worker.state import WorkerSetup
-from dystop.trainer.models.build import build_model
-from dystop.trainer.params import TrainerParams
-from dystop.trainer.samples import Arrays
-from dystop.trainer.trainer import Trainer
+from dystop.simulator.loop import begin, simulate
+from dystop.simulator.params import EngineParams, Stop
+from dystop.testbed.coordinator.orders import orders_of
+from dystop.testbed.protocol.payload import schema_of
+from dystop.testbed.worker.state import WorkerSetup
+from dystop.testbed.worker.training_thread import local_trainer
+from dystop.training.models.build import build_model
+from dystop.training.params import TrainerParams
+from dystop.training.samples import Arrays
+from dystop.training.trainer import Trainer
 from stage import Script, parts_for
 
 
@@ -50,7 +50,7 @@ def test_two_rounds_equal_the_simulators(stand):
         Script(plans=(first, second)),
         3,
         trainer=trainer,
-        laws=Laws(publish="on_completion"),
+        laws=EngineParams(publish="on_completion"),
         stop=Stop(rounds=2),
         steps=np.array([2, 2, 2]),
     )
@@ -96,12 +96,12 @@ def test_two_rounds_equal_the_simulators(stand):
 
 
 def replace_view(parts, round_):
-    from dystop.control.round import look, open_books
+    from dystop.control.round import build_view, initial_state
     from dystop.types import Observation
 
-    books = replace(open_books(parts.fleet, parts.mechanism), t=round_)
+    books = replace(initial_state(parts.fleet, parts.mechanism), t=round_)
     seen = parts.world.observe(round_, 0.0)
     observation = Observation(
         seen.alive, seen.reach, seen.distance_m, seen.link_s, seen.step_s, np.zeros(3), seen.budget
     )
-    return look(parts.fleet, books, observation)
+    return build_view(parts.fleet, books, observation)

@@ -7,10 +7,19 @@ import pytest
 from node_rig import SOON_S, order, plus, pull, standing
 
 from dystop.errors import StorageError
-from dystop.runtime.host import failpoints
-from dystop.runtime.shell.vault import Vault
-from dystop.runtime.wire.messages import Execute, Heartbeat, Join, Leave, Pull, Reject, Row, Stage
-from dystop.runtime.wire.messages import Stop as StopNow
+from dystop.testbed.launch import failpoints
+from dystop.testbed.protocol.messages import (
+    Execute,
+    Heartbeat,
+    Join,
+    Leave,
+    Pull,
+    Reject,
+    Row,
+    Stage,
+)
+from dystop.testbed.protocol.messages import Stop as StopNow
+from dystop.testbed.worker.checkpoint import CheckpointStore
 
 
 @pytest.fixture
@@ -20,7 +29,7 @@ def stand():
 
 
 def test_a_node_that_died_goes_on_from_its_checkpoint(stand, tmp_path):
-    gate, vault = threading.Event(), Vault(tmp_path / "ckpt.safetensors")
+    gate, vault = threading.Event(), CheckpointStore(tmp_path / "ckpt.safetensors")
     stand.coordinator.warm = True
     first = stand.add(0, plus(0, gate), vault=vault)
     dying = threading.Thread(target=first.close)
@@ -37,7 +46,7 @@ def test_a_node_that_died_goes_on_from_its_checkpoint(stand, tmp_path):
 
 
 def test_stop_saves_and_says_goodbye(stand, tmp_path):
-    vault = Vault(tmp_path / "ckpt.safetensors")
+    vault = CheckpointStore(tmp_path / "ckpt.safetensors")
     node = stand.add(0, vault=vault)
     stand.coordinator.tell("w00", StopNow(1, "over"))
     assert node.wait(SOON_S).code == 0
@@ -72,7 +81,7 @@ def test_a_lost_session_is_opened_again_and_reports_are_repeated(stand):
     stand.coordinator.wait_report("w00", 0, "trained")
 
 
-class FullVault(Vault):
+class FullVault(CheckpointStore):
     full = False
 
     def save(self, state):
@@ -106,7 +115,7 @@ def test_an_error_in_a_pull_costs_that_model_only(stand, site):
     "site", ["after_accept", "after_aggregate", "before_publish", "after_rename_before_report"]
 )
 def test_an_error_in_the_updating_thread_ends_the_node(stand, site, tmp_path):
-    node = stand.add(0, vault=Vault(tmp_path / "c"))
+    node = stand.add(0, vault=CheckpointStore(tmp_path / "c"))
     failpoints.arm(f"worker.{site}:error")
     stand.coordinator.tell("w00", order(1))
     end = node.wait(SOON_S)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from node_rig import SOON_S, TOY, standing
 
-from dystop.runtime.shell.observer import Observer, ObserverParts
-from dystop.runtime.transport.memory import MemoryTransport
-from dystop.runtime.wire.messages import Evaluate, Heartbeat, Scored
-from dystop.runtime.wire.messages import Stop as StopNow
-from dystop.trainer.evaluate import Evaluation
+from dystop.testbed.observer import Observer, ObserverComponents
+from dystop.testbed.protocol.messages import Evaluate, Heartbeat, Scored
+from dystop.testbed.protocol.messages import Stop as StopNow
+from dystop.testbed.transport.memory import MemoryTransport
+from dystop.training.evaluate import Evaluation
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_the_observer_tests_all_models_and_the_global_one(stand):
         stand.add(node)
         stand.coordinator.wait_report(f"w{node:02d}", 0, "trained")
     observer = Observer(
-        ObserverParts(
+        ObserverComponents(
             transport=MemoryTransport(stand.hub, "observer"),
             coordinator=stand.coordinator.address,
             schema=TOY,

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.control.remedy import Remedy
-from dystop.control.round import decide, open_books
+from dystop.control.round import decide, initial_state
+from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, join_links, links, mix_of, no_links
-from dystop.runtime.coordinator.orders import orders_of, stages_of
-from dystop.runtime.wire.codec import decode, encode
 from dystop.sparse import ints
+from dystop.testbed.coordinator.orders import orders_of, stages_of
+from dystop.testbed.protocol.codec import decode, encode
 from dystop.types import Mailbox
 from stage import Script
 from strategies import random_view
@@ -116,8 +116,8 @@ def plans_of(name, count=14):
         view = random_view(seed, n, server=kind.server)
         view = replace(view, fleet=replace(view.fleet, server=kind.server))
         mechanism = kind()
-        books = open_books(view.fleet, mechanism)
-        remedy = Remedy(("none", "polynomial", "discard")[seed % 3])
+        books = initial_state(view.fleet, mechanism)
+        remedy = StalenessWeighting(("none", "polynomial", "discard")[seed % 3])
         yield decide(mechanism, books, view, remedy)[0], view, mechanism
 
 

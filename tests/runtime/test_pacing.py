@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.runtime.transport.pacing import TokenBucket, paced, portion
-from dystop.runtime.wire.interface import CHUNK_BYTES, Shipment
-from dystop.runtime.wire.messages import ModelHeader
+from dystop.testbed.protocol.interface import CHUNK_BYTES, ServedModel
+from dystop.testbed.protocol.messages import ModelHeader
+from dystop.testbed.transport.pacing import TokenBucket, paced, portion
 
 
 class FakeTime:
@@ -76,10 +76,10 @@ def test_threads_share_a_bucket():
     assert 0.38 <= time.monotonic() - began < 2.0
 
 
-def shipment(size: int, rate: float = 0.0, offset: int = 0) -> Shipment:
+def shipment(size: int, rate: float = 0.0, offset: int = 0) -> ServedModel:
     payload = memoryview(bytes(range(256)) * (size // 256 + 1))[:size]
     header = ModelHeader(1, 0, 0, size, "", "", offset)
-    return Shipment(header, (payload[: size // 4], payload[size // 4 :]), rate)
+    return ServedModel(header, (payload[: size // 4], payload[size // 4 :]), rate)
 
 
 def timed_s() -> float:
@@ -120,7 +120,7 @@ def test_chunks_suit_the_line():
 def test_buffers_do_not_pass_for_a_fast_line(monkeypatch):
     """A line that swallows a megabyte at once and then takes 100 kB/s."""
     now, sent, took = [0.0], 0, []
-    monkeypatch.setattr("dystop.runtime.transport.pacing.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("dystop.testbed.transport.pacing.time.monotonic", lambda: now[0])
     for chunk in paced(shipment(4 * 2**20), threading.Event()):
         took.append(0.001 if sent < 2**20 else len(chunk) / 1e5)
         sent, now[0] = sent + len(chunk), now[0] + took[-1]

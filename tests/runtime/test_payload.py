@@ -14,18 +14,18 @@ from torch import nn
 
 from dystop.errors import ConfigError
 from dystop.rng import stream
-from dystop.runtime.wire.interface import PullBroken
-from dystop.runtime.wire.messages import ModelHeader, PullRequest
-from dystop.runtime.wire.payload import (
+from dystop.testbed.protocol.interface import PullBroken
+from dystop.testbed.protocol.messages import ModelHeader, PullRequest
+from dystop.testbed.protocol.payload import (
     BadModel,
-    ModelParcel,
+    PayloadReceiver,
     Schema,
     digest,
     kept_of,
     schema_of,
     wanted,
 )
-from dystop.trainer.flat import layout_of
+from dystop.training.flat import layout_of
 
 SCHEMA = Schema((("a.weight", (2, 3)), ("a.bias", (3,)), ("b.bias", (3,)), ("b.running_var", (4,))))
 VECTOR = np.arange(16, dtype=np.float32)
@@ -38,7 +38,7 @@ def header_of(payload: bytes, **changes) -> ModelHeader:
 
 
 def received(payload: bytes, header: ModelHeader, step: int = 1 << 20) -> np.ndarray:
-    parcel = ModelParcel(SCHEMA)
+    parcel = PayloadReceiver(SCHEMA)
     parcel.begin(header)
     for lo in range(0, len(payload), step):
         parcel.write(memoryview(payload)[lo : lo + step])
@@ -153,7 +153,7 @@ def test_a_request_says_what_is_wanted():
 
 
 def test_a_broken_pull_goes_on_where_it_stopped():
-    parcel, header = ModelParcel(SCHEMA), header_of(WHOLE)
+    parcel, header = PayloadReceiver(SCHEMA), header_of(WHOLE)
     assert (parcel.version, parcel.received) == (0, 0)
     parcel.begin(header)
     parcel.write(memoryview(WHOLE)[:50])
@@ -167,7 +167,7 @@ def test_a_broken_pull_goes_on_where_it_stopped():
 
 
 def test_another_version_begins_anew():
-    parcel, other = ModelParcel(SCHEMA), VECTOR + 1
+    parcel, other = PayloadReceiver(SCHEMA), VECTOR + 1
     payload = b"".join(map(bytes, SCHEMA.pack(other)))
     parcel.begin(header_of(WHOLE))
     parcel.write(memoryview(WHOLE)[:-4])
@@ -182,7 +182,7 @@ def test_another_version_begins_anew():
                {"offset": 50, "sha256": "0" * 64}, {"sha256": "00"}, {"offset": 10**12}],
 )  # fmt: skip
 def test_wrong_resumption(change):
-    parcel = ModelParcel(SCHEMA)
+    parcel = PayloadReceiver(SCHEMA)
     parcel.begin(header_of(WHOLE))
     parcel.write(memoryview(WHOLE)[:50])
     with pytest.raises(BadModel) as caught:
@@ -191,7 +191,7 @@ def test_wrong_resumption(change):
 
 
 def test_a_finished_vector_is_not_overwritten():
-    parcel = ModelParcel(SCHEMA)
+    parcel = PayloadReceiver(SCHEMA)
     parcel.begin(header_of(WHOLE))
     parcel.write(memoryview(WHOLE))
     vector = parcel.finish()
@@ -202,7 +202,7 @@ def test_a_finished_vector_is_not_overwritten():
 
 
 def test_a_wrong_digest_can_be_tried_again():
-    parcel = ModelParcel(SCHEMA)
+    parcel = PayloadReceiver(SCHEMA)
     parcel.begin(header_of(WHOLE))
     parcel.write(memoryview(WHOLE[:-1] + b"!"))
     with pytest.raises(BadModel) as caught:
@@ -288,11 +288,11 @@ def test_announcements():
     assert refusal(WHOLE + b"\0", header_of(WHOLE)).code == "size"
     assert refusal(WHOLE, header_of(WHOLE, sha256="0" * 64)).code == "digest"
     with pytest.raises(BadModel, match="before the header"):
-        ModelParcel(SCHEMA).write(memoryview(b"x"))
+        PayloadReceiver(SCHEMA).write(memoryview(b"x"))
 
 
 def test_no_memory_before_the_announcement_is_right():
-    parcel = ModelParcel(SCHEMA)
+    parcel = PayloadReceiver(SCHEMA)
     for change in ({"size": 10**12}, {"schema": "f" * 64}, {"offset": 10**12}):
         with pytest.raises(PullBroken):
             parcel.begin(header_of(WHOLE, **change))
@@ -300,7 +300,7 @@ def test_no_memory_before_the_announcement_is_right():
 
 
 def test_an_endless_stream_is_cut_at_the_size():
-    parcel, chunk = ModelParcel(SCHEMA), memoryview(WHOLE)
+    parcel, chunk = PayloadReceiver(SCHEMA), memoryview(WHOLE)
     parcel.begin(header_of(WHOLE))
     parcel.write(chunk)
     for _ in range(3):
@@ -333,7 +333,7 @@ def mutant(rng: np.random.Generator) -> bytes:
 
 
 def test_a_hundred_thousand_mutants():
-    rng, parcel, honest = stream(0, "mutants"), ModelParcel(SCHEMA), header_of(WHOLE)
+    rng, parcel, honest = stream(0, "mutants"), PayloadReceiver(SCHEMA), header_of(WHOLE)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     accepted = same = 0
     for _ in range(100_000):

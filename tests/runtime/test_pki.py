@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from dystop.errors import ConfigError, StorageError
-from dystop.runtime.enrolment.tokens import TOKEN_S, WINDOW_S, make_token, redeem
-from dystop.runtime.pki import authority
-from dystop.runtime.pki.files import read_json, write_json
-from dystop.runtime.pki.identity import names_of
-from dystop.runtime.wire.interface import TransportError
+from dystop.testbed.enrolment.tokens import TOKEN_S, WINDOW_S, make_token, redeem
+from dystop.testbed.protocol.interface import TransportError
+from dystop.testbed.security import authority
+from dystop.testbed.security.files import read_json, write_json
+from dystop.testbed.security.identity import names_of
 
 NOW = datetime(2031, 5, 1, 12, 0, tzinfo=UTC)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from coordinator_rig import QUICK, Rig, setup_for
 
-from dystop.runtime.coordinator.probe import JUMP, Probe, blend
-from dystop.runtime.params import TestbedParams
-from dystop.runtime.wire.messages import Execute, Mail, Pull, Rejected, Report, Row, Stage, Used
+from dystop.testbed.coordinator.observations import JUMP, Observations, blend
+from dystop.testbed.params import TestbedParams
+from dystop.testbed.protocol.messages import Execute, Mail, Pull, Rejected, Report, Row, Stage, Used
 from dystop.world import Compute
 from stage import CALM
 
@@ -16,7 +16,7 @@ from stage import CALM
 def probe(n=4, **params):
     setup = setup_for("dystop", n)
     params = TestbedParams(**{"devices": "free", **params})
-    return Probe(setup.fleet, setup.steps, params), setup.world.observe(1, 0.0)
+    return Observations(setup.fleet, setup.steps, params), setup.world.observe(1, 0.0)
 
 
 def order(*pulls, train=True, round_=5):

@@ -7,9 +7,9 @@ import pytest
 from parties import QUICK, RUN, Aside, Box, Shelf, broken, until
 from transport_rig import ANY, KINDS, NOW, certificates, meeting, payload
 
-from dystop.runtime.params import Limits
-from dystop.runtime.wire.interface import Patience, PullBroken
-from dystop.runtime.wire.messages import PullRefused, PullRequest
+from dystop.testbed.params import Limits
+from dystop.testbed.protocol.interface import PullBroken, PullTimeouts
+from dystop.testbed.protocol.messages import PullRefused, PullRequest
 
 
 @pytest.fixture(scope="session")
@@ -110,14 +110,14 @@ def test_the_puller_can_give_up_in_the_middle(parties):
 
 def test_no_answer_is_noticed(parties):
     served = parties("w00").serve_models(ANY, Shelf(b"x", park=True))
-    hasty, began = Patience(connect_s=0.1, first_byte_s=0.3), time.monotonic()
+    hasty, began = PullTimeouts(connect_s=0.1, first_byte_s=0.3), time.monotonic()
     assert broken(lambda: pull(parties("w01"), served, Box(), patience=hasty)).code == "timeout"
     assert 0.3 <= time.monotonic() - began < 1.5
 
 
 def test_a_sender_that_stands_still_is_noticed(parties):
     served = parties("w00").serve_models(ANY, Shelf(payload(), bytes_per_s=100.0))
-    hasty, began = Patience(progress_s=0.3), time.monotonic()
+    hasty, began = PullTimeouts(progress_s=0.3), time.monotonic()
     assert broken(lambda: pull(parties("w01"), served, Box(), patience=hasty)).code == "timeout"
     assert 0.3 <= time.monotonic() - began < 1.5
 

@@ -8,16 +8,15 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.spec import read_experiment
-from dystop.experiments.store import open_run
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import open_run
 from dystop.experiments.testbed.launch import make_folder
+from dystop.experiments.testbed.operations import restore_ledger
 from dystop.experiments.testbed.threads import run_threads
-from dystop.experiments.testbed.watch import restore_ledger
-from dystop.runtime.audit.check import check_run
-from dystop.runtime.ledger import sqlite
-from dystop.runtime.ledger.recovery import STARTS, recover
-from dystop.runtime.ledger.sqlite import SqliteLedger
-from dystop.runtime.ledger.tables import MetaLine, RoundLine, restore
+from dystop.testbed.audit.check import check_run
+from dystop.testbed.ledger import sqlite
+from dystop.testbed.ledger.sqlite import STARTS, SqliteLedger, recover
+from dystop.testbed.ledger.tables import MetaLine, RoundLine, restore
 
 ROUNDS = 40
 SMALL = (

@@ -10,11 +10,11 @@ import sys
 import numpy as np
 import pytest
 
-from dystop.engine.rounds import begin, simulate
 from dystop.experiments.build import build
+from dystop.experiments.config import read_experiment
 from dystop.experiments.gap import gap_of
-from dystop.experiments.spec import read_experiment
-from dystop.runtime.shell.vault import decode
+from dystop.simulator.loop import begin, simulate
+from dystop.testbed.worker.checkpoint import decode
 from dystop.world import read_trace
 
 # Links and trainings take a good part of a second. Nobody is given up for being slow: a machine may

@@ -10,25 +10,25 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.store import update_info
-from dystop.experiments.testbed.watch import (
+from dystop.experiments.run_folder import update_info
+from dystop.experiments.testbed.operations import (
     PARDONS,
     Pardons,
     ask_pardon,
     look_at_certificates,
     member_states,
 )
-from dystop.runtime.coordinator.machine import CoordinatorMachine
-from dystop.runtime.coordinator.members import Enrolled, Member
-from dystop.runtime.coordinator.sanctions import REVOKED
-from dystop.runtime.events import Heard, Pardoned, Tick
-from dystop.runtime.ledger.sqlite import SqliteLedger
-from dystop.runtime.ledger.tables import MemoryLedger, WorkerLine, restore
-from dystop.runtime.pki import authority
-from dystop.runtime.shell.seat import CoordinatorSeat
-from dystop.runtime.transport.door import Door
-from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
-from dystop.runtime.wire.messages import JoinOk, Peer, Reject, Roster
+from dystop.testbed.coordinator.machine import CoordinatorMachine
+from dystop.testbed.coordinator.members import Enrolled, Member
+from dystop.testbed.coordinator.process import CoordinatorProcess
+from dystop.testbed.coordinator.quarantine import REVOKED
+from dystop.testbed.events import Heard, Pardoned, Tick
+from dystop.testbed.ledger.sqlite import SqliteLedger
+from dystop.testbed.ledger.tables import MemoryLedger, WorkerLine, restore
+from dystop.testbed.protocol.messages import JoinOk, Peer, Reject, Roster
+from dystop.testbed.security import authority
+from dystop.testbed.transport.admission import AllowList
+from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 
 
 def told(rig, kind, name):
@@ -135,7 +135,7 @@ def test_a_renewed_certificate_is_a_new_roster():
 
 
 def test_the_door_holds_peers_to_their_certificates():
-    door = Door("observer")
+    door = AllowList("observer")
     assert door("observer", "zz")  # before the first roster
     peers = [Peer("w01", 1, "", ""), Peer("observer", 5, "", "")]
     door.update(peers)
@@ -188,7 +188,7 @@ def test_a_seat_takes_requests_in_after_the_commit(tmp_path):
     ledger.write([WorkerLine("w01", 1, "QUARANTINED", 1, "", "bad", 0.0)])
     machine = CoordinatorMachine(setup_for("dystop"), restore(ledger))
     with MemoryHub() as hub:
-        seat = CoordinatorSeat(MemoryTransport(hub, "coordinator"), machine, ledger, "here")
+        seat = CoordinatorProcess(MemoryTransport(hub, "coordinator"), machine, ledger, "here")
         pardons = Pardons(tmp_path, seat)
         (tmp_path / PARDONS).mkdir()
         (tmp_path / PARDONS / "w01").touch()

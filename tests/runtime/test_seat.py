@@ -11,14 +11,14 @@ from coordinator_rig import QUICK, setup_for
 from echo_fleet import fleet_of, in_thread
 
 from dystop.errors import PlanError, StorageError
-from dystop.runtime.coordinator.machine import CoordinatorMachine
-from dystop.runtime.host import failpoints
-from dystop.runtime.ledger.sqlite import SqliteLedger
-from dystop.runtime.ledger.tables import MemoryLedger, MetaLine, restore
-from dystop.runtime.params import Timeouts
-from dystop.runtime.shell.seat import CoordinatorSeat
-from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
-from dystop.runtime.wire.messages import Heartbeat, JoinOk
+from dystop.testbed.coordinator.machine import CoordinatorMachine
+from dystop.testbed.coordinator.process import CoordinatorProcess
+from dystop.testbed.launch import failpoints
+from dystop.testbed.ledger.sqlite import SqliteLedger
+from dystop.testbed.ledger.tables import MemoryLedger, MetaLine, restore
+from dystop.testbed.params import Timeouts
+from dystop.testbed.protocol.messages import Heartbeat, JoinOk
+from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 from stage import Script
 
 FAST = replace(QUICK, timeouts=Timeouts(heartbeat_s=5.0, suspect_s=60.0, dead_s=90.0))
@@ -37,7 +37,7 @@ class Stand:
 
     def sit(self):
         machine = CoordinatorMachine(self.setup, restore(self.ledger))
-        return CoordinatorSeat(
+        return CoordinatorProcess(
             MemoryTransport(self.hub, "coordinator"),
             machine,
             self.ledger,

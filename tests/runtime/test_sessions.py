@@ -6,7 +6,7 @@ import pytest
 from parties import NotingDesk, NotingEar, Shelf
 from transport_rig import ANY, KINDS, certificates, meeting
 
-from dystop.runtime.wire.interface import MAX_MESSAGE_BYTES, TransportError
+from dystop.testbed.protocol.interface import MAX_MESSAGE_BYTES, TransportError
 
 
 @pytest.fixture(scope="session")

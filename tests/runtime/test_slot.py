@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.runtime.events import Asked, Publication, Serve
-from dystop.runtime.wire.messages import PullRefused, PullRequest
-from dystop.runtime.worker.slot import KEPT, Entry, Slot
+from dystop.testbed.events import Asked, Publication, Serve
+from dystop.testbed.protocol.messages import PullRefused, PullRequest
+from dystop.testbed.worker.published_models import KEPT, PublishedModel, PublishedModels
 
 RUN = "ab" * 16
 
@@ -14,7 +14,7 @@ RUN = "ab" * 16
 def entry(version, since, value=None, start=None):
     value = version if value is None else value
     model = Publication(version, version, since, np.full(2, value, np.float32))
-    return Entry(model, since, start)
+    return PublishedModel(model, since, start)
 
 
 def asked(key, peer="w01", **request):
@@ -27,7 +27,7 @@ def version_of(answers):
 
 
 def test_the_newest_from_before_the_round_counts():
-    slot = Slot()
+    slot = PublishedModels()
     for version, since in ((1, 0), (2, 3), (3, 5)):
         slot.publish(entry(version, since))
     found = [version_of(slot.ask(asked(1, round=t), 0.0, expected=True)) for t in (1, 3, 4, 5, 6)]
@@ -37,7 +37,7 @@ def test_the_newest_from_before_the_round_counts():
 @given(st.lists(st.integers(0, 9), max_size=8).map(sorted), st.integers(0, 10))
 @settings(derandomize=True, deadline=None)
 def test_nothing_from_the_round_itself_or_later_is_handed_out(rounds, wanted):
-    slot = Slot()
+    slot = PublishedModels()
     for version, since in enumerate(rounds):
         slot.publish(entry(version + 1, since))
     assert len(slot.entries) <= KEPT
@@ -48,7 +48,7 @@ def test_nothing_from_the_round_itself_or_later_is_handed_out(rounds, wanted):
 
 
 def test_only_three_are_kept_and_an_older_one_is_no_longer_there():
-    slot = Slot()
+    slot = PublishedModels()
     for k in range(1, 6):
         slot.publish(entry(k, k))
     assert version_of(slot.ask(asked(1, round=3), 0.0, expected=True)) == "no_model"
@@ -56,7 +56,7 @@ def test_only_three_are_kept_and_an_older_one_is_no_longer_there():
 
 
 def test_who_goes_on_gets_the_same_publication():
-    slot = Slot()
+    slot = PublishedModels()
     slot.publish(entry(1, 0))
     slot.publish(entry(2, 1))
     assert slot.find(PullRequest(RUN, 9, version=1, offset=10)).publication.version == 1
@@ -67,7 +67,7 @@ def test_who_goes_on_gets_the_same_publication():
 
 
 def test_exact_pulls_are_parked_until_their_stage():
-    slot = Slot()
+    slot = PublishedModels()
     for key, stage in ((1, 0), (2, 1), (3, 9)):
         assert (
             slot.ask(asked(key, f"w{key}", round=2, stage=stage, exact=True), 0.0, expected=True)
@@ -82,7 +82,7 @@ def test_exact_pulls_are_parked_until_their_stage():
 
 
 def test_a_later_order_forgets_snapshots_and_refuses_who_waited():
-    slot = Slot()
+    slot = PublishedModels()
     slot.open(1)
     slot.remember(0, entry(1, 0))
     slot.ask(asked(1, round=1, stage=1, exact=True), 0.0, expected=True)
@@ -94,7 +94,7 @@ def test_a_later_order_forgets_snapshots_and_refuses_who_waited():
 
 
 def test_one_peer_cannot_fill_the_waiting_room():
-    slot = Slot(per_peer=2)
+    slot = PublishedModels(per_peer=2)
     answers = [slot.ask(asked(k, round=k, exact=True), 0.0, expected=True) for k in range(1, 5)]
     assert [bool(a) for a in answers] == [False, False, True, True]
     assert answers[2][0].answer.code == "busy"
@@ -104,7 +104,7 @@ def test_one_peer_cannot_fill_the_waiting_room():
 
 
 def test_waiting_ends():
-    slot = Slot()
+    slot = PublishedModels()
     slot.ask(asked(1, round=1, exact=True), 1.0, expected=True)
     slot.ask(asked(2, "w02", round=1, exact=True), 2.0, expected=True)
     assert slot.expire(1.5) == [Serve(1, PullRefused("timeout"))]
@@ -113,7 +113,7 @@ def test_waiting_ends():
 
 
 def test_an_update_is_the_model_less_its_start():
-    slot = Slot()
+    slot = PublishedModels()
     slot.publish(entry(1, 0, value=5, start=np.full(2, 2, np.float32)))
     (served,) = slot.ask(asked(1, round=1, delta=True), 0.0, expected=True)
     np.testing.assert_array_equal(served.answer.vector, [3, 3])
@@ -122,7 +122,7 @@ def test_an_update_is_the_model_less_its_start():
 
 
 def test_what_could_not_be_written_is_taken_back():
-    slot = Slot()
+    slot = PublishedModels()
     slot.publish(entry(1, 0))
     slot.publish(entry(2, 1))
     slot.retract(1)

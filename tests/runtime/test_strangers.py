@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from parties import QUICK, Aside, Box, NotingDesk, NotingEar, Shelf, broken
 from transport_rig import ANY, NOW, certificates, keeping
 
-from dystop.runtime.pki import authority
-from dystop.runtime.pki.identity import Identity
-from dystop.runtime.transport.gate import anyone
-from dystop.runtime.transport.grpc import GrpcTransport
+from dystop.testbed.security import authority
+from dystop.testbed.security.identity import Identity
+from dystop.testbed.transport.admission import anyone
+from dystop.testbed.transport.grpc import GrpcTransport
 
 AT_MOST_S = 3.0  # until a stranger knows
 

@@ -8,8 +8,8 @@ import torch
 
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.build import build
-from dystop.experiments.spec import read_experiment
-from dystop.experiments.testbed.coordinator import TraceLog
+from dystop.experiments.config import read_experiment
+from dystop.experiments.testbed.coordinator_run import TraceLog
 from dystop.experiments.testbed.enrolment import (
     ENROLMENT,
     check_testbed,
@@ -20,9 +20,9 @@ from dystop.experiments.testbed.enrolment import (
     write_enrolment,
 )
 from dystop.experiments.testbed.parts import observer_parts, prepare, worker_parts
-from dystop.runtime.events import Train
-from dystop.trainer.trainer import Trainer
-from dystop.world.compute import JETSONS, jetson_factors
+from dystop.testbed.events import Train
+from dystop.training.trainer import Trainer
+from dystop.world.capacity import JETSONS, jetson_factors
 
 SMALL = ["data.name=synthetic", "fleet.workers=4", "stop.rounds=3", "data.train_limit=200"]
 

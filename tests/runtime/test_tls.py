@@ -10,11 +10,11 @@ import pytest
 from parties import QUICK, Box, NotingDesk, NotingEar, Shelf, broken
 from transport_rig import ANY, NOW, certificates, keeping
 
-from dystop.runtime.pki import authority
-from dystop.runtime.transport import grpc_settings as settings
-from dystop.runtime.transport.gate import anyone
-from dystop.runtime.transport.grpc import GrpcTransport
-from dystop.runtime.wire.interface import MAX_MESSAGE_BYTES
+from dystop.testbed.protocol.interface import MAX_MESSAGE_BYTES
+from dystop.testbed.security import authority
+from dystop.testbed.transport import grpc_settings as settings
+from dystop.testbed.transport.admission import anyone
+from dystop.testbed.transport.grpc import GrpcTransport
 
 import grpc  # isort: skip
 
@@ -109,7 +109,7 @@ def test_plain_text_is_refused(peer):
 
 
 def test_garbage_over_a_good_connection_is_refused(peer, folder):
-    from dystop.runtime.transport.tls import channel_credentials
+    from dystop.testbed.security.tls import channel_credentials
 
     credentials = channel_credentials(authority.load_identity(folder, "w01"))
     options = settings.dialling("w00", 5.0)
@@ -120,7 +120,7 @@ def test_garbage_over_a_good_connection_is_refused(peer, folder):
 
 
 def test_a_message_beyond_the_limit_ends_the_session(folder, closing):
-    from dystop.runtime.transport.tls import channel_credentials
+    from dystop.testbed.security.tls import channel_credentials
 
     desk = NotingDesk()
     server = closing(GrpcTransport(authority.load_identity(folder, "coordinator"), anyone))

@@ -1,24 +1,24 @@
 """Strikes: several receivers can shut a sender out, one cannot."""
 
-from dystop.runtime.coordinator.trust import KEPT, Trust
-from dystop.runtime.params import Guards
+from dystop.testbed.coordinator.quarantine import KEPT, Strikes
+from dystop.testbed.params import Guards
 
 
 def test_three_strikes_of_two_reporters():
-    trust = Trust(Guards())
+    trust = Strikes(Guards())
     assert trust.refused(1, 9, "not_finite", 0.0) == "strike"
     assert trust.refused(2, 9, "norm", 1.0) == "strike"
     assert trust.refused(1, 9, "digest", 2.0) == "quarantine"
 
 
 def test_slander_by_one_worker_has_no_effect_b7():
-    trust = Trust(Guards())
+    trust = Strikes(Guards())
     assert {trust.refused(1, 9, "not_finite", float(k)) for k in range(100)} == {"strike"}
     assert len(trust.strikes()) <= KEPT
 
 
 def test_a_slanderer_cannot_push_the_strikes_of_others_out():
-    trust = Trust(Guards(strikes=3, reporters=2, window_s=1e9))
+    trust = Strikes(Guards(strikes=3, reporters=2, window_s=1e9))
     trust.refused(2, 9, "norm", 0.0)
     for k in range(10 * KEPT):
         trust.refused(1, 9, "norm", 1.0 + k)
@@ -26,20 +26,20 @@ def test_a_slanderer_cannot_push_the_strikes_of_others_out():
 
 
 def test_what_is_nobodys_fault_is_no_strike():
-    trust = Trust(Guards())
+    trust = Strikes(Guards())
     for code in ("unreachable", "timeout", "busy", "no_model", "not_authorised", "wrong_run"):
         assert trust.refused(1, 9, code, 0.0) == ""
     assert trust.strikes() == []
 
 
 def test_a_lie_to_the_coordinator_needs_no_second_witness():
-    trust = Trust(Guards(window_s=10.0))
+    trust = Strikes(Guards(window_s=10.0))
     assert [trust.lied(9, at_s) for at_s in (0.0, 9.0, 18.0)] == ["strike"] * 3
-    assert Trust(Guards(window_s=10.0), trust.strikes()).lied(9, 18.5) == "quarantine"
+    assert Strikes(Guards(window_s=10.0), trust.strikes()).lied(9, 18.5) == "quarantine"
 
 
 def test_lies_and_refused_models_are_counted_apart():
-    trust = Trust(Guards())
+    trust = Strikes(Guards())
     assert {trust.refused(1, 9, "norm", float(k)) for k in range(5)} == {"strike"}
     assert trust.lied(9, 5.0) == "strike"
     assert trust.refused(1, 9, "norm", 6.0) == "strike"
@@ -48,9 +48,9 @@ def test_lies_and_refused_models_are_counted_apart():
 
 
 def test_strikes_expire_and_survive_a_restart():
-    trust = Trust(Guards(window_s=10.0))
+    trust = Strikes(Guards(window_s=10.0))
     trust.refused(1, 9, "norm", 0.0)
     trust.refused(2, 9, "norm", 1.0)
-    again = Trust(Guards(window_s=10.0), trust.strikes())
+    again = Strikes(Guards(window_s=10.0), trust.strikes())
     assert trust.refused(1, 9, "norm", 10.5) == "strike"  # the first is too old
     assert again.refused(3, 9, "norm", 9.0) == "quarantine"

@@ -11,10 +11,10 @@ import pytest
 
 from dystop import rng
 from dystop.errors import StorageError
-from dystop.runtime.host import failpoints
-from dystop.runtime.shell.vault import Vault
-from dystop.runtime.wire.messages import Rejected, Report, Used
-from dystop.runtime.worker.state import Flight, Letter, first_state
+from dystop.testbed.launch import failpoints
+from dystop.testbed.protocol.messages import Rejected, Report, Used
+from dystop.testbed.worker.checkpoint import CheckpointStore
+from dystop.testbed.worker.state import MailboxEntry, TrainingInFlight, first_state
 
 RUN = "ab" * 16
 
@@ -27,7 +27,7 @@ def a_state(version=0, width=7):
         version=version,
         number=4,
         mixed=vector * 2,
-        flight=Flight(5, 9, 3, 0.5, 2),
+        flight=TrainingInFlight(5, 9, 3, 0.5, 2),
         last_round=9,
         epoch=2,
         incarnation=77,
@@ -36,7 +36,7 @@ def a_state(version=0, width=7):
             Report(9, "mixed", (Used(1, 0, 3, 2, "ff", 10, 0.5),), (Rejected(2, 0, "timeout"),)),
             Report(8, "trained", loss=0.25),
         ),
-        letters={3: Letter(1, 8, vector * 3, delta=True)},
+        letters={3: MailboxEntry(1, 8, vector * 3, delta=True)},
     )
 
 
@@ -52,7 +52,7 @@ def assert_same(one, two):
 
 @pytest.fixture
 def vault(tmp_path):
-    return Vault(tmp_path / "w00" / "ckpt.safetensors")
+    return CheckpointStore(tmp_path / "w00" / "ckpt.safetensors")
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 import numpy as np
 from worker_rig import PEERS, RUN, Bench, ack_of, of, reports, said, vec
 
-from dystop.runtime.events import (
+from dystop.testbed.events import (
     Fetch,
     Publication,
     Save,
@@ -13,8 +13,8 @@ from dystop.runtime.events import (
     TrainingDone,
     TrainingFailed,
 )
-from dystop.runtime.wire.messages import Heartbeat, Join, JoinOk, Pull, Report, ReportAck
-from dystop.runtime.worker.state import VERSION_GAP, first_state
+from dystop.testbed.protocol.messages import Heartbeat, Join, JoinOk, Pull, Report, ReportAck
+from dystop.testbed.worker.state import VERSION_GAP, first_state
 
 # Training that goes wrong -----------------------------------------------------------------------
 

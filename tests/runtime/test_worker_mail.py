@@ -3,8 +3,8 @@
 import numpy as np
 from worker_rig import Bench, ack_of, of, reports, said
 
-from dystop.runtime.events import Fetch, FetchFailed, Tick, Train
-from dystop.runtime.wire.messages import Execute, Join, Pull, Report, Row, Stage
+from dystop.testbed.events import Fetch, FetchFailed, Tick, Train
+from dystop.testbed.protocol.messages import Execute, Join, Pull, Report, Row, Stage
 
 
 def test_a_passive_order_moves_what_is_published_and_the_training_keeps_its_update():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from worker_rig import PEERS, Bench, ack_of, of, reports, said, vec
 
-from dystop.runtime.events import Abandon, Fetch, FetchFailed, Save, Tick, Train
-from dystop.runtime.params import Guards
-from dystop.runtime.wire.messages import Cancel, Execute, Pull, Report, Roster, Row, Stage, Stop
-from dystop.runtime.worker.state import first_state
+from dystop.testbed.events import Abandon, Fetch, FetchFailed, Save, Tick, Train
+from dystop.testbed.params import Guards
+from dystop.testbed.protocol.messages import Cancel, Execute, Pull, Report, Roster, Row, Stage, Stop
+from dystop.testbed.worker.state import first_state
 
 # Orders -----------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 from worker_rig import PEERS, Bench, of, refusal, said
 
-from dystop.runtime.events import Abandon, Asked, AskedNoMore, Fetch, Publication, Serve, Tick
-from dystop.runtime.wire.messages import (
+from dystop.testbed.events import Abandon, Asked, AskedNoMore, Fetch, Publication, Serve, Tick
+from dystop.testbed.protocol.messages import (
     Cancel,
     Execute,
     Pull,

@@ -3,8 +3,8 @@
 import numpy as np
 from worker_rig import PEERS, RUN, Bench, of, refusal, reports, said
 
-from dystop.runtime.events import Exit, SessionLost, SessionOpened, Tick, Train
-from dystop.runtime.wire.messages import (
+from dystop.testbed.events import Exit, SessionLost, SessionOpened, Tick, Train
+from dystop.testbed.protocol.messages import (
     Complaint,
     Heartbeat,
     Join,

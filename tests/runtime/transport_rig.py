@@ -10,10 +10,10 @@ from mpi_party import lone_party, lone_switch
 from parties import RUN, until
 
 from dystop.rng import stream
-from dystop.runtime.params import Limits
-from dystop.runtime.pki import authority
-from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
-from dystop.runtime.wire.messages import PullRequest
+from dystop.testbed.params import Limits
+from dystop.testbed.protocol.messages import PullRequest
+from dystop.testbed.security import authority
+from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 
 NOW = PullRequest(RUN, round=1)
 ANY = "127.0.0.1:0"
@@ -47,7 +47,7 @@ class Parties:
         elif self.kind == "mpi":
             transport = lone_party(NAMES, name, limits, self.allowed)
         else:
-            from dystop.runtime.transport.grpc import GrpcTransport
+            from dystop.testbed.transport.grpc import GrpcTransport
 
             identity = authority.load_identity(self.folder, name)
             transport = GrpcTransport(identity, self.allowed, limits)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dystop.runtime.events import (
+from dystop.testbed.events import (
     Asked,
     Fetched,
     Save,
@@ -13,7 +13,7 @@ from dystop.runtime.events import (
     TrainingDone,
     WriteFailed,
 )
-from dystop.runtime.wire.messages import (
+from dystop.testbed.protocol.messages import (
     Execute,
     ExecuteAck,
     JoinOk,
@@ -25,8 +25,8 @@ from dystop.runtime.wire.messages import (
     Row,
     Stage,
 )
-from dystop.runtime.worker.machine import WorkerMachine
-from dystop.runtime.worker.state import WorkerSetup, first_state
+from dystop.testbed.worker.machine import WorkerMachine
+from dystop.testbed.worker.state import WorkerSetup, first_state
 
 RUN = "ab" * 16
 PEERS = tuple(Peer(f"w0{k}", k, f"memory:{k}", "") for k in range(4))

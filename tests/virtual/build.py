@@ -5,17 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from dystop.control.rules import Evaluate, Stop
-from dystop.runtime.audit.check import Finding, check_story
-from dystop.runtime.audit.reading import story_of
-from dystop.runtime.audit.story import Story
-from dystop.runtime.coordinator.machine import CoordinatorMachine
-from dystop.runtime.coordinator.members import Enrolled
-from dystop.runtime.coordinator.setup import Setup
-from dystop.runtime.ledger.tables import MemoryLedger, read_blob, restore
-from dystop.runtime.params import TestbedParams, Timeouts
-from dystop.runtime.worker.machine import WorkerMachine
-from dystop.runtime.worker.state import WorkerSetup, first_state
+from dystop.control.stopping import Evaluate, Stop
+from dystop.testbed.audit.check import Finding, check_story
+from dystop.testbed.audit.facts import RunFacts, story_of
+from dystop.testbed.coordinator.machine import CoordinatorMachine
+from dystop.testbed.coordinator.members import Enrolled
+from dystop.testbed.coordinator.setup import CoordinatorSetup
+from dystop.testbed.ledger.tables import MemoryLedger, read_blob, restore
+from dystop.testbed.params import TestbedParams, Timeouts
+from dystop.testbed.worker.machine import WorkerMachine
+from dystop.testbed.worker.state import WorkerSetup, first_state
 from dystop.types import Fleet, Mechanism
 from dystop.world import World
 from stage import CALM as CALM_WORLD
@@ -62,10 +61,10 @@ class Case:
         return (*known, Enrolled("server", self.workers)) if self.mechanism.server else (*known,)
 
     @property
-    def setup(self) -> Setup:
+    def setup(self) -> CoordinatorSetup:
         fleet, server = self.fleet, self.mechanism.server
         place = line(self.workers)
-        return Setup(
+        return CoordinatorSetup(
             run=RUN,
             fleet=fleet,
             mechanism=self.mechanism,
@@ -111,7 +110,7 @@ def cluster_of(case: Case) -> Cluster:
     return Cluster(coordinator, worker, names, case.seed, case.faults)
 
 
-def story(cluster: Cluster) -> Story:
+def story(cluster: Cluster) -> RunFacts:
     unheard = {
         a.node: frozenset(r.round for r in a.disk.reports if r.kind == "mixed")
         for a in cluster.nodes

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dystop.rng import stream
-from dystop.runtime.events import (
+from dystop.testbed.events import (
     Abandon,
     Asked,
     AskedNoMore,
@@ -37,9 +37,9 @@ from dystop.runtime.events import (
     TrainingDone,
     WriteFailed,
 )
-from dystop.runtime.ledger.tables import RoundLine
-from dystop.runtime.shell.history import Watch
-from dystop.runtime.wire.messages import Execute, ModelHeader, PullRefused
+from dystop.testbed.ledger.tables import RoundLine
+from dystop.testbed.protocol.messages import Execute, ModelHeader, PullRefused
+from dystop.testbed.worker.history import Watch
 from virtual.actors import Actor, Crash
 from virtual.agenda import Agenda
 from virtual.faults import CALM, Episode, Faults, draw_episodes

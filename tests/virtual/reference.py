@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dystop.control.masks import kept_coordinates
+from dystop.control.aggregation import kept_coordinates
 from dystop.plan import Plan
 from virtual.toy import FIRST, WIDTH, train
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dystop.mechanisms import BUILT_IN, MECHANISMS
-from dystop.runtime.ledger.tables import read_blob
+from dystop.testbed.ledger.tables import read_blob
 from virtual.build import Case, assert_as_planned, plans_of, play, story, verdict
 
 NO_REFERENCE = {"hadfl"}  # when a background model is mixed in is a matter of timing

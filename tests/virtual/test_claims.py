@@ -5,11 +5,11 @@ from copy import deepcopy
 import pytest
 
 from dystop.mechanisms import MECHANISMS
-from dystop.runtime.coordinator.claims import LEAP
-from dystop.runtime.events import Heard
-from dystop.runtime.ledger.recovery import STARTS
-from dystop.runtime.ledger.tables import MetaLine
-from dystop.runtime.wire.messages import ExecuteAck, Heartbeat
+from dystop.testbed.coordinator.quarantine import LEAP
+from dystop.testbed.events import Heard
+from dystop.testbed.ledger.sqlite import STARTS
+from dystop.testbed.ledger.tables import MetaLine
+from dystop.testbed.protocol.messages import ExecuteAck, Heartbeat
 from virtual.build import Case, cluster_of, story, verdict
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from dystop.mechanisms import MECHANISMS
-from dystop.runtime.events import Commit, Consult, Consulted, Finish, Heard, Tell, Tick, Told
-from dystop.runtime.ledger.tables import read_blob
-from dystop.runtime.params import Timeouts
-from dystop.runtime.wire.messages import Execute, Heartbeat, Join, JoinOk, Report
+from dystop.testbed.events import Commit, Consult, Consulted, Finish, Heard, Tell, Tick, Told
+from dystop.testbed.ledger.tables import read_blob
+from dystop.testbed.params import Timeouts
+from dystop.testbed.protocol.messages import Execute, Heartbeat, Join, JoinOk, Report
 from virtual.build import Case, cluster_of, play, story, verdict
 from virtual.faults import Faults
 

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from dystop.errors import RunFolderError
-from dystop.runtime.audit.check import check_run
-from dystop.runtime.ledger.sqlite import SqliteLedger
-from dystop.runtime.ledger.tables import KEYS, MetaLine
-from dystop.runtime.shell.history import HISTORY_FILE, History
-from dystop.runtime.shell.vault import Vault
+from dystop.testbed.audit.check import check_run
+from dystop.testbed.ledger.sqlite import SqliteLedger
+from dystop.testbed.ledger.tables import KEYS, MetaLine
+from dystop.testbed.worker.checkpoint import CheckpointStore
+from dystop.testbed.worker.history import HISTORY_FILE, History
 from virtual.build import play
 from virtual.test_chaos import rough_case
 
@@ -31,7 +31,7 @@ def folder(cluster, tmp_path):
         for line in actor.lines:
             diary.note(**line)
         diary.close()
-        Vault(home / "worker.safetensors").save(actor.disk)
+        CheckpointStore(home / "worker.safetensors").save(actor.disk)
     return tmp_path
 
 

@@ -4,11 +4,11 @@ import hashlib
 
 import numpy as np
 
-from dystop.control.masks import kept_coordinates
+from dystop.control.aggregation import kept_coordinates
 from dystop.rng import uniform
-from dystop.runtime.events import Vector
-from dystop.runtime.shell.history import form_of
-from dystop.runtime.wire.messages import PullRequest
+from dystop.testbed.events import Vector
+from dystop.testbed.protocol.messages import PullRequest
+from dystop.testbed.worker.history import form_of
 
 WIDTH = 8
 FIRST = np.linspace(-1, 1, WIDTH).astype(np.float32)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dystop.runtime.events import Gone, Heard, SessionLost, SessionOpened, Told
+from dystop.testbed.events import Gone, Heard, SessionLost, SessionOpened, Told
 from virtual.actors import Actor
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from dystop.engine.state import Parts
     from dystop.experiments.build import Built
+    from dystop.simulator.state import Components
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -34,7 +34,7 @@ def main(words: list[str]) -> None:
 def measure(words: list[str], began: float) -> dict[str, Any]:
     """Seconds, bytes and results of one run."""
     from dystop.experiments.build import build
-    from dystop.experiments.spec import read_experiment
+    from dystop.experiments.config import read_experiment
 
     imported_s = time.perf_counter() - began
     before_bytes = peak_process_bytes()
@@ -45,10 +45,10 @@ def measure(words: list[str], began: float) -> dict[str, Any]:
     return {**found, "before_bytes": before_bytes, **_memory(built)}
 
 
-def _rounds(parts: "Parts") -> dict[str, Any]:
+def _rounds(parts: "Components") -> dict[str, Any]:
     """Run to the end; seconds in training, in evaluation, and in everything else."""
     from dystop.bench.stopwatch import watched
-    from dystop.engine.rounds import begin, no_round, simulate
+    from dystop.simulator.loop import begin, no_round, simulate
 
     timed, watch = watched(parts)
     began = time.perf_counter()

@@ -19,18 +19,18 @@ from dystop.bench.echo import echoes
 from dystop.bench.planning import fleet_of
 from dystop.bench.result import Line
 from dystop.bench.settings import Settings
-from dystop.control.round import decide, look, open_books, settle
-from dystop.control.rules import Stop
+from dystop.control.round import build_view, decide, initial_state, settle
+from dystop.control.stopping import Stop
 from dystop.mechanisms.dystop import DySTop
 from dystop.plan import Plan
-from dystop.runtime.coordinator.machine import CoordinatorMachine, Setup, member_name
-from dystop.runtime.coordinator.members import Enrolled
-from dystop.runtime.coordinator.probe import Probe
-from dystop.runtime.ledger.sqlite import SqliteLedger
-from dystop.runtime.ledger.tables import restore
-from dystop.runtime.params import TestbedParams, Timeouts
-from dystop.runtime.shell.seat import CoordinatorSeat
-from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
+from dystop.testbed.coordinator.machine import CoordinatorMachine, CoordinatorSetup, member_name
+from dystop.testbed.coordinator.members import Enrolled
+from dystop.testbed.coordinator.observations import Observations
+from dystop.testbed.coordinator.process import CoordinatorProcess
+from dystop.testbed.ledger.sqlite import SqliteLedger
+from dystop.testbed.ledger.tables import restore
+from dystop.testbed.params import TestbedParams, Timeouts
+from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 from dystop.types import Fleet, Outcome
 from dystop.world import World, WorldParams
 
@@ -75,14 +75,14 @@ def coordinator_lines(settings: Settings, say: Say) -> Iterator[Line]:
     )
 
 
-def setup_of(workers: int, rounds: int, seed: int = 0) -> Setup:
+def setup_of(workers: int, rounds: int, seed: int = 0) -> CoordinatorSetup:
     """DySTop in the usual world."""
     fleet = fleet_of(workers, rounds, seed)
     members = [
         Enrolled(member_name(k, workers), k, int(row.sum()), tuple(row.tolist()))
         for k, row in enumerate(fleet.label_counts)
     ]
-    return Setup(
+    return CoordinatorSetup(
         run="ab" * 16,
         fleet=fleet,
         mechanism=DySTop(),
@@ -95,7 +95,7 @@ def setup_of(workers: int, rounds: int, seed: int = 0) -> Setup:
     )
 
 
-def coordinated(setup: Setup, folder: Path) -> dict[str, float]:
+def coordinated(setup: CoordinatorSetup, folder: Path) -> dict[str, float]:
     """Rounds a second and processor time of a round, after a few rounds to warm up."""
     times: list[tuple[float, float, float]] = []
     with ExitStack() as stack:
@@ -103,7 +103,7 @@ def coordinated(setup: Setup, folder: Path) -> dict[str, float]:
         stack.callback(hub.close)
         ledger = stack.enter_context(closing(SqliteLedger(folder / "state.db")))
         machine = CoordinatorMachine(setup, restore(ledger))
-        seat = CoordinatorSeat(
+        seat = CoordinatorProcess(
             MemoryTransport(hub, "coordinator"),
             machine,
             ledger,
@@ -124,17 +124,17 @@ def coordinated(setup: Setup, folder: Path) -> dict[str, float]:
     }
 
 
-def bare_rounds_per_s(setup: Setup) -> float:
+def bare_rounds_per_s(setup: CoordinatorSetup) -> float:
     """Rounds a second of observing, deciding and settling alone."""
     fleet, mechanism = setup.fleet, setup.mechanism
-    probe = Probe(fleet, setup.steps, setup.params)
-    books, here = open_books(fleet, mechanism), np.ones(fleet.nodes, bool)
+    probe = Observations(fleet, setup.steps, setup.params)
+    books, here = initial_state(fleet, mechanism), np.ones(fleet.nodes, bool)
     began = time.perf_counter()
     for t in range(setup.stop.rounds):
         if t == _WARM:
             began = time.perf_counter()
         around = setup.world.observe(books.t, books.clock_s)
-        view = look(fleet, books, probe.observe(around, here, books.clock_s))
+        view = build_view(fleet, books, probe.observe(around, here, books.clock_s))
         plan, books = decide(mechanism, books, view, setup.remedy)
         _, books = settle(mechanism, books, view, plan, _outcome(fleet, plan))
     return (setup.stop.rounds - _WARM) / (time.perf_counter() - began)

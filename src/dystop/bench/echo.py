@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from dystop.runtime.coordinator.members import Enrolled
-from dystop.runtime.coordinator.setup import OBSERVER, Setup
-from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
-from dystop.runtime.wire.codec import decode, encode
-from dystop.runtime.wire.interface import Link
-from dystop.runtime.wire.messages import (
+from dystop.testbed.coordinator.members import Enrolled
+from dystop.testbed.coordinator.setup import OBSERVER, CoordinatorSetup
+from dystop.testbed.protocol.codec import decode, encode
+from dystop.testbed.protocol.interface import Link
+from dystop.testbed.protocol.messages import (
     PROTOCOL,
     Execute,
     ExecuteAck,
@@ -22,6 +21,7 @@ from dystop.runtime.wire.messages import (
     ToCoordinator,
     Used,
 )
+from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 
 PULL_S = 0.001  # what a pull is said to have taken
 LOSS = 0.5
@@ -31,7 +31,7 @@ _DIGEST = "ab" * 32
 class Echo:
     """One worker; all of it runs in the hub's thread. Obeys once, repeats itself when asked."""
 
-    def __init__(self, hub: MemoryHub, setup: Setup, who: Enrolled) -> None:
+    def __init__(self, hub: MemoryHub, setup: CoordinatorSetup, who: Enrolled) -> None:
         """Not connected yet."""
         self.name = who.name
         self.transport = MemoryTransport(hub, who.name)
@@ -123,6 +123,6 @@ class Echo:
         self.say(done)
 
 
-def echoes(hub: MemoryHub, setup: Setup) -> list[Echo]:
+def echoes(hub: MemoryHub, setup: CoordinatorSetup) -> list[Echo]:
     """One for every member but the observer."""
     return [Echo(hub, setup, who) for who in setup.members if who.name != OBSERVER]

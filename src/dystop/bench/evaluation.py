@@ -10,7 +10,7 @@ from dystop.bench.result import Line
 from dystop.bench.settings import Settings, experiment
 from dystop.bench.training import bench_for
 from dystop.experiments.build import build
-from dystop.trainer.trainer import Trainer
+from dystop.training.trainer import Trainer
 
 _LARGE = 10_000  # images of the large batch on a device that has room
 _LARGE_CPU = 500  # on a CPU larger ones no longer fit its caches and are slower

@@ -12,11 +12,11 @@ from dystop.bench.references import with_threads
 from dystop.bench.result import Line
 from dystop.bench.settings import Settings, Work
 from dystop.control.aggregation import size_weights
-from dystop.engine.models import Models, Sources, mixed_rows
 from dystop.plan import Mix
 from dystop.rng import stream
-from dystop.trainer.flat import layout_of
-from dystop.trainer.models.build import build_model
+from dystop.simulator.mixing import Models, Sources, mixed_rows
+from dystop.training.flat import layout_of
+from dystop.training.models.build import build_model
 
 _FLOAT_BYTES = 4
 _MOST_BYTES = 2**30  # of one stack; a larger one would say nothing new

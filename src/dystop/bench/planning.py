@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 
 from dystop.bench.planning_twin import Twin
-from dystop.control.round import decide, look, open_books, settle
+from dystop.control.round import build_view, decide, initial_state, settle
 from dystop.mechanisms.dystop import DySTop
 from dystop.plan import Plan
 from dystop.rng import uniform
 from dystop.sparse import Floats, Ints
-from dystop.types import Books, Fleet, Mechanism, Observation, Outcome
+from dystop.types import ControlState, Fleet, Mechanism, Observation, Outcome
 from dystop.world import Mobility, World, WorldParams
-from dystop.world.world import Surroundings
+from dystop.world.world import WorldState
 
 CANDIDATES = 20
 RANGE_M = 40.0
@@ -106,7 +106,7 @@ def planned_rounds(fleet: Fleet, params: WorldParams, rounds: int) -> Iterator[P
     """Plan one round after the other, the first half of them in phase 1 of PTCA."""
     world = World(params, fleet.workers, fleet.model_bytes, fleet.seed)
     mechanism = DySTop(phase_threshold=rounds // 2)
-    books, waiting = open_books(fleet, mechanism), queues_of(fleet)
+    books, waiting = initial_state(fleet, mechanism), queues_of(fleet)
     for _ in range(rounds):
         begin = time.perf_counter()
         plan, edges, books = _round(fleet, world, mechanism, replace(books, queue=waiting))
@@ -117,16 +117,16 @@ def planned_rounds(fleet: Fleet, params: WorldParams, rounds: int) -> Iterator[P
 
 
 def _round(
-    fleet: Fleet, world: World, mechanism: Mechanism, books: Books
-) -> tuple[Plan, int, Books]:
+    fleet: Fleet, world: World, mechanism: Mechanism, books: ControlState
+) -> tuple[Plan, int, ControlState]:
     around = world.observe(books.t, books.clock_s)
-    view = look(fleet, books, _observation(around, fleet))
+    view = build_view(fleet, books, _observation(around, fleet))
     plan, books = decide(mechanism, books, view)
     _, books = settle(mechanism, books, view, plan, _outcome(world, fleet, books, plan))
     return plan, around.reach.edges, books
 
 
-def _observation(around: Surroundings, fleet: Fleet) -> Observation:
+def _observation(around: WorldState, fleet: Fleet) -> Observation:
     return Observation(
         around.alive,
         around.reach,
@@ -138,7 +138,7 @@ def _observation(around: Surroundings, fleet: Fleet) -> Observation:
     )
 
 
-def _outcome(world: World, fleet: Fleet, books: Books, plan: Plan) -> Outcome:
+def _outcome(world: World, fleet: Fleet, books: ControlState, plan: Plan) -> Outcome:
     """The round as the channel has it, one second long and without training."""
     links, none = plan.links, np.zeros(len(plan.active))
     moved = world.transfer(books.t, books.clock_s, links.dst, links.src, links.fraction)

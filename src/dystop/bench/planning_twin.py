@@ -15,14 +15,8 @@ from scipy.spatial import cKDTree
 
 from dystop.sparse import Bools, Floats, Ints
 from dystop.types import Fleet
-from dystop.world.budget import base_models
-from dystop.world.channel import (
-    dbm_to_w,
-    expected_rate_bps,
-    mean_snr,
-    rate_bps,
-    transfer_s,
-)
+from dystop.world.capacity import base_models
+from dystop.world.channel import dbm_to_w, expected_rate_bps, mean_snr, rate_bps, transfer_s
 from dystop.world.params import WorldParams
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

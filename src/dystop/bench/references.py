@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from dystop.bench.clock import Meter
 from dystop.bench.material import CLASSES, images
 from dystop.bench.settings import Work
-from dystop.trainer.models.build import build_model
+from dystop.training.models.build import build_model
 
 Call = Callable[[Tensor, Tensor], Tensor]
 Step = Callable[[], None]

@@ -22,9 +22,9 @@ from dystop.bench.result import Line
 from dystop.bench.settings import Settings
 from dystop.bench.wire import certificates
 from dystop.errors import DystopError
-from dystop.runtime.wire.codec import decode, encode
-from dystop.runtime.wire.interface import Link, Patience, PullBroken, PullDenied
-from dystop.runtime.wire.messages import (
+from dystop.testbed.protocol.codec import decode, encode
+from dystop.testbed.protocol.interface import Link, PullBroken, PullDenied, PullTimeouts
+from dystop.testbed.protocol.messages import (
     Execute,
     Heartbeat,
     Join,
@@ -38,7 +38,7 @@ from dystop.runtime.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from dystop.runtime.transport.grpc import GrpcTransport
+    from dystop.testbed.transport.grpc import GrpcTransport
 
 Say = Callable[[str], None]
 COORDINATOR, WORKER, PEER = "coordinator", "w00", "w01"
@@ -202,7 +202,9 @@ class Puller:
         request = PullRequest(_RUN, round=NEWEST)
         while not over.is_set():
             with suppress(PullBroken, PullDenied):  # the last one is cut short
-                self._transport.pull(WORKER, self._desk.address, request, taken, Patience(), over)
+                self._transport.pull(
+                    WORKER, self._desk.address, request, taken, PullTimeouts(), over
+                )
 
 
 @contextmanager
@@ -210,9 +212,9 @@ def _cast(settings: Settings, model: str) -> Iterator[tuple[Desk, Puller]]:
     """Coordinator and peer here, the worker in a process of its own."""
     pki = settings.folder / "serving-pki"
     certificates(pki, (COORDINATOR, WORKER, PEER))
-    from dystop.runtime.pki.identity import load_identity
-    from dystop.runtime.transport.gate import anyone
-    from dystop.runtime.transport.grpc import GrpcTransport
+    from dystop.testbed.security.identity import load_identity
+    from dystop.testbed.transport.admission import anyone
+    from dystop.testbed.transport.grpc import GrpcTransport
 
     file = settings.folder / "serving.toml"
     file.write_text(_EXPERIMENT.format(model=model))

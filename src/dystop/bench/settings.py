@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from dystop.bench.material import CLASSES, write_npz
-from dystop.experiments.spec import Experiment, read_experiment
-from dystop.trainer.models.build import build_model
+from dystop.experiments.config import Experiment, read_experiment
+from dystop.training.models.build import build_model
 
 SMALL_BELOW = 500_000  # parameters; larger models get colour images and larger batches
 CANDIDATES, RANGE_M = 20, 40.0  # workers in reach of each other, and how far that is

@@ -10,8 +10,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 import torch
 
 from dystop.bench.clock import wait_for
-from dystop.engine.state import Parts
-from dystop.trainer.trainer import Trainer
+from dystop.simulator.state import Components
+from dystop.training.trainer import Trainer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,7 +73,7 @@ class TimedTrainer:
         return getattr(self._trainer, name)
 
 
-def watched(parts: Parts) -> tuple[Parts, Stopwatch]:
+def watched(parts: Components) -> tuple[Components, Stopwatch]:
     """The same simulation with a stopwatch around its trainer."""
     watch = Stopwatch(parts.trainer.device)
     timed = cast(Trainer, TimedTrainer(parts.trainer, watch))

@@ -19,7 +19,7 @@ from dystop.bench.sweeps import cost_of_models, cost_of_workers
 from dystop.bench.testbed import testbed_lines
 from dystop.bench.training import training_lines
 from dystop.bench.wire import wire_lines
-from dystop.experiments.spec import read_experiment
+from dystop.experiments.config import read_experiment
 
 Say = Callable[[str], None]
 BENCHES: dict[str, Callable[[Settings, Say], Iterator[Line]]] = {

@@ -8,11 +8,11 @@ from dystop.bench.clock import Meter, in_turns
 from dystop.bench.references import Bench, large_batch, plain_loop
 from dystop.bench.result import Line, Spread
 from dystop.bench.settings import Settings, Work, experiment
-from dystop.cores import cores
-from dystop.engine.rounds import begin, simulate
-from dystop.engine.state import Parts
 from dystop.experiments.build import build
-from dystop.trainer.params import TrainerParams
+from dystop.parallel import cores
+from dystop.simulator.loop import begin, simulate
+from dystop.simulator.state import Components
+from dystop.training.params import TrainerParams
 
 Say = Callable[[str], None]
 _PLAIN_MODEL, _PLAIN_BATCH = "cnn", 32  # what the plain loop of two processes trains
@@ -24,7 +24,7 @@ class Rounds:
 
     def __init__(self, settings: Settings, work: Work) -> None:
         began = time.perf_counter()
-        self.parts: Parts = build(experiment(settings, work, "mechanism.name=fedavg")).parts
+        self.parts: Components = build(experiment(settings, work, "mechanism.name=fedavg")).parts
         self._rounds = simulate(self.parts, begin(self.parts))
         self._images = 0
         for _ in range(_WARM_ROUNDS):

@@ -74,7 +74,7 @@ def certificates(folder: Path, names: Sequence[str]) -> None:
     if missing:
         needed = " and ".join(missing)
         raise DystopError(f"{needed} not installed; run: pip install 'dystop[testbed]'")
-    from dystop.runtime.pki import authority
+    from dystop.testbed.security import authority
 
     if not (folder / "ca.crt").exists():
         authority.init(folder)
@@ -110,20 +110,20 @@ def _sender(folder: Path, floats: int) -> Iterator[dict[str, Any]]:
 def _puller(folder: Path, places: dict[str, Any], floats: int) -> Iterator[Callable[[], float]]:
     """Seconds of a pull with everything that a worker does: schema, digest, one buffer."""
     from dystop.bench.wire_child import schema_of
-    from dystop.runtime.pki.authority import load_identity
-    from dystop.runtime.transport.gate import anyone
-    from dystop.runtime.transport.grpc import GrpcTransport
-    from dystop.runtime.wire.interface import Patience
-    from dystop.runtime.wire.messages import PullRequest
-    from dystop.runtime.wire.payload import ModelParcel
+    from dystop.testbed.protocol.interface import PullTimeouts
+    from dystop.testbed.protocol.messages import PullRequest
+    from dystop.testbed.protocol.payload import PayloadReceiver
+    from dystop.testbed.security.authority import load_identity
+    from dystop.testbed.transport.admission import anyone
+    from dystop.testbed.transport.grpc import GrpcTransport
 
     transport = GrpcTransport(load_identity(folder, "w01"), anyone)
     schema, request = schema_of(floats), PullRequest("", round=1)
-    never, patience = threading.Event(), Patience()
+    never, patience = threading.Event(), PullTimeouts()
 
     def pull() -> float:
         began = time.perf_counter()
-        parcel = ModelParcel(schema)
+        parcel = PayloadReceiver(schema)
         transport.pull("w00", places["grpc"], request, parcel, patience, never)
         vector = parcel.finish()
         seconds = time.perf_counter() - began

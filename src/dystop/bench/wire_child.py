@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dystop.runtime.pki.authority import load_identity
-from dystop.runtime.transport.gate import anyone
-from dystop.runtime.transport.grpc import GrpcTransport
-from dystop.runtime.wire.interface import CHUNK_BYTES, Shipment
-from dystop.runtime.wire.messages import ModelHeader, PullRefused, PullRequest
-from dystop.runtime.wire.payload import Schema, digest
+from dystop.testbed.protocol.interface import CHUNK_BYTES, ServedModel
+from dystop.testbed.protocol.messages import ModelHeader, PullRefused, PullRequest
+from dystop.testbed.protocol.payload import Schema, digest
+from dystop.testbed.security.authority import load_identity
+from dystop.testbed.transport.admission import anyone
+from dystop.testbed.transport.grpc import GrpcTransport
 
 ANY = "127.0.0.1:0"
 
@@ -36,10 +36,10 @@ class Shelf:
         self.parts = schema.pack(np.arange(floats, dtype=np.float32))
         self.header = ModelHeader(1, 0, 0, schema.size(), digest(self.parts), schema.hash)
 
-    def asked(self, name: str, request: PullRequest) -> "Future[Shipment | PullRefused]":
+    def asked(self, name: str, request: PullRequest) -> "Future[ServedModel | PullRefused]":
         """Hand the model out."""
-        answer: Future[Shipment | PullRefused] = Future()
-        answer.set_result(Shipment(self.header, self.parts))
+        answer: Future[ServedModel | PullRefused] = Future()
+        answer.set_result(ServedModel(self.header, self.parts))
         return answer
 
 

@@ -10,18 +10,18 @@ import dystop
 from dystop import ahead
 from dystop.cli.bench import bench
 from dystop.cli.bound import bound
-from dystop.cli.catalogue import catalogue
 from dystop.cli.compare import compare
 from dystop.cli.dashboard import dashboard
 from dystop.cli.data import data
 from dystop.cli.doctor import doctor
 from dystop.cli.examples import examples
 from dystop.cli.gap import gap
+from dystop.cli.listing import catalogue
 from dystop.cli.new import new
+from dystop.cli.parties import coordinator, observer, worker
 from dystop.cli.pki import pki
 from dystop.cli.report import report
 from dystop.cli.reproduce import reproduce
-from dystop.cli.roles import coordinator, observer, worker
 from dystop.cli.run import resume, run, verify
 from dystop.cli.sweep import sweep
 from dystop.cli.testbed import check, live, pardon, restore

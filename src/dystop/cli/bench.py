@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dystop.cli.bench_progress import BenchWatcher
-from dystop.cli.guard import complain, guarded
-from dystop.cli.say import say
-from dystop.cli.tables import show_table
+from dystop.cli.handle_errors import complain, handle_errors
+from dystop.cli.output import echo, show_table
+from dystop.cli.progress import BenchWatcher
 
 if TYPE_CHECKING:
     from dystop.bench.result import Sweep
@@ -39,7 +38,7 @@ class What(StrEnum):
 
 def _check(quick: bool, full: bool, models: Sequence[str]) -> None:
     from dystop.errors import ConfigError, nearest
-    from dystop.trainer.catalogue import MODELS
+    from dystop.training.models.catalogue import MODELS
 
     if quick and full:
         raise ConfigError("command line: --quick and --full exclude each other; give one of them")
@@ -80,7 +79,7 @@ def _settings(
 ) -> "Settings":
     """What was asked for, with everything left open filled in for this device."""
     from dystop.bench import settings
-    from dystop.trainer.device import pick_device
+    from dystop.training.device import pick_device
 
     quick, full, repeat = amount
     where = pick_device(device)
@@ -107,10 +106,10 @@ def _show(done: "Measured") -> None:
     from dystop.bench.machine import describe
     from dystop.bench.result import row
 
-    say(describe(done.about["machine"]))
+    echo(describe(done.about["machine"]))
     versions = done.about["versions"]
     named = ", ".join(f"{k} {versions[k]}" for k in ("dystop", "python", "torch", "numpy", "numba"))
-    say(f"{named}; {done.date}; {sum(done.seconds.values()):.0f} s")
+    echo(f"{named}; {done.date}; {sum(done.seconds.values()):.0f} s")
     if done.lines:
         show_table(_COLUMNS, [row(line) for line in done.lines])
 
@@ -120,7 +119,7 @@ def _write_json(result: dict[str, Any], target: str) -> None:
 
     text = json.dumps(result, indent=1)
     if target == "-":
-        say(text)
+        echo(text)
         return
     try:
         Path(target).write_text(text + "\n", encoding="utf-8")
@@ -130,8 +129,8 @@ def _write_json(result: dict[str, Any], target: str) -> None:
 
 def _write_plots(sweeps: "dict[str, list[Sweep]]", folder: Path) -> list[Path]:
     """Two figures as PNG."""
-    from dystop.report.costs import cost_models, cost_workers
-    from dystop.report.svg import save
+    from dystop.report.figures.costs import cost_models, cost_workers
+    from dystop.report.figures.svg import save
 
     files = []
     for plot in (cost_workers(sweeps["workers"]), cost_models(sweeps["model_size"])):
@@ -151,12 +150,12 @@ def _write(done: "Measured", json_file: str | None, plot: Path | None) -> None:
     if plot is not None and done.sweeps:
         files += map(str, _write_plots(done.sweeps, plot))
     if files and json_file != "-":
-        say(f"written: {', '.join(files)}")
+        echo(f"written: {', '.join(files)}")
     for what, why in done.failed.items():
         complain(f"{what} could not be measured: {why}")
 
 
-@guarded
+@handle_errors
 def bench(  # noqa: PLR0913 - every parameter is an option of the command
     what: Annotated[
         list[What] | None,

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dystop.cli.guard import guarded
-from dystop.cli.say import say
-from dystop.cli.tables import show_table
+from dystop.cli.handle_errors import handle_errors
+from dystop.cli.output import echo, show_table
 
 if TYPE_CHECKING:
     from dystop.experiments.bound import BoundReport
     from dystop.sparse import Bools, Floats
 
 
-@guarded
+@handle_errors
 def bound(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as in runs/NAME.")],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
@@ -33,7 +32,7 @@ def bound(
     _write(run / "bound", found)
     if not quiet:
         _show(found)
-        say(f"written: {run / 'bound'}")
+        echo(f"written: {run / 'bound'}")
 
 
 def _progress(quiet: bool) -> Any:
@@ -42,7 +41,7 @@ def _progress(quiet: bool) -> Any:
 
     from rich.progress import Progress
 
-    from dystop.cli.tables import console
+    from dystop.cli.output import console
 
     @contextmanager
     def showing() -> Any:
@@ -122,9 +121,9 @@ def _sign(pressure: float) -> str:
 
 
 def _write(folder: Path, found: "BoundReport") -> None:
-    from dystop.experiments.durable import write_atomic
-    from dystop.report.bound import bound_figure
-    from dystop.report.svg import save
+    from dystop.report.figures.bound import bound_figure
+    from dystop.report.figures.svg import save
+    from dystop.storage import write_atomic
 
     folder.mkdir(exist_ok=True)
     figure = bound_figure(found).figure

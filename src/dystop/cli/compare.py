@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dystop.cli import studies
-from dystop.cli.guard import guarded
-from dystop.cli.say import say
+from dystop.cli.handle_errors import handle_errors
+from dystop.cli.output import echo
 
 if TYPE_CHECKING:
     from dystop.experiments.compare import Asked, Clock
@@ -73,11 +73,11 @@ def _study_of(asked: "Asked", out: Path, name: str | None, *, quiet: bool) -> "S
     every = experiments(asked)
     if not quiet:
         for sentence in advice(every[0]):
-            say(f"note: {sentence}", colour="yellow", err=True)
+            echo(f"note: {sentence}", colour="yellow", err=True)
     return studies.found_or_made(every, out, name or default_name(every))
 
 
-@guarded
+@handle_errors
 def compare(  # noqa: PLR0913 - every parameter is an option of the command
     words: Annotated[
         list[str] | None,
@@ -111,7 +111,7 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
     Makes one ordinary run folder per mechanism, seed and timing law, and one report. The same
     command again, or 'dystop compare STUDY', goes on where it stopped.
     """
-    from dystop.experiments.store import is_study
+    from dystop.experiments.run_folder import is_study
 
     studies.check_target(target)
     words = words or []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.guard import TERMINATED, guarded
+from dystop.cli.handle_errors import TERMINATED, handle_errors
 from dystop.signals import Terminated
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _OUT = Path("runs")
 
 
-@guarded
+@handle_errors
 def dashboard(  # noqa: PLR0913 - one for each option
     run: Annotated[
         Path | None,
@@ -44,7 +44,7 @@ def dashboard(  # noqa: PLR0913 - one for each option
 
     Without a folder, all runs under --out. Nothing can be changed there. Ends with Ctrl-C.
     """
-    from dystop.dashboard.bind import Settings
+    from dystop.dashboard.access import Settings
     from dystop.dashboard.server import open_server
 
     folder = _folder(run, out)
@@ -87,7 +87,7 @@ def _folder(run: Path | None, out: Path) -> Path:
 
 def _key(folder: Path) -> str:
     """Name of the run, where the folder is one."""
-    from dystop.dashboard.shelf import scan
+    from dystop.dashboard.discovery import scan
 
     places = scan(folder).places
     return next((key for key, p in places.items() if p.folder == folder.resolve()), "")

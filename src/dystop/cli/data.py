@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dystop.cli.examples import examples
-from dystop.cli.guard import guarded
+from dystop.cli.handle_errors import handle_errors
 from dystop.units import plural
 
 data = typer.Typer(
@@ -18,7 +18,7 @@ data = typer.Typer(
 )
 
 
-@guarded
+@handle_errors
 def describe(
     file: Annotated[Path, typer.Argument(metavar="FILE.npz", help="x_train, y_train; or x, y.")],
     classes: Annotated[
@@ -32,7 +32,7 @@ def describe(
     typer.echo(to_line(facts_of(file, classes)))
 
 
-@guarded
+@handle_errors
 def enrol(
     files: Annotated[
         list[Path], typer.Argument(metavar="w00.json w01.json ...", help="One for each worker.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dystop.cli.guard import guarded
+from dystop.cli.handle_errors import handle_errors
 
 if TYPE_CHECKING:
     from dystop.data.catalogue import Entry
@@ -47,7 +47,7 @@ def _room() -> Iterator[Finding]:
     import torch
 
     from dystop.experiments import environment as env
-    from dystop.trainer.memory import available_bytes
+    from dystop.training.memory import available_bytes
 
     free, total = available_bytes(torch.device("cpu")), env.memory_bytes()
     shown = f"{free / 1e9:.1f} GB free of {total / 1e9:.1f} GB"
@@ -97,7 +97,7 @@ def _place(entry: "Entry", folders: list[Path]) -> str:
     return "not here; would be downloaded"
 
 
-@guarded
+@handle_errors
 def doctor() -> None:
     """Look at this machine: software, device, memory, disk, data. Exits with 0 if usable."""
     usable = True

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.guard import guarded
-from dystop.cli.say import say
-from dystop.cli.tables import console, show_table
+from dystop.cli.handle_errors import handle_errors
+from dystop.cli.output import console, echo, show_table
 
 if TYPE_CHECKING:
     from dystop.experiments.gap import GapReport, OnRound
 
 
-@guarded
+@handle_errors
 def gap(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a testbed run.")],
     json_file: Annotated[
@@ -32,7 +31,7 @@ def gap(
     """
     _check_target(json_file)
     from dystop.experiments.gap import gap_of, to_tree
-    from dystop.report.gap import write_gap
+    from dystop.report.pages.gap import write_gap
 
     printed = json_file == "-"
     with _progress(quiet or printed) as on_round:
@@ -43,7 +42,7 @@ def gap(
         _write(path, text)
     if not quiet and not printed:
         _show(found)
-        say(f"report: {page}")
+        echo(f"report: {page}")
 
 
 def _check_target(json_file: str | None) -> None:
@@ -60,7 +59,7 @@ def _write(target: str, text: str) -> None:
     from dystop.errors import StorageError
 
     if target == "-":
-        say(text)
+        echo(text)
         return
     try:
         Path(target).write_text(text + "\n", encoding="utf-8")
@@ -81,7 +80,7 @@ def _progress(quiet: bool) -> Iterator["OnRound"]:
 
 
 def _show(found: "GapReport") -> None:
-    from dystop.report.gap import COLUMNS, PREDICTIONS, comparison, predictions
+    from dystop.report.pages.gap import COLUMNS, PREDICTIONS, comparison, predictions
 
     show_table(COLUMNS[:-1], [row[:-1] for row in comparison(found)])
     show_table(PREDICTIONS[:-1], [row[:-1] for row in predictions(found)])

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from dystop.cli.guard import guarded
+from dystop.cli.handle_errors import handle_errors
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 40
@@ -93,7 +93,7 @@ def _write(folder: Path, texts: dict[str, str]) -> None:
         raise StorageError(f"{folder}: cannot be written: {error.strerror}") from None
 
 
-@guarded
+@handle_errors
 def new(
     what: Annotated[What, typer.Argument(help="What to start.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, as in my-idea.")],

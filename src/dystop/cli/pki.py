@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from dystop.cli.examples import examples
-from dystop.cli.guard import guarded
-from dystop.cli.tables import show_table
+from dystop.cli.handle_errors import handle_errors
+from dystop.cli.output import show_table
 
 pki = typer.Typer(
     no_args_is_help=True,
@@ -35,16 +35,16 @@ def check_installed() -> None:
         )
 
 
-@guarded
+@handle_errors
 def init(folder: Folder = _DEFAULT) -> None:
     """Make the authority of a new federation."""
     check_installed()
-    from dystop.runtime.pki.authority import init as make
+    from dystop.testbed.security.authority import init as make
 
     typer.echo(f"authority {make(folder)[:16]} in {folder}; keep {folder / 'ca.key'} to yourself")
 
 
-@guarded
+@handle_errors
 def issue(
     name: Name,
     folder: Folder = _DEFAULT,
@@ -52,22 +52,22 @@ def issue(
 ) -> None:
     """Make key and certificate of a party, or renew them."""
     check_installed()
-    from dystop.runtime.pki.authority import issue as make
+    from dystop.testbed.security.authority import issue as make
 
     typer.echo(f"{name} {make(folder, name, days)[:16]} valid {days} days")
     typer.echo(f"its host needs {name}.key, {name}.crt and ca.crt of {folder}")
 
 
-@guarded
+@handle_errors
 def revoke(name: Name, folder: Folder = _DEFAULT) -> None:
     """Refuse all certificates of a party from now on."""
     check_installed()
-    from dystop.runtime.pki.authority import revoke as end
+    from dystop.testbed.security.authority import revoke as end
 
     typer.echo(f"{name}: {len(end(folder, name))} certificates revoked")
 
 
-@guarded
+@handle_errors
 def listing(folder: Folder = _DEFAULT) -> None:
     """Show who has a certificate."""
     check_installed()
@@ -77,9 +77,9 @@ def listing(folder: Folder = _DEFAULT) -> None:
 def _rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
     """One line for each party that was ever given a certificate."""
     from dystop.errors import ConfigError
-    from dystop.runtime.pki.authority import fingerprint
-    from dystop.runtime.pki.files import read_json
-    from dystop.runtime.pki.identity import loaded, utc_now
+    from dystop.testbed.security.authority import fingerprint
+    from dystop.testbed.security.files import read_json
+    from dystop.testbed.security.identity import loaded, utc_now
 
     if not (folder / "ca.crt").is_file():
         raise ConfigError(f"{folder} holds no authority; make one with: dystop pki init")
@@ -94,7 +94,7 @@ def _rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
         yield name, newest[:16], f"{until:%Y-%m-%d}" if until else "", state
 
 
-@guarded
+@handle_errors
 def token(
     name: Name,
     folder: Folder = _DEFAULT,
@@ -104,9 +104,9 @@ def token(
 ) -> None:
     """Make a one-time word with which a party gets its certificate over the network."""
     check_installed()
-    from dystop.runtime.enrolment.tokens import make_token
-    from dystop.runtime.pki.authority import fingerprint
-    from dystop.runtime.pki.files import PRIVATE, write_atomically
+    from dystop.testbed.enrolment.tokens import make_token
+    from dystop.testbed.security.authority import fingerprint
+    from dystop.testbed.security.files import PRIVATE, write_atomically
 
     word = make_token(folder, name)
     if out is None:
@@ -118,7 +118,7 @@ def token(
     typer.echo(f"dystop pki join {name} --token-file {out.name} --from HOST:PORT --ca-sha256 {ca}")
 
 
-@guarded
+@handle_errors
 def join(
     name: Name,
     token_file: Annotated[str, typer.Option(metavar="FILE", help="With the token; -: stdin.")],
@@ -134,8 +134,8 @@ def join(
     """Get the certificate of this host by a token; the key is made here and stays here."""
     check_installed()
     from dystop.errors import ConfigError
-    from dystop.runtime.enrolment.newcomer import authority_at, read_token
-    from dystop.runtime.enrolment.newcomer import join as enrol
+    from dystop.testbed.enrolment.client import authority_at, read_token
+    from dystop.testbed.enrolment.client import join as enrol
 
     if (ca is None) == (ca_sha256 is None):
         raise ConfigError("give one of --ca and --ca-sha256: a token is not said to just anybody")

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from dystop.cli.say import say
+from dystop.cli.output import echo
 from dystop.record import RoundRecord
-from dystop.units import are
+from dystop.units import are, plural
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -89,7 +89,7 @@ class Watcher:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, status=text)
         elif not self._quiet:
-            say(text)
+            echo(text)
 
     def on_record(self, record: RoundRecord) -> None:
         """Show one finished round."""
@@ -110,7 +110,7 @@ class Watcher:
         if record.round < self._rounds and now - self._said_s < LINE_EVERY_S:
             return
         self._said_s = now
-        say(f"round {record.round}/{self._rounds}  {status_line(record, self._scored)}")
+        echo(f"round {record.round}/{self._rounds}  {status_line(record, self._scored)}")
 
     @contextmanager
     def showing(self) -> Iterator[None]:
@@ -140,10 +140,118 @@ def show_start(started: Started) -> None:
     """Physics, label distribution, memory and folder, before the first round."""
     width = max((len(name) for name in started.physics), default=0)
     for name, fact in started.physics.items():
-        say(f"  {name:<{width}}  {fact}")
+        echo(f"  {name:<{width}}  {fact}")
     for line in [*started.partition, *started.memory.splitlines()]:
-        say(f"  {line}")
-    say(f"  folder: {started.folder}")
+        echo(f"  {line}")
+    echo(f"  folder: {started.folder}")
     if started.done:
         left = started.rounds - started.done
-        say(f"  {are(started.done, 'round')} done, {left} to go")
+        echo(f"  {are(started.done, 'round')} done, {left} to go")
+
+
+# MERGED: Showing a study while it goes: a bar for the study and one per current run, or plain lines.
+
+
+class StudyWatcher:
+    """Follows a study, whichever process its runs are in."""
+
+    def __init__(self, total: int, done: int, *, quiet: bool = False) -> None:
+        self._total = total
+        self._done = done
+        self._quiet = quiet
+        self._rounds: dict[str, int] = {}
+        self._scored: dict[str, RoundRecord] = {}
+        self._said_s = 0.0
+        self._bar: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def begins(self, run: str, rounds: int) -> None:
+        """A run starts or goes on."""
+        self._rounds[run] = rounds
+        if self._bar is not None:
+            self._tasks[run] = self._bar.add_task(run, total=rounds, status="")
+        elif not self._quiet:
+            self._said_s = time.monotonic()
+            echo(f"{run}: begins ({self._done} of {plural(self._total, 'run')} done)")
+
+    def record(self, run: str, record: RoundRecord) -> None:
+        """A round of a run has closed."""
+        if record.accuracy is not None:
+            self._scored[run] = record
+        shown = status_line(record, self._scored.get(run))
+        if self._bar is not None:
+            self._bar.update(self._tasks[run], completed=record.round, status=shown)
+        elif not self._quiet and time.monotonic() - self._said_s >= LINE_EVERY_S:
+            self._said_s = time.monotonic()
+            echo(f"{run}: round {record.round}/{self._rounds[run]}  {shown}")
+
+    def ends(self, run: str) -> None:
+        """A run has finished."""
+        self._done += 1
+        if self._bar is not None:
+            self._bar.remove_task(self._tasks.pop(run))
+            self._bar.update(self._tasks[""], completed=self._done)
+        elif not self._quiet:
+            scored = self._scored.get(run)
+            end = "" if scored is None else f", {status_line(scored, scored)}"
+            echo(f"{run}: finished{end}")
+
+    @contextmanager
+    def showing(self) -> Iterator[None]:
+        """Hold the screen while the study goes, and give it back however it ends."""
+        if not self._quiet and sys.stdout.isatty():
+            self._bar = _new_bar()
+            self._tasks[""] = self._bar.add_task(
+                "study", total=self._total, completed=self._done, status="runs"
+            )
+            self._bar.start()
+        try:
+            yield
+        finally:
+            if self._bar is not None:
+                self._bar.stop()
+
+
+# MERGED: Showing a benchmark while it goes: a bar for a person, plain lines for a log.
+
+
+class BenchWatcher:
+    """Shows which benchmark is going on: a bar for a person, plain lines for a log."""
+
+    def __init__(self, total: int, *, quiet: bool) -> None:
+        self._quiet, self._total, self._done = quiet, total, 0
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def begins(self, what: str) -> None:
+        """A benchmark starts."""
+        self._show(what, "")
+
+    def says(self, status: str) -> None:
+        """What it is doing now."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, status=status)
+
+    def ends(self, what: str, seconds: float) -> None:
+        """It is over."""
+        self._done += 1
+        self._show(what, "")
+        if self._bar is None and not self._quiet:
+            echo(f"{what}: measured in {seconds:.1f} s")
+
+    def _show(self, what: str, status: str) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, description=what, completed=self._done, status=status)
+
+    @contextmanager
+    def showing(self) -> Iterator[None]:
+        """Hold the screen while it goes, and give it back however it ends."""
+        if not self._quiet and sys.stdout.isatty():
+            self._bar = _new_bar()
+            self._task = self._bar.add_task("bench", total=self._total, status="")
+            self._bar.start()
+        try:
+            yield
+        finally:
+            if self._bar is not None:
+                self._bar.stop()

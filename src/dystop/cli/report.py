@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.guard import guarded
-from dystop.cli.say import say
-from dystop.cli.tables import show_table
+from dystop.cli.handle_errors import handle_errors
+from dystop.cli.output import echo, show_table
 
 if TYPE_CHECKING:
-    from dystop.experiments.store import RunData
+    from dystop.experiments.run_folder import RunData
 
 
 def write(runs: Sequence["RunData"], out: Path, target: float | None) -> Path:
@@ -25,10 +24,10 @@ def write(runs: Sequence["RunData"], out: Path, target: float | None) -> Path:
 def show_summary(runs: Sequence["RunData"], target: float | None = None) -> None:
     """The report's own summary; one run alone is shown downwards, several side by side."""
     from dystop.report import summary_rows
-    from dystop.report.notices import notices
+    from dystop.report.data.notices import notices
 
     for sentence in notices(runs):
-        say(f"note: {sentence}", colour="yellow", err=True)
+        echo(f"note: {sentence}", colour="yellow", err=True)
     rows = summary_rows(runs, target)
     names = list(rows[0])
     if len(rows) == 1:
@@ -57,28 +56,28 @@ def _each_once(runs: Sequence[Path]) -> list[Path]:
         once.setdefault(place, path)
     if again:
         names = ", ".join(map(str, again))
-        say(f"note: named more than once, shown once: {names}", colour="yellow", err=True)
+        echo(f"note: named more than once, shown once: {names}", colour="yellow", err=True)
     return list(once.values())
 
 
 def _runs_alone(paths: Sequence[Path]) -> list[Path]:
     """The folders without the studies among them: `runs/*` names whatever lies there."""
-    from dystop.errors import RunFolderError, to_copy
-    from dystop.experiments.store import is_study
+    from dystop.errors import RunFolderError, shell_command
+    from dystop.experiments.run_folder import is_study
 
     runs = [path for path in paths if not is_study(path)]
     studies = [path for path in paths if path not in runs]
     if not studies:
         return runs
-    names, way = ", ".join(map(str, studies)), to_copy("report", studies[0])
+    names, way = ", ".join(map(str, studies)), shell_command("report", studies[0])
     if not runs:
         raise RunFolderError(f"{names}: studies have a page each; report one at a time: {way}")
     said = f"note: skipped, a study has a page of its own: {names}; for that: {way}"
-    say(said, colour="yellow", err=True)
+    echo(said, colour="yellow", err=True)
     return runs
 
 
-@guarded
+@handle_errors
 def report(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="Run folders, or one study.")
@@ -99,7 +98,7 @@ def report(
     Runs that are still going, or were interrupted, are shown as far as they got; so is a study,
     which is a comparison or a sweep. Among several folders, studies are skipped.
     """
-    from dystop.experiments.store import is_study, open_run
+    from dystop.experiments.run_folder import is_study, open_run
 
     runs = _each_once(runs)
     if len(runs) == 1 and is_study(runs[0]):
@@ -111,4 +110,4 @@ def report(
     data = [open_run(path) for path in runs]
     page = write(data, out or _default_out(runs), target)
     show_summary(data, target)
-    say(f"report: {page}")
+    echo(f"report: {page}")

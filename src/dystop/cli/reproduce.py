@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.guard import guarded
-from dystop.cli.say import say
-from dystop.cli.tables import show_table
+from dystop.cli.handle_errors import handle_errors
+from dystop.cli.output import echo, show_table
 from dystop.errors import ConfigError
 from dystop.units import are
 
 if TYPE_CHECKING:
-    from dystop.experiments.recipes import Recipe
-    from dystop.experiments.recipes.campaigns import Scale
-    from dystop.experiments.spec import Experiment
+    from dystop.experiments.config import Experiment
+    from dystop.experiments.reproduce import Recipe
+    from dystop.experiments.reproduce.campaigns import Scale
     from dystop.experiments.study import Study
-    from dystop.report.judge import Row
-    from dystop.report.measures import Whose
-    from dystop.report.verdict import Asked
+    from dystop.report.data.measures import Whose
+    from dystop.report.data.verdicts import Row
+    from dystop.report.pages.verdict import Asked
 
 ALL = "all"
 OUT = Path("reproduce")
@@ -75,13 +74,13 @@ class Order:
 
     def asked(self, recipe: "Recipe") -> "Asked":
         """The same for a page."""
-        from dystop.report.verdict import Asked
+        from dystop.report.pages.verdict import Asked
 
         command = replace(self, only=()).command(recipe, here=False)
         return Asked(self.scale, self.whose, tuple(self.words), command)
 
 
-@guarded
+@handle_errors
 def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     names: Annotated[
         list[str] | None,
@@ -119,7 +118,7 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     if show or not names:
         _list(out, size)
         return
-    from dystop.experiments.recipes import RECIPES, recipe_of
+    from dystop.experiments.reproduce import RECIPES, recipe_of
 
     words = [word for word in names if "=" in word]
     wanted = [word for word in names if "=" not in word]
@@ -134,8 +133,8 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
 
 def _list(out: Path, scale: "Scale") -> None:
     """Every recipe: what it shows, what it costs, what of it is done."""
-    from dystop.experiments.recipes import RECIPES
-    from dystop.experiments.reproduction import cost, done
+    from dystop.experiments.reproduce import RECIPES
+    from dystop.experiments.reproduce.progress import cost, done
 
     rows = [
         [r.name, r.title, ", ".join(r.labels) or "-", r.campaign.name, cost(r, scale),
@@ -148,7 +147,7 @@ def _list(out: Path, scale: "Scale") -> None:
 def _run(recipe: "Recipe", order: Order) -> "Study":
     """Run what was asked for and is not done; returns the whole study."""
     from dystop.cli.studies import carry_out
-    from dystop.experiments.reproduction import study_of
+    from dystop.experiments.reproduce.progress import study_of
 
     study = study_of(recipe, order.scale, order.seeds, order.words, order.out)
     wanted = tuple(e for e in study.experiments if _fits(e.name, order.only))
@@ -163,12 +162,12 @@ def _run(recipe: "Recipe", order: Order) -> "Study":
 
 def _take_over(study: "Study", wanted: "Sequence[Experiment]", *, quiet: bool) -> None:
     """What another recipe has run with the same settings is not run again."""
-    from dystop.experiments.twins import take_over
+    from dystop.experiments.run_reuse import reuse_finished
 
-    for experiment, source in take_over(study, wanted):
+    for experiment, source in reuse_finished(study, wanted):
         if not quiet:
             origin = f"{source.parent.name}/{source.name}"
-            say(f"{study.path.name}/{experiment.name}: the same run as {origin}, copied")
+            echo(f"{study.path.name}/{experiment.name}: the same run as {origin}, copied")
 
 
 def _fits(name: str, only: Sequence[str]) -> bool:
@@ -176,12 +175,12 @@ def _fits(name: str, only: Sequence[str]) -> bool:
 
 
 def _judge(recipe: "Recipe", study: "Study", order: Order) -> None:
-    from dystop.experiments.reproduction import page_folder, runs_by_arm
-    from dystop.report.judge import judge
-    from dystop.report.verdict import outcomes_of, tally, write_verdict
+    from dystop.experiments.reproduce.progress import page_folder, runs_by_arm
+    from dystop.report.data.verdicts import judge
+    from dystop.report.pages.verdict import outcomes_of, tally, write_verdict
 
     if (left := len(study.todo())) and not order.quiet:
-        say(f"{recipe.name}: {left} of {are(len(study.experiments), 'run')} still to do")
+        echo(f"{recipe.name}: {left} of {are(len(study.experiments), 'run')} still to do")
     outcomes = outcomes_of(recipe, runs_by_arm(study), order.whose)
     if not outcomes:
         return
@@ -191,8 +190,8 @@ def _judge(recipe: "Recipe", study: "Study", order: Order) -> None:
         return
     rows = judge(recipe.claims, outcomes)
     _show(rows)
-    say(f"{recipe.name}: {tally(rows)}")
-    say(f"verdict: {files.html}")
+    echo(f"{recipe.name}: {tally(rows)}")
+    echo(f"verdict: {files.html}")
 
 
 def _show(rows: "list[Row]") -> None:
@@ -203,8 +202,8 @@ def _show(rows: "list[Row]") -> None:
 
 def _renew(chosen: "Sequence[Recipe]", order: Order) -> None:
     """Pages of other recipes that look at the same runs, if they were written before."""
-    from dystop.experiments.recipes import RECIPES
-    from dystop.experiments.reproduction import known_study
+    from dystop.experiments.reproduce import RECIPES
+    from dystop.experiments.reproduce.progress import known_study
 
     campaigns = {recipe.campaign.name for recipe in chosen}
     for recipe in RECIPES.values():
@@ -216,7 +215,7 @@ def _renew(chosen: "Sequence[Recipe]", order: Order) -> None:
 
 
 def _has_page(recipe: "Recipe", order: Order) -> bool:
-    from dystop.experiments.reproduction import page_folder
+    from dystop.experiments.reproduce.progress import page_folder
 
     page = page_folder(order.out, order.scale, recipe, order.suffix)
     return (page / "report.html").is_file()
@@ -224,10 +223,10 @@ def _has_page(recipe: "Recipe", order: Order) -> bool:
 
 def _write_paper(order: Order) -> None:
     """The page of the whole paper, from every recipe that has a page here."""
-    from dystop.experiments.durable import write_atomic
-    from dystop.experiments.recipes import RECIPES
-    from dystop.experiments.reproduction import known_study, runs_by_arm
-    from dystop.report.verdict import Asked, outcomes_of, whole_paper
+    from dystop.experiments.reproduce import RECIPES
+    from dystop.experiments.reproduce.progress import known_study, runs_by_arm
+    from dystop.report.pages.verdict import Asked, outcomes_of, whole_paper
+    from dystop.storage import write_atomic
 
     pages = {}
     for recipe in RECIPES.values():
@@ -237,4 +236,4 @@ def _write_paper(order: Order) -> None:
     page = order.out / order.scale / f"paper{order.suffix}.html"
     write_atomic(page, whole_paper(pages, Asked(order.scale, order.whose), order.suffix).encode())
     if not order.quiet:
-        say(f"all recipes so far: {page}")
+        echo(f"all recipes so far: {page}")

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from dystop.cli.guard import Interrupted, code_of, guarded
+from dystop.cli.handle_errors import Interrupted, code_of, handle_errors
+from dystop.cli.output import echo
 from dystop.cli.progress import Watcher
-from dystop.cli.say import say
-from dystop.errors import to_copy
+from dystop.errors import shell_command
 from dystop.units import plural
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -38,24 +38,24 @@ def _way_on(watcher: Watcher) -> str:
     if watcher.folder is None:
         return "interrupted before the first round; nothing was written"
     done = watcher.last.round if watcher.last else 0
-    return f"interrupted at round {done}; resume with: {to_copy('resume', watcher.folder)}"
+    return f"interrupted at round {done}; resume with: {shell_command('resume', watcher.folder)}"
 
 
 def finish(folder: Path, *, quiet: bool, report: bool) -> None:
     """Summary and report of a run that has ended."""
     from dystop.cli.report import show_summary, write
-    from dystop.experiments.store import GLOBAL, MODELS, open_run
+    from dystop.experiments.run_folder import GLOBAL, MODELS, open_run
 
     data = open_run(folder)
     if not quiet:
         show_summary([data])
-        say(_advice(data.info), nl=False)
+        echo(_advice(data.info), nl=False)
         if (model := folder / MODELS / GLOBAL).is_file():
-            say(f"model: {model}")
+            echo(f"model: {model}")
     if report:
         page = write([data], folder / "report", None)
         if not quiet:
-            say(f"report: {page}")
+            echo(f"report: {page}")
 
 
 def _advice(info: dict[str, Any]) -> str:
@@ -72,7 +72,7 @@ def _advice(info: dict[str, Any]) -> str:
     return f"{share}; {way}\n"
 
 
-@guarded
+@handle_errors
 def run(
     words: Annotated[
         list[str] | None,
@@ -87,8 +87,8 @@ def run(
 
     Without a file the defaults are used; keys on the command line win over the file.
     """
-    from dystop.experiments.spec import read_experiment
-    from dystop.experiments.store import check_free
+    from dystop.experiments.config import read_experiment
+    from dystop.experiments.run_folder import check_free
 
     experiment = read_experiment(*split(words or []))
     if name is not None:
@@ -103,13 +103,13 @@ def run(
     finish(folder, quiet=quiet, report=report)
 
 
-@guarded
+@handle_errors
 def resume(run: Folder, quiet: Quiet = False, report: Report = True) -> None:
     """Go on with a run that was interrupted, from its last checkpoint.
 
     The result is the same, bit for bit, as if it had never been interrupted.
     """
-    from dystop.experiments.store import run_folder
+    from dystop.experiments.run_folder import run_folder
 
     run_folder(run)
     from dystop.experiments.run import resume_run
@@ -119,7 +119,7 @@ def resume(run: Folder, quiet: Quiet = False, report: Report = True) -> None:
     finish(folder, quiet=quiet, report=report)
 
 
-@guarded
+@handle_errors
 def verify(
     run: Folder,
     rounds: Annotated[
@@ -131,7 +131,7 @@ def verify(
     Exits with 0 if they are identical, with 5 if not. Nothing in the folder is changed.
     """
     from dystop.errors import VerificationError
-    from dystop.experiments.store import open_run
+    from dystop.experiments.run_folder import open_run
 
     recorded = len(open_run(run).records)
     from dystop.experiments.run import verify_run
@@ -142,4 +142,4 @@ def verify(
         verdict = verify_run(run, rounds, watcher.on_record)
     if not verdict.identical:
         raise VerificationError(f"{run}: not reproduced: {verdict.detail}")
-    say(f"identical: {plural(verdict.rounds, 'round')}, sha256 {verdict.sha256}")
+    echo(f"identical: {plural(verdict.rounds, 'round')}, sha256 {verdict.sha256}")

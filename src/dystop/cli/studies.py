@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.guard import Interrupted, code_of
-from dystop.cli.say import say
-from dystop.cli.study_progress import StudyWatcher
-from dystop.cli.tables import show_table
+from dystop.cli.handle_errors import Interrupted, code_of
+from dystop.cli.output import echo, show_table
+from dystop.cli.progress import StudyWatcher
 from dystop.units import are, plural
 
 if TYPE_CHECKING:
-    from dystop.experiments.spec import Experiment
+    from dystop.experiments.config import Experiment
     from dystop.experiments.study import Outline, Study
-    from dystop.report.ranking import Ranked
+    from dystop.report.data.ranking import Ranked
 
 Target = Annotated[
     float | None, typer.Option(help="Accuracy whose time and cost are compared, up to 1.")
@@ -40,7 +39,7 @@ def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
 def check_file(file: Path | None, verb: str, options: str) -> None:
     """Say what the first word is, if it is neither a study nor a file."""
     from dystop.errors import ConfigError, RunFolderError, nearest
-    from dystop.experiments.store import CONFIG, INFO
+    from dystop.experiments.run_folder import CONFIG, INFO
 
     # os.path says no, and does not raise, where a name is too long or a folder is closed.
     if file is None or os.path.isfile(file):
@@ -59,7 +58,7 @@ def check_file(file: Path | None, verb: str, options: str) -> None:
 
 def _usable_in(folder: Path) -> list[str]:
     """What could have been meant: configurations and studies."""
-    from dystop.experiments.store import STUDY
+    from dystop.experiments.run_folder import STUDY
 
     files = [p.name for p in folder.glob("*.toml") if p.is_file()]
     return files + [p.parent.name for p in folder.glob(f"*/{STUDY}")]
@@ -119,7 +118,7 @@ def carry_out(study: "Study", jobs: int, *, quiet: bool, way: str = "") -> None:
 
 def _announce(path: Path, total: int, left: int) -> None:
     done = f", {total - left} finished before" if left < total else ""
-    say(f"study: {path} ({plural(total, 'run')}{done})")
+    echo(f"study: {path} ({plural(total, 'run')}{done})")
 
 
 def go_on(path: Path, jobs: int, *, quiet: bool) -> None:
@@ -158,12 +157,12 @@ def _begun(study: "Outline") -> tuple[list[Path], list[str]]:
 
 def report_study(path: Path, target: float | None, *, out: Path | None = None, quiet: bool) -> None:
     """Write the page of a study, as far as it got, and show its ranking."""
-    from dystop.experiments.store import open_run
+    from dystop.experiments.run_folder import open_run
     from dystop.experiments.study import outline
-    from dystop.report.caveats import study_notices
-    from dystop.report.groups import groups
-    from dystop.report.ranking import rank
-    from dystop.report.study import choose_target, write_study
+    from dystop.report.data.groups import groups
+    from dystop.report.data.notices import study_notices
+    from dystop.report.data.ranking import rank
+    from dystop.report.pages.study import choose_target, write_study
 
     study = outline(path)
     begun, missing = _begun(study)
@@ -176,16 +175,16 @@ def report_study(path: Path, target: float | None, *, out: Path | None = None, q
     every = groups(runs)
     aim = choose_target(every, target)
     for sentence in (*missing, *study_notices(every)):
-        say(f"note: {sentence}", colour="yellow", err=True)
+        echo(f"note: {sentence}", colour="yellow", err=True)
     for ranking in rank(every, aim.target):
         _show(ranking, "setting" if study.over else "mechanism")
-    say(aim.why)
-    say(f"report: {files.html}")
+    echo(aim.why)
+    echo(f"report: {files.html}")
 
 
 def _show(ranking: "Ranked", who: str) -> None:
     """One ranking as a table: a line per mechanism or setting, best first."""
-    say(f"timing law: {ranking.timing}; mean ± standard deviation over seeds")
+    echo(f"timing law: {ranking.timing}; mean ± standard deviation over seeds")
     shown = ranking.results
     rows = [
         [group.label, *(_cell(c.cells[k].text, c.cells[k].small) for c in shown)]

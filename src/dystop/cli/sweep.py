@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dystop.cli import studies
-from dystop.cli.guard import guarded
+from dystop.cli.handle_errors import handle_errors
 
 if TYPE_CHECKING:
     from dystop.experiments.study import Study
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _EXAMPLE = "--over mechanism.V=1,10,50"
 
 
-@guarded
+@handle_errors
 def sweep(  # noqa: PLR0913 - every parameter is an option of the command
     words: Annotated[
         list[str] | None,
@@ -39,7 +39,7 @@ def sweep(  # noqa: PLR0913 - every parameter is an option of the command
     over the values, and results.csv. The same command again, or 'dystop sweep SWEEP', goes on where
     it stopped.
     """
-    from dystop.experiments.store import is_study
+    from dystop.experiments.run_folder import is_study
 
     studies.check_target(target)
     words = words or []

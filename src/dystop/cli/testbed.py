@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.guard import Interrupted, code_of, guarded
+from dystop.cli.handle_errors import Interrupted, code_of, handle_errors
+from dystop.cli.output import echo
 from dystop.cli.pki import check_installed
 from dystop.cli.progress import Watcher
 from dystop.cli.run import Folder, Quiet, Report, finish, split
-from dystop.cli.say import say
-from dystop.errors import to_copy
+from dystop.errors import shell_command
 
 if TYPE_CHECKING:
     from dystop.experiments.testbed.launch import Network
@@ -39,7 +39,7 @@ class CrewWatcher(Watcher):
         if self._bar is not None:
             self._bar.console.print(told, markup=False, highlight=False)
         elif not self._quiet:
-            say(told, err=True)
+            echo(told, err=True)
 
 
 def _watched(watcher: CrewWatcher, work: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ def _way_on(watcher: CrewWatcher, launcher: str = "") -> str:
     if watcher.folder is None:
         return "interrupted before the first round; nothing was written"
     done = watcher.last.round if watcher.last else 0
-    way = f"go on with: {launcher}{to_copy('testbed', '--resume', watcher.folder)}"
+    way = f"go on with: {launcher}{shell_command('testbed', '--resume', watcher.folder)}"
     return f"interrupted at round {done}, all processes are stopped; {way}"
 
 
@@ -66,8 +66,8 @@ def _ranked(watcher: CrewWatcher, work: Callable[[], Path | None]) -> Path | Non
     except KeyboardInterrupt as interrupt:
         if watcher.folder is None:
             raise typer.Exit(code_of(interrupt)) from None
-        from dystop.experiments.spec import read_experiment
-        from dystop.experiments.store import CONFIG
+        from dystop.experiments.config import read_experiment
+        from dystop.experiments.run_folder import CONFIG
         from dystop.experiments.testbed.enrolment import node_names
 
         ranks = len(node_names(read_experiment(watcher.folder / CONFIG))) + 1
@@ -75,7 +75,7 @@ def _ranked(watcher: CrewWatcher, work: Callable[[], Path | None]) -> Path | Non
         raise Interrupted(line, code_of(interrupt)) from None
 
 
-@guarded
+@handle_errors
 def live(  # noqa: PLR0913 - one for each option
     words: Annotated[
         list[str] | None,
@@ -117,26 +117,26 @@ def live(  # noqa: PLR0913 - one for each option
 
 def _gather(folder: Path) -> None:
     """Leave the trained models behind; a run that is not over has none."""
-    from dystop.experiments.store import open_run
-    from dystop.experiments.testbed.gather import gather_models
+    from dystop.experiments.run_folder import open_run
+    from dystop.experiments.testbed.parts import gather_models
 
     if open_run(folder).info.get("status") == "finished" and not gather_models(folder):
-        say(f"{folder}: no global model: not every worker has left one behind", err=True)
+        echo(f"{folder}: no global model: not every worker has left one behind", err=True)
 
 
 def _begin(
     words: list[str], out: Path, name: str | None, watcher: CrewWatcher, network: "Network"
 ) -> Path | None:
     """A new run; None on a rank that has nothing to show."""
-    from dystop.experiments.spec import read_experiment
-    from dystop.experiments.store import check_free
+    from dystop.experiments.config import read_experiment
+    from dystop.experiments.run_folder import check_free
     from dystop.experiments.testbed.enrolment import check_testbed
 
     file, keys = split(words)
     experiment = read_experiment(file, keys)
     check_testbed(experiment)
     if experiment.testbed.transport == "mpi":
-        from dystop.experiments.testbed.mpi import run_ranks
+        from dystop.experiments.testbed.ranks import run_ranks
 
         return _ranked(watcher, lambda: run_ranks(file, keys, out, name, watcher))
     _check(experiment.testbed.transport, network)
@@ -151,15 +151,15 @@ def _begin(
 def _resume(path: Path, words: list[str], watcher: CrewWatcher, network: "Network") -> Path | None:
     """An earlier run; None on a rank that has nothing to show."""
     from dystop.errors import ConfigError
-    from dystop.experiments.spec import read_experiment
-    from dystop.experiments.store import CONFIG, open_run
+    from dystop.experiments.config import read_experiment
+    from dystop.experiments.run_folder import CONFIG, open_run
     from dystop.experiments.testbed.launch import reopen_testbed, resumable_folder
 
     if words:
         raise ConfigError(f"--resume takes the settings of {path}; leave out: {' '.join(words)}")
     transport = read_experiment(resumable_folder(path) / CONFIG).testbed.transport
     if transport == "mpi" and open_run(path).info.get("status") != "finished":
-        from dystop.experiments.testbed.mpi import resume_ranks
+        from dystop.experiments.testbed.ranks import resume_ranks
 
         return _ranked(watcher, lambda: resume_ranks(path, watcher))
     _check(transport, network)
@@ -170,7 +170,7 @@ def _resume(path: Path, words: list[str], watcher: CrewWatcher, network: "Networ
 
 def _check(transport: str, network: "Network") -> None:
     from dystop.errors import ConfigError
-    from dystop.runtime.host.netns import check_possible
+    from dystop.testbed.launch.netns import check_possible
 
     if transport == "grpc":
         check_installed()
@@ -182,8 +182,8 @@ def _check(transport: str, network: "Network") -> None:
 
 def _work(folder: Path, watcher: CrewWatcher, network: "Network") -> None:
     """All parties of a run, as processes or as threads."""
-    from dystop.experiments.spec import read_experiment
-    from dystop.experiments.store import CONFIG
+    from dystop.experiments.config import read_experiment
+    from dystop.experiments.run_folder import CONFIG
 
     if read_experiment(folder / CONFIG).testbed.transport == "memory":
         from dystop.experiments.testbed.threads import run_threads
@@ -195,15 +195,15 @@ def _work(folder: Path, watcher: CrewWatcher, network: "Network") -> None:
         run_processes(folder, watcher, network)
 
 
-@guarded
+@handle_errors
 def pardon(
     run: Folder, name: Annotated[str, typer.Argument(metavar="NAME", help="Whom: w00, w01, ...")]
 ) -> None:
     """Let a worker back in that was put in quarantine, in a run that goes on or is stopped."""
     from dystop.errors import ConfigError
-    from dystop.experiments.store import open_run
+    from dystop.experiments.run_folder import open_run
     from dystop.experiments.testbed.launch import checked_folder
-    from dystop.experiments.testbed.watch import ask_pardon
+    from dystop.experiments.testbed.operations import ask_pardon
 
     if open_run(checked_folder(run)).info.get("status") == "finished":
         raise ConfigError(f"{run}: the run is over; there is nothing to come back to")
@@ -214,7 +214,7 @@ def pardon(
         typer.echo(f"no coordinator is at work in {run}: {name} may join when it is started again")
 
 
-@guarded
+@handle_errors
 def restore(run: Folder) -> None:
     """Put the newest good backup in the place of a coordinator's ledger that is damaged or gone.
 
@@ -223,15 +223,15 @@ def restore(run: Folder) -> None:
     `dystop check` names them.
     """
     from dystop.experiments.testbed.launch import checked_folder
-    from dystop.experiments.testbed.watch import restore_ledger
+    from dystop.experiments.testbed.operations import restore_ledger
 
     round_ = restore_ledger(checked_folder(run))
     typer.echo(f"{run}: the ledger is as it was after round {round_}")
-    way = to_copy("testbed", "--resume", run)
+    way = shell_command("testbed", "--resume", run)
     typer.echo(f"go on with: {way}, or start the coordinator again")
 
 
-@guarded
+@handle_errors
 def check(run: Folder) -> None:
     """Read what a testbed run left behind and name every promise that was broken.
 
@@ -239,7 +239,7 @@ def check(run: Folder) -> None:
     """
     from dystop.errors import VerificationError
     from dystop.experiments.testbed.launch import checked_folder
-    from dystop.runtime.audit.check import check_run
+    from dystop.testbed.audit.check import check_run
 
     findings = check_run(checked_folder(run))
     for finding in findings:

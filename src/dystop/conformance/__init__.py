@@ -29,7 +29,7 @@ _HOME = {
 __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
-    from dystop.conformance.failure import ConformanceError as ConformanceError
+    from dystop.conformance.checks import ConformanceError as ConformanceError
     from dystop.conformance.kit import check_description as check_description
     from dystop.conformance.kit import check_mechanism as check_mechanism
     from dystop.conformance.kit import check_plans as check_plans

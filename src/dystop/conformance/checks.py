@@ -1,18 +1,44 @@
-"""Single promises of a mechanism, each held against a single view."""
+"""How a mechanism fails: one error that says who, where and what."""
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 
-from dystop.conformance.failure import Place
 from dystop.conformance.views import same
-from dystop.control.check import check_plan
+from dystop.control.plan_check import check_plan
 from dystop.errors import PlanError
 from dystop.plan import Mix, Plan
 from dystop.sparse import Floats
-from dystop.types import Memory, View
+from dystop.types import Mechanism, Memory, View
+
+
+class ConformanceError(AssertionError):
+    """A mechanism does not do what every mechanism must do."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a mechanism is being looked at, written so that it can be typed in again."""
+
+    mechanism: Mechanism
+    where: str  # as in "on random_view(17, 3)"
+
+    def fail(self, what: str, cause: BaseException | None = None) -> NoReturn:
+        """Raise the error."""
+        name = getattr(self.mechanism, "name", type(self.mechanism).__name__)
+        raise ConformanceError(f"mechanism {name!r} {self.where}: {what}") from cause
+
+    def require(self, holds: object, what: str) -> None:
+        """Raise the error unless something holds."""
+        if not holds:
+            self.fail(what)
+
+
+# MERGED: Single promises of a mechanism, each held against a single view.
+
 
 _TOLERANCE = 1e-9
 

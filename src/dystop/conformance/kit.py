@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dystop.conformance import checks
-from dystop.conformance.failure import Place
+from dystop.conformance.checks import Place
 from dystop.conformance.runs import check_runs, through_checkpoint
 from dystop.conformance.views import Case, cases, random_fleet, same
 from dystop.errors import ConfigError
-from dystop.experiments import blocks, toml
+from dystop.experiments import config_sections, toml
 from dystop.types import Fleet, Mechanism, Memory, View
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -63,9 +63,11 @@ def _check_configurable(place: Place, mechanism: Mechanism) -> None:
     """Its values survive being written to a configuration file and read again."""
     kind = type(mechanism)
     try:
-        raw = blocks.tree(mechanism)
+        raw = config_sections.tree(mechanism)
         toml.dumps({"mechanism": raw})
-        again = blocks.build(kind, raw, blocks.Source("conformance"), {}, "mechanism.")
+        again = config_sections.build(
+            kind, raw, config_sections.Source("conformance"), {}, "mechanism."
+        )
         place.require(again == mechanism, f"it is read back from a configuration as {again}")
         place.require(hash(again) == hash(mechanism), "its hash changes with every object")
         kind()

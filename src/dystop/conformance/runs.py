@@ -13,18 +13,18 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 
-from dystop.conformance.failure import ConformanceError, Place
+from dystop.conformance.checks import ConformanceError, Place
 from dystop.conformance.views import same
-from dystop.engine.checkpoint import load_newest, save
-from dystop.engine.params import Evaluate, Laws, Stop
-from dystop.engine.rounds import begin, simulate
-from dystop.engine.state import Parts, State
 from dystop.record import RoundRecord
 from dystop.rng import stream
+from dystop.simulator.checkpoint import load_newest, save
+from dystop.simulator.loop import begin, simulate
+from dystop.simulator.params import EngineParams, Evaluate, Stop
+from dystop.simulator.state import Components, State
 from dystop.sparse import Ints
-from dystop.trainer.evaluate import Evaluation
-from dystop.trainer.problem import Trained
-from dystop.trainer.trainer import Trainer
+from dystop.training.evaluate import Evaluation
+from dystop.training.problem import Trained
+from dystop.training.trainer import Trainer
 from dystop.types import Fleet, Mechanism, Memory
 from dystop.world import Churn, Compute, Mobility, Outages, World, WorldParams
 
@@ -37,10 +37,10 @@ RESTLESS = WorldParams(
 )
 CALM = WorldParams(range_m=60.0, compute=Compute(batch_s=1.0))
 LAWS = (
-    Laws("paper", "eager"),
-    Laws("paper", "on_completion"),
-    Laws("overlap", "eager"),
-    Laws("overlap", "on_completion"),
+    EngineParams("paper", "eager"),
+    EngineParams("paper", "on_completion"),
+    EngineParams("overlap", "eager"),
+    EngineParams("overlap", "on_completion"),
 )
 WORKERS = 9
 ROUNDS = 30
@@ -79,7 +79,7 @@ class Adder:
 
 
 def check_runs(
-    mechanism: Mechanism, seed: int = 0, smallest: int = 1, *, laws: Sequence[Laws] = LAWS
+    mechanism: Mechanism, seed: int = 0, smallest: int = 1, *, laws: Sequence[EngineParams] = LAWS
 ) -> None:
     """Run a mechanism to the end: a fleet of nine under all laws, the smallest fleets, the mean.
 
@@ -94,7 +94,7 @@ def check_runs(
 
 
 def check_run(
-    mechanism: Mechanism, workers: int, laws: Laws, seed: int, rounds: int = ROUNDS
+    mechanism: Mechanism, workers: int, laws: EngineParams, seed: int, rounds: int = ROUNDS
 ) -> list[RoundRecord]:
     """One restless run to the end, and once more from a checkpoint in its middle."""
     where = f"{laws.timing} timing, publish {laws.publish}, seed {seed}"
@@ -133,15 +133,15 @@ def check_mean(mechanism: Mechanism, seed: int = 0) -> None:
 def parts_for(
     mechanism: Mechanism,
     workers: int,
-    laws: Laws,
+    laws: EngineParams,
     seed: int,
     rounds: int,
     world: WorldParams = RESTLESS,
-) -> Parts:
+) -> Components:
     """A small fleet with uneven data on a random field."""
     counts = stream(seed, "conformance", workers).integers(1, 9, (workers, 3))
     fleet = Fleet(counts.sum(axis=1), counts, 8, 40_000, rounds, seed, mechanism.server)
-    return Parts(
+    return Components(
         fleet=fleet,
         mechanism=mechanism,
         world=World(world, workers, fleet.model_bytes, seed, mechanism.server),
@@ -165,7 +165,7 @@ def through_checkpoint(memory: Memory, folder: Path) -> Memory:
 
 
 def _play(
-    parts: Parts, state: State, folder: Path | None = None
+    parts: Components, state: State, folder: Path | None = None
 ) -> tuple[list[RoundRecord], State]:
     """All records and the last state; the state after two thirds of the rounds is saved."""
     records = []
@@ -177,7 +177,7 @@ def _play(
     return records, state
 
 
-def _resumed(parts: Parts, folder: Path) -> list[RoundRecord]:
+def _resumed(parts: Components, folder: Path) -> list[RoundRecord]:
     found = load_newest(folder, _CPU)
     if found is None:
         raise ValueError("the checkpoint cannot be read back")

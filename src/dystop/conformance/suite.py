@@ -4,7 +4,7 @@ import pytest
 
 from dystop.conformance.kit import check_description, check_plans
 from dystop.conformance.runs import LAWS, WORKERS, check_mean, check_run
-from dystop.engine.params import Laws
+from dystop.simulator.params import EngineParams
 from dystop.types import Mechanism
 
 by_law = pytest.mark.parametrize("laws", LAWS, ids=lambda x: f"{x.timing}-{x.publish}")
@@ -21,7 +21,7 @@ def test_plans_for_random_views(mechanism_under_test: Mechanism) -> None:
 
 
 @by_law
-def test_runs_to_the_end(mechanism_under_test: Mechanism, laws: Laws) -> None:
+def test_runs_to_the_end(mechanism_under_test: Mechanism, laws: EngineParams) -> None:
     """Churn, mobility, outages, and a resume from a checkpoint."""
     check_run(mechanism_under_test, WORKERS, laws, seed=0)
 

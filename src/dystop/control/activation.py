@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dystop.cores import in_blocks
+from dystop.parallel import run_in_blocks
 from dystop.sparse import Floats, Ints
 
 _HALF = 1 << 15  # workers worth a thread
@@ -64,7 +64,7 @@ def _argsort(values: Floats) -> Ints:
     def sort(k: int, _: int) -> None:
         parts[k] = parts[k][np.argsort(values[parts[k]])]
 
-    in_blocks(sort, 2, 1)
+    run_in_blocks(sort, 2, 1)
     return np.concatenate(parts)
 
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from dystop.arrays.room import room
-from dystop.arrays.rows import Rows, group
-from dystop.control.size_rows import fill_rows
-from dystop.cores import fixed, in_blocks
+from dystop.kernels.buffers import buffer
+from dystop.kernels.grouping import Rows, group
+from dystop.kernels.size_weights import fill_rows
+from dystop.parallel import as_readonly, run_in_blocks
 from dystop.plan import Mix, mix_of
+from dystop.rng import bits
 from dystop.sparse import Bools, Floats, Graph, Ints, ints
 
 _ROWS = 1 << 15
@@ -46,9 +47,12 @@ def size_rows(receiver: Ints, pulled: Rows, data_size: Ints) -> Mix:
     count[:linked] = np.diff(pulled.indptr)
     indptr = np.concatenate([[0], np.cumsum(count + own)])
     ends = np.concatenate([pulled.indptr, np.full(n - linked, pulled.indptr[-1])])
-    links, given = (fixed(ends), fixed(pulled.value)), (fixed(own), fixed(data_size), fixed(indptr))
-    out = room(indptr[-1], np.int64), room(indptr[-1], np.float64)
-    in_blocks(lambda lo, hi: fill_rows(links, *given, out, (lo, hi)), n, _ROWS)
+    links, given = (
+        (as_readonly(ends), as_readonly(pulled.value)),
+        (as_readonly(own), as_readonly(data_size), as_readonly(indptr)),
+    )
+    out = buffer(indptr[-1], np.int64), buffer(indptr[-1], np.float64)
+    run_in_blocks(lambda lo, hi: fill_rows(links, *given, out, (lo, hi)), n, _ROWS)
     some = np.flatnonzero(np.diff(indptr))
     return Mix(some, np.append(indptr[some], indptr[-1]), *out)
 
@@ -77,7 +81,7 @@ def global_weights(data_size: Ints) -> Floats:
     return share
 
 
-def mend(stage: Mix, dst: Ints, src: Ints, *, to_self: bool) -> Mix:
+def renormalise_lost(stage: Mix, dst: Ints, src: Ints, *, to_self: bool) -> Mix:
     """Rows after the transfers (dst, src) were lost.
 
     Rows of a doubly stochastic mechanism move the lost weight to the own model at *both* ends,
@@ -135,3 +139,18 @@ def _drop(stage: Mix, weight: Floats, hit: Bools) -> Mix:
     counts = np.bincount(stage.row_of[~hit], minlength=len(stage.receiver))
     indptr = ints(np.concatenate([[0], np.cumsum(counts)]))
     return replace(stage, indptr=indptr, source=stage.source[~hit], weight=weight[~hit])
+
+
+# MERGED: Which coordinates of a model two ends exchange when they agreed on a seed only.
+
+
+def kept_coordinates(seed: int, keep: float, width: int) -> Bools:
+    """Coordinates that both ends of a masked exchange derive from a shared seed, [width].
+
+    >>> kept_coordinates(7, 0.5, 1000).sum() == kept_coordinates(7, 0.5, 2000)[:1000].sum()
+    np.True_
+    """
+    draw = bits(seed, "mask", np.arange(width))
+    limit = np.uint64(min(int(keep * 2.0**64), 2**64 - 1))
+    kept: Bools = (draw <= limit) if keep < 1 else np.ones(width, bool)
+    return kept

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dystop.arrays.room import room
-from dystop.control.label_distance import MOST_CLASSES, label_distance
-from dystop.control.second_phase import rarely_asked_each, rarely_asked_links
-from dystop.cores import fixed, in_blocks
+from dystop.kernels.buffers import buffer
+from dystop.kernels.label_distance import MOST_CLASSES, label_distance
+from dystop.kernels.second_phase import second_phase_each, second_phase_links
+from dystop.parallel import as_readonly, run_in_blocks
 from dystop.sparse import Floats, Ints, PairCounts
 
 
@@ -24,7 +24,10 @@ def emd(shares: Floats, dst: Ints, src: Ints, block: int = 1 << 16) -> Floats:
 
     `block` pairs are handled in one go.
     """
-    out, given = room(len(dst), np.float64), (fixed(shares), fixed(dst), fixed(src))
+    out, given = (
+        buffer(len(dst), np.float64),
+        (as_readonly(shares), as_readonly(dst), as_readonly(src)),
+    )
 
     def few(lo: int, hi: int) -> None:
         if not label_distance(*given, lo, hi, out):
@@ -33,7 +36,7 @@ def emd(shares: Floats, dst: Ints, src: Ints, block: int = 1 << 16) -> Floats:
     def many(lo: int, hi: int) -> None:
         out[lo:hi] = np.abs(shares[dst[lo:hi]] - shares[src[lo:hi]]).sum(axis=1)
 
-    in_blocks(few if shares.shape[1] <= MOST_CLASSES else many, len(dst), block)
+    run_in_blocks(few if shares.shape[1] <= MOST_CLASSES else many, len(dst), block)
     return out
 
 
@@ -64,7 +67,7 @@ def second_phase_priority(pulls: Ints, t: int, staleness_gap: Ints) -> Floats:
     [0.5, 0.5]
     """
     out = np.empty(len(pulls))
-    rarely_asked_each(fixed(pulls), t, fixed(staleness_gap), out)
+    second_phase_each(as_readonly(pulls), t, as_readonly(staleness_gap), out)
     return out
 
 
@@ -73,12 +76,12 @@ def second_phase_in(pulls: PairCounts, t: int, staleness: Ints) -> Callable[[Int
 
     Counts and gaps of all links are never written down.
     """
-    counted = pulls.n, fixed(pulls.keys), fixed(pulls.counts)
-    small = fixed(staleness.astype(np.int32))
+    counted = pulls.n, as_readonly(pulls.keys), as_readonly(pulls.counts)
+    small = as_readonly(staleness.astype(np.int32))
 
     def priority(dst: Ints, src: Ints) -> Floats:
         out = np.empty(len(dst))
-        if not rarely_asked_links(counted, t, small, (fixed(dst), fixed(src)), out):
+        if not second_phase_links(counted, t, small, (as_readonly(dst), as_readonly(src)), out):
             raise IndexError(f"a link names a node beyond the {len(small)} workers")
         return out
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from dystop.arrays.rows import Rows
-from dystop.control.check import check_plan
-from dystop.control.remedy import Remedy, treat
+from dystop.control.plan_check import check_plan
 from dystop.control.staleness import next_queue, next_staleness
+from dystop.control.staleness_weighting import StalenessWeighting, apply
+from dystop.kernels.grouping import Rows
 from dystop.plan import Links, Plan, anywhere
 from dystop.record import RoundRecord
 from dystop.sparse import Bools, Ints, no_pairs
-from dystop.types import Books, Fleet, Mechanism, Observation, Outcome, Score, View
+from dystop.types import ControlState, Fleet, Mechanism, Observation, Outcome, Score, View
 
 
-def open_books(fleet: Fleet, mechanism: Mechanism) -> Books:
+def initial_state(fleet: Fleet, mechanism: Mechanism) -> ControlState:
     """What the coordinator knows before the first round."""
     n = fleet.workers
-    return Books(
+    return ControlState(
         t=1,
         clock_s=0.0,
         staleness=np.zeros(n, np.int64),
@@ -34,7 +34,7 @@ def open_books(fleet: Fleet, mechanism: Mechanism) -> Books:
     )
 
 
-def look(fleet: Fleet, books: Books, seen: Observation) -> View:
+def build_view(fleet: Fleet, books: ControlState, seen: Observation) -> View:
     """Put together all that a mechanism may know when the round opens."""
     return View(
         t=books.t,
@@ -57,25 +57,25 @@ def look(fleet: Fleet, books: Books, seen: Observation) -> View:
 
 
 def decide(
-    mechanism: Mechanism, books: Books, view: View, remedy: Remedy | None = None
-) -> tuple[Plan, Books]:
+    mechanism: Mechanism, books: ControlState, view: View, remedy: StalenessWeighting | None = None
+) -> tuple[Plan, ControlState]:
     """Ask the mechanism for a plan, treat it for staleness if asked to, and check the contract."""
     plan, memory = mechanism.plan(books.memory, view)
     check_plan(mechanism, plan, view)
     if remedy is not None and remedy.rule != "none":
-        plan = treat(remedy, plan, view)
+        plan = apply(remedy, plan, view)
         check_plan(mechanism, plan, view)
     return plan, replace(books, memory=memory)
 
 
 def settle(
     mechanism: Mechanism,
-    books: Books,
+    books: ControlState,
     view: View,
     plan: Plan,
     outcome: Outcome,
     score: Score | None = None,
-) -> tuple[RoundRecord, Books]:
+) -> tuple[RoundRecord, ControlState]:
     """Close a round: advance clock, staleness, queues and counts, and write its line of history."""
     after = advance(mechanism, books, view, plan, outcome)
     return record_of(books, after, view, plan, outcome, score), after
@@ -83,12 +83,12 @@ def settle(
 
 def advance(
     mechanism: Mechanism,
-    books: Books,
+    books: ControlState,
     view: View,
     plan: Plan,
     outcome: Outcome,
     frozen: Bools | None = None,
-) -> Books:
+) -> ControlState:
     """The books after a round: clock, staleness, queues and counts.
 
     Only a worker whose exchange is confirmed counts as active: one that failed grows older, so that
@@ -124,7 +124,9 @@ def _aged(staleness: Ints, active: Bools, frozen: Bools | None) -> Ints:
     return after if frozen is None else np.where(frozen & ~active, staleness, after)
 
 
-def late(books: Books, worker: int, src: Ints, link_bytes: int, trains: bool = True) -> Books:
+def apply_late_report(
+    books: ControlState, worker: int, src: Ints, link_bytes: int, trains: bool = True
+) -> ControlState:
     """The books after a report that came when its round was closed already.
 
     The round is not opened again: the worker is fresh from now on (eq:staleness), has begun one
@@ -159,7 +161,12 @@ def _pulled(links: Links, lost: Bools) -> Rows:
 
 
 def record_of(
-    before: Books, after: Books, view: View, plan: Plan, outcome: Outcome, score: Score | None
+    before: ControlState,
+    after: ControlState,
+    view: View,
+    plan: Plan,
+    outcome: Outcome,
+    score: Score | None,
 ) -> RoundRecord:
     """The line of history of a round, from the books before and after it."""
     staleness = before.staleness[view.alive]

@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from dystop.arrays.ranks import kth_of_rows
-from dystop.cores import fixed, in_blocks
+from dystop.kernels.sorting import kth_of_rows
+from dystop.parallel import as_readonly, run_in_blocks
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Graph, Ints
 
@@ -37,12 +37,12 @@ def expected_exchange_s(reach: Graph, link_s: Floats, rank: int) -> Floats:
     The `rank`-th smallest link time among the candidates of each worker, or the largest where it
     has fewer; 0 where it has none, since such a worker trains alone.
     """
-    expected, link_s, indptr = np.empty(reach.n), fixed(link_s), fixed(reach.indptr)
+    expected, link_s, indptr = np.empty(reach.n), as_readonly(link_s), as_readonly(reach.indptr)
 
     def find(lo: int, hi: int) -> None:
         kth_of_rows(link_s, indptr, rank, lo, hi, expected)
 
-    in_blocks(find, reach.n, _ROWS)
+    run_in_blocks(find, reach.n, _ROWS)
     return expected
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from dystop.arrays.ranks import rank_rows
-from dystop.arrays.room import room
-from dystop.control.turns import take_turns, whole_models
-from dystop.cores import fixed, in_blocks
+from dystop.kernels.buffers import buffer
+from dystop.kernels.ptca import ptca_loop, whole_models
+from dystop.kernels.sorting import rank_rows
+from dystop.parallel import as_readonly, run_in_blocks
 from dystop.sparse import Floats, Graph, Ints, ints
 
 Edges = slice | Ints
@@ -36,7 +36,7 @@ def ranked_candidates(
     """
     bounds = np.concatenate([[0], np.cumsum(reach.degree[active])])
     order = _by_id(active, reach.n)
-    ranked = room(bounds[-1], np.int32)  # half the room; it is the largest array of a round
+    ranked = buffer(bounds[-1], np.int32)  # half the room; it is the largest array of a round
     worth = priority if callable(priority) else priority.__getitem__
 
     def rank(lo: int, hi: int) -> None:
@@ -44,9 +44,16 @@ def ranked_candidates(
         indptr, edges = edges_of(reach, active[turn])
         key, src = -worth(edges), reach.src[edges]
         rows = (0, len(turn))
-        rank_rows(fixed(key), fixed(src), fixed(indptr), rows, fixed(bounds[turn]), ranked)
+        rank_rows(
+            as_readonly(key),
+            as_readonly(src),
+            as_readonly(indptr),
+            rows,
+            as_readonly(bounds[turn]),
+            ranked,
+        )
 
-    in_blocks(rank, len(active), _WORKERS)
+    run_in_blocks(rank, len(active), _WORKERS)
     return ints(bounds), ranked
 
 
@@ -88,10 +95,10 @@ def connect(active: Ints, bounds: Ints, ranked: Ids, budget: Floats, cap: int) -
     if len(bounds) != len(active) + 1 or bounds[-1] != len(ranked) or len(ranked) > _MOST:
         raise IndexError(f"{len(active)} workers with {len(ranked)} candidates: bounds do not fit")
     most = int(np.minimum(np.diff(bounds), cap).sum())
-    chosen = room(most, np.int64), room(most, np.int64)
-    left, listed = whole_models(budget), fixed(ranked.astype(np.int32, copy=False))
+    chosen = buffer(most, np.int64), buffer(most, np.int64)
+    left, listed = whole_models(budget), as_readonly(ranked.astype(np.int32, copy=False))
     plenty = int(np.iinfo(left.dtype).max)
-    count = take_turns(fixed(active), fixed(bounds), listed, left, plenty, cap, chosen)
+    count = ptca_loop(as_readonly(active), as_readonly(bounds), listed, left, plenty, cap, chosen)
     if count < 0:
         raise IndexError(f"a worker or candidate outside of the {len(budget)} nodes with a budget")
     return chosen[0][:count], chosen[1][:count]

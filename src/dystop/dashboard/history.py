@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from dystop.dashboard.thin import Line, point
-from dystop.dashboard.words import known, whole
+from dystop.dashboard.downsample import Line, point
+from dystop.dashboard.values import known, whole
 from dystop.record import RoundRecord, from_json
 
 ROUNDS = ("round", "clock_s", "wire_bytes", "loss", "staleness_mean", "staleness_max")

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from dystop.dashboard.discovery import Discovery, Place
 from dystop.dashboard.library import Library
-from dystop.dashboard.shelf import Place, Shelf
 from dystop.dashboard.summary import age_s, block, data_words, is_real, mechanism, progress
-from dystop.dashboard.words import known, text
+from dystop.dashboard.values import known, text
 from dystop.units import number, percent, seconds
 
 
@@ -20,7 +20,7 @@ def index_view(library: Library) -> dict[str, Any]:
     return {"title": library.root.resolve().name, "groups": groups, "left_out": shelf.left_out}
 
 
-def _group(shelf: Shelf, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _group(shelf: Discovery, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     planned = shelf.groups[name].planned
     here = [row for row in rows if row["group"] == name]
     order = {row["folder"]: k for k, row in enumerate(planned)}

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dystop.dashboard.discovery import Discovery, Place, scan
 from dystop.dashboard.files import Mark, changed_s, mark, read_json, read_toml
-from dystop.dashboard.follow import Follower
-from dystop.dashboard.shelf import Place, Shelf, scan
-from dystop.dashboard.tail import Tail, tail
-from dystop.experiments.durable import RECORDS
-from dystop.experiments.store import CONFIG, FLEET, INFO, is_abandoned
+from dystop.dashboard.record_log import Follower, Tail, tail
+from dystop.experiments.run_folder import CONFIG, FLEET, INFO, is_abandoned
+from dystop.storage import RECORDS
 
 ENROLMENT = "enrolment.json"
 FOLLOWED = 32  # runs whose curves are kept in memory
@@ -37,12 +36,12 @@ class Library:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._lock = threading.Lock()
-        self._shelf, self._looked_s = Shelf(), float("-inf")
+        self._shelf, self._looked_s = Discovery(), float("-inf")
         self._followers: OrderedDict[Path, tuple[Follower, threading.Lock]] = OrderedDict()
         self._read: dict[Path, tuple[tuple[Mark | None, ...], Card]] = {}
         self._tails: dict[Path, tuple[Mark | None, Tail]] = {}
 
-    def shelf(self) -> Shelf:
+    def shelf(self) -> Discovery:
         """All runs; looked for anew when the last time is a while ago."""
         with self._lock:
             now_s = time.monotonic()

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from dystop.dashboard.bind import Settings, read_token, resolved, tls_context
-from dystop.dashboard.door import Door
+from dystop.dashboard.access import Access, Settings, read_token, resolved, tls_context
 from dystop.dashboard.library import Library
-from dystop.dashboard.replies import ALWAYS, REFUSED, Reply, Request, say
-from dystop.dashboard.site import RUN, Site
+from dystop.dashboard.site import ALWAYS, REFUSED, RUN, Reply, Request, Site, say
 from dystop.errors import ConfigError
 
 AT_ONCE = 32  # connections
@@ -116,7 +114,7 @@ class Server(ThreadingHTTPServer):
         except (OSError, OverflowError) as error:
             raise ConfigError(_taken(settings, error)) from None
         self.settings, self.port = settings, int(self.server_address[1])
-        self.door = Door(settings, self.port, token, tls=self._tls is not None)
+        self.door = Access(settings, self.port, token, tls=self._tls is not None)
 
     def server_bind(self) -> None:
         """Bind without asking the network for this machine's name, which may take seconds."""

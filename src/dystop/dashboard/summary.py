@@ -3,13 +3,13 @@
 import time
 from typing import Any
 
-from dystop.dashboard.crew import workers_of
-from dystop.dashboard.follow import Follower
 from dystop.dashboard.history import History
 from dystop.dashboard.library import Card
-from dystop.dashboard.words import known, text
-from dystop.provenance import FAITHFUL
+from dystop.dashboard.record_log import Follower
+from dystop.dashboard.values import known, text
+from dystop.dashboard.workers import workers_of
 from dystop.record import RoundRecord
+from dystop.types import FAITHFUL
 from dystop.units import NOTHING, data, number, percent, plural, seconds
 
 UNKNOWN = "not recorded"

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dystop.dashboard.crew import crew_of, crew_view
-from dystop.dashboard.follow import Follower
+from dystop.dashboard.discovery import Place
+from dystop.dashboard.downsample import Line
 from dystop.dashboard.history import ROUNDS, TESTS, History
 from dystop.dashboard.library import Card
-from dystop.dashboard.scene import scene
-from dystop.dashboard.shelf import Place
+from dystop.dashboard.map_view import scene
+from dystop.dashboard.record_log import Follower
 from dystop.dashboard.summary import (
     age_s,
     block,
@@ -20,8 +20,8 @@ from dystop.dashboard.summary import (
     progress,
     tiles,
 )
-from dystop.dashboard.thin import Line
-from dystop.dashboard.words import known
+from dystop.dashboard.values import known
+from dystop.dashboard.workers import workers_state, workers_view
 
 
 def cursor(follower: Follower, card: Card) -> str:
@@ -79,8 +79,8 @@ def run_view(place: Place, card: Card, follower: Follower, since: str = "") -> d
         "tests": curve(history.tests, TESTS, tests),
     }
     if since != now:
-        crew = crew_of(card, history)
-        out |= {"scene": scene(card, crew), "crew": crew_view(crew)}
+        crew = workers_state(card, history)
+        out |= {"scene": scene(card, crew), "crew": workers_view(crew)}
         out["histogram"] = _histogram(history)
     return out
 

@@ -5,7 +5,7 @@
 
 from dystop.data.catalogue import DATASETS, Entry, RemoteFile
 from dystop.data.dataset import Dataset, take
-from dystop.data.datasets import load, load_entry
+from dystop.data.load import load, load_entry
 from dystop.data.partition import (
     PartitionSummary,
     Scheme,

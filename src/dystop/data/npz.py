@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystop.data.dataset import Dataset, Images, Splits, assemble
-from dystop.data.files import refusal
+from dystop.data.readers import refusal
 from dystop.errors import DataError
 from dystop.sparse import Ints, ints
 

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt
 from dystop.data.dataset import Dataset, Images, moments
 from dystop.data.npz import read_samples
 from dystop.errors import DataError
-from dystop.knobs import knob
+from dystop.params import param
 from dystop.sparse import Ints
 
 _MAKE = "make it with: dystop data describe FILE.npz"
@@ -22,10 +22,10 @@ _MAKE = "make it with: dystop data describe FILE.npz"
 class PrivateData:
     """What the files have in common that the workers of a testbed bring along."""
 
-    classes: Annotated[int, Ge(0)] = knob(0, "number of classes; 0: nobody brings data along")
-    shape: tuple[Annotated[int, Ge(1)], ...] = knob((), "channels, height, width of an image")
-    mean: tuple[float, ...] = knob((), "mean of each channel over all workers, bytes as 0..1")
-    std: tuple[Annotated[float, Gt(0)], ...] = knob((), "standard deviation of each channel")
+    classes: Annotated[int, Ge(0)] = param(0, "number of classes; 0: nobody brings data along")
+    shape: tuple[Annotated[int, Ge(1)], ...] = param((), "channels, height, width of an image")
+    mean: tuple[float, ...] = param((), "mean of each channel over all workers, bytes as 0..1")
+    std: tuple[Annotated[float, Gt(0)], ...] = param((), "standard deviation of each channel")
 
 
 @dataclass(frozen=True)

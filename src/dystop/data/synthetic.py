@@ -8,7 +8,7 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from dystop.data.dataset import Dataset, Splits, assemble
-from dystop.knobs import knob
+from dystop.params import param
 from dystop.rng import stream
 from dystop.sparse import Floats, Ints
 
@@ -21,11 +21,11 @@ _CONTRAST = 0.35  # largest distance of a prototype from mid-grey
 class SyntheticParams:
     """What the synthetic set looks like."""
 
-    train: Annotated[int, Ge(1)] = knob(2000, "training images")
-    test: Annotated[int, Ge(1)] = knob(500, "test images")
-    classes: Annotated[int, Ge(2)] = knob(10, "number of classes")
-    shape: tuple[int, int, int] = knob((1, 8, 8), "channels, height and width of an image")
-    noise: Annotated[float, Ge(0)] = knob(
+    train: Annotated[int, Ge(1)] = param(2000, "training images")
+    test: Annotated[int, Ge(1)] = param(500, "test images")
+    classes: Annotated[int, Ge(2)] = param(10, "number of classes")
+    shape: tuple[int, int, int] = param((1, 8, 8), "channels, height and width of an image")
+    noise: Annotated[float, Ge(0)] = param(
         0.25, "standard deviation of the pixel noise, where 1 is the range from black to white"
     )
 

@@ -3,16 +3,16 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
-from dystop.engine.rounds import begin, no_round
-from dystop.engine.rounds import simulate as run_rounds
-from dystop.engine.state import State
 from dystop.errors import ConfigError
-from dystop.experiments import blocks
+from dystop.experiments import config_sections
 from dystop.experiments.build import Built, build
-from dystop.experiments.spec import Experiment, read_experiment
-from dystop.experiments.trained import model_of
+from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.trained_models import model_of
 from dystop.record import RoundRecord
-from dystop.trainer.saved import Trained
+from dystop.simulator.loop import begin, no_round
+from dystop.simulator.loop import simulate as run_rounds
+from dystop.simulator.state import State
+from dystop.training.saved import LoadedModel
 from dystop.types import Mechanism
 
 
@@ -44,7 +44,7 @@ class Simulation:
             yield record
         self._end = state
 
-    def model(self, worker: int | None = None) -> Trained:
+    def model(self, worker: int | None = None) -> LoadedModel:
         """The trained global model, or one worker's; ask when all rounds are over."""
         if self._end is None:
             raise ValueError("the simulation is not over: iterate over it to its end first")
@@ -114,5 +114,7 @@ def _checked(mechanism: Mechanism) -> Mechanism:
         for f in fields(mechanism)
         if isinstance(getattr(mechanism, f.name), (bool, int, float, str))
     }
-    blocks.build(type(mechanism), plain, blocks.Source("simulate"), {}, "mechanism.")
+    config_sections.build(
+        type(mechanism), plain, config_sections.Source("simulate"), {}, "mechanism."
+    )
     return mechanism

@@ -16,15 +16,15 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from dystop.control.aggregation import mix
-from dystop.engine.params import Stop
-from dystop.engine.rounds import begin, simulate
-from dystop.engine.state import State
-from dystop.errors import ConfigError, RunFolderError, VerificationError, to_copy
+from dystop.errors import ConfigError, RunFolderError, VerificationError, shell_command
 from dystop.experiments.build import Built, build, load_data, split_data
-from dystop.experiments.spec import Experiment, read_experiment
-from dystop.experiments.store import CONFIG, open_run
+from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.run_folder import CONFIG, open_run
 from dystop.plan import Mix, Plan
 from dystop.record import RoundRecord
+from dystop.simulator.loop import begin, simulate
+from dystop.simulator.params import Stop
+from dystop.simulator.state import State
 from dystop.sparse import Floats
 from dystop.theory import bound, convex, lyapunov
 from dystop.types import Mechanism, Memory, View
@@ -110,13 +110,13 @@ def bound_of(folder: Path, on_round: OnRound = lambda done, all_: None) -> Bound
     """
     data = open_run(folder)
     if data.info.get("kind") == "testbed":
-        way = to_copy("run", folder / CONFIG)
+        way = shell_command("run", folder / CONFIG)
         raise RunFolderError(
             f"{folder}: a run of the testbed, whose models are gone and cannot be made again; "
             f"simulate the same and hold the theorems against that: {way}"
         )
     if not data.records:
-        way = to_copy("resume", folder)
+        way = shell_command("resume", folder)
         raise RunFolderError(f"{folder}: no round is recorded yet; try: {way}")
     return bound_of_experiment(read_experiment(folder / CONFIG), on_round, data.records)
 

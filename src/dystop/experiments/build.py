@@ -15,17 +15,16 @@ from dystop.data import (
     scheme_for,
     take,
 )
-from dystop.engine.state import Parts
 from dystop.errors import ConfigError
-from dystop.experiments.fleets import fleet_of, keeps_topology, steps_of
+from dystop.experiments.config import Experiment
 from dystop.experiments.replay import make_stop, make_world, replay_note
-from dystop.experiments.spec import Experiment
+from dystop.simulator.state import Components
 from dystop.sparse import Ints
-from dystop.trainer.memory import available_bytes, ensure_fits
-from dystop.trainer.models.build import build_model
-from dystop.trainer.samples import Arrays
-from dystop.trainer.saved import Card
-from dystop.trainer.trainer import Trainer
+from dystop.training.memory import available_bytes, ensure_fits
+from dystop.training.models.build import build_model
+from dystop.training.samples import Arrays
+from dystop.training.saved import ModelCard
+from dystop.training.trainer import Trainer
 from dystop.types import Fleet
 from dystop.world import World
 from dystop.world.describe import describe
@@ -38,12 +37,12 @@ class Built:
     """A simulation ready to run, and what is worth telling about it."""
 
     experiment: Experiment  # with everything resolved that had to be measured
-    parts: Parts
+    parts: Components
     physics: dict[str, str]
     partition: list[str]
     memory: str
     fleet: dict[str, Any]  # what `fleet.json` holds
-    card: Card  # of its trained models
+    card: ModelCard  # of its trained models
 
 
 def build(experiment: Experiment) -> Built:
@@ -74,10 +73,10 @@ def build(experiment: Experiment) -> Built:
     )
 
 
-def card_of(experiment: Experiment, data: Dataset) -> Card:
+def card_of(experiment: Experiment, data: Dataset) -> ModelCard:
     """What a trained model of this experiment says about itself."""
     name = experiment.model.name
-    return Card(name, data.shape, data.classes, data.class_names, data.mean, data.std)
+    return ModelCard(name, data.shape, data.classes, data.class_names, data.mean, data.std)
 
 
 def check_remedy(experiment: Experiment) -> None:
@@ -154,9 +153,9 @@ def _stacks(experiment: Experiment) -> float:
     return 2.0 + late + compensated + 3.0 * mechanism.deltas + 3.0 * mechanism.pushes
 
 
-def _parts(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer) -> Parts:
+def _parts(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer) -> Components:
     topology = keeps_topology(experiment)
-    return Parts(
+    return Components(
         fleet=fleet,
         mechanism=experiment.mechanism,
         world=world,
@@ -195,3 +194,36 @@ def fleet_json(
         "training_path": trainer.path,
         "physics": physics,
     }
+
+
+# MERGED: Who takes part and how much each trains: what simulator and testbed agree on. Free of torch.
+
+
+_FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only
+
+
+def fleet_of(experiment: Experiment, label_counts: Ints, model_bytes: int) -> Fleet:
+    """The fleet, from the label counts [N, K] of the split and the size of one model."""
+    return Fleet(
+        data_size=label_counts.sum(axis=1),
+        label_counts=label_counts,
+        batch=experiment.training.batch,
+        model_bytes=model_bytes,
+        horizon=experiment.stop.rounds,
+        seed=experiment.seed,
+        server=experiment.mechanism.server,
+        horizon_s=experiment.stop.seconds,
+    )
+
+
+def steps_of(experiment: Experiment, fleet: Fleet) -> Ints:
+    """Mini-batches of one local training, [N]."""
+    training = experiment.training
+    per_epoch = fleet.epoch_steps * training.epochs
+    return np.full_like(per_epoch, training.local_steps) if training.local_steps else per_epoch
+
+
+def keeps_topology(experiment: Experiment) -> bool:
+    """Whether records hold every link, and not only numbers."""
+    topology, small = experiment.output.topology, experiment.fleet.workers <= _FULL_TOPOLOGY_LIMIT
+    return topology == "full" or (topology == "auto" and small)

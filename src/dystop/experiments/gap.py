@@ -13,23 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from dystop.engine.params import Stop
-from dystop.engine.rounds import begin, no_round, simulate
 from dystop.errors import RunFolderError
 from dystop.experiments.build import Built, build
-from dystop.experiments.closeness import (
+from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.folder_kinds import REAL
+from dystop.experiments.replay import as_replay
+from dystop.experiments.run_folder import CONFIG, RunData, open_run
+from dystop.experiments.trace_metrics import (
     Errors,
     Learning,
-    Likeness,
+    PlanSimilarity,
     errors_of,
     learning,
-    likeness,
+    plan_similarity,
 )
-from dystop.experiments.kind import REAL
-from dystop.experiments.replay import as_replay
-from dystop.experiments.spec import Experiment, read_experiment
-from dystop.experiments.store import CONFIG, RunData, open_run
 from dystop.record import RoundRecord
+from dystop.simulator.loop import begin, no_round, simulate
+from dystop.simulator.params import Stop
 from dystop.world import Trace, World, read_trace
 from dystop.world.trace import TRACE
 
@@ -43,7 +43,7 @@ class Side:
 
     records: list[RoundRecord]
     durations: Errors
-    plans: Likeness | None
+    plans: PlanSimilarity | None
     learning: Learning
 
 
@@ -129,7 +129,7 @@ def _side(trace: Trace, real: Sequence[RoundRecord], records: list[RoundRecord])
     return Side(
         records=records,
         durations=errors_of(simulated, measured),
-        plans=likeness(trace.rounds, records, lost=True),
+        plans=plan_similarity(trace.rounds, records, lost=True),
         learning=learning(real, records),
     )
 

@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dystop.engine.params import Stop
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.store import open_run
+from dystop.experiments.run_folder import open_run
+from dystop.simulator.params import Stop
 from dystop.types import Fleet
 from dystop.world import Trace, TraceWorld, World, read_trace
 from dystop.world.trace import TRACE
 
 if TYPE_CHECKING:
-    from dystop.experiments.spec import Experiment
+    from dystop.experiments.config import Experiment
 
 _LONGEST_NAME = 100
 _SUFFIX = "-replay"

@@ -6,17 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dystop.control.rules import reached
-from dystop.engine import checkpoint
-from dystop.engine.rounds import begin, no_round, simulate, stop_reason
-from dystop.engine.state import Parts, State
-from dystop.errors import RunFolderError, to_copy
+from dystop.control.stopping import reached
+from dystop.errors import RunFolderError, shell_command
 from dystop.experiments.build import Built, build
-from dystop.experiments.durable import RECORDS
-from dystop.experiments.kind import REAL, TESTBED
-from dystop.experiments.patience import Patience
-from dystop.experiments.spec import Experiment, OutputSpec, read_experiment, to_toml
-from dystop.experiments.store import (
+from dystop.experiments.config import Experiment, OutputSpec, read_experiment, to_toml
+from dystop.experiments.folder_kinds import REAL, TESTBED
+from dystop.experiments.interrupts import DeferredInterrupt
+from dystop.experiments.run_folder import (
     CHECKPOINTS,
     CONFIG,
     RecordLog,
@@ -32,8 +28,12 @@ from dystop.experiments.store import (
     update_info,
     writing,
 )
-from dystop.experiments.trained import keep_models
+from dystop.experiments.trained_models import keep_models
 from dystop.record import RoundRecord
+from dystop.simulator import checkpoint
+from dystop.simulator.loop import begin, no_round, simulate, stop_reason
+from dystop.simulator.state import Components, State
+from dystop.storage import RECORDS
 
 OnRecord = Callable[[RoundRecord], None]
 
@@ -75,7 +75,7 @@ class _Session:
     began: float = field(default_factory=time.perf_counter)
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> Components:
         return self.built.parts
 
     @property
@@ -159,7 +159,7 @@ def _work(session: _Session, state: State | None, done: int, announce: Callable[
     says of itself that it is running.
     """
     folder = session.folder
-    with RecordLog(folder, keep=done) as log, Patience() as patience:
+    with RecordLog(folder, keep=done) as log, DeferredInterrupt() as patience:
         try:
             announce()
             last, state = _rounds(session, log, patience, state)
@@ -183,7 +183,7 @@ def _work(session: _Session, state: State | None, done: int, announce: Callable[
 
 
 def _rounds(
-    session: _Session, log: RecordLog, patience: Patience, state: State | None
+    session: _Session, log: RecordLog, patience: DeferredInterrupt, state: State | None
 ) -> tuple[RoundRecord | None, State]:
     """The loop itself; returns the last record, and the state after it."""
     last = _last_record(session.folder) if state is not None else None
@@ -209,7 +209,7 @@ def _rounds(
 class _Keeper:
     """Says which states are saved, and remembers whose models may have moved on since."""
 
-    patience: Patience
+    patience: DeferredInterrupt
     every: int  # rounds between checkpoints
     loose: int = 0  # the last round that was not to be kept
 
@@ -261,7 +261,7 @@ def verify_run(folder: Path, rounds: int | None, on_record: OnRecord) -> Verdict
     return Verdict(True, checked, digest.hexdigest())
 
 
-def _replay(parts: Parts) -> Iterator[RoundRecord]:
+def _replay(parts: Components) -> Iterator[RoundRecord]:
     for record, _ in simulate(parts, begin(parts), no_round):
         yield record
 
@@ -271,7 +271,7 @@ def _check_simulated(data: RunData) -> None:
     if data.info.get("kind") == TESTBED:
         raise RunFolderError(
             f"{data.path}: a {REAL.noun}; go on with it by: {REAL.way_on(data.path)}, "
-            f"or check it by: {to_copy(REAL.check, data.path)}"
+            f"or check it by: {shell_command(REAL.check, data.path)}"
         )
 
 
@@ -279,7 +279,7 @@ def _check_untouched(data: RunData) -> None:
     """Refuse to splice two experiments, or to call a log whole that is not."""
     check_config(data, "dystop run")
     if log_was_changed(data):
-        again = to_copy("run", data.path / CONFIG, "--name", "NEW")
+        again = shell_command("run", data.path / CONFIG, "--name", "NEW")
         raise RunFolderError(
             f"{data.path / RECORDS}: was cut or changed after the run ended, and a finished run "
             f"has no rounds left to do; put the file back, or run it again: {again}"

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dystop.errors import RunFolderError, to_copy
+from dystop.errors import RunFolderError, shell_command
 from dystop.experiments import toml
-from dystop.experiments.durable import write_atomic
-from dystop.experiments.spec import Experiment, read_experiment, to_toml, to_tree
-from dystop.experiments.store import INFO, STUDY, check_name, is_study
+from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
+from dystop.experiments.run_folder import INFO, STUDY, check_name, is_study
+from dystop.storage import write_atomic
 
 PLAN = "plan"
 _MOST_DIFFERENCES = 4
@@ -111,7 +111,7 @@ def find_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study
         raise RunFolderError(
             f"{path}: this study exists with other settings: {shown}"
             f"{f'; and {more} more' if more > 0 else ''}. Choose another --name or --out, or go on "
-            f"with it as it is by: {to_copy(study.verb, path)}"
+            f"with it as it is by: {shell_command(study.verb, path)}"
         )
     return study
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from dystop.errors import ConfigError
 from dystop.experiments.compare import check_own_key, check_shared, mechanism_of
-from dystop.experiments.spec import Experiment, read_experiment, to_tree
-from dystop.knobs import short_names
+from dystop.experiments.config import Experiment, read_experiment, to_tree
 from dystop.mechanisms import MECHANISMS
+from dystop.params import short_names
 
 MECHANISM = "mechanism.name"
 _OWN = "mechanism."

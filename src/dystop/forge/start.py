@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from dystop.cores import cores
+from dystop.exit_with_parent import LIFELINE
 from dystop.forge import signatures
 from dystop.forge.kept import folder, marker
-from dystop.lifeline import LIFELINE
+from dystop.parallel import cores
 
 FONTS = "fonts"
 TRAINING = "training"
 FEWEST_CORES = 2
 _COMPILERS = 2  # at least: the command mostly waits for them
-_TRAINING = ('["dystop.trainer.', '["dystop.engine.')
+_TRAINING = ('["dystop.training.', '["dystop.simulator.')
 _REPORTING = ("run", "resume", "compare", "sweep", "reproduce")
 _DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))  # where a driver for GPUs shows itself
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from json import loads
 
+from dystop.exit_with_parent import exit_with_parent
 from dystop.forge.claims import PATIENCE_S, claims_in
 from dystop.forge.kept import folder, marker
 from dystop.forge.signatures import function_of
 from dystop.forge.start import FONTS, chosen, is_training
-from dystop.lifeline import hold_on
 
 _MANY = 3  # compilers from which on the fonts need not wait for the end
 _WHOLE = "everything"
@@ -64,7 +64,7 @@ def divide(jobs: Sequence[Job], workers: int) -> bool:
     os.write(end, bytes(range(len(jobs))))
     os.close(end)
     children = [_child(jobs, queue) for _ in range(min(workers, len(jobs)))]
-    hold_on()  # after the last fork: a thread would not come along
+    exit_with_parent()  # after the last fork: a thread would not come along
     return [os.waitpid(child, 0)[1] for child in children] == [0] * len(children)
 
 
@@ -74,7 +74,7 @@ def _child(jobs: Sequence[Job], queue: int) -> int:
         return child
     done = False
     try:
-        hold_on()
+        exit_with_parent()
         done = _work(jobs, queue)
     finally:
         os._exit(not done)

@@ -8,7 +8,7 @@ from annotated_types import Ge, Le
 
 from dystop.control.aggregation import size_weights
 from dystop.control.priority import emd, label_shares
-from dystop.control.push import (
+from dystop.mechanisms._push import (
     after_sending,
     choose_receivers,
     finished_together,
@@ -19,7 +19,7 @@ from dystop.control.push import (
     share_of_sender_max,
     update_rows,
 )
-from dystop.knobs import knob
+from dystop.params import param
 from dystop.plan import Mix, Plan, links
 from dystop.sparse import Floats, Ints
 from dystop.types import Feedback, Fleet, Mechanism, Memory, View
@@ -48,24 +48,24 @@ class AsyDFL(Mechanism):
     pushes: ClassVar[bool] = True
     budgeted: ClassVar[bool] = True
 
-    fanout: Annotated[int, Ge(0)] | None = knob(
+    fanout: Annotated[int, Ge(0)] | None = param(
         None, "k: most receivers of a push; unset: ceil(log2 N) (our choice)"
     )
-    lam_start: Annotated[float, Ge(0), Le(1)] = knob(
+    lam_start: Annotated[float, Ge(0), Le(1)] = param(
         0.7, "weight of quality against cost when the run begins (our choice)"
     )
-    lam_end: Annotated[float, Ge(0), Le(1)] = knob(
+    lam_end: Annotated[float, Ge(0), Le(1)] = param(
         0.3, "weight of quality against cost when the run ends (our choice)"
     )
-    quality: Literal["emd", "distance"] = knob(
+    quality: Literal["emd", "distance"] = param(
         "emd",
         "what makes a receiver worth it: different labels, or the distance of the models where it "
         "was measured (our choice)",
     )
-    payload: Literal["model", "delta"] = knob(
+    payload: Literal["model", "delta"] = param(
         "model", "what is pushed: the trained model, or the last update (our choice)"
     )
-    background: bool = knob(False, "the sender trains on while it pushes (our choice)")
+    background: bool = param(False, "the sender trains on while it pushes (our choice)")
 
     @property
     def deltas(self) -> bool:  # type: ignore[override]

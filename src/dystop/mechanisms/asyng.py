@@ -7,7 +7,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from dystop.control.priority import emd, label_shares
-from dystop.control.push import (
+from dystop.mechanisms._push import (
     after_sending,
     choose_receivers,
     finished_together,
@@ -18,7 +18,7 @@ from dystop.control.push import (
     share_of_sender_max,
     update_rows,
 )
-from dystop.knobs import knob
+from dystop.params import param
 from dystop.plan import Links, Mix, Plan, join_links, links, mix_of
 from dystop.sparse import Bools, Floats, Ints, PairCounts
 from dystop.types import Fleet, Mechanism, Memory, View
@@ -50,21 +50,21 @@ class AsyNG(Mechanism):
     deltas: ClassVar[bool] = True
     budgeted: ClassVar[bool] = True
 
-    fanout: Annotated[int, Ge(0)] | None = knob(
+    fanout: Annotated[int, Ge(0)] | None = param(
         None, "k: most receivers of a push; unset: ceil(log2 N) (our choice)"
     )
-    lam: Annotated[float, Ge(0), Le(1)] = knob(
+    lam: Annotated[float, Ge(0), Le(1)] = param(
         0.5, "weight of different labels against link time (our choice)"
     )
-    nu: Annotated[float, Ge(0)] = knob(
+    nu: Annotated[float, Ge(0)] = param(
         0.25, "weight of receivers that were rarely told (our choice)"
     )
-    gamma: Annotated[float, Ge(0)] = knob(1.0, "factor on updates of others (our choice)")
-    weights: Literal["size", "full"] = knob(
+    gamma: Annotated[float, Ge(0)] = param(1.0, "factor on updates of others (our choice)")
+    weights: Literal["size", "full"] = param(
         "size", "an update of another counts by data size, or fully (our choice)"
     )
-    background: bool = knob(False, "the sender trains on while it pushes (our choice)")
-    resync: Annotated[int, Ge(0)] = knob(
+    background: bool = param(False, "the sender trains on while it pushes (our choice)")
+    resync: Annotated[int, Ge(0)] = param(
         0,
         "R: every R-th push of a worker carries its model, and receivers give half of their weight "
         "to the models in the mail; 0: never (our choice)",

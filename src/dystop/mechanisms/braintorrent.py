@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from dystop.control.aggregation import size_weights
-from dystop.knobs import knob
+from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Ints, PairCounts, ints
 from dystop.types import Fleet, Mechanism, Memory, View
@@ -28,7 +28,7 @@ class BrainTorrent(Mechanism):
     provenance: ClassVar[str] = "abstract"
     summary: ClassVar[str] = "all-to-all averaging by data size, or one caller at a time"
 
-    variant: Literal["alltoall", "original"] = knob(
+    variant: Literal["alltoall", "original"] = param(
         "alltoall", "everyone with everyone, or one random caller that pulls what is new to it"
     )
 

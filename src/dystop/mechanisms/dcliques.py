@@ -7,7 +7,8 @@ import numpy as np
 from annotated_types import Ge
 
 from dystop.control.aggregation import metropolis
-from dystop.control.cliques import (
+from dystop.mechanisms._graphs import both_ways
+from dystop.mechanisms.cliques import (
     InterClique,
     apart_of,
     global_share,
@@ -16,8 +17,7 @@ from dystop.control.cliques import (
     random_cliques,
     skew,
 )
-from dystop.control.graph import both_ways
-from dystop.knobs import knob
+from dystop.params import param
 from dystop.plan import Mix, Plan, join_links, links
 from dystop.rng import stream
 from dystop.sparse import Bools, Graph, Ints, graph_of, ints
@@ -46,12 +46,12 @@ class DCliques(Mechanism):
     doubly_stochastic: ClassVar[bool] = True
     deltas: ClassVar[bool] = True
 
-    clique_size: Annotated[int, Ge(1)] = knob(10, "M: most members of a clique")
-    swaps: Annotated[int, Ge(0)] = knob(1000, "K: steps of the greedy swap")
-    inter: Literal["auto", "ring", "fractal", "smallworld", "full"] = knob(
+    clique_size: Annotated[int, Ge(1)] = param(10, "M: most members of a clique")
+    swaps: Annotated[int, Ge(0)] = param(1000, "K: steps of the greedy swap")
+    inter: Literal["auto", "ring", "fractal", "smallworld", "full"] = param(
         "auto", "edges between cliques; auto: smallworld from 200 workers on, full below"
     )
-    clique_avg: bool = knob(True, "average the updates within a clique before models are mixed")
+    clique_avg: bool = param(True, "average the updates within a clique before models are mixed")
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Exchange over the edges of the fixed topology that are in reach."""

@@ -8,10 +8,9 @@ from annotated_types import Ge
 from scipy.linalg import eigh
 
 from dystop.control.aggregation import metropolis, size_weights, with_self
-from dystop.control.graph import both_ways, is_connected
-from dystop.control.regular import regular_pairs
 from dystop.errors import ConfigError
-from dystop.knobs import knob
+from dystop.mechanisms._graphs import both_ways, is_connected, regular_pairs
+from dystop.params import param
 from dystop.plan import Mix, Plan, links
 from dystop.rng import stream
 from dystop.sparse import Graph, Ints, graph_of
@@ -33,9 +32,9 @@ class DPSGD(Mechanism):
     provenance: ClassVar[str] = "reference"
     summary: ClassVar[str] = "synchronous averaging on a fixed ring, regular or complete graph"
 
-    topology: Literal["ring", "random-regular", "complete"] = knob("ring", "the fixed graph")
-    degree: Annotated[int, Ge(1)] = knob(4, "degree of the random regular graph")
-    weights: Literal["metropolis", "optimal", "size"] = knob(
+    topology: Literal["ring", "random-regular", "complete"] = param("ring", "the fixed graph")
+    degree: Annotated[int, Ge(1)] = param(4, "degree of the random regular graph")
+    weights: Literal["metropolis", "optimal", "size"] = param(
         "metropolis",
         "1/(1 + larger degree), I - aL with the best a, or data sizes (not doubly stochastic)",
     )

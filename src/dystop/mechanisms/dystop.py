@@ -19,7 +19,7 @@ from dystop.control.priority import (
 )
 from dystop.control.timing import cost_s, expected_exchange_s
 from dystop.control.topology import Edges, connect, ranked_candidates
-from dystop.knobs import knob
+from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Floats
 from dystop.types import Fleet, Mechanism, Memory, View
@@ -44,23 +44,23 @@ class DySTop(Mechanism):
     summary: ClassVar[str] = "WAA wakes workers by Lyapunov queues, PTCA picks whom they pull from"
     budgeted: ClassVar[bool] = True
 
-    V: Annotated[float, Ge(0)] = knob(10.0, "weight of round time against staleness")
-    staleness_bound: Annotated[float, Ge(0)] = knob(
+    V: Annotated[float, Ge(0)] = param(10.0, "weight of round time against staleness")
+    staleness_bound: Annotated[float, Ge(0)] = param(
         2.0, "tau_bound: long-run mean staleness allowed; 0 drives rounds towards synchronous ones"
     )
-    neighbours: Annotated[int, Ge(0)] | None = knob(
+    neighbours: Annotated[int, Ge(0)] | None = param(
         None, "s: most in-neighbours of a worker; unset: ceil(log2 N)"
     )
-    phase_threshold: Annotated[int, Ge(0)] | None = knob(
+    phase_threshold: Annotated[int, Ge(0)] | None = param(
         None, "t_thre: last round of phase 1; unset: a quarter of the horizon"
     )
-    phases: Literal["combined", "first", "second"] = knob(
+    phases: Literal["combined", "first", "second"] = param(
         "combined", "which priority ranks candidates: p1 then p2, only p1, or only p2"
     )
-    estimate: Literal["kth", "max", "last"] = knob(
+    estimate: Literal["kth", "max", "last"] = param(
         "kth", "link time WAA expects: s-th best candidate, worst candidate, or what was last seen"
     )
-    distance_max_m: Annotated[float, Gt(0)] | None = knob(
+    distance_max_m: Annotated[float, Gt(0)] | None = param(
         None, "Dist_max of phase 1's priority, in metres; unset: the longest link in reach"
     )
 

@@ -10,9 +10,8 @@ import numpy as np
 from annotated_types import Ge
 
 from dystop.control.aggregation import metropolis, size_weights
-from dystop.control.graph import both_ways
-from dystop.control.regular import regular_pairs
-from dystop.knobs import knob
+from dystop.mechanisms._graphs import both_ways, regular_pairs
+from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Graph, Ints, graph_of, ints
 from dystop.types import Fleet, Mechanism, Memory, View
@@ -37,10 +36,10 @@ class EpidemicLearning(Mechanism):
     provenance: ClassVar[str] = "authors' code"
     summary: ClassVar[str] = "synchronous averaging on a new random graph every round"
 
-    variant: Literal["oracle", "local"] = knob(
+    variant: Literal["oracle", "local"] = param(
         "oracle", "a shared random regular graph, or receivers drawn by each worker alone"
     )
-    neighbours: Annotated[int, Ge(1)] | None = knob(
+    neighbours: Annotated[int, Ge(1)] | None = param(
         None, "s: models each worker sends per round; unset: ceil(log2 N)"
     )
 

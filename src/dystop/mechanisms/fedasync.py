@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from dystop.control.remedy import Remedy, freshness
-from dystop.control.server import first_to_finish, in_touch, server_round
-from dystop.knobs import knob
+from dystop.control.staleness_weighting import StalenessWeighting, freshness
+from dystop.mechanisms._server import first_to_finish, in_touch, server_round
+from dystop.params import param
 from dystop.plan import Plan, no_links
 from dystop.sparse import ints
 from dystop.types import Fleet, Mechanism, Memory, View
@@ -30,13 +30,13 @@ class FedAsync(Mechanism):
     summary: ClassVar[str] = "a server takes in one worker at a time, stale ones at a smaller share"
     server: ClassVar[bool] = True
 
-    share: Annotated[float, Gt(0), Le(1)] = knob(0.6, "a: share of a fresh model in the new one")
-    decay: Literal["constant", "polynomial", "hinge"] = knob(
+    share: Annotated[float, Gt(0), Le(1)] = param(0.6, "a: share of a fresh model in the new one")
+    decay: Literal["constant", "polynomial", "hinge"] = param(
         "polynomial", "how the share falls with staleness k (the default is our choice)"
     )
-    exponent: Annotated[float, Ge(0)] = knob(0.5, "polynomial: (k + 1)^-exponent")
-    slope: Annotated[float, Ge(0)] = knob(10.0, "hinge: 1 / (slope (k - limit) + 1)")
-    limit: Annotated[int, Ge(0)] = knob(4, "hinge: k up to which a model counts as fresh")
+    exponent: Annotated[float, Ge(0)] = param(0.5, "polynomial: (k + 1)^-exponent")
+    slope: Annotated[float, Ge(0)] = param(10.0, "hinge: 1 / (slope (k - limit) + 1)")
+    limit: Annotated[int, Ge(0)] = param(4, "hinge: k up to which a model counts as fresh")
 
     def init(self, fleet: Fleet) -> Memory:
         """Updates of the server, and how many of them each worker's model contains."""
@@ -61,7 +61,7 @@ class FedAsync(Mechanism):
         >>> FedAsync().share_of(3), round(FedAsync(decay="hinge").share_of(6), 6)
         (0.3, 0.028571)
         """
-        rule = Remedy(self.decay, self.share, self.exponent, self.slope, self.limit)
+        rule = StalenessWeighting(self.decay, self.share, self.exponent, self.slope, self.limit)
         return float(freshness(rule, ints([behind]))[0])
 
     def _learn(self, memory: Memory, view: View) -> Memory:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Gt, Le
 
-from dystop.knobs import knob
+from dystop.params import param
 from dystop.plan import Plan, join_links, links, mix_of, no_links
 from dystop.sparse import Ints
 from dystop.types import Mechanism, Memory, View
@@ -28,7 +28,9 @@ class FedAvg(Mechanism):
     summary: ClassVar[str] = "synchronous averaging at a parameter server"
     server: ClassVar[bool] = True
 
-    participation: Annotated[float, Gt(0), Le(1)] = knob(1.0, "share of workers sampled each round")
+    participation: Annotated[float, Gt(0), Le(1)] = param(
+        1.0, "share of workers sampled each round"
+    )
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Two stages: everybody chosen to the server, the server to everybody chosen."""

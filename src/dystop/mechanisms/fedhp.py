@@ -10,8 +10,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import dijkstra
 
 from dystop.control.aggregation import metropolis, size_weights
-from dystop.control.graph import both_ways, two_way_pairs
-from dystop.control.pairs import (
+from dystop.control.priority import emd, label_shares
+from dystop.mechanisms._graphs import both_ways, two_way_pairs
+from dystop.mechanisms._pairs import (
     Store,
     measured,
     no_values,
@@ -20,8 +21,7 @@ from dystop.control.pairs import (
     recall,
     spanning_forest,
 )
-from dystop.control.priority import emd, label_shares
-from dystop.knobs import knob
+from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Bools, Floats, Graph, Ints, graph_of, ints
 from dystop.types import Feedback, Fleet, Mechanism, Memory, View
@@ -53,15 +53,15 @@ class FedHP(Mechanism):
     summary: ClassVar[str] = "local steps by hardware, links by consensus distance and speed"
     needs: ClassVar[frozenset[Feedback]] = frozenset({"distance"})
 
-    tau_max: Annotated[int, Ge(1)] = knob(20, "most mini-batches of a local training (our choice)")
-    tau_min: Annotated[int, Ge(1)] = knob(5, "tau_max never shrinks below this (our choice)")
-    kappa: Annotated[float, Ge(0), Le(1)] = knob(
+    tau_max: Annotated[int, Ge(1)] = param(20, "most mini-batches of a local training (our choice)")
+    tau_min: Annotated[int, Ge(1)] = param(5, "tau_max never shrinks below this (our choice)")
+    kappa: Annotated[float, Ge(0), Le(1)] = param(
         0.6, "share of the total model distance that kept links must hold; 1: all (our choice)"
     )
-    degree: Annotated[int, Ge(1)] | None = knob(
+    degree: Annotated[int, Ge(1)] | None = param(
         None, "fastest links per worker in the base graph; unset: ceil(log2 N) (our choice)"
     )
-    weights: Literal["metropolis", "uniform"] = knob(
+    weights: Literal["metropolis", "uniform"] = param(
         "metropolis", "1/(1 + larger degree), or 1/(1 + own degree) (not doubly stochastic)"
     )
 

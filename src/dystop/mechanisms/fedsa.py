@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from dystop.control.server import first_to_finish, in_touch, server_round
-from dystop.knobs import knob
+from dystop.mechanisms._server import first_to_finish, in_touch, server_round
+from dystop.params import param
 from dystop.plan import Plan, no_links
 from dystop.sparse import Ints
 from dystop.types import Mechanism, Memory, View
@@ -32,10 +32,10 @@ class FedSA(Mechanism):
     summary: ClassVar[str] = "a server aggregates the first K workers that finish"
     server: ClassVar[bool] = True
 
-    arrivals: Annotated[int, Ge(1)] | None = knob(
+    arrivals: Annotated[int, Ge(1)] | None = param(
         None, "K: workers the server waits for; unset: max(1, N // 2) (our choice)"
     )
-    server_share: Annotated[float, Gt(0), Le(1)] | None = knob(
+    server_share: Annotated[float, Gt(0), Le(1)] | None = param(
         None,
         "share at which the arrivals' average enters the server model; unset: their data over all "
         "data (our choice)",

@@ -8,8 +8,8 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from dystop.control.aggregation import with_self
-from dystop.control.graph import both_ways, components, two_way_pairs
-from dystop.knobs import knob
+from dystop.mechanisms._graphs import both_ways, components, two_way_pairs
+from dystop.params import param
 from dystop.plan import Mix, Plan, links, mix_of
 from dystop.sparse import Bools, Floats, Ints, ints
 from dystop.types import Fleet, Mechanism, Memory, View
@@ -36,16 +36,16 @@ class GossipFL(Mechanism):
     summary: ClassVar[str] = "pairs exchange a random share of their models, fast links first"
     doubly_stochastic: ClassVar[bool] = True
 
-    keep: Annotated[float, Gt(0), Le(1)] = knob(0.1, "share of the model that is exchanged")
-    window: Annotated[int, Ge(1)] = knob(
+    keep: Annotated[float, Gt(0), Le(1)] = param(0.1, "share of the model that is exchanged")
+    window: Annotated[int, Ge(1)] = param(
         3,
         "T_thres: the pairs of the last window - 1 rounds must connect everyone; below 5 they "
         "seldom do and bandwidth hardly counts",
     )
-    bandwidth_quantile: Annotated[float, Ge(0), Le(1)] = knob(
+    bandwidth_quantile: Annotated[float, Ge(0), Le(1)] = param(
         0.6, "B_thres: share of the pairs in reach that count as too slow (our choice)"
     )
-    steps: Annotated[int, Ge(1)] | None = knob(
+    steps: Annotated[int, Ge(1)] | None = param(
         None, "mini-batches between exchanges; unset: one local epoch (our choice)"
     )
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from dystop.knobs import knob
+from dystop.params import param
 from dystop.plan import Mix, Plan, join_links, links, mix_of, no_links
 from dystop.sparse import Bools, Floats, Graph, Ints, ints
 from dystop.types import Fleet, Mechanism, Memory, View
@@ -39,17 +39,17 @@ class HADFL(Mechanism):
     provenance: ClassVar[str] = "reconstruction"
     summary: ClassVar[str] = "train a hyperperiod, ring all-reduce of newer models, broadcast"
 
-    members: Annotated[int, Ge(2), Le(_LARGEST_RING)] | None = knob(
+    members: Annotated[int, Ge(2), Le(_LARGEST_RING)] | None = param(
         None, "k: workers in the ring; unset: half of those present, 2 to 2000 (our choice)"
     )
-    smoothing: Annotated[float, Gt(0), Lt(1)] = knob(
+    smoothing: Annotated[float, Gt(0), Lt(1)] = param(
         0.5, "a: weight of the newest version in the forecast (our choice)"
     )
-    beta: Annotated[float, Ge(0), Le(1)] = knob(
+    beta: Annotated[float, Ge(0), Le(1)] = param(
         0.5, "weight of the broadcast model in those outside the ring (our choice)"
     )
-    periods: Annotated[int, Ge(1)] = knob(1, "hyperperiods between synchronisations (our choice)")
-    cap: Annotated[float, Ge(1)] = knob(
+    periods: Annotated[int, Ge(1)] = param(1, "hyperperiods between synchronisations (our choice)")
+    cap: Annotated[float, Ge(1)] = param(
         4.0, "longest hyperperiod, in local epochs of the slowest worker (our choice)"
     )
 

@@ -8,8 +8,9 @@ import numpy as np
 from annotated_types import Ge, Gt
 
 from dystop.control.aggregation import metropolis
-from dystop.control.graph import both_ways, two_way_pairs
-from dystop.control.pairs import (
+from dystop.control.priority import emd, label_shares
+from dystop.mechanisms._graphs import both_ways, two_way_pairs
+from dystop.mechanisms._pairs import (
     Store,
     measured,
     no_values,
@@ -18,8 +19,7 @@ from dystop.control.pairs import (
     recall,
     spanning_forest,
 )
-from dystop.control.priority import emd, label_shares
-from dystop.knobs import knob
+from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Floats, Ints, graph_of, ints
 from dystop.types import Feedback, Fleet, Mechanism, Memory, Outcome, View
@@ -65,20 +65,22 @@ class L2PL(Mechanism):
     needs: ClassVar[frozenset[Feedback]] = frozenset({"loss", "distance"})
     doubly_stochastic: ClassVar[bool] = True
 
-    degree_mean: Annotated[float, Ge(0)] = knob(4.0, "links drawn per worker (our choice)")
-    degree_max: Annotated[int, Ge(1)] | None = knob(
+    degree_mean: Annotated[float, Ge(0)] = param(4.0, "links drawn per worker (our choice)")
+    degree_max: Annotated[int, Ge(1)] | None = param(
         None, "most links of a worker before repair; unset: ceil(log2 N) (our choice)"
     )
-    temperature: Annotated[float, Gt(0)] = knob(1.0, "softmax temperature at first (our choice)")
-    temperature_end: Annotated[float, Gt(0)] = knob(0.2, "temperature in the end (our choice)")
-    cooling: Annotated[int, Ge(1)] = knob(200, "rounds from first to last temperature (our choice)")
-    rate: Annotated[float, Ge(0)] = knob(0.05, "learning rate of the policy (our choice)")
-    loss_weight: Annotated[float, Ge(0)] = knob(1.0, "mu: reward of a loss drop (our choice)")
-    link_weight: Annotated[float, Ge(0)] = knob(0.2, "lambda: penalty on links (our choice)")
-    pretrain: Annotated[int, Ge(0)] = knob(
+    temperature: Annotated[float, Gt(0)] = param(1.0, "softmax temperature at first (our choice)")
+    temperature_end: Annotated[float, Gt(0)] = param(0.2, "temperature in the end (our choice)")
+    cooling: Annotated[int, Ge(1)] = param(
+        200, "rounds from first to last temperature (our choice)"
+    )
+    rate: Annotated[float, Ge(0)] = param(0.05, "learning rate of the policy (our choice)")
+    loss_weight: Annotated[float, Ge(0)] = param(1.0, "mu: reward of a loss drop (our choice)")
+    link_weight: Annotated[float, Ge(0)] = param(0.2, "lambda: penalty on links (our choice)")
+    pretrain: Annotated[int, Ge(0)] = param(
         20, "imagined rounds, from expected times, before the first (our choice)"
     )
-    labels: bool = knob(False, "whether label distance counts (our choice)")
+    labels: bool = param(False, "whether label distance counts (our choice)")
 
     def init(self, fleet: Fleet) -> Memory:
         """An indifferent policy without experience."""

@@ -10,10 +10,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from dystop.control.aggregation import with_self
-from dystop.control.colouring import edge_colouring
-from dystop.control.graph import both_ways, components, two_way_pairs
-from dystop.control.matcha_weights import best_mixing_weight, best_probabilities, partners
-from dystop.knobs import knob
+from dystop.mechanisms._graphs import both_ways, components, edge_colouring, two_way_pairs
+from dystop.mechanisms.matcha_weights import best_mixing_weight, best_probabilities, partners
+from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Bools, Floats, Ints, ints
 from dystop.types import Mechanism, Memory, View
@@ -38,16 +37,16 @@ class Matcha(Mechanism):
     doubly_stochastic: ClassVar[bool] = True
     signed_rows: ClassVar[bool] = True
 
-    budget: Annotated[float, Gt(0), Le(1)] = knob(
+    budget: Annotated[float, Gt(0), Le(1)] = param(
         0.5, "CB: share of the matchings that fires in a round, on average at most"
     )
-    base: Literal["fastest", "reach"] = knob(
+    base: Literal["fastest", "reach"] = param(
         "fastest", "base graph: each worker's fastest links, or all in reach (our choice)"
     )
-    degree: Annotated[int, Ge(1)] | None = knob(
+    degree: Annotated[int, Ge(1)] | None = param(
         None, "links a worker asks for with base = 'fastest'; unset: ceil(log2 N) (our choice)"
     )
-    refresh: Annotated[int, Ge(1)] = knob(
+    refresh: Annotated[int, Ge(1)] = param(
         50, "rounds at least between two set-ups when the reach graph changes (our choice)"
     )
 

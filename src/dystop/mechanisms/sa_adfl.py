@@ -8,9 +8,9 @@ from annotated_types import Ge
 
 from dystop.control.activation import activate_one
 from dystop.control.aggregation import size_weights
-from dystop.control.push import mail_of, outgoing, slowest_push_s
 from dystop.control.timing import cost_s
-from dystop.knobs import knob
+from dystop.mechanisms._push import mail_of, outgoing, slowest_push_s
+from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.types import Mechanism, Memory, View
 
@@ -34,15 +34,15 @@ class SAADFL(Mechanism):
     summary: ClassVar[str] = "one worker a round, by Lyapunov queues, pushes to everyone in range"
     pushes: ClassVar[bool] = True
 
-    V: Annotated[float, Ge(0)] = knob(10.0, "weight of round time against staleness")
-    staleness_bound: Annotated[float, Ge(0)] = knob(
+    V: Annotated[float, Ge(0)] = param(10.0, "weight of round time against staleness")
+    staleness_bound: Annotated[float, Ge(0)] = param(
         2.0, "tau_bound: staleness from which the queues grow"
     )
-    sends: Literal["trained", "mixed"] = knob(
+    sends: Literal["trained", "mixed"] = param(
         "trained", "the model that is pushed: as trained, or after mixing the mail (our choice)"
     )
 
-    mail: Literal["new", "latest"] = knob(
+    mail: Literal["new", "latest"] = param(
         "new",
         "what is averaged: models that came since the last activation, or the last one of everybody"
         " ever heard (our choice)",

@@ -19,14 +19,14 @@ _HOME = {
 __all__ = list(_HOME)
 
 if TYPE_CHECKING:
-    from dystop.report.study import write_study as write_study
-    from dystop.report.tables import Summary as Summary
-    from dystop.report.tables import default_target as default_target
-    from dystop.report.tables import summarise as summarise
-    from dystop.report.tables import summary_rows as summary_rows
-    from dystop.report.write import ReportFiles as ReportFiles
-    from dystop.report.write import draw as draw
-    from dystop.report.write import write_report as write_report
+    from dystop.report.data.summary import Summary as Summary
+    from dystop.report.data.summary import default_target as default_target
+    from dystop.report.data.summary import summarise as summarise
+    from dystop.report.data.summary import summary_rows as summary_rows
+    from dystop.report.pages.study import write_study as write_study
+    from dystop.report.pages.write import ReportFiles as ReportFiles
+    from dystop.report.pages.write import draw as draw
+    from dystop.report.pages.write import write_report as write_report
 
 
 def __getattr__(name: str) -> Any:

@@ -5,19 +5,11 @@ really takes (`transfer`), and when an absent worker is back (`next_return_s`).
 """
 
 from dystop.world.describe import describe
-from dystop.world.params import (
-    Budget,
-    Channel,
-    Churn,
-    Compute,
-    Mobility,
-    Outages,
-    WorldParams,
-)
+from dystop.world.params import Budget, Channel, Churn, Compute, Mobility, Outages, WorldParams
 from dystop.world.replay import TraceWorld
 from dystop.world.trace import Reported, Trace
 from dystop.world.trace_file import read_trace
-from dystop.world.world import Surroundings, Transfer, World
+from dystop.world.world import Transfer, World, WorldState
 
 __all__ = [
     "Budget",
@@ -27,12 +19,12 @@ __all__ = [
     "Mobility",
     "Outages",
     "Reported",
-    "Surroundings",
     "Trace",
     "TraceWorld",
     "Transfer",
     "World",
     "WorldParams",
+    "WorldState",
     "describe",
     "read_trace",
 ]

@@ -3,9 +3,9 @@
 import numpy as np
 
 from dystop.sparse import Floats, Graph
-from dystop.world.budget import base_models
+from dystop.world.capacity import base_models
 from dystop.world.params import WorldParams
-from dystop.world.world import Surroundings, World
+from dystop.world.world import World, WorldState
 
 
 def describe(world: World) -> dict[str, str]:
@@ -52,7 +52,7 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
-def _compute(seen: Surroundings) -> str:
+def _compute(seen: WorldState) -> str:
     low, middle, high = (seconds_text(float(s)) for s in np.percentile(seen.step_s, [0, 50, 100]))
     return f"{middle} per mini-batch (median; {low} to {high})"
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from dystop.cores import fixed
 from dystop.errors import ConfigError
+from dystop.kernels.distances import distances, ways
+from dystop.parallel import as_readonly
 from dystop.rng import uniform
 from dystop.sparse import Floats, Graph, Ints
-from dystop.world.metres import distances, ways
 
 
 def scatter(workers: int, area_m: tuple[float, float], seed: int) -> Floats:
@@ -45,7 +45,7 @@ def stations(position: Floats, power_w: Floats) -> Floats:
 def ways_of(station: Floats, dst: Ints, src: Ints) -> tuple[Floats, Floats]:
     """Metres between the ends of each link, and the power of its sender."""
     metres, power_w = np.empty(len(dst)), np.empty(len(dst))
-    if not ways(fixed(station), fixed(dst), fixed(src), metres, power_w):
+    if not ways(as_readonly(station), as_readonly(dst), as_readonly(src), metres, power_w):
         raise IndexError(f"a link names a node beyond the {len(station)} that have a position")
     return metres, power_w
 
@@ -53,6 +53,6 @@ def ways_of(station: Floats, dst: Ints, src: Ints) -> tuple[Floats, Floats]:
 def distance(position: Floats, dst: Ints, src: Ints) -> Floats:
     """Metres between the two ends of each link, [L]."""
     out = np.empty(len(dst))
-    if not distances(fixed(position), fixed(dst), fixed(src), out):
+    if not distances(as_readonly(position), as_readonly(dst), as_readonly(src), out):
         raise IndexError(f"a link names a node beyond the {len(position)} that have a position")
     return out

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from dystop.errors import ConfigError
-from dystop.knobs import block, knob
-from dystop.world.bounds import check_bounds, check_order
+from dystop.params import check_bounds, check_order, param, section
 
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
@@ -19,22 +18,22 @@ Decibel = Annotated[float, Ge(-300), Le(300)]
 class Channel:
     """The radio: Shannon rates over a path loss with Rayleigh fading."""
 
-    bandwidth_hz: Positive = knob(1e6, "bandwidth b of a link, in hertz")
-    noise_w: Positive = knob(1e-13, "noise power in watts (the paper's gamma, read as a power)")
-    reference_gain_db: Decibel = knob(-43.0, "channel gain G_0 at 1 m, in decibels")
-    path_loss_exponent: NotNegative = knob(4.0, "exponent with which the gain falls with distance")
-    power_dbm: tuple[Decibel, Decibel] = knob(
+    bandwidth_hz: Positive = param(1e6, "bandwidth b of a link, in hertz")
+    noise_w: Positive = param(1e-13, "noise power in watts (the paper's gamma, read as a power)")
+    reference_gain_db: Decibel = param(-43.0, "channel gain G_0 at 1 m, in decibels")
+    path_loss_exponent: NotNegative = param(4.0, "exponent with which the gain falls with distance")
+    power_dbm: tuple[Decibel, Decibel] = param(
         (10.0, 20.0), "range from which each worker's transmit power is drawn, in dBm"
     )
-    power_fluctuation: NotNegative = knob(
+    power_fluctuation: NotNegative = param(
         0.1, "standard deviation of the factor on each sender's power in a round"
     )
-    fading: bool = knob(True, "whether the gain is exponentially distributed around its mean")
-    coherence_blocks: Annotated[int, Ge(1), Le(1024)] = knob(
+    fading: bool = param(True, "whether the gain is exponentially distributed around its mean")
+    coherence_blocks: Annotated[int, Ge(1), Le(1024)] = param(
         8, "independent fading draws that one transfer averages over; 1 is the literal reading"
     )
-    server_power_dbm: Decibel = knob(30.0, "transmit power of the base station, in dBm")
-    min_distance_m: Positive = knob(1.0, "distances below this count as this, in metres")
+    server_power_dbm: Decibel = param(30.0, "transmit power of the base station, in dBm")
+    min_distance_m: Positive = param(1.0, "distances below this count as this, in metres")
 
     def __post_init__(self) -> None:
         """Refuse values out of bounds."""
@@ -46,17 +45,17 @@ class Channel:
 class Compute:
     """How fast the workers train."""
 
-    batch_s: Positive | Literal["measure"] = knob(
+    batch_s: Positive | Literal["measure"] = param(
         0.02, "seconds per mini-batch on the reference device (zeta), or 'measure' to time it"
     )
-    devices: Literal["drawn", "jetson"] = knob(
+    devices: Literal["drawn", "jetson"] = param(
         "drawn", "coefficients on batch_s: drawn from a normal; jetson: the paper's five boards"
     )
-    spread: NotNegative = knob(
+    spread: NotNegative = param(
         0.4, "standard deviation of each worker's coefficient on batch_s; 0 makes all equal"
     )
-    slowest: Annotated[float, Ge(1)] = knob(2.5, "largest coefficient a worker can draw")
-    fastest: Annotated[float, Gt(0), Le(1)] = knob(0.2, "smallest coefficient a worker can draw")
+    slowest: Annotated[float, Ge(1)] = param(2.5, "largest coefficient a worker can draw")
+    fastest: Annotated[float, Gt(0), Le(1)] = param(0.2, "smallest coefficient a worker can draw")
 
     def __post_init__(self) -> None:
         """Refuse values out of bounds."""
@@ -67,11 +66,11 @@ class Compute:
 class Budget:
     """How many models a worker may send and receive in a round."""
 
-    enabled: bool = knob(True, "whether bandwidth is limited at all")
-    models: NotNegative | None = knob(
+    enabled: bool = param(True, "whether bandwidth is limited at all")
+    models: NotNegative | None = param(
         None, "mean models per worker and round, before rounding down; none means 2 ceil(log2 N)"
     )
-    variation: NotNegative = knob(0.25, "relative standard deviation of the budget over rounds")
+    variation: NotNegative = param(0.25, "relative standard deviation of the budget over rounds")
 
     def __post_init__(self) -> None:
         """Refuse values out of bounds."""
@@ -82,11 +81,11 @@ class Budget:
 class Mobility:
     """Random waypoint: walk to a random spot, rest, walk on."""
 
-    enabled: bool = knob(False, "whether workers move")
-    speed_mps: tuple[Positive, Positive] = knob(
+    enabled: bool = param(False, "whether workers move")
+    speed_mps: tuple[Positive, Positive] = param(
         (0.5, 1.5), "range of walking speeds, in metres per second"
     )
-    pause_s: tuple[NotNegative, NotNegative] = knob(
+    pause_s: tuple[NotNegative, NotNegative] = param(
         (0.0, 10.0), "range of rests between two walks, in seconds"
     )
 
@@ -101,9 +100,9 @@ class Mobility:
 class Churn:
     """Workers that leave and come back."""
 
-    enabled: bool = knob(False, "whether workers leave and come back")
-    mean_up_s: Annotated[float, Ge(1e-3)] = knob(120.0, "mean seconds a worker stays")
-    mean_down_s: Annotated[float, Ge(1e-3)] = knob(30.0, "mean seconds a worker is away")
+    enabled: bool = param(False, "whether workers leave and come back")
+    mean_up_s: Annotated[float, Ge(1e-3)] = param(120.0, "mean seconds a worker stays")
+    mean_down_s: Annotated[float, Ge(1e-3)] = param(30.0, "mean seconds a worker is away")
 
     def __post_init__(self) -> None:
         """Refuse values out of bounds."""
@@ -114,10 +113,10 @@ class Churn:
 class Outages:
     """Links that are down and transfers that fail."""
 
-    drop: Probability = knob(
+    drop: Probability = param(
         0.0, "probability that a link is down for a whole round, known when the round opens"
     )
-    loss: Probability = knob(
+    loss: Probability = param(
         0.0, "probability that a planned transfer fails, unknown when it is planned"
     )
 
@@ -130,19 +129,19 @@ class Outages:
 class WorldParams:
     """Everything about the simulated surroundings."""
 
-    area_m: tuple[Positive, Positive] = knob(
+    area_m: tuple[Positive, Positive] = param(
         (100.0, 100.0), "width and height of the area, in metres"
     )
-    range_m: Positive = knob(40.0, "distance up to which two workers hear each other, in metres")
-    reach: Literal["strict", "overlay"] = knob(
+    range_m: Positive = param(40.0, "distance up to which two workers hear each other, in metres")
+    reach: Literal["strict", "overlay"] = param(
         "strict", "strict: only workers in range talk; overlay: others are relayed hop by hop"
     )
-    channel: Channel = block(Channel, "the radio")
-    compute: Compute = block(Compute, "how fast workers train")
-    budget: Budget = block(Budget, "models a worker may send and receive in a round")
-    mobility: Mobility = block(Mobility, "whether and how workers move")
-    churn: Churn = block(Churn, "whether and how workers leave and come back")
-    outages: Outages = block(Outages, "links that are down, transfers that fail")
+    channel: Channel = section(Channel, "the radio")
+    compute: Compute = section(Compute, "how fast workers train")
+    budget: Budget = section(Budget, "models a worker may send and receive in a round")
+    mobility: Mobility = section(Mobility, "whether and how workers move")
+    churn: Churn = section(Churn, "whether and how workers leave and come back")
+    outages: Outages = section(Outages, "links that are down, transfers that fail")
 
     def __post_init__(self) -> None:
         """Refuse values out of bounds."""

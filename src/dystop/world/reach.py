@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dystop.arrays.room import room
-from dystop.cores import fixed, in_blocks
+from dystop.kernels.buffers import buffer
+from dystop.kernels.link_cache import carry_rows
+from dystop.parallel import as_readonly, run_in_blocks
 from dystop.sparse import Bools, Floats, Graph, Ints
-from dystop.world.carry import carry_rows
 from dystop.world.channel import expected_rate_bps, mean_snr, transfer_s
 from dystop.world.geometry import stations, ways_of, with_hub
-from dystop.world.grid import Before, neighbours_within
+from dystop.world.neighbour_search import Before, neighbours_within
 from dystop.world.overlay import Routes
 from dystop.world.params import WorldParams
 
@@ -71,7 +71,7 @@ class Neighbourhood:
 
     def _measured(self, graph: Graph, position: Floats) -> Reach:
         """Distance and expected time of each link, at nominal power."""
-        distance_m, link_s = (room(graph.edges, np.float64) for _ in range(2))
+        distance_m, link_s = (buffer(graph.edges, np.float64) for _ in range(2))
         fresh = self._carried(graph, position, (distance_m, link_s))
         station = stations(position, self._power_w)
 
@@ -80,7 +80,7 @@ class Neighbourhood:
             metres, power_w = ways_of(station, graph.dst[part], graph.src[part])
             distance_m[part], link_s[part] = metres, self._expected_s(metres, power_w)
 
-        in_blocks(measure, graph.edges if fresh is None else len(fresh), _LINKS)
+        run_in_blocks(measure, graph.edges if fresh is None else len(fresh), _LINKS)
         return Reach(graph, distance_m, link_s)
 
     def _carried(self, graph: Graph, position: Floats, out: tuple[Floats, Floats]) -> Ints | None:
@@ -91,11 +91,11 @@ class Neighbourhood:
         if 2 * int(moved.sum()) > len(moved):
             return None  # hardly a link would stay
         old = self._last[2]
-        known = fixed(old.graph.indptr), fixed(old.graph.src)
-        values = fixed(old.distance_m), fixed(old.link_s)
-        rows, still = (fixed(graph.indptr), fixed(graph.src)), fixed(~moved)
+        known = as_readonly(old.graph.indptr), as_readonly(old.graph.src)
+        values = as_readonly(old.distance_m), as_readonly(old.link_s)
+        rows, still = (as_readonly(graph.indptr), as_readonly(graph.src)), as_readonly(~moved)
         fresh = np.ones(graph.edges, bool)
-        in_blocks(
+        run_in_blocks(
             lambda lo, hi: carry_rows(known, values, rows, still, (lo, hi), (*out, fresh)),
             graph.n,
             _ROWS,

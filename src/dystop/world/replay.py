@@ -10,7 +10,7 @@ from dystop.errors import ConfigError
 from dystop.sparse import Floats, Ints
 from dystop.world.params import WorldParams
 from dystop.world.trace import Reported, Trace, TracedLinks, TracedRound
-from dystop.world.world import Surroundings, Transfer, World
+from dystop.world.world import Transfer, World, WorldState
 
 
 class TraceWorld(World):
@@ -44,10 +44,10 @@ class TraceWorld(World):
             )
         self.trace = trace
 
-    def observe(self, t: int, now_s: float) -> Surroundings:
+    def observe(self, t: int, now_s: float) -> WorldState:
         """What was observed when round t opened; after the last one, what it saw."""
         line = self._line(t)
-        return Surroundings(
+        return WorldState(
             alive=line.alive,
             reach=line.reach,
             distance_m=line.distance_m,

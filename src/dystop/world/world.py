@@ -8,17 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dystop.arrays.room import room
-from dystop.cores import in_blocks
 from dystop.errors import ConfigError
+from dystop.kernels.buffers import buffer
+from dystop.parallel import run_in_blocks
 from dystop.sparse import Bools, Floats, Graph, Ints
-from dystop.world.air import Air
-from dystop.world.budget import budget_of_round
-from dystop.world.channel import nominal_power_w
-from dystop.world.churn import Presence
-from dystop.world.compute import step_seconds
+from dystop.world.capacity import budget_of_round, step_seconds
+from dystop.world.channel import RadioChannel, nominal_power_w
+from dystop.world.dynamics import Presence, Walk
 from dystop.world.geometry import checked_position, distance, scatter
-from dystop.world.mobility import Walk
 from dystop.world.overlay import refuse_large_overlay, relay
 from dystop.world.params import WorldParams
 from dystop.world.reach import Neighbourhood, Reach
@@ -29,7 +26,7 @@ _ROUNDING = 1.0 + 1e-9  # two ways of computing a distance may differ in the las
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class WorldState:
     """What can be known when a round opens. Arrays are shared between rounds: read-only."""
 
     alive: Bools  # [N]
@@ -92,16 +89,16 @@ class World:
         moving = params.mobility.enabled
         self._walk = Walk(self._home, params.area_m, params.mobility, seed) if moving else None
         self._presence = Presence(workers, params.churn, seed)
-        self._air = Air(params, power_w, seed)
+        self._air = RadioChannel(params, power_w, seed)
         self._near = Neighbourhood(params, power_w, workers, model_bytes)
         self._spots: tuple[float, Floats] | None = None  # one remembered answer each
         self._in_range: tuple[object, Reach] | None = None
         self._usable: tuple[object, Reach] | None = None
 
-    def observe(self, t: int, now_s: float) -> Surroundings:
+    def observe(self, t: int, now_s: float) -> WorldState:
         """What may be known when round t opens at `now_s`."""
         reach = self._reach(t, now_s)
-        return Surroundings(
+        return WorldState(
             alive=self._presence.alive(now_s),
             reach=reach.graph,
             distance_m=reach.distance_m,
@@ -160,7 +157,7 @@ class World:
         def look(lo: int, hi: int) -> None:
             up[lo:hi] = self._up(t, here, (graph.dst[lo:hi], graph.src[lo:hi]))
 
-        in_blocks(look, len(up), _LINKS)
+        run_in_blocks(look, len(up), _LINKS)
         return reach.keep(up)
 
     def _links_in_range(self, moment: float | None) -> Reach:
@@ -191,7 +188,7 @@ class World:
         """Transfers over links of their own, without looking at any other."""
         position, here, size = self._position(now_s), self._here(now_s), len(fraction)
         ways = self._air.ways(t, position, size)
-        seconds, lost = room(size, np.float64), room(size, np.bool_)
+        seconds, lost = buffer(size, np.float64), buffer(size, np.bool_)
 
         def move(lo: int, hi: int) -> None:
             part = dst, src = link[0][lo:hi], link[1][lo:hi]
@@ -201,7 +198,7 @@ class World:
             lost[lo:hi] = self._air.unlucky(t, part) | ~(near & self._up(t, here, part))
             seconds[lo:hi] = self._air.seconds(t, part, power_w, metres, bytes_)
 
-        in_blocks(move, size, _LINKS)
+        run_in_blocks(move, size, _LINKS)
         return Transfer(seconds, np.broadcast_to(np.int64(1), size), lost)
 
     def _hop_by_hop(

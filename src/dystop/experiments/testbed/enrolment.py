@@ -18,19 +18,19 @@ import numpy as np
 
 from dystop.data.private import Facts
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.durable import write_atomic
-from dystop.experiments.fleets import fleet_of, keeps_topology, steps_of
-from dystop.experiments.spec import Experiment, read_experiment, to_toml
-from dystop.experiments.store import CONFIG, RunData, check_config
-from dystop.runtime.coordinator.members import Enrolled as Member
-from dystop.runtime.coordinator.setup import COORDINATOR as COORDINATOR
-from dystop.runtime.coordinator.setup import OBSERVER as OBSERVER
-from dystop.runtime.coordinator.setup import SERVER, Setup, member_name
+from dystop.experiments.build import fleet_of, keeps_topology, steps_of
+from dystop.experiments.config import Experiment, read_experiment, to_toml
+from dystop.experiments.run_folder import CONFIG, RunData, check_config
 from dystop.sparse import Floats, Ints
+from dystop.storage import write_atomic
+from dystop.testbed.coordinator.members import Enrolled as Member
+from dystop.testbed.coordinator.setup import COORDINATOR as COORDINATOR
+from dystop.testbed.coordinator.setup import OBSERVER as OBSERVER
+from dystop.testbed.coordinator.setup import SERVER, CoordinatorSetup, member_name
 from dystop.types import Fleet
-from dystop.world import Surroundings, TraceWorld, Transfer, World, read_trace
-from dystop.world.compute import jetson_factors
-from dystop.world.compute import step_seconds as drawn_step_seconds
+from dystop.world import TraceWorld, Transfer, World, WorldState, read_trace
+from dystop.world.capacity import jetson_factors
+from dystop.world.capacity import step_seconds as drawn_step_seconds
 
 ENROLMENT, STATUS = "enrolment.json", "coordinator.json"
 KIND, ESSENCE_SHA256 = "testbed", "essence_sha256"  # a value and a key of `run.json`
@@ -258,7 +258,7 @@ class Emulation:
     def __init__(self, world: World, step_s: Floats) -> None:
         self._world, self._step_s = world, step_s
 
-    def observe(self, t: int, now_s: float) -> Surroundings:
+    def observe(self, t: int, now_s: float) -> WorldState:
         """What may be known when round t opens."""
         return replace(self._world.observe(t, now_s), step_s=self._step_s)
 
@@ -277,13 +277,13 @@ def world_of(experiment: Experiment, fleet: Fleet) -> World:
     return World(*place)
 
 
-def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) -> Setup:
+def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) -> CoordinatorSetup:
     """What a coordinator is made of; needs neither data nor models."""
     check_testbed(experiment)
     fleet = enrolment.fleet(experiment)
     world = world_of(experiment, fleet)
     topology = keeps_topology(experiment)
-    return Setup(
+    return CoordinatorSetup(
         run=run,
         fleet=fleet,
         mechanism=experiment.mechanism,

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dystop.errors import DystopError, RunFolderError, to_copy
-from dystop.experiments.child import Tail, dystop_words, environment
-from dystop.experiments.durable import RECORDS
+from dystop.errors import DystopError, RunFolderError, shell_command
+from dystop.exit_with_parent import LIFELINE
+from dystop.experiments.config import Experiment, read_experiment, to_toml
+from dystop.experiments.jobs import Tail, dystop_words, environment
 from dystop.experiments.run import Started
-from dystop.experiments.spec import Experiment, read_experiment, to_toml
-from dystop.experiments.store import (
+from dystop.experiments.run_folder import (
     CONFIG,
     create_run,
     first_info,
@@ -39,10 +39,10 @@ from dystop.experiments.testbed.enrolment import (
     write_enrolment,
 )
 from dystop.experiments.testbed.interrupt import Interrupts, undisturbed
-from dystop.lifeline import LIFELINE
 from dystop.record import RoundRecord
-from dystop.runtime.host.launch import Crew
-from dystop.runtime.host.netns import Net
+from dystop.storage import RECORDS
+from dystop.testbed.launch.netns import Net
+from dystop.testbed.launch.supervisor import ProcessSupervisor
 
 if TYPE_CHECKING:
     from dystop.experiments.testbed.parts import Prepared
@@ -129,7 +129,7 @@ def checked_folder(path: Path) -> Path:
     if info.get("kind") != KIND:
         raise RunFolderError(
             f"{path}: a simulated run, and this command is for runs of the testbed; check it by: "
-            f"{to_copy('verify', path)}, go on with it by: {to_copy('resume', path)}"
+            f"{shell_command('verify', path)}, go on with it by: {shell_command('resume', path)}"
         )
     if not (path / ENROLMENT).is_file():
         raise RunFolderError(f"{path}: {ENROLMENT} is missing; start the run afresh")
@@ -211,7 +211,7 @@ class _Launch:
     experiment: Experiment
     net: Net | None
     check: Callable[[], None]  # raises if somebody has interrupted
-    crew: Crew = field(default_factory=lambda: Crew(_child_environment()))
+    crew: ProcessSupervisor = field(default_factory=lambda: ProcessSupervisor(_child_environment()))
     away: set[str] = field(default_factory=set)  # sent away by the coordinator
 
     def start_coordinator(self) -> None:
@@ -297,7 +297,7 @@ def _child_environment() -> dict[str, str]:
 
 def _make_certificates(folder: Path, names: list[str]) -> None:
     """An authority for this run alone, and a certificate for every party that has none."""
-    from dystop.runtime.pki.authority import init, issue
+    from dystop.testbed.security.authority import init, issue
 
     pki = folder / PKI
     if not (pki / "ca.key").is_file():

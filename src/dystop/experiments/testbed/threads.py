@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dystop.experiments.child import Tail
-from dystop.experiments.durable import RECORDS
-from dystop.experiments.spec import Experiment, read_experiment
-from dystop.experiments.store import CONFIG
-from dystop.experiments.testbed.coordinator import Desk
+from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.jobs import Tail
+from dystop.experiments.run_folder import CONFIG
+from dystop.experiments.testbed.coordinator_run import CoordinatorRun
 from dystop.experiments.testbed.enrolment import (
     COORDINATOR,
     OBSERVER,
@@ -22,18 +21,19 @@ from dystop.experiments.testbed.enrolment import (
 )
 from dystop.experiments.testbed.interrupt import Interrupts
 from dystop.experiments.testbed.launch import POLL_S, WORKERS, Watch, interruptible, others
-from dystop.experiments.testbed.nodes import Way, leave_model, make_observer, make_worker
+from dystop.experiments.testbed.parties import Way, leave_model, make_observer, make_worker
 from dystop.experiments.testbed.parts import observer_parts, worker_parts
-from dystop.runtime.shell.history import HISTORY_FILE, History, Note
-from dystop.runtime.shell.node import WorkerNode
-from dystop.runtime.shell.observer import Observer
-from dystop.runtime.shell.seat import CoordinatorSeat
-from dystop.runtime.transport.door import Door
-from dystop.runtime.transport.memory import MemoryHub, MemoryTransport
-from dystop.runtime.wire.interface import Transport
+from dystop.storage import RECORDS
+from dystop.testbed.coordinator.process import CoordinatorProcess
+from dystop.testbed.observer import Observer
+from dystop.testbed.protocol.interface import Transport
+from dystop.testbed.transport.admission import AllowList
+from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
+from dystop.testbed.worker.history import HISTORY_FILE, History, Note
+from dystop.testbed.worker.process import WorkerProcess
 
 FAREWELL_S = 8.0  # for the parties to end after the coordinator has
-MakeTransport = Callable[[str, Door | None], Transport]
+MakeTransport = Callable[[str, AllowList | None], Transport]
 """The way of a party to the others, by its name; without a door everybody may come in."""
 
 
@@ -41,10 +41,10 @@ MakeTransport = Callable[[str, Door | None], Transport]
 class Office:
     """A coordinator in a thread of its own."""
 
-    desk: Desk
+    desk: CoordinatorRun
     transport: Transport
     listen: str = "memory:0"
-    seat: CoordinatorSeat | None = None
+    seat: CoordinatorProcess | None = None
     error: BaseException | None = None
     opened: threading.Event = field(default_factory=threading.Event)
     closing: bool = False
@@ -70,7 +70,7 @@ class Office:
         finally:
             self.opened.set()
 
-    def _on_seat(self, seat: CoordinatorSeat) -> None:
+    def _on_seat(self, seat: CoordinatorProcess) -> None:
         self.seat = seat
         if self.closing:
             seat.interrupt()
@@ -99,7 +99,7 @@ def run_threads(folder: Path, watch: Watch) -> None:
     """Run all parties in this process to the end."""
     with MemoryHub() as hub:
 
-        def transport(name: str, door: Door | None) -> Transport:
+        def transport(name: str, door: AllowList | None) -> Transport:
             limits = read_experiment(folder / CONFIG).testbed.limits
             if door is None:
                 return MemoryTransport(hub, name, limits)
@@ -119,7 +119,9 @@ def run_here(
     """Run the coordinator and some other parties in this process to the end of the run."""
     experiment = read_experiment(folder / CONFIG)
     enrolment = read_enrolment(folder, experiment)
-    office = Office(Desk(folder, experiment, enrolment), transport(COORDINATOR, None), listen)
+    office = Office(
+        CoordinatorRun(folder, experiment, enrolment), transport(COORDINATOR, None), listen
+    )
     with interruptible(folder), Interrupts() as interrupts, ExitStack() as stack:
         stack.callback(office.close)
         company = Company(experiment, folder, office.start(), transport)
@@ -144,7 +146,7 @@ class Company:
     coordinator: str  # address
     transport: MakeTransport
 
-    def invite(self, name: str, stack: ExitStack) -> WorkerNode | Observer:
+    def invite(self, name: str, stack: ExitStack) -> WorkerProcess | Observer:
         """Start a party, which ends with the stack."""
         party = self._observer() if name == OBSERVER else self._worker(name, stack)
         stack.callback(party.close)
@@ -152,11 +154,11 @@ class Company:
         return party
 
     def _observer(self) -> Observer:
-        way = Way(self.transport(OBSERVER, Door()), self.coordinator)
+        way = Way(self.transport(OBSERVER, AllowList()), self.coordinator)
         return make_observer(observer_parts(self.experiment), self.experiment, way)
 
-    def _worker(self, name: str, stack: ExitStack) -> WorkerNode:
-        home, door = self.folder / WORKERS / name, Door(OBSERVER)
+    def _worker(self, name: str, stack: ExitStack) -> WorkerProcess:
+        home, door = self.folder / WORKERS / name, AllowList(OBSERVER)
         diary = History(home / HISTORY_FILE)
         stack.callback(diary.close)
         note = _without_samples(diary.note)

@@ -1,0 +1,181 @@
+"""`dystop list`: what there is to choose from, and every configuration key."""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dystop.cli.handle_errors import complain, handle_errors
+from dystop.cli.output import show_table
+
+if TYPE_CHECKING:
+    from dystop.experiments.config_sections import Key
+    from dystop.types import Mechanism
+
+
+class What(StrEnum):
+    """What can be listed."""
+
+    mechanisms = "mechanisms"
+    models = "models"
+    datasets = "datasets"
+    keys = "keys"
+
+
+def provenance(kind: "type[Mechanism]") -> str:
+    """Where the mechanism's code comes from; a reconstruction is called one."""
+    if kind.provenance == "reconstruction":
+        return "RECONSTRUCTION (no published code or full description)"
+    return kind.provenance
+
+
+def _default(value: Any) -> str:
+    from dystop.experiments import toml
+
+    return "unset" if value is None else toml.value(value)
+
+
+def _keys(keys: Iterable["Key"]) -> None:
+    rows = [(k.name, _default(k.default), k.allowed, k.meaning) for k in keys]
+    show_table(("key", "default", "allowed", "meaning"), rows)
+
+
+def _mechanisms() -> None:
+    from dystop.mechanisms import BUILT_IN, MECHANISMS
+
+    problems = MECHANISMS.problems()
+    kinds = [MECHANISMS[name] for name in MECHANISMS if name in BUILT_IN or name not in problems]
+    rows = [(kind.name, kind.mode, provenance(kind), kind.summary) for kind in kinds]
+    show_table(("mechanism", "mode", "provenance", "summary"), rows)
+    for problem in problems.values():
+        complain(f"left out: {problem}", colour="yellow")
+
+
+def _describe_mechanism(name: str) -> None:
+    from dystop.experiments.config_sections import keys
+    from dystop.mechanisms import MECHANISMS
+
+    kind = MECHANISMS[name]
+    typer.echo(f"{name}: {kind.summary}")
+    typer.echo(f"  mode: {kind.mode}   provenance: {provenance(kind)}")
+    _keys(keys(kind, {}, "mechanism."))
+    typer.echo(f"  dystop run mechanism.name={name}")
+
+
+def _models() -> None:
+    from dystop.training.models.catalogue import MODELS
+
+    show_table(("model", "summary"), [(name, x.meaning) for name, x in MODELS.items()])
+    typer.echo("or a function of your own: model.name=package.module:factory")
+
+
+def _describe_model(name: str) -> None:
+    from dystop.training.models.catalogue import MODELS
+
+    entry = MODELS[name]
+    typer.echo(f"{name}: {entry.meaning}")
+    typer.echo(f"  smallest image: {entry.minimal_side or 1} pixels a side")
+    typer.echo(f"  dystop run model.name={name}")
+
+
+_DATA_COLUMNS = (
+    "data set",
+    "channels x height x width",
+    "classes",
+    "train / test",
+    "licence",
+    "origin",
+)
+
+
+def _datasets() -> None:
+    from dystop.data.catalogue import DATASETS
+
+    show_table(_DATA_COLUMNS, [entry.row() for entry in DATASETS.values()])
+    typer.echo("or a file of your own: data.name=FILE.npz")
+
+
+def _describe_dataset(name: str) -> None:
+    from dystop.data.catalogue import DATASETS
+
+    for column, cell in zip(_DATA_COLUMNS, DATASETS[name].row(), strict=True):
+        typer.echo(f"{column}: {cell}")
+    if names := DATASETS[name].class_names:
+        typer.echo(f"class names: {', '.join(names)}")
+    typer.echo(f"  dystop run data.name={name}")
+
+
+def _every_key() -> None:
+    from dystop.experiments.config import every_key
+
+    _keys(every_key())
+    typer.echo(
+        "mechanism.* are those of dystop; 'dystop list mechanisms --describe NAME' for others"
+    )
+
+
+def _describe_key(name: str) -> None:
+    from dystop.experiments.config import every_key
+
+    key = next(k for k in every_key() if k.name == name)
+    typer.echo(f"{key.name}: {key.meaning}")
+    typer.echo(f"  default: {_default(key.default)}   allowed: {key.allowed}")
+
+
+def _names(what: What) -> list[str]:
+    match what:
+        case What.mechanisms:
+            from dystop.mechanisms import MECHANISMS
+
+            return list(MECHANISMS)
+        case What.models:
+            from dystop.training.models.catalogue import MODELS
+
+            return list(MODELS)
+        case What.datasets:
+            from dystop.data.catalogue import DATASETS
+
+            return list(DATASETS)
+        case What.keys:
+            from dystop.experiments.config import every_key
+
+            return [key.name for key in every_key()]
+
+
+def _checked(what: What, name: str) -> str:
+    from dystop.errors import ConfigError, nearest
+
+    names = _names(what)
+    if name in names:
+        return name
+    hint = nearest(name, names) or f"; there are: {', '.join(names)}"
+    raise ConfigError(f"command line: --describe {name}: no such name in {what.value}{hint}")
+
+
+_LISTS: dict[What, Callable[[], None]] = {
+    What.mechanisms: _mechanisms,
+    What.models: _models,
+    What.datasets: _datasets,
+    What.keys: _every_key,
+}
+_DESCRIBE: dict[What, Callable[[str], None]] = {
+    What.mechanisms: _describe_mechanism,
+    What.models: _describe_model,
+    What.datasets: _describe_dataset,
+    What.keys: _describe_key,
+}
+
+
+@handle_errors
+def catalogue(
+    what: Annotated[What, typer.Argument(help="What to list.")],
+    describe: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Describe one of them.")
+    ] = None,
+) -> None:
+    """List mechanisms, models, data sets, or every configuration key."""
+    if describe is None:
+        _LISTS[what]()
+    else:
+        _DESCRIBE[what](_checked(what, describe))

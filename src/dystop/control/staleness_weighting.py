@@ -1,0 +1,117 @@
+"""Remedies against stale models, for any asynchronous mechanism (section "Deal with Staleness").
+
+The families that the paper reviews, each applied to the plan that a mechanism made: smaller weights
+for older models (FedAsync), leaving out what is too old (SAFA), learning rates by participation
+(ASO-Fed), and first-order compensation of the delay (a Taylor term on each update). Off by default:
+the paper's mechanism uses none.
+
+The age of a source is the number of rounds since the training behind its model began: tau_j for a
+pull, the rounds since it was sent for a message.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+
+from dystop.control.aggregation import rest_to_self, row_sums
+from dystop.control.plan_check import source_kind
+from dystop.params import param
+from dystop.plan import Mix, Plan
+from dystop.sparse import Bools, Floats, Ints
+from dystop.types import View
+
+Rule = Literal["none", "constant", "polynomial", "hinge", "discard", "learning-rate", "compensate"]
+
+
+@dataclass(frozen=True)
+class StalenessWeighting:
+    """What is done about stale models."""
+
+    rule: Rule = param(
+        "none",
+        "constant, polynomial, hinge: FedAsync's weights; discard: SAFA; "
+        "learning-rate: ASO-Fed; compensate: first-order delay compensation",
+    )
+    share: Annotated[float, Gt(0), Le(1)] = param(
+        1.0, "factor on every foreign weight under FedAsync's three rules (its alpha)"
+    )
+    exponent: Annotated[float, Ge(0)] = param(0.5, "polynomial: weight (age + 1)^-exponent")
+    slope: Annotated[float, Ge(0)] = param(10.0, "hinge: weight 1 / (slope (age - limit) + 1)")
+    limit: Annotated[int, Ge(0)] = param(4, "hinge, discard: age up to which a model is fresh")
+    strength: Annotated[float, Ge(0)] = param(
+        1.0, "compensate: factor of the second-order term; 0 leaves models as they are"
+    )
+
+
+def freshness(remedy: StalenessWeighting, age: Ints) -> Floats:
+    """Factor on the weight of a model by its age (FedAsync's alpha times s).
+
+    >>> freshness(StalenessWeighting("polynomial", share=0.6, exponent=0.5), np.array([3])).tolist()
+    [0.3]
+    >>> freshness(StalenessWeighting("hinge", share=0.6), np.array([4, 6])).round(6).tolist()
+    [0.6, 0.028571]
+    """
+    if remedy.rule == "polynomial":
+        factor = (age + 1.0) ** -remedy.exponent
+    elif remedy.rule == "hinge":
+        factor = 1.0 / (remedy.slope * np.maximum(age - remedy.limit, 0) + 1.0)
+    else:
+        factor = np.ones(len(age))
+    weight: Floats = np.asarray(remedy.share * factor, float)
+    return weight
+
+
+def participation_rate(t: int, version: Ints) -> Floats:
+    """Factor on the learning rate of a worker by how rarely it takes part (ASO-Fed).
+
+    max(1, ln d) where d is its mean number of rounds between activations so far.
+    """
+    return np.maximum(1.0, np.log(t / (version + 1.0)))
+
+
+def apply(remedy: StalenessWeighting, plan: Plan, view: View) -> Plan:
+    """The plan with the remedy applied; the same object where there is nothing to do."""
+    if remedy.rule == "none":
+        return plan
+    if remedy.rule == "learning-rate":
+        return replace(plan, rate=participation_rate(view.t, view.version[plan.active]))
+    stages = tuple(_treat_stage(remedy, plan, view, k) for k in range(len(plan.mixes)))
+    return replace(plan, mixes=stages)
+
+
+def _treat_stage(remedy: StalenessWeighting, plan: Plan, view: View, stage: int) -> Mix:
+    rows = plan.mixes[stage]
+    if rows.kind == "delta" or rows.collective:
+        return rows  # updates carry their own weights, and a ring averages as one
+    if remedy.rule == "compensate":
+        return replace(rows, compensation=remedy.strength)
+    age, foreign = _ages(plan, view, stage)
+    if remedy.rule == "discard":
+        kept = ~foreign | (age <= remedy.limit)
+        return _divided(rows, np.where(kept, rows.weight, 0.0))
+    factor = np.where(foreign, freshness(remedy, age), 1.0)
+    return rest_to_self(rows, rows.weight * factor)
+
+
+def _ages(plan: Plan, view: View, stage: int) -> tuple[Ints, Bools]:
+    """Age of each weight's source, and whether it is somebody else's model."""
+    rows, n = plan.mixes[stage], view.fleet.workers
+    linked, mailed = source_kind(plan, view, stage)
+    tau = np.append(view.staleness, 0)[np.minimum(rows.source, n)]  # a server is never stale
+    age = np.where(linked, tau, 0)
+    if mailed.any():
+        nodes, box = view.fleet.nodes, view.mailbox
+        keys = box.dst * nodes + box.src
+        at = np.searchsorted(keys, (rows.dst * nodes + rows.source)[mailed])
+        age[mailed] = view.t - box.sent[at]
+    return age, linked | mailed
+
+
+def _divided(rows: Mix, weight: Floats) -> Mix:
+    """Rows divided by what is left; a row with nothing left keeps its own model."""
+    left = row_sums(rows, weight)
+    if (left > 0).all():
+        return replace(rows, weight=weight / left[rows.row_of])
+    return rest_to_self(rows, weight)

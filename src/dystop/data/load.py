@@ -1,0 +1,139 @@
+"""load: a data set by name, from wherever it is.
+
+Searched in this order: the folder the user names, the folder in DYSTOP_DATA, the usual system
+folders, the user's cache, ./data; then the official source, by download into the user's cache.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from dystop.data.catalogue import DATASETS, Entry
+from dystop.data.dataset import Dataset, Splits, assemble
+from dystop.data.fetch import (
+    download_files,
+    find_files,
+    homes,
+    not_found,
+    search_folders,
+    user_cache,
+)
+from dystop.data.fmnist_mini import load_mini
+from dystop.data.npz import read_npz
+from dystop.data.readers import CIFAR10, CIFAR100, read_cifar, read_idx, read_svhn
+from dystop.data.synthetic import SyntheticParams, make_synthetic
+from dystop.errors import DataError, nearest
+from dystop.sparse import ints
+
+Paths = Mapping[str, Path]  # official file name -> where it lies
+
+
+def load(
+    name: str,
+    *,
+    root: str | Path | None = None,
+    download: bool = True,
+    seed: int = 0,
+    synthetic: SyntheticParams | None = None,
+) -> Dataset:
+    """Load a data set.
+
+    Args:
+        name: a name of `DATASETS`, or the path of an `.npz` file.
+        root: folder to search first; it may hold the official files or `<name>.npz`.
+        download: whether a set that is found nowhere may be downloaded.
+        seed: seed of the "synthetic" set.
+        synthetic: size and noise of the "synthetic" set.
+
+    Raises:
+        DataError: the set is unknown, cannot be found or fetched, or a file of it is bad.
+
+    >>> load("synthetic").shape
+    (1, 8, 8)
+    """
+    if name.endswith(".npz"):
+        return read_npz(Path(name).expanduser())
+    if name not in DATASETS:
+        raise DataError(
+            f"unknown data set {name!r}; known are {', '.join(DATASETS)}, "
+            f"and any path that ends in .npz{nearest(name, DATASETS)}"
+        )
+    entry = DATASETS[name]
+    if entry.format == "generated":
+        return make_synthetic(synthetic or SyntheticParams(), seed)
+    if entry.format == "packaged":
+        return load_mini()
+    return load_entry(entry, search_folders(root), cache=user_cache(), download=download)
+
+
+def load_entry(entry: Entry, folders: Sequence[Path], *, cache: Path, download: bool) -> Dataset:
+    """Load one line of the catalogue from the first folder that holds it, else by download.
+
+    Raises:
+        DataError: the set cannot be found or fetched, or a file of it is bad.
+    """
+    for home in homes(entry, folders):
+        if paths := find_files(entry, home):
+            return _read(entry, paths, home)
+        if (converted := home / f"{entry.name}.npz").is_file():
+            return _read_converted(entry, converted)
+    if not download:
+        raise not_found(entry, folders, cache)
+    return _read(entry, download_files(entry, cache), cache / entry.name)
+
+
+def _read(entry: Entry, paths: Paths, home: Path) -> Dataset:
+    return assemble(
+        entry.name,
+        _READERS[entry.format](entry, paths),
+        classes=entry.classes,
+        class_names=entry.class_names,
+        source=str(home),
+    )
+
+
+def _read_converted(entry: Entry, path: Path) -> Dataset:
+    """A set that the user converted: any number of images, but of the right shape."""
+    found = read_npz(path, entry.name, entry.classes, entry.class_names)
+    if found.shape != entry.shape:
+        raise DataError(
+            f"{path}: images have shape {found.shape} (channels, height, width); "
+            f"expected {entry.shape} for {entry.name!r}. Convert it again, or load it by its path."
+        )
+    return found
+
+
+def _read_idx_set(entry: Entry, paths: Paths) -> Splits:
+    _, height, width = entry.shape
+    shapes = (
+        (entry.train, height, width),
+        (entry.train,),
+        (entry.test, height, width),
+        (entry.test,),
+    )
+    where = [paths[file.name] for file in entry.files]
+    digests = [file.content_sha256 for file in entry.files]
+    with ThreadPoolExecutor(len(where)) as pool:  # unpacking lets go of the interpreter lock
+        x_train, y_train, x_test, y_test = pool.map(read_idx, where, shapes, digests)
+    return Splits(x_train[:, None], ints(y_train), x_test[:, None], ints(y_test))
+
+
+def _read_cifar_set(entry: Entry, paths: Paths) -> Splits:
+    layout = CIFAR100 if entry.name == "cifar100" else CIFAR10
+    (file,) = entry.files
+    return read_cifar(paths[file.name], layout, (entry.train, entry.test), file.digest)
+
+
+def _read_svhn_set(entry: Entry, paths: Paths) -> Splits:
+    train, test = entry.files
+    return Splits(
+        *read_svhn(paths[train.name], entry.train, train.digest),
+        *read_svhn(paths[test.name], entry.test, test.digest),
+    )
+
+
+_READERS: Mapping[str, Callable[[Entry, Paths], Splits]] = {
+    "idx": _read_idx_set,
+    "cifar": _read_cifar_set,
+    "svhn": _read_svhn_set,
+}

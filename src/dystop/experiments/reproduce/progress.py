@@ -1,0 +1,81 @@
+"""Where reproductions lie, what they cost, and how far they are.
+
+reproduce/SCALE/
+  runs/CAMPAIGN/     a study: the runs that several recipes share
+  RECIPE/            the verdict page of one recipe
+  paper.html         all verdicts
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dystop.experiments.config import Experiment
+from dystop.experiments.reproduce import Recipe
+from dystop.experiments.reproduce.campaigns import SEEDS, Scale, experiments
+from dystop.experiments.run_folder import RunData, is_study, open_run
+from dystop.experiments.study import Study, create_study, find_study, open_study
+
+_EACH: dict[Scale, dict[str, str]] = {
+    "smoke": {"fmnist": "1 s", "cifar10": "1 s", "svhn": "1 s", "cifar100": "1 s"},
+    "small": {"fmnist": "7 s", "cifar10": "10 s", "svhn": "6 s", "cifar100": "60 s"},
+    "paper": {"fmnist": "20 s on a GPU", "cifar10": "2 min on a GPU", "svhn": "1 min on a GPU",
+              "cifar100": "minutes on a GPU"},
+}  # fmt: skip
+"""About what one run takes: two cores for smoke and small, one H200 for paper."""
+
+
+def studies_folder(out: Path, scale: Scale) -> Path:
+    """Where the shared runs of a scale lie."""
+    return out / scale / "runs"
+
+
+def page_folder(out: Path, scale: Scale, recipe: Recipe, suffix: str = "") -> Path:
+    """Where the verdict page of a recipe goes; a suffix tells other readings of it apart."""
+    return out / scale / f"{recipe.name}{suffix}"
+
+
+def study_of(
+    recipe: Recipe, scale: Scale, seeds: int | None, words: Sequence[str], out: Path
+) -> Study:
+    """The study behind a recipe, made or found; refuses one that has other settings."""
+    every = experiments(recipe.campaign, scale, seeds or SEEDS[scale], words)
+    folder, name = studies_folder(out, scale), recipe.campaign.name
+    return find_study(folder, name, every) or create_study(folder, name, every)
+
+
+def runs_by_arm(study: Study) -> dict[str, list[RunData]]:
+    """Runs of a study under the keys of their arms, in the order of seeds; finished arms only."""
+    missing = {_arm(experiment) for experiment in study.todo()}
+    found: dict[str, list[RunData]] = {}
+    for experiment in study.experiments:
+        if (arm := _arm(experiment)) not in missing:
+            found.setdefault(arm, []).append(open_run(study.folder(experiment)))
+    return found
+
+
+def _arm(experiment: Experiment) -> str:
+    return experiment.name.rpartition("-s")[0]
+
+
+def known_study(recipe: Recipe, scale: Scale, out: Path) -> Study | None:
+    """The study of a recipe, if it was begun here."""
+    path = studies_folder(out, scale) / recipe.campaign.name
+    return open_study(path) if is_study(path) else None
+
+
+def cost(recipe: Recipe, scale: Scale) -> str:
+    """How many runs, and about how long each takes."""
+    runs = len(recipe.campaign.arms) * SEEDS[scale]
+    return f"{runs} x {_EACH[scale][recipe.campaign.data]}"
+
+
+def done(recipe: Recipe, scale: Scale, out: Path) -> str:
+    """How far a recipe is in this folder, in words."""
+    study = known_study(recipe, scale, out)
+    if study is None:
+        return "-"
+    left, total = len(study.todo()), len(study.experiments)
+    page = (page_folder(out, scale, recipe) / "report.html").is_file()
+    if left:
+        return f"{total - left} of {total} runs"
+    return "verdict" if page else "runs"

@@ -1,0 +1,329 @@
+"""The run folder: what a run leaves behind, and how it is made and read.
+
+    runs/NAME/
+      config.toml     the fully resolved configuration
+      run.json        versions, seed, status, why it stopped, fingerprints of settings and records
+      fleet.json      who the workers were
+      records.jsonl   one line per round
+      checkpoints/    what `dystop resume` starts from
+
+A folder is prepared under a hidden name and renamed into place, so what carries its final name
+is complete.
+"""
+
+import errno
+import json
+import os
+import re
+import shlex
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dystop.errors import RunFolderError, StorageError, nearest
+from dystop.experiments.environment import machine, versions
+from dystop.experiments.folder_kinds import INFO, STUDY, FolderKind, kind_of, study_kind
+from dystop.record import RoundRecord
+from dystop.storage import (
+    RECORDS,
+    RecordLog,
+    RunLock,
+    file_sha256,
+    is_abandoned,
+    read_lines,
+    records_sha256,
+    write_atomic,
+    writing,
+)
+
+if TYPE_CHECKING:
+    from dystop.experiments.config import Experiment
+
+__all__ = [
+    "INFO",
+    "STUDY",
+    "RecordLog",
+    "RunData",
+    "RunLock",
+    "check_config",
+    "check_free",
+    "check_name",
+    "create_run",
+    "first_info",
+    "is_abandoned",
+    "is_study",
+    "log_was_changed",
+    "name_problem",
+    "open_run",
+    "records_sha256",
+    "run_folder",
+    "update_info",
+    "write_atomic",
+    "writing",
+]
+
+CONFIG, FLEET, CHECKPOINTS = "config.toml", "fleet.json", "checkpoints"
+MODELS, GLOBAL = "models", "global.safetensors"  # a folder of trained models, and a file in it
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,99}")
+_CONFIG_SHA256, _RECORDS_SHA256 = "config_sha256", "records_sha256"  # keys of run.json
+_HOLDS = "a run folder holds config.toml, run.json, fleet.json and records.jsonl"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run, read back from its folder."""
+
+    path: Path
+    name: str
+    config: dict[str, Any]
+    info: dict[str, Any]
+    fleet: dict[str, Any]
+    records: list[RoundRecord]
+
+
+def name_problem(name: str) -> str:
+    """What a run may be called, if not this; empty where the name is fine."""
+    if _NAME.fullmatch(name):
+        return ""
+    return "at most 100 letters, digits and ._+=@-, beginning with a letter or digit"
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that would not make a plain folder."""
+    if problem := name_problem(name):
+        raise RunFolderError(f"--name {name!r} cannot name a run; expected {problem}")
+
+
+def first_info(experiment: "Experiment") -> dict[str, Any]:
+    """What `run.json` says when a run begins."""
+    mechanism = experiment.mechanism
+    return {
+        "format": 1,
+        "name": experiment.name,
+        "status": "running",
+        "stop_reason": None,
+        "seed": experiment.seed,
+        "mechanism": {
+            "name": mechanism.name,
+            "mode": mechanism.mode,
+            "provenance": mechanism.provenance,
+            "summary": mechanism.summary,
+            "parameters": asdict(mechanism),
+        },
+        "timing": experiment.engine.timing,
+        "publish": experiment.engine.publish,
+        "wall_s": 0.0,
+        _RECORDS_SHA256: None,
+        "versions": versions(),
+        "machine": machine(),
+    }
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _taken(folder: Path) -> RunFolderError:
+    kind = kind_of(folder)
+    if kind is None:
+        return RunFolderError(
+            f"{folder}: exists already and is not a run; choose another --name or --out"
+        )
+    return RunFolderError(
+        f"{folder}: this {kind.noun} exists already; choose another --name, or go on with it by: "
+        f"{kind.way_on(folder)}"
+    )
+
+
+def _candidates(out: Path, name: str, explicit: bool) -> Iterator[Path]:
+    """Folders to try: the name itself, then NAME-2, NAME-3 ... unless the name was asked for."""
+    yield out / name
+    if explicit:
+        raise _taken(out / name)
+    number = 2
+    while True:
+        yield out / f"{name}-{number}"
+        number += 1
+
+
+def _place(prepared: Path, out: Path, name: str, explicit: bool) -> Path:
+    """Rename the prepared folder to the first free name; two processes never share one."""
+    for folder in _candidates(out, name, explicit):
+        if os.path.lexists(folder):
+            continue
+        try:
+            prepared.rename(folder)
+        except OSError as error:
+            if error.errno in _TAKEN:
+                continue
+            raise
+        return folder
+    raise AssertionError("unreachable: candidates never end")
+
+
+def _fill(folder: Path, config: str, info: Mapping[str, Any], fleet: Mapping[str, Any]) -> None:
+    folder.chmod(0o755)
+    (folder / CHECKPOINTS).mkdir()
+    (folder / RECORDS).touch()
+    write_atomic(folder / CONFIG, config.encode())
+    write_atomic(folder / FLEET, _json(fleet))
+    noted = {**info, _CONFIG_SHA256: file_sha256(folder / CONFIG)}
+    write_atomic(folder / INFO, _json(noted))
+
+
+def _refused(out: Path, error: OSError) -> RunFolderError | StorageError:
+    reason = f"{out}: no run folder can be made here: {error.strerror or error}"
+    if error.errno in _FULL:
+        return StorageError(f"{reason}. Free space, or choose another folder with --out DIR")
+    return RunFolderError(f"{reason}. Choose another folder with --out DIR")
+
+
+def check_free(out: Path, name: str) -> None:
+    """Refuse a name that is taken, before data are loaded for nothing."""
+    check_name(name)
+    if os.path.lexists(out / name):
+        raise _taken(out / name)
+
+
+def create_run(
+    out: Path,
+    name: str,
+    config: str,
+    info: Mapping[str, Any],
+    fleet: Mapping[str, Any],
+    *,
+    explicit: bool = False,
+) -> Path:
+    """Make the folder of a new run and return it; on any error nothing is left behind.
+
+    Args:
+        out: Folder of all runs; made if it is missing.
+        name: Name of the run.
+        config: Text of `config.toml`.
+        info: First contents of `run.json`.
+        fleet: Contents of `fleet.json`.
+        explicit: The user asked for this very name: no number is appended if it is taken.
+    """
+    check_name(name)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        prepared = Path(tempfile.mkdtemp(prefix=f".{name}.tmp-{os.getpid()}-", dir=out))
+    except OSError as error:
+        raise _refused(out, error) from error
+    try:
+        _fill(prepared, config, info, fleet)
+        return _place(prepared, out, name, explicit)
+    except OSError as error:
+        raise _refused(out, error) from error
+    finally:
+        shutil.rmtree(prepared, ignore_errors=True)
+
+
+def update_info(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Change some entries of `run.json`, all at once or not at all."""
+    info = {**_read_json(folder / INFO), **changes}
+    with writing(folder):
+        write_atomic(folder / INFO, _json(info))
+    return info
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_bytes())
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise RunFolderError(f"{path}: not JSON; the file is damaged") from None
+    if not isinstance(raw, dict):
+        raise RunFolderError(f"{path}: not a JSON object; the file is damaged")
+    return raw
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise RunFolderError(f"{path}: not TOML, the file is damaged: {error}") from None
+
+
+def _runs_in(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(
+        p.parent.name for p in folder.glob(f"*/{INFO}") if not p.parent.name.startswith(".")
+    )
+
+
+def _absent(path: Path) -> RunFolderError:
+    if path.name in _runs_in(Path("runs")):
+        return RunFolderError(f"{path}: no such folder; did you mean '{Path('runs') / path.name}'?")
+    return RunFolderError(f"{path}: no such folder{nearest(path.name, _runs_in(path.parent))}")
+
+
+def _several(path: Path, kind: FolderKind) -> RunFolderError:
+    inside = _runs_in(path)
+    hint = f"; its runs are folders in it, such as {path / inside[-1]}" if inside else ""
+    return RunFolderError(
+        f"{path}: is a {kind.noun}, not a run; go on with it by: {kind.way_on(path)}{hint}"
+    )
+
+
+def is_study(path: Path) -> bool:
+    """Whether this folder is a comparison or a sweep."""
+    return os.path.isfile(path / STUDY)  # False, not an error, for a name too long to exist
+
+
+def run_folder(path: Path) -> Path:
+    """The path, if it is a complete run folder; an error that says what it is otherwise."""
+    if not path.exists():
+        raise _absent(path)
+    needed = [CONFIG, INFO, FLEET]
+    missing = [name for name in needed if not (path / name).is_file()]
+    if study := study_kind(path):
+        raise _several(path, study)
+    if not path.is_dir() or missing == needed:
+        inside = _runs_in(path)
+        hint = f". It holds runs: name one, such as {path / inside[-1]}" if inside else ""
+        raise RunFolderError(f"{path}: not a run folder; {_HOLDS}{hint}")
+    if missing:
+        raise RunFolderError(
+            f"{path}: half-written, {' and '.join(missing)} missing; it cannot be used. "
+            "Nothing is lost by deleting the folder and running the experiment again"
+        )
+    return path
+
+
+def open_run(path: Path) -> RunData:
+    """Read a run folder, finished or not; a last line that was cut off is left out."""
+    path = run_folder(path)
+    config, info = _read_config(path / CONFIG), _read_json(path / INFO)
+    records, _ = read_lines(path)
+    name = path.resolve().name
+    return RunData(path, name, config, info, _read_json(path / FLEET), records)
+
+
+def check_config(run: RunData, start: str) -> None:
+    """Refuse to splice two experiments; `start` is the command that begins such a run."""
+    file, noted = run.path / CONFIG, run.info.get(_CONFIG_SHA256)
+    if noted not in (None, file_sha256(file)):
+        raise RunFolderError(
+            f"{file}: was changed after the run began, and a run goes on only with the settings it "
+            f"began with; put the file back, or start a new run: {start} {shlex.quote(str(file))} "
+            "--name NEW"
+        )
+
+
+def log_was_changed(run: RunData) -> bool:
+    """Whether a finished run noted another fingerprint at its end than its log has now."""
+    noted = run.info.get(_RECORDS_SHA256)
+    if noted is None or run.info.get("status") != "finished":
+        return False
+    return not (run.path / RECORDS).is_file() or noted != records_sha256(run.path)

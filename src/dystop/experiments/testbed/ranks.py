@@ -1,0 +1,200 @@
+"""The testbed under `mpiexec`: rank 0 is coordinator and observer, every other rank a node.
+
+MPI has no fault tolerance: a rank that dies ends the job. All ranks read the same settings; those
+that see the run folder (a shared disk) keep checkpoint and diary there.
+
+Ctrl-C reaches all ranks, and a rank that ends with an error makes the launcher kill the others. So
+rank 0 alone answers it: it stops the run and says how to go on. The others leave when it tells
+them to, without an error, or after a while if it does not. Before all ranks have joined the job
+there is no run folder yet, and Ctrl-C ends each of them at once.
+"""
+
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from dystop.errors import DystopError
+from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.run_folder import CONFIG, INFO
+from dystop.experiments.testbed.enrolment import OBSERVER, node_names
+from dystop.experiments.testbed.interrupt import Interrupts
+from dystop.experiments.testbed.launch import WORKERS, Watch, new_testbed, reopen_testbed
+from dystop.experiments.testbed.parties import Way, leave_model, make_worker
+from dystop.experiments.testbed.parts import worker_parts
+from dystop.experiments.testbed.threads import run_here
+from dystop.testbed.events import Exit
+from dystop.testbed.protocol.interface import Transport
+from dystop.testbed.transport.admission import AllowList
+from dystop.testbed.transport.mpi import MpiLine, MpiTransport, Switch, join_job, seats
+from dystop.testbed.worker.history import HISTORY_FILE, History
+from dystop.testbed.worker.process import no_note
+
+COUNTER = "0:1"  # rank and port of the coordinator
+FOLDER_S = 300.0  # for rank 0 to load the data and make the run folder
+SHARED_S = 3.0  # for it to be seen by the others, where the disk is shared
+FAREWELL_S = 10.0  # for all to leave once something went wrong; rank 0 needs some of it itself
+LEAVE_S = 40.0  # after an interrupt: for rank 0 to stop the run and to speak
+TOLD_S = 6.0  # after an interrupt: for rank 0 to tell a worker to stop, if it ever joined
+LOOK_S = 0.2  # between two looks at whether there was one
+FIRST_WORD = 0  # tag of the frame that says where the folder is
+
+
+def run_ranks(
+    file: Path | None, keys: Sequence[str], out: Path, name: str | None, watch: Watch
+) -> Path | None:
+    """Play this rank's part; rank 0 answers with the run folder, the others with nothing."""
+
+    def play(line: MpiLine, interrupts: Interrupts) -> Path | None:
+        experiment = read_experiment(file, _with_workers(file, keys, line.size))
+        seats(node_names(experiment), line.size)  # all ranks refuse a job of the wrong size
+        if line.rank > 0:
+            folder = _told(line)
+            if folder is None and interrupts.noted:
+                return None
+            if folder is None:
+                raise DystopError("rank 0 could not begin the run")
+            _follow(experiment, folder if _is_seen(folder) else None, line, interrupts)
+            return None
+        folder = _tell(line, lambda: new_testbed(experiment, out, name, watch))
+        _lead(experiment, folder, watch, line)
+        return folder
+
+    return _in_job(play)
+
+
+def _in_job(play: Callable[[MpiLine, Interrupts], Path | None]) -> Path | None:
+    """Join the job, play a part and leave together with all others."""
+    with Interrupts() as interrupts:
+        with interrupts.at_once():  # MPI waits for all ranks, also for those that have left
+            line = join_job()
+        if line.rank > 0:
+            interrupts.leave_it_to_others(LEAVE_S)
+            return _leaving(line, lambda: play(line, interrupts))
+    return _leaving(line, lambda: play(line, interrupts))
+
+
+def _leaving(line: MpiLine, play: Callable[[], Path | None]) -> Path | None:
+    """Play, then leave; where that was cut short the others are not waited for so long."""
+    try:
+        folder = play()
+    except BaseException:
+        line.close(FAREWELL_S)
+        raise
+    line.close()
+    return folder
+
+
+def _tell(line: MpiLine, make: Callable[[], Path]) -> Path:
+    """Make the run folder and tell all ranks where it is; nothing where there is none."""
+    folder: Path | None = None
+    try:
+        folder = make()
+    finally:
+        word = str(folder.absolute()).encode() if folder else b""
+        for rank in range(1, line.size):
+            line.send(rank, FIRST_WORD, word)
+    return folder
+
+
+def _told(line: MpiLine) -> Path | None:
+    """The run folder, which this rank sees if the disk is shared; None where there is none."""
+    word = line.first_word(FOLDER_S).decode()
+    return Path(word) if word else None
+
+
+def _is_seen(folder: Path) -> bool:
+    """Whether the disk is shared; a file may take a moment to get around."""
+    until = time.monotonic() + SHARED_S
+    while not (folder / INFO).is_file():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def resume_ranks(folder: Path, watch: Watch) -> Path | None:
+    """Go on with a run whose job has ended; all ranks must see its folder."""
+
+    def play(line: MpiLine, interrupts: Interrupts) -> Path | None:
+        experiment = read_experiment(folder / CONFIG)
+        if line.rank > 0:
+            _follow(experiment, folder, line, interrupts)
+            return None
+        reopen_testbed(folder, watch)
+        _lead(experiment, folder, watch, line)
+        return folder
+
+    return _in_job(play)
+
+
+@contextmanager
+def _switch(line: MpiLine, experiment: Experiment) -> Iterator[Switch]:
+    switch = Switch(line, seats(node_names(experiment), line.size))
+    try:
+        yield switch
+    finally:
+        switch.dispatcher.close()
+
+
+def _with_workers(file: Path | None, keys: Sequence[str], size: int) -> list[str]:
+    """As many workers as there are ranks, unless a number was asked for."""
+    given = any(key.partition("=")[0].strip() == "fleet.workers" for key in keys)
+    if file is not None and not given:
+        given = "workers" in tomllib.loads(file.read_text()).get("fleet", {})
+    if given:
+        return list(keys)
+    server = read_experiment(file, keys).mechanism.server
+    return [*keys, f"fleet.workers={max(1, size - 1 - int(server))}"]
+
+
+def _lead(experiment: Experiment, folder: Path, watch: Watch, line: MpiLine) -> None:
+    """Rank 0."""
+    limits = experiment.testbed.limits
+    here = [OBSERVER] if experiment.testbed.observer else []
+    with _switch(line, experiment) as switch:
+
+        def transport(party: str, door: AllowList | None) -> Transport:
+            if door is None:
+                return MpiTransport(switch, party, limits)
+            return MpiTransport(switch, party, limits, door)
+
+        run_here(folder, watch, transport, here, COUNTER)
+
+
+def _follow(
+    experiment: Experiment, folder: Path | None, line: MpiLine, interrupts: Interrupts
+) -> None:
+    """Any other rank."""
+    with _switch(line, experiment) as switch:
+        end = _work(experiment, folder, switch, interrupts)
+    if end.code and not interrupts.noted:
+        error = DystopError(f"{node_names(experiment)[line.rank - 1]}: {end.text}")
+        error.exit_code = end.code
+        raise error
+
+
+def _work(
+    experiment: Experiment, folder: Path | None, switch: Switch, interrupts: Interrupts
+) -> Exit:
+    node = switch.line.rank - 1
+    name = node_names(experiment)[node]
+    door = AllowList(OBSERVER)
+    transport = MpiTransport(switch, name, experiment.testbed.limits, door)
+    home = folder / WORKERS / name if folder else None
+    note = History(home / HISTORY_FILE).note if home else no_note
+    way = Way(transport, COUNTER, f"{switch.line.rank}:0", "", door, note)
+    parts = worker_parts(experiment, node)
+    party = make_worker(parts, experiment, home, way)
+    party.start()
+    try:
+        while (end := party.wait(LOOK_S)) is None:
+            if interrupts.noted_s > TOLD_S:
+                break
+    finally:
+        party.close()
+        transport.close()
+    if home:
+        leave_model(parts, experiment, home)
+    return end or Exit(0, "interrupted")

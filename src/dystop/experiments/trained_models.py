@@ -1,0 +1,99 @@
+"""Trained models: what a run leaves behind, and how it is read back."""
+
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor, nn
+
+from dystop.errors import RunFolderError
+from dystop.experiments.run_folder import GLOBAL, MODELS, run_folder, write_atomic, writing
+from dystop.simulator.loop import EvaluationModels, evaluation_models, whose
+from dystop.simulator.state import Components, State
+from dystop.sparse import ints
+from dystop.training.batch_norm import EVERYBODY
+from dystop.training.saved import LoadedModel, ModelCard, loaded_model, read_model, to_bytes
+
+Which = Literal["none", "global", "all"]
+
+
+def worker_file(worker: int) -> str:
+    """Name of the file of one worker's model.
+
+    >>> worker_file(7)
+    'worker-007.safetensors'
+    """
+    return f"worker-{worker:03d}.safetensors"
+
+
+def keep_models(
+    folder: Path, parts: Components, state: State, card: ModelCard, which: Which
+) -> None:
+    """Leave the models of a run's end in its folder."""
+    if which == "none":
+        return
+    now = evaluation_models(parts, state, state.books.clock_s)
+    files = {GLOBAL: EVERYBODY}
+    if which == "all":
+        files |= {worker_file(k): k for k in range(len(now.models))}
+    with writing(folder):
+        (folder / MODELS).mkdir(exist_ok=True)
+        for name, who in files.items():
+            blob = to_bytes(parts.trainer.layout, *_tested(parts, now, who), card)
+            write_atomic(folder / MODELS / name, blob)
+
+
+def _tested(parts: Components, now: EvaluationModels, who: int) -> tuple[Tensor, Tensor]:
+    """A model [W] with its counters [C], as a test would take it."""
+    vector = now.whole if who == EVERYBODY else now.models[who]
+    counters = now.counters[max(0, who)]
+    fit = whose(parts, ints([who]))
+    if fit is not None:
+        vector = parts.trainer.fitted(vector[None], counters[None], fit)[0]
+    return vector, counters
+
+
+def model_of(parts: Components, state: State, card: ModelCard, worker: int | None) -> LoadedModel:
+    """The global model, or a worker's, as it is now."""
+    now = evaluation_models(parts, state, state.books.clock_s)
+    if worker is not None and not 0 <= worker < len(now.models):
+        raise IndexError(f"worker = {worker}; expected 0 to {len(now.models) - 1}")
+    model = _tested(parts, now, EVERYBODY if worker is None else worker)
+    return loaded_model(parts.trainer.layout, *model, card)
+
+
+def load_model(
+    run: str | Path, worker: int | None = None, *, module: nn.Module | None = None
+) -> LoadedModel:
+    """A model that a run has left behind.
+
+    Args:
+        run: Folder of the run, or one of the files in its `models` folder.
+        worker: Whose model; the global one if left out. A worker's own is there after
+            `output.models=all`.
+        module: For a model of one's own, a module of its kind; its weights are replaced.
+    """
+    path = Path(run)
+    if not path.is_file():
+        path = _file(run_folder(path), worker)
+    elif worker is not None:
+        raise RunFolderError(f"{path}: one model; leave out worker = {worker}, or name the run")
+    return read_model(path, module)
+
+
+def _file(folder: Path, worker: int | None) -> Path:
+    name = GLOBAL if worker is None else worker_file(worker)
+    path = folder / MODELS / name
+    if path.is_file():
+        return path
+    there = sorted(p.name for p in (folder / MODELS).glob("*.safetensors"))
+    raise RunFolderError(
+        f"{path}: no such model; {_listed(there)}. A run leaves them behind at its end, as "
+        "output.models says: none, global or all"
+    )
+
+
+def _listed(there: list[str]) -> str:
+    if not there:
+        return "the folder has none"
+    some = there if len(there) <= 4 else [*there[:3], f"and {len(there) - 3} more"]
+    return f"there are: {', '.join(some)}"

@@ -1,0 +1,62 @@
+"""Blocks of work spread over the cores, and arrays made ready for compiled functions.
+
+Nothing here decides a result: blocks write to places of their own, and how many run side by side
+is left to the machine.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = TypeVar("Kind", bound=np.generic)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def run_in_blocks(work: Callable[[int, int], Any], count: int, block: int) -> None:
+    """Call `work(lo, hi)` on consecutive blocks that cover range(count), side by side.
+
+    Threads are enough because compiled functions and NumPy let go of the interpreter lock. A block
+    may write only to what belongs to it.
+
+    >>> total = np.zeros(10)
+    >>> run_in_blocks(lambda lo, hi: total[lo:hi].fill(lo), 10, 4)
+    >>> total.tolist()
+    [0.0, 0.0, 0.0, 0.0, 4.0, 4.0, 4.0, 4.0, 8.0, 8.0]
+    """
+    begins = range(0, count, block)
+    if len(begins) <= 1 or cores() == 1:
+        for lo in begins:
+            work(lo, min(lo + block, count))
+        return
+    with ThreadPoolExecutor(min(cores(), len(begins))) as pool:
+        for done in [pool.submit(work, lo, min(lo + block, count)) for lo in begins]:
+            done.result()
+
+
+def block_size(count: int, least: int) -> int:
+    """Size of a block such that every core gets one, or all fits one of at least this size."""
+    return max(least, -(-count // cores()))
+
+
+def as_readonly(values: NDArray[Kind]) -> NDArray[Kind]:
+    """A contiguous, read-only view, or a copy where there is none.
+
+    Compiled functions are compiled once for each kind of argument, and a writable array is another
+    kind than a read-only one. All inputs go through here, so that there is one kind.
+
+    >>> bool(as_readonly(np.arange(6)[::2]).flags.writeable)
+    False
+    """
+    view = np.ascontiguousarray(values).view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,153 @@
+"""Declaring a hyper-parameter once: its default, its bounds and what it means.
+
+Every configurable block (a mechanism, the channel, the stop rule) is a frozen dataclass whose
+fields are made by `param`. The configuration reader takes types and bounds from the annotation,
+`dystop list` and `--help` take the text from the metadata.
+"""
+
+import math
+import operator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import MISSING, dataclass, field, fields
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from dystop.errors import ConfigError, nearest
+
+
+def param(default: Any, meaning: str) -> Any:
+    """A dataclass field with a default and a sentence that says what it does."""
+    if isinstance(default, (list, dict, set)):
+        raise TypeError("a knob's default must be immutable")
+    return field(default=default, metadata={"meaning": meaning})
+
+
+def section(kind: type, meaning: str) -> Any:
+    """A dataclass field that holds a whole block of knobs, with all of its defaults."""
+    return field(default_factory=kind, metadata={"meaning": meaning})
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """The last part of each dotted key, with as many parts before it as tell it from the others.
+
+    >>> short_names(["data.phi", "world.churn.enabled", "world.mobility.enabled"]).values()
+    dict_values(['phi', 'churn.enabled', 'mobility.enabled'])
+    """
+    parts = {key: key.split(".") for key in keys}
+    short, length = {key: words[-1] for key, words in parts.items()}, 1
+    while len(set(short.values())) < len(parts):
+        length += 1
+        times = Counter(short.values())
+        for key, words in parts.items():
+            if times[short[key]] > 1:
+                short[key] = ".".join(words[-length:])
+    return short
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One hyper-parameter, described."""
+
+    name: str
+    type: str
+    default: Any
+    meaning: str
+
+
+def params_of(kind: type) -> Iterator[Param]:
+    """Describe the hyper-parameters of a block, in the order they are declared."""
+    for f in fields(kind):
+        shown = f.type if isinstance(f.type, str) else getattr(f.type, "__name__", str(f.type))
+        default = f.default if f.default is not MISSING else "..."
+        yield Param(f.name, shown, default, f.metadata.get("meaning", ""))
+
+
+# MERGED: Holding a block of knobs to the bounds its annotations declare. The configuration reader checks the same bounds when it reads a file; this is for those who build a block in Python, so that a bad value never gets as far as the physics.
+
+
+def check_bounds(block: object, path: str) -> None:
+    """Raise ConfigError for the first knob of a block that is out of its declared bounds."""
+    for name, hint in get_type_hints(type(block), include_extras=True).items():
+        value = getattr(block, name)
+        for wrong in _faults(hint, value):
+            raise ConfigError(f"{path}.{name} = {value!r}: {wrong}")
+
+
+def check_order(path: str, pair: tuple[float, float]) -> None:
+    """Raise ConfigError unless a (min, max) pair is in order."""
+    low, high = pair
+    if low > high:
+        raise ConfigError(
+            f"{path} = {pair!r}: expected (min, max) with min <= max; write ({high!r}, {low!r})"
+        )
+
+
+def _faults(hint: Any, value: Any) -> Iterator[str]:
+    """What is wrong with a value, as ends of a sentence; nothing if it fits its type."""
+    kind, inside = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        yield from _none_fits(inside, value)
+    elif kind is Annotated:
+        yield from list(_faults(inside[0], value)) or _out_of_bounds(inside[1:], value)
+    elif kind is tuple:
+        yield from _bad_pair(inside, value)
+    elif kind is Literal:
+        if value not in inside:
+            yield f"expected one of {', '.join(map(repr, inside))}{nearest(str(value), inside)}"
+    elif hint in _SCALARS:
+        yield from _bad_scalar(hint, value)
+
+
+def _none_fits(choices: tuple[Any, ...], value: Any) -> Iterator[str]:
+    """A union is satisfied by any of its members; otherwise all of their complaints are told."""
+    wrong = [list(_faults(choice, value)) for choice in choices]
+    if all(wrong):
+        yield ", or ".join(reasons[0] for reasons in wrong)
+
+
+def _out_of_bounds(bounds: tuple[Any, ...], value: Any) -> Iterator[str]:
+    """Compare a number with Gt, Ge, Lt and Le; NaN respects none of them."""
+    rules = [(*_COMPARE[type(b)], getattr(b, type(b).__name__.lower())) for b in bounds]
+    if not all(holds(value, limit) for _, holds, limit in rules):
+        yield "must be " + " and ".join(f"{sign} {limit}" for sign, _, limit in rules)
+
+
+def _bad_pair(hints: tuple[Any, ...], value: Any) -> Iterator[str]:
+    """A tuple needs the right length, and every entry its own bounds."""
+    if not isinstance(value, tuple | list) or len(value) != len(hints):
+        yield f"expected {len(hints)} numbers in a tuple"
+        return
+    for hint, entry in zip(hints, value, strict=True):
+        yield from _faults(hint, entry)
+
+
+def _bad_scalar(hint: Any, value: Any) -> Iterator[str]:
+    wanted, fits = _SCALARS[hint]
+    if not fits(value):
+        yield f"expected {wanted}"
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_COMPARE: dict[type, tuple[str, Any]] = {
+    Gt: (">", operator.gt),
+    Ge: (">=", operator.ge),
+    Lt: ("<", operator.lt),
+    Le: ("<=", operator.le),
+}
+
+_SCALARS: dict[Any, tuple[str, Any]] = {
+    bool: ("true or false", _is_bool),
+    int: ("an integer", lambda v: isinstance(v, Integral) and not _is_bool(v)),
+    float: (
+        "a finite number",
+        lambda v: isinstance(v, Real) and not _is_bool(v) and math.isfinite(v),
+    ),
+    NoneType: ("None", lambda v: v is None),
+}

@@ -1,0 +1,221 @@
+"""From records to the numbers of the summary table. Pure: no file, no figure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dystop.experiments.run_folder import RunData
+from dystop.record import RoundRecord
+from dystop.report.data.names import clock_name, identity, labels, status
+from dystop.units import NOTHING, data, goal, known, number, percent, seconds, spread
+
+TARGETS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
+"""Accuracies tried as a target when none is given."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The numbers of one run; None where there is nothing to say."""
+
+    label: str
+    mechanism: str  # with its provenance
+    status: str
+    rounds: int
+    clock_s: float
+    wire_bytes: int
+    endpoint_bytes: int
+    epochs: float
+    accuracy: float | None = None  # of the last evaluation, mean over the workers' models
+    accuracy_std: float | None = None
+    accuracy_global: float | None = None
+    accuracy_best: float | None = None
+    staleness_mean: float | None = None
+    staleness_max: int | None = None
+    active_mean: float | None = None
+    idle_share: float | None = None
+    turn_s: float | None = None  # from one activation of a worker to its next
+    target: float | None = None
+    target_s: float | None = None  # None: not reached
+    target_bytes: int | None = None
+    clock: str = "simulated time"  # what `clock_s` is
+
+
+def evaluated(records: Sequence[RoundRecord]) -> list[RoundRecord]:
+    """The rounds after which the models were tested."""
+    return [r for r in records if known(r.accuracy) is not None]
+
+
+def first_reaching(records: Sequence[RoundRecord], target: float) -> RoundRecord | None:
+    """First evaluated round at or above the target; nothing is interpolated."""
+    return next((r for r in evaluated(records) if (r.accuracy or 0.0) >= target), None)
+
+
+def best_accuracy(records: Sequence[RoundRecord]) -> float | None:
+    """Highest mean accuracy of all evaluations."""
+    return max((r.accuracy for r in evaluated(records) if r.accuracy is not None), default=None)
+
+
+def default_target(runs: Sequence[RunData]) -> float | None:
+    """The largest of the usual targets that at least one run reached."""
+    best = max((best_accuracy(run.records) or 0.0 for run in runs), default=0.0)
+    return max((t for t in TARGETS if t <= best), default=None)
+
+
+def summarise(runs: Sequence[RunData], target: float | None = None) -> list[Summary]:
+    """Numbers of every run, against the given target or the default one."""
+    aim = default_target(runs) if target is None else target
+    return [_summary(run, label, aim) for run, label in zip(runs, labels(runs), strict=True)]
+
+
+def _summary(run: RunData, label: str, target: float | None) -> Summary:
+    names = (label, identity(run).title, status(run))
+    if not run.records:
+        return Summary(*names, 0, 0.0, 0, 0, 0.0, target=target, clock=clock_name([run]))
+    rows, last = run.records, run.records[-1]
+    score = (evaluated(rows) or [last])[-1]
+    reached = None if target is None else first_reaching(rows, target)
+    return Summary(
+        *names,
+        rounds=len(rows),
+        clock_s=last.clock_s,
+        wire_bytes=last.wire_bytes_total,
+        endpoint_bytes=last.endpoint_bytes_total,
+        epochs=last.epochs_total,
+        accuracy=known(score.accuracy),
+        accuracy_std=known(score.accuracy_std),
+        accuracy_global=known(score.accuracy_global),
+        accuracy_best=best_accuracy(rows),
+        staleness_mean=sum(r.staleness_mean for r in rows) / len(rows),
+        staleness_max=max(r.staleness_max for r in rows),
+        active_mean=sum(r.active for r in rows) / len(rows),
+        idle_share=_idle_share(rows),
+        turn_s=_turn_s(rows),
+        target=target,
+        target_s=reached.clock_s if reached else None,
+        target_bytes=reached.wire_bytes_total if reached else None,
+        clock=clock_name([run]),
+    )
+
+
+def _idle_share(records: Sequence[RoundRecord]) -> float | None:
+    """Idle worker-seconds out of all worker-seconds of the workers that were alive."""
+    there = sum(r.alive * r.duration_s for r in records)
+    return sum(r.idle_s for r in records) / there if there > 0 else None
+
+
+def _turn_s(records: Sequence[RoundRecord]) -> float | None:
+    """Worker-seconds per activation: the mean time between two turns of a worker."""
+    turns = sum(r.active for r in records)
+    return sum(r.alive * r.duration_s for r in records) / turns if turns else None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One line of the summary table."""
+
+    title: str
+    meaning: str
+    show: Callable[[Summary], str]
+    value: Callable[[Summary], float | None] = lambda _: None
+    better: Literal["high", "low"] | None = None
+
+
+def _or(text: str, instead: str) -> str:
+    return instead if text == NOTHING else text
+
+
+def _scored(text: str) -> str:
+    return _or(text, "not evaluated")
+
+
+def metrics(summaries: Sequence[Summary]) -> list[Metric]:
+    """The lines of the summary table, in reading order."""
+    target = summaries[0].target if summaries else None
+    clocks = {s.clock for s in summaries}
+    clock = clocks.pop() if len(clocks) == 1 else "time"
+    return [
+        Metric(
+            "final accuracy",
+            "mean ± standard deviation over the workers' own models, at the last evaluation",
+            lambda s: _scored(spread(s.accuracy, s.accuracy_std)),
+            lambda s: s.accuracy,
+            "high",
+        ),
+        Metric(
+            "global model",
+            "accuracy of the data-weighted average of all models, at the last evaluation",
+            lambda s: _scored(percent(s.accuracy_global)),
+            lambda s: s.accuracy_global,
+            "high",
+        ),
+        Metric(
+            "best accuracy",
+            "highest mean over the workers' models at any evaluation",
+            lambda s: _scored(percent(s.accuracy_best)),
+            lambda s: s.accuracy_best,
+            "high",
+        ),
+        *_target_metrics(target, clock),
+        *_cost_metrics(clock),
+    ]
+
+
+def _target_metrics(target: float | None, clock: str) -> list[Metric]:
+    aim = "target" if target is None else goal(target)
+    missed = "no target" if target is None else "not reached"
+    rule = "first evaluated round at or above the target, never interpolated"
+    return [
+        Metric(
+            f"time to {aim}",
+            f"{clock}; {rule}",
+            lambda s: _or(seconds(s.target_s), missed),
+            lambda s: s.target_s,
+            "low",
+        ),
+        Metric(
+            f"data to {aim}",
+            f"on the wire; {rule}",
+            lambda s: _or(data(s.target_bytes), missed),
+            lambda s: s.target_bytes,
+            "low",
+        ),
+    ]
+
+
+def _cost_metrics(clock: str) -> list[Metric]:
+    return [
+        Metric("rounds", "rounds that closed", lambda s: f"{s.rounds:,}"),
+        Metric(clock, "clock at the last round", lambda s: seconds(s.clock_s)),
+        Metric("data, wire", "every transfer counted once", lambda s: data(s.wire_bytes)),
+        Metric(
+            "data, both ends",
+            "every transfer counted at sender and receiver: the paper's communication overhead",
+            lambda s: data(s.endpoint_bytes),
+        ),
+        Metric("local epochs", "passes over the whole training set", lambda s: number(s.epochs)),
+        Metric(
+            "staleness, mean / max",
+            "mean over workers and rounds, and the largest of any worker",
+            lambda s: f"{number(s.staleness_mean)} / {number(s.staleness_max)}",
+        ),
+        Metric(
+            "active per round",
+            "mean number of workers that a round activates",
+            lambda s: number(s.active_mean),
+        ),
+        Metric(
+            "idle share",
+            "share of worker time spent neither training nor exchanging",
+            lambda s: percent(s.idle_share),
+        ),
+    ]
+
+
+def summary_rows(runs: Sequence[RunData], target: float | None = None) -> list[dict[str, str]]:
+    """One row of ready text per run, for a terminal: column title -> value."""
+    summaries = summarise(runs, target)
+    shown = metrics(summaries)
+    heads = [{"run": s.label, "mechanism": s.mechanism, "status": s.status} for s in summaries]
+    return [
+        head | {m.title: m.show(s) for m in shown} for head, s in zip(heads, summaries, strict=True)
+    ]

@@ -1,0 +1,133 @@
+"""Checkpoints: one safetensors file per kept round, written beside and renamed into place.
+
+A file under its final name is always whole: it is written to a temporary name, flushed to the disk,
+then renamed. A process killed in the middle leaves a temporary file that the next start removes. No
+pickle: arrays are tensors of the file, everything else is JSON in its header.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from dystop.errors import RunFolderError
+from dystop.serialization import Kinds, pack, unpack
+from dystop.simulator.mailbox import InFlight
+from dystop.simulator.mixing import Models
+from dystop.simulator.state import State
+from dystop.sparse import Graph, PairCounts
+from dystop.types import ControlState, Mailbox, Outcome
+
+KEPT = 2
+_FORMAT = "dystop-state-1"
+_KINDS = Kinds(
+    State=State,
+    Books=ControlState,
+    Models=Models,
+    Post=InFlight,
+    Outcome=Outcome,
+    PairCounts=PairCounts,
+    Graph=Graph,
+    Mailbox=Mailbox,
+)
+
+
+def _pack(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """Turn a value into JSON, moving its arrays into `tensors`; `where` is for messages only."""
+
+    def keep(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            tag, tensor = "tensor", value.detach().to("cpu").contiguous()
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            tag, tensor = "array", torch.from_numpy(np.array(value, order="C"))
+        else:
+            return None
+        name = str(len(tensors))  # names made of keys could collide
+        tensors[name] = tensor
+        return {tag: name}
+
+    return pack(value, _KINDS, keep, where)
+
+
+def _unpack(packed: Any, tensors: dict[str, torch.Tensor], device: torch.device) -> Any:
+    def take(tag: str, name: str) -> Any:
+        return tensors[name].to(device) if tag == "tensor" else tensors[name].numpy()
+
+    return unpack(packed, _KINDS, take)
+
+
+def save(folder: Path, state: State) -> Path:
+    """Write the state after its last round; keep the newest `KEPT` files."""
+    folder.mkdir(exist_ok=True)
+    done = state.books.t - 1
+    tensors: dict[str, torch.Tensor] = {}
+    tree = json.dumps(_pack(state, "state", tensors))
+    final = folder / f"round-{done:08d}.safetensors"
+    temporary = folder / f".{final.name}.tmp"
+    save_file(tensors, temporary, metadata={"format": _FORMAT, "tree": tree})
+    _flush(temporary)
+    os.replace(temporary, final)
+    _flush(folder)
+    for old in checkpoints(folder)[KEPT:]:
+        old.unlink()
+    return final
+
+
+def _flush(path: Path) -> None:
+    """Make sure that what was written has reached the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Whole checkpoints, newest first."""
+    return sorted(folder.glob("round-*.safetensors"), reverse=True)
+
+
+def round_of(checkpoint: Path) -> int:
+    """Last round that a checkpoint contains."""
+    return int(checkpoint.stem.removeprefix("round-"))
+
+
+def load_newest(folder: Path, device: torch.device) -> tuple[int, State] | None:
+    """Newest checkpoint that can be read; a damaged one is passed over for the one before.
+
+    None where there is none yet. If there are some and all are damaged, going on is refused: it
+    would start over and cut the records away.
+    """
+    for stray in folder.glob(".*.tmp"):
+        stray.unlink()
+    kept = checkpoints(folder)
+    for path in kept:
+        state = _load(path, device)
+        if state is not None:
+            return round_of(path), state
+    if kept:
+        raise RunFolderError(
+            f"{kept[0]}: damaged, and so is every other checkpoint of this run; to start over from"
+            f" round 1, which gives the same records again, delete {folder}"
+        )
+    return None
+
+
+def _load(path: Path, device: torch.device) -> State | None:
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            if header.get("format") != _FORMAT:
+                return None
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        state: State = _unpack(json.loads(header["tree"]), tensors, device)
+    except (SafetensorError, KeyError, ValueError):
+        return None
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return state

@@ -1,0 +1,313 @@
+"""Sparse rows of weights, whose product with the stack of models is the mixing of a round.
+
+A plain loop, row by row, in blocks of columns, models in the order of their ids; on a GPU as a
+kernel. The library's product takes three times as long on a CPU, and on a GPU large models came
+out as zeros (`trainer.cuda.mixing`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dystop.compiled import compiled
+from dystop.control.aggregation import kept_coordinates, mix
+from dystop.parallel import as_readonly, block_size, run_in_blocks
+from dystop.plan import Mix
+from dystop.sparse import Bools, Floats, Ints
+from dystop.training.device import on_device, upload
+
+BLOCK = 4096  # columns: 16 KB of each row
+_LARGE = 1 << 20  # numbers to be read before a second core is worth its thread
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """A matrix [R, K] of which only some numbers are kept, row by row."""
+
+    indptr: Ints  # [R + 1]
+    column: Ints  # ascending inside a row
+    weight: Floats
+
+    def __matmul__(self, models: Tensor) -> Tensor:
+        """The product with a stack of models [K, W], where the stack is."""
+        return self._on_cpu(models) if models.device.type == "cpu" else self._on_device(models)
+
+    def _on_cpu(self, models: Tensor) -> Tensor:
+        out = torch.empty(len(self.indptr) - 1, models.shape[1], dtype=models.dtype)
+        stack, into = models.detach().contiguous().numpy(), out.numpy()
+        rows = (
+            as_readonly(self.indptr),
+            as_readonly(self.column),
+            as_readonly(self.weight.astype(into.dtype)),
+        )
+        small = len(self.column) * stack.shape[1] < _LARGE
+        block = block_size(len(out), len(out) if small else 1)
+
+        def mix(lo: int, hi: int) -> None:
+            mix_rows(*rows, as_readonly(stack), into, lo, hi)
+
+        run_in_blocks(mix, len(out), max(block, 1))
+        return out
+
+    def _on_device(self, models: Tensor) -> Tensor:
+        from dystop.training.backends.cuda.mixing import (
+            mixed,  # needs Triton, which CUDA builds bring
+        )
+
+        where = models.device
+        with on_device(where):
+            indptr, column = upload(self.indptr, where), upload(self.column, where)
+            return mixed(indptr, column, upload(self.weight, where).to(models.dtype), models)
+
+
+@compiled
+def mix_rows(
+    indptr: Ints,
+    column: Ints,
+    weight: Any,
+    stack: NDArray[Any],
+    out: NDArray[Any],
+    lo: int,
+    hi: int,
+) -> None:
+    """Rows lo to hi of the product, each number a sum in the order of the columns."""
+    width = stack.shape[1]
+    for row in range(lo, hi):
+        for first in range(0, width, BLOCK):
+            last = min(first + BLOCK, width)
+            into = out[row, first:last]
+            into[:] = 0
+            for at in range(indptr[row], indptr[row + 1]):
+                factor, source = weight[at], stack[column[at], first:last]
+                for k in range(last - first):
+                    into[k] += factor * source[k]
+
+
+# MERGED: All models of a run in one stack, and the mixing of a plan carried out on it. `latest` the model that each node has or will have when its training in flight ends `finished` under `publish = "on_completion"`: the last model whose training had ended before the one in flight began; what a pull returns while its owner is busy `start` where the last training began; kept only where updates are sent or compensated
+
+
+@dataclass(frozen=True)
+class Models:
+    """Every node's parameters and float buffers, row by row. The tensors change in place."""
+
+    latest: Tensor  # [nodes, W]
+    counters: Tensor  # [nodes, C] integers, never mixed
+    finished: Tensor | None  # [nodes, W]
+    start: Tensor | None  # [nodes, W]
+    finished_start: Tensor | None  # [nodes, W], where the training behind `finished` began
+    snapshots: dict[int, Tensor]  # [W] each, for messages that were pushed
+    origins: dict[int, Tensor]  # [W] each, where the training behind a snapshot began
+
+
+def first_models(
+    vector: Tensor, counters: Tensor, nodes: int, *, late: bool, deltas: bool
+) -> Models:
+    """Every node begins with the same model."""
+    latest = vector.expand(nodes, -1).clone()
+    return Models(
+        latest=latest,
+        counters=counters.expand(nodes, -1).clone(),
+        finished=latest.clone() if late else None,
+        start=latest.clone() if deltas else None,
+        finished_start=latest.clone() if late and deltas else None,
+        snapshots={},
+        origins={},
+    )
+
+
+def index(rows: Ints, like: Tensor) -> Tensor:
+    """Row numbers as a tensor on the device of the stack."""
+    return upload(rows, like.device)
+
+
+def published(models: Models, done: Bools) -> Tensor:
+    """What each node would hand out: its latest model where that training is done."""
+    if models.finished is None or done.all():
+        return models.latest
+    chosen = upload(done, models.latest.device)
+    return torch.where(chosen[:, None], models.latest, models.finished)
+
+
+def published_row(models: Models, done: Bools, node: int) -> Tensor:
+    """What one node would hand out, [W]."""
+    if models.finished is None or done[node]:
+        return models.latest[node]
+    return models.finished[node]
+
+
+def sparse_rows(stage: Mix, pick: Bools, source: Ints) -> SparseRows:
+    """The picked weights of a stage as a sparse matrix; `source` names the columns."""
+    counts = np.bincount(stage.row_of[pick], minlength=len(stage.receiver))
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    return SparseRows(indptr, source[pick], stage.weight[pick])
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where each weight of a mix stage takes its model from."""
+
+    fresh: Bools  # [M] the latest model of the source
+    stale: Bools  # [M] the source is busy: its last finished model
+    mailed: Bools  # [M] a message in the mailbox
+    snapshot: Ints  # [M] its snapshot, where mailed
+    busy: Bools  # [R] receivers that are mixed passively while they train
+
+
+def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """Rows of the receivers after one stage of mixing, [R, W]."""
+    stack = models.latest
+    if stage.kind == "delta":
+        if models.start is None:
+            raise AssertionError("the engine keeps `start` for mechanisms that declare deltas")
+        stack = models.latest - models.start
+    rows = mix(sparse_rows(stage, sources.fresh, stage.source), stack)
+    if sources.stale.any() and models.finished is not None:
+        late = sparse_rows(stage, sources.stale, stage.source)
+        rows = rows + mix(late, _finished_stack(models, stage))
+    if sources.mailed.any():
+        rows = rows + _from_mail(models, stage, sources)
+    if stage.compensation:
+        rows = rows - stage.compensation * delay_term(models, stage, sources)
+    if stage.kind == "delta" and models.start is not None:
+        rows = rows + models.start[index(stage.receiver, stack)]
+    if stage.kind == "masked" and stage.mask is not None:
+        mask = shared_mask(*stage.mask, models.latest)
+        rows = torch.where(mask, rows, _own(models, stage, sources))
+    return _unless_empty(rows, models, stage, sources)
+
+
+def _finished_stack(models: Models, stage: Mix) -> Tensor:
+    """What busy workers contribute: their last finished models, or the updates behind them."""
+    if models.finished is None:
+        raise AssertionError("only on_completion has stale sources")
+    if stage.kind != "delta" or models.finished_start is None:
+        return models.finished
+    return models.finished - models.finished_start
+
+
+def delay_term(models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """First-order correction for updates that were computed elsewhere in weight space, [R, W].
+
+    The update d_j was computed on the way from s_j. Where the receiver stands at x_i its gradient
+    would be different by about the curvature times (x_i - s_j); with squared gradients in place of
+    the curvature, and updates in place of gradients, the model x_j is replaced by
+    x_j - strength * d_j^2 (x_i - s_j).
+    """
+    own = _own(models, stage, sources)
+    total = torch.zeros_like(own)
+    foreign = stage.dst != stage.source
+    for pick, models_of, origins_of, column in _histories(models, stage, sources):
+        square = (models_of - origins_of) ** 2
+        weights = sparse_rows(stage, pick & foreign, column)
+        total += own * mix(weights, square) - mix(weights, square * origins_of)
+    return total
+
+
+def _histories(
+    models: Models, stage: Mix, sources: Sources
+) -> Iterator[tuple[Bools, Tensor, Tensor, Ints]]:
+    """Stacks of models and of where their trainings began, with the weights that use them."""
+    if models.start is None:
+        raise AssertionError("the engine keeps `start` where updates are compensated")
+    yield sources.fresh, models.latest, models.start, stage.source
+    if models.finished is not None and models.finished_start is not None:
+        yield sources.stale, models.finished, models.finished_start, stage.source
+    if sources.mailed.any():
+        used, column = _mail_columns(stage, sources)
+        stack = torch.stack([models.snapshots[k] for k in used])
+        yield sources.mailed, stack, torch.stack([models.origins[k] for k in used]), column
+
+
+def _mail_columns(stage: Mix, sources: Sources) -> tuple[list[int], Ints]:
+    """Distinct snapshots that a stage uses, by sender, and the one that each mailed weight takes.
+
+    Sources ascend inside a row, so columns in the order of senders do too, whatever the order of
+    sending was: compressed rows need that, and models are always summed in id order.
+    """
+    mailed = sources.mailed
+    both = np.stack([stage.source[mailed], sources.snapshot[mailed]])
+    used, column = np.unique(both, axis=1, return_inverse=True)
+    where = np.zeros(len(stage.source), np.int64)
+    where[mailed] = column.reshape(-1)
+    return used[1].tolist(), where
+
+
+def _own(models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """What the receivers had before: a busy one counts with the model it publishes."""
+    return _handed_out(models, stage.receiver, sources.busy)
+
+
+def _handed_out(models: Models, nodes: Ints, busy: Bools) -> Tensor:
+    """Models of some nodes, [nodes, W]: the last finished one where the node is busy."""
+    at = index(nodes, models.latest)
+    if models.finished is None or not busy.any():
+        return models.latest[at]
+    late = upload(busy, at.device)
+    return torch.where(late[:, None], models.finished[at], models.latest[at])
+
+
+def _from_mail(models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """What the mailbox contributes; every snapshot enters the product once."""
+    used, column = _mail_columns(stage, sources)
+    stack = torch.stack([models.snapshots[k] for k in used])
+    result: Tensor = mix(sparse_rows(stage, sources.mailed, column), stack)
+    return result
+
+
+def _unless_empty(rows: Tensor, models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """A row that lost all of its sources leaves the model as it is."""
+    empty = np.diff(stage.indptr) == 0
+    if not empty.any():
+        return rows
+    own = _own(models, stage, sources)
+    return torch.where(upload(empty, rows.device)[:, None], own, rows)
+
+
+def shared_mask(seed: int, keep: float, like: Tensor) -> Tensor:
+    """Coordinates that both ends of a masked exchange derive from a shared seed, [W]."""
+    return torch.from_numpy(kept_coordinates(seed, keep, like.shape[1])).to(like.device)
+
+
+def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, busy: Bools) -> None:
+    """Put mixed rows into the stack, in place: the stack may be most of the memory there is.
+
+    A passive receiver is not about to train: where its training began moves along with its model,
+    so that its update stays what it was. One that is still training (busy) publishes the mixed
+    model now; the training in flight, already contained in `latest`, keeps its update on top.
+    """
+    at, finished = index(receiver, rows), models.finished
+    if models.start is None and (finished is None or not busy.any()):
+        models.latest[at] = rows
+        return
+    late = upload(busy & (finished is not None), rows.device)
+    shift = rows - models.latest[at]
+    if finished is not None and busy.any():
+        shift = torch.where(late[:, None], rows - finished[at], shift)
+        finished[at[late]] = rows[late]
+        if models.finished_start is not None:
+            models.finished_start[at[late]] += shift[late]
+    if models.start is not None and passive.any():
+        moved = upload(passive, rows.device)
+        models.start[at[moved]] += shift[moved]
+    if late.any():
+        models.latest[at[late]] += shift[late]
+    models.latest[at[~late]] = rows[~late]
+
+
+def link_distances(models: Models, dst: Ints, src: Ints, busy: tuple[Bools, Bools]) -> Floats:
+    """||w_dst - w_src|| of each link, in blocks so that no [L, W] array appears at once.
+
+    `busy` says of both ends of each link whether they hand out their last finished model.
+    """
+    out = np.empty(len(dst))
+    for lo in range(0, len(dst), 64):
+        part = slice(lo, lo + 64)
+        own = _handed_out(models, dst[part], busy[0][part])
+        gap = own - _handed_out(models, src[part], busy[1][part])
+        out[part] = gap.double().norm(dim=1).cpu().numpy()
+    return out

@@ -1,0 +1,177 @@
+"""The port at which newcomers exchange a token for a certificate; closed unless it is asked for.
+
+The coordinator shows its certificate, newcomers have none yet, so this port is not one of the
+testbed's others. It knows two words: `Authority` answers with the authority's certificate, which
+everybody may read and whose fingerprint a newcomer compares before it says its token, and `Enrol`
+takes a token and a signing request. Sizes, rates and the number of calls are bounded first.
+"""
+
+import json
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from dystop.errors import ConfigError, DystopError
+from dystop.testbed.enrolment.tokens import MAX_REQUEST_BYTES, WallClock, redeem
+from dystop.testbed.log_throttle import throttled_logger
+from dystop.testbed.protocol.interface import TransportError
+from dystop.testbed.security.identity import Identity, fingerprint
+from dystop.testbed.security.tls import newcomers_credentials
+from dystop.testbed.transport.grpc_settings import SESSIONS, split_address, why_not
+
+import grpc  # isort: skip
+
+_LOG = throttled_logger(__name__)
+SERVICE = "dystop.Enrol"
+MAX_BYTES = 2 * MAX_REQUEST_BYTES  # of a message in either direction
+MAX_CALLS, THREADS = 16, 2
+CALLS, WINDOW_S = 20, 10.0  # at most so many from one address within so many seconds
+_MOST_ADDRESSES = 10_000
+_STOP_S = 2.0
+_TOKEN = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class AttemptLimiter:
+    """Lets an address through so many times within a while.
+
+    >>> turnstile = AttemptLimiter(2, 10.0, clock=lambda: 0.0)
+    >>> [turnstile("a"), turnstile("a"), turnstile("a"), turnstile("b")]
+    [True, True, False, True]
+    """
+
+    def __init__(
+        self, most: int, window_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most, self._window_s, self._clock = most, window_s, clock
+        self._times: dict[str, deque[float]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, address: str) -> bool:
+        """Whether this call may go on."""
+        now_s = self._clock()
+        with self._lock:
+            times = self._times.pop(address, deque(maxlen=self._most))
+            self._times[address] = times  # the newest last, so that the oldest are forgotten
+            while len(self._times) > _MOST_ADDRESSES:
+                del self._times[next(iter(self._times))]
+            if len(times) == self._most and now_s - times[0] < self._window_s:
+                return False
+            times.append(now_s)
+            return True
+
+
+class EnrolService:
+    """Listens for newcomers from `start` to `stop`."""
+
+    def __init__(self, folder: Path, identity: Identity, clock: WallClock = time.time) -> None:
+        """The folder is that of the authority, with its key.
+
+        Raises:
+            ConfigError: The authority's key is not there.
+        """
+        if not (folder / "ca.key").is_file():
+            raise ConfigError(
+                f"--enrol needs the authority's key, {folder / 'ca.key'}; start without --enrol "
+                "and issue certificates where that key is"
+            )
+        self._folder, self._identity, self._clock = folder, identity, clock
+        self._turnstile = AttemptLimiter(CALLS, WINDOW_S)
+        self._threads = ThreadPoolExecutor(THREADS, "enrol")
+        limited = [option for option in SESSIONS if "message_length" not in option[0]]
+        limited += [("grpc.max_receive_message_length", MAX_BYTES)]
+        self._server = grpc.server(
+            self._threads, options=limited, maximum_concurrent_rpcs=MAX_CALLS
+        )
+        self.address = ""
+
+    def start(self, address: str) -> "EnrolService":
+        """Begin to answer; raises TransportError where one cannot listen there."""
+        host, _ = split_address(address)
+        words = {"Authority": self._authority, "Enrol": self._enrol}
+        handlers = {name: grpc.unary_unary_rpc_method_handler(f) for name, f in words.items()}
+        generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
+        self._server.add_generic_rpc_handlers((generic,))
+        try:
+            port = self._server.add_secure_port(address, newcomers_credentials(self._identity))
+        except (RuntimeError, ValueError):
+            port = 0
+        if not port:
+            raise TransportError(
+                f"cannot listen for newcomers on {address}: {why_not(address)}; choose another "
+                "--enrol"
+            )
+        self._server.start()
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return self
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._server.stop(None).wait(_STOP_S)
+        self._threads.shutdown(wait=False)
+
+    def _authority(self, raw: bytes, context: Any) -> bytes:
+        self._admit(context)
+        return self._identity.ca_pem
+
+    def _enrol(self, raw: bytes, context: Any) -> bytes:
+        address = self._admit(context)
+        found = _request(raw)
+        if found is None:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a request for a certificate")
+            raise AssertionError("abort has raised")
+        try:
+            cert = redeem(self._folder, *found, address, self._clock)
+        except TransportError as error:  # its text names no token
+            _LOG.warning("enrolment from %s refused: %s", address, error)
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+        except DystopError as error:
+            _LOG.error("enrolment from %s failed: %s", address, error)
+            context.abort(grpc.StatusCode.INTERNAL, "the authority failed; ask the operator")
+        _LOG.info("enrolled from %s: certificate %s", address, fingerprint(cert)[:16])
+        answer = {"certificate": cert.decode(), "authority": self._identity.ca_pem.decode()}
+        return json.dumps(answer).encode()
+
+    def _admit(self, context: Any) -> str:
+        """Where the call comes from; ends it if there were too many."""
+        address = address_of(context.peer())
+        if not self._turnstile(address):
+            context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many requests; wait {WINDOW_S:.0f} s"
+            )
+        return address
+
+
+def _request(raw: bytes) -> tuple[str, bytes] | None:
+    """Token and signing request of a message; None if it is anything else."""
+    try:
+        found = json.loads(raw)
+        token, request = found["token"], found["request"].encode()
+        fits = len(found) == 2 and len(request) <= MAX_REQUEST_BYTES and _TOKEN.fullmatch(token)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    return (token, request) if fits else None
+
+
+def address_of(peer: str) -> str:
+    """Whose wrong words are counted together, from gRPC's name of a peer.
+
+    Whoever has one IPv6 address has all of its network.
+
+    >>> address_of("ipv4:127.0.0.1:50312"), address_of("ipv6:%5B2001:db8::7%5D:50312")
+    ('127.0.0.1', '2001:db8::/64')
+    """
+    host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]").partition("%")[0]
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return peer[:64]
+    if found.version == 4:
+        return str(found)
+    return str(found.ipv4_mapped or ip_network((found, 64), strict=False))

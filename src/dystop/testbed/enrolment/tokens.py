@@ -1,0 +1,131 @@
+"""Joining with a token: the operator hands out a word, the newcomer sends it with its request.
+
+Off by default; nothing listens for it unless it is switched on. A token is 128 random bits, good
+once and for 24 hours, and kept only as a hash. Who guesses is locked out: five wrong words from an
+address within an hour, and nothing from there is looked at any more.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from dystop.errors import ConfigError
+from dystop.testbed.protocol.interface import TransportError
+from dystop.testbed.security.authority import certify
+from dystop.testbed.security.files import PRIVATE, alone_with, checked_name, read_json, write_json
+from dystop.testbed.security.identity import name_of_request
+
+TOKEN_S = 24 * 3600.0
+WINDOW_S, WRONG_TRIES = 3600.0, 5
+MAX_REQUEST_BYTES = 16 * 2**10
+_MOST_ADDRESSES = 10_000
+_FILE = "tokens.json"
+
+WallClock = Callable[[], float]  # seconds since 1970: tokens outlive processes
+
+
+def make_token(folder: Path, name: str, clock: WallClock = time.time) -> str:
+    """A word with which `name` can get its certificate, once, within 24 hours."""
+    if checked_name(name) == "ca":
+        raise ConfigError("the name 'ca' belongs to the authority; choose another one")
+    if not (folder / "ca.key").is_file():
+        raise ConfigError(f"{folder} holds no authority; run 'dystop pki init' first")
+    token = secrets.token_hex(16)
+    with alone_with(folder / _FILE):
+        book = _book(folder)
+        now = clock()
+        book["tokens"] = {k: v for k, v in book["tokens"].items() if v["until"] > now}
+        book["tokens"][_hashed(token)] = {"name": name, "until": now + TOKEN_S}
+        write_json(folder / _FILE, book, PRIVATE)
+    return token
+
+
+def redeem(
+    folder: Path, token: str, csr_pem: bytes, address: str, clock: WallClock = time.time
+) -> bytes:
+    """Exchange a token and a signing request for a certificate.
+
+    Args:
+        folder: Of the authority.
+        token: From `make_token`; it is used up only if a certificate comes back.
+        csr_pem: The newcomer's signing request; its common name must be the token's.
+        address: Where the newcomer calls from; wrong words are counted by it.
+        clock: Wall time.
+
+    Raises:
+        TransportError: The word is wrong, used up or too old, the request does not fit it, or the
+            address is locked out. The text does not tell one wrong word from another.
+    """
+    with alone_with(folder / _FILE):
+        book, now, address = _book(folder), clock(), address[:255]
+        _check_lock(book, address, now)
+        entry = _known(book, token, now)
+        if entry is None:
+            _count_wrong(folder, book, address, now)
+            raise TransportError("this token is wrong, used or expired; ask the operator for one")
+        key = _checked_request(csr_pem, entry["name"])
+        del book["tokens"][_hashed(token)]
+        write_json(folder / _FILE, book, PRIVATE)  # before the certificate: never twice
+        return certify(folder, entry["name"], key, clock=lambda: datetime.fromtimestamp(now, UTC))
+
+
+def _book(folder: Path) -> dict[str, Any]:
+    return {"tokens": {}, "wrong": {}, **read_json(folder / _FILE)}
+
+
+def _hashed(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _known(book: dict[str, Any], token: str, now: float) -> dict[str, Any] | None:
+    """The entry of a token; all are compared, so that time tells nothing."""
+    given, found = _hashed(token), None
+    for known, entry in book["tokens"].items():
+        if hmac.compare_digest(known, given) and entry["until"] > now:
+            found = entry
+    return found
+
+
+def _check_lock(book: dict[str, Any], address: str, now: float) -> None:
+    recent = [at for at in book["wrong"].get(address, []) if at > now - WINDOW_S]
+    if len(recent) >= WRONG_TRIES:
+        until = datetime.fromtimestamp(min(recent) + WINDOW_S, UTC)
+        raise TransportError(
+            f"too many wrong tokens from this address; try again after {until:%H:%M} UTC"
+        )
+
+
+def _count_wrong(folder: Path, book: dict[str, Any], address: str, now: float) -> None:
+    """Note a wrong word; addresses that have been quiet for an hour are forgotten."""
+    kept = {a: [t for t in at if t > now - WINDOW_S] for a, at in book["wrong"].items()}
+    book["wrong"] = dict([(a, at) for a, at in kept.items() if at][-_MOST_ADDRESSES:])
+    book["wrong"][address] = [*book["wrong"].get(address, []), now]
+    write_json(folder / _FILE, book, PRIVATE)
+
+
+def _checked_request(csr_pem: bytes, name: str) -> ec.EllipticCurvePublicKey:
+    """The key of a signing request that is well formed and asks for the right name."""
+    try:
+        if len(csr_pem) > MAX_REQUEST_BYTES:
+            raise ValueError
+        request = x509.load_pem_x509_csr(csr_pem)
+        valid = request.is_signature_valid
+    except ValueError:
+        raise TransportError("the signing request cannot be read; send a PEM one") from None
+    key = request.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise TransportError("the signing request must hold a P-256 key; make a new one")
+    if not valid or name_of_request(request) != name:
+        raise TransportError(
+            f"the signing request is not for the name of this token; its common name must be "
+            f"{name!r}"
+        )
+    return key

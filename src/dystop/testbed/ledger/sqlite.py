@@ -1,0 +1,380 @@
+"""The ledger in a SQLite file: write-ahead log, full synchronisation, backups, one owner.
+
+SQLite notices a damaged tree but not a damaged value: every row carries a checksum of its own. A
+damaged file is never repaired in silence: opening it is refused, and the newest good backup named
+(`ledger.recovery` puts it back).
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import fields
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Any
+
+from dystop.errors import RunFolderError, StorageError, shell_command
+from dystop.testbed.launch.failpoints import reach
+from dystop.testbed.ledger.tables import (
+    KEYS,
+    LARGE_BYTES,
+    LINES,
+    KeptLine,
+    Line,
+    MetaLine,
+    RoundLine,
+    epoch_in,
+    values_of,
+)
+
+BACKUP_ROUNDS = 100
+BACKUPS_KEPT = 3
+MADE = "made"  # in the lock file: there has been a ledger here
+_FORMAT = 1  # of the tables
+_LOG_PAGES = 4000  # 16 MB: what every round overwrites reaches the file less often
+
+
+class DamagedLedger(RunFolderError):
+    """The file is there no more, or not as it was written."""
+
+
+def _columns(table: str) -> list[str]:
+    return [f.name for f in fields(LINES[table])]
+
+
+def _create(table: str) -> str:
+    columns = _columns(table)
+    keys = ", ".join(columns[: KEYS[table]])
+    return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)}, sum, PRIMARY KEY ({keys}))"
+
+
+def _put(table: str) -> str:
+    columns = _columns(table)
+    marks = ", ".join("?" * (len(columns) + 1))
+    return f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}, sum) VALUES ({marks})"
+
+
+_PUT = {table: _put(table) for table in KEYS}
+
+
+def checksum(values: tuple[Any, ...]) -> int:
+    """CRC-32 of a row: finds every damage of a few bytes.
+
+    >>> checksum((1, "a", b"b", None)) == checksum((1, "a", b"c", None))
+    False
+    """
+    if not any(isinstance(value, (bytes, float)) for value in values):
+        return zlib.crc32(repr(values).encode())
+    crc, head = 0, b""  # small values are collected, so that most rows take one call
+    for value in values:
+        if isinstance(value, bytes):
+            crc, head = zlib.crc32(value, zlib.crc32(b"%s%d," % (head, len(value)), crc)), b""
+        else:
+            part = repr(float(value) if isinstance(value, float) else value).encode()
+            head += b"%d,%s" % (len(part), part)
+    return zlib.crc32(head, crc)
+
+
+class SqliteLedger:
+    """The ledger of a coordinator process. Holds a lock on its folder while it is open."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file.
+
+        Raises:
+            DamagedLedger: It is not what was written.
+            RunFolderError: Another coordinator has it, or a newer version has made it.
+            StorageError: The disk refused.
+        """
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock, was_made = lock(self.path)
+        try:
+            if was_made and not _has_bytes(self.path):
+                raise self._damaged("it is gone or empty")
+            self._base = self._open()
+            _sign(self._lock, MADE)
+        except BaseException:
+            self._lock.close()
+            raise
+        self._backed_up = 0
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            base = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            try:
+                _prepare(base, self.path)
+                _verify(base)
+            except BaseException:
+                base.close()
+                raise
+        except sqlite3.OperationalError as error:
+            if "full" in str(error) or "I/O" in str(error):
+                raise StorageError(f"{self.path}: {error}; free some space") from error
+            raise self._damaged(str(error)) from error
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise self._damaged(str(error)) from error
+        return base
+
+    def _damaged(self, what: str) -> DamagedLedger:
+        good, run = newest_backup(self.path), self.path.parent
+        advice = (
+            f"put the newest good backup, {good.name}, in its place: {shell_command('restore', run)}"
+            if good
+            else f"there is no good backup; to start over, delete {run}"
+        )
+        return DamagedLedger(f"{self.path}: damaged ({what}); {advice}")
+
+    def write(self, lines: Sequence[Line]) -> None:
+        """Keep these lines in one transaction; it is on the disk when this returns."""
+        base = self._base
+        try:
+            base.execute("BEGIN IMMEDIATE")
+            for table, some in groupby(lines, lambda line: line.table):
+                _WRITERS.get(table, _write)(base, some)
+            base.execute("COMMIT")
+        except sqlite3.Error as error:
+            if base.in_transaction:
+                base.execute("ROLLBACK")
+            raise StorageError(
+                f"{self.path}: {error}; what was committed before is safe, free some space"
+            ) from error
+        closed = [n.round for n in lines if isinstance(n, RoundLine) and n.closed_s is not None]
+        if closed and closed[-1] // BACKUP_ROUNDS > self._backed_up // BACKUP_ROUNDS:
+            self._try_backup(closed[-1])
+
+    def rows(self, table: str) -> Iterator[Any]:
+        """All lines of a table, by key."""
+        columns = _columns(table)
+        order = ", ".join(columns[: KEYS[table]])
+        rows = self._base.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}")
+        return (LINES[table](*row) for row in rows)
+
+    def epoch(self) -> int:
+        """The highest epoch that a coordinator has had, in the file that is there now.
+
+        Opened anew: the file may be another one than that which we hold open.
+        """
+        try:
+            with closing(
+                sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+            ) as b:
+                return epoch_in(MetaLine(*row) for row in b.execute("SELECT key, value FROM meta"))
+        except sqlite3.Error as error:
+            raise StorageError(f"{self.path}: cannot be read: {error}") from error
+
+    def close(self) -> None:
+        """Close the file and let others have it."""
+        self._base.close()
+        self._lock.close()
+
+    def _try_backup(self, round_: int) -> None:
+        """A backup that the disk has no room for is no reason to stop."""
+        self._backed_up = round_
+        try:
+            self.backup(round_)
+        except (sqlite3.Error, OSError):
+            return
+
+    def backup(self, round_: int) -> Path:
+        """Write a whole copy beside, with its SHA-256; keep the newest few."""
+        folder = self.path.parent / "backups"
+        folder.mkdir(exist_ok=True)
+        for stray in folder.glob("*.tmp"):
+            stray.unlink()
+        final = folder / f"{self.path.stem}-{round_:08d}.db"
+        temporary = folder / f"{final.name}.tmp"
+        self._base.execute("VACUUM INTO ?", (str(temporary),))
+        reach("coordinator.during_backup")
+        flush(temporary)
+        Path(f"{final}.sha256").write_text(f"{_digest(temporary)}  {final.name}\n")
+        os.replace(temporary, final)
+        for old in sorted(folder.glob("*.db"))[:-BACKUPS_KEPT]:
+            old.unlink()
+            Path(f"{old}.sha256").unlink(missing_ok=True)
+        return final
+
+
+def _write(base: sqlite3.Connection, lines: Iterable[Any]) -> None:
+    """Lines of one table in one go."""
+    first, *rest = lines
+    rows = map(values_of, (first, *rest))
+    base.executemany(_PUT[first.table], ((*row, checksum(row)) for row in rows))
+
+
+def _write_kept(base: sqlite3.Connection, lines: Iterable[KeptLine]) -> None:
+    for line in lines:
+        if line.value is None:
+            base.execute("DELETE FROM kept WHERE key = ?", (line.key,))
+        else:
+            _write(base, [line])
+
+
+def _write_rounds(base: sqlite3.Connection, lines: Iterable[RoundLine]) -> None:
+    for line in lines:
+        _write(base, [line])
+        if line.books is not None:
+            _thin(base, line.round - 1)
+
+
+_WRITERS: dict[str, Callable[[sqlite3.Connection, Iterable[Any]], None]] = {
+    "kept": _write_kept,
+    "rounds": _write_rounds,
+}
+
+
+def _thin(base: sqlite3.Connection, round_: int) -> None:
+    """Forget the large books of a round that is no longer the newest."""
+    if round_ % BACKUP_ROUNDS == 0:
+        return
+    columns = ", ".join(_columns("rounds"))
+    found = base.execute(
+        f"SELECT {columns} FROM rounds WHERE round = ? AND length(books) > ?",
+        (round_, LARGE_BYTES),
+    ).fetchone()
+    if found:
+        row = (*found[:-1], None)
+        base.execute(_PUT["rounds"], (*row, checksum(row)))
+
+
+def _prepare(base: sqlite3.Connection, path: Path) -> None:
+    base.execute("PRAGMA journal_mode = WAL")
+    base.execute("PRAGMA synchronous = FULL")
+    base.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+    version = base.execute("PRAGMA user_version").fetchone()[0]
+    if version > _FORMAT:
+        raise RunFolderError(
+            f"{path}: its format is {version}, this version of dystop reads {_FORMAT}; "
+            "go on with the version that made it"
+        )
+    if version < _FORMAT:
+        base.execute("BEGIN IMMEDIATE")
+        for table in KEYS:
+            base.execute(_create(table))
+        base.execute(f"PRAGMA user_version = {_FORMAT}")
+        base.execute("COMMIT")
+
+
+def _verify(base: sqlite3.Connection) -> None:
+    """Raise where the tree or a value is damaged."""
+    found = base.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if found != "ok":
+        raise ValueError(found)
+    for table in KEYS:
+        columns = ", ".join([*_columns(table), "sum"])
+        for row in base.execute(f"SELECT {columns} FROM {table}"):
+            if checksum(row[:-1]) != row[-1]:
+                raise ValueError(f"a row of {table} has changed since it was written: {row[0]!r}")
+
+
+def _has_bytes(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def lock(path: Path) -> tuple[IO[str], bool]:
+    """Be the only coordinator of this folder; says also whether there has been one before.
+
+    The lock goes with the process.
+    """
+    file = open(path.parent / f"{path.stem}.lock", "a+")  # noqa: SIM115
+    file.seek(0)
+    owner, _, mark = file.read(64).strip().partition(" ")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise RunFolderError(
+            f"{path.parent}: another coordinator (process {owner or 'unknown'}) is in charge of "
+            "this run; stop it first, or choose another run folder"
+        ) from error
+    _sign(file, mark)
+    return file, mark == MADE
+
+
+def _sign(file: IO[str], mark: str) -> None:
+    file.truncate(0)
+    file.write(f"{os.getpid()} {mark}\n")
+    file.flush()
+
+
+def newest_backup(path: Path) -> Path | None:
+    """Newest backup whose content is what it was."""
+    for backup in sorted((path.parent / "backups").glob(f"{path.stem}-*.db"), reverse=True):
+        noted = Path(f"{backup}.sha256")
+        if noted.exists() and noted.read_text().split()[:1] == [_digest(backup)]:
+            return backup
+    return None
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def flush(path: Path) -> None:
+    """Return when the file is on the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+# MERGED: Going on from a backup where the ledger is damaged or gone.
+
+
+RESTORED = "restored"  # among the backups: the epoch that the last restore has written
+STARTS = 1000  # more than a coordinator can have had since its last backup
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a coordinator can go on with the ledger as it is.
+
+    Raises:
+        RunFolderError: A coordinator is at work, or a newer version has made it.
+    """
+    try:
+        SqliteLedger(path).close()
+    except DamagedLedger:
+        return False
+    return True
+
+
+def recover(path: Path) -> Path:
+    """Put the newest good backup in the place of a damaged file, which is kept beside.
+
+    Raises:
+        RunFolderError: There is none, or a coordinator is at work.
+    """
+    with closing(lock(path)[0]):
+        backup = newest_backup(path)
+        if backup is None:
+            raise RunFolderError(f"{path.parent / 'backups'}: no good backup of {path.name}")
+        copy = path.with_suffix(".tmp")
+        shutil.copyfile(backup, copy)
+        flush(copy)
+        for suffix in ("-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        if path.exists():
+            os.replace(path, path.with_suffix(".damaged"))
+        os.replace(copy, path)
+    _outrank(path)
+    return backup
+
+
+def _outrank(path: Path) -> None:
+    """Raise the epoch above all that came after the backup: workers obey no lower one.
+
+    Also above what an earlier restore from the same backup has led to; so it is noted beside.
+    """
+    note = path.parent / "backups" / RESTORED
+    with closing(SqliteLedger(path)) as ledger:
+        if not ledger.epoch():  # no coordinator has ever had it
+            return
+        before = int(note.read_text()) if note.is_file() else 0
+        epoch = max(ledger.epoch(), before) + STARTS
+        note.write_text(f"{epoch}\n")
+        flush(note)
+        ledger.write([MetaLine("epoch", str(epoch))])

@@ -1,0 +1,300 @@
+"""What the coordinator must not forget: one transaction per `Commit`, in memory or in SQLite.
+
+The tables of `state.db` (all rows carry `sum`, a CRC-32 of their values, checked at every start):
+
+meta      key, value                    epoch, at_s (seconds of the run at the last commit),
+                                        finished (why the run ended), run, queue_bound (of the
+                                        mechanism, or None), away (freeze or age)
+workers   name, node, state, incarnation, address, note, at_s
+rounds    round, epoch, opened_s, plan, closed_s, closed_seq, books
+                                        plan: `read_blob` gives {"plan": Plan, "view": View}; the
+                                        view has no links. closed_* and books are NULL while the
+                                        round is open; books: `read_blob` gives the Books after it
+orders    round, node, train, outcome, pulls, execute
+                                        outcome: NULL while open, then DONE, FAILED, LATE or
+                                        CANCELLED; pulls: JSON [[stage, src], ...] without pushes;
+                                        execute: the message, kept while it may still be answered
+reports   seq, round, node, kind, at_s, late, json
+                                        in the order in which they took effect; late: 1 if its
+                                        round was closed already (kind mixed: outcome LATE)
+lates     seq, round, node, books       Books after a late report; seq as in reports
+records   round, record, came, score, published
+                                        RoundRecord, second half of the trace line, Scored, and
+                                        whether it has been handed on
+kept      key, value                    state: what else the machine goes on from;
+                                        seen:ROUND: first half of the trace line until published
+
+Books of a large fleet are kept for the newest round and every hundredth only.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from pydantic import TypeAdapter
+
+from dystop.plan import Links, Mix, Plan
+from dystop.serialization import Kinds, from_bytes, to_bytes
+from dystop.sparse import Graph, PairCounts
+from dystop.testbed.protocol.messages import Execute, Report, Scored
+from dystop.types import ControlState, Fleet, Mailbox, Outcome, View
+
+KINDS = Kinds(
+    Books=ControlState,
+    Plan=Plan,
+    Links=Links,
+    Mix=Mix,
+    Outcome=Outcome,
+    PairCounts=PairCounts,
+    Graph=Graph,
+    Mailbox=Mailbox,
+    View=View,
+    Fleet=Fleet,
+)
+LARGE_BYTES = 1 << 16  # books beyond this are not kept for every round
+OPEN = (None, "FAILED", "CANCELLED")  # outcomes of orders that may still be confirmed
+Row = tuple[Any, ...]
+
+
+def write_blob(value: Any) -> bytes:
+    """A tree of our nouns as bytes, without pickle."""
+    return to_bytes(value, KINDS)
+
+
+def read_blob(blob: bytes) -> Any:
+    """The tree again."""
+    return from_bytes(blob, KINDS)
+
+
+_TEXTS: dict[type, tuple[str, TypeAdapter[Any]]] = {
+    kind: (f'{{"type":"{name}",', TypeAdapter(kind))
+    for kind, name in ((Execute, "execute"), (Report, "report"), (Scored, "scored"))
+}
+
+
+def text_of(message: Execute | Report | Scored) -> str:
+    """A message as `codec.encode` writes it, without a second check of what we know already.
+
+    >>> text_of(Report(3, "mixed"))[:34]
+    '{"type":"report","round":3,"kind":'
+    """
+    head, adapter = _TEXTS[type(message)]
+    return head + adapter.dump_json(message).decode()[1:]
+
+
+@dataclass(frozen=True)
+class MetaLine:
+    """A fact about the run."""
+
+    table: ClassVar[str] = "meta"
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
+class WorkerLine:
+    """A member as it stands."""
+
+    table: ClassVar[str] = "workers"
+    name: str
+    node: int
+    state: str
+    incarnation: int
+    address: str
+    note: str
+    at_s: float
+
+
+@dataclass(frozen=True)
+class RoundLine:
+    """A round, open or closed."""
+
+    table: ClassVar[str] = "rounds"
+    round: int
+    epoch: int
+    opened_s: float
+    plan: bytes
+    closed_s: float | None = None
+    closed_seq: int | None = None
+    books: bytes | None = None
+
+
+@dataclass(frozen=True)
+class OrderLine:
+    """The order of one node in one round."""
+
+    table: ClassVar[str] = "orders"
+    round: int
+    node: int
+    train: int
+    outcome: str | None
+    pulls: str
+    execute: str | None
+
+
+@dataclass(frozen=True)
+class ReportLine:
+    """A report that took effect."""
+
+    table: ClassVar[str] = "reports"
+    seq: int
+    round: int
+    node: int
+    kind: str
+    at_s: float
+    late: int
+    json: str
+
+
+@dataclass(frozen=True)
+class LateLine:
+    """The books after a late report."""
+
+    table: ClassVar[str] = "lates"
+    seq: int
+    round: int
+    node: int
+    books: bytes
+
+
+@dataclass(frozen=True)
+class RecordLine:
+    """History of a closed round."""
+
+    table: ClassVar[str] = "records"
+    round: int
+    record: str
+    came: str
+    score: str | None = None
+    published: int = 0
+
+
+@dataclass(frozen=True)
+class KeptLine:
+    """A blob under a name; no value: forget it."""
+
+    table: ClassVar[str] = "kept"
+    key: str
+    value: bytes | None
+
+
+Line = MetaLine | WorkerLine | RoundLine | OrderLine | ReportLine | LateLine | RecordLine | KeptLine
+KEYS = {
+    "meta": 1, "workers": 1, "rounds": 1, "orders": 2, "reports": 1, "lates": 1, "records": 1,
+    "kept": 1,
+}  # fmt: skip
+LINES: dict[str, type[Any]] = {
+    kind.table: kind
+    for kind in (
+        MetaLine, WorkerLine, RoundLine, OrderLine, ReportLine, LateLine, RecordLine, KeptLine,
+    )
+}  # fmt: skip
+
+
+class Ledger(Protocol):
+    """Where commits go."""
+
+    def write(self, lines: Sequence[Line]) -> None:
+        """Keep these lines, all or none; a line replaces an older one of the same key.
+
+        Raises:
+            StorageError: The disk refused; nothing of it is kept.
+        """
+        ...
+
+    def rows(self, table: str) -> Iterator[Any]:
+        """All lines of a table, by key."""
+        ...
+
+    def epoch(self) -> int:
+        """The highest epoch that a coordinator has had, as it is on the disk now.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        ...
+
+    def close(self) -> None:
+        """No more writing."""
+        ...
+
+
+class MemoryLedger:
+    """A ledger that lives as long as the process; a test keeps it while machines come and go."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[Row, Line]] = {name: {} for name in KEYS}
+
+    def write(self, lines: Sequence[Line]) -> None:
+        """Keep these lines."""
+        for line in lines:
+            row, table = values_of(line), self._tables[line.table]
+            if isinstance(line, KeptLine) and line.value is None:
+                table.pop(row[:1], None)
+            else:
+                table[row[: KEYS[line.table]]] = line
+
+    def rows(self, table: str) -> Iterator[Any]:
+        """All lines of a table, by key."""
+        held = self._tables[table]
+        return iter([held[key] for key in sorted(held)])
+
+    def epoch(self) -> int:
+        """The highest epoch that a coordinator has had."""
+        return epoch_in(self.rows("meta"))
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def epoch_in(meta: Iterable[MetaLine]) -> int:
+    """The epoch among the facts of a ledger; 0 before the first coordinator."""
+    return next((int(line.value) for line in meta if line.key == "epoch"), 0)
+
+
+def values_of(line: Line) -> Row:
+    """Values of a line in the order of its columns."""
+    return tuple(vars(line).values())
+
+
+@dataclass(frozen=True)
+class Restored:
+    """All that a coordinator goes on from. Without a past, only `epoch` means something."""
+
+    epoch: int
+    at_s: float = 0.0
+    state: bytes | None = None
+    open: RoundLine | None = None
+    orders: tuple[OrderLine, ...] = ()  # that were not confirmed, of all rounds
+    reports: tuple[ReportLine, ...] = ()  # after the state was written, or of the open round
+    workers: tuple[WorkerLine, ...] = ()
+    waiting: tuple[RecordLine, ...] = ()  # records that were not handed on yet
+    seen: dict[int, bytes] = field(default_factory=dict)
+    finished: str = ""
+    run: str = ""
+
+
+def restore(ledger: Ledger) -> Restored:
+    """What the ledger holds, under an epoch of its own that is written down first."""
+    meta = {line.key: line.value for line in ledger.rows("meta")}
+    epoch = int(meta.get("epoch", "0")) + 1
+    ledger.write([MetaLine("epoch", str(epoch))])
+    kept = {line.key: line.value for line in ledger.rows("kept")}
+    state = kept.get("state")
+    known = -1 if state is None else read_blob(state)["seq"]
+    rounds = [line for line in ledger.rows("rounds") if line.closed_s is None]
+    seen = {int(k.partition(":")[2]): v for k, v in kept.items() if k.startswith("seen:")}
+    still_open = {line.round for line in rounds}
+    return Restored(
+        epoch=epoch,
+        at_s=float(meta.get("at_s", "0")),
+        state=state,
+        open=rounds[-1] if rounds else None,
+        orders=tuple(o for o in ledger.rows("orders") if o.outcome in OPEN),
+        reports=tuple(r for r in ledger.rows("reports") if r.seq > known or r.round in still_open),
+        workers=tuple(ledger.rows("workers")),
+        waiting=tuple(r for r in ledger.rows("records") if not r.published),
+        seen=seen,
+        finished=meta.get("finished", ""),
+        run=meta.get("run", ""),
+    )

@@ -1,0 +1,317 @@
+"""The header of a payload: written from a schema, compared, and explained where it differs."""
+
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dystop.control.aggregation import kept_coordinates
+from dystop.errors import ConfigError
+from dystop.sparse import Bools
+from dystop.testbed.protocol.codec import BadMessage, check_bounds, shown
+from dystop.testbed.protocol.interface import MAX_HEADER_BYTES, PullBroken
+from dystop.testbed.protocol.messages import PROTOCOL, Mask, ModelHeader, PullRequest, RejectCode
+
+Kind = Literal["model", "delta", "masked"]
+Shape = tuple[int, ...]
+Bytes = bytes | bytearray | memoryview
+Vector = NDArray[np.float32]
+
+FLOAT = np.dtype("<f4")
+_LENGTH = struct.Struct("<Q")
+
+
+class BadModel(PullBroken):
+    """A payload that is not the model that was asked for. The text is safe to log."""
+
+    def __init__(self, code: RejectCode, text: str = "") -> None:
+        """`text` may hold words of the peer: they are escaped and cut here."""
+        super().__init__(code)
+        self.text = shown(text)
+        self.args = (f"{code}: {self.text}",)
+
+
+@lru_cache(maxsize=64)
+def header_bytes(tensors: tuple[tuple[str, Shape], ...], kind: Kind, kept: int | None) -> bytes:
+    """Length and JSON header of a safetensors file, padded so that the floats are aligned."""
+    if kind == "masked" and kept is None:
+        raise ValueError("a masked payload needs the number of coordinates that it keeps")
+    if kind == "model" and kept is not None:
+        raise ValueError("a payload that keeps a part of a model is a masked one")
+    head: dict[str, Any] = {"__metadata__": {"kind": kind, "protocol": str(PROTOCOL)}}
+    at = 0
+    for name, shape in tensors if kept is None else (("kept", (kept,)),):
+        end = at + FLOAT.itemsize * math.prod(shape)
+        head[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _LENGTH.size)
+    return _LENGTH.pack(len(text)) + text
+
+
+def difference(payload: Bytes, due: bytes) -> BadModel:
+    """Name the first difference of a wrong header, for the log; a bounded look and no more."""
+    head = bytes(payload[: _LENGTH.size + MAX_HEADER_BYTES])
+    if len(head) < _LENGTH.size:
+        return BadModel("malformed", "the header is cut off")
+    length, text = _LENGTH.unpack_from(head)[0], head[_LENGTH.size :]
+    if length > len(text):
+        return BadModel("malformed", f"the header says that it has {length} bytes")
+    try:
+        check_bounds(text[:length], MAX_HEADER_BYTES)
+        given = json.loads(text[:length])
+    except (ValueError, RecursionError, BadMessage) as error:
+        return BadModel("malformed", f"the header is not JSON of ours: {error}")
+    if not isinstance(given, dict):
+        return BadModel("malformed", "the header is not an object")
+    return BadModel("schema", _first_difference(given, json.loads(due[_LENGTH.size :])))
+
+
+def _first_difference(given: dict[str, Any], due: dict[str, Any]) -> str:
+    for name in due:
+        if name not in given:
+            return f"tensor {name} is missing"
+        if given[name] != due[name]:
+            return f"{name} is {str(given[name])[:80]} instead of {due[name]}"
+    extra = next((name for name in given if name not in due), None)
+    return "the order or the spelling differs" if extra is None else f"tensor {extra} is too many"
+
+
+# MERGED: A model on the wire: a safetensors file whose header both ends know beforehand. payload = length of the header (8 bytes) + header + the flat vector The header follows from the schema alone, so a receiver compares it byte by byte with the one that it expects and never acts on a header that a stranger wrote. Updates ("delta") and masked models have headers of their own: one kind is never taken for another. Masked payloads hold one tensor "kept", the coordinates that (seed, kept share) select. schema = schema_of(layout) # both ends parts = schema.pack(vector) # sender, no copy parcel = ModelParcel(schema, *wanted(schema, request)) # receiver; the transport fills it vector = parcel.finish()
+
+
+__all__ = [
+    "BadModel",
+    "Kind",
+    "PayloadReceiver",
+    "Schema",
+    "digest",
+    "kept_of",
+    "schema_of",
+    "wanted",
+]
+
+MAX_TENSORS = 10_000
+MAX_NAME_BYTES = 256
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Names and shapes of a model's float tensors, in the order of the flat vector."""
+
+    tensors: tuple[tuple[str, Shape], ...]
+
+    def __post_init__(self) -> None:
+        names = {name for name, _ in self.tensors}
+        long = max((len(name.encode()) for name in names), default=0) > MAX_NAME_BYTES
+        if len(names) < len(self.tensors) or len(names) > MAX_TENSORS or long:
+            raise ConfigError(
+                f"model: the testbed sends at most {MAX_TENSORS} tensors with distinct names of "
+                f"at most {MAX_NAME_BYTES} bytes; use fewer modules or shorter names"
+            )
+        if "__metadata__" in names:
+            raise ConfigError("model: no tensor can be called '__metadata__'; rename it")
+
+    @cached_property
+    def width(self) -> int:
+        """Floats of one model, W."""
+        return sum(math.prod(shape) for _, shape in self.tensors)
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of protocol, names, types and shapes; equal where models can be exchanged."""
+        text = json.dumps([PROTOCOL, [[name, "F32", shape] for name, shape in self.tensors]])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def variances(self) -> tuple[slice, ...]:
+        """Where the running variances of batch norm lie in the vector."""
+        ends = np.cumsum([math.prod(shape) for _, shape in self.tensors]).tolist()
+        begins = [0, *ends]
+        return tuple(
+            slice(lo, hi)
+            for (name, _), lo, hi in zip(self.tensors, begins, ends, strict=False)
+            if name.endswith("running_var")
+        )
+
+    def header_bytes(self, kind: Kind = "model", kept: int | None = None) -> bytes:
+        """All that precedes the vector: the only header that is accepted.
+
+        Args:
+            kind: what the payload is.
+            kept: numbers in a masked payload; None: the whole vector.
+        """
+        return header_bytes(self.tensors, kind, kept)
+
+    def size(self, kind: Kind = "model", kept: int | None = None) -> int:
+        """Bytes of a payload."""
+        floats = self.width if kept is None else kept
+        return len(self.header_bytes(kind, kept)) + FLOAT.itemsize * floats
+
+    def pack(
+        self, vector: Vector, kind: Kind = "model", kept: int | None = None
+    ) -> tuple[memoryview, memoryview]:
+        """Header and vector, ready to be sent one after another; nothing is copied.
+
+        A masked vector holds the kept coordinates only.
+        """
+        floats = self.width if kept is None else kept
+        if vector.dtype != FLOAT or vector.shape != (floats,) or not vector.flags.c_contiguous:
+            raise ValueError(f"cannot send {vector.dtype} {vector.shape}; F32 ({floats},) is due")
+        body = vector.data.cast("B") if floats else memoryview(b"")
+        return memoryview(self.header_bytes(kind, kept)), body
+
+    def unpack(
+        self,
+        payload: Bytes,
+        kind: Kind = "model",
+        kept: int | None = None,
+        *,
+        sha256: str | None = None,
+    ) -> Vector:
+        """The vector of a payload, without a copy. Raises BadModel.
+
+        Checks size, header and, where it is given, digest; not whether the numbers make sense
+        (`worker.guard`).
+        """
+        due = self.size(kind, kept)
+        if len(payload) != due:
+            raise BadModel("size", f"{len(payload)} bytes instead of {due}")
+        self.check_header(payload, kind, kept)
+        if sha256 is not None and digest([payload]) != sha256:
+            raise BadModel("digest", "the bytes are not those that were announced")
+        return np.frombuffer(payload, FLOAT, offset=len(self.header_bytes(kind, kept)))
+
+    def check_header(self, payload: Bytes, kind: Kind = "model", kept: int | None = None) -> None:
+        """Compare the beginning of a payload with the header that is due. Raises BadModel."""
+        due = self.header_bytes(kind, kept)
+        if payload[: len(due)] != due:
+            raise difference(payload, due)
+
+
+def schema_of(layout: Any) -> Schema:
+    """The schema of a model whose tensors lie as a `trainer.flat.Layout` says."""
+    return Schema(tuple((slot.name, tuple(slot.shape)) for slot in (*layout.trained, *layout.kept)))
+
+
+def digest(parts: Iterable[Bytes]) -> str:
+    """SHA-256 of a payload that is given in parts, as hex.
+
+    >>> digest([b"ab", b"c"]) == digest([b"abc"])
+    True
+    """
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part)
+    return whole.hexdigest()
+
+
+def wanted(schema: Schema, request: PullRequest) -> tuple[Kind, int | None]:
+    """What a request asks for: kind of payload, and numbers kept by its mask (None: all)."""
+    if request.mask is None:
+        return ("delta" if request.delta else "model"), None
+    kept = int(kept_of(request.mask, schema.width).sum())
+    return ("delta" if request.delta else "masked"), kept
+
+
+@lru_cache(maxsize=2)
+def kept_of(mask: Mask, width: int) -> Bools:
+    """Coordinates that a mask keeps, [W]; both ends work it out once per exchange."""
+    kept = kept_coordinates(*mask, width)
+    kept.flags.writeable = False
+    return kept
+
+
+class PayloadReceiver:
+    """Where a pull puts a model: one buffer of the size that the schema says, and no more.
+
+    Survives broken connections: `version` and `received` say where to go on. Bytes are hashed as
+    they come, and the header is compared as soon as it is complete.
+    """
+
+    def __init__(self, schema: Schema, kind: Kind = "model", kept: int | None = None) -> None:
+        """`kind` and `kept` as `wanted` gives them for the request."""
+        self._schema, self._kind, self._kept = schema, kind, kept
+        self._size = schema.size(kind, kept)
+        self._head = len(schema.header_bytes(kind, kept))
+        self._buffer: memoryview | None = None
+        self._hash = hashlib.sha256()
+        self.header: ModelHeader | None = None
+        self.received = 0
+        self.total = 0  # bytes that came over the wire, those thrown away included
+
+    @property
+    def version(self) -> int:
+        """Publication to go on with; 0: none yet."""
+        return self.header.version if self.header is not None and self.received else 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all bytes are there."""
+        return self.header is not None and self.received == self._size
+
+    def begin(self, header: ModelHeader) -> None:
+        """Check what is announced, before any memory is taken. Raises BadModel."""
+        if header.schema != self._schema.hash:
+            raise BadModel("schema", f"schema {header.schema} instead of {self._schema.hash}")
+        if header.size != self._size:
+            raise BadModel("size", f"{header.size} bytes announced instead of {self._size}")
+        if len(header.sha256) != 64 or header.offset not in (0, self.received):
+            raise BadModel("malformed", f"offset {header.offset} or digest cannot be used")
+        if header.offset and not self._continues(header):
+            raise BadModel("malformed", "another model was begun than the one to go on with")
+        if header.offset == 0:
+            self.received, self._hash = 0, hashlib.sha256()
+        if self._buffer is None:
+            self._buffer = np.empty(self._size, np.uint8).data
+        self.header = header
+
+    def _continues(self, header: ModelHeader) -> bool:
+        known = self.header
+        return known is not None and (known.version, known.sha256) == (
+            header.version,
+            header.sha256,
+        )
+
+    def write(self, chunk: memoryview) -> None:
+        """Append bytes. Raises BadModel if there are too many or the header is not ours."""
+        if self._buffer is None:
+            raise BadModel("malformed", "bytes came before the header")
+        before, after = self.received, self.received + len(chunk)
+        self.total += len(chunk)
+        if after > self._size:
+            raise BadModel("size", f"more than the {self._size} bytes announced")
+        self._buffer[before:after] = chunk
+        self._hash.update(chunk)
+        self.received = after
+        if before < self._head <= after:
+            self._expect_header()
+
+    def _expect_header(self) -> None:
+        try:
+            self._schema.check_header(self._filled, self._kind, self._kept)
+        except BadModel:
+            self.received = 0  # it is no use to go on
+            raise
+
+    @property
+    def _filled(self) -> memoryview:
+        return memoryview(b"") if self._buffer is None else self._buffer[: self.received]
+
+    def finish(self) -> Vector:
+        """The vector, a view of the buffer. Raises BadModel if bytes lack or differ."""
+        if self.header is None or not self.complete:
+            raise BadModel("size", f"{self.received} of {self._size} bytes came")
+        if self._hash.hexdigest() != self.header.sha256:
+            self.received = 0
+            raise BadModel("digest", "the bytes are not those that were announced")
+        vector = self._schema.unpack(self._filled, self._kind, self._kept)
+        self._buffer = None  # it belongs to the vector now
+        return vector

@@ -1,0 +1,323 @@
+"""The listening side over gRPC: sessions for the coordinator, pulls for everybody."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from typing import Any
+
+from dystop.testbed.params import Limits
+from dystop.testbed.protocol.codec import BadMessage, decode, encode
+from dystop.testbed.protocol.interface import (
+    MAX_HEADER_BYTES,
+    ModelSource,
+    SessionHandler,
+    TransportError,
+)
+from dystop.testbed.protocol.messages import PullRefused, PullRequest
+from dystop.testbed.security.identity import Identity
+from dystop.testbed.security.tls import Peer, peer_of, server_credentials
+from dystop.testbed.transport.admission import (
+    BUSY_S,
+    Allowed,
+    PullLimiter,
+    PullSlot,
+    answer_of,
+    ask,
+    check_size,
+)
+from dystop.testbed.transport.grpc_settings import (
+    MODELS,
+    PULL,
+    SESSION,
+    SESSIONS,
+    WELCOME,
+    Options,
+    split_address,
+    why_not,
+)
+from dystop.testbed.transport.pacing import TokenBucket, paced
+
+import grpc  # isort: skip
+
+_LOG = logging.getLogger(__name__)
+MAX_SESSIONS = 1024
+MAX_QUEUED = 4096  # messages for one worker; it has long been gone when so many wait
+_SPARE_CALLS = 16  # above the limit of pulls, so that a refusal can still be said
+_WORD_S = 0.2  # for the last word to a session that is cut
+_STOP_S = 5.0
+_BURST = 10  # seconds' worth of messages that may come at once
+
+
+class _Threads(futures.Executor):
+    """A thread for every call that is open, and none that keeps the process from ending."""
+
+    def __init__(self) -> None:
+        self._open: set[threading.Thread] = set()
+        self._lock = threading.Lock()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
+        future: futures.Future[Any] = futures.Future()
+
+        def run() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # handed on to whoever reads the future
+                future.set_exception(error)
+            with self._lock:
+                self._open.discard(threading.current_thread())
+
+        thread = threading.Thread(target=run, name="grpc-call", daemon=True)
+        with self._lock:
+            self._open.add(thread)
+        thread.start()
+        return future
+
+    def join(self, at_most_s: float) -> None:
+        """Wait for the calls to end."""
+        with self._lock:
+            threads = self._open - {threading.current_thread()}
+        for thread in threads:
+            thread.join(at_most_s)
+
+
+class _Listener:
+    """A gRPC server with one method."""
+
+    def __init__(
+        self, identity: Identity, allowed: Allowed, most_calls: int, options: Options
+    ) -> None:
+        self._identity, self._allowed = identity, allowed
+        self._threads = _Threads()
+        self._server = grpc.server(
+            self._threads, options=options, maximum_concurrent_rpcs=most_calls
+        )
+        self.address = ""
+
+    def listen(self, address: str, path: str, handler: Any) -> None:
+        """Begin to answer."""
+        host, _ = split_address(address)
+        service, method = path[1:].split("/")
+        generic = grpc.method_handlers_generic_handler(service, {method: handler})
+        self._server.add_generic_rpc_handlers((generic,))
+        try:
+            port = self._server.add_secure_port(address, server_credentials(self._identity))
+        except (RuntimeError, ValueError):
+            port = 0
+        if not port:
+            raise TransportError(
+                f"cannot listen on {address}: {why_not(address)}; "
+                "stop what listens there, or choose another host or port (0: any free one)"
+            )
+        self._server.start()
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _known(self, context: Any) -> Peer:
+        """Who calls; ends the call if it is nobody we want."""
+        peer = peer_of(context.auth_context())
+        if peer is None:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate bears no single name")
+        elif not self._allowed(peer.name, peer.fingerprint):
+            context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the certificate of {peer.name} is revoked or not enrolled; ask the operator",
+            )
+        else:
+            return peer
+        raise AssertionError("abort has raised")
+
+    def stop(self) -> None:
+        """Stop listening, cut everything, wait for the threads."""
+        self._server.stop(None).wait(_STOP_S)
+        self._threads.join(_STOP_S)
+
+
+class ModelServer(_Listener):
+    """Serves pulls."""
+
+    def __init__(
+        self, identity: Identity, allowed: Allowed, limits: Limits, store: ModelSource
+    ) -> None:
+        super().__init__(identity, allowed, limits.pulls + _SPARE_CALLS, MODELS)
+        self._gate, self._store = PullLimiter(limits), store
+
+    def start(self, address: str) -> "ModelServer":
+        """Begin to answer."""
+        self.listen(address, PULL, grpc.unary_stream_rpc_method_handler(self._pull))
+        return self
+
+    def _pull(self, raw: bytes, context: Any) -> Iterator[bytes]:
+        peer = self._known(context)
+        visit = self._gate.enter(peer.name)
+        if visit is None:
+            yield encode(PullRefused("busy", BUSY_S))
+            return
+        try:
+            if context.add_callback(visit.cut):
+                visit.on_cut = context.cancel
+                yield from self._frames(peer, visit, raw)
+        finally:
+            visit.on_cut = _nothing
+            self._gate.leave(visit)
+
+    def _frames(self, peer: Peer, visit: PullSlot, raw: bytes) -> Iterator[bytes]:
+        """Header or refusal, then the bytes."""
+        request = _request(raw)
+        if request is None:
+            yield encode(PullRefused("malformed"))
+            return
+        asked = ask(self._store, peer.name, request)
+        asked.add_done_callback(lambda _: visit.wake.set())
+        visit.wake.wait()
+        asked.cancel()  # does nothing if there is an answer
+        if visit.over.is_set():
+            return
+        answer = answer_of(asked)
+        if isinstance(answer, PullRefused):
+            yield encode(answer)
+            return
+        yield encode(answer.header)
+        for chunk in paced(answer, visit.over):
+            yield bytes(chunk)
+
+    def drop(self, name: str) -> None:
+        """Cut the pulls of a peer."""
+        self._gate.drop(name)
+
+    def stop(self) -> None:
+        """Stop listening and cut all pulls."""
+        self._gate.close()
+        super().stop()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _request(raw: bytes) -> PullRequest | None:
+    try:
+        found = decode(raw, "peer") if len(raw) <= MAX_HEADER_BYTES else None
+    except BadMessage:
+        return None
+    return found if isinstance(found, PullRequest) else None
+
+
+class _Session:
+    """One session at the coordinator; also the link that its desk holds."""
+
+    def __init__(self, peer: Peer, context: Any) -> None:
+        self.name, self.fingerprint, self._context = *peer, context
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.reason = ""  # why it was cut, empty if it was not
+        self.ended = threading.Event()  # set when gRPC is done with the call
+        self.told = threading.Event()  # set when the desk knows
+
+    def send(self, message: bytes) -> None:
+        """Queue a message."""
+        check_size(message)
+        if self._outbox.qsize() > MAX_QUEUED:
+            self._context.cancel()
+        elif not self.ended.is_set():
+            self._outbox.put(message)
+
+    def close(self) -> None:
+        """End after what is queued."""
+        self._outbox.put(None)
+
+    def end(self) -> None:
+        """The call is over, for whatever reason."""
+        self.ended.set()
+        self._outbox.put(None)
+
+    def cut(self, reason: str) -> None:
+        """End at once; the peer is told why if it listens."""
+        self.reason = reason
+        self._outbox.put(None)
+        if not self.ended.wait(_WORD_S):
+            self._context.cancel()
+
+    def outgoing(self) -> Iterator[bytes]:
+        """What gRPC is to send."""
+        yield from iter(self._outbox.get, None)
+        if self.reason:
+            self._context.abort(grpc.StatusCode.ABORTED, self.reason)
+
+
+class ControlServer(_Listener):
+    """Serves sessions, one per peer."""
+
+    def __init__(
+        self, identity: Identity, allowed: Allowed, limits: Limits, desk: SessionHandler
+    ) -> None:
+        super().__init__(identity, allowed, MAX_SESSIONS, SESSIONS)
+        self._desk, self._rate = desk, limits.messages_per_s
+        self._sessions: dict[str, _Session] = {}
+        self._lock = threading.Lock()
+
+    def start(self, address: str) -> "ControlServer":
+        """Begin to answer."""
+        self.listen(address, SESSION, grpc.stream_stream_rpc_method_handler(self._session))
+        return self
+
+    def _session(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        peer = self._known(context)
+        session = _Session(peer, context)
+        with self._lock:
+            older = self._sessions.get(peer.name)
+            self._sessions[peer.name] = session
+        if older is not None:
+            older.cut("replaced by a newer session")
+            older.told.wait(_WORD_S)
+        if not context.add_callback(session.end):
+            session.end()
+        context.send_initial_metadata(WELCOME)
+        _guarded(self._desk.opened, peer.name, session)
+        reader = threading.Thread(
+            target=self._read, args=(session, requests), name="session", daemon=True
+        )
+        reader.start()
+        yield from session.outgoing()
+
+    def _read(self, session: _Session, requests: Iterator[bytes]) -> None:
+        """Hand messages to the desk, no faster than allowed, until the session ends."""
+        rate = self._rate
+        bucket = TokenBucket(rate, rate * _BURST, sleep=session.ended.wait, full=True)
+        try:
+            for message in requests:
+                bucket.take(1)
+                if session.reason:
+                    break
+                _guarded(self._desk.said, session.name, session, message)
+        except grpc.RpcError:
+            pass  # the peer is gone
+        except Exception as error:  # gRPC raises a bare Exception when a call is aborted
+            _LOG.debug("session of %s: %s", session.name, error)
+        session.close()
+        with self._lock:
+            if self._sessions.get(session.name) is session:
+                del self._sessions[session.name]
+        _guarded(self._desk.closed, session.name, session)
+        session.told.set()
+
+    def drop(self, name: str) -> None:
+        """Cut the session of a peer."""
+        with self._lock:
+            session = self._sessions.get(name)
+        if session is not None:
+            session.cut("cut by the coordinator")
+
+    def stop(self) -> None:
+        """Stop listening and end all sessions."""
+        super().stop()
+        with self._lock:
+            left = list(self._sessions.values())
+        for session in left:
+            session.told.wait(_STOP_S)
+
+
+def _guarded(call: Callable[..., None], *args: Any) -> None:
+    try:
+        call(*args)
+    except Exception:  # a mistake of the desk must not end the session of a worker
+        _LOG.exception("a desk raised an error")

@@ -1,5 +1,0 @@
-"""The models: `build.build_model` makes one by its name in `dystop.trainer.catalogue`.
-
-small, resnet, squeezenet, mobilenet  those that come with dystop
-own                                   a user's, by import path
-"""

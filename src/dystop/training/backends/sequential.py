@@ -1,0 +1,88 @@
+"""Local training of one worker after another: the plain reference, and the path of large models."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from dystop.training.device import autocast
+from dystop.training.problem import Job, Problem, Trained
+from dystop.training.randomness import addressed
+
+
+def train(problem: Problem, job: Job) -> Trained:
+    """Run every row of the job by itself."""
+    models, counters = job.models.clone(), job.counters.clone()
+    loss, seen = np.full(len(job.workers), np.nan), 0
+    for row in range(len(job.workers)):
+        index, counts = _mini_batches(problem, job, row)
+        address = (int(job.workers[row]), int(job.versions[row]))
+        rate = problem.learning_rate * float(job.rates[row])
+        total = _train_row(problem, (models[row], counters[row]), (index, counts), rate, address)
+        if counts:
+            loss[row] = float(total) / sum(counts)
+        seen += sum(counts)
+    return Trained(models, counters, loss, seen)
+
+
+def _randomness(problem: Problem, address: tuple[int, int, int]) -> AbstractContextManager[None]:
+    """Address torch's generator where the module uses it, and leave it alone where not."""
+    if not problem.draws:
+        return nullcontext()
+    return addressed(problem.device, problem.seed, "dropout", *address)
+
+
+def _mini_batches(problem: Problem, job: Job, row: int) -> tuple[Tensor, list[int]]:
+    """Sample numbers [steps, batch] of one row and how many of each line count."""
+    one = slice(row, row + 1)
+    plan = problem.batches(job.workers[one], job.versions[one], job.steps[one])
+    return problem.indices(job.workers[one], plan.positions)[0], plan.counts[0].tolist()
+
+
+def _train_row(
+    problem: Problem,
+    state: tuple[Tensor, Tensor],
+    work: tuple[Tensor, list[int]],
+    rate: float,
+    address: tuple[int, int],
+) -> Tensor:
+    """Plain SGD on one flat model, in place; returns the loss summed over the samples."""
+    model, counters = state
+    cut = problem.layout.parameters
+    # Kept apart from each other: autograd would take an update of the buffers, written into the
+    # same memory, for a change of the parameters that it has saved.
+    parameters, kept = model[:cut].clone(), model[cut:].clone()
+    total = torch.zeros((), dtype=torch.float64, device=model.device)
+    one = problem.addresses(*np.array(address)[:, None])
+    places = problem.places(one, torch.arange(len(work[1]), device=model.device))
+    for k, (index, count) in enumerate(zip(*work, strict=True)):
+        with _randomness(problem, (*address, k)):
+            parts = (parameters, kept, counters)
+            total += count * sgd_step(problem, parts, index[:count], rate, places[k])
+    model[:cut], model[cut:] = parameters, kept
+    return total
+
+
+def sgd_step(
+    problem: Problem,
+    state: tuple[Tensor, Tensor, Tensor],
+    index: Tensor,
+    rate: float,
+    address: Tensor,
+) -> Tensor:
+    """One mini-batch of plain SGD on (parameters, other floats, counters), all in place."""
+    parameters, kept, counters = state
+    x, y = problem.samples.take(index)
+    leaf = parameters.detach().requires_grad_()
+    with autocast(problem.device, problem.precision):
+        named = problem.named((leaf, kept, counters), address)
+        logits = functional_call(problem.module, named, (x,))
+    loss = F.cross_entropy(logits.float(), y)
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    if problem.l2:
+        gradient = gradient + problem.l2 * leaf.detach()
+    parameters.sub_(gradient, alpha=rate)
+    return loss.detach()

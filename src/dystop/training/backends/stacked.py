@@ -1,0 +1,119 @@
+"""Local training of many workers at once: one tensor program over a stack of models.
+
+The same arithmetic as `sequential`, row by row. Rows are sorted by their number of steps, so the
+rows that still train at step k are the first few of the stack. Short mini-batches are filled up
+with samples of weight zero; where samples of a batch influence each other (batch norm), rows of
+equal batch size are taken together instead and nothing is filled up.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+from torch.nn import functional as F
+
+from dystop.sparse import Ints
+from dystop.training.backend_choice import mixes_samples
+from dystop.training.problem import Job, Problem, Trained
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Models of some rows while they train: [m, P], [m, W - P], [m, C]; updated in place."""
+
+    parameters: Tensor
+    kept: Tensor
+    counters: Tensor
+
+    def rows(self, rows: slice | Tensor) -> "Stack":
+        """A slice of the stack (sharing memory), or a selection (a copy)."""
+        return Stack(self.parameters[rows], self.kept[rows], self.counters[rows])
+
+    def put(self, rows: Tensor, part: "Stack") -> None:
+        """Write a selection back."""
+        self.parameters[rows] = part.parameters
+        self.kept[rows] = part.kept
+        self.counters[rows] = part.counters
+
+
+def train(problem: Problem, job: Job) -> Trained:
+    """Run all rows of the job in one stack."""
+    # An empty shard takes no step, whatever was asked for.
+    steps = np.where(problem.shards.sizes[job.workers] > 0, job.steps, 0)
+    order = np.argsort(-steps, kind="stable")
+    part = job.rows(order)
+    total, counts = _train_stack(problem, part)
+    with np.errstate(invalid="ignore"):
+        loss = total.cpu().numpy() / counts.sum(1)
+    back = np.argsort(order, kind="stable")
+    where = torch.from_numpy(back).to(part.models.device)
+    return Trained(part.models[where], part.counters[where], loss[back], int(counts.sum()))
+
+
+def _train_stack(problem: Problem, part: Job) -> tuple[Tensor, Ints]:
+    """Train rows sorted by falling step counts, in place; returns summed losses and counts."""
+    cut = problem.layout.parameters
+    stack = Stack(part.models[:, :cut].clone(), part.models[:, cut:].clone(), part.counters)
+    plan = problem.batches(part.workers, part.versions, part.steps)
+    index = problem.indices(part.workers, plan.positions)
+    count = torch.from_numpy(plan.counts).to(problem.device)
+    total = torch.zeros(len(part.workers), dtype=torch.float64, device=problem.device)
+    rate = torch.from_numpy(problem.learning_rate * part.rates).to(stack.parameters)
+    is_exact = mixes_samples(problem.module)
+    address = problem.addresses(part.workers, part.versions)
+    for k in range(plan.counts.shape[1]):
+        for rows, width in _groups(plan.counts[:, k], is_exact):
+            where = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(count.device)
+            some = stack.rows(where)
+            picked = (index[where, k, :width], count[where, k])
+            place = problem.places(address[where], address.new_tensor(k))
+            total[where] += sgd_step(problem, some, picked, rate[where], place)
+            if isinstance(where, Tensor):
+                stack.put(where, some)
+    part.models[:, :cut], part.models[:, cut:] = stack.parameters, stack.kept
+    return total, plan.counts
+
+
+def _groups(counts: Ints, is_exact: bool) -> Iterator[tuple[slice | Ints, int]]:
+    """Rows that train together in a step, with the samples that each of them gets.
+
+    The rows that still train are a prefix, because rows are sorted by their steps.
+    """
+    counts = counts[: np.count_nonzero(counts)]
+    if not is_exact or counts.min() == counts.max():
+        yield slice(0, len(counts)), int(counts.max())
+        return
+    for size in np.unique(counts):
+        yield np.flatnonzero(counts == size), int(size)
+
+
+def sgd_step(
+    problem: Problem, stack: Stack, picked: tuple[Tensor, Tensor], rate: Tensor, address: Tensor
+) -> Tensor:
+    """One mini-batch of plain SGD for every row, in place; picked (index [m, b], count [m]).
+
+    The rows' losses are summed before the gradient is taken: they share no parameter, so each row
+    of the gradient is that row's own.
+    """
+    index, count = picked
+    x, y = problem.samples.take(index)
+    leaf = stack.parameters.detach().requires_grad_()
+    # Batch norm under vmap loses its update of a running statistic that is not contiguous.
+    named = problem.named((leaf, stack.kept, stack.counters), address)
+    buffers = {slot.name: named[slot.name].contiguous() for slot in problem.layout.kept}
+    logits = vmap(lambda state, xs: functional_call(problem.module, state, (xs,)))(
+        named | buffers, x
+    )
+    each = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+    weight = torch.arange(y.shape[1], device=y.device) < count[:, None]
+    loss = (each * weight).sum(1)
+    (gradient,) = torch.autograd.grad((loss / count).sum(), leaf)
+    if problem.l2:
+        gradient = gradient + problem.l2 * leaf.detach()
+    stack.parameters.sub_(rate[:, None] * gradient)
+    for name, value in buffers.items():
+        named[name].copy_(value)
+    return loss.detach()

@@ -1,0 +1,227 @@
+"""What a run needs in memory, what there is, and a refusal before anything is allocated.
+
+What is held already (program, libraries, data, standing buffers) is measured; what the run will add
+is a sum of named parts. `dystop bench memory` compares the total with the measured peak.
+"""
+
+import copy
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from dystop.errors import CapacityError
+from dystop.training.flat import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """What one model takes."""
+
+    width: int  # floats W
+    counters: int  # integers C
+    activation_bytes: int  # saved by autograd for one sample while training
+    forward_bytes: int  # alive at once for one sample without autograd
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of a stack of models."""
+        return 4 * self.width + 8 * self.counters
+
+    def pass_bytes(self, trained: int, examined: int) -> int:
+        """Activations when so many samples are trained on, or examined, at once."""
+        return max(self.activation_bytes * trained, self.forward_bytes * examined)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes by part, beside what is held already."""
+
+    parts: tuple[tuple[str, int], ...]
+    held: int = 0
+
+    @property
+    def needed(self) -> int:
+        """Bytes that the run will take beside those held already."""
+        return sum(size for _, size in self.parts)
+
+    @property
+    def total(self) -> int:
+        """Bytes in use at the peak."""
+        return self.held + self.needed
+
+    def text(self) -> str:
+        """A table for people.
+
+        >>> print(MemoryEstimate((("models", 3 * 2**20), ("training", 2**19)), 2**20).text())
+        program and data   1.0 MiB
+        models             3.0 MiB
+        training         512.0 KiB
+        total              4.5 MiB
+        """
+        rows = (("program and data", self.held), *self.parts, ("total", self.total))
+        lines = [(name, human(size)) for name, size in rows]
+        left = max(len(name) for name, _ in lines)
+        right = max(len(size) for _, size in lines)
+        return "\n".join(f"{name:<{left}} {size:>{right}}" for name, size in lines)
+
+
+def human(size: float) -> str:
+    """Bytes in the unit that reads best.
+
+    >>> human(1536), human(3 * 2**30)
+    ('1.5 KiB', '3.0 GiB')
+    """
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def held_bytes(device: torch.device, root: Path = Path("/")) -> int:
+    """Bytes in use now: by this process, or by torch on a GPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.memory_reserved(device))
+    for line in _read(root / "proc/self/status").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def activation_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """Bytes that autograd saves for one sample, from one real forward pass of two samples."""
+    trial = copy.deepcopy(module).to("cpu")  # a GPU would first have to load its libraries
+    own = {t.untyped_storage().data_ptr() for t in (*trial.parameters(), *trial.buffers())}
+    saved: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    x = torch.zeros(2, *shape)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        trial(x).sum()
+    return sum(saved.values()) // 2
+
+
+def forward_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """Bytes alive at once in a forward pass of one sample without autograd.
+
+    Taken as three times the largest layer output: a layer's input, its output, a shortcut.
+    """
+    trial = copy.deepcopy(module).to("cpu").eval()
+    largest = 0
+
+    def note(_module: nn.Module, _inputs: object, output: object) -> None:
+        nonlocal largest
+        if isinstance(output, Tensor):
+            largest = max(largest, output.nbytes)
+
+    for part in trial.modules():
+        part.register_forward_hook(note)
+    x = torch.zeros(2, *shape)
+    with torch.no_grad():
+        trial(x)
+    return 3 * max(largest, x.nbytes) // 2
+
+
+def model_size(module: nn.Module, layout: Layout, shape: tuple[int, ...]) -> ModelSize:
+    """Measure what one model takes."""
+    saved, alive = activation_bytes(module, shape), forward_bytes(module, shape)
+    return ModelSize(layout.width, layout.counters, saved, alive)
+
+
+def available_bytes(device: torch.device, root: Path = Path("/")) -> int:
+    """Bytes that may still be taken: on the CPU the least of what machine and cgroup leave.
+
+    Args:
+        device: Where the run will live.
+        root: Where `proc` and `sys` are found.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return min([_machine_bytes(root), *_cgroup_bytes(root)])
+
+
+def _machine_bytes(root: Path) -> int:
+    """MemAvailable of the kernel, or all physical memory where there is no /proc."""
+    for line in _read(root / "proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _cgroup_bytes(root: Path) -> Iterator[int]:
+    """What is left under the limit of every control group that holds this process."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            yield from _left(root / "sys/fs/cgroup", path, ("memory.max", "memory.current"))
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            yield from _left(root / "sys/fs/cgroup/memory", path, names)
+
+
+def _left(mount: Path, path: str, names: tuple[str, str]) -> Iterator[int]:
+    """Limit less use, for the group and its parents; inside a container only the root may show."""
+    group = mount / path.strip("/")
+    for folder in (group, *group.parents):
+        limit, used = (_read(folder / name).strip() for name in names)
+        if limit.isdigit() and used.isdigit():
+            yield max(0, int(limit) - int(used) + _reclaimable(folder))
+        if folder == mount:
+            return
+
+
+def _reclaimable(folder: Path) -> int:
+    """Cached file pages that count as used but are given up on demand."""
+    for line in _read(folder / "memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file") and value.strip().isdigit():
+            return int(value)
+    return 0
+
+
+def _read(path: Path) -> str:
+    """Text of a kernel file, empty where there is none."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def ensure_fits(estimate: MemoryEstimate, available: int, limit: int | None = None) -> None:
+    """Refuse a run that does not fit.
+
+    Args:
+        estimate: What the run needs.
+        available: Bytes that may still be taken, from `available_bytes`.
+        limit: Bytes that the user allows in all, what is held already included.
+
+    Raises:
+        CapacityError: With the parts, what there is, and what to change.
+    """
+    usable = available if limit is None else min(available, max(0, limit - estimate.held))
+    if estimate.needed <= usable:
+        return
+    if limit is not None and limit <= estimate.held:
+        whole = human(estimate.held + estimate.needed)
+        raise CapacityError(
+            f"training.memory_limit_gb allows {human(limit)}, but the program and the data take "
+            f"{human(estimate.held)} already; the run needs {whole} in all"
+        )
+    allowed = "" if limit is None else f" (limit set to {human(limit)})"
+    largest = max(estimate.parts, key=lambda part: part[1])[0]
+    raise CapacityError(
+        f"the run needs about {human(estimate.needed)} more memory, but only {human(usable)} "
+        f"can be used{allowed}:\n{estimate.text()}\n"
+        f"most of it is '{largest}'; take fewer workers, a smaller model, a smaller "
+        f"training.chunk, training.batch or training.evaluation_batch, or a device with more "
+        f"memory (training.device)"
+    )

@@ -1,0 +1,78 @@
+"""How long each worker needs for one mini-batch."""
+
+import math
+
+import numpy as np
+
+from dystop.errors import ConfigError
+from dystop.rng import normal
+from dystop.sparse import Floats
+from dystop.world.params import Budget, Compute
+
+JETSONS: tuple[tuple[str, int, float], ...] = (
+    ("Jetson Nano", 4, 5.6),
+    ("Jetson Orin Nano", 3, 1.5),
+    ("Jetson Orin NX", 4, 1.0),
+    ("Jetson Orin", 3, 0.42),
+    ("Jetson Xavier AGX", 1, 1.0),
+)
+"""The paper's boards (tab:testbed): name, how many, and seconds per mini-batch against an Orin NX.
+
+The paper gives no speeds. The factors are a choice of ours: the geometric mean of two figures of
+the vendor's data sheets, peak float32 rate (cores x clock x 2: 0.24, 1.28, 1.88, 5.3 and 1.41
+TFLOP/s) and memory bandwidth (25.6, 68, 102, 205 and 137 GB/s), since training small networks is
+bound by both.
+"""
+
+
+def jetson_factors(workers: int) -> Floats:
+    """Seconds per mini-batch against an Orin NX, the paper's fifteen boards in order, [N].
+
+    >>> jetson_factors(9).tolist()
+    [5.6, 5.6, 5.6, 5.6, 1.5, 1.5, 1.5, 1.0, 1.0]
+    """
+    boards = [factor for _, count, factor in JETSONS for _ in range(count)]
+    return np.resize(np.array(boards), workers)
+
+
+def coefficients(compute: Compute, workers: int, seed: int) -> Floats:
+    """How much slower than the reference device each worker is (subsec:setup), [N]."""
+    if compute.devices == "jetson":
+        return jetson_factors(workers)
+    drawn = 1.0 + compute.spread * normal(seed, "compute", np.arange(workers))
+    return np.asarray(np.clip(drawn, compute.fastest, compute.slowest))
+
+
+def step_seconds(compute: Compute, workers: int, seed: int) -> Floats:
+    """Seconds per mini-batch, zeta_i of subsec:setup, [N]."""
+    if compute.batch_s == "measure":
+        raise ConfigError(
+            "world.compute.batch_s = 'measure': the physics needs a number of seconds; "
+            "time real mini-batches first and put the result here"
+        )
+    return compute.batch_s * coefficients(compute, workers, seed)
+
+
+# MERGED: How many models each node may send and receive in a round.
+
+
+def base_models(budget: Budget, workers: int) -> float:
+    """Mean budget of a worker: 2 ceil(log2 N) models unless told otherwise.
+
+    >>> base_models(Budget(), 100)
+    14.0
+    """
+    if not budget.enabled:
+        return math.inf
+    if budget.models is not None:
+        return budget.models
+    return 2.0 * max(1, math.ceil(math.log2(workers)))
+
+
+def budget_of_round(budget: Budget, workers: int, server: bool, seed: int, t: int) -> Floats:
+    """Models per node in round t; a server has no limit, [nodes]."""
+    out = np.full(workers + int(server), np.inf)
+    if budget.enabled:
+        swing = 1.0 + budget.variation * normal(seed, "budget", t, np.arange(workers))
+        out[:workers] = np.maximum(0.0, np.floor(base_models(budget, workers) * swing))
+    return out
