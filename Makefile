@@ -27,7 +27,7 @@ chaos: ## real processes under faults, about 25 minutes; needs Linux and root fo
 	$(BIN)/python -m pytest -m chaos tests/chaos
 
 test-gpu: $(STAMP) ## the back ends on a real GPU against the CPU
-	TRITON_INTERPRET=0 $(BIN)/python -m pytest -W default tests/test_cuda_device.py
+	TRITON_INTERPRET=0 $(BIN)/python -m pytest -W default tests/training/backends/test_cuda_device.py
 
 check: $(STAMP) ## format, lint, types and import contracts
 	$(BIN)/ruff format --check src tests examples benchmarks scripts

@@ -20,7 +20,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("dystop", derandomize=True, deadline=None)
 settings.load_profile("dystop")
 
-collect_ignore = [] if importlib.util.find_spec("triton") else ["test_cuda_kernels.py"]
+collect_ignore = (
+    [] if importlib.util.find_spec("triton") else ["training/backends/test_cuda_kernels.py"]
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,7 +13,7 @@ import pytest
 from dystop.forge import claims, kept, signatures, start, work
 from dystop.forge.claims import Claims
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "support"
 SCRAMBLE, TO_UNIT = (
     json.dumps(["dystop.kernels.random_bits", name, kinds])
     for name, kinds in (("scramble", ["uint64[:]"]), ("to_unit", ["uint64[:]", "float64[:]"]))
@@ -39,9 +39,9 @@ def said(process):
 
 @pytest.mark.slow
 def test_the_list_holds_what_runs_compile_and_nothing_else():
-    command = [sys.executable, str(HERE / "rehearsal.py")]
+    command = [sys.executable, str(HERE / "jit_signatures.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    advice = "bring the list up to date with: python tests/rehearsal.py --write"
+    advice = "bring the list up to date with: python tests/support/jit_signatures.py --write"
     assert sorted(done.stdout.splitlines()) == sorted(signatures.read()), advice
 
 
@@ -117,7 +117,7 @@ def test_nobody_waits_where_there_are_no_locks(tmp_path, monkeypatch):
 
 CALL = """
 import numpy as np
-from dystop.arrays.ranks import sort_ids
+from dystop.kernels.sorting import sort_ids
 sort_ids(np.arange(3), np.arange(3))
 print(sum(sort_ids.stats.cache_misses.values()))
 """

@@ -16,7 +16,7 @@ from dystop.record import RoundRecord, from_json
 from dystop.rng import bits, exponential, fold_in, normal, stream, uniform
 from dystop.sparse import graph_of, ints, no_pairs
 from dystop.types import Mailbox, Mechanism, no_mail
-from strategies import pairs, random_fleet, random_view
+from support.strategies import pairs, random_fleet, random_view
 
 quick = settings(derandomize=True, deadline=None, max_examples=150)
 

@@ -66,7 +66,9 @@ def params_of(kind: type) -> Iterator[Param]:
         yield Param(f.name, shown, default, f.metadata.get("meaning", ""))
 
 
-# MERGED: Holding a block of knobs to the bounds its annotations declare. The configuration reader checks the same bounds when it reads a file; this is for those who build a block in Python, so that a bad value never gets as far as the physics.
+# MERGED: Holding a block of knobs to the bounds its annotations declare. The configuration reader
+#   checks the same bounds when it reads a file; this is for those who build a block in Python, so
+#   that a bad value never gets as far as the physics.
 
 
 def check_bounds(block: object, path: str) -> None:

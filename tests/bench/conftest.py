@@ -4,11 +4,11 @@ import json
 import time
 
 import pytest
-from bench_rig import CPU, TINY
 
 from dystop.bench import child, plain_loop, planner, planning, processes
 from dystop.bench import settings as bench_settings
 from dystop.bench.settings import Settings
+from support.bench_fixtures import CPU, TINY
 
 
 @pytest.fixture

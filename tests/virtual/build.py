@@ -17,8 +17,8 @@ from dystop.testbed.worker.machine import WorkerMachine
 from dystop.testbed.worker.state import WorkerSetup, first_state
 from dystop.types import Fleet, Mechanism
 from dystop.world import World
-from stage import CALM as CALM_WORLD
-from stage import line
+from support.engine_fixtures import CALM as CALM_WORLD
+from support.engine_fixtures import line
 from virtual.actors import Actor
 from virtual.cluster import Cluster, names_of
 from virtual.faults import CALM, Faults

@@ -149,7 +149,8 @@ def show_start(started: Started) -> None:
         echo(f"  {are(started.done, 'round')} done, {left} to go")
 
 
-# MERGED: Showing a study while it goes: a bar for the study and one per current run, or plain lines.
+# MERGED: Showing a study while it goes: a bar for the study and one per current run, or plain
+#   lines.
 
 
 class StudyWatcher:

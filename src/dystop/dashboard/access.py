@@ -109,7 +109,9 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     return context
 
 
-# MERGED: Who may come in: whoever asks for this very host, with the token where there is one. Against pages of others in the same browser: a foreign name that points to this machine (DNS rebinding) is refused, because the browser says which name it asked for.
+# MERGED: Who may come in: whoever asks for this very host, with the token where there is one.
+#   Against pages of others in the same browser: a foreign name that points to this machine (DNS
+#   rebinding) is refused, because the browser says which name it asked for.
 
 
 class Access:

@@ -101,7 +101,8 @@ def _times(shape: tuple[int, ...]) -> str:
     return " x ".join(str(n) for n in shape)
 
 
-# MERGED: The official *binary* versions of CIFAR-10 and CIFAR-100. The official Python versions are pickles, which can run anything when read; they are not accepted.
+# MERGED: The official *binary* versions of CIFAR-10 and CIFAR-100. The official Python versions
+#   are pickles, which can run anything when read; they are not accepted.
 
 
 _PIXELS = 3 * 32 * 32

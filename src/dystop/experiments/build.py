@@ -196,7 +196,8 @@ def fleet_json(
     }
 
 
-# MERGED: Who takes part and how much each trains: what simulator and testbed agree on. Free of torch.
+# MERGED: Who takes part and how much each trains: what simulator and testbed agree on. Free of
+#   torch.
 
 
 _FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only

@@ -100,7 +100,9 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places), LIFELINE: "1"}
 
 
-# MERGED: Carrying out a study: one run after another in this process, or several at once in children. A child is the `dystop` command itself on the same plan file, so its records are the same bytes.
+# MERGED: Carrying out a study: one run after another in this process, or several at once in
+#   children. A child is the `dystop` command itself on the same plan file, so its records are the
+#   same bytes.
 
 
 POLL_S = 0.1

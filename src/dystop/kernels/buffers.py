@@ -1,7 +1,7 @@
 """Large arrays in memory that an earlier array has given up.
 
 Memory fresh from the system is cleared page by page, which can take longer than the work that fills
-it; a round of a million workers makes some twenty arrays of a hundred megabytes each. `buffer` lends
+it; a round of a million workers makes twenty arrays of a hundred megabytes each. `buffer` lends
 memory and takes it back when nobody refers to the array or a view of it any more. Smaller arrays
 are made as always.
 """

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 from dystop.report.garbage import spare_the_old
 
 _HOME = {
-    "ReportFiles": "write",
-    "Summary": "tables",
-    "default_target": "tables",
-    "draw": "write",
-    "summarise": "tables",
-    "summary_rows": "tables",
-    "write_report": "write",
-    "write_study": "study",
+    "ReportFiles": "pages.write",
+    "Summary": "data.summary",
+    "default_target": "data.summary",
+    "draw": "pages.write",
+    "summarise": "data.summary",
+    "summary_rows": "data.summary",
+    "write_report": "pages.write",
+    "write_study": "pages.study",
 }
 
 __all__ = list(_HOME)

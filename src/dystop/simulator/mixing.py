@@ -55,9 +55,7 @@ class SparseRows:
         return out
 
     def _on_device(self, models: Tensor) -> Tensor:
-        from dystop.training.backends.cuda.mixing import (
-            mixed,  # needs Triton, which CUDA builds bring
-        )
+        from dystop.training.backends.cuda.mixing import mixed
 
         where = models.device
         with on_device(where):
@@ -88,7 +86,11 @@ def mix_rows(
                     into[k] += factor * source[k]
 
 
-# MERGED: All models of a run in one stack, and the mixing of a plan carried out on it. `latest` the model that each node has or will have when its training in flight ends `finished` under `publish = "on_completion"`: the last model whose training had ended before the one in flight began; what a pull returns while its owner is busy `start` where the last training began; kept only where updates are sent or compensated
+# MERGED: All models of a run in one stack, and the mixing of a plan carried out on it. `latest`
+#   the model that each node has or will have when its training in flight ends `finished` under
+#   `publish = "on_completion"`: the last model whose training had ended before the one in flight
+#   began; what a pull returns while its owner is busy `start` where the last training began; kept
+#   only where updates are sent or compensated
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a simulation is made of (`Components`, fixed) and where it stands (`State`, between rounds)."""
+"""What a simulation is made of (`Components`) and where it stands between rounds (`State`)."""
 
 from dataclasses import dataclass, field
 

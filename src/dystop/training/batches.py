@@ -57,7 +57,9 @@ def batches(
     return Batches(positions, np.sum(positions >= 0, axis=2))
 
 
-# MERGED: Mini-batches worked out on the device: the same numbers as `batches`, without the host. Keys are hashed and sorted where the training runs, so that a round of a hundred workers costs the host microseconds. `batches` is the readable twin; a test holds the two together.
+# MERGED: Mini-batches worked out on the device: the same numbers as `batches`, without the host.
+#   Keys are hashed and sorted where the training runs, so that a round of a hundred workers costs
+#   the host microseconds. `batches` is the readable twin; a test holds the two together.
 
 
 _LAST = 2**63 - 1

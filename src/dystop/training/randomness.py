@@ -36,7 +36,8 @@ def addressed(device: torch.device, seed: int, name: str, *identity: int) -> Ite
         yield
 
 
-# MERGED: `dystop.rng` on a device: the same bits as int64 tensors, wherever these lie. Products of int64 wrap around as those of uint64 do, so the bits are equal to the last one.
+# MERGED: `dystop.rng` on a device: the same bits as int64 tensors, wherever these lie. Products
+#   of int64 wrap around as those of uint64 do, so the bits are equal to the last one.
 
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -87,7 +88,11 @@ def below(words: Tensor, share: float) -> Tensor:
     return out
 
 
-# MERGED: Dropout with an address: which numbers fall out is fixed by worker, training and step alone. Torch's own dropout draws from one generator per device, so models that use it must train one after the other, and another device draws other numbers. Here every number of a layer's input has an address of its own (`dystop.rng`): models with dropout train side by side, stacked or recorded, and drop the same numbers on every device.
+# MERGED: Dropout with an address: which numbers fall out is fixed by worker, training and step
+#   alone. Torch's own dropout draws from one generator per device, so models that use it must
+#   train one after the other, and another device draws other numbers. Here every number of a
+#   layer's input has an address of its own (`dystop.rng`): models with dropout train side by
+#   side, stacked or recorded, and drop the same numbers on every device.
 
 
 ADDRESS = "address"

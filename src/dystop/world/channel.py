@@ -123,7 +123,8 @@ def transfer_s(size_bytes: float | Floats, bps: Floats) -> Floats:
     return np.asarray(8.0 * np.asarray(size_bytes, np.float64) / bps)
 
 
-# MERGED: What a transfer really takes: the sender's power fluctuates, the gain fades, luck runs out.
+# MERGED: What a transfer really takes: the sender's power fluctuates, the gain fades, luck runs
+#   out.
 
 
 @dataclass(frozen=True)

@@ -297,7 +297,8 @@ def _tests(experiment: Experiment, counts: Ints) -> tuple[Dataset, Ints]:
     return alike, counts.sum(axis=1)
 
 
-# MERGED: After a run of the testbed: the workers' models, gathered and averaged. The launcher does this for the folders that it sees; the coordinator never touches a model.
+# MERGED: After a run of the testbed: the workers' models, gathered and averaged. The launcher
+#   does this for the folders that it sees; the coordinator never touches a model.
 
 
 def gather_models(folder: Path) -> bool:

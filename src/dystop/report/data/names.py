@@ -143,7 +143,8 @@ def check(run: RunData) -> str:
     return f"dystop {verb} {shlex.quote(str(run.path))}"
 
 
-# MERGED: Settings of runs as the pages of a sweep need them: values, their order, and words for them.
+# MERGED: Settings of runs as the pages of a sweep need them: values, their order, and words for
+#   them.
 
 
 UNSET = "unset"

@@ -154,7 +154,8 @@ def _incomparable(runs: Sequence[RunData]) -> list[str]:
     return out
 
 
-# MERGED: What a reader of a comparison must know: what was equal, what was not, and what a band means.
+# MERGED: What a reader of a comparison must know: what was equal, what was not, and what a band
+#   means.
 
 
 _FAR_APART = 1.2

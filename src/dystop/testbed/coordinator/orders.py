@@ -89,7 +89,10 @@ def nameless(view: View) -> View:
     return replace(view, fleet=replace(view.fleet, data_size=none, label_counts=none))
 
 
-# MERGED: A plan as orders: what each node has to fetch and to mix, stage by stage. Every link of a plan is realised as a pull by its receiver, also a pushed one (whose sender pays for the time in the books only). A link that no row of its stage names lands in the receiver's mailbox. A collective row (a ring) is realised by pulling every source directly.
+# MERGED: A plan as orders: what each node has to fetch and to mix, stage by stage. Every link of
+#   a plan is realised as a pull by its receiver, also a pushed one (whose sender pays for the
+#   time in the books only). A link that no row of its stage names lands in the receiver's
+#   mailbox. A collective row (a ring) is realised by pulling every source directly.
 
 
 def orders_of(

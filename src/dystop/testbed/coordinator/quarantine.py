@@ -96,7 +96,10 @@ class Strikes:
         against.append(strike)
 
 
-# MERGED: Who is sent away, and who may come back: quarantine, revoked certificates, pardons. A worker whose models several others refuse, or that lies to the coordinator (`claims`), stays out until an operator pardons it. One whose certificate was revoked stays out until it has a new one; what it then shows must not be the old certificate, on whatever session.
+# MERGED: Who is sent away, and who may come back: quarantine, revoked certificates, pardons. A
+#   worker whose models several others refuse, or that lies to the coordinator (`claims`), stays
+#   out until an operator pardons it. One whose certificate was revoked stays out until it has a
+#   new one; what it then shows must not be the old certificate, on whatever session.
 
 
 REVOKED = "its certificate was revoked"
@@ -173,7 +176,14 @@ class Quarantine:
         return Reject("revoked", REVOKED) if fingerprint in self._barred else None
 
 
-# MERGED: Members that say they have obeyed a newer coordinator: is it true? Two coordinators must not plan at once, so one that was replaced has to go. A newer one has raised the epoch in the ledger before anybody could hear of it: the shell looks there (`Consult`), and if the ledger agrees, this coordinator goes. If it does not, the member lies, or the ledger is older than what the member has seen, because somebody put an old copy in its place. One voice cannot tell these apart, and need not: the claim costs its member a strike, and the coordinator takes an epoch above the claimed one, so that an honest member obeys it again. That one never needs to repeat itself; who does is put in quarantine.
+# MERGED: Members that say they have obeyed a newer coordinator: is it true? Two coordinators must
+#   not plan at once, so one that was replaced has to go. A newer one has raised the epoch in the
+#   ledger before anybody could hear of it: the shell looks there (`Consult`), and if the ledger
+#   agrees, this coordinator goes. If it does not, the member lies, or the ledger is older than
+#   what the member has seen, because somebody put an old copy in its place. One voice cannot tell
+#   these apart, and need not: the claim costs its member a strike, and the coordinator takes an
+#   epoch above the claimed one, so that an honest member obeys it again. That one never needs to
+#   repeat itself; who does is put in quarantine.
 
 
 LEAP = 1_000_000  # no honest member is so far ahead: starts count one each, restores a thousand

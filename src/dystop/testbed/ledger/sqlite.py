@@ -124,7 +124,7 @@ class SqliteLedger:
     def _damaged(self, what: str) -> DamagedLedger:
         good, run = newest_backup(self.path), self.path.parent
         advice = (
-            f"put the newest good backup, {good.name}, in its place: {shell_command('restore', run)}"
+            f"restore the newest good backup, {good.name}: {shell_command('restore', run)}"
             if good
             else f"there is no good backup; to start over, delete {run}"
         )

@@ -2,7 +2,7 @@
 
 Control messages travel on one long-lived session that each worker opens to the coordinator. Models
 travel from worker to worker, never through the coordinator (`PullRequest`, `ModelHeader`, then raw
-bytes). Who speaks is told by the certificate, never by a field. `dystop.testbed.protocol.codec` turns
+bytes). Who speaks is told by the certificate, never by a field. `testbed.protocol.codec` turns
 messages into bounded JSON and refuses anything else.
 
 `round` counts from 1. `number` is the running number of a worker's local trainings: 0 is the one

@@ -84,7 +84,7 @@ def _first_difference(given: dict[str, Any], due: dict[str, Any]) -> str:
     return "the order or the spelling differs" if extra is None else f"tensor {extra} is too many"
 
 
-# MERGED: A model on the wire: a safetensors file whose header both ends know beforehand. payload = length of the header (8 bytes) + header + the flat vector The header follows from the schema alone, so a receiver compares it byte by byte with the one that it expects and never acts on a header that a stranger wrote. Updates ("delta") and masked models have headers of their own: one kind is never taken for another. Masked payloads hold one tensor "kept", the coordinates that (seed, kept share) select. schema = schema_of(layout) # both ends parts = schema.pack(vector) # sender, no copy parcel = ModelParcel(schema, *wanted(schema, request)) # receiver; the transport fills it vector = parcel.finish()
+# MERGED: see the docstring of payload.py in 40e8ba2:src/dystop/runtime/wire/payload.py
 
 
 __all__ = [

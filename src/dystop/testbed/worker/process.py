@@ -112,7 +112,10 @@ class SessionClient:
             self._free.wait(patience_s)
 
 
-# MERGED: A worker that runs: threads, sockets and a disk around `WorkerMachine`. Three kinds of threads, as in the paper: the updating thread owns the machine and carries out what it wants, the training thread trains, and the pushing thread packs what peers fetch (`shell.shelf` hands it to the threads of the transport). A small pool fetches.
+# MERGED: A worker that runs: threads, sockets and a disk around `WorkerMachine`. Three kinds of
+#   threads, as in the paper: the updating thread owns the machine and carries out what it wants,
+#   the training thread trains, and the pushing thread packs what peers fetch (`shell.shelf` hands
+#   it to the threads of the transport). A small pool fetches.
 
 
 _LOG = throttled_logger(__name__)

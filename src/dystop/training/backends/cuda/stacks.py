@@ -59,7 +59,10 @@ def _first_state(seed: int) -> int:
     return int(bits(seed, "batches").astype(np.int64))
 
 
-# MERGED: The back end for small models on a CUDA device: a stack of them trained by recorded steps. Rows are sorted by their number of steps, so the rows that still train are the first few; a step is recorded for a few heights (powers of two) and rows that have no samples in it are left alone.
+# MERGED: The back end for small models on a CUDA device: a stack of them trained by recorded
+#   steps. Rows are sorted by their number of steps, so the rows that still train are the first
+#   few; a step is recorded for a few heights (powers of two) and rows that have no samples in it
+#   are left alone.
 
 
 StackStep = Callable[[int], None]  # trains the first rows of the desk on their next mini-batch
@@ -155,9 +158,7 @@ def step_for(problem: Problem, desk: StaticBuffers) -> StackStep:
     stages = chain_of(problem.module, problem.layout, problem.samples.shape)
     if problem.device.type != "cuda" or stages is None:
         return VmapStep(problem, desk)
-    from dystop.training.backends.cuda.layers import (
-        ChainStep,  # needs Triton, which CUDA builds bring
-    )
+    from dystop.training.backends.cuda.layers import ChainStep
 
     return ChainStep(stages, desk, problem.samples, PRODUCTS[problem.precision])
 

@@ -130,7 +130,10 @@ class CompiledStep:
             return self._plain(state, address, x, y)
 
 
-# MERGED: The back end for large models on a CUDA device: some side by side, each in a lane of its own. One mini-batch of one large model does not fill a device, but several models side by side do. Every lane works through a queue of models. Nobody waits for another lane: their steps are asked for in turn, and only the end of the job waits for all.
+# MERGED: The back end for large models on a CUDA device: some side by side, each in a lane of its
+#   own. One mini-batch of one large model does not fill a device, but several models side by side
+#   do. Every lane works through a queue of models. Nobody waits for another lane: their steps are
+#   asked for in turn, and only the end of the job waits for all.
 
 
 RECORDING = 50  # steps that could be taken while a new size of mini-batch is recorded

@@ -1,0 +1,96 @@
+"""Whoever reads the output may leave: what runs goes on, and nothing is said any more."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run import resume_run, run_experiment
+from dystop.experiments.run_folder import open_run
+
+SMALL = [
+    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "model.name=softmax", "fleet.workers=4", "stop.rounds=3",
+]  # fmt: skip
+RUN = ["run", *SMALL, "--name", "one", "--no-report"]
+STUDY = ["compare", *SMALL, "--mechanisms", "dystop,d-psgd", "--seeds", "1", "--name", "both"]
+
+
+def piped(folder: Path, words: list[str], pipe: str) -> subprocess.CompletedProcess:
+    """A command in a pipe of a shell; its own exit code, and what is left of its stderr."""
+    script = f'"$@" {pipe} | head -1; exit "${{PIPESTATUS[0]}}"'
+    command = ["bash", "-c", script, "bash", sys.executable, "-m", "dystop", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def status(folder: Path) -> str:
+    return json.loads((folder / "run.json").read_text())["status"]
+
+
+@pytest.mark.parametrize("pipe", ["", "2>&1"])
+def test_a_run_goes_on_when_nobody_reads_it(tmp_path, pipe):
+    done = piped(tmp_path, RUN, pipe)
+    assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
+    assert status(tmp_path / "runs" / "one") == "finished"
+
+
+def test_a_study_goes_on_when_nobody_reads_it(tmp_path):
+    done = piped(tmp_path, STUDY, "2>/dev/null")
+    assert (done.returncode, done.stdout) == (0, "study: runs/both (2 runs)\n")
+    study = tmp_path / "runs" / "both"
+    assert [status(study / f"{name}-s0") for name in ("dystop", "d-psgd")] == ["finished"] * 2
+    assert (study / "report" / "report.html").is_file()
+
+
+TALK = """
+import os
+from dystop.cli.output import echo, show_table
+for k in range(3):
+    echo("a line")
+    echo("a note", colour="yellow", err=True)
+    show_table(("a", "b"), [("1", "2")])
+"""
+
+
+@pytest.mark.parametrize("gone", ["stdout", "stderr"])
+def test_both_streams_fall_silent_by_themselves(gone):
+    read, write = os.pipe()
+    os.close(read)
+    other = {"stdout", "stderr"} - {gone}
+    streams = {gone: write, **dict.fromkeys(other, subprocess.PIPE)}
+    done = subprocess.run([sys.executable, "-c", TALK], **streams, text=True, timeout=60)
+    os.close(write)
+    assert done.returncode == 0
+    heard = done.stderr if gone == "stdout" else done.stdout
+    assert heard.count("a note" if gone == "stdout" else "a line") == 3
+    assert "Error" not in heard
+    assert "Exception" not in heard
+
+
+def deaf(*_):
+    raise ValueError("nobody is there")
+
+
+def ctrl_c(*_):
+    raise KeyboardInterrupt
+
+
+def quiet(*_):
+    pass
+
+
+def test_a_run_whose_start_could_not_be_told_says_so(tmp_path):
+    experiment = read_experiment(None, SMALL)
+    with pytest.raises(ValueError, match="nobody"):
+        run_experiment(experiment, tmp_path, "one", deaf, quiet)
+    info = open_run(tmp_path / "one").info
+    assert (info["status"], info["stop_reason"]) == ("failed", "ValueError: nobody is there")
+    with pytest.raises(KeyboardInterrupt):
+        resume_run(tmp_path / "one", ctrl_c, quiet)
+    assert status(tmp_path / "one") == "interrupted"
+    resume_run(tmp_path / "one", quiet, quiet)
+    assert status(tmp_path / "one") == "finished"

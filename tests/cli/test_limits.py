@@ -1,0 +1,180 @@
+"""What cannot work is refused with one message; what breaks half-way leaves a resumable run."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dystop.cli.app import app
+from dystop.experiments.run_folder import open_run
+
+SMALL = [
+    "data.name=synthetic",
+    "model.name=softmax",
+    "fleet.workers=6",
+    "stop.rounds=40",
+    "output.checkpoint_every=2",
+]
+MAIN = "from dystop.cli import main; main()"
+
+
+def dystop(*words: str, prelude: str = "", **options) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", f"{prelude}\n{MAIN}", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def one_message(result: subprocess.CompletedProcess, code: int) -> str:
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.count("Error:") == 1
+    return result.stderr
+
+
+def refused(words: list[str], out: Path) -> str:
+    result = CliRunner().invoke(app, ["run", *words, "--out", str(out)])
+    assert result.exit_code == 2, result.output
+    assert not out.exists() or not list(out.iterdir())
+    return result.output
+
+
+def test_a_hundred_resnets_state_their_size_and_are_refused(tmp_path):
+    said = refused(
+        [
+            "data.name=synthetic",
+            "data.synthetic.shape=[3, 32, 32]",
+            "model.name=resnet18",
+            "fleet.workers=100",
+            "training.memory_limit_gb=2",
+        ],
+        tmp_path / "runs",
+    )
+    assert "models (100 workers)" in said
+    assert "12.5 GiB" in said  # three stacks of 100 x 44.7 MB
+    assert "limit set to 1.9 GiB" in said
+    assert "fewer workers" in said
+
+
+def test_the_estimate_is_printed_before_the_first_round(tmp_path):
+    words = ["run", *SMALL, "stop.rounds=1", "--no-report", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0
+    assert result.output.index("models (6 workers)") < result.output.index("round 1/1")
+
+
+@pytest.mark.parametrize(
+    ("word", "needles"),
+    [
+        ("mechanism.staleness_bound=-1", ["mechanism.staleness_bound", "-1", ">= 0"]),
+        ("mechanism.stalenes_bound=1", ["did you mean 'mechanism.staleness_bound'"]),
+        ("fleet.workers=0", ["fleet.workers", ">= 1"]),
+        ("fleet.workers=many", ["fleet.workers", "an integer"]),
+        ("world.range_m=0", ["world.range_m", "> 0"]),
+        ("stop.accuracy=1.5", ["stop.accuracy", "<= 1"]),
+        ("rounds=5", ["did you mean 'stop.rounds'"]),
+        ("model.name=cn", ["model.name", "did you mean 'cnn'"]),
+        ("data.name=fmnist-min", ["did you mean 'fmnist-mini'"]),
+        ("mechanism.name=dytsop", ["did you mean 'dystop'"]),
+        ("data.name=nowhere.npz", ["nowhere.npz"]),
+        ("training.device=tpu", ["training.device", "'auto', 'cpu', 'cuda'"]),
+        ("model.name=no.such.module:make", ["no.such.module"]),
+        ("fleet.workers=5000000", ["5000000", "samples"]),
+        ("data.root=/no/such/folder", ["/no/such/folder"]),
+    ],
+)
+def test_bad_values(tmp_path, word, needles):
+    words = ["data.name=fashion-mnist", word] if word.startswith("data.root") else [word]
+    said = refused(words, tmp_path / "runs")
+    for needle in needles:
+        assert needle in said
+
+
+def test_a_data_set_without_samples(tmp_path):
+    empty = np.zeros((0, 1, 8, 8), np.uint8)
+    some = np.zeros((4, 1, 8, 8), np.uint8)
+    file = tmp_path / "empty.npz"
+    np.savez(file, x_train=empty, y_train=[], x_test=some, y_test=[0, 1, 0, 1])
+    assert "empty.npz" in refused([f"data.name={file}"], tmp_path / "runs")
+
+
+@pytest.mark.parametrize("kind", ["a file in the way", "missing experiment file"])
+def test_bad_paths(tmp_path, kind):
+    if kind == "a file in the way":
+        (tmp_path / "file").write_text("")
+        result = dystop("run", *SMALL, "--out", str(tmp_path / "file" / "runs"))
+    else:
+        result = dystop("run", str(tmp_path / "no.toml"), "--out", str(tmp_path / "runs"))
+    one_message(result, 2)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_really_full_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=120k", "tmpfs", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no mount here: {mounted.stderr.decode().strip()}")
+    try:
+        words = [*SMALL, "stop.rounds=300", "--out", str(disk), "--name", "full", "--no-report"]
+        result = dystop("run", *words)
+        said = one_message(result, 3)
+        assert "No space left" in said
+        assert "dystop resume" in said
+        before = (disk / "full" / "records.jsonl").read_bytes()
+        assert before.endswith(b"\n")
+        subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+        assert dystop("resume", str(disk / "full"), "--no-report").returncode == 0
+        after = (disk / "full" / "records.jsonl").read_bytes()
+        assert after.startswith(before)
+        assert open_run(disk / "full").info["status"] == "finished"
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_file_that_may_not_grow(tmp_path):
+    """The same without root: the kernel refuses to let the record log grow past a limit."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))
+
+    words = ["run", *SMALL, "--out", str(tmp_path), "--name", "small", "--no-report"]
+    result = dystop(*words, preexec_fn=limit)
+    said = one_message(result, 3)
+    assert "dystop resume" in said
+    assert dystop("resume", str(tmp_path / "small"), "--no-report").returncode == 0
+    whole = dystop("run", *SMALL, "--out", str(tmp_path), "--name", "whole", "--no-report")
+    assert whole.returncode == 0
+    again = (tmp_path / "small" / "records.jsonl").read_bytes()
+    assert again == (tmp_path / "whole" / "records.jsonl").read_bytes()
+
+
+def test_half_written_and_foreign_folders(tmp_path):
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "config.toml").write_text("seed = 1\n")
+    for command in ("resume", "verify", "report"):
+        assert "half-written" in one_message(dystop(command, str(tmp_path / "half")), 2)
+        assert "no such folder" in one_message(dystop(command, str(tmp_path / "gone")), 2)
+    assert sorted(p.name for p in (tmp_path / "half").iterdir()) == ["config.toml"]
+
+
+def test_planning_a_hundred_thousand_workers_stays_sparse():
+    """Memory of view, WAA and PTCA at 20 candidates each; time is `benchmarks/planning.py`'s."""
+    script = Path(__file__).parents[2] / "benchmarks" / "planning.py"
+    words = [sys.executable, str(script), "--workers", "100000", "--rounds", "2", "--json"]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    import json
+
+    (row,) = json.loads(result.stdout)
+    assert row["candidates"] == pytest.approx(20, abs=1)
+    assert row["links"] > 100_000
+    assert row["peak_bytes"] < 2e9

@@ -1,0 +1,199 @@
+"""Robust aggregators against slow twins, by property, and by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dystop.control import robust_aggregation
+from dystop.control.aggregation import kept_coordinates
+
+MASK_3 = [1, 3, 9, 11, 12, 13, 14, 16, 17, 18, 20, 22]  # frozen: recorded runs depend on it
+
+quick = settings(derandomize=True, deadline=None, max_examples=150)
+numbers = st.floats(-100, 100, width=32)
+
+
+@st.composite
+def neighbourhoods(draw, least=1):
+    """Own model, K others and their weights, all adding up to at most one."""
+    k, width = draw(st.integers(least, 7)), draw(st.integers(1, 12))
+    rows = draw(st.lists(st.lists(numbers, min_size=width, max_size=width), min_size=k + 1,
+                         max_size=k + 1))  # fmt: skip
+    raw = np.array(draw(st.lists(st.floats(0.05, 1), min_size=k + 1, max_size=k + 1)))
+    models = np.array(rows, np.float32)
+    return models[0], models[1:], (raw / raw.sum())[1:]
+
+
+def slow_mean(own, others, weights):
+    out = (1 - sum(weights)) * own.astype(float)
+    for w, x in zip(weights, others, strict=True):
+        out = out + w * x.astype(float)
+    return out
+
+
+def slow_clip(own, others, weights, radius):
+    wide = own.astype(float)
+    out = wide.copy()
+    for w, x in zip(weights, others, strict=True):
+        gap = x.astype(float) - wide
+        far = np.sqrt((gap**2).sum())
+        out += w * (1.0 if far <= radius else radius / far) * gap
+    return out
+
+
+def slow_trimmed(models, share):
+    n = len(models)
+    cut = min(int(share * n), (n - 1) // 2)
+    columns = [sorted(float(m[p]) for m in models)[cut : n - cut] for p in range(len(models[0]))]
+    return np.array([sum(c) / len(c) for c in columns])
+
+
+def slow_nearest(own, others, weights, k):
+    far = [float(np.sqrt(((x.astype(float) - own) ** 2).sum())) for x in others]
+    chosen = sorted(range(len(others)), key=lambda j: (far[j], j))[:k]
+    mine = 1 - sum(weights)
+    total = mine + sum(weights[j] for j in chosen)
+    out = mine * own.astype(float)
+    for j in chosen:
+        out = out + weights[j] * others[j].astype(float)
+    return out / total
+
+
+@quick
+@given(neighbourhoods(), st.floats(0, 300), st.integers(1, 8), st.floats(0, 0.5))
+def test_twins(hood, radius, k, share):
+    own, others, _ = hood
+    close = {"rtol": 1e-5, "atol": 1e-4}
+    everybody = [own, *others]
+    np.testing.assert_allclose(robust_aggregation.mean(*hood), slow_mean(*hood), **close)
+    np.testing.assert_allclose(
+        robust_aggregation.clip(*hood, radius), slow_clip(*hood, radius), **close
+    )
+    trimmed = robust_aggregation.trimmed(everybody, share)
+    np.testing.assert_allclose(trimmed, slow_trimmed(everybody, share),
+                               **close)  # fmt: skip
+    np.testing.assert_allclose(
+        robust_aggregation.median(everybody), np.median(everybody, axis=0), **close
+    )
+    np.testing.assert_allclose(
+        robust_aggregation.nearest(*hood, k), slow_nearest(*hood, k), **close
+    )
+    far = [np.linalg.norm(x.astype(float) - own) for x in others]
+    np.testing.assert_allclose(robust_aggregation.distances(own, others), far, rtol=1e-12)
+
+
+@quick
+@given(neighbourhoods())
+def test_an_infinite_radius_is_the_mean(hood):
+    np.testing.assert_array_equal(
+        robust_aggregation.clip(*hood, np.inf), robust_aggregation.mean(*hood)
+    )
+
+
+@quick
+@given(neighbourhoods(), st.floats(0, 50))
+def test_clip_moves_at_most_radius_times_weight(hood, radius):
+    own, _, weights = hood
+    moved = robust_aggregation.distance(own, robust_aggregation.clip(*hood, radius))
+    assert moved <= radius * weights.sum() + 1e-3
+
+
+@quick
+@given(neighbourhoods())
+def test_nothing_trimmed_is_the_unweighted_mean(hood):
+    models = np.array([hood[0], *hood[1]])
+    plain = models.mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(robust_aggregation.trimmed(models, 0), plain, rtol=1e-6, atol=1e-30)
+
+
+@quick
+@given(neighbourhoods())
+def test_order_statistics_lie_between(hood):
+    models = np.array([hood[0], *hood[1]])
+    for result in (robust_aggregation.median(models), robust_aggregation.trimmed(models, 0.25)):
+        assert (result >= models.min(axis=0)).all()
+        assert (result <= models.max(axis=0)).all()
+
+
+@quick
+@given(neighbourhoods(least=2), st.randoms(use_true_random=False))
+def test_the_order_of_neighbours_does_not_matter(hood, random):
+    own, others, weights = hood
+    order = list(range(len(others)))
+    random.shuffle(order)
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    turned = (own, others[order], weights[order])
+    np.testing.assert_allclose(
+        robust_aggregation.clip(*turned, 3.0), robust_aggregation.clip(*hood, 3.0), **close
+    )
+    np.testing.assert_allclose(
+        robust_aggregation.mean(*turned), robust_aggregation.mean(*hood), **close
+    )
+    np.testing.assert_array_equal(robust_aggregation.median([own, *others[order]]),
+                                  robust_aggregation.median([own, *others]))  # fmt: skip
+    far = np.sort(robust_aggregation.distances(own, others))
+    if (np.diff(far) > 1e-6).all():  # ties go to the first
+        np.testing.assert_allclose(
+            robust_aggregation.nearest(*turned, 2), robust_aggregation.nearest(*hood, 2), **close
+        )
+
+
+def test_by_hand():
+    own = np.array([0, 0], np.float32)
+    others = np.array([[3, 4], [0, 1], [30, 40]], np.float32)  # 5, 1 and 50 away
+    weights = np.array([0.2, 0.3, 0.4])
+    # 3/5 of (3, 4) is (1.8, 2.4), all of (0, 1), 3/50 of (30, 40) is again (1.8, 2.4).
+    clipped = robust_aggregation.clip(own, others, weights, 3.0)
+    np.testing.assert_allclose(clipped, [0.2 * 1.8 + 0.4 * 1.8, 0.2 * 2.4 + 0.3 + 0.4 * 2.4])
+    np.testing.assert_allclose(robust_aggregation.median([own, *others]), [1.5, 2.5])
+    np.testing.assert_allclose(robust_aggregation.trimmed([own, *others], 0.25), [1.5, 2.5])
+    # The two nearest are (0, 1) and (3, 4): weights 0.1, 0.3, 0.2, divided by 0.6.
+    np.testing.assert_allclose(
+        robust_aggregation.nearest(own, others, weights, 2), [1.0, 1.1 / 0.6]
+    )
+    np.testing.assert_allclose(
+        robust_aggregation.mean(own, others, weights), [12.6, 17.1], rtol=1e-6
+    )
+
+
+def test_what_is_infinitely_far_has_no_say():
+    own = np.ones(3, np.float32)
+    bad = [np.full(3, x, np.float32) for x in (np.inf, np.nan, -np.inf)]
+    result = robust_aggregation.clip(own, [*bad, own * 2], np.array([0.2, 0.2, 0.2, 0.2]), 100.0)
+    np.testing.assert_allclose(result, 1.2, rtol=1e-6)
+    huge = robust_aggregation.clip(own, [np.full(3, 3e38, np.float32)], np.array([0.5]), 1.0)
+    assert robust_aggregation.distance(own, huge) <= 0.5 + 1e-6
+
+
+def test_many_blocks_equal_one():
+    models = np.random.default_rng(0).normal(size=(3, 200_001)).astype(np.float32)
+    weights = np.array([0.5, 0.3, 0.2])
+    whole = (weights[:, None] * models.astype(float)).sum(axis=0)
+    np.testing.assert_allclose(robust_aggregation.blend(weights, models), whole, atol=1e-6)
+    np.testing.assert_array_equal(robust_aggregation.blend(weights, list(models)),
+                                  robust_aggregation.blend(weights, models))  # fmt: skip
+    np.testing.assert_allclose(robust_aggregation.median(models), np.median(models, axis=0))
+    assert robust_aggregation.norm(models[0]) == pytest.approx(
+        np.linalg.norm(models[0].astype(float))
+    )
+
+
+def test_norm_does_not_overflow():
+    assert robust_aggregation.norm(np.full(4, 1e38, np.float32)) == pytest.approx(2e38, rel=1e-6)
+    assert np.isnan(robust_aggregation.norm(np.array([np.nan, 1], np.float32)))
+    assert robust_aggregation.norm(np.array([np.inf, 1], np.float32)) == np.inf
+
+
+def test_the_radius_follows_what_was_seen():
+    assert robust_aggregation.running_radius([]) is None
+    assert robust_aggregation.running_radius([0.0, 0.0]) is None  # equal models say nothing
+    assert robust_aggregation.running_radius([1.0, 2.0, 9.0, np.inf]) == 2.0
+
+
+def test_masks_keep_the_share_and_the_bits():
+    kept = kept_coordinates(5, 0.25, 100_000)
+    assert abs(kept.mean() - 0.25) < 0.01
+    assert kept_coordinates(5, 1.0, 10).all()
+    assert kept_coordinates(3, 0.5, 24).nonzero()[0].tolist() == MASK_3
+    np.testing.assert_array_equal(kept[:10], kept_coordinates(5, 0.25, 10))

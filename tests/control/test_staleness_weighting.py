@@ -1,0 +1,149 @@
+"""Remedies against staleness: weights by hand, row sums kept, each one at work in the engine."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dystop.control.plan_check import check_plan
+from dystop.control.staleness_weighting import (
+    StalenessWeighting,
+    apply,
+    freshness,
+    participation_rate,
+)
+from dystop.experiments.config import read_experiment
+from dystop.mechanisms import DySTop
+from dystop.plan import Plan, links, mix_of, no_links
+from dystop.simulator.params import EngineParams, Stop
+from dystop.sparse import ints
+from support.engine_fixtures import CALM, Script, parts_for, play, weights
+from support.strategies import random_view
+
+RULES = ["constant", "polynomial", "hinge", "discard", "learning-rate", "compensate"]
+
+
+def test_fedasync_weights_by_hand():
+    age = np.array([0, 3, 6])
+    assert freshness(StalenessWeighting("constant", share=0.6), age).tolist() == [0.6, 0.6, 0.6]
+    assert freshness(StalenessWeighting("polynomial", share=0.6), age)[1] == pytest.approx(0.30)
+    hinge = freshness(StalenessWeighting("hinge", share=0.6), age)
+    assert hinge.tolist() == pytest.approx([0.6, 0.6, 0.6 / 21])
+
+
+def test_aso_fed_rates_by_hand():
+    assert participation_rate(10, np.array([9, 0])).tolist() == pytest.approx([1.0, np.log(10)])
+
+
+def view_and_plan(staleness):
+    view = random_view(3, 4, shape="complete", all_alive=True)
+    view = replace(view, staleness=ints(staleness), t=9)
+    dst, src = ints([0, 0, 0]), ints([1, 2, 3])
+    rows = mix_of(ints([0, 0, 0, 0]), ints([0, 1, 2, 3]), np.full(4, 0.25))
+    return view, Plan(ints([0]), links(dst, src), (rows,))
+
+
+def test_old_models_count_less_and_the_rest_stays_at_home():
+    view, plan = view_and_plan([0, 0, 3, 8])
+    (row,) = apply(StalenessWeighting("polynomial"), plan, view).mixes
+    assert row.weight.tolist() == pytest.approx([0.625 - 0.25 / 3, 0.25, 0.125, 0.25 / 3])
+
+
+def test_safa_leaves_out_what_is_too_old():
+    view, plan = view_and_plan([0, 0, 4, 5])
+    (row,) = apply(StalenessWeighting("discard", limit=4), plan, view).mixes
+    assert row.weight.tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.0])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_treated_plans_keep_the_contract(rule):
+    mechanism = DySTop()
+    for seed in range(60):
+        view = random_view(seed, 2 + seed % 9)
+        plan, _ = mechanism.plan(mechanism.init(view.fleet), view)
+        treated = apply(StalenessWeighting(rule, share=0.7), plan, view)
+        check_plan(mechanism, treated, view)
+        assert treated.active.tolist() == plan.active.tolist()
+
+
+def test_none_changes_nothing():
+    view, plan = view_and_plan([0, 1, 2, 3])
+    assert apply(StalenessWeighting(), plan, view) is plan
+
+
+PULL = Plan(
+    ints([0]), links(ints([0]), ints([2])), (mix_of(ints([0, 0]), ints([0, 2]), np.full(2, 0.5)),)
+)
+
+
+@pytest.mark.parametrize("publish", ["eager", "on_completion"])
+def test_compensation_by_hand(publish):
+    parts = parts_for(
+        Script(plans=(PULL,)),
+        3,
+        stop=Stop(rounds=1),
+        laws=EngineParams(publish=publish),
+        remedy=StalenessWeighting("compensate", strength=0.1),
+    )
+    _, state = play(parts)
+    # Worker 2 came from 0 with an update of 3; worker 0 stands at 1: 3 - 0.1 * 9 * (1 - 0) = 2.1.
+    assert weights(state)[0] == pytest.approx((1 + 2.1) / 2 + 1)
+
+
+def test_compensation_of_a_message():
+    push = Plan(
+        ints([2]),
+        links(ints([0]), ints([2]), pushed=True),
+        (mix_of(ints([2]), ints([2]), np.ones(1)),),
+    )
+    use = replace(PULL, links=no_links())
+    parts = parts_for(
+        Script(plans=(push, use)),
+        3,
+        stop=Stop(rounds=2),
+        remedy=StalenessWeighting("compensate", strength=0.1),
+    )
+    _, state = play(parts)
+    assert weights(state)[0] == pytest.approx((1 + 2.1) / 2 + 1)
+    assert not state.models.origins
+
+
+def test_the_age_of_a_message_is_counted_from_its_sending():
+    push = Plan(
+        ints([2]),
+        links(ints([0]), ints([2]), pushed=True),
+        (mix_of(ints([2]), ints([2]), np.ones(1)),),
+    )
+    other = Plan(ints([1]), no_links(), (mix_of(ints([1]), ints([1]), np.ones(1)),))
+    use = replace(PULL, links=no_links())
+    script = Script(plans=(push, other, other, use))
+    parts = parts_for(
+        script, 3, stop=Stop(rounds=4), remedy=StalenessWeighting("polynomial", exponent=1.0)
+    )
+    _, state = play(parts)
+    assert weights(state)[0] == pytest.approx(1 * 0.875 + 3 * 0.125 + 1)  # 0.5 / (3 + 1)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_remedy_runs_with_dystop(rule):
+    params = replace(CALM, compute=replace(CALM.compute, spread=0.4))
+    parts = parts_for(
+        DySTop(),
+        8,
+        params=params,
+        stop=Stop(rounds=15),
+        remedy=StalenessWeighting(rule, strength=1e-4),
+    )
+    records, state = play(parts)
+    assert len(records) == 15
+    assert np.isfinite(state.models.latest.numpy()).all()
+
+
+def test_the_key_is_known_and_synchronous_mechanisms_refuse_it():
+    from dystop.errors import ConfigError
+    from dystop.experiments.build import build
+
+    words = ["staleness.rule=polynomial", "data.name=synthetic", "model.name=softmax"]
+    assert read_experiment(None, words).staleness.rule == "polynomial"
+    with pytest.raises(ConfigError, match="d-psgd is synchronous"):
+        build(read_experiment(None, [*words, "mechanism.name=d-psgd"]))

@@ -1,0 +1,305 @@
+"""The dashboard over real sockets: what it answers, and above all what it does not (F-11)."""
+
+import http.client
+import json
+import shutil
+import socket
+import socketserver
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from dashboard.test_view import make_run
+from dystop.dashboard import library as library_module
+from dystop.dashboard import server as server_module
+from dystop.dashboard.access import Settings
+from dystop.dashboard.server import Server, open_server
+from dystop.dashboard.site import ALWAYS
+from dystop.experiments.run_folder import open_run
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs"), "one")
+
+
+@contextmanager
+def serving(root, **settings):
+    with open_server(root, Settings(**{"port": 0, **settings})) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def server(recorded):
+    with serving(recorded.parent) as found:
+        yield found
+
+
+def ask(server, path="/", method="GET", host=None, headers=(), body=None, line=None):
+    """One request; returns status, headers and body."""
+    line = line or http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    try:
+        line.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        line.putheader("Host", f"127.0.0.1:{server.port}" if host is None else host)
+        for name, value in headers:
+            line.putheader(name, value)
+        if body is not None:
+            line.putheader("Content-Length", str(len(body)))
+        line.endheaders(body)
+        reply = line.getresponse()
+        return reply.status, reply.headers, reply.read()
+    finally:
+        line.close()
+
+
+def raw(server, data: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as line:
+        line.sendall(data)
+        out = b""
+        while more := line.recv(65536):
+            out += more
+        return out
+
+
+# What it answers
+
+
+def test_pages_and_values(server, recorded):
+    for path, kind in {
+        "/": "text/html",
+        "/run/one": "text/html",
+        "/static/run.js": "text/javascript",
+        "/static/dashboard.css": "text/css",
+        "/static/icon.svg": "image/svg+xml",
+        "/api/runs": "application/json",
+        "/api/run/one": "application/json",
+        "/api/run/%6fne": "application/json",
+    }.items():
+        status, headers, body = ask(server, path)
+        assert (status, headers["Content-Type"].split(";")[0]) == (200, kind), path
+        assert len(body) == int(headers["Content-Length"])
+        for name, value in ALWAYS:
+            assert headers[name] == value
+    shown = json.loads(ask(server, "/api/run/one")[2])
+    assert shown["tiles"][0][0] == "5"
+    assert shown["tests"]["rows"][-1][2] == pytest.approx(
+        open_run(recorded).records[-1].accuracy, rel=1e-5
+    )
+
+
+def test_head_has_no_body(server):
+    status, headers, body = ask(server, "/api/runs", "HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["Content-Length"]) > 100
+
+
+def test_pages_hold_no_inline_script_or_style(server):
+    for path in ("/", "/run/one"):
+        text = ask(server, path)[2].decode()
+        assert "<style" not in text
+        assert " style=" not in text
+        assert "http" not in text.replace('<meta http-equiv="', "")
+        assert text.count("<script") == 1
+        assert '<script type="module" src="/static/' in text
+    for name in ("common", "run", "index", "chart", "map", "crew", "bars"):
+        script = ask(server, f"/static/{name}.js")[2].decode()
+        for risky in ("innerHTML", "outerHTML", "insertAdjacentHTML", "eval(", "document.write"):
+            assert risky not in script
+
+
+def test_a_run_that_grows_reaches_the_page(recorded, tmp_path, monkeypatch):
+    monkeypatch.setattr(library_module, "FRESH_S", 0.0)
+    folder = shutil.copytree(recorded, tmp_path / "grows")
+    log = folder / "records.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(lines[0])
+    with serving(tmp_path) as server:
+        first = json.loads(ask(server, "/api/run/grows")[2])
+        assert first["tiles"][0][0] == "1"
+        with log.open("ab") as file:
+            file.write(lines[1] + lines[2][:30])
+        more = json.loads(ask(server, f"/api/run/grows?since={first['cursor']}")[2])
+        assert [row[0] for row in more["rounds"]["rows"]] == [1, 2]
+        assert more["scene"]["round"] == 2
+        same = json.loads(ask(server, f"/api/run/grows?since={more['cursor']}")[2])
+        assert "scene" not in same
+        row = json.loads(ask(server, "/api/runs")[2])["groups"][0]["rows"][0]
+        assert row["round"] == "2"
+        shutil.rmtree(folder)
+        assert ask(server, "/api/run/grows")[0] == 404
+
+
+# What it does not (F-11)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "localhost.evil:{port}",
+     "127.0.0.1:{port}.evil", "127.0.0.2:{port}", "[::1", "[::1]:{port}x", "",
+     ":{port}", "@:{port}"],
+)  # fmt: skip
+def test_a_foreign_host_is_refused(server, host):
+    for path in ("/", "/api/runs", "/static/run.js", "/nothing"):
+        status, headers, body = ask(server, path, host=host.format(port=server.port))
+        assert status == 403
+        assert headers["X-Frame-Options"] == "DENY"
+        assert b"one" not in body
+
+
+@pytest.mark.parametrize("host", ["localhost:{port}", "LocalHost:{port}", "[::1]:{port}"])
+def test_its_own_names_are_fine(server, host):
+    assert ask(server, host=host.format(port=server.port))[0] == 200
+
+
+def test_two_hosts_or_none_are_refused(server):
+    here = f"Host: 127.0.0.1:{server.port}\r\n"
+    for head in ("", here + "Host: evil.example\r\n", here + here):
+        answer = raw(server, f"GET / HTTP/1.1\r\n{head}\r\n".encode())
+        assert answer.startswith(b"HTTP/1.0 403")
+    assert b"200" not in raw(server, b"GET /\r\n\r\n")[:20]
+
+
+@pytest.mark.parametrize(
+    "method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "get", "FOO"]
+)
+def test_no_other_method(server, method):
+    for path, body in (("/api/runs", b"x" * 1000), ("/", b""), ("/api/run/one", None)):
+        status, headers, text = ask(server, path, method, body=body)
+        assert (status, headers["Allow"]) == (405, "GET, HEAD")
+        assert text == b"Nothing can be changed here.\n"
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/run/../one/run.json", "/run/..%2f..%2fetc%2fpasswd", "/static/../server.py",
+     "/static/..%2fserver.py", "/static/%2e%2e/view.py", "/api/run/one/", "/api/run/one%00",
+     "/api/run/.", "/api/run/..", "/api/run/", "/api/run/one/config.toml", "/static/",
+     "/static/__init__.py", "/runs/one", "/api", "/api/runs/", "/%2f", "/run/one%2f..%2fone",
+     "/api/run/%ff%fe", "/etc/passwd", "/static//etc/passwd", "/api/run//etc", "/RUN/one"],
+)  # fmt: skip
+def test_paths_lead_nowhere(server, path):
+    status, _, body = ask(server, path)
+    assert (status, body) == (404, b"There is no such page here.\n")
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [b"GET http://127.0.0.1:1/ HTTP/1.1", b"GET //127.0.0.1/api/runs HTTP/1.1", b"GET * HTTP/1.1",
+     b"GET http://[ HTTP/1.1", b"GET /api/run/one?since=%ff%00&since= HTTP/1.1", b"GET / HTTP/9.9",
+     b"GET / / /", b"\x16\x03\x01", b"GET /" + b"a" * 70_000 + b" HTTP/1.1"],
+)  # fmt: skip
+def test_odd_requests_tell_nothing(server, request_line):
+    host = f"\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()
+    try:
+        answer = raw(server, request_line + host)
+    except ConnectionError:
+        return
+    assert b"Traceback" not in answer
+    assert b"/tmp" not in answer
+    assert b"passwd" not in answer
+
+
+def test_many_headers_are_refused(server):
+    many = b"".join(b"X-%d: 1\r\n" % k for k in range(200))
+    assert raw(server, b"GET / HTTP/1.1\r\n" + many + b"\r\n").startswith(b"HTTP/1.0 431")
+
+
+def test_errors_give_no_paths(server, monkeypatch):
+    def broken(_):
+        raise RuntimeError("/home/me/secret")
+
+    monkeypatch.setattr(server.site, "answer", broken)
+    status, headers, body = ask(server, "/api/runs")
+    assert (status, body) == (500, b"Something went wrong here.\n")
+    assert headers["Server"] == "dystop"
+
+
+def test_names_of_runs_are_only_data(recorded, tmp_path):
+    folder = shutil.copytree(recorded, tmp_path / EVIL)
+    workers = [{"name": "<script>alert(1)</script>"}]
+    (folder / "enrolment.json").write_text(json.dumps({"workers": workers}))
+    with serving(tmp_path) as server:
+        status, headers, body = ask(server, "/api/runs")
+        assert (status, headers["X-Content-Type-Options"]) == (200, "nosniff")
+        assert json.loads(body)["groups"][0]["rows"][0]["name"] == EVIL
+        path = "/run/%3Cimg%20src=x%20onerror=alert(1)%3E"
+        assert EVIL.encode() not in ask(server, path)[2]
+        names = [row[0] for row in json.loads(ask(server, "/api" + path)[2])["crew"]["rows"]]
+        assert "<script>alert(1)</script>" in names
+
+
+# Many at once, and slow ones
+
+
+def test_many_pages_at_once(server):
+    found = []
+
+    def look():
+        found.extend(ask(server, "/api/run/one")[0] for _ in range(5))
+
+    threads = [threading.Thread(target=look) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [200] * 40
+
+
+def test_connections_are_few_and_end(recorded, monkeypatch):
+    monkeypatch.setattr(server_module, "AT_ONCE", 3)
+    monkeypatch.setattr(server_module, "LONGEST_S", 0.3)
+    with serving(recorded.parent) as server:
+        slow = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(3)]
+        for line in slow:
+            line.sendall(b"GET / HTTP/1.1\r\nX: ")
+        wait_for(lambda: len(server._lines) == 3)
+        with pytest.raises((http.client.HTTPException, OSError)):
+            ask(server)  # no room
+        for line in slow:  # a drop from time to time does not keep a line open
+            with line:
+                while_open(line)
+        wait_for(lambda: not server._lines)
+        assert ask(server)[0] == 200
+
+
+def while_open(line):
+    try:
+        while line.recv(1000):
+            pass
+    except ConnectionError:
+        return
+
+
+def wait_for(what):
+    end = time.monotonic() + 10
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_what_comes_while_a_thread_begins_is_not_lost(recorded, monkeypatch, error):
+    """Ctrl-C may come after the thread has made room by itself; making it twice would be a bug."""
+
+    def begin(server, request, address):
+        if error is KeyboardInterrupt:
+            server.process_request_thread(request, address)
+        raise error
+
+    monkeypatch.setattr(socketserver.ThreadingMixIn, "process_request", begin)
+    monkeypatch.setattr(Server, "finish_request", lambda *_: None)
+    with open_server(recorded.parent, Settings(port=0)) as server, socket.socket() as line:
+        for _ in range(server_module.AT_ONCE + 1):  # there is always room again
+            with pytest.raises(error):
+                server.process_request(line, ("127.0.0.1", 1))

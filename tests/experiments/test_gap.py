@@ -1,0 +1,192 @@
+"""`dystop run trace=RUN` and `dystop gap RUN`, on a run that the simulator recorded."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dystop.cli.app import app
+from dystop.errors import ConfigError, RunFolderError
+from dystop.experiments.config import read_experiment, to_toml
+from dystop.experiments.gap import gap_of
+from dystop.experiments.run import run_experiment, verify_run
+from dystop.experiments.run_folder import open_run, update_info
+from dystop.experiments.trace_metrics import errors_of, learning, plan_similarity
+from dystop.record import from_json
+from dystop.world import read_trace
+from support.trace_recorder import record_experiment, write_trace
+
+WORDS = [
+    "data.name=synthetic",
+    "data.synthetic.train=200",
+    "data.synthetic.test=60",
+    "model.name=softmax",
+    "fleet.workers=5",
+    "world.range_m=80",
+    "stop.rounds=8",
+    "evaluate.every_rounds=2",
+]
+
+
+def quiet(*_):
+    return None
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    return record_experiment(tmp_path_factory.mktemp("runs"), WORDS)
+
+
+@pytest.fixture(scope="module")
+def found(recorded):
+    return gap_of(recorded, quiet)
+
+
+def test_the_trace_alone_repeats_the_run(recorded, tmp_path):
+    experiment = read_experiment(None, [f"trace={recorded}"])
+    assert experiment.fleet.workers == 5
+    assert experiment.name == "trial-replay"
+    folder = run_experiment(experiment, tmp_path, None, quiet, quiet)
+    assert folder.name == "trial-replay"
+    old, new = ((f / "records.jsonl").read_text() for f in (recorded, folder))
+    assert new == old
+    assert "replay of" in open_run(folder).fleet["physics"]
+    assert verify_run(folder, None, quiet).identical
+
+
+def test_keys_win_over_the_recorded_configuration(recorded):
+    experiment = read_experiment(
+        None, [f"trace={recorded}", "stop.rounds=3", "engine.publish=eager", "name=mine"]
+    )
+    assert experiment.stop.rounds == 3
+    assert experiment.name == "mine"
+    assert experiment.engine.publish == "on_completion"  # whatever was said
+
+
+def test_another_mechanism_starts_from_its_own_defaults(recorded):
+    experiment = read_experiment(None, [f"trace={recorded}", "mechanism.name=d-psgd"])
+    assert experiment.mechanism.name == "d-psgd"
+    assert experiment.fleet.workers == 5
+    same = read_experiment(None, [f"trace={recorded}", "mechanism.name=dystop", "mechanism.V=3"])
+    assert same.mechanism.V == 3
+
+
+def test_a_replay_can_be_written_and_read(recorded, tmp_path):
+    experiment = read_experiment(None, [f"trace={recorded}"])
+    (tmp_path / "again.toml").write_text(to_toml(experiment))
+    assert read_experiment(tmp_path / "again.toml") == experiment
+
+
+def test_what_cannot_be_replayed_is_refused(recorded, tmp_path):
+    with pytest.raises(ConfigError, match="'paper' only"):
+        read_experiment(None, [f"trace={recorded}", "engine.timing=overlap"])
+    with pytest.raises(RunFolderError, match="no such folder"):
+        read_experiment(None, [f"trace={tmp_path / 'nowhere'}"])
+    with pytest.raises(ConfigError, match="5 workers without a server"):
+        run_experiment(
+            read_experiment(None, [f"trace={recorded}", "fleet.workers=6"]),
+            tmp_path, None, quiet, quiet,
+        )  # fmt: skip
+    with pytest.raises(ConfigError, match="trace = 3; expected text"):
+        read_experiment(None, ["trace=3"])
+
+
+def test_gap_of_a_run_that_was_simulated_as_it_was(found):
+    """Where real is simulated, replay and simulation differ in nothing."""
+    for side in (found.replay, found.simulation):
+        assert side.durations.count == 8
+        assert side.durations.q95 == 0.0
+        assert side.durations.total == 0.0
+        assert side.plans.same_active == side.plans.same_links == side.plans.link_overlap == 1.0
+        assert side.learning.curve_gap == 0.0
+        assert side.learning.tested == 4
+    for errors in (found.link_model, found.step_model, found.step_estimate):
+        assert errors.count > 0
+        assert errors.q95 == pytest.approx(0.0, abs=1e-12)
+    assert found.link_estimate.mean > 0.0  # fading is not known in advance
+
+
+def test_gap_tells_slow_links_from_the_model(recorded, tmp_path):
+    """A testbed whose links take twice the time: the replay follows, the simulation does not."""
+    lines = slow(recorded)
+    folder = record_experiment(tmp_path, WORDS)
+    write_trace(folder, lines)
+    found = gap_of(folder, quiet)
+    assert found.link_model.total == pytest.approx(-0.5)
+    assert found.replay.durations.predicted_s > found.simulation.durations.predicted_s
+
+
+def slow(recorded):
+    lines = []
+    for text in (recorded / "trace.jsonl").read_text().splitlines():
+        line = {**(lines[-1] if lines else {}), **json.loads(text)}
+        line["links"]["seconds"] = [2.0 * s for s in line["links"]["seconds"]]
+        line["orders"]["exchange_s"] = [2.0 * s for s in line["orders"]["exchange_s"]]
+        lines.append(line)
+    return lines
+
+
+def test_the_command_writes_page_figures_and_numbers(recorded, tmp_path):
+    target = tmp_path / "numbers.json"
+    done = CliRunner().invoke(app, ["gap", str(recorded), "--json", str(target)])
+    assert done.exit_code == 0, done.output
+    for words in ("completion time", "(+0.0 %)", "overlap of links", "transfers, channel model"):
+        assert words in done.output
+    page = (recorded / "gap" / "report.html").read_text()
+    assert "trial: simulated and real" in page
+    assert page.count("<svg") == 2
+    assert (recorded / "gap" / "figures" / "gap-clock.png").stat().st_size > 1000
+    assert (recorded / "gap" / "figures" / "gap-accuracy.pdf").stat().st_size > 1000
+    numbers = json.loads(target.read_text())
+    assert numbers == json.loads((recorded / "gap" / "gap.json").read_text())
+    assert numbers["rounds"] == 8
+    assert numbers["replay"]["durations"]["total"] == 0.0
+    assert len(numbers["series"]["simulation"]["clock_s"]) == 8
+
+
+def test_the_command_says_what_is_wrong(recorded, tmp_path):
+    def said(*words):
+        done = CliRunner().invoke(app, ["gap", *map(str, words)])
+        assert done.exit_code == 2
+        return done.output
+
+    assert "folder that exists" in said(recorded, "--json", tmp_path / "no" / "file.json")
+    assert "no such folder" in said(tmp_path / "nowhere")
+    simulated = record_experiment(tmp_path, [*WORDS[:-2], "stop.rounds=1"], "plain")
+    update_info(simulated, status="interrupted")
+    assert "is not over" in said(simulated)
+    (simulated / "trace.jsonl").unlink()
+    assert "holds no trace" in said(simulated)
+    with pytest.raises(RunFolderError, match="holds no trace"):
+        read_experiment(None, [f"trace={simulated}"])
+
+
+def test_measures():
+    nothing = errors_of(np.array([1.0]), np.array([0.0]))
+    assert (nothing.count, nothing.mean, nothing.total) == (0, None, None)
+    found = errors_of(np.array([1.0, 2.0, 6.0]), np.array([2.0, 2.0, 4.0]))
+    assert found.mean == pytest.approx(1 / 3)
+    assert found.median == 0.5
+    assert found.total == pytest.approx(1 / 8)
+
+
+def test_plans_that_differ(recorded):
+    rounds = read_trace(recorded).rounds
+    records = [from_json(x) for x in (recorded / "records.jsonl").read_text().splitlines()]
+    first = replace(records[0], active_ids=[], link_pairs=[])
+    alike = plan_similarity(rounds, [first, *records[1:]], lost=True)
+    assert alike.same_active == 7 / 8
+    assert alike.active_overlap == 7 / 8
+    assert plan_similarity(rounds, [replace(records[0], active_ids=None)], lost=True) is None
+
+
+def test_curves_that_differ(recorded):
+    records = [from_json(x) for x in (recorded / "records.jsonl").read_text().splitlines()]
+    worse = [r if r.accuracy is None else replace(r, accuracy=r.accuracy - 0.1) for r in records]
+    found = learning(records, worse)
+    assert found.curve_gap == pytest.approx(0.1)
+    assert found.final_gap == pytest.approx(-0.1)
+    none = learning(records, [replace(r, accuracy=None) for r in records])
+    assert (none.final, none.curve_gap, none.tested) == (None, None, 0)

@@ -1,0 +1,166 @@
+"""Exactness: twice the same bytes, and the same bytes after real processes were really killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dystop.errors import RunFolderError
+from dystop.experiments import run
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import RunLock, open_run
+from dystop.simulator import checkpoint
+from support import crashing_child
+
+SCRIPT = Path(crashing_child.__file__)
+
+
+def quiet(_):
+    return None
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> bytes:
+    """Records and model of the run that nobody disturbs."""
+    out = tmp_path_factory.mktemp("whole")
+    experiment = read_experiment(None, crashing_child.CONFIG)
+    folder = run.run_experiment(experiment, out, "whole", quiet, quiet)
+    assert open_run(folder).info["status"] == "finished"
+    return left_behind(folder)
+
+
+def left_behind(folder: Path) -> bytes:
+    files = ("records.jsonl", "models/global.safetensors")
+    return b"".join((folder / name).read_bytes() for name in files)
+
+
+def start(folder: Path, point: str = "never", count: int = 1) -> subprocess.Popen:
+    command = [sys.executable, str(SCRIPT), str(folder), point, str(count)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def resumed(folder: Path) -> bytes:
+    run.resume_run(folder, quiet, quiet)
+    data = open_run(folder)
+    assert data.info["status"] == "finished"
+    assert not list((folder / "checkpoints").glob(".*"))
+    return left_behind(folder)
+
+
+def test_the_same_twice(whole, tmp_path):
+    experiment = read_experiment(None, crashing_child.CONFIG)
+    folder = run.run_experiment(experiment, tmp_path, "again", quiet, quiet)
+    assert left_behind(folder) == whole
+
+
+@pytest.mark.parametrize(
+    ("point", "count"),
+    [
+        ("after a record", 1),  # before the first checkpoint
+        ("after a record", 11),
+        ("half a line", 10),
+        ("half a checkpoint", 1),
+        ("half a checkpoint", 3),
+        ("before the rename", 2),
+        ("after the rename", 3),
+    ],
+)
+def test_killed_at_a_chosen_point(whole, tmp_path, point, count):
+    folder = tmp_path / "doomed"
+    process = start(folder, point, count)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL, errors.decode()
+    assert open_run(folder).info["status"] == "running"
+    assert resumed(folder) == whole
+
+
+def test_killed_from_outside_again_and_again(whole, tmp_path):
+    """Wherever the process happens to be, a later one finishes the same run."""
+    folder = tmp_path / "doomed"
+    process = start(folder)
+    wait_for_lines(folder, process, 3)
+    process.kill()
+    process.communicate()
+    for more in (3, 5):
+        have = len(open_run(folder).records)
+        code = "import sys; from dystop.cli import main; main()"
+        command = [sys.executable, "-c", code, "resume", str(folder), "--no-report"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for_lines(folder, process, min(have + more, 24))
+        process.kill()
+        process.communicate()
+    assert resumed(folder) == whole
+
+
+def wait_for_lines(folder: Path, process: subprocess.Popen, lines: int) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end and process.poll() is None:
+        path = folder / "records.jsonl"
+        if path.exists() and path.read_bytes().count(b"\n") >= lines:
+            return
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_run_goes_on(whole, tmp_path, number):
+    out = tmp_path / "runs"
+    code = "from dystop.cli import main; main()"
+    words = ["run", *crashing_child.CONFIG, "--out", str(out), "--name", "stopped", "--no-report"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    folder = out / "stopped"
+    wait_for_lines(folder, process, 5)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    if process.returncode == 0:
+        pytest.skip("the run was over before the signal arrived")
+    assert process.returncode == 128 + number
+    assert b"resume with: dystop resume" in errors
+    assert b"Traceback" not in errors
+    data = open_run(folder)
+    assert data.info["status"] == "interrupted"
+    saved = checkpoint.checkpoints(folder / "checkpoints")[0]
+    assert checkpoint.round_of(saved) == len(data.records)  # nothing has to be computed again
+    assert resumed(folder) == whole
+
+
+def test_verify_says_so(whole, tmp_path):
+    experiment = read_experiment(None, crashing_child.CONFIG)
+    folder = run.run_experiment(experiment, tmp_path, "v", quiet, quiet)
+    verdict = run.verify_run(folder, None, quiet)
+    assert verdict.identical
+    assert verdict.rounds == 24
+    assert verdict.sha256 == open_run(folder).info["records_sha256"]
+    assert run.verify_run(folder, 5, quiet).rounds == 5
+
+
+def test_verify_finds_a_changed_digit(whole, tmp_path):
+    experiment = read_experiment(None, crashing_child.CONFIG)
+    folder = run.run_experiment(experiment, tmp_path, "v", quiet, quiet)
+    log = folder / "records.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    lines[6] = lines[6].replace('"loss":', '"loss":1', 1)
+    log.write_text("".join(lines))
+    verdict = run.verify_run(folder, None, quiet)
+    assert not verdict.identical
+    assert "round 7" in verdict.detail
+
+
+def test_a_finished_run_has_nothing_to_resume(whole, tmp_path):
+    experiment = read_experiment(None, crashing_child.CONFIG)
+    folder = run.run_experiment(experiment, tmp_path, "f", quiet, quiet)
+    before = (folder / "run.json").read_bytes()
+    run.resume_run(folder, quiet, quiet)
+    assert (folder / "run.json").read_bytes() == before
+
+
+def test_two_processes_never_write_one_folder(whole, tmp_path):
+    experiment = read_experiment(None, [*crashing_child.CONFIG, "stop.rounds=1"])
+    folder = run.run_experiment(experiment, tmp_path, "l", quiet, quiet)
+    with RunLock(folder), pytest.raises(RunFolderError, match=str(os.getpid())):
+        run.resume_run(folder, quiet, quiet)

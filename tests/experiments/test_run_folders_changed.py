@@ -1,0 +1,260 @@
+"""Run folders that were changed behind the run's back, and runs whose process is gone."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dystop import storage
+from dystop.errors import RunFolderError
+from dystop.experiments import run
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import RunLock, is_abandoned, open_run, update_info
+from dystop.experiments.testbed.launch import make_folder, resumable_folder
+from dystop.report import write_report
+from dystop.report.data.names import status
+from dystop.report.data.notices import notices
+
+WORDS = [
+    "data.name=synthetic",
+    "data.synthetic.train=120",
+    "data.synthetic.test=40",
+    "model.name=softmax",
+    "fleet.workers=4",
+    "stop.rounds=6",
+    "output.checkpoint_every=2",
+]
+
+
+def quiet(_):
+    return None
+
+
+def interrupt(record):
+    if record.round == 3:
+        raise KeyboardInterrupt
+
+
+def begun(out: Path, *more: str) -> Path:
+    """A run that was interrupted after its third round."""
+    with pytest.raises(KeyboardInterrupt):
+        run.run_experiment(read_experiment(None, [*WORDS, *more]), out, "one", quiet, interrupt)
+    return out / "one"
+
+
+def ended(out: Path) -> Path:
+    return run.run_experiment(read_experiment(None, WORDS), out, "one", quiet, quiet)
+
+
+def dystop(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dystop", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def edit(folder: Path, key: str, value: str) -> bytes:
+    """Change a setting in config.toml; returns what was there before."""
+    path = folder / "config.toml"
+    before = path.read_bytes()
+    after, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", before.decode())
+    assert (count, after != before.decode()) == (1, True)
+    path.write_text(after)
+    return before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("learning_rate", "0.5"), ("seed", "7"), ("workers", "5")]
+)
+def test_a_run_does_not_go_on_with_other_settings(tmp_path, key, value):
+    folder = begun(tmp_path)
+    before = edit(folder, key, value)
+    left = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    with pytest.raises(RunFolderError, match="was changed after the run began") as caught:
+        run.resume_run(folder, quiet, quiet)
+    for part in (f"{folder / 'config.toml'}: ", "put the file back", "dystop run", "--name NEW"):
+        assert part in str(caught.value)
+    assert {p: p.read_bytes() for p in left} == left  # refused before anything was touched
+    (folder / "config.toml").write_bytes(before)
+    run.resume_run(folder, quiet, quiet)
+    assert open_run(folder).info["status"] == "finished"
+
+
+def test_more_rounds_are_not_had_by_editing_a_finished_run(tmp_path):
+    folder = ended(tmp_path)
+    edit(folder, "rounds", "9")
+    with pytest.raises(RunFolderError, match="was changed after the run began"):
+        run.resume_run(folder, quiet, quiet)
+
+
+def test_a_run_that_noted_no_settings_goes_on(tmp_path):
+    """Runs of earlier versions have no fingerprint of their settings."""
+    folder = begun(tmp_path)
+    info = json.loads((folder / "run.json").read_text())
+    assert len(info.pop("config_sha256")) == 64
+    (folder / "run.json").write_text(json.dumps(info))
+    run.resume_run(folder, quiet, quiet)
+    assert open_run(folder).info["status"] == "finished"
+
+
+def test_a_measured_setting_is_noted_as_it_was_written(tmp_path):
+    folder = begun(tmp_path, "world.compute.batch_s=measure")
+    assert "measure" not in (folder / "config.toml").read_text()
+    run.resume_run(folder, quiet, quiet)
+    assert open_run(folder).info["status"] == "finished"
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def alter(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"alive":4', b'"alive":3', 1))
+
+
+def litter(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b'{"round":')
+
+
+@pytest.mark.parametrize("harm", [shorten, alter, litter, Path.unlink])
+def test_a_finished_run_whose_log_was_changed(tmp_path, harm):
+    folder = ended(tmp_path)
+    assert notices([open_run(folder)]) == []
+    run.resume_run(folder, quiet, quiet)  # nothing to do, and nothing to complain about
+    before = (folder / "records.jsonl").read_bytes()
+    harm(folder / "records.jsonl")
+    told = [s for s in notices([open_run(folder)]) if "cut or changed after the run ended" in s]
+    assert len(told) == 1
+    assert told[0].endswith(f"may be wrong; check with: dystop verify {folder}")
+    with pytest.raises(RunFolderError, match="was cut or changed after the run ended") as caught:
+        run.resume_run(folder, quiet, quiet)
+    assert "put the file back, or run it again: dystop run" in str(caught.value)
+    (folder / "records.jsonl").write_bytes(before)
+    assert notices([open_run(folder)]) == []
+
+
+@pytest.mark.parametrize("harm", [shorten, litter, Path.unlink])
+def test_verify_and_the_report_say_the_same(tmp_path, harm):
+    folder = ended(tmp_path)
+    assert run.verify_run(folder, None, quiet).identical
+    harm(folder / "records.jsonl")
+    verdict = run.verify_run(folder, None, quiet)
+    assert verdict.detail == "the record log was cut or changed after the run ended"
+
+
+def test_the_commands_refuse_and_warn(tmp_path):
+    folder = ended(tmp_path)
+    shorten(folder / "records.jsonl")
+    refused = dystop("resume", folder)
+    assert refused.returncode == 2
+    assert "cut or changed" in refused.stderr
+    told = dystop("report", folder)
+    assert told.returncode == 0
+    assert "cut or changed" in told.stdout + told.stderr
+    page = next(folder.rglob("*.html")).read_text()
+    assert "the record log was cut or changed after the run ended" in page
+    edit(folder, "seed", "7")
+    refused = dystop("resume", folder)
+    assert refused.returncode == 2
+    assert "config.toml: was changed after the run began" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["", "by an earlier version"])
+def test_a_testbed_goes_on_elsewhere_but_not_with_other_settings(tmp_path, noted):
+    folder, _ = make_folder(read_experiment(None, WORDS), tmp_path, "one")
+    if not noted:
+        info = json.loads((folder / "run.json").read_text())
+        del info["essence_sha256"]
+        (folder / "run.json").write_text(json.dumps(info))
+    assert resumable_folder(folder) == folder
+    before = edit(folder, "learning_rate", "0.5")
+    with pytest.raises(RunFolderError, match=r"dystop testbed .*config\.toml --name NEW"):
+        resumable_folder(folder)
+    (folder / "config.toml").write_bytes(before)
+    edit(folder, "port", "5000")
+    if noted:
+        assert resumable_folder(folder) == folder
+
+
+KILLED = """
+import signal, sys
+from pathlib import Path
+from dystop.experiments import run
+from dystop.experiments.config import read_experiment
+
+def on_record(record):
+    if record.round == 3:
+        print("three", flush=True)
+        signal.pause()
+
+experiment = read_experiment(None, sys.argv[2:])
+run.run_experiment(experiment, Path(sys.argv[1]), "one", lambda started: None, on_record)
+"""
+
+
+def test_a_killed_run_was_interrupted_and_a_running_one_is_running(tmp_path):
+    folder = tmp_path / "one"
+    words = [sys.executable, "-c", KILLED, str(tmp_path), *WORDS]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "three\n"
+        try:
+            live = open_run(folder)
+            told = "one · dystop was still running when this report was written."
+            assert (status(live), told in notices([live])) == ("running", True)
+        finally:
+            process.kill()
+    dead = open_run(folder)
+    assert dead.info["status"] == "running"  # it had no time to say anything else
+    assert status(dead) == "interrupted"
+    told = (
+        f"interrupted; its numbers stop where it stopped; go on with it by: dystop resume {folder}"
+    )
+    assert any(s.endswith(told) for s in notices([dead]))
+    page = write_report([dead], tmp_path / "page", formats=()).html
+    assert "was interrupted" in page.read_text()
+    run.resume_run(folder, quiet, quiet)
+    assert status(open_run(folder)) == "finished"
+
+
+def test_a_killed_run_of_the_testbed_goes_on_with_its_own_command(tmp_path):
+    folder = begun(tmp_path)
+    update_info(folder, status="running", kind="testbed")
+    assert any(f"dystop testbed --resume {folder}" in s for s in notices([open_run(folder)]))
+
+
+def test_looking_at_a_lock_leaves_no_trace(tmp_path):
+    assert not is_abandoned(tmp_path)  # no lock file: nothing can be told
+    assert list(tmp_path.iterdir()) == []
+    with RunLock(tmp_path):
+        before = (tmp_path / ".lock").read_bytes()
+        assert not is_abandoned(tmp_path)
+    assert is_abandoned(tmp_path)
+    assert (tmp_path / ".lock").read_bytes() == before
+    with RunLock(tmp_path):  # the look is over
+        assert not is_abandoned(tmp_path)
+
+
+def test_a_look_does_not_keep_a_run_from_starting(tmp_path):
+    """Somebody holds the shared lock for an instant while the run wants its own."""
+    (tmp_path / ".lock").touch()
+    fd = os.open(tmp_path / ".lock", os.O_RDONLY)
+    storage.fcntl.flock(fd, storage.fcntl.LOCK_SH)
+    threading.Thread(target=lambda: (time.sleep(storage._GLANCE_S / 5), os.close(fd))).start()
+    with RunLock(tmp_path):
+        assert not is_abandoned(tmp_path)
+
+
+def test_where_locks_cannot_be_had_the_run_is_believed(tmp_path, monkeypatch):
+    def refuse(fd, how):
+        raise OSError(38, "Function not implemented")
+
+    folder = begun(tmp_path)
+    update_info(folder, status="running")
+    assert status(open_run(folder)) == "interrupted"
+    monkeypatch.setattr(storage.fcntl, "flock", refuse)
+    assert status(open_run(folder)) == "running"

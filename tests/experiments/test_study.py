@@ -1,0 +1,310 @@
+"""A study from end to end: folders, going on, several processes, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dystop.cli import app
+from dystop.errors import DystopError, RunFolderError
+from dystop.experiments import jobs
+from dystop.experiments.compare import Asked, experiments
+from dystop.experiments.jobs import Tail
+from dystop.experiments.study import create_study, finished, open_study
+from support.fake_runs import plain_record
+
+SMALL = [
+    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "model.name=softmax", "fleet.workers=6", "stop.rounds=5", "evaluate.every_rounds=1",
+    "output.checkpoint_every=2",
+]  # fmt: skip
+TWO = ["--mechanisms", "dystop,fedavg", "--seeds", "2"]
+
+
+def call(*words):
+    return CliRunner().invoke(app, ["compare", *map(str, words)])
+
+
+def records(study):
+    """Of the runs that are there; one in the making has a hidden folder until it is renamed."""
+    return {p.parent.name: p.read_bytes() for p in Path(study).glob("[!.]*/records.jsonl")}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """One study, carried out in this process."""
+    out = tmp_path_factory.mktemp("runs")
+    result = call(*SMALL, *TWO, "--out", out, "--name", "x")
+    assert result.exit_code == 0, result.output
+    return out / "x", result
+
+
+def test_folders_study_and_report(done):
+    study, result = done
+    names = ["dystop-s0", "fedavg-s0", "dystop-s1", "fedavg-s1"]
+    rows = json.loads((study / "study.json").read_text())["runs"]
+    assert [row["folder"] for row in rows] == names
+    assert rows[1] == {
+        "folder": "fedavg-s0", "mechanism": "fedavg", "provenance": "reference", "seed": 0,
+        "timing": "paper",
+    }  # fmt: skip
+    assert all(finished(study / name) for name in names)
+    assert sorted(os.listdir(study)) == sorted([*names, ".lock", "plan", "report", "study.json"])
+    assert (study / "report" / "report.html").is_file()
+    assert (study / "report" / "figures" / "accuracy-epochs.pdf").is_file()
+    assert "dystop (paper)" in result.stdout
+    assert "fedavg (reference)" in result.stdout
+    assert f"report: {study}/report/report.html" in result.stdout
+    assert "stop.seconds=S" in result.stderr
+
+
+def test_each_run_is_an_ordinary_run(done):
+    study, _ = done
+    for command in (["verify"], ["resume", "--no-report"]):
+        assert CliRunner().invoke(app, [*command, str(study / "fedavg-s1")]).exit_code == 0
+
+
+def test_the_same_command_again_computes_nothing(done):
+    study, _ = done
+    before = {p: p.stat().st_mtime_ns for p in study.glob("*/records.jsonl")}
+    for words in ([*SMALL, *TWO, "--out", study.parent, "--name", "x"], [study]):
+        again = call(*words, "--target", "0.3")
+        assert again.exit_code == 0, again.output
+        assert "4 runs, 4 finished before" in again.stdout
+        assert "target accuracy is 30 %, as asked for" in again.stdout
+    assert before == {p: p.stat().st_mtime_ns for p in study.glob("*/records.jsonl")}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stop.rounds=9", *TWO], "stop.rounds is 5 there, 9 here"),
+        ([*TWO, "--set", "dystop.V=3"], "dystop-s0: mechanism.V is 10.0 there, 3.0 here"),
+        (["--mechanisms", "dystop", "--seeds", "2"], "it also has fedavg-s0, fedavg-s1"),
+        (["--mechanisms", "dystop,fedavg", "--seeds", "3"], "it has no dystop-s2, fedavg-s2"),
+    ],
+)
+def test_other_settings_under_the_same_name_are_refused(done, words, said):
+    study, _ = done
+    result = call(*SMALL, *words, "--out", study.parent, "--name", "x")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Choose another --name" in result.stderr
+
+
+def test_a_study_has_its_settings_already(done):
+    result = call(done[0], "stop.rounds=9")
+    assert (result.exit_code, "settings of its own" in result.stderr) == (2, True)
+
+
+def test_mistakes_leave_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").mkdir()
+    for words in (
+        ["--mechanisms", "dystpo"],
+        [],
+        ["--mechanisms", "dystop", "--target", "80"],
+        ["--mechanisms", "dystop", "--name", "a/b"],
+        ["--mechanisms", "dystop", "--name", "taken", "--out", "."],
+        ["--mechanisms", "dystop", "data.name=none.npz"],
+        ["--mechanisms", "dystop", *SMALL, "training.memory_limit_gb=0.000001"],
+        ["none.toml", "--mechanisms", "dystop"],
+    ):
+        result = call(*words, "--quiet")
+        assert (result.exit_code, result.stdout) == (2, ""), (words, result.output)
+        assert result.stderr.startswith("Error: ")
+    assert os.listdir(tmp_path) == ["taken"]
+
+
+def test_a_mechanism_that_refuses_the_fleet_is_found_before_anything_runs(tmp_path, monkeypatch):
+    from dystop.mechanisms import FedAvg
+
+    def refuse(self, fleet):
+        raise DystopError("not with this fleet")
+
+    monkeypatch.setattr(FedAvg, "init", refuse)
+    result = call(*SMALL, *TWO, "--out", tmp_path / "runs")
+    assert (result.exit_code, "not with this fleet" in result.stderr) == (1, True)
+    assert not (tmp_path / "runs").exists()
+
+
+class Impatient:
+    """Interrupts the third run in its third round."""
+
+    def __init__(self):
+        self.runs = []
+
+    def begins(self, run, rounds):
+        self.runs.append(run)
+
+    def record(self, run, record):
+        if len(self.runs) == 3 and record.round == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def ends(self, run):
+        pass
+
+
+def test_an_interrupted_study_goes_on_to_the_same_bytes(done, tmp_path):
+    every = experiments(Asked(None, SMALL, ["dystop", "fedavg"], seeds=2))
+    study = create_study(tmp_path, "x", every)
+    watcher = Impatient()
+    with pytest.raises(KeyboardInterrupt):
+        jobs.run_study(study, 1, watcher)
+    assert [e.name for e in study.todo()] == ["dystop-s1", "fedavg-s1"]
+    assert call(study.path, "--quiet").exit_code == 0
+    assert records(study.path) == records(done[0])
+
+
+def test_an_interruption_says_how_to_go_on(tmp_path, monkeypatch):
+    def interrupt(study, jobs, watch):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dystop.experiments.jobs.run_study", interrupt)
+    monkeypatch.chdir(tmp_path)
+    result = call(*SMALL, *TWO)
+    assert result.exit_code == 130
+    said = (
+        "interrupted; 0 of 4 runs are finished; go on with: dystop compare runs/compare-synthetic"
+    )
+    assert said in result.stderr
+
+
+def alive(mark: str) -> list[int]:
+    """Processes, other than this one, whose command line mentions a folder."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if mark.encode() in words and int(place.name) != os.getpid():
+            found.append(int(place.name))
+    return found
+
+
+def until(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.05)
+
+
+def test_several_processes_write_the_same_bytes(done, tmp_path):
+    result = call(*SMALL, *TWO, "--out", tmp_path, "--name", "x", "--jobs", "2")
+    assert result.exit_code == 0, result.output
+    assert records(tmp_path / "x") == records(done[0])
+    assert alive(str(tmp_path)) == []
+
+
+LONG = [*SMALL, "stop.rounds=150", "output.checkpoint_every=5"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_child_outlives_its_parent(tmp_path, number):
+    """Ctrl-C or worse in the middle of two runs at once; the study goes on afterwards."""
+    words = ["compare", *LONG, "--mechanisms", "dystop", "--seeds", "2", "--jobs", "2"]
+    place = ["--out", str(tmp_path), "--name", "x"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "dystop", *words, *place],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    ) as parent:  # fmt: skip
+        until(lambda: any(r.count(b"\n") > 7 for r in records(tmp_path / "x").values()))
+        parent.send_signal(number)
+        _, said = parent.communicate(timeout=60)
+    until(lambda: alive(str(tmp_path)) == [])
+    study = open_study(tmp_path / "x")
+    assert len(study.todo()) == 2
+    if number == signal.SIGINT:
+        assert parent.returncode == 130
+        assert f"go on with: dystop compare {tmp_path / 'x'}" in said
+        states = {json.loads(p.read_text())["status"] for p in tmp_path.glob("x/*/run.json")}
+        assert states == {"interrupted"}
+    before = records(study.path)
+    assert call(study.path, "--quiet").exit_code == 0
+    for name, lines in records(study.path).items():
+        assert lines.startswith(before.get(name, b"").rpartition(b"\n")[0])
+        assert lines.count(b"\n") == 150
+
+
+def test_a_child_that_fails_is_quoted_with_its_exit_code(tmp_path):
+    every = experiments(Asked(None, SMALL, ["dystop"], seeds=2))
+    study = create_study(tmp_path, "x", every)
+    study.plan(every[1]).write_text("stop.rounds = -1\n")
+    with pytest.raises(DystopError, match=r"dystop-s1: .*stop.rounds = -1; expected") as caught:
+        jobs.run_study(study, 2, Impatient())
+    assert caught.value.exit_code == 2
+    assert alive(str(tmp_path)) == []
+
+
+def test_a_study_is_written_by_one_process_at_a_time(done):
+    from dystop.experiments.run_folder import RunLock
+
+    with RunLock(done[0]):
+        result = call(done[0])
+    assert (result.exit_code, "wait for it to end" in result.stderr) == (2, True)
+
+
+def test_damaged_studies_are_named(tmp_path):
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(RunFolderError, match="names no runs"):
+        open_study(tmp_path)
+    (tmp_path / "study.json").write_text("{")
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        open_study(tmp_path)
+    with pytest.raises(RunFolderError, match="not a study"):
+        open_study(tmp_path / "none")
+
+
+def test_a_tail_reads_whole_lines_once(tmp_path):
+    path, line = tmp_path / "records.jsonl", plain_record(1, 1.0).to_json()
+    tail = Tail(path)
+    assert tail.news() == []
+    path.write_text(f"{line}\n{line[:9]}")
+    assert [r.round for r in tail.news()] == [1]
+    assert tail.news() == []
+    path.write_text(f"{line}\n{line}\n")
+    assert [r.round for r in tail.news()] == [1]
+    path.write_text("")
+    assert tail.news() == []
+
+
+def test_a_terminal_gets_a_bar_for_the_study_and_one_per_run(monkeypatch):
+    from dystop.cli import progress
+
+    said = []
+
+    class Bar:
+        def add_task(self, name, **how):
+            said.append(("add", name, how["total"]))
+            return name
+
+        def update(self, task, **how):
+            said.append(("update", task, how["completed"]))
+
+        def remove_task(self, task):
+            said.append(("remove", task))
+
+        def start(self):
+            pass
+
+        stop = start
+
+    monkeypatch.setattr(progress, "_new_bar", Bar)
+    monkeypatch.setattr(progress.sys.stdout, "isatty", lambda: True, raising=False)
+    watcher = progress.StudyWatcher(4, 1)
+    with watcher.showing():
+        watcher.begins("a-s0", 9)
+        watcher.record("a-s0", plain_record(1, 1.0))
+        watcher.ends("a-s0")
+    assert said == [
+        ("add", "study", 4), ("add", "a-s0", 9), ("update", "a-s0", 1), ("remove", "a-s0"),
+        ("update", "study", 2),
+    ]  # fmt: skip

@@ -1,0 +1,278 @@
+"""Planning for many workers: the same decisions as the straight twin, and memory that stays linear.
+
+How long it takes is measured by `dystop bench planner`, never here.
+"""
+
+import tracemalloc
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dystop import parallel
+from dystop.bench.planning import fleet_of, params_of, planned_rounds, twin_rounds
+from dystop.control import plan_check, topology
+from dystop.control.plan_check import check_plan
+from dystop.control.priority import (
+    emd,
+    first_phase_priority,
+    label_shares,
+    second_phase_in,
+    second_phase_priority,
+)
+from dystop.control.topology import connect, ranked_candidates
+from dystop.errors import PlanError
+from dystop.mechanisms import DySTop
+from dystop.plan import Plan, links, mix_of
+from dystop.sparse import graph_of, ints, no_pairs
+from dystop.world import Mobility, World, WorldParams
+from dystop.world import reach as world_reach
+from support.strategies import random_view
+
+quick = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+def same(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+# the whole planner
+
+
+@pytest.mark.parametrize("workers", [12, 700])
+def test_the_planner_decides_what_the_straight_twin_decides(workers):
+    fleet, params = fleet_of(workers, 24, seed=3), params_of(workers)
+    ours, twin = planned_rounds(fleet, params, 6), twin_rounds(fleet, params, 6)
+    for mine, its in zip(ours, twin, strict=True):
+        assert mine[1] == its[1]
+        assert same(mine[2:], its[2:])
+
+
+def test_decisions_do_not_depend_on_cores_or_blocks(monkeypatch):
+    fleet, params = fleet_of(400, 16, seed=1), params_of(400, mobile=True)
+    plain = [done[2:] for done in planned_rounds(fleet, params, 4)]
+    monkeypatch.setattr(parallel, "parallel", lambda: 3)
+    monkeypatch.setattr(topology, "_WORKERS", 7)
+    monkeypatch.setattr(plan_check, "_ROWS", 11)
+    for name in ("sparse._BLOCK", "world.world._LINKS", "world.reach._LINKS", "world.reach._ROWS"):
+        monkeypatch.setattr(f"dystop.{name}", 13)
+    for name in ("world.grid._CELLS", "world.grid._ROWS", "control.aggregation._ROWS"):
+        monkeypatch.setattr(f"dystop.{name}", 5)
+    monkeypatch.setattr("dystop.kernels.grouping._PAIRS", 64)
+    assert all(
+        same(done[2:], before)
+        for done, before in zip(planned_rounds(fleet, params, 4), plain, strict=True)
+    )
+
+
+def peak_bytes_per_link(workers):
+    fleet, params = fleet_of(workers, 8, seed=0), params_of(workers)
+    tracemalloc.start()
+    try:
+        edges = [edges for _, edges, *_ in planned_rounds(fleet, params, 4)][-1]
+        return tracemalloc.get_traced_memory()[1] / edges
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_is_linear_in_links():
+    """A million workers with 20 links each must fit into 4 GB: 200 bytes a link."""
+    peak_bytes_per_link(500)  # what is made once is not counted
+    small, large = peak_bytes_per_link(4_000), peak_bytes_per_link(16_000)
+    assert large < 190
+    assert large < 1.2 * small
+
+
+# pieces, each against its plain twin
+
+
+@quick
+@given(st.integers(0, 2**32), st.sampled_from([1, 3, 7, 8, 10, 17, 62, 100, 128, 129, 300]))
+def test_label_distance_is_numpys_to_the_last_bit(seed, classes):
+    rng = np.random.default_rng(seed)
+    shares = label_shares(ints(rng.integers(0, 50, (9, classes))))
+    dst, src = rng.integers(0, 9, 150), rng.integers(0, 9, 150)
+    plain = np.abs(shares[dst] - shares[src]).sum(axis=1)
+    assert np.array_equal(emd(shares, dst, src, block=70), plain)
+    assert np.array_equal(emd(shares, src, dst), plain)
+
+
+def test_label_distance_of_a_stranger_is_refused():
+    with pytest.raises(IndexError, match="beyond the 3"):
+        emd(np.ones((3, 2)), ints([0, 3]), ints([1, 1]))
+
+
+@quick
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_second_phase_of_links_is_its_equation(seed, t):
+    rng = np.random.default_rng(seed)
+    pulls = no_pairs(8)
+    for _ in range(3):
+        pulls = pulls.add(rng.integers(0, 8, 12), rng.integers(0, 8, 12))
+    staleness = rng.integers(0, 9, 8)
+    dst, src = rng.integers(0, 8, 700), rng.integers(0, 8, 700)
+    plain = (1.0 - pulls.get(dst, src) / t) / (1.0 + np.abs(staleness[dst] - staleness[src]))
+    assert np.array_equal(second_phase_in(pulls, t, staleness)(dst, src), plain)
+    gap = staleness[dst] - staleness[src]
+    assert np.array_equal(second_phase_priority(pulls.get(dst, src), t, gap), plain)
+
+
+def test_second_phase_of_a_stranger_is_refused():
+    with pytest.raises(IndexError, match="beyond the 2"):
+        second_phase_in(no_pairs(2), 1, ints([0, 0]))(ints([0]), ints([2]))
+
+
+@quick
+@given(st.integers(0, 2**32), st.booleans())
+def test_ranking_by_function_equals_ranking_by_array(seed, everybody):
+    view = random_view(seed % 1000, 9)
+    rng = np.random.default_rng(seed)
+    active = rng.permutation(9)[: 9 if everybody else 4]
+    priority = first_phase_priority(rng.integers(0, 3, view.reach.edges) / 2.0, view.distance_m)
+    whole = ranked_candidates(active, view.reach, priority)
+    assert same(whole, ranked_candidates(active, view.reach, lambda edges: priority[edges]))
+    order = np.lexsort((view.reach.src, -priority, view.reach.dst))
+    for k, i in enumerate(active.tolist()):
+        row = order[view.reach.dst[order] == i]
+        assert whole[1][whole[0][k] : whole[0][k + 1]].tolist() == view.reach.src[row].tolist()
+
+
+def test_long_lists_are_ranked_and_taken_as_short_ones():
+    rng, n = np.random.default_rng(0), 400
+    dst, src = np.nonzero(~np.eye(n, dtype=bool))
+    reach, priority = graph_of(n, dst, src), rng.integers(0, 50, n * (n - 1)) / 7.0
+    active, budget = rng.permutation(n), rng.integers(0, 300, n).astype(float)
+    bounds, ranked = ranked_candidates(active, reach, priority)
+    left, lists, chosen = budget.copy(), [], []
+    for k, i in enumerate(active.tolist()):
+        lists.append(ranked[bounds[k] : bounds[k + 1]].tolist())
+        row = slice(reach.indptr[i], reach.indptr[i + 1])
+        assert lists[k] == reach.src[row][np.lexsort((reach.src[row], -priority[row]))].tolist()
+    for _ in range(150):
+        for k, i in enumerate(active.tolist()):
+            while left[i] >= 1 and lists[k]:
+                j = lists[k].pop(0)
+                if left[j] >= 1:
+                    left[i], left[j] = left[i] - 1, left[j] - 1
+                    chosen.append((i, j))
+                    break
+    taken = connect(active, bounds, ranked, budget, 150)
+    assert list(zip(*(x.tolist() for x in taken), strict=True)) == chosen
+
+
+def test_bounds_that_do_not_fit_are_refused():
+    for bounds in ([0, 1], [0, 1, 3]):
+        with pytest.raises(IndexError, match="bounds do not fit"):
+            connect(ints([0, 1]), ints(bounds), ints([1, 0]), np.ones(2), 3)
+
+
+def test_turns_of_strangers_are_refused():
+    for active, ranked in [([0, 7], [1, 0]), ([0, 1], [1, 9]), ([0, 1], [1, -1])]:
+        with pytest.raises(IndexError, match="2 nodes"):
+            connect(ints(active), ints([0, 1, 2]), ints(ranked), np.ones(2), 3)
+
+
+# the first look at a plan says no more and no less than the checks that name the offender
+
+
+def broken(plan, rng):
+    """The plan with one thing changed at random."""
+    mix = plan.mixes[0]
+    source, weight, indptr = mix.source.copy(), mix.weight.copy(), mix.indptr.copy()
+    dst, src = plan.links.dst.copy(), plan.links.src.copy()
+    kind = rng.integers(0, 7)
+    if kind == 0 and len(source):
+        source[rng.integers(len(source))] = rng.integers(-1, 8)
+    elif kind == 1 and len(weight):
+        weight[rng.integers(len(weight))] += rng.choice([0.5, -2.0, np.nan, 1e-12])
+    elif kind == 2 and len(indptr) > 2:
+        indptr[rng.integers(len(indptr))] += 1
+    elif kind == 3 and len(src):
+        src[rng.integers(len(src))] = rng.integers(-1, 8)
+    elif kind == 4 and len(dst):
+        dst[rng.integers(len(dst))] = rng.integers(-1, 8)
+    elif kind == 5 and len(dst):
+        dst, src = dst[1:], src[1:]
+    rows = type(mix)(mix.receiver, indptr, source, weight)
+    return Plan(plan.active, links(dst, src), (rows,))
+
+
+def verdict(mechanism, plan, view):
+    try:
+        check_plan(mechanism, plan, view)
+    except (PlanError, ValueError, IndexError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "fine"
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.integers(0, 2**32))
+def test_the_first_look_agrees_with_the_naming_checks(seed):
+    rng = np.random.default_rng(seed)
+    view = random_view(seed % 500, 7, all_alive=True)
+    mechanism = DySTop()
+    plan = broken(mechanism.plan(mechanism.init(view.fleet), view)[0], rng)
+    quickly = verdict(mechanism, plan, view)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_check, "_doubts", lambda *_: 15)
+        assert verdict(mechanism, plan, view) == quickly
+
+
+def test_links_of_several_stages_are_checked_apart():
+    view = random_view(5, 6, shape="full", all_alive=True)
+    pull = links(ints([0]), ints([1]), stage=1)
+    rows = mix_of(ints([0, 0]), ints([0, 1]), np.array([0.5, 0.5]))
+    own = mix_of(ints([0]), ints([0]), np.ones(1))
+    check_plan(DySTop(), Plan(ints([0]), pull, (own, rows)), view)
+    with pytest.raises(PlanError, match="stage 0 mixes 1 into 0"):
+        check_plan(DySTop(), Plan(ints([0]), pull, (rows, own)), view)
+
+
+# mobility
+
+
+def walking(pause_s, workers=150):
+    moving = Mobility(enabled=True, speed_mps=(2.0, 9.0), pause_s=pause_s)
+    return WorldParams(area_m=(300.0, 200.0), range_m=25.0, mobility=moving), workers
+
+
+@pytest.mark.parametrize("server", [False, True])
+@pytest.mark.parametrize("pause_s", [(0.0, 1.0), (100.0, 900.0), (3000.0, 9000.0)])
+def test_following_the_workers_equals_searching_from_scratch(pause_s, server):
+    params, workers = walking(pause_s)
+    followed = World(params, workers, 1000, 5, server)
+    for t, now_s in enumerate([0.0, 3.0, 60.0, 61.0, 500.0, 20.0, 20.5, 5000.0], start=1):
+        seen, fresh = (
+            world.observe(t, now_s) for world in (followed, World(params, workers, 1000, 5, server))
+        )
+        assert same(
+            (seen.reach.indptr, seen.reach.dst, seen.reach.src, seen.distance_m, seen.link_s),
+            (fresh.reach.indptr, fresh.reach.dst, fresh.reach.src, fresh.distance_m, fresh.link_s),
+        )
+
+
+def test_links_between_resting_workers_are_not_measured_again(monkeypatch):
+    params, workers = walking((3000.0, 9000.0))
+    world, measured = World(params, workers, 1000, 5), []
+    real = world_reach.ways_of
+    monkeypatch.setattr(
+        world_reach, "ways_of", lambda *args: measured.append(len(args[1])) or real(*args)
+    )
+    spots = [world.observe(1, now_s).position for now_s in (60.0, 61.0)]
+    moved = (spots[0] != spots[1]).any(axis=1)
+    reach = world.observe(1, 61.0).reach
+    assert 0 < moved.sum() < workers / 2
+    assert sum(measured[1:]) == (moved[reach.dst] | moved[reach.src]).sum() < reach.edges
+
+
+def test_a_world_that_stands_still_is_searched_once(monkeypatch):
+    world, searched = World(params_of(50), 50, 1000, 0), []
+    real = world_reach.neighbours_within
+    monkeypatch.setattr(
+        world_reach, "neighbours_within", lambda *args: searched.append(1) or real(*args)
+    )
+    seen = [world.observe(t, float(t)).reach for t in range(1, 4)]
+    assert len(searched) == 1
+    assert all(a is b for a, b in pairwise(seen))

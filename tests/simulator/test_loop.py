@@ -1,0 +1,135 @@
+"""The loop: records, clocks, stop rules, evaluation, and the recurrences of the paper."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dystop.control.staleness import next_queue, next_staleness
+from dystop.mechanisms import DPSGD, DySTop, FedAvg
+from dystop.record import from_json
+from dystop.simulator.loop import stop_reason
+from dystop.simulator.params import Evaluate, Stop
+from dystop.world import Compute, WorldParams
+from support.engine_fixtures import CALM, Adder, parts_for, play
+
+HETEROGENEOUS = replace(CALM, compute=Compute(batch_s=1.0, spread=0.4))
+EVERY = [DySTop(), DySTop(phases="first"), DySTop(estimate="last"), DPSGD(), FedAvg()]
+
+
+@pytest.mark.parametrize("mechanism", EVERY, ids=["dystop", "first", "last", "d-psgd", "fedavg"])
+def test_records_follow_the_recurrences(mechanism):
+    parts = parts_for(mechanism, 12, params=HETEROGENEOUS, stop=Stop(rounds=40))
+    records, state = play(parts)
+    staleness, queue, clock = np.zeros(12, int), np.zeros(12), 0.0
+    everyone = np.ones(12, bool)
+    for t, record in enumerate(records, 1):
+        clock += record.duration_s
+        assert record.round == t
+        assert record.clock_s == pytest.approx(clock)
+        assert record.staleness_mean == pytest.approx(staleness.mean())
+        assert record.staleness_histogram == np.bincount(staleness).tolist()
+        assert record.queue_mean == pytest.approx(queue.mean())
+        active = np.zeros(12, bool)
+        active[list(record.active_ids)] = True
+        assert record.active == active.sum() == len(record.active_ids)
+        if mechanism.queue_bound is not None:
+            queue = next_queue(queue, staleness, mechanism.queue_bound, everyone)
+        staleness = next_staleness(staleness, active)
+    assert state.books.staleness.tolist() == staleness.tolist()
+    assert records[-1].samples_total == 12 + sum(r.active for r in records)  # one step each
+
+
+def test_versions_address_the_trainings_in_order():
+    parts = parts_for(DySTop(), 6, params=HETEROGENEOUS, stop=Stop(rounds=20))
+    play(parts)
+    for worker in range(6):
+        versions = [v for w, v, _ in parts.trainer.log if w == worker]
+        assert versions == list(range(len(versions)))
+
+
+def test_same_parts_same_records():
+    lines = []
+    for _ in range(2):
+        records, _ = play(parts_for(DySTop(), 10, params=WorldParams(), stop=Stop(rounds=15)))
+        lines.append([r.to_json() for r in records])
+    assert lines[0] == lines[1]
+    assert [from_json(line).to_json() for line in lines[0]] == lines[0]
+
+
+def test_seed_changes_the_run():
+    clocks = []
+    for seed in (0, 1):
+        parts = parts_for(DySTop(), 10, params=WorldParams(), stop=Stop(rounds=5), seed=seed)
+        clocks.append(play(parts)[0][-1].clock_s)
+    assert clocks[0] != clocks[1]
+
+
+def test_stop_by_seconds_evaluates_at_the_end():
+    parts = parts_for(DPSGD(), 4, stop=Stop(rounds=1000, seconds=5.0))
+    records, _ = play(parts)
+    assert records[-1].clock_s >= 5.0 > records[-2].clock_s
+    assert records[-1].accuracy is not None
+    assert "5 simulated seconds" in stop_reason(parts, records[-1])
+
+
+def test_stop_by_accuracy_and_by_loss():
+    goal = parts_for(
+        DPSGD(), 4, stop=Stop(rounds=99, accuracy=0.10), evaluate=Evaluate(every_rounds=1)
+    )
+    records, _ = play(goal)
+    assert records[-1].accuracy >= 0.10 > records[-2].accuracy
+    assert stop_reason(goal, records[-1]) == "target accuracy reached"
+    loss = parts_for(DPSGD(), 4, stop=Stop(rounds=99, loss=1.0))
+    assert len(play(loss)[0]) == 1
+
+
+def test_evaluation_by_simulated_seconds():
+    parts = parts_for(
+        DPSGD(), 4, stop=Stop(rounds=30), evaluate=Evaluate(every_s=5.0), trainer=Adder()
+    )
+    records, _ = play(parts)
+    scored = [r.clock_s for r in records if r.accuracy is not None]
+    assert scored[-1] == records[-1].clock_s
+    marks = [np.floor(s / 5.0) for s in scored[:-1]]
+    assert marks == sorted(set(marks))  # once per interval
+    assert marks[0] == 1
+
+
+def test_one_worker_alone():
+    for mechanism in (DySTop(), DPSGD(), FedAvg()):
+        records, _ = play(parts_for(mechanism, 1, stop=Stop(rounds=4)))
+        assert [r.active for r in records] == [1] * 4
+
+
+def test_no_neighbour_in_range():
+    params = replace(CALM, range_m=1.0)
+    records, _ = play(parts_for(DySTop(), 5, params=params, stop=Stop(rounds=10)))
+    assert sum(r.links for r in records) == 0
+    assert all(r.wire_bytes == 0 for r in records)
+
+
+class Diverging(Adder):
+    """Worker 1 learns nothing but NaN."""
+
+    def train(self, models, counters, workers, versions, steps, rates=None):
+        done = super().train(models, counters, workers, versions, steps, rates)
+        done.models[np.asarray(workers) == 1] = np.nan
+        done.loss[np.asarray(workers) == 1] = np.nan
+        return done
+
+    def evaluate(self, models, counters, samples=None, whose=None):
+        score = super().evaluate(models, counters, samples)
+        return replace(score, accuracy=np.nan_to_num(score.accuracy))
+
+
+def test_a_diverged_model_is_counted_and_the_run_goes_on():
+    lonely = replace(CALM, range_m=1.0)
+    parts = parts_for(
+        DySTop(), 3, params=lonely, trainer=Diverging(), evaluate=Evaluate(every_rounds=1)
+    )
+    records, _ = play(parts)
+    assert [r.diverged for r in records] == [1, 1, 1]
+    assert all(np.isfinite(r.test_loss) for r in records)
+    assert all(r.test_loss_global is None for r in records)  # the weighted mean is lost
+    assert all(from_json(r.to_json()) for r in records)

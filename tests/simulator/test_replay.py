@@ -1,0 +1,189 @@
+"""A recorded run in the simulator: the same plans, models and records as when it was recorded."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dystop.errors import ConfigError, RunFolderError
+from dystop.mechanisms import MECHANISMS, DySTop
+from dystop.simulator.params import EngineParams, Evaluate, Stop
+from dystop.world import Compute, Outages, TraceWorld, WorldParams, read_trace
+from dystop.world.trace import TRACE
+from support.engine_fixtures import parts_for, play
+from support.trace_recorder import play_and_record, write_trace
+
+LATE = EngineParams(publish="on_completion")
+N = 9
+WORLD = replace(WorldParams(), range_m=70.0, outages=Outages(loss=0.1))
+
+
+def scene(mechanism, **changes):
+    settings = {
+        "params": WORLD,
+        "laws": LATE,
+        "stop": Stop(rounds=25),
+        "evaluate": Evaluate(every_rounds=5),
+        "position": None,
+    }
+    return parts_for(mechanism, N, **{**settings, **changes})
+
+
+def replayed(parts, folder):
+    fleet = parts.fleet
+    world = TraceWorld(
+        read_trace(folder), parts.world.params, N, fleet.model_bytes, fleet.seed, fleet.server
+    )
+    return replace(parts, world=world)
+
+
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
+def test_a_replay_repeats_the_run_byte_for_byte(name, tmp_path):
+    parts = scene(MECHANISMS[name]())
+    records, state, lines = play_and_record(parts)
+    write_trace(tmp_path, lines)
+    again, after = play(replayed(parts, tmp_path))
+    assert [r.to_json() for r in again] == [r.to_json() for r in records]
+    assert torch.equal(after.models.latest, state.models.latest)
+
+
+def test_the_trace_decides_not_the_world(tmp_path):
+    """Whatever the channel model says of speeds and distances, the recorded run is repeated."""
+    parts = scene(DySTop())
+    records, _, lines = play_and_record(parts)
+    write_trace(tmp_path, lines)
+    other = replace(WORLD, range_m=10.0, compute=Compute(batch_s=0.001), outages=Outages(loss=0.9))
+    again, _ = play(replayed(scene(DySTop(), params=other), tmp_path))
+    assert [r.to_json() for r in again] == [r.to_json() for r in records]
+
+
+def test_unchanged_parts_are_written_once(tmp_path):
+    _, _, lines = play_and_record(scene(DySTop()))
+    write_trace(tmp_path, lines)
+    first, *rest = map(json.loads, (tmp_path / TRACE).read_text().splitlines())
+    assert "reach" in first
+    assert all("reach" not in line and "step_s" not in line for line in rest)
+    trace = read_trace(tmp_path)
+    assert all(np.array_equal(r.reach.src, trace.rounds[0].reach.src) for r in trace.rounds)
+
+
+def fail(lines, t, worker):
+    """Make a worker fail in round t, as if its report had never come."""
+    orders, links = lines[t - 1]["orders"], lines[t - 1]["links"]
+    orders["failed"] = [node == worker for node in orders["node"]]
+    links["lost"] = [
+        lost or dst == worker for lost, dst in zip(links["lost"], links["dst"], strict=True)
+    ]
+    lines[t - 1]["duration_s"] = 99.0
+
+
+def test_who_failed_neither_mixes_nor_trains(tmp_path):
+    parts = scene(DySTop(), stop=Stop(rounds=1))
+    _, before, lines = play_and_record(parts)
+    worker = lines[0]["active"][0]
+    fail(lines, 1, worker)
+    write_trace(tmp_path, lines)
+    parts.trainer.log.clear()
+    (record,), after = play(replayed(parts, tmp_path))
+    assert worker in record.active_ids
+    assert (worker, 1) not in [entry[:2] for entry in parts.trainer.log]
+    assert after.books.version[worker] == 0
+    assert after.books.staleness[worker] == 1
+    assert record.duration_s == 99.0
+    assert float(after.models.latest[worker, 0]) == worker + 1.0  # of the warm start alone
+    others = [k for k in range(N) if k != worker]
+    assert torch.equal(after.models.latest[others], before.models.latest[others])
+
+
+def test_a_round_in_which_all_failed(tmp_path):
+    parts = scene(DySTop(), stop=Stop(rounds=1))
+    lines = play_and_record(parts)[2]
+    lines[0]["orders"]["failed"] = [True] * len(lines[0]["orders"]["node"])
+    write_trace(tmp_path, lines)
+    (record,), after = play(replayed(parts, tmp_path))
+    assert record.loss is None
+    assert after.books.version.tolist() == [0] * N
+
+
+def test_recorded_staleness_decides_which_model_is_mixed(tmp_path):
+    parts = scene(DySTop(), stop=Stop(rounds=1))
+    lines = play_and_record(parts)[2]
+    models = []
+    for stale in (False, True):
+        lines[0]["links"]["stale"] = [stale] * len(lines[0]["links"]["dst"])
+        write_trace(tmp_path, lines)
+        _, after = play(replayed(parts, tmp_path))
+        models.append(after.models.latest.clone())
+    assert lines[0]["links"]["dst"]  # or nothing was shown
+    assert not torch.equal(*models)
+
+
+def test_durations_follow_the_measured_waits(tmp_path):
+    parts = scene(DySTop())
+    lines = play_and_record(parts)[2]
+    orders = lines[3]["orders"]
+    orders["waited_s"] = [5.0] * len(orders["node"])
+    orders["exchange_s"] = [float(k) for k in range(len(orders["node"]))]
+    write_trace(tmp_path, lines)
+    again, _ = play(replayed(parts, tmp_path))
+    assert again[3].duration_s == 5.0 + len(orders["node"]) - 1
+    assert again[4].clock_s == pytest.approx(lines[4]["opened_s"] + again[4].duration_s)
+
+
+def test_another_mechanism_meets_the_recorded_surroundings(tmp_path):
+    """Links that were not recorded are timed by the channel model."""
+    write_trace(tmp_path, play_and_record(scene(DySTop()))[2])
+    records, _ = play(replayed(scene(MECHANISMS["d-psgd"]()), tmp_path))
+    assert len(records) == 25
+    assert all(np.isfinite(r.duration_s) for r in records)
+
+
+def test_a_trace_of_another_fleet_is_refused(tmp_path):
+    write_trace(tmp_path, play_and_record(scene(DySTop(), stop=Stop(rounds=1)))[2])
+    trace = read_trace(tmp_path)
+    with pytest.raises(ConfigError, match="9 workers without a server"):
+        TraceWorld(trace, WORLD, N + 1, 4, 0)
+    with pytest.raises(ConfigError, match="9 workers and a server"):
+        TraceWorld(trace, WORLD, N, 4, 0, server=True)
+
+
+def broken(line, **changes):
+    return {**line, **changes}
+
+
+DAMAGE = {
+    "not JSON": lambda line: "{",
+    "not an object": lambda line: "[]",
+    "alive is missing": lambda line: {k: v for k, v in line.items() if k != "alive"},
+    "round 7": lambda line: broken(line, round=7),
+    "nobody was there": lambda line: broken(line, alive=[False] * N),
+    "do not fit": lambda line: broken(line, step_s=[1.0]),
+    "reach, distance_m": lambda line: broken(line, distance_m=[1.0]),
+    "names a node": lambda line: broken(line, active=[N + 3]),
+    "a link names": lambda line: broken(line, links={k: [99] for k in line["links"]}),
+    "later round": lambda line: broken(
+        line, trained={"node": [0], "round": [9], "steps": [1], "seconds": [1.0]}
+    ),
+    "differ in length": lambda line: broken(line, links={**line["links"], "bytes": [1] * 999}),
+    r"damaged \(": lambda line: broken(line, budget="plenty"),
+}
+
+
+@pytest.mark.parametrize("message", DAMAGE)
+def test_a_damaged_trace_says_where(message, tmp_path):
+    line = play_and_record(scene(DySTop(), stop=Stop(rounds=1)))[2][0]
+    bad = DAMAGE[message](line)
+    text = bad if isinstance(bad, str) else json.dumps(bad)
+    (tmp_path / TRACE).write_text(text + "\n")
+    with pytest.raises(RunFolderError, match=f"line 1.*{message}"):
+        read_trace(tmp_path)
+
+
+def test_no_trace_and_an_empty_one(tmp_path):
+    with pytest.raises(RunFolderError, match="only runs of 'dystop testbed' have one"):
+        read_trace(tmp_path)
+    (tmp_path / TRACE).write_text('{"round": 1')  # cut off
+    with pytest.raises(RunFolderError, match="holds no round"):
+        read_trace(tmp_path)

@@ -1,0 +1,342 @@
+"""A coordinator machine with scripted workers in virtual time: no sockets, no models."""
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dystop.control.stopping import Evaluate as EvaluateRule
+from dystop.control.stopping import Stop as StopRule
+from dystop.errors import StorageError
+from dystop.mechanisms import MECHANISMS
+from dystop.testbed.coordinator.machine import (
+    CoordinatorMachine,
+    CoordinatorSetup,
+    Enrolled,
+    member_name,
+)
+from dystop.testbed.events import (
+    Commit,
+    Consult,
+    Consulted,
+    Finish,
+    Gone,
+    Hang,
+    Heard,
+    Publish,
+    Tell,
+    Tick,
+    WriteFailed,
+)
+from dystop.testbed.ledger.tables import MemoryLedger, restore
+from dystop.testbed.params import TestbedParams, Timeouts
+from dystop.testbed.protocol.messages import (
+    PROTOCOL,
+    Evaluate,
+    Execute,
+    ExecuteAck,
+    Heartbeat,
+    Join,
+    JoinOk,
+    Leave,
+    Report,
+    Scored,
+    Stop,
+    Used,
+)
+from dystop.types import Fleet
+from dystop.world import World
+from support.engine_fixtures import CALM, line
+
+RUN, SCHEMA = "ab" * 16, "cd" * 32
+QUICK = TestbedParams(links="free", observer=False, timeouts=Timeouts(gather_s=5.0))
+
+
+def setup_for(mechanism: Any, n: int = 5, rounds: int = 8, **changes: Any) -> CoordinatorSetup:
+    if isinstance(mechanism, str):
+        mechanism = MECHANISMS[mechanism]()
+    counts = np.full((n, 2), 4)
+    server = mechanism.server
+    fleet = Fleet(counts.sum(axis=1), counts, 8, 40_000, rounds, 0, server)
+    members = [Enrolled(member_name(k, n), k, 8, (4, 4), f"{k:064d}") for k in range(n)]
+    members += [Enrolled("server", n)] if server else []
+    members += [Enrolled("observer", fleet.nodes)]
+    params = changes.pop("world", CALM)
+    setup = CoordinatorSetup(
+        run=RUN,
+        fleet=fleet,
+        mechanism=mechanism,
+        world=World(params, n, fleet.model_bytes, 0, server, changes.pop("position", line(n))),
+        steps=fleet.epoch_steps,
+        members=tuple(members),
+        schema=SCHEMA,
+        params=QUICK,
+        stop=StopRule(rounds=rounds),
+        evaluate=EvaluateRule(every_rounds=4),
+    )
+    return replace(setup, **changes)
+
+
+@dataclass
+class Puppet:
+    """A worker that does what it is told, in the time that it is given."""
+
+    name: str
+    node: int
+    data_size: int = 8
+    label_counts: tuple[int, ...] = (4, 4)
+    step_s: float = 1.0
+    pull_s: float = 0.2
+    claims: float = 1.0  # factor on the seconds that it reports
+    up: bool = True
+    mute: bool = False  # takes orders but never answers
+    incarnation: int = 1
+    version: int = 1
+    number: int = -1
+    last_round: int = 0
+    epoch: int = 0
+    training: bool = False
+    queued: Execute | None = None
+    orders: list[int] = field(default_factory=list)  # rounds that were carried out
+    unacked: dict[tuple[int, str], Report] = field(default_factory=dict)
+
+
+class Rig:
+    """One coordinator, many puppets, one clock."""
+
+    def __init__(self, setup: CoordinatorSetup, ledger: Any = None) -> None:
+        self.setup, self.ledger = setup, ledger or MemoryLedger()
+        self.now_s, self._count = 100.0, 0
+        self.queue: list[tuple[float, int, Any]] = []
+        self.told: list[tuple[str, Any]] = []
+        self.records: list[Any] = []
+        self.traces: list[dict[str, Any]] = []
+        self.finished: Finish | None = None
+        self.commits = 0
+        self.crash_after: int | None = None  # this many commits
+        self.crash_before = False  # ... and then refuse to write
+        self.disk_full = False
+        self.deliver: Any = lambda name, message: True
+        self.puppets = {
+            e.name: Puppet(e.name, e.node, e.data_size, e.label_counts) for e in setup.members
+        }
+        self.machine = CoordinatorMachine(setup, restore(self.ledger))
+
+    # Time ---------------------------------------------------------------------------------------
+
+    def later(self, seconds: float, call: Any) -> None:
+        self._count += 1
+        heapq.heappush(self.queue, (self.now_s + seconds, self._count, call))
+
+    def run(self, seconds: float, until: Any = lambda: False) -> None:
+        end = self.now_s + seconds
+        tick = self.now_s
+        while self.now_s < end and not self.finished and not until():
+            at = min(self.queue[0][0] if self.queue else end, tick)
+            self.now_s = max(at, self.now_s)
+            if self.queue and self.queue[0][0] <= self.now_s:
+                heapq.heappop(self.queue)[2]()
+            else:
+                tick = self.now_s + 0.1
+                self.event(Tick())
+
+    # The coordinator ----------------------------------------------------------------------------
+
+    def event(self, event: Any) -> None:
+        try:
+            self.carry_out(self.machine.handle(event, self.now_s))
+        except Crashed:
+            self.restart()
+
+    def carry_out(self, actions: Any) -> None:
+        for action in actions:
+            if isinstance(action, Tell):
+                self.told.append((action.name, action.message))
+                if self.deliver(action.name, action.message):
+                    self.later(0.0, lambda a=action: self.hear(a.name, a.message))
+            elif isinstance(action, Commit):
+                if not self.commit(action):
+                    self.carry_out(self.machine.handle(WriteFailed("full"), self.now_s))
+                    return
+                self.carry_out(action.then)
+            elif isinstance(action, Publish):
+                self.records.append(action.record)
+                self.traces.append(action.trace)
+            elif isinstance(action, Finish):
+                self.finished = action
+            elif isinstance(action, Consult):
+                answer = Consulted(action.heard, self.ledger.epoch())
+                self.later(0.0, lambda a=answer: self.event(a))
+            elif isinstance(action, Hang):
+                pass
+
+    def commit(self, action: Commit) -> bool:
+        if self.disk_full:
+            return False
+        self.commits += 1
+        due = self.crash_after is not None and self.commits == self.crash_after
+        if due and self.crash_before:
+            raise Crashed
+        try:
+            self.ledger.write(action.entries)
+        except StorageError:
+            return False
+        if due:
+            raise Crashed
+        return True
+
+    def restart(self) -> None:
+        """The coordinator died; a new one comes, and everybody joins again."""
+        self.machine = CoordinatorMachine(self.setup, restore(self.ledger))
+        self.now_s += 0.5
+        for puppet in self.puppets.values():
+            if puppet.up and puppet.name != "observer":
+                self.join(puppet.name)
+        if self.setup.params.observer:
+            self.join("observer")
+
+    def hear_from(self, name: str, message: Any) -> None:
+        self.event(Heard(name, message))
+
+    # Puppets ------------------------------------------------------------------------------------
+
+    def join(self, name: str, **changes: Any) -> None:
+        p = self.puppets[name]
+        p.up = True
+        message = Join(
+            PROTOCOL, RUN, p.incarnation, f"mem:{name}", SCHEMA, "test", p.data_size,
+            p.label_counts, p.version, p.number, p.last_round,
+            "training" if p.training else "idle", p.epoch,
+        )  # fmt: skip
+        self.hear_from(name, replace(message, **changes))
+
+    def join_all(self) -> None:
+        for name in self.puppets:
+            if name != "observer" or self.setup.params.observer:
+                self.join(name)
+        for name in self.puppets:
+            self.later(1.0, lambda n=name: self.beat(n))
+
+    def beat(self, name: str) -> None:
+        p = self.puppets[name]
+        if p.up:
+            self.hear_from(name, Heartbeat(1, p.epoch, "idle", p.last_round))
+            for report in list(p.unacked.values()):
+                self.hear_from(name, report)
+        self.later(1.0, lambda: self.beat(name))
+
+    def hear(self, name: str, message: Any) -> None:
+        p = self.puppets.get(name)
+        if p is None or not p.up or p.mute:
+            return
+        if isinstance(message, JoinOk):
+            p.epoch = max(p.epoch, message.epoch)
+            if message.warm_start and p.number == -1 and not p.training:
+                self.train(p, 0, 1)
+        elif isinstance(message, Execute):
+            self.execute(p, message)
+        elif isinstance(message, Evaluate):
+            scored = Scored(message.round, 0.5, 0.1, 0.6, 1.0, 1.1, 0)
+            self.later(0.5, lambda: self.hear_from(name, scored))
+        elif isinstance(message, Stop):
+            p.up = False
+            self.hear_from(name, Leave("bye"))
+        elif type(message).__name__ == "ReportAck":
+            p.unacked.pop((message.round, message.kind), None)
+
+    def execute(self, p: Puppet, order: Execute) -> None:
+        if order.epoch < p.epoch:
+            self.hear_from(p.name, ExecuteAck(order.round, "stale_epoch", p.epoch))
+            return
+        p.epoch = order.epoch
+        if order.round <= p.last_round:
+            self.hear_from(p.name, ExecuteAck(order.round, "duplicate"))
+            return
+        p.last_round = order.round
+        if order.train and p.training:
+            p.queued = order
+            return
+        self.exchange(p, order)
+
+    def exchange(self, p: Puppet, order: Execute) -> None:
+        pulls = [(k, x) for k, s in enumerate(order.stages) for x in s.pulls]
+        self.later(p.pull_s if pulls else 0.0, lambda: self.mixed(p, order, pulls))
+
+    def mixed(self, p: Puppet, order: Execute, pulls: Any) -> None:
+        if not p.up:
+            return
+        p.orders.append(order.round)
+        size = self.setup.fleet.model_bytes
+        used = tuple(
+            Used(x.node, k, 1, self.number_of(x.node), "", size, p.pull_s * p.claims, distance=1.0)
+            for k, x in pulls
+        )
+        spent = p.pull_s * p.claims if pulls else 0.0
+        self.say(p, Report(order.round, "mixed", used, (), p.version, p.number, seconds=spent))
+        if order.train:
+            self.train(p, order.round, order.steps)
+
+    def number_of(self, node: int) -> int:
+        return next(q.number for q in self.puppets.values() if q.node == node)
+
+    def train(self, p: Puppet, round_: int, steps: int) -> None:
+        p.training = True
+        self.later(p.step_s * steps, lambda: self.trained(p, round_, steps, p.incarnation))
+
+    def trained(self, p: Puppet, round_: int, steps: int, incarnation: int) -> None:
+        if not p.up or incarnation != p.incarnation:
+            return
+        p.training, p.number, p.version = False, p.number + 1, p.version + 1
+        said = Report(
+            round_, "trained", (), (), p.version, p.number, seconds=p.step_s * p.claims,
+            steps=steps, samples=8 * steps, loss=0.5,
+        )  # fmt: skip
+        self.say(p, said)
+        if p.queued:
+            order, p.queued = p.queued, None
+            self.exchange(p, order)
+
+    def say(self, p: Puppet, report: Report) -> None:
+        p.unacked[report.round, report.kind] = report
+        if p.up and not p.mute:
+            self.hear_from(p.name, report)
+
+    def kill(self, name: str) -> None:
+        p = self.puppets[name]
+        p.up, p.training, p.queued = False, False, None
+        self.event(Gone(name))
+
+
+class Crashed(Exception):
+    """The coordinator's process is gone."""
+
+
+def rows(rig: Rig, table: str) -> list[Any]:
+    return list(rig.ledger.rows(table))
+
+
+def told(rig, kind, name=None):
+    return [m for n, m in rig.told if isinstance(m, kind) and name in (None, n)]
+
+
+def play(mechanism="dystop", rounds=8, n=5, seconds=600.0, **changes):
+    rig = Rig(setup_for(mechanism, n, rounds, **changes))
+    rig.join_all()
+    rig.run(seconds)
+    return rig
+
+
+def check_history(rig, rounds):
+    """Rounds closed once each without a gap; every order has one ending; applied = DONE or LATE."""
+    closed = rows(rig, "rounds")
+    assert [r.round for r in closed] == list(range(1, rounds + 1))
+    assert all(r.closed_s is not None for r in closed)
+    orders = rows(rig, "orders")
+    assert {o.outcome for o in orders} <= {"DONE", "FAILED", "LATE", "CANCELLED"}
+    applied = {(o.round, o.node) for o in orders if o.outcome in ("DONE", "LATE")}
+    did = Counter((r, p.node) for p in rig.puppets.values() for r in p.orders)
+    assert set(did) == applied
+    assert max(did.values()) == 1
+    assert sorted({r.round for r in rig.records}) == list(range(1, rounds + 1))

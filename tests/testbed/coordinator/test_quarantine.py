@@ -1,0 +1,270 @@
+"""Who was sent away comes back: pardons, new certificates, and rosters that name certificates."""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from dystop.cli.app import app
+from dystop.errors import ConfigError, RunFolderError
+from dystop.experiments.run_folder import update_info
+from dystop.experiments.testbed.operations import (
+    PARDONS,
+    Pardons,
+    ask_pardon,
+    look_at_certificates,
+    member_states,
+)
+from dystop.testbed.coordinator.machine import CoordinatorMachine
+from dystop.testbed.coordinator.members import Enrolled, Member
+from dystop.testbed.coordinator.process import CoordinatorProcess
+from dystop.testbed.coordinator.quarantine import REVOKED
+from dystop.testbed.events import Heard, Pardoned, Tick
+from dystop.testbed.ledger.sqlite import SqliteLedger
+from dystop.testbed.ledger.tables import MemoryLedger, WorkerLine, restore
+from dystop.testbed.protocol.messages import JoinOk, Peer, Reject, Roster
+from dystop.testbed.security import authority
+from dystop.testbed.transport.admission import AllowList
+from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
+from support.coordinator_fixtures import Rig, rows, setup_for
+
+
+def told(rig, kind, name):
+    return [message for who, message in rig.told if who == name and isinstance(message, kind)]
+
+
+class Certified(Rig):
+    """Everybody joins with a certificate; `marks` names those that are not called after them."""
+
+    def __init__(self, *words):
+        super().__init__(*words)
+        self.marks = {}
+
+    def hear_from(self, name, message):
+        self.event(Heard(name, message, self.marks.get(name, f"of-{name}")))
+
+
+def struck(rounds=40) -> Rig:
+    """A run whose worker 2 has been put in quarantine by the others."""
+    rig = Certified(setup_for("d-psgd", rounds=rounds))
+    rig.join_all()
+    rig.run(5.0)
+    for reporter in (0, 1, 3):
+        rig.machine.core.trust.refused(reporter, 2, "norm", rig.machine.core.at_s)
+        rig.machine.core.probe.failed(reporter, 2, "norm", rig.machine.core.at_s)
+    rig.machine._sanctions.shut_out(2)
+    rig.machine.core.keep_state()
+    rig.puppets["w02"].up = False
+    rig.machine.core.close_lines()
+    rig.ledger.write(rig.machine.core.out.lines)
+    assert rig.machine.core.members.get("w02").state == "QUARANTINED"
+    return rig
+
+
+def test_a_pardon_clears_strikes_and_lets_it_join():
+    rig = struck()
+    rig.join("w02", incarnation=9)
+    assert told(rig, Reject, "w02")[-1].code == "quarantined"
+    actions = []
+    carry_out = rig.carry_out
+    rig.carry_out = lambda todo: (actions.extend(todo), carry_out(todo))
+    rig.machine.sanction("pardon", "w02")
+    rig.event(Tick())
+    assert actions[-1] == Pardoned("w02")  # after the commit
+    again = CoordinatorMachine(rig.setup, restore(rig.ledger)).core
+    for core in (rig.machine.core, again):
+        assert (core.trust.strikes(), core.probe.excluded) == ([], {})
+        assert core.members.get("w02").state == "LEFT"
+    rig.join("w02", incarnation=10)
+    rig.run(60)
+    assert len(told(rig, JoinOk, "w02")) == 2
+    assert any(p.name == "w02" and p.address for p in told(rig, Roster, "w00")[-1].peers)
+    assert rig.records[-1].alive == 5
+    assert rig.finished
+
+
+def test_a_pardon_of_who_did_nothing_changes_nothing():
+    rig = Certified(setup_for("dystop"))
+    rig.join_all()
+    before = rows(rig, "workers")
+    for name in ("w01", "nobody"):
+        rig.machine.sanction("pardon", name)
+        assert Pardoned(name) in rig.machine.handle(Tick(), rig.now_s)
+    assert rows(rig, "workers") == before
+
+
+def test_a_new_certificate_lets_back_in_and_the_old_one_never():
+    rig = Certified(setup_for("dystop", rounds=60))
+    rig.join_all()
+    rig.machine.sanction("expel", "w01")
+    rig.event(Tick())
+    assert told(rig, Reject, "w01")[-1] == Reject("revoked", REVOKED)
+    rig.machine.sanction("readmit", "w01")
+    rig.event(Tick())
+    rig.join("w01", incarnation=9)  # an old session that is not yet cut
+    assert len(told(rig, JoinOk, "w01")) == 1
+    assert told(rig, Reject, "w01")[-1].code == "revoked"
+    rig.marks["w01"] = "new"
+    rig.join("w01", incarnation=10)
+    assert len(told(rig, JoinOk, "w01")) == 2
+    rig.run(2.0)
+    marks = {p.name: p.fingerprint for p in told(rig, Roster, "w00")[-1].peers}
+    assert (marks["w01"], marks["w02"]) == ("new", "of-w02")
+
+
+def test_a_new_certificate_is_no_pardon():
+    rig = struck()
+    rig.machine.sanction("expel", "w02")
+    rig.machine.sanction("readmit", "w02")
+    rig.event(Tick())
+    assert rig.machine.core.members.get("w02").state == "QUARANTINED"
+
+
+def test_a_renewed_certificate_is_a_new_roster():
+    rig = Certified(setup_for("dystop", rounds=60))
+    rig.join_all()
+    rig.run(2.0)
+    before = len(told(rig, Roster, "w00"))
+    rig.marks["w03"] = "renewed"
+    rig.join("w03", incarnation=5)
+    rig.run(1.0)
+    assert len(told(rig, Roster, "w00")) == before + 1
+    assert Peer("w03", 3, "mem:w03", "renewed") in told(rig, Roster, "w00")[-1].peers
+
+
+def test_the_door_holds_peers_to_their_certificates():
+    door = AllowList("observer")
+    assert door("observer", "zz")  # before the first roster
+    peers = [Peer("w01", 1, "", ""), Peer("observer", 5, "", "")]
+    door.update(peers)
+    assert door("w01", "anything")  # has not joined yet
+    joined = [replace(peers[0], fingerprint="aa"), replace(peers[1], fingerprint="oo")]
+    assert door.update(joined) == set()  # its first pull may have been faster than the roster
+    assert (door("w01", "aa"), door("w01", "bb"), door("observer", "zz")) == (True, False, False)
+    assert door.update(peers) == set()  # a coordinator that was started again
+    assert not door("w01", "bb")
+    assert door.update([replace(joined[0], fingerprint="bb"), joined[1]]) == {"w01"}
+    assert (door("w01", "aa"), door("w01", "bb")) == (False, True)
+    assert door.update([joined[0]]) == {"w01", "observer"}
+    assert not door("observer", "oo")  # sent away
+    assert door("w01", "")  # a transport without certificates
+
+
+class Chair:
+    """A seat that only listens."""
+
+    finish = None
+
+    def __init__(self, *members):
+        self.asked, self.people, self.on_pardoned = [], list(members), None
+
+    def sanction(self, measure, name):
+        self.asked.append((measure, name))
+
+    def members(self):
+        return self.people
+
+
+def test_requests_are_handed_over_once_and_deleted_when_done(tmp_path):
+    chair = Chair()
+    pardons = Pardons(tmp_path, chair)
+    pardons.look()
+    (tmp_path / PARDONS).mkdir()
+    (tmp_path / PARDONS / "w01").touch()
+    pardons.look()
+    pardons.look()
+    assert chair.asked == [("pardon", "w01")]
+    chair.on_pardoned("w01")
+    assert not list((tmp_path / PARDONS).iterdir())
+    (tmp_path / PARDONS / "w01").touch()
+    pardons.look()
+    assert len(chair.asked) == 2
+
+
+def test_a_seat_takes_requests_in_after_the_commit(tmp_path):
+    ledger = MemoryLedger()
+    ledger.write([WorkerLine("w01", 1, "QUARANTINED", 1, "", "bad", 0.0)])
+    machine = CoordinatorMachine(setup_for("dystop"), restore(ledger))
+    with MemoryHub() as hub:
+        seat = CoordinatorProcess(MemoryTransport(hub, "coordinator"), machine, ledger, "here")
+        pardons = Pardons(tmp_path, seat)
+        (tmp_path / PARDONS).mkdir()
+        (tmp_path / PARDONS / "w01").touch()
+        pardons.look()
+        thread = threading.Thread(target=seat.run)
+        thread.start()
+        until = time.monotonic() + 5
+        while (tmp_path / PARDONS / "w01").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        kept = {line.name: line.state for line in ledger.rows("workers")}
+        seat.interrupt()
+        thread.join()
+    assert kept["w01"] == "LEFT"
+    assert not (tmp_path / PARDONS / "w01").exists()
+
+
+def written(folder, *lines):
+    ledger = SqliteLedger(folder / "state.db")
+    ledger.write([WorkerLine(name, k, state, 1, "", note, 0.0) for k, (name, state, note) in
+                  enumerate(lines)])  # fmt: skip
+    return ledger
+
+
+def test_asking_for_a_pardon(tmp_path):
+    with pytest.raises(RunFolderError, match="no ledger"):
+        member_states(tmp_path)
+    out = "QUARANTINED"
+    lines = ("w00", "JOINED", ""), ("w01", out, "3 refused"), ("w02", out, REVOKED)
+    ledger = written(tmp_path, *lines)  # a coordinator may have it open
+    for name, said in (
+        ("w00", "not in quarantine"),
+        ("w02", "dystop pki issue w02"),
+        ("w9", "those who have: w00, w01, w02"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            ask_pardon(tmp_path, name, 0.0)
+    assert not ask_pardon(tmp_path, "w01", 0.0)
+    assert [p.name for p in (tmp_path / PARDONS).iterdir()] == ["w01"]
+    ledger.close()
+
+
+def test_the_command_on_a_stopped_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["fleet.workers=2", "data.name=synthetic", "data.train_limit=100", "data.test_limit=20"]
+    words += ["model.name=softmax", "testbed.time_scale=0.01", "stop.rounds=1", "--no-report"]
+    made = CliRunner().invoke(app, ["testbed", *words, "--transport", "memory", "--name", "run"])
+    assert made.exit_code == 0, made.output
+    refused = CliRunner().invoke(app, ["pardon", "runs/run", "w01"])
+    assert (refused.exit_code, "the run is over" in refused.output) == (2, True)
+    update_info(tmp_path / "runs/run", status="interrupted")
+    refused = CliRunner().invoke(app, ["pardon", "runs/run", "w01"])
+    assert (refused.exit_code, "not in quarantine (left)" in refused.output) == (2, True)
+    written(tmp_path / "runs/run", ("w00", "LEFT", ""), ("w01", "QUARANTINED", "bad")).close()
+    told = CliRunner().invoke(app, ["pardon", "runs/run", "w01"])
+    assert (told.exit_code, "when it is started again" in told.output) == (0, True), told.output
+
+
+def test_certificates_are_compared_with_members(tmp_path):
+    authority.init(tmp_path)
+    first = authority.issue(tmp_path, "w00")
+    here = Member(Enrolled("w00", 0), "JOINED", fingerprint=first, session=True)
+    chair = Chair(here)
+
+    def look():
+        chair.asked.clear()
+        look_at_certificates(tmp_path, chair)
+        return list(chair.asked)
+
+    assert look() == []
+    authority.revoke(tmp_path, "w00")
+    assert look() == [("expel", "w00")]
+    authority.issue(tmp_path, "w00")  # at once: the old one is on the session all the same
+    assert look() == [("expel", "w00")]
+    chair.people = [replace(here, state="QUARANTINED", session=False, note=REVOKED)]
+    assert look() == [("readmit", "w00")]
+    chair.people = [replace(here, state="QUARANTINED", session=False, note="3 refused models")]
+    assert look() == []
+    (tmp_path / "revoked.json").write_text("{")  # half-written: nobody is let in by it
+    assert look() == []

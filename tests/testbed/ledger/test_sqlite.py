@@ -1,0 +1,225 @@
+"""The ledger: what is written is there after any crash, and damage never goes unnoticed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dystop.errors import RunFolderError, StorageError
+from dystop.mechanisms import MECHANISMS
+from dystop.rng import stream
+from dystop.testbed.ledger import sqlite
+from dystop.testbed.ledger.sqlite import SqliteLedger, newest_backup, recover
+from dystop.testbed.ledger.tables import (
+    KEYS,
+    KeptLine,
+    MemoryLedger,
+    MetaLine,
+    OrderLine,
+    ReportLine,
+    RoundLine,
+    read_blob,
+    restore,
+    write_blob,
+)
+from support.coordinator_fixtures import Rig, rows, setup_for
+from support.strategies import random_view, same
+
+
+def lines(k):
+    return [
+        ReportLine(k, k, 1, "mixed", 0.5 * k, 0, "{}"),
+        KeptLine("state", write_blob({"seq": k, "x": np.arange(k)})),
+        OrderLine(k, 1, 1, None, "[]", "text"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_both_ledgers_keep_the_same(kind, tmp_path):
+    ledger = MemoryLedger() if kind == "memory" else SqliteLedger(tmp_path / "state.db")
+    for k in (1, 2, 3):
+        ledger.write(lines(k))
+    ledger.write([OrderLine(2, 1, 1, "DONE", "[]", None), KeptLine("seen:1", b"abc")])
+    ledger.write([KeptLine("seen:1", None)])
+    assert [r.seq for r in ledger.rows("reports")] == [1, 2, 3]
+    assert [o.outcome for o in ledger.rows("orders")] == [None, "DONE", None]
+    (state,) = ledger.rows("kept")
+    assert read_blob(state.value)["x"].tolist() == [0, 1, 2]
+    ledger.close()
+
+
+def test_nouns_survive_the_way_to_bytes():
+    for name, kind in MECHANISMS.items():
+        view = random_view(5, 6, server=kind.server)
+        mechanism = kind()
+        plan, memory = mechanism.plan(mechanism.init(view.fleet), view)
+        kept = {"plan": plan, "view": view, "memory": memory}
+        assert same(read_blob(write_blob(kept)), kept), name
+
+
+def test_epochs_rise_with_every_start(tmp_path):
+    for epoch in (1, 2, 3):
+        ledger = SqliteLedger(tmp_path / "state.db")
+        assert restore(ledger).epoch == epoch
+        ledger.close()
+
+
+def test_a_run_goes_on_from_the_file(tmp_path):
+    rig = Rig(setup_for("dystop", rounds=8), SqliteLedger(tmp_path / "state.db"))
+    rig.join_all()
+    for _ in range(4):
+        rig.run(0.7)
+        rig.ledger.close()
+        rig.ledger = SqliteLedger(tmp_path / "state.db")
+        rig.restart()
+    rig.run(100)
+    assert rig.finished
+    assert [r.round for r in rows(rig, "rounds")] == list(range(1, 9))
+    assert {o.outcome for o in rows(rig, "orders")} == {"DONE"}
+    rig.ledger.close()
+
+
+def test_a_second_coordinator_is_refused(tmp_path):
+    ledger = SqliteLedger(tmp_path / "state.db")
+    with pytest.raises(RunFolderError, match="another coordinator"):
+        SqliteLedger(tmp_path / "state.db")
+    ledger.close()
+    SqliteLedger(tmp_path / "state.db").close()
+
+
+def test_killed_while_it_commits(tmp_path):
+    """Whatever was confirmed is there, and each commit is there as a whole or not at all."""
+    path = tmp_path / "state.db"
+    confirmed = 0
+    for k in range(3):
+        child = subprocess.Popen(
+            [
+                sys.executable,
+                str(Path(__file__).parents[2] / "support" / "ledger_child.py"),
+                str(path),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert child.stdout is not None
+        for _ in range(20 + 13 * k):
+            confirmed = int(child.stdout.readline())
+        child.kill()
+        rest = child.stdout.read().split()
+        child.stdout.close()
+        child.wait()
+        confirmed = int(rest[-1]) if rest else confirmed
+        ledger = SqliteLedger(path)
+        kept = [r.seq for r in ledger.rows("reports")]
+        assert kept == list(range(1, len(kept) + 1))
+        assert len(kept) >= confirmed
+        assert next(iter(ledger.rows("kept"))).value == b"%d" % len(kept)
+        ledger.close()
+
+
+def test_disk_full_keeps_what_was_there(tmp_path):
+    ledger = SqliteLedger(tmp_path / "state.db")
+    ledger.write(lines(1))
+    pages = ledger._base.execute("PRAGMA page_count").fetchone()[0]
+    ledger._base.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(StorageError, match="full"):
+        ledger.write([KeptLine("large", bytes(1 << 20)), MetaLine("a", "b")])
+    assert [m.key for m in ledger.rows("meta")] == []
+    ledger._base.execute("PRAGMA max_page_count = 1000000")
+    ledger.write([KeptLine("large", bytes(1 << 20)), MetaLine("a", "b")])
+    assert [m.key for m in ledger.rows("meta")] == ["a"]
+    ledger.close()
+
+
+def filled(path, rounds=3):
+    ledger = SqliteLedger(path)
+    for k in range(1, rounds + 1):
+        ledger.write([*lines(k), RoundLine(k, 1, 0.0, b"Plan", 1.0, k, b"Books")])
+    ledger.backup(rounds)
+    ledger.close()
+    return path
+
+
+def content(path):
+    ledger = SqliteLedger(path)
+    found = {table: list(ledger.rows(table)) for table in KEYS}
+    ledger.close()
+    return found
+
+
+def test_a_flipped_byte_is_found_or_harmless_d2(tmp_path):
+    path = filled(tmp_path / "state.db")
+    whole, want = path.read_bytes(), content(path)
+    rng, refused = stream(1, "flip"), 0
+    for at in rng.integers(0, len(whole), 120).tolist():
+        spoilt = bytearray(whole)
+        spoilt[at] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bytes(spoilt))
+        for suffix in ("-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        try:
+            found = content(path)
+        except RunFolderError as error:
+            refused += "state-00000003.db" in str(error)
+        else:
+            assert found == want  # nothing is written there
+    assert refused > 0
+
+
+def test_every_flip_in_a_value_is_found(tmp_path):
+    path = filled(tmp_path / "state.db")
+    whole = path.read_bytes()
+    for value in (b"Books", b"Plan", b"mixed", b"text"):
+        at = whole.rindex(value)
+        path.write_bytes(whole[:at] + bytes([value[0] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(RunFolderError, match="changed since it was written"):
+            SqliteLedger(path)
+
+
+@pytest.mark.parametrize("left", [0.0, 0.3, 0.9])
+def test_a_truncated_file_is_refused_and_can_be_restored_d2(tmp_path, left):
+    path = filled(tmp_path / "state.db")
+    whole, want = path.read_bytes(), content(path)
+    path.write_bytes(whole[: int(left * len(whole))])
+    with pytest.raises(RunFolderError, match=r"state-00000003\.db"):
+        SqliteLedger(path)
+    assert recover(path).name == "state-00000003.db"
+    assert content(path) == want
+
+
+def test_a_damaged_backup_is_passed_over(tmp_path):
+    path = filled(tmp_path / "state.db")
+    newest = newest_backup(path)
+    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    assert newest_backup(path) is None
+    with pytest.raises(RunFolderError, match="no good backup"):
+        recover(path)
+
+
+def test_backups_come_by_themselves_and_are_few(tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite, "BACKUP_ROUNDS", 2)
+    ledger = SqliteLedger(tmp_path / "state.db")
+    for k in range(1, 13):
+        ledger.write([RoundLine(k, 1, 0.0, b"p", 1.0, k, b"b")])
+    names = sorted(p.name for p in (tmp_path / "backups").glob("*.db"))
+    assert names == [f"state-{k:08d}.db" for k in (8, 10, 12)]
+    ledger.close()
+
+
+def test_books_of_large_fleets_are_thinned_out(tmp_path):
+    ledger = SqliteLedger(tmp_path / "state.db")
+    for k in range(99, 103):
+        ledger.write([RoundLine(k, 1, 0.0, b"p", 1.0, k, bytes(1 << 17))])
+    assert [r.books is None for r in ledger.rows("rounds")] == [True, False, True, False]
+    ledger.close()
+    SqliteLedger(tmp_path / "state.db").close()
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    ledger = SqliteLedger(tmp_path / "state.db")
+    ledger._base.execute("PRAGMA user_version = 99")
+    ledger.close()
+    with pytest.raises(RunFolderError, match="format is 99"):
+        SqliteLedger(tmp_path / "state.db")

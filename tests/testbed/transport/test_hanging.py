@@ -1,0 +1,145 @@
+"""C-4 and C-5: who hangs is noticed. Over real sockets."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dystop.testbed.events import Fetch, Fetched, FetchFailed
+from dystop.testbed.params import Timeouts
+from dystop.testbed.protocol.interface import PullTimeouts, ServedModel
+from dystop.testbed.protocol.messages import ModelHeader, PullRequest
+from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
+from dystop.testbed.security import authority
+from dystop.testbed.transport.admission import anyone
+from dystop.testbed.transport.grpc import GrpcTransport
+from dystop.testbed.worker.pulls import pull
+from support.tcp_proxy import Proxy
+from support.transport_fixtures import ANY, NOW, certificates, keeping
+from support.transport_parties import RUN, Aside, Box, until
+
+HERE = Path(__file__).parents[2] / "support"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return certificates(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture
+def closing():
+    with keeping() as keep:
+        yield keep
+
+
+@pytest.fixture
+def child(folder):
+    """A serving peer in a process of its own: 2 MB at 1 MB/s."""
+    places = os.pathsep.join([str(HERE.parent), *sys.path])
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "serving_child.py"), str(folder), "w00", "2000000", "1e6"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": places},
+    )
+    yield process
+    process.send_signal(signal.SIGCONT)
+    process.kill()
+    process.communicate()
+
+
+def test_a_frozen_peer_is_noticed(child, folder, closing):
+    """C-5: SIGSTOP while it sends; the kernel still answers for it."""
+    address = child.stdout.readline().strip()
+    puller, box = closing(GrpcTransport(authority.load_identity(folder, "w01"), anyone)), Box()
+    usual = PullTimeouts()
+    stop = threading.Event()
+    running = Aside(lambda: puller.pull("w00", address, NOW, box, usual, stop))
+    assert box.first.wait(10)
+    os.kill(child.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert running.broken(6.0).code in ("timeout", "unreachable")
+    assert time.monotonic() - began <= 4.0
+    os.kill(child.pid, signal.SIGCONT)
+    rest = Box()
+    request = PullRequest(RUN, 1, version=3, offset=len(box.got))
+    puller.pull("w00", address, request, rest, usual, stop)  # it is back
+    assert len(box.got) + len(rest.got) == 2_000_000
+
+
+SCHEMA = Schema((("w", (100_000,)),))
+
+
+class Models:
+    """A store with a real model, paced."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self.vector = np.arange(SCHEMA.width, dtype=np.float32)
+        self.bytes_per_s = bytes_per_s
+
+    def asked(self, name, request):
+        from concurrent.futures import Future
+
+        parts = SCHEMA.pack(self.vector)
+        header = ModelHeader(
+            3, 2, 1, SCHEMA.size(), digest(parts), SCHEMA.hash, offset=request.offset
+        )
+        answer = Future()
+        answer.set_result(ServedModel(header, parts, self.bytes_per_s))
+        return answer
+
+
+@pytest.fixture
+def wire(folder, closing):
+    """A model of 400 kB that takes a second, behind a wire that can be cut."""
+    models = Models(bytes_per_s=400_000)
+    server = closing(GrpcTransport(authority.load_identity(folder, "w00"), anyone))
+    proxy = Proxy(server.serve_models(ANY, models).address)
+    yield proxy, models
+    proxy.close()
+
+
+def fetching(folder, closing, proxy, budget_s) -> Aside:
+    puller = closing(GrpcTransport(authority.load_identity(folder, "w01"), anyone))
+    action = Fetch(1, 0, "w00", proxy.address, NOW, time.monotonic() + budget_s)
+    parcel = PayloadReceiver(SCHEMA)
+    job = Aside(lambda: pull(puller, action, lambda: parcel, Timeouts(), threading.Event()))
+    assert until(lambda: parcel.received > 100_000)
+    return job
+
+
+@pytest.mark.parametrize("how", ["freeze", "cut"])
+def test_a_wire_cut_for_three_seconds(how, wire, folder, closing):
+    """C-4: the pull goes on where it was, and takes at most five seconds more."""
+    proxy, models = wire
+    began = time.monotonic()
+    job = fetching(folder, closing, proxy, budget_s=20.0)
+    proxy.freeze() if how == "freeze" else proxy.cut()
+    time.sleep(3.0)
+    proxy.thaw() if how == "freeze" else proxy.heal()
+    done = job.result(10.0)
+    assert isinstance(done, Fetched)
+    assert np.array_equal(done.vector, models.vector)
+    assert time.monotonic() - began <= 1.0 + 5.0 + 0.5
+    if how == "cut":
+        assert done.resumes >= 1
+        assert done.bytes <= SCHEMA.size() * 1.05
+
+
+def test_a_wire_cut_for_good(wire, folder, closing):
+    """C-4: the watchdog bites after three seconds; four more, and the peer is given up."""
+    proxy, _ = wire
+    job = fetching(folder, closing, proxy, budget_s=60.0)
+    proxy.freeze()
+    began = time.monotonic()
+    done = job.result(12.0)
+    assert isinstance(done, FetchFailed)
+    assert done.code in ("timeout", "unreachable")
+    assert time.monotonic() - began <= 3.2 + 4.3

@@ -1,0 +1,209 @@
+"""The MPI transport, under mpiexec: MPI can be entered once only in a process."""
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from dystop.experiments.run_folder import open_run
+from dystop.testbed.protocol.interface import TransportError
+from dystop.testbed.transport.mpi import seats
+from dystop.testbed.transport.mpi_switch import place_of
+
+HERE = Path(__file__).parents[2] / "support"
+BESIDE = str(Path(sys.executable).parent)
+ROOT_TOO = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def mpiexec() -> str | None:
+    """The launcher; one that was installed beside this Python goes first."""
+    return shutil.which("mpiexec", path=BESIDE + os.pathsep + os.environ.get("PATH", ""))
+
+
+needs_mpi = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None or mpiexec() is None,
+    reason="needs mpi4py and mpiexec",
+)
+
+
+def under_mpi(ranks: int, *words: str, timeout_s: float = 120.0, **env: str) -> str:
+    """Output of a Python program under mpiexec."""
+    launcher = mpiexec()
+    assert launcher is not None
+    more = ["--oversubscribe"] if _is_open_mpi(launcher) else []
+    done = subprocess.run(
+        [launcher, *more, "-n", str(ranks), sys.executable, *words],
+        env={**os.environ, **ROOT_TOO, "PYTHONPATH": str(HERE.parent), **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    return done.stdout
+
+
+def _is_open_mpi(launcher: str) -> bool:
+    said = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False)
+    return "Open" in said.stdout
+
+
+@needs_mpi
+def test_the_contract_of_transports():
+    tests = [
+        str(Path(__file__).with_name("test_sessions.py")),
+        str(Path(__file__).with_name("test_pulls.py")),
+    ]
+    said = under_mpi(1, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, DYSTOP_TEST_MPI="1")
+    assert "failed" not in said
+    assert "[100%]" in said
+
+
+@needs_mpi
+def test_ranks_talk_pull_resume_and_refuse():
+    said = under_mpi(3, str(HERE / "mpi_ranks.py"))
+    fine = re.compile(r"rank \d is fine")  # mpiexec may put the ends of their lines elsewhere
+    assert sorted(fine.findall(said)) == [f"rank {k} is fine" for k in range(3)]
+    assert fine.sub("", said).strip() == ""
+
+
+@needs_mpi
+def test_a_rank_that_dies_ends_the_job(tmp_path):
+    program = tmp_path / "dying.py"
+    program.write_text(
+        "import os, time\n"
+        "from dystop.testbed.transport.mpi import join_job\n"
+        "line = join_job()\n"
+        "os.write(1, f'joined {line.size}\\n'.encode())  # at once: ranks share the output\n"
+        "if line.rank == 1:\n"
+        "    os._exit(3)\n"
+        "time.sleep(60)\n"
+    )
+    with pytest.raises(AssertionError, match="joined 2"):
+        under_mpi(2, str(program), timeout_s=30.0)
+
+
+@needs_mpi
+def test_the_testbed_under_mpiexec(tmp_path):
+    words = ["fleet.workers=4", "stop.rounds=3", "data.name=synthetic", "model.name=softmax"]
+    words += ["data.synthetic.train=200", "data.synthetic.test=50", "--out", str(tmp_path)]
+    words += ["--name", "job", "--no-report", "--quiet"]
+    under_mpi(5, "-m", "dystop", "testbed", "--transport", "mpi", *words)
+    run = open_run(tmp_path / "job")
+    assert run.info["status"] == "finished"
+    assert [record.round for record in run.records] == [1, 2, 3]
+    assert run.records[-1].accuracy is not None
+
+
+SMALL = [
+    "fleet.workers=1", "stop.rounds=9999", "data.name=synthetic", "model.name=softmax",
+    "data.synthetic.train=200", "data.synthetic.test=50", "testbed.time_scale=0.1",
+]  # fmt: skip
+
+
+@contextmanager
+def a_job(out: Path) -> Iterator[subprocess.Popen[str]]:
+    """A testbed of one worker under mpiexec, in a session of its own, which is ended with it."""
+    words = ["testbed", "--transport", "mpi", *SMALL, "--out", str(out), "--name", "job"]
+    words += ["--no-report", "--quiet"]
+    with subprocess.Popen(
+        [str(mpiexec()), "-n", "2", sys.executable, "-m", "dystop", *words],
+        env={**os.environ, **ROOT_TOO},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as job:
+        try:
+            yield job
+        finally:
+            for pid in [job.pid, *alive(str(out))]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def alive(word: str) -> list[int]:
+    """Processes that have a word in their command."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if word in (process / "cmdline").read_bytes().decode(errors="replace"):
+                found.append(int(process.name))
+    return found
+
+
+def wait_for(holds: Callable[[], bool], within_s: float = 60.0) -> None:
+    until = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@needs_mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["the folder is there", "a round is over"])
+def test_an_interrupted_job_says_how_to_go_on(tmp_path, moment):
+    """The folder is there long before the other rank has imported what it needs."""
+    folder = tmp_path / "job"
+    records, size = folder / "records.jsonl", int(moment == "a round is over")
+    with a_job(tmp_path) as job:
+        wait_for(lambda: records.exists() and records.stat().st_size >= size)
+        job.send_signal(signal.SIGINT)
+        output, _ = job.communicate(timeout=60)
+        assert f"go on with: mpiexec -n 2 dystop testbed --resume {folder}" in output
+        assert job.returncode == 130
+        assert alive(str(tmp_path)) == []
+    assert open_run(folder).info["status"] in ("interrupted", "running")  # as after kill -9
+
+
+@needs_mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.1, 0.5, 1.0, 1.5])
+def test_an_interrupt_while_the_job_comes_together_ends_it(tmp_path, after_s):
+    """Which says nothing where nothing was written; the ranks may still be importing."""
+    with a_job(tmp_path) as job:
+        time.sleep(after_s)
+        job.send_signal(signal.SIGINT)
+        if after_s < 0.4:  # mpiexec itself may not have been ready: so one presses again
+            time.sleep(1.0)
+            job.send_signal(signal.SIGINT)
+        try:
+            job.communicate(timeout=30)
+        except subprocess.TimeoutExpired as hung:
+            if "Exception ignored" not in str(hung.output):  # by Python, before our first line
+                raise
+            job.send_signal(signal.SIGINT)
+            job.communicate(timeout=30)
+        assert job.returncode != 0
+        assert alive(str(tmp_path)) == []
+
+
+def test_without_mpi4py_the_extra_is_named():
+    program = (
+        "import sys; sys.modules['mpi4py'] = None\n"
+        "from dystop.testbed.protocol.interface import TransportError\n"
+        "from dystop.testbed.transport.mpi import join_job\n"
+        "try: join_job()\n"
+        "except TransportError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "pip install 'dystop[mpi]'" in done.stdout
+
+
+def test_seats_and_addresses():
+    with pytest.raises(TransportError, match="mpiexec -n 4 dystop testbed"):
+        seats(["w00", "w01", "w02"], 3)
+    assert place_of("12:3") == (12, 3)
+    assert place_of("127.0.0.1:3") == (-1, 0)

@@ -1,0 +1,130 @@
+"""Nodes that stop, die, come back, or meet an error."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from dystop.errors import StorageError
+from dystop.testbed.launch import failpoints
+from dystop.testbed.protocol.messages import (
+    Execute,
+    Heartbeat,
+    Join,
+    Leave,
+    Pull,
+    Reject,
+    Row,
+    Stage,
+)
+from dystop.testbed.protocol.messages import Stop as StopNow
+from dystop.testbed.worker.checkpoint import CheckpointStore
+from support.worker_process_fixtures import SOON_S, order, plus, pull, standing
+
+
+@pytest.fixture
+def stand():
+    with standing() as stand:
+        yield stand
+
+
+def test_a_node_that_died_goes_on_from_its_checkpoint(stand, tmp_path):
+    gate, vault = threading.Event(), CheckpointStore(tmp_path / "ckpt.safetensors")
+    stand.coordinator.warm = True
+    first = stand.add(0, plus(0, gate), vault=vault)
+    dying = threading.Thread(target=first.close)
+    dying.start()
+    assert first.wait(SOON_S)
+    gate.set()  # the result comes too late
+    dying.join()
+    stand.coordinator.heard.clear()
+    second = stand.add(0, vault=vault)
+    report = stand.coordinator.wait_report("w00", 0, "trained")
+    assert second.machine.setup.incarnation > first.machine.setup.incarnation
+    np.testing.assert_allclose(pull(stand, 0)[1], 1.0)
+    assert report.version > 60  # what the first one may have handed out is not used again
+
+
+def test_stop_saves_and_says_goodbye(stand, tmp_path):
+    vault = CheckpointStore(tmp_path / "ckpt.safetensors")
+    node = stand.add(0, vault=vault)
+    stand.coordinator.tell("w00", StopNow(1, "over"))
+    assert node.wait(SOON_S).code == 0
+    stand.coordinator.wait(lambda who, m: isinstance(m, Leave))
+    assert vault.load().state.epoch == 1
+
+
+def test_a_node_can_be_stopped_from_its_own_side(stand):
+    node = stand.add(0)
+    node.stop("ctrl-c")
+    assert node.wait(SOON_S).code == 0
+    assert stand.coordinator.wait(lambda who, m: isinstance(m, Leave)).text == "ctrl-c"
+
+
+def test_a_refusal_ends_the_process_with_its_text(stand):
+    stand.coordinator.refuse = Reject("schema", "b is [3] instead of [2]")
+    node = stand.add(0, started=False)
+    node.start()
+    end = node.wait(SOON_S)
+    assert end.code == 2
+    assert "b is [3] instead of [2]" in end.text
+
+
+def test_a_lost_session_is_opened_again_and_reports_are_repeated(stand):
+    gate = threading.Event()
+    stand.coordinator.warm = True
+    stand.add(0, plus(0, gate))
+    stand.coordinator.heard.clear()
+    stand.coordinator.served.drop("w00")
+    stand.coordinator.wait(lambda who, m: isinstance(m, Join) and m.phase == "training")
+    gate.set()
+    stand.coordinator.wait_report("w00", 0, "trained")
+
+
+class FullVault(CheckpointStore):
+    full = False
+
+    def save(self, state):
+        if self.full:
+            raise StorageError("no space left")
+        super().save(state)
+
+
+def test_a_full_disk_fails_the_order_and_shows_in_the_heartbeat(stand, tmp_path):
+    vault = FullVault(tmp_path / "ckpt.safetensors")
+    stand.add(0, vault=vault)
+    vault.full = True
+    stand.coordinator.tell("w00", order(1))
+    assert "no space left" in stand.coordinator.wait_report("w00", 1, "failed").text
+    stand.coordinator.wait(lambda who, m: isinstance(m, Heartbeat) and m.disk_full)
+    pull(stand, 0)
+
+
+@pytest.mark.parametrize("site", ["before_pull", "after_header", "mid_chunk", "after_digest"])
+def test_an_error_in_a_pull_costs_that_model_only(stand, site):
+    for node in range(2):
+        stand.add(node)
+    stand.everybody_knows(2)
+    failpoints.arm(f"worker.{site}:error")
+    stages = (Stage((Pull(1),), Row((0, 1), (0.5, 0.5))),)
+    stand.coordinator.tell("w00", Execute(1, 1, True, stages, steps=1, budget_s=3.0))
+    assert len(stand.coordinator.wait_report("w00", 1, "mixed").rejected) == 1
+
+
+@pytest.mark.parametrize(
+    "site", ["after_accept", "after_aggregate", "before_publish", "after_rename_before_report"]
+)
+def test_an_error_in_the_updating_thread_ends_the_node(stand, site, tmp_path):
+    node = stand.add(0, vault=CheckpointStore(tmp_path / "c"))
+    failpoints.arm(f"worker.{site}:error")
+    stand.coordinator.tell("w00", order(1))
+    end = node.wait(SOON_S)
+    assert end.code == 1
+    assert site in end.text
+
+
+def test_an_error_in_training_is_reported(stand):
+    stand.add(0)
+    failpoints.arm("worker.mid_train:error")
+    stand.coordinator.tell("w00", order(1))
+    assert "mid_train" in stand.coordinator.wait_report("w00", 1, "trained").text

@@ -1,0 +1,271 @@
+"""The Triton kernels, run by Triton's interpreter on the CPU: same numbers as autograd."""
+
+import os
+import subprocess
+import sys
+import warnings
+from contextlib import nullcontext
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from dystop.simulator.mixing import SparseRows
+from dystop.training.backends import sequential
+from dystop.training.backends.cuda import graphs as launching
+from dystop.training.backends.cuda import stacks
+from dystop.training.backends.cuda.chain import Conv, Dense, NotAChain, stages_of
+from dystop.training.backends.cuda.evaluate import ChainEvaluator
+from dystop.training.backends.cuda.layers import ChainStep
+from dystop.training.backends.cuda.mixing import mixed
+from dystop.training.backends.cuda.stacks import BatchSampler
+from dystop.training.batches import sample_table, shards_on, step_counts
+from dystop.training.evaluate import EvalTask, evaluate
+from dystop.training.flat import layout_of
+from dystop.training.randomness import addressed
+from dystop.training.samples import shards_of
+from training.backends.test_cuda_backends import CPU, assert_same, job_of, problem_of
+
+# Rows that are passed over hold whatever was in memory; NumPy may complain about it.
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow|divide by zero)")
+
+NETS: dict[str, Any] = {
+    "softmax": lambda: (nn.Flatten(), nn.Linear(36, 3)),
+    "mlp": lambda: (nn.Flatten(), nn.Linear(36, 5, bias=False), nn.ReLU(), nn.Linear(5, 3)),
+    "conv": lambda: (nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3)),
+    "odd": lambda: (
+        *(nn.Conv2d(1, 3, 2), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(3, 2, 2, bias=False)),
+        *(nn.Flatten(), nn.Linear(2, 3)),
+    ),
+    "nested": lambda: (
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.Identity()),
+        *(nn.Conv2d(2, 17, 3), nn.ReLU(), nn.Flatten(), nn.Linear(68, 3)),
+    ),
+}
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(problem: Any, desk: Any) -> ChainStep:
+        found = stages_of(problem.module, problem.layout, problem.samples.shape)
+        return ChainStep(found, desk, problem.samples, "ieee")
+
+    monkeypatch.setattr(stacks, "step_for", step)
+
+
+def trained(name: str, steps: list[int], spoil: bool = False) -> tuple[Any, Any]:
+    with addressed(CPU, 0, "test"):
+        module = nn.Sequential(*NETS[name]())
+    problem = problem_of(module, [9, 4, 11, 0], batch=4)
+    job = job_of(problem, [0, 1, 2, 3], steps)
+    if spoil:
+        job.models[0, 0] = torch.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # numpy warns of 0/0, which is masked
+        ours = stacks.Stacks(problem, 4)(problem, job)
+    return ours, sequential.train(problem, job)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("name", NETS)
+def test_chains_train_as_autograd_does(name: str) -> None:
+    assert_same(*trained(name, [3, 1, 4, 1]))
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_nan_stays_in_its_row(name: str) -> None:
+    ours, theirs = trained(name, [2, 1, 2, 1], spoil=True)
+    assert ours.models[0].isnan().any()
+    torch.testing.assert_close(ours.models[1:], theirs.models[1:], rtol=1e-4, atol=1e-5)
+    assert torch.isnan(torch.tensor(ours.loss[0]))
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_exams_agree_with_torch(name: str) -> None:
+    with addressed(CPU, 0, "test"):
+        problem = problem_of(nn.Sequential(*NETS[name]()), [150])
+    exam = EvalTask(problem.module.eval(), problem.layout, problem.samples, 4, 64)
+    models = job_of(problem, [0, 0, 0], [1, 1, 1]).models
+    models[1, -1] = torch.nan
+    none = torch.zeros(3, 0, dtype=torch.int64)
+    index = torch.arange(140)
+    stages = stages_of(problem.module, problem.layout, problem.samples.shape)
+    examine = ChainEvaluator(exam, stages, "ieee")
+    twice = torch.cat([index, index])  # more than there are samples
+    for rows, some in ((1, index), (3, index), (1, index[20:50]), (3, index[:128]), (2, twice)):
+        ours = examine(exam, models[:rows], none[:rows], some)
+        theirs = evaluate(exam, models[:rows], none[:rows], some)
+        np.testing.assert_allclose(ours.accuracy, theirs.accuracy)
+        np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-5)
+
+
+def test_results_of_an_exam_outlive_the_next_one() -> None:
+    examine, exam, models = examiner("mlp", 2)
+    none, index = torch.zeros(2, 0, dtype=torch.int64), torch.arange(40)
+    first = examine(exam, models, none, index)
+    again = examine(exam, models.flip(0), none, index)
+    models.zero_()
+    assert first.loss.tolist() == again.loss[::-1].tolist()
+    assert first.loss[0] != first.loss[1]
+
+
+def test_a_single_model_sees_many_samples_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack, wide = {}, {}
+    for height, most, seen in ((4, 150, 256), (1, 150, 128), (3, 10_000, 384)):
+        examine, *_ = examiner("conv", height, most)
+        stack[height], wide[height] = examine._stack.batch, examine._single.batch
+        assert examine._single.batch == seen
+    assert set(stack.values()) == {128}
+    monkeypatch.setattr(
+        "dystop.training.backends.cuda.evaluate._POSITIONS", 300 * 36
+    )  # numbers of 32 bits
+    assert examiner("conv", 4, 10_000)[0]._single.batch == 256
+
+
+def examiner(
+    name: str, height: int, most: int = 150
+) -> tuple[ChainEvaluator, EvalTask, torch.Tensor]:
+    with addressed(CPU, 0, "test"):
+        problem = problem_of(nn.Sequential(*NETS[name]()), [most])
+    exam = EvalTask(problem.module.eval(), problem.layout, problem.samples, height, 64)
+    stages = stages_of(problem.module, problem.layout, problem.samples.shape)
+    models = job_of(problem, [0] * height, [1] * height).models
+    return ChainEvaluator(exam, stages, "ieee"), exam, models
+
+
+class Compiler:
+    """Stands in for Triton: remembers what is compiled and what is launched."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.runtime = self.driver = self.active = self
+        self.src, self.metadata = "source", "metadata"
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *args: self.events.append(f"launch {grid} {args}")
+
+    def warmup(self, *args: int, grid: tuple[int, ...]) -> "Compiler":
+        self.events.append(f"compile {grid} {args}")
+        return self
+
+    def launcher_cls(self, src: str, metadata: str) -> None:
+        self.events.append(f"launcher of {src}")
+
+    def AsyncCompileMode(self, pool: Any) -> Any:
+        return nullcontext()
+
+
+def test_kernels_are_compiled_together_and_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Compiler()
+    monkeypatch.setattr(launching, "triton", kernel)
+    launching.compile_together(lambda: launching.launch(kernel, (2,), 7))
+    launching.launch(kernel, (3,), 8)
+    assert kernel.events == ["compile (2,) (7,)", "launcher of source", "launch (3,) (8,)"]
+
+
+def test_what_cannot_be_compiled_together_is_compiled_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = Compiler()
+    monkeypatch.setattr(launching, "triton", None)  # too old, for instance
+    launching.compile_together(lambda: launching.launch(kernel, (2,), 7))
+    launching.launch(kernel, (3,), 8)
+    assert kernel.events == ["launch (3,) (8,)"]
+
+
+@settings(max_examples=10)
+@given(
+    st.lists(st.integers(0, 13), min_size=1, max_size=4),
+    st.lists(st.integers(0, 9), min_size=4, max_size=4),
+    st.integers(0, 2**63),
+)
+def test_dealt_tables_equal_sample_tables(sizes: list[int], steps: list[int], seed: int) -> None:
+    if not sum(sizes):
+        return
+    ends = np.cumsum([0, *sizes])
+    shards = shards_of([np.arange(lo, hi)[::-1] for lo, hi in pairwise(ends)], sum(sizes))
+    workers = np.arange(len(sizes))
+    work = (shards.sizes, np.where(shards.sizes > 0, np.array(steps[: len(sizes)]), 0))
+    there = shards_on(shards, CPU)
+    wanted = sample_table(there, seed, (workers, workers + 3), work, 4)
+    table = torch.zeros(wanted.shape[0] + 1, len(sizes) + 2, 4, dtype=torch.int32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # products that wrap around
+        BatchSampler(there, seed, 4).deal((workers, workers + 3), work, table)
+    real = torch.from_numpy(step_counts(*work, 4).T > 0)[..., None]
+    ours = table[: wanted.shape[0], : len(sizes)]
+    assert torch.equal(torch.where(real, ours, 0), torch.where(real, wanted, 0))
+
+
+def test_layers_are_read_off_the_module() -> None:
+    net = nn.Sequential(*NETS["conv"]())
+    conv, dense = stages_of(net, layout_of(net), (1, 6, 6))
+    assert isinstance(conv, Conv)
+    assert isinstance(dense, Dense)
+    assert conv.outputs == (2, 2, 2)
+    assert (conv.relu, conv.pool, dense.at.weight) == (True, 2, 20)
+
+
+@pytest.mark.parametrize(
+    ("layers", "why"),
+    [
+        ((nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(72, 3)), "plain square"),
+        ((nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(8, 3)), "plain square"),
+        ((nn.Flatten(), nn.Linear(36, 3), nn.Tanh()), "Tanh"),
+        ((nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3)), "buffers"),
+        ((nn.Conv2d(1, 2, 6), nn.Flatten()), "last layer"),
+        ((nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 2), nn.Flatten(), nn.Linear(2, 3)), "MaxPool2d"),
+    ],
+)
+def test_other_networks_are_named(layers: tuple[nn.Module, ...], why: str) -> None:
+    net = nn.Sequential(*layers)
+    with pytest.raises(NotAChain, match=why):
+        stages_of(net, layout_of(net), (1, 6, 6))
+    with pytest.raises(NotAChain, match="not an nn"):
+        stages_of(nn.Linear(36, 3), layout_of(nn.Linear(36, 3)), (36,))
+
+
+@given(
+    rows=st.integers(0, 5), models=st.integers(1, 6), width=st.integers(1, 2500),
+    seed=st.integers(0, 9),
+)  # fmt: skip
+@settings(max_examples=25)
+def test_mixing_is_a_product(rows: int, models: int, width: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    dense = random.random((rows, models)) * (random.random((rows, models)) < 0.6)
+    indptr = np.concatenate([[0], np.cumsum((dense != 0).sum(1))])
+    column, stack = np.nonzero(dense)[1], torch.from_numpy(random.normal(size=(models, width)))
+    sparse = SparseRows(indptr, column, dense[dense != 0])
+    parts = [torch.from_numpy(part) for part in (indptr, column, sparse.weight)]
+    for dtype in (torch.float32, torch.float64):
+        kind = stack.to(dtype)
+        ours = mixed(parts[0], parts[1], parts[2].to(dtype), kind)
+        torch.testing.assert_close(ours, torch.from_numpy(dense).to(dtype) @ kind)
+        torch.testing.assert_close(ours, sparse @ kind)
+
+
+COMPILE = """
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from dystop.training.backends.cuda.kernels import mix_rows
+
+kinds = ("*i64", "*i64", "*fp32", "*fp32", "*fp32", "i32", "i32", "constexpr")
+signature = dict(zip(mix_rows.arg_names, kinds, strict=True))
+source = ASTSource(mix_rows, signature, {"BLOCK": 1024})
+print(len(compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]))
+"""
+
+
+def test_mixing_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    words = [sys.executable, "-W", "ignore", "-c", COMPILE]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert int(done.stdout) > 1000, done.stderr
