@@ -121,7 +121,7 @@ def test_a_simulation_hands_out_its_models():
 
 
 def test_a_model_of_ones_own_is_not_imported_because_a_file_says_so(tmp_path):
-    folder = leave(tmp_path, "model.name=test_trained_models:make")
+    folder = leave(tmp_path, "model.name=experiments.test_trained_models:make")
     data, last = load("synthetic"), open_run(folder).records[-1]
     with pytest.raises(RunFolderError, match="not imported because a file says so"):
         dystop.load_model(folder)

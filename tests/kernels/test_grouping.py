@@ -28,7 +28,7 @@ def pairs_of(data, size=few):
 @pytest.fixture(params=[1, 3])
 def some_cores(request, monkeypatch):
     """Blocks run one after the other, or on three threads."""
-    monkeypatch.setattr(parallel, "parallel", lambda: request.param)
+    monkeypatch.setattr(parallel, "cores", lambda: request.param)
     return request.param
 
 

@@ -53,7 +53,7 @@ def test_the_planner_decides_what_the_straight_twin_decides(workers):
 def test_decisions_do_not_depend_on_cores_or_blocks(monkeypatch):
     fleet, params = fleet_of(400, 16, seed=1), params_of(400, mobile=True)
     plain = [done[2:] for done in planned_rounds(fleet, params, 4)]
-    monkeypatch.setattr(parallel, "parallel", lambda: 3)
+    monkeypatch.setattr(parallel, "cores", lambda: 3)
     monkeypatch.setattr(topology, "_WORKERS", 7)
     monkeypatch.setattr(plan_check, "_ROWS", 11)
     for name in ("sparse._BLOCK", "world.world._LINKS", "world.reach._LINKS", "world.reach._ROWS"):

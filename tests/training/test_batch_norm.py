@@ -119,7 +119,11 @@ def test_models_without_statistics_stay_as_they_are():
 
 
 def test_a_run_is_the_same_but_for_its_tests():
-    words = ["model.name=test_trainer_fitting:normed", "data.phi=0.4", "evaluate.every_rounds=2"]
+    words = [
+        "model.name=training.test_batch_norm:normed",
+        "data.phi=0.4",
+        "evaluate.every_rounds=2",
+    ]
 
     def run(*more):
         return dystop.simulate(workers=5, dataset="synthetic", rounds=4, overrides=[*words, *more])

@@ -118,7 +118,7 @@ def live(  # noqa: PLR0913 - one for each option
 def _gather(folder: Path) -> None:
     """Leave the trained models behind; a run that is not over has none."""
     from dystop.experiments.run_folder import open_run
-    from dystop.experiments.testbed.parts import gather_models
+    from dystop.experiments.testbed.collect_models import gather_models
 
     if open_run(folder).info.get("status") == "finished" and not gather_models(folder):
         echo(f"{folder}: no global model: not every worker has left one behind", err=True)

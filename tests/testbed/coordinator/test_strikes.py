@@ -1,6 +1,6 @@
 """Strikes: several receivers can shut a sender out, one cannot."""
 
-from dystop.testbed.coordinator.quarantine import KEPT, Strikes
+from dystop.testbed.coordinator.strikes import KEPT, Strikes
 from dystop.testbed.params import Guards
 
 

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from dystop.control.aggregation import global_weights
 from dystop.data import Dataset, describe_partition, label_chart, label_counts
 from dystop.data.private import no_samples, own_samples
-from dystop.errors import ConfigError, StorageError, shell_command
+from dystop.errors import ConfigError
 from dystop.experiments.build import (
     card_of,
     check_remedy,
@@ -23,8 +21,7 @@ from dystop.experiments.build import (
     split_data,
     steps_of,
 )
-from dystop.experiments.config import Experiment, read_experiment
-from dystop.experiments.run_folder import CONFIG, GLOBAL, MODELS, open_run, write_atomic
+from dystop.experiments.config import Experiment
 from dystop.experiments.testbed.enrolment import (
     Enrolled,
     Enrolment,
@@ -33,16 +30,13 @@ from dystop.experiments.testbed.enrolment import (
     step_seconds,
     world_of,
 )
-from dystop.experiments.testbed.launch import WORKERS
-from dystop.experiments.testbed.parties import MODEL
-from dystop.experiments.trained_models import worker_file
-from dystop.sparse import Ints, ints
+from dystop.sparse import Ints
 from dystop.testbed.events import Counters, Train, TrainingDone, Vector
 from dystop.testbed.protocol.payload import Schema, schema_of
 from dystop.testbed.worker.training_thread import local_trainer
 from dystop.training.flat import Layout
 from dystop.training.memory import available_bytes, ensure_fits
-from dystop.training.saved import ModelCard, joined
+from dystop.training.saved import ModelCard
 from dystop.training.trainer import Trainer
 from dystop.world.describe import describe
 
@@ -295,33 +289,3 @@ def _tests(experiment: Experiment, counts: Ints) -> tuple[Dataset, Ints]:
         )
     alike = replace(data, classes=private.classes, mean=private.mean, std=private.std)
     return alike, counts.sum(axis=1)
-
-
-# MERGED: After a run of the testbed: the workers' models, gathered and averaged. The launcher
-#   does this for the folders that it sees; the coordinator never touches a model.
-
-
-def gather_models(folder: Path) -> bool:
-    """Write what `output.models` asks for; False where a worker has left no model behind."""
-    experiment = read_experiment(folder / CONFIG)
-    which, names = experiment.output.models, node_names(experiment)[: experiment.fleet.workers]
-    if which == "none":
-        return True
-    left = [folder / WORKERS / name / MODEL for name in names]
-    if not all(path.is_file() for path in left):
-        return False
-    blobs = [path.read_bytes() for path in left]
-    share = torch.from_numpy(global_weights(ints(open_run(folder).fleet["data_size"])))
-    files = {GLOBAL: joined(blobs, share)}
-    if which == "all":
-        files |= {worker_file(k): blob for k, blob in enumerate(blobs)}
-    try:
-        (folder / MODELS).mkdir(exist_ok=True)
-        for name, blob in files.items():
-            write_atomic(folder / MODELS / name, blob)
-    except OSError as error:
-        raise StorageError(
-            f"{folder / MODELS}: cannot be written: {error.strerror or error}; the run is over and "
-            f"safe. Make room, then: {shell_command('testbed', '--resume', folder)}"
-        ) from error
-    return True

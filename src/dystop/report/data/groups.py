@@ -12,7 +12,6 @@ from dystop.record import RoundRecord
 from dystop.report.data.names import Identity, identity
 from dystop.report.data.summary import TARGETS, best_accuracy, evaluated
 from dystop.report.figures.style import Mark, look
-from dystop.report.pages.html import differing, flat
 from dystop.units import known
 
 _OF_A_SEED = ("seed", "name")
@@ -112,6 +111,8 @@ def _distinct(runs: Sequence[RunData], laws: Sequence[str]) -> list[str]:
 
 def _apart(runs: Sequence[RunData]) -> list[str]:
     """What to add to the title that runs share: the settings that differ, else a number."""
+    from dystop.report.pages.html import differing, flat
+
     rows = [row for row in differing(runs) if row[0] not in _OF_A_SEED]
     short = short_names({key: None for run in runs for key, _ in flat(run.config)})
     told = [[f", {short[key]} = {_plain(v)}" for v in values] for key, values in rows]

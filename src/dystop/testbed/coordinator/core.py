@@ -10,9 +10,9 @@ from dystop.control.round import initial_state
 from dystop.sparse import Bools
 from dystop.testbed.coordinator.members import Member, Members
 from dystop.testbed.coordinator.observations import Observations
-from dystop.testbed.coordinator.quarantine import Strike, Strikes
 from dystop.testbed.coordinator.round_reports import Training
 from dystop.testbed.coordinator.setup import CoordinatorSetup
+from dystop.testbed.coordinator.strikes import Strike, Strikes
 from dystop.testbed.events import Commit, CoordinatorAction, Tell
 from dystop.testbed.ledger.tables import KeptLine, Line, MetaLine, WorkerLine, read_blob, write_blob
 from dystop.testbed.protocol.messages import Execute, ToWorker

@@ -1,0 +1,146 @@
+"""Reading clocks fairly: devices are waited for, and what is compared is measured in turns."""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ParamSpec, TypeVar, cast
+
+import torch
+
+from dystop.bench.result import Spread, spread
+from dystop.simulator.state import Components
+from dystop.training.trainer import Trainer
+
+_LARGEST_STEP = 20.0  # factor by which a count may grow at once while it is being found
+
+
+def wait_for(device: torch.device) -> None:
+    """Return when the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Elapsed:
+    """Seconds of a block, filled in when the block ends."""
+
+    seconds = 0.0
+
+
+@contextmanager
+def timed(device: torch.device) -> Iterator[Elapsed]:
+    """Time a block, with everything on the device before it and in it done."""
+    out = Elapsed()
+    wait_for(device)
+    begin = time.perf_counter()
+    yield out
+    wait_for(device)
+    out.seconds = time.perf_counter() - begin
+
+
+class Meter:
+    """A rate: calls a step, which says how much it did, until enough seconds have gone by."""
+
+    def __init__(
+        self, step: Callable[[], float], device: torch.device, at_least_s: float = 0.5
+    ) -> None:
+        self._step, self._device, self._at_least_s = step, device, at_least_s
+        self._count = 1  # steps that last long enough; found at the first call, then kept
+
+    def __call__(self) -> float:
+        """Amount per second."""
+        while True:
+            with timed(self._device) as clock:
+                amount = sum(self._step() for _ in range(self._count))
+            # A later reading that is a little short is as good as the others.
+            if clock.seconds >= 0.8 * self._at_least_s:
+                return amount / clock.seconds
+            missing = 1.1 * self._at_least_s / max(clock.seconds, 1e-9)
+            self._count = math.ceil(self._count * min(missing, _LARGEST_STEP))
+
+
+def in_turns(measures: Sequence[Callable[[], float]], repeat: int) -> list[Spread]:
+    """Take every measure `repeat` times, one after another and then again.
+
+    A machine that is busy for a while is busy for all of them, so ratios stay what they are.
+
+    >>> [one.samples for one in in_turns([lambda: 1.0, lambda: 2.0], 2)]
+    [(1.0, 1.0), (2.0, 2.0)]
+    """
+    taken: list[list[float]] = [[] for _ in measures]
+    for _ in range(repeat):
+        for samples, measure in zip(taken, measures, strict=True):
+            samples.append(measure())
+    return [spread(samples) for samples in taken]
+
+
+# MERGED: A stopwatch around a trainer, so that the engine can be timed and need not know.
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Stopwatch:
+    """Seconds of every block that ran under a name.
+
+    On a GPU, marks in the device's own stream are read instead of the host's clock: the engine
+    plans the next round while the device trains, and waiting for the device would undo that.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
+
+    def _mark(self) -> Any:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[None]:
+        """Note how long the block takes, what it gives the device included."""
+        begin = self._mark()
+        try:
+            yield
+        finally:
+            self._marks[name].append((begin, self._mark()))
+
+    def seconds(self, name: str) -> list[float]:
+        """Seconds of each block of this name."""
+        wait_for(self._device)
+        if self._device.type != "cuda":
+            return [end - begin for begin, end in self._marks[name]]
+        return [float(begin.elapsed_time(end)) / 1e3 for begin, end in self._marks[name]]
+
+    def around(self, name: str, work: Callable[P, R]) -> Callable[P, R]:
+        """The same function, with its seconds noted."""
+
+        def watched(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self.running(name):
+                return work(*args, **kwargs)
+
+        return watched
+
+
+class TimedTrainer:
+    """A trainer whose trainings and evaluations are timed; everything else is passed on."""
+
+    def __init__(self, trainer: Trainer, watch: Stopwatch) -> None:
+        self._trainer = trainer
+        self.train = watch.around("training", trainer.train)
+        self.evaluate = watch.around("evaluation", trainer.evaluate)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+
+def watched(parts: Components) -> tuple[Components, Stopwatch]:
+    """The same simulation with a stopwatch around its trainer."""
+    watch = Stopwatch(parts.trainer.device)
+    timed = cast(Trainer, TimedTrainer(parts.trainer, watch))
+    return replace(parts, trainer=timed), watch

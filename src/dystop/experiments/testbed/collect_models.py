@@ -1,0 +1,45 @@
+"""Collect the workers' models after a run of the testbed, and average them.
+
+The launcher does this for the folders that it sees. The coordinator never touches a model.
+"""
+
+from pathlib import Path
+
+import torch
+
+from dystop.control.aggregation import global_weights
+from dystop.errors import StorageError, shell_command
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run_folder import CONFIG, GLOBAL, MODELS, open_run, write_atomic
+from dystop.experiments.testbed.enrolment import node_names
+from dystop.experiments.testbed.launch import WORKERS
+from dystop.experiments.testbed.parties import MODEL
+from dystop.experiments.trained_models import worker_file
+from dystop.sparse import ints
+from dystop.training.saved import joined
+
+
+def gather_models(folder: Path) -> bool:
+    """Write what `output.models` asks for; False where a worker has left no model behind."""
+    experiment = read_experiment(folder / CONFIG)
+    which, names = experiment.output.models, node_names(experiment)[: experiment.fleet.workers]
+    if which == "none":
+        return True
+    left = [folder / WORKERS / name / MODEL for name in names]
+    if not all(path.is_file() for path in left):
+        return False
+    blobs = [path.read_bytes() for path in left]
+    share = torch.from_numpy(global_weights(ints(open_run(folder).fleet["data_size"])))
+    files = {GLOBAL: joined(blobs, share)}
+    if which == "all":
+        files |= {worker_file(k): blob for k, blob in enumerate(blobs)}
+    try:
+        (folder / MODELS).mkdir(exist_ok=True)
+        for name, blob in files.items():
+            write_atomic(folder / MODELS / name, blob)
+    except OSError as error:
+        raise StorageError(
+            f"{folder / MODELS}: cannot be written: {error.strerror or error}; the run is over and "
+            f"safe. Make room, then: {shell_command('testbed', '--resume', folder)}"
+        ) from error
+    return True
