@@ -1,8 +1,6 @@
 import os
-import signal
 import subprocess
 import sys
-import time
 import types
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +12,9 @@ import dystop
 from dystop.cli import app
 from dystop.errors import CapacityError, PlanError, StorageError
 from dystop.experiments.config import to_toml
+from dystop.experiments.interrupts import Terminated
 from dystop.experiments.run_folder import RecordLog, create_run, first_info
 from dystop.record import RoundRecord
-from dystop.signals import Terminated
 
 
 def record(t, **more):
@@ -332,20 +330,6 @@ def test_help_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_sigterm_arrives_as_an_interruption():
-    code = (
-        "import time\nfrom dystop.signals import Terminated, terminable\n"
-        "try:\n    with terminable():\n        print('up', flush=True)\n        time.sleep(30)\n"
-        "except Terminated:\n    print('saved', flush=True)"
-    )
-    words = [sys.executable, "-c", code]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout.readline() == "up\n"
-        time.sleep(0.05)
-        child.send_signal(signal.SIGTERM)
-        assert child.stdout.readline() == "saved\n"
 
 
 def test_the_terminal_gets_a_bar(fake, monkeypatch):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dystop.cli.handle_errors import TERMINATED, handle_errors
-from dystop.signals import Terminated
+from dystop.experiments.interrupts import Terminated
 
 if TYPE_CHECKING:
     from dystop.dashboard.server import Server

@@ -10,7 +10,7 @@ import typer
 
 from dystop.cli.output import echo
 from dystop.errors import DystopError, StorageError
-from dystop.signals import Terminated, terminable
+from dystop.experiments.interrupts import Terminated, sigterm_raises
 
 INTERRUPTED, TERMINATED = 130, 143
 P = ParamSpec("P")
@@ -72,7 +72,7 @@ def handle_errors(command: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(command)
     def safe(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            with terminable():
+            with sigterm_raises():
                 command(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise

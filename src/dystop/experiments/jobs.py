@@ -14,6 +14,7 @@ from dystop.errors import DystopError, shell_command
 from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.build import Built, build
 from dystop.experiments.config import Experiment, to_tree
+from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.run import Started, resume_run, run_experiment
 from dystop.experiments.run_folder import RunLock
 from dystop.experiments.study import Study
@@ -185,14 +186,16 @@ def _words(study: Study, experiment: Experiment) -> list[str]:
 def _apart(study: Study, todo: Sequence[Experiment], jobs: int, watch: Watch) -> None:
     """Up to `jobs` children at a time; on the way out, however it is taken, none is left."""
     waiting, running = deque(todo), list[Child]()
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                running.append(_start(study, waiting.popleft(), watch))
-            time.sleep(POLL_S)
-            running = [child for child in running if _goes_on(child, study, watch)]
-    finally:
-        _stop(running)
+    with Interrupts() as interrupts:
+        try:
+            while waiting or running:
+                interrupts.check()
+                while waiting and len(running) < jobs:
+                    running.append(_start(study, waiting.popleft(), watch))
+                time.sleep(POLL_S)
+                running = [child for child in running if _goes_on(child, study, watch)]
+        finally:
+            _stop(running)
 
 
 def _start(study: Study, experiment: Experiment, watch: Watch) -> Child:

@@ -11,7 +11,7 @@ from dystop.errors import RunFolderError, shell_command
 from dystop.experiments.build import Built, build
 from dystop.experiments.config import Experiment, OutputSpec, read_experiment, to_toml
 from dystop.experiments.folder_kinds import REAL, TESTBED
-from dystop.experiments.interrupts import DeferredInterrupt
+from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.run_folder import (
     CHECKPOINTS,
     CONFIG,
@@ -70,6 +70,7 @@ class _Session:
 
     folder: Path
     built: Built
+    interrupts: Interrupts
     on_record: OnRecord
     wall_s: float = 0.0  # of earlier sessions
     began: float = field(default_factory=time.perf_counter)
@@ -95,17 +96,18 @@ def run_experiment(
         experiment = replace(experiment, name=name)
     built = build(experiment)
     experiment = built.experiment
-    folder = create_run(
-        out,
-        experiment.name,
-        to_toml(experiment),
-        first_info(experiment),
-        built.fleet,
-        explicit=name is not None,
-    )
-    with RunLock(folder):
-        session = _Session(folder, built, on_record)
-        _work(session, None, 0, lambda: on_start(_started(folder, built, 0)))
+    with Interrupts() as interrupts:  # from here on there is something to save
+        folder = create_run(
+            out,
+            experiment.name,
+            to_toml(experiment),
+            first_info(experiment),
+            built.fleet,
+            explicit=name is not None,
+        )
+        with RunLock(folder):
+            session = _Session(folder, built, interrupts, on_record)
+            _work(session, None, 0, lambda: on_start(_started(folder, built, 0)))
     return folder
 
 
@@ -129,10 +131,11 @@ def resume_run(folder: Path, on_start: OnStart, on_record: OnRecord) -> Path:
             for record in data.records[:done]:
                 on_record(record)
 
-        update_info(folder, status="running", stop_reason=None)
         wall_s = float(data.info.get("wall_s") or 0.0)
-        session = _Session(folder, built, on_record, wall_s)
-        _work(session, state, done, announce)
+        with Interrupts() as interrupts:
+            update_info(folder, status="running", stop_reason=None)
+            session = _Session(folder, built, interrupts, on_record, wall_s)
+            _work(session, state, done, announce)
     return folder
 
 
@@ -159,10 +162,10 @@ def _work(session: _Session, state: State | None, done: int, announce: Callable[
     says of itself that it is running.
     """
     folder = session.folder
-    with RecordLog(folder, keep=done) as log, DeferredInterrupt() as patience:
+    with RecordLog(folder, keep=done) as log:
         try:
             announce()
-            last, state = _rounds(session, log, patience, state)
+            last, state = _rounds(session, log, state)
             log.sync()
             keep_models(folder, session.parts, state, session.built.card, session.output.models)
         except KeyboardInterrupt:
@@ -171,26 +174,26 @@ def _work(session: _Session, state: State | None, done: int, announce: Callable[
         except Exception as error:
             _mark_failed(folder, f"{type(error).__name__}: {error}")
             raise
-    reason = stop_reason(session.parts, last) if last else "no round was possible"
-    update_info(
-        folder,
-        status="finished",
-        stop_reason=reason,
-        wall_s=round(session.spent_s, 3),
-        tests_s=round(session.parts.trainer.examined_s, 3),
-        records_sha256=records_sha256(folder),
-    )
+        reason = stop_reason(session.parts, last) if last else "no round was possible"
+        update_info(
+            folder,
+            status="finished",
+            stop_reason=reason,
+            wall_s=round(session.spent_s, 3),
+            tests_s=round(session.parts.trainer.examined_s, 3),
+            records_sha256=records_sha256(folder),
+        )
 
 
 def _rounds(
-    session: _Session, log: RecordLog, patience: DeferredInterrupt, state: State | None
+    session: _Session, log: RecordLog, state: State | None
 ) -> tuple[RoundRecord | None, State]:
     """The loop itself; returns the last record, and the state after it."""
     last = _last_record(session.folder) if state is not None else None
     state = begin(session.parts) if state is None else state
     if last is not None and reached(session.parts.stop, last):
         return last, state  # it was stopped between its last round and its end
-    keeper = _Keeper(patience, session.output.checkpoint_every)
+    keeper = _Keeper(session.interrupts, session.output.checkpoint_every)
     for record, after in simulate(session.parts, state, keeper):
         log.append(record)
         session.on_record(record)
@@ -201,7 +204,7 @@ def _rounds(
             log.sync()
             with writing(session.folder):
                 checkpoint.save(session.folder / CHECKPOINTS, after)
-        patience.give_in()
+        session.interrupts.check()
     return last, state
 
 
@@ -209,12 +212,12 @@ def _rounds(
 class _Keeper:
     """Says which states are saved, and remembers whose models may have moved on since."""
 
-    patience: DeferredInterrupt
+    interrupts: Interrupts
     every: int  # rounds between checkpoints
     loose: int = 0  # the last round that was not to be kept
 
     def wants(self, t: int) -> bool:
-        return self.patience.pending is not None or t % self.every == 0
+        return self.interrupts.pending is not None or t % self.every == 0
 
     def __call__(self, t: int) -> bool:
         if self.wants(t):

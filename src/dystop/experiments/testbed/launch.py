@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dystop.errors import DystopError, RunFolderError, shell_command
 from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.config import Experiment, read_experiment, to_toml
+from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.jobs import Tail, dystop_words, environment
 from dystop.experiments.run import Started
 from dystop.experiments.run_folder import (
@@ -38,7 +39,6 @@ from dystop.experiments.testbed.enrolment import (
     read_status,
     write_enrolment,
 )
-from dystop.experiments.testbed.interrupt import Interrupts, undisturbed
 from dystop.record import RoundRecord
 from dystop.storage import RECORDS
 from dystop.testbed.launch.netns import Net
@@ -99,7 +99,7 @@ def make_folder(
 ) -> tuple[Path, "Prepared"]:
     """Make the folder of a new run."""
     prepared = _prepared(experiment, name, enrolled)
-    with undisturbed():
+    with Interrupts():
         return _filled(prepared, out, explicit=name is not None), prepared
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from dystop.errors import DystopError
 from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.interrupts import Interrupts, signals_kill
 from dystop.experiments.run_folder import CONFIG, INFO
 from dystop.experiments.testbed.enrolment import OBSERVER, node_names
-from dystop.experiments.testbed.interrupt import Interrupts
 from dystop.experiments.testbed.launch import WORKERS, Watch, new_testbed, reopen_testbed
 from dystop.experiments.testbed.parties import Way, leave_model, make_worker
 from dystop.experiments.testbed.parts import worker_parts
@@ -35,7 +35,7 @@ COUNTER = "0:1"  # rank and port of the coordinator
 FOLDER_S = 300.0  # for rank 0 to load the data and make the run folder
 SHARED_S = 3.0  # for it to be seen by the others, where the disk is shared
 FAREWELL_S = 10.0  # for all to leave once something went wrong; rank 0 needs some of it itself
-LEAVE_S = 40.0  # after an interrupt: for rank 0 to stop the run and to speak
+LEAVE_S = 40.0  # after an interrupt: for rank 0 to say where the folder is, or that there is none
 TOLD_S = 6.0  # after an interrupt: for rank 0 to tell a worker to stop, if it ever joined
 LOOK_S = 0.2  # between two looks at whether there was one
 FIRST_WORD = 0  # tag of the frame that says where the folder is
@@ -46,44 +46,51 @@ def run_ranks(
 ) -> Path | None:
     """Play this rank's part; rank 0 answers with the run folder, the others with nothing."""
 
-    def play(line: MpiLine, interrupts: Interrupts) -> Path | None:
+    def read(line: MpiLine) -> Experiment:
         experiment = read_experiment(file, _with_workers(file, keys, line.size))
         seats(node_names(experiment), line.size)  # all ranks refuse a job of the wrong size
-        if line.rank > 0:
-            folder = _told(line)
-            if folder is None and interrupts.noted:
-                return None
-            if folder is None:
-                raise DystopError("rank 0 could not begin the run")
-            _follow(experiment, folder if _is_seen(folder) else None, line, interrupts)
-            return None
+        return experiment
+
+    def lead(line: MpiLine) -> Path:
+        experiment = read(line)
         folder = _tell(line, lambda: new_testbed(experiment, out, name, watch))
         _lead(experiment, folder, watch, line)
         return folder
 
-    return _in_job(play)
+    def follow(line: MpiLine, interrupts: Interrupts) -> None:
+        experiment = read(line)
+        folder = _told(line, interrupts)
+        if folder is not None:
+            _follow(experiment, folder if _is_seen(folder) else None, line, interrupts)
+        elif interrupts.pending is None:
+            raise DystopError("rank 0 could not begin the run")
+
+    return _in_job(lead, follow)
 
 
-def _in_job(play: Callable[[MpiLine, Interrupts], Path | None]) -> Path | None:
-    """Join the job, play a part and leave together with all others."""
-    with Interrupts() as interrupts:
-        with interrupts.at_once():  # MPI waits for all ranks, also for those that have left
-            line = join_job()
-        if line.rank > 0:
-            interrupts.leave_it_to_others(LEAVE_S)
-            return _leaving(line, lambda: play(line, interrupts))
-    return _leaving(line, lambda: play(line, interrupts))
+def _in_job(
+    lead: Callable[[MpiLine], Path], follow: Callable[[MpiLine, Interrupts], None]
+) -> Path | None:
+    """Join the job, do this rank's part and leave together with all others."""
+    with signals_kill():  # MPI waits for all ranks inside C, also for those that have left
+        line = join_job()
+    if line.rank == 0:
+        with _leaving(line):
+            return lead(line)
+    with Interrupts(raise_at_exit=False) as interrupts, _leaving(line):
+        follow(line, interrupts)
+    return None
 
 
-def _leaving(line: MpiLine, play: Callable[[], Path | None]) -> Path | None:
-    """Play, then leave; where that was cut short the others are not waited for so long."""
+@contextmanager
+def _leaving(line: MpiLine) -> Iterator[None]:
+    """Leave the job at the end; after an error the other ranks have less time to leave with us."""
     try:
-        folder = play()
+        yield
     except BaseException:
         line.close(FAREWELL_S)
         raise
     line.close()
-    return folder
 
 
 def _tell(line: MpiLine, make: Callable[[], Path]) -> Path:
@@ -98,9 +105,9 @@ def _tell(line: MpiLine, make: Callable[[], Path]) -> Path:
     return folder
 
 
-def _told(line: MpiLine) -> Path | None:
+def _told(line: MpiLine, interrupts: Interrupts) -> Path | None:
     """The run folder, which this rank sees if the disk is shared; None where there is none."""
-    word = line.first_word(FOLDER_S).decode()
+    word = line.first_word(FOLDER_S, lambda: interrupts.pending_s > LEAVE_S).decode()
     return Path(word) if word else None
 
 
@@ -117,16 +124,15 @@ def _is_seen(folder: Path) -> bool:
 def resume_ranks(folder: Path, watch: Watch) -> Path | None:
     """Go on with a run whose job has ended; all ranks must see its folder."""
 
-    def play(line: MpiLine, interrupts: Interrupts) -> Path | None:
-        experiment = read_experiment(folder / CONFIG)
-        if line.rank > 0:
-            _follow(experiment, folder, line, interrupts)
-            return None
+    def lead(line: MpiLine) -> Path:
         reopen_testbed(folder, watch)
-        _lead(experiment, folder, watch, line)
+        _lead(read_experiment(folder / CONFIG), folder, watch, line)
         return folder
 
-    return _in_job(play)
+    def follow(line: MpiLine, interrupts: Interrupts) -> None:
+        _follow(read_experiment(folder / CONFIG), folder, line, interrupts)
+
+    return _in_job(lead, follow)
 
 
 @contextmanager
@@ -169,7 +175,7 @@ def _follow(
     """Any other rank."""
     with _switch(line, experiment) as switch:
         end = _work(experiment, folder, switch, interrupts)
-    if end.code and not interrupts.noted:
+    if end.code and interrupts.pending is None:
         error = DystopError(f"{node_names(experiment)[line.rank - 1]}: {end.text}")
         error.exit_code = end.code
         raise error
@@ -190,7 +196,7 @@ def _work(
     party.start()
     try:
         while (end := party.wait(LOOK_S)) is None:
-            if interrupts.noted_s > TOLD_S:
+            if interrupts.pending_s > TOLD_S:
                 break
     finally:
         party.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.jobs import Tail
 from dystop.experiments.run_folder import CONFIG
 from dystop.experiments.testbed.coordinator_run import CoordinatorRun
@@ -19,7 +20,6 @@ from dystop.experiments.testbed.enrolment import (
     read_enrolment,
     read_status,
 )
-from dystop.experiments.testbed.interrupt import Interrupts
 from dystop.experiments.testbed.launch import POLL_S, WORKERS, Watch, interruptible, others
 from dystop.experiments.testbed.parties import Way, leave_model, make_observer, make_worker
 from dystop.experiments.testbed.parts import observer_parts, worker_parts

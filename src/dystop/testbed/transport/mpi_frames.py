@@ -58,10 +58,12 @@ class MpiLine:
         self._receive = receive
         self._wake.set()
 
-    def first_word(self, patience_s: float) -> bytes:
-        """What rank 0 says before anything else; to be asked for before `on_frame`."""
+    def first_word(self, patience_s: float, give_up: Callable[[], bool]) -> bytes:
+        """Return the first frame of rank 0, or nothing to `give_up`; to call before `on_frame`."""
         until = time.monotonic() + patience_s
         while not self._early:
+            if give_up():
+                return b""
             if time.monotonic() > until:
                 raise TransportError(f"rank 0 has said nothing for {patience_s:g} s")
             time.sleep(_LONG_S)
