@@ -260,7 +260,7 @@ def test_a_mechanism_must_plan():
     with pytest.raises(NotImplementedError, match="plan is not written"):
         Mechanism().plan({}, random_view(0, 2))
     assert Mechanism().init(random_fleet(0, 2)) == {}
-    assert Mechanism().queue_bound is None
+    assert Mechanism().capabilities().queue_bound is None
 
 
 # record

@@ -14,7 +14,7 @@ and link arrays index N + 1 nodes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -176,43 +176,62 @@ class View:
         return stream(self.fleet.seed, "mechanism", self.t, *key)
 
 
+FAITHFUL = frozenset({"paper", "authors' code", "own work", "example"})
+"""Values of `Mechanism.provenance` that need no warning in a report.
+
+A mechanism is faithful if it follows its source to the letter, or if it has no other source. The
+remaining values are "abstract" (only an abstract was available), "reconstruction" (the published
+text leaves decisions open) and "reference" (a textbook method in our own words).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a mechanism needs from the system, and what it guarantees about its plans.
+
+    The simulator and the testbed provide what is needed. The conformance kit checks what is
+    guaranteed.
+    """
+
+    mode: Literal["async", "sync"]
+    needs: frozenset[Feedback] = frozenset()  # measurements in `view.last`
+    server: bool = False  # node N is a parameter server
+    deltas: bool = False  # links or rows carry updates instead of models
+    pushes: bool = False  # messages wait in mailboxes, so copies of models are kept
+    warm_start: bool = True  # all workers begin training at time 0
+    signed_rows: bool = False  # mixing weights may be negative
+    doubly_stochastic: bool = False  # mixing keeps the mean of all models
+    budgeted: bool = False  # no node exceeds its bandwidth budget
+    queue_bound: float | None = None  # staleness bound of the virtual queues; None: empty queues
+
+
 @dataclass(frozen=True)
 class Mechanism:
-    """Hyper-parameters as fields, and two pure methods.
+    """Hyper-parameters as fields, and pure methods that decide.
 
-    A subclass is a frozen dataclass. Class variables declare what it is and what it needs; the
-    conformance kit holds it to them.
+    A subclass is a frozen dataclass. Three class variables describe it; `capabilities` says what it
+    needs and what it guarantees.
     """
 
     name: ClassVar[str]
-    mode: ClassVar[Literal["async", "sync"]]
     provenance: ClassVar[str]  # paper, authors' code, abstract, reconstruction, reference, own work
     summary: ClassVar[str]
-    needs: ClassVar[frozenset[Feedback]] = frozenset()
-    server: ClassVar[bool] = False
-    deltas: ClassVar[bool] = False  # links or rows use payload "delta"
-    pushes: ClassVar[bool] = False  # messages wait in mailboxes, so copies of models are kept
-    warm_start: ClassVar[bool] = True  # all workers begin training at time 0
-    signed_rows: ClassVar[bool] = False
-    doubly_stochastic: ClassVar[bool] = False
-    budgeted: ClassVar[bool] = False  # no node exceeds its bandwidth budget
 
-    @property
-    def queue_bound(self) -> float | None:
-        """Staleness bound that drives the virtual queues; None: the queues stay empty."""
-        return None
+    def capabilities(self) -> Capabilities:
+        """Return what this mechanism needs and guarantees with its current hyper-parameters.
+
+        Override this method. The default reads class variables of the same names, as in
+        `budgeted: ClassVar[bool] = True`, which is how mechanisms of version 0.1 declare them.
+        """
+        declared = {
+            f.name: getattr(self, f.name) for f in fields(Capabilities) if hasattr(self, f.name)
+        }
+        return Capabilities(**{"mode": "async", **declared})
 
     def init(self, fleet: Fleet) -> Memory:
-        """Memory before the first round."""
+        """Return the memory before the first round."""
         return {}
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """Decide one round."""
+        """Decide one round; return the plan and the memory for the next round."""
         raise NotImplementedError(f"{type(self).__name__}.plan is not written")
-
-
-# MERGED: How far the code of a mechanism can be trusted to be what its name says.
-
-
-FAITHFUL = frozenset({"paper", "authors' code", "own work", "example"})
-"""Needs no warning: followed to the letter, or not published by anybody else."""

@@ -10,7 +10,7 @@ from dystop.control.plan_check import check_plan, source_kind
 from dystop.errors import PlanError
 from dystop.plan import Plan, links, mix_of, no_links
 from dystop.sparse import graph_of, ints
-from dystop.types import Mailbox, Mechanism
+from dystop.types import Capabilities, Mailbox, Mechanism
 from support.strategies import random_view
 
 
@@ -25,14 +25,16 @@ class Toy(Mechanism):
 class Signed(Toy):
     """May have negative weights."""
 
-    signed_rows: ClassVar[bool] = True
+    def capabilities(self):
+        return Capabilities(mode="async", signed_rows=True)
 
 
 @dataclass(frozen=True)
 class Deltas(Toy):
     """May send updates."""
 
-    deltas: ClassVar[bool] = True
+    def capabilities(self):
+        return Capabilities(mode="async", deltas=True)
 
 
 @pytest.fixture
@@ -119,7 +121,7 @@ def test_links_with_updates_must_be_declared(view):
 
 def test_rows_of_updates_must_be_declared_and_may_sum_to_anything(view):
     plan = plan_of([0], [(0, 1)], {(0, 1): 3.0}, kind="delta")
-    refused(view, plan, "deltas = True")
+    refused(view, plan, "deltas=True")
     check_plan(Deltas(), plan, view)
 
 

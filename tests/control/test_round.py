@@ -10,7 +10,7 @@ from dystop.control.round import build_view, decide, initial_state, settle, with
 from dystop.errors import PlanError
 from dystop.plan import Plan, join_links, links, no_links
 from dystop.sparse import ints
-from dystop.types import Mechanism, Observation, Outcome, Score
+from dystop.types import Capabilities, Mechanism, Observation, Outcome, Score
 from support.strategies import random_fleet, random_view, same
 
 
@@ -22,9 +22,8 @@ class Bounded(Mechanism):
     who: int = 0
     bound: float | None = 1.0
 
-    @property
-    def queue_bound(self):
-        return self.bound
+    def capabilities(self):
+        return Capabilities(mode="async", queue_bound=self.bound)
 
     def init(self, fleet):
         return {"rounds": 0}

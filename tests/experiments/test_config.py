@@ -25,7 +25,7 @@ def test_the_command_line_wins_over_the_file(tmp_path):
     got = read_experiment(file, ["stop.rounds=9", "mechanism.staleness_bound=1.5"])
     assert (got.seed, got.stop.rounds, got.stop.seconds) == (3, 9, 2.0)
     assert dataclasses.asdict(got.mechanism)["V"] == 4.0
-    assert got.mechanism.queue_bound == 1.5
+    assert got.mechanism.capabilities().queue_bound == 1.5
 
 
 def test_values_are_toml_and_bare_words_are_text():

@@ -109,10 +109,10 @@ def test_rows_by_data_size_and_rows_of_updates(seed):
 
 
 def test_declarations_follow_the_knobs():
-    assert not AsyDFL().deltas
-    assert AsyDFL(payload="delta").deltas
-    assert AsyDFL().needs == frozenset()
-    assert AsyDFL(quality="distance").needs == {"distance"}
+    assert not AsyDFL().capabilities().deltas
+    assert AsyDFL(payload="delta").capabilities().deltas
+    assert AsyDFL().capabilities().needs == frozenset()
+    assert AsyDFL(quality="distance").capabilities().needs == {"distance"}
 
 
 def test_those_who_finish_together_wake_together():

@@ -11,6 +11,7 @@ from dystop.control.plan_check import check_plan
 from dystop.mechanisms import DPSGD, BrainTorrent, FedAvg
 from dystop.simulator.params import EngineParams, Stop
 from dystop.sparse import ints
+from dystop.types import Capabilities
 from dystop.world import Outages
 from simulator.test_dynamics import RESTLESS
 from support.contraction import complete_views, contraction
@@ -81,9 +82,9 @@ def test_all_to_all_learns_exactly_as_fedavg_does():
 
 
 def test_variants_declare_what_they_are():
-    assert (BrainTorrent().mode, BrainTorrent().warm_start) == ("sync", True)
-    assert (ORIGINAL.mode, ORIGINAL.warm_start) == ("async", False)
-    assert replace(ORIGINAL, variant="alltoall").mode == BrainTorrent.mode == "sync"
+    assert BrainTorrent().capabilities() == Capabilities(mode="sync", warm_start=True)
+    assert ORIGINAL.capabilities() == Capabilities(mode="async", warm_start=False)
+    assert replace(ORIGINAL, variant="alltoall").capabilities().mode == "sync"
 
 
 def call(version, memory=None, last=None, t=1):

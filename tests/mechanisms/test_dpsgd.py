@@ -129,12 +129,12 @@ def test_one_way_links_do_not_break_the_declared_property(weights):
     mechanism = DPSGD(weights=weights)
     plan, _ = mechanism.plan(mechanism.init(view.fleet), view)
     check_plan(mechanism, plan, view)
-    assert mechanism.doubly_stochastic
+    assert mechanism.capabilities().doubly_stochastic
     np.testing.assert_allclose(dense(plan.mixes[0], 4).sum(axis=0), 1.0)
 
 
 def test_declared_properties_follow_the_weights():
-    assert DPSGD().doubly_stochastic
-    assert not DPSGD().signed_rows
-    assert not DPSGD(weights="size").doubly_stochastic
-    assert DPSGD(weights="optimal").signed_rows
+    assert DPSGD().capabilities().doubly_stochastic
+    assert not DPSGD().capabilities().signed_rows
+    assert not DPSGD(weights="size").capabilities().doubly_stochastic
+    assert DPSGD(weights="optimal").capabilities().signed_rows

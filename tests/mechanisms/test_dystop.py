@@ -60,7 +60,11 @@ def test_plan_equals_the_twins(seed, phases):
 
 def test_defaults_of_the_paper():
     mechanism = DySTop()
-    assert (mechanism.V, mechanism.staleness_bound, mechanism.queue_bound) == (10.0, 2.0, 2.0)
+    assert (mechanism.V, mechanism.staleness_bound, mechanism.capabilities().queue_bound) == (
+        10.0,
+        2.0,
+        2.0,
+    )
     assert mechanism._cap(random_fleet(0, 100)) == 7
     assert mechanism._cap(random_fleet(0, 1)) == 1
     assert DySTop(neighbours=4)._cap(random_fleet(0, 100)) == 4

@@ -99,8 +99,8 @@ def test_oracle_keeps_the_mean_and_local_does_not():
     V = dense(local().plan({}, view)[0].mixes[0], 20)
     np.testing.assert_allclose(V.sum(axis=1), 1.0)
     assert np.abs(V.sum(axis=0) - 1).max() > 0.05
-    assert oracle().doubly_stochastic
-    assert not local().doubly_stochastic
+    assert oracle().capabilities().doubly_stochastic
+    assert not local().capabilities().doubly_stochastic
 
 
 def test_local_receivers_average_whatever_arrived():

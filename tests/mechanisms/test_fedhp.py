@@ -242,9 +242,9 @@ def test_without_thinning_it_is_dpsgd_on_the_base_graph(n, topology):
 
 
 def test_uniform_weights_and_what_is_declared():
-    assert FedHP().doubly_stochastic
+    assert FedHP().capabilities().doubly_stochastic
     mechanism = FedHP(weights="uniform")
-    assert not mechanism.doubly_stochastic
+    assert not mechanism.capabilities().doubly_stochastic
     view = everyone(6)
     plan, _ = mechanism.plan(mechanism.init(view.fleet), view)
     degree = np.bincount(plan.links.dst, minlength=6)

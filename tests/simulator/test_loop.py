@@ -33,8 +33,8 @@ def test_records_follow_the_recurrences(mechanism):
         active = np.zeros(12, bool)
         active[list(record.active_ids)] = True
         assert record.active == active.sum() == len(record.active_ids)
-        if mechanism.queue_bound is not None:
-            queue = next_queue(queue, staleness, mechanism.queue_bound, everyone)
+        if mechanism.capabilities().queue_bound is not None:
+            queue = next_queue(queue, staleness, mechanism.capabilities().queue_bound, everyone)
         staleness = next_staleness(staleness, active)
     assert state.books.staleness.tolist() == staleness.tolist()
     assert records[-1].samples_total == 12 + sum(r.active for r in records)  # one step each

@@ -240,7 +240,7 @@ def test_who_gets_an_update_cannot_measure_how_far_the_model_is():
 
 
 def test_nothing_is_measured_that_was_not_asked_for():
-    assert Mechanism.needs == frozenset()
+    assert Mechanism().capabilities().needs == frozenset()
     plan = Plan(ints([0]), links(ints([0]), ints([2])), (mix(row(0, w0=0.5, w2=0.5)),))
     parts = parts_for(Script(plans=(plan,)), 3, stop=Stop(rounds=1))
     _, state = play(parts)

@@ -58,7 +58,7 @@ def setup_for(mechanism: Any, n: int = 5, rounds: int = 8, **changes: Any) -> Co
     if isinstance(mechanism, str):
         mechanism = MECHANISMS[mechanism]()
     counts = np.full((n, 2), 4)
-    server = mechanism.server
+    server = mechanism.capabilities().server
     fleet = Fleet(counts.sum(axis=1), counts, 8, 40_000, rounds, 0, server)
     members = [Enrolled(member_name(k, n), k, 8, (4, 4), f"{k:064d}") for k in range(n)]
     members += [Enrolled("server", n)] if server else []

@@ -93,12 +93,14 @@ def parts_for(mechanism: Mechanism, n: int, **changes: Any) -> Components:
     seed = changes.pop("seed", 0)
     horizon = changes.get("stop", Stop(rounds=3)).rounds
     counts = np.full((n, 2), 4)
-    fleet = Fleet(counts.sum(axis=1), counts, 8, 40_000, horizon, seed, mechanism.server)
+    fleet = Fleet(
+        counts.sum(axis=1), counts, 8, 40_000, horizon, seed, mechanism.capabilities().server
+    )
     position = changes.pop("position", line(n))
     parts = Components(
         fleet=fleet,
         mechanism=mechanism,
-        world=World(params, n, fleet.model_bytes, seed, mechanism.server, position),
+        world=World(params, n, fleet.model_bytes, seed, mechanism.capabilities().server, position),
         trainer=Adder(),
         laws=EngineParams(),
         stop=Stop(rounds=3),

@@ -48,7 +48,7 @@ class Case:
     def fleet(self) -> Fleet:
         size = 8 * (1 + np.arange(self.workers) % 3)
         counts = np.stack([size // 2, size // 2], axis=1)
-        server = self.mechanism.server
+        server = self.mechanism.capabilities().server
         return Fleet(size, counts, 8, 4 * WIDTH, self.rounds, self.seed, server)
 
     @property
@@ -58,11 +58,15 @@ class Case:
             Enrolled(name, k, int(fleet.data_size[k]), tuple(fleet.label_counts[k].tolist()))
             for k, name in enumerate(names_of(self.workers))
         ]
-        return (*known, Enrolled("server", self.workers)) if self.mechanism.server else (*known,)
+        return (
+            (*known, Enrolled("server", self.workers))
+            if self.mechanism.capabilities().server
+            else (*known,)
+        )
 
     @property
     def setup(self) -> CoordinatorSetup:
-        fleet, server = self.fleet, self.mechanism.server
+        fleet, server = self.fleet, self.mechanism.capabilities().server
         place = line(self.workers)
         return CoordinatorSetup(
             run=RUN,
@@ -89,7 +93,7 @@ class Case:
             label_counts=enrolled.label_counts,
             incarnation=actor.life,
             first_steps=int(fleet.epoch_steps[actor.node]) if trains else 0,
-            deltas=self.mechanism.deltas,
+            deltas=self.mechanism.capabilities().deltas,
             timeouts=self.timeouts,
             digest=digest,
         )
@@ -103,10 +107,12 @@ def cluster_of(case: Case) -> Cluster:
         return CoordinatorMachine(setup, restore(actor.disk))
 
     def worker(actor: Actor) -> Any:
-        state = actor.disk or first_state(FIRST, NO_COUNTERS, deltas=case.mechanism.deltas)
+        state = actor.disk or first_state(
+            FIRST, NO_COUNTERS, deltas=case.mechanism.capabilities().deltas
+        )
         return WorkerMachine(case.worker_setup(actor), state)
 
-    names = names_of(case.workers, case.mechanism.server)
+    names = names_of(case.workers, case.mechanism.capabilities().server)
     return Cluster(coordinator, worker, names, case.seed, case.faults)
 
 
@@ -137,7 +143,9 @@ def plans_of(cluster: Cluster) -> dict[int, Any]:
 def reference_of(case: Case, cluster: Cluster) -> Reference:
     """Play the plans again, slowly."""
     fleet = case.fleet
-    ref = Reference(fleet.nodes, fleet.workers, fleet.epoch_steps, case.mechanism.warm_start)
+    ref = Reference(
+        fleet.nodes, fleet.workers, fleet.epoch_steps, case.mechanism.capabilities().warm_start
+    )
     uses, numbers = _reported(cluster)
     for round_, plan in sorted(plans_of(cluster).items()):
         ref.play(round_, plan, uses.get(round_, {}), numbers.get(round_, {}))

@@ -46,7 +46,7 @@ def _mechanisms() -> None:
 
     problems = MECHANISMS.problems()
     kinds = [MECHANISMS[name] for name in MECHANISMS if name in BUILT_IN or name not in problems]
-    rows = [(kind.name, kind.mode, provenance(kind), kind.summary) for kind in kinds]
+    rows = [(k.name, k().capabilities().mode, provenance(k), k.summary) for k in kinds]
     show_table(("mechanism", "mode", "provenance", "summary"), rows)
     for problem in problems.values():
         complain(f"left out: {problem}", colour="yellow")
@@ -58,7 +58,7 @@ def _describe_mechanism(name: str) -> None:
 
     kind = MECHANISMS[name]
     typer.echo(f"{name}: {kind.summary}")
-    typer.echo(f"  mode: {kind.mode}   provenance: {provenance(kind)}")
+    typer.echo(f"  mode: {kind().capabilities().mode}   provenance: {provenance(kind)}")
     _keys(keys(kind, {}, "mechanism."))
     typer.echo(f"  dystop run mechanism.name={name}")
 

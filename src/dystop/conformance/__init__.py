@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
-    "ConformanceError": "failure",
+    "ConformanceError": "checks",
     "check_description": "kit",
     "check_mechanism": "kit",
     "check_plans": "kit",

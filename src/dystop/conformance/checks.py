@@ -102,9 +102,10 @@ def dense(mix: Mix, nodes: int) -> Floats:
 
 def check_declared(place: Place, plan: Plan, view: View) -> None:
     """What the class says about its rows and its bandwidth."""
-    if place.mechanism.doubly_stochastic:
+    able = place.mechanism.capabilities()
+    if able.doubly_stochastic:
         _check_columns(place, plan, view)
-    if place.mechanism.budgeted:
+    if able.budgeted:
         _check_budget(place, plan, view)
 
 

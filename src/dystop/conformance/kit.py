@@ -42,21 +42,30 @@ def check_description(mechanism: Mechanism) -> None:
     """It is a frozen dataclass of documented knobs that a configuration file can hold."""
     kind, place = type(mechanism), Place(mechanism, "as a class")
     place.require(isinstance(mechanism, Mechanism), "it is not a subclass of dystop.Mechanism")
-    for name in ("name", "mode", "provenance", "summary"):
+    for name in ("name", "provenance", "summary"):
         place.require(getattr(kind, name, ""), f"class variable `{name}` is missing")
     readable = _NAME.fullmatch(kind.name)
     place.require(readable, "`name` must be lower-case words joined by hyphens, as in 'my-idea'")
-    place.require(kind.mode in ("async", "sync"), "`mode` must be 'async' or 'sync'")
-    place.require(mechanism.needs <= {"loss", "distance"}, "`needs` may hold 'loss' and 'distance'")
+    _check_capabilities(place, mechanism)
     # A dataclass writes a docstring of its own where there is none; it starts with the call.
     documented = kind.__doc__ and not kind.__doc__.startswith(f"{kind.__name__}(")
     place.require(documented, "the class has no docstring")
     place.require("__dataclass_params__" in vars(kind), "it must be a @dataclass(frozen=True)")
     for field in fields(kind):
-        place.require(field.metadata.get("meaning"), f"{field.name} is not made by `knob`")
-    bound = mechanism.queue_bound
-    place.require(bound is None or bound >= 0, "`queue_bound` must not be negative")
+        place.require(field.metadata.get("meaning"), f"{field.name} is not made by `param`")
     _check_configurable(place, mechanism)
+
+
+def _check_capabilities(place: Place, mechanism: Mechanism) -> None:
+    """Require that a mechanism declares its mode, known feedback and a possible queue bound."""
+    overridden = type(mechanism).capabilities is not Mechanism.capabilities
+    declared = overridden or hasattr(mechanism, "mode")
+    place.require(declared, "the method `capabilities`, which says the `mode`, is missing")
+    able = mechanism.capabilities()
+    place.require(able.mode in ("async", "sync"), "`mode` must be 'async' or 'sync'")
+    place.require(able.needs <= {"loss", "distance"}, "`needs` may hold 'loss' and 'distance'")
+    bound = able.queue_bound
+    place.require(bound is None or bound >= 0, "`queue_bound` must not be negative")
 
 
 def _check_configurable(place: Place, mechanism: Mechanism) -> None:
@@ -102,7 +111,7 @@ def _situations(
     mechanism: Mechanism, views: int, seed: int, smallest: int
 ) -> Iterator[tuple[Place, Memory, View]]:
     for case in cases(views, seed, smallest):
-        place, view = _at(mechanism, case), case.view(mechanism.server)
+        place, view = _at(mechanism, case), case.view(mechanism.capabilities().server)
         yield place, _opened(place, view.fleet), view
 
 
@@ -137,7 +146,7 @@ def _check_no_hidden_state(mechanism: Mechanism, seed: int, smallest: int) -> No
 def _check_refusal(mechanism: Mechanism, n: int, seed: int) -> None:
     place = Place(mechanism, f"for a fleet of {n} (seed {seed})")
     try:
-        mechanism.init(random_fleet(seed, n, server=mechanism.server))
+        mechanism.init(random_fleet(seed, n, server=mechanism.capabilities().server))
     except ConfigError:
         return
     except Exception as error:  # a stranger's code may raise anything

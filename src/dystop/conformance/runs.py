@@ -118,7 +118,8 @@ def check_run(
 
 def check_mean(mechanism: Mechanism, seed: int = 0) -> None:
     """Where rows are declared doubly stochastic, only training moves the mean model of a run."""
-    if not mechanism.doubly_stochastic or mechanism.deltas or mechanism.server:
+    able = mechanism.capabilities()
+    if not able.doubly_stochastic or able.deltas or able.server:
         return
     parts = parts_for(mechanism, WORKERS, LAWS[0], seed, 20, CALM)
     _, state = _play(parts, begin(parts))
@@ -140,11 +141,12 @@ def parts_for(
 ) -> Components:
     """A small fleet with uneven data on a random field."""
     counts = stream(seed, "conformance", workers).integers(1, 9, (workers, 3))
-    fleet = Fleet(counts.sum(axis=1), counts, 8, 40_000, rounds, seed, mechanism.server)
+    server = mechanism.capabilities().server
+    fleet = Fleet(counts.sum(axis=1), counts, 8, 40_000, rounds, seed, server)
     return Components(
         fleet=fleet,
         mechanism=mechanism,
-        world=World(world, workers, fleet.model_bytes, seed, mechanism.server),
+        world=World(world, workers, fleet.model_bytes, seed, server),
         trainer=cast(Trainer, Adder()),
         laws=laws,
         stop=Stop(rounds=rounds),

@@ -102,8 +102,8 @@ def _check_links(mechanism: Mechanism, plan: Plan, view: View) -> None:
     links = plan.links
     if not _all_in_reach(links, view):
         _name_bad_link(mechanism, links, view)
-    if anywhere(links.delta) and not mechanism.deltas:
-        _refuse(mechanism, "a link carries an update but the class does not declare `deltas`")
+    if anywhere(links.delta) and not mechanism.capabilities().deltas:
+        _refuse(mechanism, "a link carries an update, but `capabilities` does not declare `deltas`")
 
 
 def _all_in_reach(links: Links, view: View) -> bool:
@@ -174,16 +174,19 @@ def _check_nodes(mechanism: Mechanism, view: View, what: str, *nodes: Ints) -> N
 
 def _check_rows(mechanism: Mechanism, mix: Mix) -> None:
     if mix.kind == "delta":
-        if not mechanism.deltas:
-            _refuse(mechanism, "a delta mix needs `deltas = True` on the class")
+        if not mechanism.capabilities().deltas:
+            _refuse(mechanism, "a delta mix needs `deltas=True` in `capabilities`")
         return
     sums = np.bincount(mix.row_of, weights=mix.weight, minlength=len(mix.receiver))
     off = ~(np.abs(sums - 1.0) <= _TOLERANCE)  # this way round, so that NaN is off too
     if off.any():
         k = int(np.flatnonzero(off)[0])
         _refuse(mechanism, f"the row of worker {mix.receiver[k]} sums to {sums[k]:.12g}, not to 1")
-    if not mechanism.signed_rows and mix.weight.min(initial=0.0) < 0:
-        _refuse(mechanism, "a mixing weight is negative; declare `signed_rows` if it is meant")
+    if not mechanism.capabilities().signed_rows and mix.weight.min(initial=0.0) < 0:
+        _refuse(
+            mechanism,
+            "a mixing weight is negative; declare `signed_rows` in `capabilities` if it is meant",
+        )
 
 
 def source_kind(plan: Plan, view: View, stage: int) -> tuple[Bools, Bools]:

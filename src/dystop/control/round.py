@@ -96,7 +96,7 @@ def advance(
     """
     active = np.zeros(view.fleet.workers, bool)
     active[confirmed(plan, outcome)] = True
-    bound = mechanism.queue_bound
+    bound = mechanism.capabilities().queue_bound
     return replace(
         books,
         t=books.t + 1,

@@ -137,7 +137,8 @@ def bound_of_experiment(
     notes, xi, start = _follow(built, problem, best, on_round, recorded)
     g_star = convex.local_noise(problem, experiment.training.batch)
     constants = bound.Constants(problem.mu, problem.smoothness, xi, g_star)
-    history = bound.History(problem.share, notes.rows, experiment.mechanism.warm_start)
+    able = experiment.mechanism.capabilities()
+    history = bound.History(problem.share, notes.rows, able.warm_start)
     contraction = bound.rho(problem.mu, eta)
     proved, printed = bound.delta(constants, eta), bound.delta_literal(constants, eta)
     return BoundReport(
@@ -151,7 +152,7 @@ def bound_of_experiment(
         start=start,
         tau_max=int(history.largest_staleness[-1]),
         durations_s=notes.clock_s,
-        staleness_bound=experiment.mechanism.queue_bound,
+        staleness_bound=able.queue_bound,
         trade_off=getattr(experiment.mechanism, "V", None),
         gamma=notes.gamma,
         pressure=notes.pressure,
@@ -183,7 +184,8 @@ def _silent(reason: str) -> ConfigError:
 
 
 def _beyond(mechanism: Mechanism) -> bool:
-    return mechanism.server or mechanism.pushes or mechanism.deltas or mechanism.signed_rows
+    able = mechanism.capabilities()
+    return able.server or able.pushes or able.deltas or able.signed_rows
 
 
 def regression_of(experiment: Experiment) -> convex.Regression:
@@ -238,7 +240,7 @@ def _follow(
         mixed = mix(_matrix(rows, len(models)), models)
         for worker, point in zip(rows.receiver, mixed, strict=True):
             xi[worker] = max(xi[worker], convex.divergence(problem, point)[worker])
-        _note_queues(notes, before, parts.mechanism.queue_bound)
+        _note_queues(notes, before, parts.mechanism.capabilities().queue_bound)
         models, before = _models(after), after
         notes.rows.append(rows)
         notes.gap.append(convex.value(problem, problem.share @ models) - best)

@@ -82,7 +82,7 @@ def card_of(experiment: Experiment, data: Dataset) -> ModelCard:
 def check_remedy(experiment: Experiment) -> None:
     """A remedy against staleness needs a mechanism that has some."""
     mechanism, rule = experiment.mechanism, experiment.staleness.rule
-    if rule != "none" and mechanism.mode == "sync":
+    if rule != "none" and mechanism.capabilities().mode == "sync":
         raise ConfigError(
             f"staleness.rule = {rule!r}: {mechanism.name} is synchronous, its models are never"
             " stale; use 'none', or an asynchronous mechanism ('dystop list mechanisms')"
@@ -147,10 +147,10 @@ def _stacks(experiment: Experiment) -> float:
     The stack itself and the rows that a round gathers and mixes; then what else is kept: models
     until they are published, where updates began and what is worked out from them, waiting mail.
     """
-    mechanism = experiment.mechanism
+    able = experiment.mechanism.capabilities()
     late = 3.0 * (experiment.engine.publish == "on_completion")
     compensated = 6.0 * (experiment.staleness.rule == "compensate")
-    return 2.0 + late + compensated + 3.0 * mechanism.deltas + 3.0 * mechanism.pushes
+    return 2.0 + late + compensated + 3.0 * able.deltas + 3.0 * able.pushes
 
 
 def _parts(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer) -> Components:
@@ -212,7 +212,7 @@ def fleet_of(experiment: Experiment, label_counts: Ints, model_bytes: int) -> Fl
         model_bytes=model_bytes,
         horizon=experiment.stop.rounds,
         seed=experiment.seed,
-        server=experiment.mechanism.server,
+        server=experiment.mechanism.capabilities().server,
         horizon_s=experiment.stop.seconds,
     )
 

@@ -129,8 +129,8 @@ def try_out(experiments: Sequence[Experiment]) -> None:
     """
     built: dict[str, Built] = {}
     for experiment in _settings(experiments):
-        kind = type(experiment.mechanism)
-        alike = f"{kind.server} {kind.deltas} {_without(experiment, 'mechanism', 'engine')}"
+        able = experiment.mechanism.capabilities()
+        alike = f"{able.server} {able.deltas} {_without(experiment, 'mechanism', 'engine')}"
         if alike not in built:
             built[alike] = build(experiment)
         experiment.mechanism.init(built[alike].parts.fleet)

@@ -111,7 +111,7 @@ def first_info(experiment: "Experiment") -> dict[str, Any]:
         "seed": experiment.seed,
         "mechanism": {
             "name": mechanism.name,
-            "mode": mechanism.mode,
+            "mode": mechanism.capabilities().mode,
             "provenance": mechanism.provenance,
             "summary": mechanism.summary,
             "parameters": asdict(mechanism),

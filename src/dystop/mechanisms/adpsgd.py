@@ -1,14 +1,14 @@
 """AD-PSGD: the asynchronous reference, one pair of workers at a time."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
 from dystop.control.aggregation import with_self
 from dystop.plan import Plan, join_links, links
 from dystop.sparse import Ints, ints
-from dystop.types import Mechanism, Memory, View
+from dystop.types import Capabilities, Mechanism, Memory, View
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,12 @@ class ADPSGD(Mechanism):
     """
 
     name: ClassVar[str] = "ad-psgd"
-    mode: ClassVar[Literal["async", "sync"]] = "async"
     provenance: ClassVar[str] = "reference"
     summary: ClassVar[str] = "the first to finish averages with one random neighbour"
-    doubly_stochastic: ClassVar[bool] = True
+
+    def capabilities(self) -> Capabilities:
+        """Return what the mechanism needs and guarantees."""
+        return Capabilities(mode="async", doubly_stochastic=True)
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """One caller, one neighbour that it hears and that hears it."""

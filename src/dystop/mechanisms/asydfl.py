@@ -22,7 +22,7 @@ from dystop.mechanisms._push import (
 from dystop.params import param
 from dystop.plan import Mix, Plan, links
 from dystop.sparse import Floats, Ints
-from dystop.types import Feedback, Fleet, Mechanism, Memory, View
+from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,8 @@ class AsyDFL(Mechanism):
     """
 
     name: ClassVar[str] = "asydfl"
-    mode: ClassVar[Literal["async", "sync"]] = "async"
     provenance: ClassVar[str] = "reconstruction"
     summary: ClassVar[str] = "first to finish pushes its model to neighbours of high priority"
-    pushes: ClassVar[bool] = True
-    budgeted: ClassVar[bool] = True
 
     fanout: Annotated[int, Ge(0)] | None = param(
         None, "k: most receivers of a push; unset: ceil(log2 N) (our choice)"
@@ -67,15 +64,15 @@ class AsyDFL(Mechanism):
     )
     background: bool = param(False, "the sender trains on while it pushes (our choice)")
 
-    @property
-    def deltas(self) -> bool:  # type: ignore[override]
-        """Only the gradient push sends updates."""
-        return self.payload == "delta"
-
-    @property
-    def needs(self) -> frozenset[Feedback]:  # type: ignore[override]
-        """Distances are measured only if they are used."""
-        return frozenset({"distance"}) if self.quality == "distance" else frozenset()
+    def capabilities(self) -> Capabilities:
+        """Return the capabilities; distances are measured only if `quality` uses them."""
+        return Capabilities(
+            mode="async",
+            needs=frozenset({"distance"}) if self.quality == "distance" else frozenset(),
+            deltas=self.payload == "delta",
+            pushes=True,
+            budgeted=True,
+        )
 
     def init(self, fleet: Fleet) -> Memory:
         """Model distances by pair, as far as they were measured."""
@@ -94,7 +91,9 @@ class AsyDFL(Mechanism):
         )
         cap = push_cap(self.fanout, view.fleet.workers)
         dst, src = choose_receivers(active, pair, priority, view.budget, cap)
-        pushes = links(dst, src, delta=self.deltas, background=self.background, pushed=True)
+        pushes = links(
+            dst, src, delta=self.payload == "delta", background=self.background, pushed=True
+        )
         stages = after_sending(active, (self._rows(view, active),))
         return Plan(active, pushes, stages, notes={"lam": lam}), memory
 
@@ -105,7 +104,7 @@ class AsyDFL(Mechanism):
     def _rows(self, view: View, active: Ints) -> Mix:
         mail, size = view.mailbox, view.fleet.data_size
         read = mail_of(mail, active)
-        if self.deltas:
+        if self.payload == "delta":
             return update_rows(active, mail.dst[read], mail.src[read], size, 1.0)
         return size_weights(active, mail.dst[read], mail.src[read], size)
 

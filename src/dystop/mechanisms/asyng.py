@@ -21,7 +21,7 @@ from dystop.mechanisms._push import (
 from dystop.params import param
 from dystop.plan import Links, Mix, Plan, join_links, links, mix_of
 from dystop.sparse import Bools, Floats, Ints, PairCounts
-from dystop.types import Fleet, Mechanism, Memory, View
+from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,8 @@ class AsyNG(Mechanism):
     """
 
     name: ClassVar[str] = "asyng"
-    mode: ClassVar[Literal["async", "sync"]] = "async"
     provenance: ClassVar[str] = "reconstruction"
     summary: ClassVar[str] = "first to finish pushes its last update to a few neighbours"
-    pushes: ClassVar[bool] = True
-    deltas: ClassVar[bool] = True
-    budgeted: ClassVar[bool] = True
 
     fanout: Annotated[int, Ge(0)] | None = param(
         None, "k: most receivers of a push; unset: ceil(log2 N) (our choice)"
@@ -69,6 +65,10 @@ class AsyNG(Mechanism):
         "R: every R-th push of a worker carries its model, and receivers give half of their weight "
         "to the models in the mail; 0: never (our choice)",
     )
+
+    def capabilities(self) -> Capabilities:
+        """Return what the mechanism needs and guarantees."""
+        return Capabilities(mode="async", deltas=True, pushes=True, budgeted=True)
 
     def init(self, fleet: Fleet) -> Memory:
         """How often each pair was told, by key dst * N + src."""

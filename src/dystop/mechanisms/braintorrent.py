@@ -9,7 +9,7 @@ from dystop.control.aggregation import size_weights
 from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Ints, PairCounts, ints
-from dystop.types import Fleet, Mechanism, Memory, View
+from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class BrainTorrent(Mechanism):
     """
 
     name: ClassVar[str] = "braintorrent"
-    mode: ClassVar[Literal["async", "sync"]] = "sync"
     provenance: ClassVar[str] = "abstract"
     summary: ClassVar[str] = "all-to-all averaging by data size, or one caller at a time"
 
@@ -32,15 +31,12 @@ class BrainTorrent(Mechanism):
         "alltoall", "everyone with everyone, or one random caller that pulls what is new to it"
     )
 
-    def __post_init__(self) -> None:
-        """One caller at a time is not synchronous; a class variable cannot tell by itself."""
-        if self.variant == "original":
-            object.__setattr__(self, "mode", "async")
-
-    @property
-    def warm_start(self) -> bool:  # type: ignore[override]
-        """Where one worker trains at a time, nobody does before the first call."""
-        return self.variant != "original"
+    def capabilities(self) -> Capabilities:
+        """Return the capabilities; in `original`, only the caller trains."""
+        return Capabilities(
+            mode="sync" if self.variant == "alltoall" else "async",
+            warm_start=self.variant == "alltoall",
+        )
 
     def init(self, fleet: Fleet) -> Memory:
         """Only callers remember: which version of which peer (dst * N + src) they hold."""

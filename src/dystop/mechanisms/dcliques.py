@@ -21,7 +21,7 @@ from dystop.params import param
 from dystop.plan import Mix, Plan, join_links, links
 from dystop.rng import stream
 from dystop.sparse import Bools, Graph, Ints, graph_of, ints
-from dystop.types import Mechanism, Memory, View
+from dystop.types import Capabilities, Mechanism, Memory, View
 
 _MANY = 200  # workers from which a full linking of cliques costs too much
 
@@ -40,11 +40,8 @@ class DCliques(Mechanism):
     """
 
     name: ClassVar[str] = "d-cliques"
-    mode: ClassVar[Literal["async", "sync"]] = "sync"
     provenance: ClassVar[str] = "authors' code"
     summary: ClassVar[str] = "synchronous averaging in cliques of balanced labels, sparsely linked"
-    doubly_stochastic: ClassVar[bool] = True
-    deltas: ClassVar[bool] = True
 
     clique_size: Annotated[int, Ge(1)] = param(10, "M: most members of a clique")
     swaps: Annotated[int, Ge(0)] = param(1000, "K: steps of the greedy swap")
@@ -52,6 +49,10 @@ class DCliques(Mechanism):
         "auto", "edges between cliques; auto: smallworld from 200 workers on, full below"
     )
     clique_avg: bool = param(True, "average the updates within a clique before models are mixed")
+
+    def capabilities(self) -> Capabilities:
+        """Return what the mechanism needs and guarantees."""
+        return Capabilities(mode="sync", deltas=True, doubly_stochastic=True)
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Exchange over the edges of the fixed topology that are in reach."""

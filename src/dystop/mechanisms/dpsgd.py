@@ -14,7 +14,7 @@ from dystop.params import param
 from dystop.plan import Mix, Plan, links
 from dystop.rng import stream
 from dystop.sparse import Graph, Ints, graph_of
-from dystop.types import Fleet, Mechanism, Memory, View
+from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 _EXACT_SPECTRUM_LIMIT = 2000
 
@@ -28,7 +28,6 @@ class DPSGD(Mechanism):
     """
 
     name: ClassVar[str] = "d-psgd"
-    mode: ClassVar[Literal["async", "sync"]] = "sync"
     provenance: ClassVar[str] = "reference"
     summary: ClassVar[str] = "synchronous averaging on a fixed ring, regular or complete graph"
 
@@ -39,15 +38,17 @@ class DPSGD(Mechanism):
         "1/(1 + larger degree), I - aL with the best a, or data sizes (not doubly stochastic)",
     )
 
-    @property
-    def doubly_stochastic(self) -> bool:  # type: ignore[override]
-        """Symmetric weights keep the mean model; weights by data size do not."""
-        return self.weights != "size"
+    def capabilities(self) -> Capabilities:
+        """Return the capabilities.
 
-    @property
-    def signed_rows(self) -> bool:  # type: ignore[override]
-        """I - aL may have a negative diagonal."""
-        return self.weights == "optimal"
+        Symmetric weights keep the mean model; weights by data size do not. The diagonal of I - aL
+        may be negative.
+        """
+        return Capabilities(
+            mode="sync",
+            signed_rows=self.weights == "optimal",
+            doubly_stochastic=self.weights != "size",
+        )
 
     def init(self, fleet: Fleet) -> Memory:
         """Draw the graph once."""

@@ -22,7 +22,7 @@ from dystop.control.topology import Edges, connect, ranked_candidates
 from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Floats
-from dystop.types import Fleet, Mechanism, Memory, View
+from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 _SMOOTHING = 0.5  # of the "last" estimate
 _FIRST_PHASE = 0.25  # share of the planned run, in rounds or seconds
@@ -39,10 +39,8 @@ class DySTop(Mechanism):
     """
 
     name: ClassVar[str] = "dystop"
-    mode: ClassVar[Literal["async", "sync"]] = "async"
     provenance: ClassVar[str] = "paper"
     summary: ClassVar[str] = "WAA wakes workers by Lyapunov queues, PTCA picks whom they pull from"
-    budgeted: ClassVar[bool] = True
 
     V: Annotated[float, Ge(0)] = param(10.0, "weight of round time against staleness")
     staleness_bound: Annotated[float, Ge(0)] = param(
@@ -64,10 +62,9 @@ class DySTop(Mechanism):
         None, "Dist_max of phase 1's priority, in metres; unset: the longest link in reach"
     )
 
-    @property
-    def queue_bound(self) -> float | None:
-        """The staleness bound drives the queues."""
-        return self.staleness_bound
+    def capabilities(self) -> Capabilities:
+        """Return what the mechanism needs and guarantees."""
+        return Capabilities(mode="async", budgeted=True, queue_bound=self.staleness_bound)
 
     def init(self, fleet: Fleet) -> Memory:
         """Only the "last" estimate has something to remember: realised exchange times."""

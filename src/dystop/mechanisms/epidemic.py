@@ -14,7 +14,7 @@ from dystop.mechanisms._graphs import both_ways, regular_pairs
 from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Graph, Ints, graph_of, ints
-from dystop.types import Fleet, Mechanism, Memory, View
+from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,6 @@ class EpidemicLearning(Mechanism):
     """
 
     name: ClassVar[str] = "epidemic"
-    mode: ClassVar[Literal["async", "sync"]] = "sync"
     provenance: ClassVar[str] = "authors' code"
     summary: ClassVar[str] = "synchronous averaging on a new random graph every round"
 
@@ -43,10 +42,9 @@ class EpidemicLearning(Mechanism):
         None, "s: models each worker sends per round; unset: ceil(log2 N)"
     )
 
-    @property
-    def doubly_stochastic(self) -> bool:  # type: ignore[override]
-        """A shared graph keeps the mean model; pushing at random does not."""
-        return self.variant == "oracle"
+    def capabilities(self) -> Capabilities:
+        """Return the capabilities; a shared graph keeps the mean model, random pushes do not."""
+        return Capabilities(mode="sync", doubly_stochastic=self.variant == "oracle")
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Draw the graph of this round."""

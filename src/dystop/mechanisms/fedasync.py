@@ -11,7 +11,7 @@ from dystop.mechanisms._server import first_to_finish, in_touch, server_round
 from dystop.params import param
 from dystop.plan import Plan, no_links
 from dystop.sparse import ints
-from dystop.types import Fleet, Mechanism, Memory, View
+from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,8 @@ class FedAsync(Mechanism):
     """
 
     name: ClassVar[str] = "fedasync"
-    mode: ClassVar[Literal["async", "sync"]] = "async"
     provenance: ClassVar[str] = "reference"
     summary: ClassVar[str] = "a server takes in one worker at a time, stale ones at a smaller share"
-    server: ClassVar[bool] = True
 
     share: Annotated[float, Gt(0), Le(1)] = param(0.6, "a: share of a fresh model in the new one")
     decay: Literal["constant", "polynomial", "hinge"] = param(
@@ -37,6 +35,10 @@ class FedAsync(Mechanism):
     exponent: Annotated[float, Ge(0)] = param(0.5, "polynomial: (k + 1)^-exponent")
     slope: Annotated[float, Ge(0)] = param(10.0, "hinge: 1 / (slope (k - limit) + 1)")
     limit: Annotated[int, Ge(0)] = param(4, "hinge: k up to which a model counts as fresh")
+
+    def capabilities(self) -> Capabilities:
+        """Return what the mechanism needs and guarantees."""
+        return Capabilities(mode="async", server=True)
 
     def init(self, fleet: Fleet) -> Memory:
         """Updates of the server, and how many of them each worker's model contains."""

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -10,7 +10,7 @@ from annotated_types import Gt, Le
 from dystop.params import param
 from dystop.plan import Plan, join_links, links, mix_of, no_links
 from dystop.sparse import Ints
-from dystop.types import Mechanism, Memory, View
+from dystop.types import Capabilities, Mechanism, Memory, View
 
 _ROUNDING = 1e-9  # a product that should be whole may come out just above: 0.55 * 100
 
@@ -23,14 +23,16 @@ class FedAvg(Mechanism):
     """
 
     name: ClassVar[str] = "fedavg"
-    mode: ClassVar[Literal["async", "sync"]] = "sync"
     provenance: ClassVar[str] = "reference"
     summary: ClassVar[str] = "synchronous averaging at a parameter server"
-    server: ClassVar[bool] = True
 
     participation: Annotated[float, Gt(0), Le(1)] = param(
         1.0, "share of workers sampled each round"
     )
+
+    def capabilities(self) -> Capabilities:
+        """Return what the mechanism needs and guarantees."""
+        return Capabilities(mode="sync", server=True)
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Two stages: everybody chosen to the server, the server to everybody chosen."""

@@ -24,7 +24,7 @@ from dystop.mechanisms._pairs import (
 from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Bools, Floats, Graph, Ints, graph_of, ints
-from dystop.types import Feedback, Fleet, Mechanism, Memory, View
+from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 _SMOOTHING = 0.5  # of measured distances
 _SHRINK, _ALARM = 0.9, 1.2  # tau_max shrinks when distances exceed so much of their median
@@ -48,10 +48,8 @@ class FedHP(Mechanism):
     """
 
     name: ClassVar[str] = "fedhp"
-    mode: ClassVar[Literal["async", "sync"]] = "sync"
     provenance: ClassVar[str] = "reconstruction"
     summary: ClassVar[str] = "local steps by hardware, links by consensus distance and speed"
-    needs: ClassVar[frozenset[Feedback]] = frozenset({"distance"})
 
     tau_max: Annotated[int, Ge(1)] = param(20, "most mini-batches of a local training (our choice)")
     tau_min: Annotated[int, Ge(1)] = param(5, "tau_max never shrinks below this (our choice)")
@@ -65,10 +63,13 @@ class FedHP(Mechanism):
         "metropolis", "1/(1 + larger degree), or 1/(1 + own degree) (not doubly stochastic)"
     )
 
-    @property
-    def doubly_stochastic(self) -> bool:  # type: ignore[override]
-        """Metropolis weights keep the mean model; uniform ones do not."""
-        return self.weights == "metropolis"
+    def capabilities(self) -> Capabilities:
+        """Return the capabilities; only Metropolis weights keep the mean model."""
+        return Capabilities(
+            mode="sync",
+            needs=frozenset({"distance"}),
+            doubly_stochastic=self.weights == "metropolis",
+        )
 
     def init(self, fleet: Fleet) -> Memory:
         """No distance known, the longest trainings allowed."""

@@ -1,7 +1,7 @@
 """FedSA: the semi-asynchronous centralized reference."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -10,7 +10,7 @@ from dystop.mechanisms._server import first_to_finish, in_touch, server_round
 from dystop.params import param
 from dystop.plan import Plan, no_links
 from dystop.sparse import Ints
-from dystop.types import Mechanism, Memory, View
+from dystop.types import Capabilities, Mechanism, Memory, View
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,8 @@ class FedSA(Mechanism):
     """
 
     name: ClassVar[str] = "fedsa"
-    mode: ClassVar[Literal["async", "sync"]] = "async"
     provenance: ClassVar[str] = "reference"
     summary: ClassVar[str] = "a server aggregates the first K workers that finish"
-    server: ClassVar[bool] = True
 
     arrivals: Annotated[int, Ge(1)] | None = param(
         None, "K: workers the server waits for; unset: max(1, N // 2) (our choice)"
@@ -40,6 +38,10 @@ class FedSA(Mechanism):
         "share at which the arrivals' average enters the server model; unset: their data over all "
         "data (our choice)",
     )
+
+    def capabilities(self) -> Capabilities:
+        """Return what the mechanism needs and guarantees."""
+        return Capabilities(mode="async", server=True)
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """The first K up, the new server model down; alone if nobody reaches the server."""

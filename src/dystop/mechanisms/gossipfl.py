@@ -1,7 +1,7 @@
 """GossipFL: sparse models exchanged in pairs that are chosen for bandwidth."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import networkx as nx
 import numpy as np
@@ -12,7 +12,7 @@ from dystop.mechanisms._graphs import both_ways, components, two_way_pairs
 from dystop.params import param
 from dystop.plan import Mix, Plan, links, mix_of
 from dystop.sparse import Bools, Floats, Ints, ints
-from dystop.types import Fleet, Mechanism, Memory, View
+from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,8 @@ class GossipFL(Mechanism):
     """
 
     name: ClassVar[str] = "gossipfl"
-    mode: ClassVar[Literal["async", "sync"]] = "sync"
     provenance: ClassVar[str] = "authors' code"
     summary: ClassVar[str] = "pairs exchange a random share of their models, fast links first"
-    doubly_stochastic: ClassVar[bool] = True
 
     keep: Annotated[float, Gt(0), Le(1)] = param(0.1, "share of the model that is exchanged")
     window: Annotated[int, Ge(1)] = param(
@@ -48,6 +46,10 @@ class GossipFL(Mechanism):
     steps: Annotated[int, Ge(1)] | None = param(
         None, "mini-batches between exchanges; unset: one local epoch (our choice)"
     )
+
+    def capabilities(self) -> Capabilities:
+        """Return what the mechanism needs and guarantees."""
+        return Capabilities(mode="sync", doubly_stochastic=True)
 
     def init(self, fleet: Fleet) -> Memory:
         """Pairs used of late, and when."""

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from dystop.params import param
 from dystop.plan import Mix, Plan, join_links, links, mix_of, no_links
 from dystop.sparse import Bools, Floats, Graph, Ints, ints
-from dystop.types import Fleet, Mechanism, Memory, View
+from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 _GRID = 4  # ticks of the hyperperiod in the fastest epoch
 _LARGEST_RING = 2000  # the rows of a ring hold the square of its size
@@ -35,7 +35,6 @@ class HADFL(Mechanism):
     """
 
     name: ClassVar[str] = "hadfl"
-    mode: ClassVar[Literal["async", "sync"]] = "async"
     provenance: ClassVar[str] = "reconstruction"
     summary: ClassVar[str] = "train a hyperperiod, ring all-reduce of newer models, broadcast"
 
@@ -52,6 +51,10 @@ class HADFL(Mechanism):
     cap: Annotated[float, Ge(1)] = param(
         4.0, "longest hyperperiod, in local epochs of the slowest worker (our choice)"
     )
+
+    def capabilities(self) -> Capabilities:
+        """Return what the mechanism needs and guarantees."""
+        return Capabilities(mode="async")
 
     def init(self, fleet: Fleet) -> Memory:
         """Versions count mini-batches; everyone starts with one local epoch in flight."""

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Gt
@@ -22,7 +22,7 @@ from dystop.mechanisms._pairs import (
 from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Floats, Ints, graph_of, ints
-from dystop.types import Feedback, Fleet, Mechanism, Memory, Outcome, View
+from dystop.types import Capabilities, Fleet, Mechanism, Memory, Outcome, View
 
 FEATURES = ("one", "cost", "distance", "known", "unused", "labels")
 _RECENT = 20  # rounds after which a link counts as long unused
@@ -59,11 +59,8 @@ class L2PL(Mechanism):
     """
 
     name: ClassVar[str] = "l2pl"
-    mode: ClassVar[Literal["async", "sync"]] = "sync"
     provenance: ClassVar[str] = "reconstruction"
     summary: ClassVar[str] = "a policy gradient learns which sparse topology pays off"
-    needs: ClassVar[frozenset[Feedback]] = frozenset({"loss", "distance"})
-    doubly_stochastic: ClassVar[bool] = True
 
     degree_mean: Annotated[float, Ge(0)] = param(4.0, "links drawn per worker (our choice)")
     degree_max: Annotated[int, Ge(1)] | None = param(
@@ -81,6 +78,12 @@ class L2PL(Mechanism):
         20, "imagined rounds, from expected times, before the first (our choice)"
     )
     labels: bool = param(False, "whether label distance counts (our choice)")
+
+    def capabilities(self) -> Capabilities:
+        """Return what the mechanism needs and guarantees."""
+        return Capabilities(
+            mode="sync", needs=frozenset({"loss", "distance"}), doubly_stochastic=True
+        )
 
     def init(self, fleet: Fleet) -> Memory:
         """An indifferent policy without experience."""

@@ -15,7 +15,7 @@ from dystop.mechanisms.matcha_weights import best_mixing_weight, best_probabilit
 from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Bools, Floats, Ints, ints
-from dystop.types import Mechanism, Memory, View
+from dystop.types import Capabilities, Mechanism, Memory, View
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,8 @@ class Matcha(Mechanism):
     """
 
     name: ClassVar[str] = "matcha"
-    mode: ClassVar[Literal["async", "sync"]] = "sync"
     provenance: ClassVar[str] = "authors' code"
     summary: ClassVar[str] = "synchronous averaging over matchings that fire at random"
-    doubly_stochastic: ClassVar[bool] = True
-    signed_rows: ClassVar[bool] = True
 
     budget: Annotated[float, Gt(0), Le(1)] = param(
         0.5, "CB: share of the matchings that fires in a round, on average at most"
@@ -49,6 +46,10 @@ class Matcha(Mechanism):
     refresh: Annotated[int, Ge(1)] = param(
         50, "rounds at least between two set-ups when the reach graph changes (our choice)"
     )
+
+    def capabilities(self) -> Capabilities:
+        """Return what the mechanism needs and guarantees."""
+        return Capabilities(mode="sync", signed_rows=True, doubly_stochastic=True)
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Let matchings fire, and exchange over those of their links that are in reach."""

@@ -12,7 +12,7 @@ from dystop.control.timing import cost_s
 from dystop.mechanisms._push import mail_of, outgoing, slowest_push_s
 from dystop.params import param
 from dystop.plan import Plan, links
-from dystop.types import Mechanism, Memory, View
+from dystop.types import Capabilities, Mechanism, Memory, View
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,8 @@ class SAADFL(Mechanism):
     """
 
     name: ClassVar[str] = "sa-adfl"
-    mode: ClassVar[Literal["async", "sync"]] = "async"
     provenance: ClassVar[str] = "abstract"
     summary: ClassVar[str] = "one worker a round, by Lyapunov queues, pushes to everyone in range"
-    pushes: ClassVar[bool] = True
 
     V: Annotated[float, Ge(0)] = param(10.0, "weight of round time against staleness")
     staleness_bound: Annotated[float, Ge(0)] = param(
@@ -48,10 +46,9 @@ class SAADFL(Mechanism):
         " ever heard (our choice)",
     )
 
-    @property
-    def queue_bound(self) -> float | None:
-        """The staleness bound drives the queues."""
-        return self.staleness_bound
+    def capabilities(self) -> Capabilities:
+        """Return what the mechanism needs and guarantees."""
+        return Capabilities(mode="async", pushes=True, queue_bound=self.staleness_bound)
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Wake one worker, average what lies in its mailbox, push to all that it reaches."""

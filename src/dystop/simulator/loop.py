@@ -52,7 +52,7 @@ def begin(parts: Components) -> State:
     )
     books = initial_state(fleet, parts.mechanism)
     training = np.zeros(fleet.nodes)
-    if parts.mechanism.warm_start:
+    if parts.mechanism.capabilities().warm_start:
         everyone = np.arange(fleet.workers)
         at = index(everyone, models.latest)
         trained = trainer.train(
@@ -210,7 +210,7 @@ def _open(parts: Components, state: State) -> PlannedRound | None:
 
 def _look_ahead(parts: Components, state: State) -> PlannedRound | None:
     """Decide the next round early, where that changes no model and needs no loss."""
-    waits = "loss" in parts.mechanism.needs or len(state.post.dst) > 0
+    waits = "loss" in parts.mechanism.capabilities().needs or len(state.post.dst) > 0
     return None if waits or _spent(parts, state) else _open(parts, state)
 
 

@@ -36,7 +36,7 @@ class Components:
     @property
     def keeps_starts(self) -> bool:
         """Whether updates are sent or compensated, so that trainings' starts must be kept."""
-        return self.mechanism.deltas or self.remedy.rule == "compensate"
+        return self.mechanism.capabilities().deltas or self.remedy.rule == "compensate"
 
 
 @dataclass(frozen=True)

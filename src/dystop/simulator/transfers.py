@@ -86,7 +86,8 @@ def execute(parts: Components, state: State, turn: ScheduledRound) -> tuple[Pend
     finished = state.models.finished
     at = index(plan.active, state.models.latest)
     before = state.models.latest[at] if finished is not None else None
-    distance = _distances(state, turn) if "distance" in parts.mechanism.needs else None
+    measured = "distance" in parts.mechanism.capabilities().needs
+    distance = _distances(state, turn) if measured else None
     state = _mix(parts, state, turn)
     trained = _train(parts, state, turn)
     if finished is not None and before is not None:
@@ -155,7 +156,7 @@ def _mix_stage(parts: Components, state: State, turn: ScheduledRound, stage: int
     here = links.stage == stage
     gone = here & lost
     rows = _without_background(turn, stage)
-    keep_mean = bool(parts.mechanism.doubly_stochastic)
+    keep_mean = parts.mechanism.capabilities().doubly_stochastic
     rows = renormalise_lost(rows, links.dst[gone], links.src[gone], to_self=keep_mean)
     if not len(rows.receiver):
         return

@@ -113,8 +113,8 @@ def plans_of(name, count=14):
     kind = MECHANISMS[name]
     for seed in range(count):
         n = (3, 5, 6, 9)[seed % 4]
-        view = random_view(seed, n, server=kind.server)
-        view = replace(view, fleet=replace(view.fleet, server=kind.server))
+        view = random_view(seed, n, server=kind().capabilities().server)
+        view = replace(view, fleet=replace(view.fleet, server=kind().capabilities().server))
         mechanism = kind()
         books = initial_state(view.fleet, mechanism)
         remedy = StalenessWeighting(("none", "polynomial", "discard")[seed % 3])

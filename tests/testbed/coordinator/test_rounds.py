@@ -31,7 +31,7 @@ def test_books_follow_the_papers_equations():
     """S-9: without a fault staleness and queues are those of the simulator's equations."""
     rig = play(rounds=30)
     tau, q = np.zeros(5, int), np.zeros(5)
-    bound = rig.setup.mechanism.queue_bound
+    bound = rig.setup.mechanism.capabilities().queue_bound
     for row, record in zip(rows(rig, "rounds"), rig.records, strict=True):
         books = read_blob(row.books)
         assert isinstance(books, ControlState)

@@ -52,7 +52,7 @@ def test_both_ledgers_keep_the_same(kind, tmp_path):
 
 def test_nouns_survive_the_way_to_bytes():
     for name, kind in MECHANISMS.items():
-        view = random_view(5, 6, server=kind.server)
+        view = random_view(5, 6, server=kind().capabilities().server)
         mechanism = kind()
         plan, memory = mechanism.plan(mechanism.init(view.fleet), view)
         kept = {"plan": plan, "view": view, "memory": memory}

@@ -41,7 +41,7 @@ def node_names(experiment: Experiment) -> list[str]:
     """Names of all nodes in order: the workers, then the server where the mechanism has one."""
     count = experiment.fleet.workers
     names = [member_name(node, count) for node in range(count)]
-    return [*names, SERVER] if experiment.mechanism.server else names
+    return [*names, SERVER] if experiment.mechanism.capabilities().server else names
 
 
 def node_of(experiment: Experiment, name: str) -> int:

@@ -53,7 +53,7 @@ def make_worker(
         data_size=parts.data_size,
         label_counts=parts.label_counts,
         first_steps=parts.first_steps,
-        deltas=experiment.mechanism.deltas,
+        deltas=experiment.mechanism.capabilities().deltas,
         timeouts=bed.timeouts,
         guards=bed.guards,
         limits=bed.limits,

@@ -151,7 +151,7 @@ def _with_workers(file: Path | None, keys: Sequence[str], size: int) -> list[str
         given = "workers" in tomllib.loads(file.read_text()).get("fleet", {})
     if given:
         return list(keys)
-    server = read_experiment(file, keys).mechanism.server
+    server = read_experiment(file, keys).mechanism.capabilities().server
     return [*keys, f"fleet.workers={max(1, size - 1 - int(server))}"]
 
 

@@ -169,7 +169,7 @@ class CoordinatorMachine:
         setup = self.core.setup
         return [
             MetaLine("run", setup.run),
-            MetaLine("queue_bound", repr(setup.mechanism.queue_bound)),
+            MetaLine("queue_bound", repr(setup.mechanism.capabilities().queue_bound)),
             MetaLine("away", setup.params.away),
         ]
 
@@ -253,7 +253,10 @@ class CoordinatorMachine:
         self._roster_due |= not known or member.state in ("ENROLLED", "LEFT")
         restarted = join.incarnation != member.incarnation
         core.note(core.members.join(name, join, core.at_s, fingerprint))
-        warm = core.setup.mechanism.warm_start and member.node < core.setup.fleet.workers
+        warm = (
+            core.setup.mechanism.capabilities().warm_start
+            and member.node < core.setup.fleet.workers
+        )
         self._training(member.node, join, restarted, warm)
         core.since_s[member.node] = core.at_s
         ok = JoinOk(

@@ -170,6 +170,7 @@ class _Stage:
         if (mix := self.mix) is None:
             return {}
         _, mailed = source_kind(self.plan, self.view, self.stage)
+        keep_mean = self.mechanism.capabilities().doubly_stochastic
         rows = {}
         for k, node in enumerate(mix.receiver.tolist()):
             part = slice(int(mix.indptr[k]), int(mix.indptr[k + 1]))
@@ -179,7 +180,7 @@ class _Stage:
                 kind=mix.kind,
                 mask=_mask(mix),
                 mailed=tuple(mix.source[part][mailed[part]].tolist()),
-                to_self=bool(self.mechanism.doubly_stochastic),
+                to_self=keep_mean,
             )
         return rows
 

@@ -319,7 +319,7 @@ class Rounds:
             ended_s=(ended - (core.zero_s or 0.0)) / core.params.time_scale,
             samples=samples,
             trained=trained,
-            distances="distance" in core.setup.mechanism.needs,
+            distances="distance" in core.setup.mechanism.capabilities().needs,
         )
 
     def _settle(self, now: OpenRound, outcome: Outcome) -> RoundRecord:
