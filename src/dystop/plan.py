@@ -5,7 +5,7 @@ The convention is the one of `dystop.sparse`: `(dst, src)` means *dst receives f
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Literal
 
@@ -130,6 +130,18 @@ class Mix:
     def dst(self) -> Ints:
         """Receiver of every weight, [M]."""
         return np.repeat(self.receiver, np.diff(self.indptr))
+
+    def take(self, keep: Bools) -> "Mix":
+        """Return the rows that a mask over the receivers selects, [R]."""
+        kept = keep[self.row_of]
+        indptr = np.append(0, np.cumsum(np.diff(self.indptr)[keep])).astype(np.int64)
+        return replace(
+            self,
+            receiver=self.receiver[keep],
+            indptr=indptr,
+            source=self.source[kept],
+            weight=self.weight[kept],
+        )
 
 
 def mix_of(

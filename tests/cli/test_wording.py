@@ -13,12 +13,11 @@ from typer.testing import CliRunner
 import dystop.dashboard
 from dystop.cli import app
 from dystop.cli.progress import show_start
+from dystop.control.stopping import Stop, stop_reason
 from dystop.report.data import measures, ranking
 from dystop.report.data.groups import Spread
 from dystop.report.figures import maps
 from dystop.rng import stream
-from dystop.simulator.loop import stop_reason
-from dystop.simulator.params import Stop
 from dystop.units import number, percent, plural
 from support.fake_runs import plain_record
 
@@ -67,10 +66,8 @@ def test_one_round_is_done(capsys):
     )
     show_start(started)
     assert "  1 round is done, 2 to go\n" in capsys.readouterr().out
-    parts = SimpleNamespace(stop=Stop(rounds=1))
-    assert stop_reason(parts, plain_record(1, 1.0)) == "1 round is over"
-    parts = SimpleNamespace(stop=Stop(rounds=2))
-    assert stop_reason(parts, plain_record(2, 2.0)) == "2 rounds are over"
+    assert stop_reason(Stop(rounds=1), plain_record(1, 1.0)) == "1 round is over"
+    assert stop_reason(Stop(rounds=2), plain_record(2, 2.0)) == "2 rounds are over"
 
 
 def test_one_seed_one_link():

@@ -12,10 +12,11 @@ from dystop.control.staleness_weighting import (
     freshness,
     participation_rate,
 )
+from dystop.control.stopping import Stop
 from dystop.experiments.config import read_experiment
 from dystop.mechanisms import DySTop
 from dystop.plan import Plan, links, mix_of, no_links
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from support.engine_fixtures import CALM, Script, parts_for, play, weights
 from support.strategies import random_view
@@ -82,8 +83,8 @@ def test_compensation_by_hand(publish):
         Script(plans=(PULL,)),
         3,
         stop=Stop(rounds=1),
-        laws=EngineParams(publish=publish),
-        remedy=StalenessWeighting("compensate", strength=0.1),
+        engine=EngineParams(publish=publish),
+        staleness_weighting=StalenessWeighting("compensate", strength=0.1),
     )
     _, state = play(parts)
     # Worker 2 came from 0 with an update of 3; worker 0 stands at 1: 3 - 0.1 * 9 * (1 - 0) = 2.1.
@@ -101,7 +102,7 @@ def test_compensation_of_a_message():
         Script(plans=(push, use)),
         3,
         stop=Stop(rounds=2),
-        remedy=StalenessWeighting("compensate", strength=0.1),
+        staleness_weighting=StalenessWeighting("compensate", strength=0.1),
     )
     _, state = play(parts)
     assert weights(state)[0] == pytest.approx((1 + 2.1) / 2 + 1)
@@ -118,7 +119,10 @@ def test_the_age_of_a_message_is_counted_from_its_sending():
     use = replace(PULL, links=no_links())
     script = Script(plans=(push, other, other, use))
     parts = parts_for(
-        script, 3, stop=Stop(rounds=4), remedy=StalenessWeighting("polynomial", exponent=1.0)
+        script,
+        3,
+        stop=Stop(rounds=4),
+        staleness_weighting=StalenessWeighting("polynomial", exponent=1.0),
     )
     _, state = play(parts)
     assert weights(state)[0] == pytest.approx(1 * 0.875 + 3 * 0.125 + 1)  # 0.5 / (3 + 1)
@@ -132,7 +136,7 @@ def test_every_remedy_runs_with_dystop(rule):
         8,
         params=params,
         stop=Stop(rounds=15),
-        remedy=StalenessWeighting(rule, strength=1e-4),
+        staleness_weighting=StalenessWeighting(rule, strength=1e-4),
     )
     records, state = play(parts)
     assert len(records) == 15

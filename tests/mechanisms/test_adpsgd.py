@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from dystop.control.plan_check import check_plan
+from dystop.control.stopping import Stop
 from dystop.mechanisms import ADPSGD
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
 from dystop.world import Churn, Compute, Outages
 from simulator.test_dynamics import RESTLESS
@@ -52,7 +53,7 @@ def test_everyone_has_a_turn_where_exchanges_are_slow():
     """Training takes no time at all here, so that all workers have always finished."""
     quick = replace(CALM, compute=Compute(batch_s=1e-6, spread=0.0))
     _, state = play(parts_for(ADPSGD(), 5, params=quick, stop=Stop(rounds=50)))
-    assert state.books.version.tolist() == [10] * 5
+    assert state.control.version.tolist() == [10] * 5
 
 
 def test_neighbours_are_drawn_uniformly_in_range():
@@ -91,7 +92,7 @@ def test_neighbours_that_do_not_hear_back_are_left_alone():
 )
 def test_update_in_flight_is_added_to_the_mean(publish, after):
     """Worker 1 needs three times as long, so that it is busy when worker 0 calls."""
-    parts = parts_for(ADPSGD(), 2, stop=Stop(rounds=1), laws=EngineParams(publish=publish))
+    parts = parts_for(ADPSGD(), 2, stop=Stop(rounds=1), engine=EngineParams(publish=publish))
     parts = replace(parts, steps=ints([1, 3]))
     _, state = play(parts)
     assert weights(state) == after
@@ -113,7 +114,7 @@ def test_runs_through_churn_mobility_and_losses(timing, publish):
     area = np.random.default_rng(1).random((9, 2)) * 100
     laws = EngineParams(timing=timing, publish=publish)
     hasty = replace(RESTLESS, churn=Churn(enabled=True, mean_up_s=1.0, mean_down_s=0.2))
-    parts = parts_for(ADPSGD(), 9, params=hasty, position=area, stop=Stop(rounds=80), laws=laws)
+    parts = parts_for(ADPSGD(), 9, params=hasty, position=area, stop=Stop(rounds=80), engine=laws)
     records, state = play(parts)
     assert len(records) == 80
     assert all(r.active == 1 for r in records)

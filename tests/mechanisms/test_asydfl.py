@@ -8,6 +8,7 @@ import pytest
 
 from dystop.control.plan_check import check_plan
 from dystop.control.priority import emd, label_shares
+from dystop.control.stopping import Stop
 from dystop.control.topology import bandwidth_use
 from dystop.mechanisms import SAADFL, AsyDFL
 from dystop.mechanisms._push import (
@@ -16,7 +17,7 @@ from dystop.mechanisms._push import (
     push_cap,
     share_of_sender_max,
 )
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Outcome, no_mail
 from support.engine_fixtures import parts_for, play, weights
@@ -178,8 +179,8 @@ def test_measured_distances_replace_label_distances():
 def test_distances_reach_it_through_the_engine():
     parts = parts_for(AsyDFL(quality="distance"), 4, stop=Stop(rounds=6), steps=ints([3, 4, 5, 6]))
     _, state = play(parts)
-    assert len(state.books.memory["pair"]) > 0
-    assert state.books.memory["distance"].max() > 0
+    assert len(state.control.memory["pair"]) > 0
+    assert state.control.memory["distance"].max() > 0
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ def replayed():
         mechanism = Notebook(fanout=5)
         laws = EngineParams(publish="on_completion")
         steps = ints([3, 4, 5, 6, 7])
-        parts = parts_for(mechanism, 5, stop=Stop(rounds=40), laws=laws, steps=steps)
+        parts = parts_for(mechanism, 5, stop=Stop(rounds=40), engine=laws, steps=steps)
         records, state = play(parts)
         out.append((mechanism.pages, records, state))
     return out
@@ -242,8 +243,8 @@ def test_a_push_in_the_background_costs_the_sender_no_time():
     blocking, _ = play(parts_for(AsyDFL(), 3, stop=Stop(rounds=1)))
     free, state = play(parts_for(AsyDFL(background=True), 3, stop=Stop(rounds=1)))
     assert free[0].duration_s == 1.0 < blocking[0].duration_s
-    assert len(state.post.dst) == free[0].links == 6
-    assert np.isnan(state.post.weight).all()  # they will wait in mailboxes
+    assert len(state.progress.in_flight.dst) == free[0].links == 6
+    assert np.isnan(state.progress.in_flight.weight).all()  # they will wait in mailboxes
 
 
 def test_two_islands_and_silence():

@@ -8,9 +8,10 @@ import torch
 
 from dystop.control.plan_check import check_plan
 from dystop.control.priority import emd, label_shares
+from dystop.control.stopping import Stop
 from dystop.mechanisms import AsyDFL, AsyNG
 from dystop.mechanisms.asyng import half_way
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.training.problem import Trained
 from mechanisms.test_asydfl import one_active
@@ -106,7 +107,7 @@ def test_every_update_is_applied_exactly_once(n, background, laws, tie):
     """Equal starts, everybody told, full weights: once the mail is read, all models are equal."""
     mechanism = AsyNG(fanout=max(n - 1, 1), weights="full", background=background)
     steps = ints(np.full(n, 10)) if tie else ints(10 + np.arange(n))
-    parts = parts_for(mechanism, n, trainer=Once(), steps=steps, laws=laws)
+    parts = parts_for(mechanism, n, trainer=Once(), steps=steps, engine=laws)
     records, state = play(replace(parts, stop=Stop(rounds=4 * n)))
     assert records[0].active == (n if tie else 1)
     assert weights(state) == [n * (n + 1) / 2] * n
@@ -145,7 +146,7 @@ def test_resync_bounds_the_drift():
 
 def test_resync_in_the_engine_by_hand():
     """Both tie; every push carries a model: 2 and 1 meet in the middle, then train."""
-    parts = parts_for(AsyNG(resync=1), 2, stop=Stop(rounds=2), laws=EngineParams())
+    parts = parts_for(AsyNG(resync=1), 2, stop=Stop(rounds=2), engine=EngineParams())
     assert weights(play(parts)[1]) == [(2 + 2) / 2 + 1, (4 + 1) / 2 + 2]
 
 

@@ -8,8 +8,9 @@ import torch
 
 import dystop
 from dystop.control.plan_check import check_plan
+from dystop.control.stopping import Stop
 from dystop.mechanisms import DPSGD, BrainTorrent, FedAvg
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Capabilities
 from dystop.world import Outages
@@ -150,13 +151,13 @@ def test_no_peer_is_pulled_twice_at_one_version(loss):
     assert min(v for *_, v in taken) >= 1
     assert all(r.active == 1 and r.links <= 4 for r in records)
     assert (sum(r.lost for r in records) > 0) == (loss > 0)
-    assert len(state.books.memory["pair"]) <= 20
+    assert len(state.control.memory["pair"]) <= 20
 
 
 def test_a_lost_model_is_asked_for_again():
     world = replace(CALM, outages=Outages(loss=1.0))
     records, state = play(parts_for(ORIGINAL, 3, params=world, stop=Stop(rounds=20)))
-    assert len(state.books.memory["pair"]) == 0
+    assert len(state.control.memory["pair"]) == 0
     assert records[-1].lost == 2
 
 
@@ -181,7 +182,9 @@ def test_lonely_worker():
 def test_runs_through_churn_mobility_and_losses(mechanism, timing):
     area = np.random.default_rng(1).random((9, 2)) * 100
     laws = EngineParams(timing=timing, publish="on_completion")
-    parts = parts_for(mechanism, 9, params=RESTLESS, position=area, stop=Stop(rounds=40), laws=laws)
+    parts = parts_for(
+        mechanism, 9, params=RESTLESS, position=area, stop=Stop(rounds=40), engine=laws
+    )
     records, state = play(parts)
     assert len(records) == 40
     assert min(r.alive for r in records) < 9

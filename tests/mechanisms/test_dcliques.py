@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dystop.control.plan_check import check_plan
+from dystop.control.stopping import Stop
 from dystop.mechanisms import DPSGD, DCliques
 from dystop.mechanisms.cliques import (
     Apart,
@@ -18,7 +19,7 @@ from dystop.mechanisms.cliques import (
     skew,
 )
 from dystop.rng import stream
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
 from support.contraction import complete_views, contraction
 from support.engine_fixtures import parts_for, play, weights
@@ -285,7 +286,7 @@ def test_every_member_of_a_clique_applies_the_same_update():
     cliques = DCliques(clique_size=3, inter="full")
     _, state = play(parts_for(cliques, 6, stop=Stop(rounds=1)))
     assert np.mean(weights(state)) == pytest.approx(7.0)
-    assert state.books.memory["clique"].tolist().count(0) == 3
+    assert state.control.memory["clique"].tolist().count(0) == 3
 
 
 def test_updates_are_averaged_before_models():
@@ -293,8 +294,8 @@ def test_updates_are_averaged_before_models():
     n = 6
     parts = parts_for(DCliques(clique_size=3), n, stop=Stop(rounds=1))
     _, state = play(parts)
-    clique = state.books.memory["clique"]
-    plan, _ = DCliques(clique_size=3).plan(state.books.memory, view_with(np.full((n, 2), 4)))
+    clique = state.control.memory["clique"]
+    plan, _ = DCliques(clique_size=3).plan(state.control.memory, view_with(np.full((n, 2), 4)))
     update = np.arange(1.0, n + 1)  # of the training at time 0
     mean = np.array([update[clique == c].mean() for c in clique])
     expected = dense(plan.mixes[1], n) @ mean + update
@@ -304,7 +305,7 @@ def test_updates_are_averaged_before_models():
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_a_run_keeps_the_mean(timing):
     parts = parts_for(
-        DCliques(clique_size=3), 7, stop=Stop(rounds=6), laws=EngineParams(timing=timing)
+        DCliques(clique_size=3), 7, stop=Stop(rounds=6), engine=EngineParams(timing=timing)
     )
     records, state = play(parts)
     assert np.mean(weights(state)) == pytest.approx(7 * 4.0, rel=1e-5)

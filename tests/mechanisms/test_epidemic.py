@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from dystop.control.plan_check import check_plan
+from dystop.control.stopping import Stop
 from dystop.mechanisms import EpidemicLearning
 from dystop.mechanisms.epidemic import random_regular
 from dystop.rng import stream
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from simulator.test_dynamics import RESTLESS
 from support.contraction import complete_views, contraction
 from support.engine_fixtures import parts_for, play
@@ -142,9 +143,11 @@ def test_what_is_out_of_reach_is_left_out_and_the_mean_still_kept():
 def test_runs_through_churn_mobility_and_losses(mechanism, timing):
     area = np.random.default_rng(1).random((9, 2)) * 100
     laws = EngineParams(timing=timing, publish="on_completion")
-    parts = parts_for(mechanism, 9, params=RESTLESS, position=area, stop=Stop(rounds=40), laws=laws)
+    parts = parts_for(
+        mechanism, 9, params=RESTLESS, position=area, stop=Stop(rounds=40), engine=laws
+    )
     records, state = play(parts)
     assert len(records) == 40
     assert min(r.alive for r in records) < 9
-    assert not len(state.post.dst)  # pushes are used at once, nothing waits
+    assert not len(state.progress.in_flight.dst)  # pushes are used at once, nothing waits
     assert np.isfinite(state.models.latest.numpy()).all()

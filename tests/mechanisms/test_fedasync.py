@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from dystop.control.plan_check import check_plan
+from dystop.control.stopping import Stop
 from dystop.mechanisms import FedAsync
 from dystop.mechanisms._server import first_to_finish, in_touch
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
 from dystop.world import Outages
 from support.engine_fixtures import CALM, parts_for, play, weights
@@ -93,7 +94,7 @@ def test_the_upload_is_the_model_that_has_just_been_trained(timing):
     mechanism = FedAsync(share=1.0, decay="constant")
     laws = EngineParams(timing, "on_completion")
     steps = ints([3, 4, 7])
-    parts = parts_for(mechanism, 3, stop=Stop(rounds=100), laws=laws, steps=steps)
+    parts = parts_for(mechanism, 3, stop=Stop(rounds=100), engine=laws, steps=steps)
     records, state = play(parts)
     carried = 0.0  # each worker adds its number to what it downloaded
     had = np.zeros(3)
@@ -124,7 +125,7 @@ def test_staleness_counts_updates_of_the_server():
 def test_what_is_lost_is_not_counted():
     deaf = replace(CALM, outages=Outages(loss=1.0))
     records, state = play(parts_for(FedAsync(), 3, params=deaf, stop=Stop(rounds=9)))
-    assert state.books.memory["updates"] == 0
+    assert state.control.memory["updates"] == 0
     assert all(r.notes["updates_behind"] == 0 for r in records)
     assert weights(state)[3] == 0.0
 
@@ -133,4 +134,4 @@ def test_what_is_lost_is_not_counted():
 def test_survives_everything_at_once(laws):
     records, state = survive(FedAsync(), laws)
     assert all(r.active == 1 for r in records)
-    assert 0 < state.books.memory["updates"] <= 60
+    assert 0 < state.control.memory["updates"] <= 60

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dystop.control.plan_check import check_plan
+from dystop.control.stopping import Stop
 from dystop.mechanisms import DPSGD, FedHP
 from dystop.mechanisms._graphs import components, two_way_pairs
 from dystop.mechanisms._pairs import measured, no_values, note, pair_key, recall, spanning_forest
 from dystop.mechanisms.fedhp import base_pairs, detour, local_steps, thin
 from dystop.rng import stream
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
 from dystop.types import Outcome
 from dystop.world import Churn, Compute, Mobility, Outages, WorldParams
@@ -277,7 +278,7 @@ def test_round_time_is_the_slowest_of_training_and_exchange():
     assert records[2].duration_s == pytest.approx(expected.max())
     assert (expected.max() - expected[steps > 1] < around.step_s.max() + 1e-6).all()
     assert records[2].wire_bytes == len(pairs) * 40_000
-    assert len(state.books.memory["gap"]["keys"]) == len(graph_of(6, *pairs.T).dst) // 2
+    assert len(state.control.memory["gap"]["keys"]) == len(graph_of(6, *pairs.T).dst) // 2
 
 
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
@@ -289,11 +290,11 @@ def test_it_survives_everything_at_once(timing):
         params=RESTLESS,
         position=area,
         stop=Stop(rounds=60),
-        laws=EngineParams(timing=timing, publish="on_completion"),
+        engine=EngineParams(timing=timing, publish="on_completion"),
     )
     records, state = play(parts)
     assert len(records) == 60
     assert min(r.alive for r in records) < 9
     assert sum(r.lost for r in records) > 0
     assert np.isfinite(state.models.latest.numpy()).all()
-    assert len(state.books.memory["gap"]["keys"]) > 9
+    assert len(state.control.memory["gap"]["keys"]) > 9

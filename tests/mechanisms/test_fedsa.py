@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dystop.control.plan_check import check_plan
+from dystop.control.stopping import Stop
 from dystop.mechanisms import FedAsync, FedAvg, FedSA
-from dystop.simulator.params import Stop
 from dystop.sparse import graph_of, ints
 from support.engine_fixtures import parts_for, play, weights
 from support.strategies import dense, random_view, same
@@ -80,7 +80,7 @@ def test_others_keep_training():
     records, state = play(parts)
     assert [r.active_ids for r in records[:2]] == [[0, 1], [0, 1]]
     assert records[0].duration_s < 11
-    assert state.books.version[2] <= 1
+    assert state.control.version[2] <= 1
     # (1 + 2) / 3 of the first two and 1/3 of the server's zero
     assert weights(play(replace(parts, stop=Stop(rounds=1)))[1]) == [2.0, 3.0, 3.0, 1.0]
 

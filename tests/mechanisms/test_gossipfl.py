@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from dystop.control.plan_check import check_plan
+from dystop.control.stopping import Stop
 from dystop.mechanisms import GossipFL
 from dystop.mechanisms._graphs import is_connected
 from dystop.rng import stream
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.world import Outages
 from simulator.test_dynamics import RESTLESS
@@ -224,7 +225,7 @@ def test_runs_through_churn_mobility_and_losses(timing):
     area = np.random.default_rng(1).random((9, 2)) * 100
     laws = EngineParams(timing=timing, publish="on_completion")
     parts = parts_for(
-        GossipFL(), 9, params=RESTLESS, position=area, stop=Stop(rounds=40), laws=laws
+        GossipFL(), 9, params=RESTLESS, position=area, stop=Stop(rounds=40), engine=laws
     )
     records, state = play(parts)
     assert len(records) == 40

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dystop.control.plan_check import check_plan
+from dystop.control.stopping import Stop
 from dystop.mechanisms import DPSGD, HADFL
 from dystop.mechanisms.hadfl import forecast, grow_ring, hyperperiod_s, log_density, period_steps
 from dystop.rng import stream
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.world import Churn, Compute, Mobility, Outages, WorldParams
 from support.engine_fixtures import CALM, parts_for, play, weights
@@ -253,7 +254,7 @@ def test_sync_age_counts_rounds_outside_the_ring():
 @pytest.mark.parametrize("publish", ["eager", "on_completion"])
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_with_everyone_in_the_ring_it_is_a_periodic_all_reduce(timing, publish):
-    changes = {"stop": Stop(rounds=4), "laws": EngineParams(timing=timing, publish=publish)}
+    changes = {"stop": Stop(rounds=4), "engine": EngineParams(timing=timing, publish=publish)}
     ring, ours = play(parts_for(HADFL(members=5), 5, **changes))
     _, theirs = play(parts_for(DPSGD(topology="complete"), 5, **changes))
     assert weights(ours) == pytest.approx(weights(theirs), abs=1e-4)
@@ -284,9 +285,9 @@ def test_broadcast_is_mixed_in_when_it_arrives():
     inside = [k for k in range(3) if k != outside]
     mean = np.mean([k + 1.0 for k in inside])
     assert [after[k] for k in inside] == [mean + k + 1 for k in inside]
-    assert state.post.weight.tolist() == [0.5]
-    assert state.post.dst.tolist() == [outside]
-    snapshot = state.models.snapshots[int(state.post.snapshot[0])]
+    assert state.progress.in_flight.weight.tolist() == [0.5]
+    assert state.progress.in_flight.dst.tolist() == [outside]
+    snapshot = state.models.snapshots[int(state.progress.in_flight.snapshot[0])]
     assert float(snapshot[0]) == mean  # what the ring agreed on
 
 
@@ -308,7 +309,7 @@ def test_it_survives_everything_at_once(timing, publish):
         params=RESTLESS,
         position=area,
         stop=Stop(rounds=60),
-        laws=EngineParams(timing=timing, publish=publish),
+        engine=EngineParams(timing=timing, publish=publish),
     )
     records, state = play(parts)
     assert len(records) == 60

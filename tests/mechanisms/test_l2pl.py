@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from dystop.control.plan_check import check_plan
+from dystop.control.stopping import Stop
 from dystop.mechanisms import L2PL
 from dystop.mechanisms._graphs import components
 from dystop.mechanisms._pairs import recall
 from dystop.mechanisms.l2pl import FEATURES, _last_step, _Scene, accept, policy_score, repaired
 from dystop.rng import stream
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Outcome
 from dystop.world import Churn, Mobility, Outages, WorldParams
@@ -298,12 +299,12 @@ def test_it_survives_everything_at_once(timing, publish):
         params=RESTLESS,
         position=area,
         stop=Stop(rounds=60),
-        laws=EngineParams(timing=timing, publish=publish),
+        engine=EngineParams(timing=timing, publish=publish),
     )
     records, state = play(parts)
     assert len(records) == 60
     assert min(r.alive for r in records) < 9
     assert sum(r.lost for r in records) > 0
     assert np.isfinite(state.models.latest.numpy()).all()
-    assert state.books.memory["theta"].any()
-    assert len(state.books.memory["gap"]["keys"]) > 5
+    assert state.control.memory["theta"].any()
+    assert len(state.control.memory["gap"]["keys"]) > 5

@@ -224,10 +224,11 @@ def test_it_survives_everything_at_once(laws):
 
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_a_run_keeps_the_mean_and_moves_the_models_together(timing):
-    from dystop.simulator.params import EngineParams, Stop
+    from dystop.control.stopping import Stop
+    from dystop.simulator.params import EngineParams
 
     parts = parts_for(
-        Matcha(), 6, params=CALM, stop=Stop(rounds=8), laws=EngineParams(timing=timing)
+        Matcha(), 6, params=CALM, stop=Stop(rounds=8), engine=EngineParams(timing=timing)
     )
     records, state = play(parts)
     values = weights(state)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dystop.control.stopping import Stop
 from dystop.mechanisms import SAADFL
-from dystop.simulator.params import Stop
 from dystop.sparse import graph_of, ints
 from dystop.types import no_mail
 from support import twins
@@ -144,7 +144,7 @@ def test_mail_is_read_once_or_until_newer_comes(mail):
 def test_staleness_of_a_receiver_is_untouched_and_queues_grow():
     records, state = play(parts_for(SAADFL(), 5, stop=Stop(rounds=30)))
     assert all(r.active == 1 and r.links == 4 for r in records)
-    assert sorted(state.books.staleness.tolist()) == [0, 1, 2, 3, 4]  # everyone in turn
+    assert sorted(state.control.staleness.tolist()) == [0, 1, 2, 3, 4]  # everyone in turn
     assert records[-1].queue_mean > 0
 
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from dystop.control.stopping import Stop
 from dystop.mechanisms import DySTop
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator import checkpoint
 from dystop.simulator.loop import begin, simulate
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.world import WorldParams
 from support.engine_fixtures import DeltaScript, parts_for
@@ -30,7 +31,7 @@ def walk(parts, rounds, state=None):
 def dystop_parts():
     laws = EngineParams(publish="on_completion", timing="overlap")
     return parts_for(
-        DySTop(estimate="last"), 8, params=WorldParams(), stop=Stop(rounds=12), laws=laws
+        DySTop(estimate="last"), 8, params=WorldParams(), stop=Stop(rounds=12), engine=laws
     )
 
 
@@ -69,7 +70,7 @@ def test_only_the_newest_are_kept_and_strays_removed(tmp_path):
     for t in range(2, 6):
         from dataclasses import replace
 
-        checkpoint.save(tmp_path, replace(state, books=replace(state.books, t=t)))
+        checkpoint.save(tmp_path, replace(state, control=replace(state.control, t=t)))
     assert [checkpoint.round_of(p) for p in checkpoint.checkpoints(tmp_path)] == [4, 3]
     (tmp_path / ".round-00000009.safetensors.tmp").write_bytes(b"half")
     assert checkpoint.load_newest(tmp_path, CPU)[0] == 4
@@ -81,8 +82,8 @@ def test_damage_falls_back_to_the_one_before(tmp_path, damage):
     from dataclasses import replace
 
     _, state = walk(dystop_parts(), 1)
-    checkpoint.save(tmp_path, replace(state, books=replace(state.books, t=5)))
-    newest = checkpoint.save(tmp_path, replace(state, books=replace(state.books, t=9)))
+    checkpoint.save(tmp_path, replace(state, control=replace(state.control, t=5)))
+    newest = checkpoint.save(tmp_path, replace(state, control=replace(state.control, t=9)))
     raw = newest.read_bytes()
     bad = {
         "cut": raw[: len(raw) // 2],

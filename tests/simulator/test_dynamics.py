@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dystop.control.stopping import Stop
 from dystop.mechanisms import DPSGD, DySTop, FedAvg
 from dystop.plan import Plan, links, mix_of
-from dystop.simulator.params import Stop
 from dystop.sparse import ints
 from dystop.world import Churn, Mobility, Outages, WorldParams
 from support.engine_fixtures import CALM, Script, line, parts_for, play, weights
@@ -33,7 +33,7 @@ def test_every_mechanism_survives_everything_at_once(mechanism, timing, publish)
         params=RESTLESS,
         position=area,
         stop=Stop(rounds=60),
-        laws=EngineParams(timing=timing, publish=publish),
+        engine=EngineParams(timing=timing, publish=publish),
         moving=True,
     )
     records, state = play(parts)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dystop.control.aggregation import renormalise_lost
+from dystop.control.stopping import Evaluate, Stop, stop_reason
 from dystop.errors import PlanError, RunFolderError
 from dystop.experiments import run
 from dystop.experiments.config import read_experiment
@@ -14,11 +15,9 @@ from dystop.experiments.run_folder import open_run, update_info
 from dystop.mechanisms import BrainTorrent, DySTop
 from dystop.plan import Plan, links, mix_of, no_links
 from dystop.simulator import checkpoint
-from dystop.simulator.loop import stop_reason
-from dystop.simulator.mailbox import InFlight
-from dystop.simulator.params import EngineParams, Evaluate, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
-from dystop.world import Churn
+from dystop.world import Churn, InFlight
 from support import crashing_child
 from support.engine_fixtures import CALM, DeltaScript, Script, parts_for, play, weights
 
@@ -70,7 +69,7 @@ def test_a_busy_workers_update_is_its_last_finished_one():
         links(ints([0]), ints([2]), delta=True),
         (mix_of(ints([0, 0]), ints([0, 2]), np.ones(2), kind="delta"),),
     )
-    parts = parts_for(DeltaScript(plans=(ALONE, pull)), 3, stop=Stop(rounds=2), laws=LATE)
+    parts = parts_for(DeltaScript(plans=(ALONE, pull)), 3, stop=Stop(rounds=2), engine=LATE)
     _, state = play(parts)
     assert (
         weights(state)[0] == 0 + 1 + 3 + 1
@@ -93,7 +92,7 @@ def test_nobody_hands_out_a_model_that_is_not_finished(kind):
     rest = Plan(ints([1]), no_links(), (mix_of(ints([1]), ints([1]), np.ones(1)),))
     slow = replace(ALONE, steps=ints([50]))
     script = Script(plans=(slow, pull, rest, rest, rest))
-    _, state = play(parts_for(script, 3, stop=Stop(rounds=5), laws=LATE))
+    _, state = play(parts_for(script, 3, stop=Stop(rounds=5), engine=LATE))
     trained = 0 if kind == "background" else 1
     assert weights(state)[0] == (1 + 3) / 2 + trained  # 3 is finished, 6 is not
 
@@ -125,7 +124,7 @@ def test_the_end_is_evaluated_and_named_when_nobody_comes_back():
     records, _ = play(parts)
     assert records[-1].clock_s < 100
     assert records[-1].accuracy is not None
-    assert stop_reason(parts, records[-1]) == "100 simulated seconds are over"
+    assert stop_reason(parts.stop, records[-1]) == "100 simulated seconds are over"
 
 
 def test_training_that_a_round_waits_for_is_not_idleness():
@@ -135,7 +134,7 @@ def test_training_that_a_round_waits_for_is_not_idleness():
 
 
 def test_a_joined_training_is_finished_when_the_round_closes():
-    parts = parts_for(BrainTorrent(variant="original"), 5, stop=Stop(rounds=100), laws=LATE)
+    parts = parts_for(BrainTorrent(variant="original"), 5, stop=Stop(rounds=100), engine=LATE)
     _, state = play(parts)
     assert state.done.all()
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dystop.control.stopping import Evaluate, Stop
 from dystop.mechanisms import DPSGD, DySTop, FedAvg
 from dystop.plan import Plan, links, mix_of, no_links
-from dystop.simulator.params import EngineParams, Evaluate, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from support.engine_fixtures import CALM, Adder, Script, line, parts_for, play, weights
 
@@ -24,7 +25,7 @@ def test_eager_pull_returns_the_training_in_flight():
 
 def test_on_completion_pull_returns_the_last_finished_model():
     late = EngineParams(publish="on_completion")
-    parts = parts_for(Script(plans=(ALONE, PULL)), 3, stop=Stop(rounds=2), laws=late)
+    parts = parts_for(Script(plans=(ALONE, PULL)), 3, stop=Stop(rounds=2), engine=late)
     _, state = play(parts)
     assert weights(state)[0] == (1 + 3) / 2 + 1
 
@@ -33,7 +34,7 @@ def test_on_completion_sees_what_finishes_before_the_read():
     late = EngineParams(publish="on_completion")
     busy = Plan(ints([0]), no_links(), PULL.mixes and (mix_of(ints([0]), ints([0]), np.ones(1)),))
     slow = replace(busy, steps=ints([50]))
-    parts = parts_for(Script(plans=(slow, ALONE, PULL)), 3, stop=Stop(rounds=3), laws=late)
+    parts = parts_for(Script(plans=(slow, ALONE, PULL)), 3, stop=Stop(rounds=3), engine=late)
     records, state = play(parts)
     # Worker 0 trains for 50 s; worker 2 starts again meanwhile and is done when 0 pulls.
     assert records[2].duration_s > 40
@@ -46,7 +47,7 @@ def test_a_synchronous_plan_waits_for_its_partner():
     both = replace(
         plan, mixes=(mix_of(ints([0, 0, 2]), ints([0, 2, 2]), np.array([0.5, 0.5, 1.0])),)
     )
-    parts = parts_for(Script(plans=(ALONE, both)), 3, stop=Stop(rounds=2), laws=late)
+    parts = parts_for(Script(plans=(ALONE, both)), 3, stop=Stop(rounds=2), engine=late)
     _, state = play(parts)
     assert weights(state)[0] == (1 + 6) / 2 + 1
 
@@ -55,7 +56,7 @@ def test_evaluation_sees_published_models_only():
     late = EngineParams(publish="on_completion")
     common = {"stop": Stop(rounds=1), "evaluate": Evaluate(every_rounds=1)}
     eager, _ = play(parts_for(Script(plans=(ALONE,)), 3, **common))
-    honest, _ = play(parts_for(Script(plans=(ALONE,)), 3, laws=late, **common))
+    honest, _ = play(parts_for(Script(plans=(ALONE,)), 3, engine=late, **common))
     assert eager[0].accuracy == pytest.approx((1 + 2 + 6) / 300)
     assert honest[0].accuracy == pytest.approx((1 + 2 + 3) / 300)
 
@@ -74,12 +75,12 @@ def test_paper_law_by_hand():
 
 def test_overlap_law_by_hand():
     laws = EngineParams(timing="overlap")
-    parts = parts_for(Script(plans=(PULL,)), 3, stop=Stop(rounds=2), laws=laws)
+    parts = parts_for(Script(plans=(PULL,)), 3, stop=Stop(rounds=2), engine=laws)
     records, state = play(parts)
     transfer = parts.world.transfer(1, 0.0, ints([0]), ints([2]), 1.0).seconds[0]
     assert records[0].duration_s == pytest.approx(1.0)  # the transfer runs on
     assert records[1].duration_s == pytest.approx(transfer + 1.0)  # the rest of it, then training
-    assert state.started_s[0] == pytest.approx(2.0 + 2 * transfer)
+    assert state.progress.started_s[0] == pytest.approx(2.0 + 2 * transfer)
 
 
 @pytest.mark.parametrize("mechanism", [DySTop(), DPSGD(topology="complete"), FedAvg()])
@@ -93,7 +94,7 @@ def test_overlap_gets_further_in_the_same_rounds(mechanism, publish):
             8,
             params=params,
             stop=Stop(rounds=12),
-            laws=EngineParams(timing=timing, publish=publish),
+            engine=EngineParams(timing=timing, publish=publish),
         )
         records, _ = play(parts)
         assert [r.round for r in records] == list(range(1, 13))

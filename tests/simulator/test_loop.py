@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from dystop.control.staleness import next_queue, next_staleness
+from dystop.control.stopping import Evaluate, Stop, stop_reason
 from dystop.mechanisms import DPSGD, DySTop, FedAvg
 from dystop.record import from_json
-from dystop.simulator.loop import stop_reason
-from dystop.simulator.params import Evaluate, Stop
 from dystop.world import Compute, WorldParams
 from support.engine_fixtures import CALM, Adder, parts_for, play
 
@@ -36,7 +35,7 @@ def test_records_follow_the_recurrences(mechanism):
         if mechanism.capabilities().queue_bound is not None:
             queue = next_queue(queue, staleness, mechanism.capabilities().queue_bound, everyone)
         staleness = next_staleness(staleness, active)
-    assert state.books.staleness.tolist() == staleness.tolist()
+    assert state.control.staleness.tolist() == staleness.tolist()
     assert records[-1].samples_total == 12 + sum(r.active for r in records)  # one step each
 
 
@@ -70,7 +69,7 @@ def test_stop_by_seconds_evaluates_at_the_end():
     records, _ = play(parts)
     assert records[-1].clock_s >= 5.0 > records[-2].clock_s
     assert records[-1].accuracy is not None
-    assert "5 simulated seconds" in stop_reason(parts, records[-1])
+    assert "5 simulated seconds" in stop_reason(parts.stop, records[-1])
 
 
 def test_stop_by_accuracy_and_by_loss():
@@ -79,7 +78,7 @@ def test_stop_by_accuracy_and_by_loss():
     )
     records, _ = play(goal)
     assert records[-1].accuracy >= 0.10 > records[-2].accuracy
-    assert stop_reason(goal, records[-1]) == "target accuracy reached"
+    assert stop_reason(goal.stop, records[-1]) == "target accuracy reached"
     loss = parts_for(DPSGD(), 4, stop=Stop(rounds=99, loss=1.0))
     assert len(play(loss)[0]) == 1
 

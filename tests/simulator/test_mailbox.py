@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dystop.control.stopping import Stop
 from dystop.errors import PlanError
 from dystop.plan import Plan, join_links, links, mix_of, no_links
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Mechanism
 from support.engine_fixtures import (
@@ -77,7 +78,7 @@ def test_push_waits_in_the_mailbox_until_the_receiver_is_active():
     parts = parts_for(script, 3, stop=Stop(rounds=3))
     _, state = play(parts)
     assert weights(state)[0] == 3.0  # mixed the 3 that worker 2 had *before* it trained on
-    assert not len(state.post.dst)
+    assert not len(state.progress.in_flight.dst)
     assert not state.models.snapshots
 
 
@@ -130,7 +131,7 @@ def test_passive_mix_into_a_busy_worker_keeps_its_update():
         Script(plans=(start, pair)),
         3,
         stop=Stop(rounds=2),
-        laws=EngineParams(publish="on_completion"),
+        engine=EngineParams(publish="on_completion"),
     )
     _, state = play(parts)
     # Worker 2 publishes 3 while it trains towards 6; mixed with 1 it publishes 2 and will have 5.
@@ -224,9 +225,9 @@ def test_distances_are_those_of_models_that_exist(publish, gap, pushed):
     wire = links(ints([2 * pushed]), ints([2 - 2 * pushed]), pushed=pushed)
     plan = Plan(ints([0]), wire, (own if pushed else other,))
     laws = EngineParams(publish=publish)
-    parts = parts_for(FeedbackScript(plans=(plan,)), 3, stop=Stop(rounds=1), laws=laws)
+    parts = parts_for(FeedbackScript(plans=(plan,)), 3, stop=Stop(rounds=1), engine=laws)
     _, state = play(replace(parts, steps=ints([1, 50, 50])))
-    assert state.books.last.distance.tolist() == [gap]
+    assert state.control.last.distance.tolist() == [gap]
 
 
 def test_who_gets_an_update_cannot_measure_how_far_the_model_is():
@@ -236,7 +237,7 @@ def test_who_gets_an_update_cannot_measure_how_far_the_model_is():
     wires = [links(ints([i]), ints([2]), delta=delta) for i, delta in ((0, True), (1, False))]
     plan = Plan(ints([2]), join_links(wires), (mix(row(2, w2=1.0)),))
     _, state = play(parts_for(Both(plans=(plan,)), 3, stop=Stop(rounds=1)))
-    np.testing.assert_equal(state.books.last.distance, [np.nan, 1.0])
+    np.testing.assert_equal(state.control.last.distance, [np.nan, 1.0])
 
 
 def test_nothing_is_measured_that_was_not_asked_for():
@@ -244,4 +245,4 @@ def test_nothing_is_measured_that_was_not_asked_for():
     plan = Plan(ints([0]), links(ints([0]), ints([2])), (mix(row(0, w0=0.5, w2=0.5)),))
     parts = parts_for(Script(plans=(plan,)), 3, stop=Stop(rounds=1))
     _, state = play(parts)
-    assert state.books.last.distance is None
+    assert state.control.last.distance is None

@@ -1,18 +1,20 @@
-"""The next round is launched before this one has landed, and nobody can tell from the records."""
+"""The pipeline starts the next round before this one has finished; the records are the same."""
 
 import os
 import signal
+import sys
 from dataclasses import dataclass, field, replace
 
 import pytest
 
+from dystop.control.stopping import Evaluate, Stop
 from dystop.experiments import run
 from dystop.experiments.config import read_experiment
 from dystop.experiments.run_folder import open_run
 from dystop.mechanisms import MECHANISMS, DySTop
-from dystop.simulator import checkpoint
-from dystop.simulator.loop import begin, no_round, simulate
-from dystop.simulator.params import EngineParams, Evaluate, Stop
+from dystop.simulator import checkpoint, no_round, pipeline, run_rounds
+from dystop.simulator.loop import begin, simulate
+from dystop.simulator.params import EngineParams
 from dystop.training.trainer import Trainer
 from dystop.world import WorldParams
 from support import crashing_child
@@ -42,15 +44,15 @@ class Slow(Adder):
         return super().evaluate(models, counters, samples)
 
 
-def both(mechanism, keeps=no_round, **changes):
-    """Records and states, in turn and early; and what happened early."""
+def both(mechanism, needs_models=no_round, **changes):
+    """Records and states of the plain loop and of the pipeline; and the events of the pipeline."""
     laws = EngineParams(publish="on_completion", timing="overlap")
-    options = {"params": WorldParams(), "laws": laws, "stop": Stop(rounds=9), **changes}
-    trainer, found = Slow(), []
-    for one, kept in ((Adder(), None), (trainer, keeps)):
-        parts = parts_for(mechanism, 8, **options, trainer=one)
-        steps = simulate(parts, begin(parts), *([] if kept is None else [kept]))
-        found.append([(record.to_json(), weights(state)) for record, state in steps])
+    options = {"params": WorldParams(), "engine": laws, "stop": Stop(rounds=9), **changes}
+    trainer = Slow()
+    plain = parts_for(mechanism, 8, **options, trainer=Adder())
+    slow = replace(plain, trainer=trainer)
+    runs = simulate(plain, begin(plain)), run_rounds(slow, begin(slow), needs_models)
+    found = [[(record.to_json(), weights(state)) for record, state in run] for run in runs]
     return *found, trainer.events
 
 
@@ -94,8 +96,22 @@ def test_a_test_that_may_end_the_run_is_waited_for():
     ]  # fmt: skip
 
 
+def test_without_the_pipeline_the_plain_loop_runs(monkeypatch):
+    """Deleting the module changes no record, also on a device that returns early."""
+    monkeypatch.setitem(sys.modules, "dystop.simulator.pipeline", None)
+    plain, early, events = both(DySTop(), stop=Stop(rounds=3))
+    assert early == plain
+    assert events == ["ask 0", "ask 1", "get 1", "ask 2", "get 2", "ask 3", "get 3", *["test"] * 2]
+
+
+def test_a_device_that_does_not_return_early_uses_the_plain_loop(monkeypatch):
+    monkeypatch.setattr(pipeline, "simulate_overlapped", None)
+    parts = parts_for(DySTop(), 8, params=WorldParams(), trainer=Slow(returns_early=False))
+    assert len(list(run_rounds(parts, begin(parts), no_round))) == parts.stop.rounds
+
+
 def test_states_that_are_kept_are_exact():
-    plain, early, events = both(DySTop(), keeps=lambda t: t % 3 == 0)
+    plain, early, events = both(DySTop(), needs_models=lambda t: t % 3 == 0)
     assert early[2::3] == plain[2::3]
     assert early != plain
     assert events.index("get 3") < events.index("ask 4")

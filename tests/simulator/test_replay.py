@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from dystop.control.stopping import Evaluate, Stop
 from dystop.errors import ConfigError, RunFolderError
 from dystop.mechanisms import MECHANISMS, DySTop
-from dystop.simulator.params import EngineParams, Evaluate, Stop
+from dystop.simulator.params import EngineParams
 from dystop.world import Compute, Outages, TraceWorld, WorldParams, read_trace
 from dystop.world.trace import TRACE
 from support.engine_fixtures import parts_for, play
@@ -23,7 +24,7 @@ WORLD = replace(WorldParams(), range_m=70.0, outages=Outages(loss=0.1))
 def scene(mechanism, **changes):
     settings = {
         "params": WORLD,
-        "laws": LATE,
+        "engine": LATE,
         "stop": Stop(rounds=25),
         "evaluate": Evaluate(every_rounds=5),
         "position": None,
@@ -89,8 +90,8 @@ def test_who_failed_neither_mixes_nor_trains(tmp_path):
     (record,), after = play(replayed(parts, tmp_path))
     assert worker in record.active_ids
     assert (worker, 1) not in [entry[:2] for entry in parts.trainer.log]
-    assert after.books.version[worker] == 0
-    assert after.books.staleness[worker] == 1
+    assert after.control.version[worker] == 0
+    assert after.control.staleness[worker] == 1
     assert record.duration_s == 99.0
     assert float(after.models.latest[worker, 0]) == worker + 1.0  # of the warm start alone
     others = [k for k in range(N) if k != worker]
@@ -104,7 +105,7 @@ def test_a_round_in_which_all_failed(tmp_path):
     write_trace(tmp_path, lines)
     (record,), after = play(replayed(parts, tmp_path))
     assert record.loss is None
-    assert after.books.version.tolist() == [0] * N
+    assert after.control.version.tolist() == [0] * N
 
 
 def test_recorded_staleness_decides_which_model_is_mixed(tmp_path):

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from dystop.control.stopping import Evaluate, Stop
 from dystop.plan import Plan
 from dystop.simulator.loop import begin, simulate
-from dystop.simulator.params import EngineParams, Evaluate, Stop
+from dystop.simulator.params import EngineParams
 from dystop.simulator.state import Components
 from dystop.training.evaluate import Evaluation
 from dystop.training.problem import Trained
@@ -102,7 +103,7 @@ def parts_for(mechanism: Mechanism, n: int, **changes: Any) -> Components:
         mechanism=mechanism,
         world=World(params, n, fleet.model_bytes, seed, mechanism.capabilities().server, position),
         trainer=Adder(),
-        laws=EngineParams(),
+        engine=EngineParams(),
         stop=Stop(rounds=3),
         evaluate=Evaluate(every_rounds=100),
         steps=fleet.epoch_steps,

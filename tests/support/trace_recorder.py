@@ -19,8 +19,9 @@ from dystop.experiments.run_folder import (
 )
 from dystop.plan import Plan
 from dystop.simulator.loop import begin, simulate
-from dystop.simulator.state import SAME_S, Components
+from dystop.simulator.state import Components
 from dystop.types import Mechanism, View
+from dystop.world.progress import SAME_S
 from dystop.world.trace import TRACE, Orders, Trainings, shorter, trace_line
 
 
@@ -71,7 +72,7 @@ def play_and_record(parts: Components) -> tuple[list[Any], Any, list[dict[str, A
     records, lines = [], []
     for record, state in simulate(watched, begin(watched)):
         records.append(record)
-        lines.append(line_of(parts, *seen[record.round - 1], state.books.last))
+        lines.append(line_of(parts, *seen[record.round - 1], state.control.last))
     return records, state, lines
 
 

@@ -48,12 +48,13 @@ def measure(words: list[str], began: float) -> dict[str, Any]:
 def _rounds(parts: "Components") -> dict[str, Any]:
     """Run to the end; seconds in training, in evaluation, and in everything else."""
     from dystop.bench.stopwatch import watched
-    from dystop.simulator.loop import begin, no_round, simulate
+    from dystop.simulator import no_round, run_rounds
+    from dystop.simulator.loop import begin
 
     timed, watch = watched(parts)
     began = time.perf_counter()
     last = None
-    for record, _ in simulate(timed, begin(timed), no_round):
+    for record, _ in run_rounds(timed, begin(timed), no_round):
         last = record
     training, evaluation = (watch.seconds(name) for name in ("training", "evaluation"))
     total_s, trained_s, examined_s = time.perf_counter() - began, sum(training), sum(evaluation)

@@ -10,7 +10,8 @@ from dystop.bench.result import Line, Spread
 from dystop.bench.settings import Settings, Work, experiment
 from dystop.experiments.build import build
 from dystop.parallel import cores
-from dystop.simulator.loop import begin, simulate
+from dystop.simulator import run_rounds
+from dystop.simulator.loop import begin
 from dystop.simulator.state import Components
 from dystop.training.params import TrainerParams
 
@@ -25,7 +26,7 @@ class Rounds:
     def __init__(self, settings: Settings, work: Work) -> None:
         began = time.perf_counter()
         self.parts: Components = build(experiment(settings, work, "mechanism.name=fedavg")).parts
-        self._rounds = simulate(self.parts, begin(self.parts))
+        self._rounds = run_rounds(self.parts, begin(self.parts))
         self._images = 0
         for _ in range(_WARM_ROUNDS):
             self.step()

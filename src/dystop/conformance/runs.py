@@ -15,11 +15,12 @@ import torch
 
 from dystop.conformance.checks import ConformanceError, Place
 from dystop.conformance.views import same
+from dystop.control.stopping import Evaluate, Stop
 from dystop.record import RoundRecord
 from dystop.rng import stream
 from dystop.simulator.checkpoint import load_newest, save
 from dystop.simulator.loop import begin, simulate
-from dystop.simulator.params import EngineParams, Evaluate, Stop
+from dystop.simulator.params import EngineParams
 from dystop.simulator.state import Components, State
 from dystop.sparse import Ints
 from dystop.training.evaluate import Evaluation
@@ -148,7 +149,7 @@ def parts_for(
         mechanism=mechanism,
         world=World(world, workers, fleet.model_bytes, seed, server),
         trainer=cast(Trainer, Adder()),
-        laws=laws,
+        engine=laws,
         stop=Stop(rounds=rounds),
         evaluate=Evaluate(every_rounds=rounds),
         steps=fleet.epoch_steps,
@@ -159,11 +160,11 @@ def through_checkpoint(memory: Memory, folder: Path) -> Memory:
     """Memory as it comes back from a checkpoint."""
     parts = parts_for(Mechanism(), 1, LAWS[0], 0, 1)
     state = begin(parts)
-    save(folder, replace(state, books=replace(state.books, memory=memory)))
+    save(folder, replace(state, control=replace(state.control, memory=memory)))
     found = load_newest(folder, _CPU)
     if found is None:
         raise ValueError("the checkpoint cannot be read back")
-    return found[1].books.memory
+    return found[1].control.memory
 
 
 def _play(

@@ -1,12 +1,11 @@
-"""One round from the coordinator's side (alg:dystop): look, decide, and settle.
+"""One round from the coordinator's side (alg:dystop): build the view, decide, settle.
 
-Simulator and testbed call these same functions; they differ only in where the `Observation` and the
-`Outcome` come from.
+Simulator and testbed call `build_view`, `decide` and `settle` in this order. They differ only in
+where the `Observation` and the `Outcome` come from.
 """
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from dystop.types import ControlState, Fleet, Mechanism, Observation, Outcome, S
 
 
 def initial_state(fleet: Fleet, mechanism: Mechanism) -> ControlState:
-    """What the coordinator knows before the first round."""
+    """Return what the coordinator knows before the first round."""
     n = fleet.workers
     return ControlState(
         t=1,
@@ -34,141 +33,148 @@ def initial_state(fleet: Fleet, mechanism: Mechanism) -> ControlState:
     )
 
 
-def build_view(fleet: Fleet, books: ControlState, seen: Observation) -> View:
+def build_view(fleet: Fleet, control: ControlState, observation: Observation) -> View:
     """Put together all that a mechanism may know when the round opens."""
     return View(
-        t=books.t,
-        now_s=books.clock_s,
+        t=control.t,
+        now_s=control.clock_s,
         fleet=fleet,
-        staleness=books.staleness,
-        queue=books.queue,
-        version=books.version,
-        pulls=books.pulls,
-        last=books.last,
-        alive=seen.alive,
-        reach=seen.reach,
-        distance_m=seen.distance_m,
-        link_s=seen.link_s,
-        step_s=seen.step_s,
-        remaining_s=seen.remaining_s,
-        budget=seen.budget,
-        mailbox=seen.mailbox,
+        staleness=control.staleness,
+        queue=control.queue,
+        version=control.version,
+        pulls=control.pulls,
+        last=control.last,
+        alive=observation.alive,
+        reach=observation.reach,
+        distance_m=observation.distance_m,
+        link_s=observation.link_s,
+        step_s=observation.step_s,
+        remaining_s=observation.remaining_s,
+        budget=observation.budget,
+        mailbox=observation.mailbox,
     )
 
 
 def decide(
-    mechanism: Mechanism, books: ControlState, view: View, remedy: StalenessWeighting | None = None
+    mechanism: Mechanism,
+    control: ControlState,
+    view: View,
+    staleness_weighting: StalenessWeighting | None = None,
 ) -> tuple[Plan, ControlState]:
-    """Ask the mechanism for a plan, treat it for staleness if asked to, and check the contract."""
-    plan, memory = mechanism.plan(books.memory, view)
+    """Ask the mechanism for a plan, weight stale models if asked to, and check the plan."""
+    plan, memory = mechanism.plan(control.memory, view)
     check_plan(mechanism, plan, view)
-    if remedy is not None and remedy.rule != "none":
-        plan = apply(remedy, plan, view)
+    if staleness_weighting is not None and staleness_weighting.rule != "none":
+        plan = apply(staleness_weighting, plan, view)
         check_plan(mechanism, plan, view)
-    return plan, replace(books, memory=memory)
+    return plan, replace(control, memory=memory)
 
 
 def settle(
     mechanism: Mechanism,
-    books: ControlState,
+    control: ControlState,
     view: View,
     plan: Plan,
     outcome: Outcome,
-    score: Score | None = None,
+    frozen: Bools | None = None,
 ) -> tuple[RoundRecord, ControlState]:
-    """Close a round: advance clock, staleness, queues and counts, and write its line of history."""
-    after = advance(mechanism, books, view, plan, outcome)
-    return record_of(books, after, view, plan, outcome, score), after
+    """Close a round: return its record, and the control state in which the next one opens.
+
+    Args:
+        mechanism: Who decided.
+        control: State after the decision.
+        view: What was known when the round opened.
+        plan: What was decided.
+        outcome: What happened.
+        frozen: Workers whose staleness does not grow, [N]; None: it grows for everyone.
+    """
+    after = advance(mechanism, control, view, plan, outcome, frozen)
+    return record_of(control, after, view, plan, outcome), after
 
 
 def advance(
     mechanism: Mechanism,
-    books: ControlState,
+    control: ControlState,
     view: View,
     plan: Plan,
     outcome: Outcome,
     frozen: Bools | None = None,
 ) -> ControlState:
-    """The books after a round: clock, staleness, queues and counts.
+    """Return the control state after a round: clock, staleness, queues and counts.
 
-    Only a worker whose exchange is confirmed counts as active: one that failed grows older, so that
-    the mechanism comes back to it. Who is `frozen` does not grow older, [N].
+    Only a worker whose exchange is confirmed counts as active. The staleness of a worker that
+    failed grows, so that the mechanism comes back to it. `settle` is this and `record_of`.
     """
     active = np.zeros(view.fleet.workers, bool)
     active[confirmed(plan, outcome)] = True
-    bound = mechanism.capabilities().queue_bound
+    bound, queue = mechanism.capabilities().queue_bound, control.queue
+    if bound is not None:
+        queue = next_queue(queue, control.staleness, bound, view.alive)
     return replace(
-        books,
-        t=books.t + 1,
-        clock_s=books.clock_s + outcome.duration_s,
-        staleness=_aged(books.staleness, active, frozen),
-        queue=books.queue
-        if bound is None
-        else next_queue(books.queue, books.staleness, bound, view.alive),
-        version=books.version + active,
-        pulls=books.pulls.add_rows(_pulled(plan.links, outcome.lost)),
-        wire_bytes=books.wire_bytes + int(outcome.link_bytes.sum()),
-        samples=books.samples + outcome.samples,
+        control,
+        t=control.t + 1,
+        clock_s=control.clock_s + outcome.duration_s,
+        staleness=_next_staleness(control.staleness, active, frozen),
+        queue=queue,
+        version=control.version + active,
+        pulls=control.pulls.add_rows(_pulled(plan.links, outcome.lost)),
+        wire_bytes=control.wire_bytes + int(outcome.link_bytes.sum()),
+        samples=control.samples + outcome.samples,
         last=outcome,
     )
 
 
 def confirmed(plan: Plan, outcome: Outcome) -> Ints:
-    """Active workers that have carried out their order."""
+    """Return the active workers that have carried out their order."""
     return plan.active[~outcome.failed] if len(outcome.failed) else plan.active
 
 
-def _aged(staleness: Ints, active: Bools, frozen: Bools | None) -> Ints:
-    """Staleness after a round; it stands still for who is frozen and was not active."""
+def _next_staleness(staleness: Ints, active: Bools, frozen: Bools | None) -> Ints:
+    """Return the staleness after a round; it does not grow for a frozen worker."""
     after = next_staleness(staleness, active)
     return after if frozen is None else np.where(frozen & ~active, staleness, after)
 
 
 def apply_late_report(
-    books: ControlState, worker: int, src: Ints, link_bytes: int, trains: bool = True
+    control: ControlState, worker: int, src: Ints, link_bytes: int, trains: bool = True
 ) -> ControlState:
-    """The books after a report that came when its round was closed already.
+    """Return the control state after a report that came when its round was closed already.
 
-    The round is not opened again: the worker is fresh from now on (eq:staleness), has begun one
-    training more, and what it pulled counts.
+    The round is not opened again. The worker is fresh from now on (eq:staleness), has begun one
+    more training, and its pulls count.
 
     Args:
-        books: As they stand.
+        control: Current state.
         worker: Node that reports.
-        src: Whom it has pulled from.
-        link_bytes: What that took on the wire.
+        src: Nodes that it has pulled from.
+        link_bytes: Bytes of these pulls on the wire.
         trains: Whether its order was one of an active worker.
     """
-    staleness, version = books.staleness, books.version
+    staleness, version = control.staleness, control.version
     if trains:
         staleness, version = staleness.copy(), version.copy()
         staleness[worker] = 0
         version[worker] += 1
     return replace(
-        books,
+        control,
         staleness=staleness,
         version=version,
-        pulls=books.pulls.add(np.full(len(src), worker), src),
-        wire_bytes=books.wire_bytes + link_bytes,
+        pulls=control.pulls.add(np.full(len(src), worker), src),
+        wire_bytes=control.wire_bytes + link_bytes,
     )
 
 
 def _pulled(links: Links, lost: Bools) -> Rows:
-    """Pulls that arrived, by receiver."""
+    """Return the pulls that arrived, by receiver."""
     if not anywhere(links.pushed) and not lost.any():
         return links.by_receiver
     return links.take(~lost & ~links.pushed).by_receiver
 
 
 def record_of(
-    before: ControlState,
-    after: ControlState,
-    view: View,
-    plan: Plan,
-    outcome: Outcome,
-    score: Score | None,
+    before: ControlState, after: ControlState, view: View, plan: Plan, outcome: Outcome
 ) -> RoundRecord:
-    """The line of history of a round, from the books before and after it."""
+    """Return the record of a round, from the control states before and after it."""
     staleness = before.staleness[view.alive]
     return RoundRecord(
         round=before.t,
@@ -188,37 +194,36 @@ def record_of(
         staleness_max=int(staleness.max()),
         staleness_histogram=np.bincount(staleness).tolist(),
         queue_mean=float(before.queue.mean()),
-        loss=mean_loss(outcome),
+        loss=_mean_loss(outcome),
         notes=dict(plan.notes),
-        **_scores(score),
     )
 
 
-def mean_loss(outcome: Outcome) -> float | None:
-    """Mean training loss; a worker that took no step or has diverged has none."""
+def _mean_loss(outcome: Outcome) -> float | None:
+    """Return the mean training loss; a worker that took no step or has diverged has none."""
     known = outcome.loss[np.isfinite(outcome.loss)]
     return float(known.mean()) if len(known) else None
 
 
+def with_score(record: RoundRecord, score: Score) -> RoundRecord:
+    """Return the record with the results of an evaluation."""
+    return replace(
+        record,
+        accuracy=score.accuracy,
+        accuracy_std=score.accuracy_std,
+        accuracy_global=score.accuracy_global,
+        test_loss=_finite(score.loss),
+        test_loss_global=_finite(score.loss_global),
+        diverged=score.diverged,
+    )
+
+
 def _finite(value: float) -> float | None:
-    """The number, or None where it is no number: history is JSON."""
+    """Return the number, or None where it is not finite: records are JSON."""
     return value if math.isfinite(value) else None
 
 
-def _scores(score: Score | None) -> dict[str, Any]:
-    if score is None:
-        return {}
-    return {
-        "accuracy": score.accuracy,
-        "accuracy_std": score.accuracy_std,
-        "accuracy_global": score.accuracy_global,
-        "test_loss": _finite(score.loss),
-        "test_loss_global": _finite(score.loss_global),
-        "diverged": score.diverged,
-    }
-
-
 def with_topology(record: RoundRecord, plan: Plan, lost: Bools) -> RoundRecord:
-    """Add who was active and which links were used; left out where a fleet is too large for it."""
+    """Return the record with its active workers and used links; large fleets leave them out."""
     pairs: Ints = np.stack([plan.links.dst[~lost], plan.links.src[~lost]], axis=1)
     return replace(record, active_ids=plan.active.tolist(), link_pairs=pairs.tolist())

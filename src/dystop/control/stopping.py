@@ -1,5 +1,6 @@
-"""When a run ends and when its models are tested; simulator and testbed go by the same rules."""
+"""When a run ends and when its models are evaluated; simulator and testbed use the same rules."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -7,6 +8,7 @@ from annotated_types import Ge, Le
 
 from dystop.params import param
 from dystop.record import RoundRecord
+from dystop.units import are
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,47 @@ class Evaluate:
 
 
 def is_over(stop: Stop, t: int, clock_s: float) -> bool:
-    """Whether round t may no longer open at this time."""
+    """Return whether round t may no longer open at this time."""
     return t > stop.rounds or (stop.seconds > 0 and clock_s >= stop.seconds)
 
 
 def reached(stop: Stop, record: RoundRecord) -> str:
-    """Name of the target that a record reaches, or nothing."""
+    """Return the name of the target that a record reaches; empty: none."""
     if stop.accuracy > 0 and record.accuracy is not None and record.accuracy >= stop.accuracy:
         return "accuracy"
     if stop.loss > 0 and record.loss is not None and record.loss <= stop.loss:
         return "loss"
     return ""
+
+
+def ends_run(stop: Stop, record: RoundRecord) -> bool:
+    """Return whether no round may follow the one of this record."""
+    return bool(reached(stop, record)) or is_over(stop, record.round + 1, record.clock_s)
+
+
+def stop_reason(stop: Stop, record: RoundRecord, seconds: str = "simulated") -> str:
+    """Return why a run ended with this record; `seconds` says what kind of seconds were limited."""
+    target = reached(stop, record)
+    if target:
+        return f"target {target} reached"
+    if record.round >= stop.rounds:
+        return f"{are(record.round, 'round')} over"
+    return f"{stop.seconds:g} {seconds} seconds are over"
+
+
+def is_evaluation_due(evaluate: Evaluate, t: int, clock_s: float, due_s: float) -> bool:
+    """Return whether the interval between two evaluations ends with round t.
+
+    Args:
+        evaluate: The chosen interval.
+        t: The round.
+        clock_s: When it closes.
+        due_s: When the next evaluation is due, where the interval is one of time.
+    """
+    return clock_s >= due_s if evaluate.every_s > 0 else t % evaluate.every_rounds == 0
+
+
+def next_evaluation_s(evaluate: Evaluate, clock_s: float) -> float:
+    """Return when the evaluation after one at `clock_s` is due; 0 where rounds are counted."""
+    every_s = evaluate.every_s
+    return (math.floor(clock_s / every_s) + 1.0) * every_s if every_s > 0 else 0.0

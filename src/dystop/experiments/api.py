@@ -9,8 +9,8 @@ from dystop.experiments.build import Built, build
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.trained_models import model_of
 from dystop.record import RoundRecord
-from dystop.simulator.loop import begin, no_round
-from dystop.simulator.loop import simulate as run_rounds
+from dystop.simulator import no_round, run_rounds
+from dystop.simulator.loop import begin
 from dystop.simulator.state import State
 from dystop.training.saved import LoadedModel
 from dystop.types import Mechanism

@@ -16,6 +16,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from dystop.control.aggregation import mix
+from dystop.control.stopping import Stop
 from dystop.errors import ConfigError, RunFolderError, VerificationError, shell_command
 from dystop.experiments.build import Built, build, load_data, split_data
 from dystop.experiments.config import Experiment, read_experiment
@@ -23,7 +24,6 @@ from dystop.experiments.run_folder import CONFIG, open_run
 from dystop.plan import Mix, Plan
 from dystop.record import RoundRecord
 from dystop.simulator.loop import begin, simulate
-from dystop.simulator.params import Stop
 from dystop.simulator.state import State
 from dystop.sparse import Floats
 from dystop.theory import bound, convex, lyapunov
@@ -291,6 +291,6 @@ def _note_queues(notes: _Notes, state: State, limit: float | None) -> None:
     """Gamma and queue pressure of the round that opens at this state."""
     if limit is None:
         return
-    books = state.books
-    notes.gamma = max(notes.gamma, lyapunov.gamma(books.staleness, limit))
-    notes.pressure += lyapunov.queue_pressure(books.queue, books.staleness, limit)
+    control = state.control
+    notes.gamma = max(notes.gamma, lyapunov.gamma(control.staleness, limit))
+    notes.pressure += lyapunov.queue_pressure(control.queue, control.staleness, limit)

@@ -160,13 +160,13 @@ def _parts(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer)
         mechanism=experiment.mechanism,
         world=world,
         trainer=trainer,
-        laws=experiment.engine,
+        engine=experiment.engine,
         stop=make_stop(experiment.stop, world),
         evaluate=experiment.evaluate,
         steps=steps_of(experiment, fleet),
         topology=topology,
         moving=topology and experiment.world.mobility.enabled,
-        remedy=experiment.staleness,
+        staleness_weighting=experiment.staleness,
     )
 
 

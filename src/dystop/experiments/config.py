@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le
 
 from dystop.control.staleness_weighting import StalenessWeighting
+from dystop.control.stopping import Evaluate, Stop
 from dystop.data.catalogue import DATASETS
 from dystop.data.private import PrivateData
 from dystop.data.synthetic import SyntheticParams
@@ -26,7 +27,7 @@ from dystop.experiments.replay import as_replay, recorded_config
 from dystop.experiments.run_folder import CONFIG, INFO, name_problem
 from dystop.mechanisms import MECHANISMS
 from dystop.params import param, section
-from dystop.simulator.params import EngineParams, Evaluate, Stop
+from dystop.simulator.params import EngineParams
 from dystop.testbed.params import TestbedParams
 from dystop.training.models.catalogue import MODELS
 from dystop.training.params import TrainerParams

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dystop.control.stopping import Stop
 from dystop.errors import RunFolderError
 from dystop.experiments.build import Built, build
 from dystop.experiments.config import Experiment, read_experiment
@@ -28,8 +29,8 @@ from dystop.experiments.trace_metrics import (
     plan_similarity,
 )
 from dystop.record import RoundRecord
-from dystop.simulator.loop import begin, no_round, simulate
-from dystop.simulator.params import Stop
+from dystop.simulator import no_round, run_rounds
+from dystop.simulator.loop import begin
 from dystop.world import Trace, World, read_trace
 from dystop.world.trace import TRACE
 
@@ -116,7 +117,7 @@ def _late(experiment: Experiment) -> Experiment:
 def _play(built: Built, rounds: int, what: str, on_round: OnRound) -> list[RoundRecord]:
     parts = replace(built.parts, stop=Stop(rounds=rounds))
     records = []
-    for record, _ in simulate(parts, begin(parts), no_round):
+    for record, _ in run_rounds(parts, begin(parts), no_round):
         records.append(record)
         on_round(what, record.round, rounds)
     return records

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dystop.control.stopping import Stop
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.run_folder import open_run
-from dystop.simulator.params import Stop
 from dystop.types import Fleet
 from dystop.world import Trace, TraceWorld, World, read_trace
 from dystop.world.trace import TRACE

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dystop.control.stopping import reached
+from dystop.control.stopping import reached, stop_reason
 from dystop.errors import RunFolderError, shell_command
 from dystop.experiments.build import Built, build
 from dystop.experiments.config import Experiment, OutputSpec, read_experiment, to_toml
@@ -30,8 +30,8 @@ from dystop.experiments.run_folder import (
 )
 from dystop.experiments.trained_models import keep_models
 from dystop.record import RoundRecord
-from dystop.simulator import checkpoint
-from dystop.simulator.loop import begin, no_round, simulate, stop_reason
+from dystop.simulator import checkpoint, no_round, run_rounds
+from dystop.simulator.loop import begin
 from dystop.simulator.state import Components, State
 from dystop.storage import RECORDS
 
@@ -174,7 +174,7 @@ def _work(session: _Session, state: State | None, done: int, announce: Callable[
         except Exception as error:
             _mark_failed(folder, f"{type(error).__name__}: {error}")
             raise
-        reason = stop_reason(session.parts, last) if last else "no round was possible"
+        reason = stop_reason(session.parts.stop, last) if last else "no round was possible"
         update_info(
             folder,
             status="finished",
@@ -194,7 +194,7 @@ def _rounds(
     if last is not None and reached(session.parts.stop, last):
         return last, state  # it was stopped between its last round and its end
     keeper = _Keeper(session.interrupts, session.output.checkpoint_every)
-    for record, after in simulate(session.parts, state, keeper):
+    for record, after in run_rounds(session.parts, state, keeper):
         log.append(record)
         session.on_record(record)
         last, state = record, after
@@ -265,7 +265,7 @@ def verify_run(folder: Path, rounds: int | None, on_record: OnRecord) -> Verdict
 
 
 def _replay(parts: Components) -> Iterator[RoundRecord]:
-    for record, _ in simulate(parts, begin(parts), no_round):
+    for record, _ in run_rounds(parts, begin(parts), no_round):
         yield record
 
 

@@ -7,7 +7,11 @@ from torch import Tensor, nn
 
 from dystop.errors import RunFolderError
 from dystop.experiments.run_folder import GLOBAL, MODELS, run_folder, write_atomic, writing
-from dystop.simulator.loop import EvaluationModels, evaluation_models, whose
+from dystop.simulator.evaluation import (
+    EvaluationModels,
+    batch_norm_owners,
+    evaluation_models,
+)
 from dystop.simulator.state import Components, State
 from dystop.sparse import ints
 from dystop.training.batch_norm import EVERYBODY
@@ -31,7 +35,7 @@ def keep_models(
     """Leave the models of a run's end in its folder."""
     if which == "none":
         return
-    now = evaluation_models(parts, state, state.books.clock_s)
+    now = evaluation_models(parts, state)
     files = {GLOBAL: EVERYBODY}
     if which == "all":
         files |= {worker_file(k): k for k in range(len(now.models))}
@@ -44,9 +48,9 @@ def keep_models(
 
 def _tested(parts: Components, now: EvaluationModels, who: int) -> tuple[Tensor, Tensor]:
     """A model [W] with its counters [C], as a test would take it."""
-    vector = now.whole if who == EVERYBODY else now.models[who]
+    vector = now.global_model if who == EVERYBODY else now.models[who]
     counters = now.counters[max(0, who)]
-    fit = whose(parts, ints([who]))
+    fit = batch_norm_owners(parts, ints([who]))
     if fit is not None:
         vector = parts.trainer.fitted(vector[None], counters[None], fit)[0]
     return vector, counters
@@ -54,7 +58,7 @@ def _tested(parts: Components, now: EvaluationModels, who: int) -> tuple[Tensor,
 
 def model_of(parts: Components, state: State, card: ModelCard, worker: int | None) -> LoadedModel:
     """The global model, or a worker's, as it is now."""
-    now = evaluation_models(parts, state, state.books.clock_s)
+    now = evaluation_models(parts, state)
     if worker is not None and not 0 <= worker < len(now.models):
         raise IndexError(f"worker = {worker}; expected 0 to {len(now.models) - 1}")
     model = _tested(parts, now, EVERYBODY if worker is None else worker)

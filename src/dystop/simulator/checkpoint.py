@@ -7,6 +7,7 @@ pickle: arrays are tensors of the file, everything else is JSON in its header.
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,54 @@ from safetensors.torch import save_file
 
 from dystop.errors import RunFolderError
 from dystop.serialization import Kinds, pack, unpack
-from dystop.simulator.mailbox import InFlight
 from dystop.simulator.mixing import Models
 from dystop.simulator.state import State
-from dystop.sparse import Graph, PairCounts
+from dystop.sparse import Floats, Graph, PairCounts
 from dystop.types import ControlState, Mailbox, Outcome
+from dystop.world import InFlight, Progress
 
 KEPT = 2
 _FORMAT = "dystop-state-1"
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """A `State` as files hold it; the names of its fields never change."""
+
+    books: ControlState
+    started_s: Floats
+    training_s: Floats
+    post: InFlight
+    models: Models
+    next_evaluation_s: float
+    snapshots_made: int
+
+
+def _to_stored(state: State) -> StoredState:
+    progress = state.progress
+    return StoredState(
+        books=state.control,
+        started_s=progress.started_s,
+        training_s=progress.training_s,
+        post=progress.in_flight,
+        models=state.models,
+        next_evaluation_s=state.next_evaluation_s,
+        snapshots_made=state.snapshots_made,
+    )
+
+
+def _from_stored(stored: StoredState) -> State:
+    return State(
+        control=stored.books,
+        progress=Progress(stored.started_s, stored.training_s, stored.post),
+        models=stored.models,
+        next_evaluation_s=stored.next_evaluation_s,
+        snapshots_made=stored.snapshots_made,
+    )
+
+
 _KINDS = Kinds(
-    State=State,
+    State=StoredState,
     Books=ControlState,
     Models=Models,
     Post=InFlight,
@@ -64,9 +103,9 @@ def _unpack(packed: Any, tensors: dict[str, torch.Tensor], device: torch.device)
 def save(folder: Path, state: State) -> Path:
     """Write the state after its last round; keep the newest `KEPT` files."""
     folder.mkdir(exist_ok=True)
-    done = state.books.t - 1
+    done = state.control.t - 1
     tensors: dict[str, torch.Tensor] = {}
-    tree = json.dumps(_pack(state, "state", tensors))
+    tree = json.dumps(_pack(_to_stored(state), "state", tensors))
     final = folder / f"round-{done:08d}.safetensors"
     temporary = folder / f".{final.name}.tmp"
     save_file(tensors, temporary, metadata={"format": _FORMAT, "tree": tree})
@@ -125,9 +164,9 @@ def _load(path: Path, device: torch.device) -> State | None:
             if header.get("format") != _FORMAT:
                 return None
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        state: State = _unpack(json.loads(header["tree"]), tensors, device)
+        stored: StoredState = _unpack(json.loads(header["tree"]), tensors, device)
     except (SafetensorError, KeyError, ValueError):
         return None
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return state
+    return _from_stored(stored)

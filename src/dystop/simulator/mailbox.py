@@ -1,74 +1,121 @@
-"""Messages on their way and messages waiting: what was pushed and not consumed yet.
+"""Pushed models: sending them, mixing them in on arrival, and emptying mailboxes.
 
-Only the envelopes live here, as arrays; the models they carry are snapshots kept by `Models`.
+A message holds the number of a snapshot; the snapshots lie beside the other models (`Models`).
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
+from torch import Tensor
 
-from dystop.sparse import Bools, Floats, Ints
-from dystop.types import Mailbox
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """Envelopes, in the order of sending."""
-
-    arrival_s: Floats  # simulated time of delivery
-    dst: Ints
-    src: Ints
-    version: Ints  # trainings the sender had finished
-    sent: Ints  # round of sending
-    snapshot: Ints  # which snapshot the envelope carries
-    weight: Floats  # share at which it is mixed in on arrival; NaN: it waits in the mailbox
-
-    def take(self, keep: Bools) -> "InFlight":
-        """The envelopes that a mask selects."""
-        return InFlight(*(getattr(self, name)[keep] for name in self.__slots__))
-
-    def add(self, other: "InFlight") -> "InFlight":
-        """These and, after them, the others."""
-        both = ((getattr(self, n), getattr(other, n)) for n in self.__slots__)
-        return InFlight(*(np.concatenate(pair) for pair in both))
-
-    def waiting(self, now_s: float) -> Bools:
-        """Which envelopes lie in a mailbox now."""
-        return (self.arrival_s <= now_s) & np.isnan(self.weight)
-
-    def due(self, now_s: float) -> Bools:
-        """Which envelopes have arrived and want to be mixed in on arrival."""
-        return (self.arrival_s <= now_s) & ~np.isnan(self.weight)
-
-    def newest(self, now_s: float) -> "InFlight":
-        """Drop a waiting envelope where the same sender sent a later one that waits too."""
-        if not len(self.dst):
-            return self
-        waiting = np.flatnonzero(self.waiting(now_s))
-        order = waiting[np.lexsort((waiting, self.sent[waiting]))]
-        pairs = np.stack([self.dst[order], self.src[order]])[:, ::-1]
-        _, first = np.unique(pairs, axis=1, return_index=True)
-        keep = np.ones(len(self.dst), bool)
-        keep[waiting] = False
-        keep[order[::-1][first]] = True
-        return self.take(keep)
-
-    def mailbox(self, now_s: float) -> Mailbox:
-        """What a mechanism may know of the waiting messages."""
-        here = self.take(self.waiting(now_s))
-        order = np.lexsort((here.src, here.dst))
-        return Mailbox(here.dst[order], here.src[order], here.version[order], here.sent[order])
-
-    def snapshot_of(self, now_s: float, dst: Ints, src: Ints) -> Ints:
-        """Snapshot carried by the waiting message of each pair (each pair has one)."""
-        here = self.take(self.waiting(now_s))
-        base = int(max(here.dst.max(), here.src.max(), dst.max(), src.max())) + 1
-        keys = here.dst * base + here.src
-        order = np.argsort(keys)
-        return here.snapshot[order[np.searchsorted(keys[order], dst * base + src)]]
+from dystop.plan import Mix
+from dystop.simulator.mixing import Models, published_row, write_rows
+from dystop.simulator.state import State
+from dystop.sparse import Bools, Floats, Ints, ints
+from dystop.types import View
+from dystop.world import InFlight, RealisedPlan
 
 
-def nothing_in_flight() -> InFlight:
-    """Nothing was sent yet."""
-    i, f = np.zeros(0, np.int64), np.zeros(0)
-    return InFlight(f, i, i, i, i, i, f)
+def deliver(state: State) -> State:
+    """Mix in the background messages that have arrived; keep the newest message per sender."""
+    now_s, in_flight = state.control.clock_s, state.progress.in_flight
+    due = in_flight.take(in_flight.due(now_s))
+    for k in np.argsort(due.arrival_s, kind="stable"):
+        _mix_on_arrival(state, int(due.dst[k]), int(due.snapshot[k]), float(due.weight[k]))
+    return _with_in_flight(state, in_flight.take(~in_flight.due(now_s)).newest(now_s))
+
+
+def _mix_on_arrival(state: State, dst: int, snapshot: int, weight: float) -> None:
+    done = state.done
+    own = published_row(state.models, done, dst)
+    row = (1.0 - weight) * own + weight * state.models.snapshots[snapshot]
+    write_rows(state.models, ints([dst]), row[None], np.ones(1, bool), ~done[[dst]])
+
+
+def send(state: State, view: View, realised: RealisedPlan, stage: int, rows: Mix | None) -> State:
+    """Send what no row of this stage uses now: pushes to mailboxes and background links."""
+    links = realised.plan.links
+    used = np.zeros(len(links), bool)
+    weight = np.full(len(links), np.nan)
+    if rows is not None:
+        used, weight = _use_of(view, realised, rows)
+    here = (links.stage == stage) & ~realised.lost
+    sent = np.flatnonzero(here & (links.background | ~used))
+    if not len(sent):
+        return state
+    snapshots, made = _take_snapshots(
+        state, realised.plan.active, links.src[sent], links.delta[sent]
+    )
+    messages = InFlight(
+        arrival_s=view.now_s + realised.arrival_s[sent],
+        dst=links.dst[sent],
+        src=links.src[sent],
+        version=_version(view, realised.plan.active, links.src[sent]),
+        sent=np.full(len(sent), view.t),
+        snapshot=snapshots,
+        weight=np.where(links.background[sent], weight[sent], np.nan),
+    )
+    progress = replace(state.progress, in_flight=state.progress.in_flight.add(messages))
+    return replace(state, progress=progress, snapshots_made=made)
+
+
+def _use_of(view: View, realised: RealisedPlan, rows: Mix) -> tuple[Bools, Floats]:
+    """Return which links feed a row, and with which weight."""
+    links, nodes = realised.plan.links, view.fleet.nodes
+    if not len(rows.source):
+        return np.zeros(len(links), bool), np.full(len(links), np.nan)
+    keys, wanted = rows.dst * nodes + rows.source, links.dst * nodes + links.src
+    order = np.argsort(keys)
+    at = order[np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)]
+    used = keys[at] == wanted
+    return used, np.where(used, rows.weight[at], np.nan)
+
+
+def _version(view: View, active: Ints, src: Ints) -> Ints:
+    """Return the trainings that each sender has finished; an active one has just finished one."""
+    n = view.fleet.workers
+    finished = view.version[np.minimum(src, n - 1)] + np.isin(src, active)
+    return np.where(src < n, finished, view.t)
+
+
+def _take_snapshots(state: State, active: Ints, src: Ints, delta: Bools) -> tuple[Ints, int]:
+    """Copy each model (or update) that is pushed once, however many nodes receive it."""
+    models = state.models
+    what, which = np.unique(np.stack([src, delta.astype(np.int64)]), axis=1, return_inverse=True)
+    # An active sender has waited for its own training; any other hands out what is finished.
+    done = state.done
+    done[active] = True
+    for k, (node, update) in enumerate(what.T.tolist()):
+        number, row = state.snapshots_made + k, published_row(models, done, node)
+        origin = _origin(models, done, node)
+        models.snapshots[number] = row - origin if update and origin is not None else row.clone()
+        if origin is not None:
+            models.origins[number] = origin.clone()
+    return state.snapshots_made + which.reshape(-1), state.snapshots_made + what.shape[1]
+
+
+def _origin(models: Models, done: Bools, node: int) -> Tensor | None:
+    """Return where the training behind the model that a node hands out began, if that is kept."""
+    if models.start is None:
+        return None
+    if models.finished_start is None or done[node]:
+        return models.start[node]
+    return models.finished_start[node]
+
+
+def consume(state: State, view: View, realised: RealisedPlan) -> State:
+    """Empty the mailboxes of the active workers, unless the plan keeps them."""
+    in_flight, plan = state.progress.in_flight, realised.plan
+    if not plan.keep_mail:
+        read = in_flight.waiting(view.now_s) & np.isin(in_flight.dst, plan.active)
+        in_flight = in_flight.take(~read)
+    return _with_in_flight(state, in_flight)
+
+
+def _with_in_flight(state: State, in_flight: InFlight) -> State:
+    """Replace the messages in flight; drop the snapshots that no message carries any more."""
+    wanted, models = set(in_flight.snapshot.tolist()), state.models
+    for number in [k for k in models.snapshots if k not in wanted]:
+        del models.snapshots[number]
+        models.origins.pop(number, None)
+    return replace(state, progress=replace(state.progress, in_flight=in_flight))

@@ -1,20 +1,17 @@
-"""The knobs of the engine: its two laws, when it stops and when it tests. Free of torch."""
+"""Options of the simulator: how long a round lasts, and when a model is published. No torch."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from dystop.control.stopping import Evaluate, Stop
 from dystop.control.timing import Timing
 from dystop.params import param
-
-__all__ = ["EngineParams", "Evaluate", "Publish", "Stop"]
 
 Publish = Literal["eager", "on_completion"]
 
 
 @dataclass(frozen=True)
 class EngineParams:
-    """The two laws that the paper leaves to be named."""
+    """Two choices that the paper leaves open."""
 
     timing: Timing = param(
         "paper",

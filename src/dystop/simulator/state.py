@@ -3,16 +3,13 @@
 from dataclasses import dataclass, field
 
 from dystop.control.staleness_weighting import StalenessWeighting
-from dystop.control.timing import remaining_compute_s
-from dystop.simulator.mailbox import InFlight
+from dystop.control.stopping import Evaluate, Stop
 from dystop.simulator.mixing import Models
-from dystop.simulator.params import EngineParams, Evaluate, Stop
-from dystop.sparse import Bools, Floats, Ints
+from dystop.simulator.params import EngineParams
+from dystop.sparse import Bools, Ints
 from dystop.training.trainer import Trainer
 from dystop.types import ControlState, Fleet, Mechanism
-from dystop.world import World
-
-SAME_S = 1e-9  # moments closer than this are one moment
+from dystop.world import Progress, World
 
 
 @dataclass(frozen=True)
@@ -23,49 +20,31 @@ class Components:
     mechanism: Mechanism
     world: World
     trainer: Trainer
-    laws: EngineParams
+    engine: EngineParams
     stop: Stop
     evaluate: Evaluate
     steps: Ints  # mini-batches of one local training, [N]
     topology: bool = True  # write active workers and links into the records
     moving: bool = False  # write positions into the records
-    remedy: StalenessWeighting = field(
-        default_factory=StalenessWeighting
-    )  # what is done about stale models
+    staleness_weighting: StalenessWeighting = field(default_factory=StalenessWeighting)
 
     @property
     def keeps_starts(self) -> bool:
         """Whether updates are sent or compensated, so that trainings' starts must be kept."""
-        return self.mechanism.capabilities().deltas or self.remedy.rule == "compensate"
+        return self.mechanism.capabilities().deltas or self.staleness_weighting.rule == "compensate"
 
 
 @dataclass(frozen=True)
 class State:
-    """Where a simulation stands between two rounds. Everything needed to go on exactly."""
+    """Where a simulation stands between two rounds: everything that it needs to continue."""
 
-    books: ControlState
-    started_s: Floats  # when the training in flight of each node began (or will begin), [nodes]
-    training_s: Floats  # its length, 0 for a server, [nodes]
-    post: InFlight
+    control: ControlState
+    progress: Progress
     models: Models
     next_evaluation_s: float
     snapshots_made: int  # numbers the snapshots of pushed models
 
     @property
-    def finish_s(self) -> Floats:
-        """When the training in flight of each node ends."""
-        return self.started_s + self.training_s
-
-    @property
-    def remaining_s(self) -> Floats:
-        """Seconds of training still to run now (eq:h_comp), [nodes]."""
-        return remaining_compute_s(self.training_s, self.books.clock_s - self.started_s)
-
-    @property
     def done(self) -> Bools:
-        """Which nodes have finished their training in flight."""
-        return self.done_by(self.books.clock_s)
-
-    def done_by(self, clock_s: float | Floats) -> Bools:
-        """Which trainings have ended by a time; the last digit of a sum must not decide."""
-        return self.finish_s <= clock_s + SAME_S
+        """Which nodes have finished their newest training, [nodes]."""
+        return self.progress.done_by(self.control.clock_s)

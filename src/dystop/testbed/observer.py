@@ -4,13 +4,14 @@ It has a session and a name of its own, is no worker, and nobody waits for it bu
 """
 
 import itertools
+import math
 import queue
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -253,6 +254,8 @@ def score_of(parts: ObserverComponents, models: dict[int, Vector]) -> dict[str, 
     """
     import torch
 
+    from dystop.training.evaluate import score_from
+
     nodes = sorted(k for k in models if k < len(parts.data_size))
     if not nodes:
         return None
@@ -261,12 +264,10 @@ def score_of(parts: ObserverComponents, models: dict[int, Vector]) -> dict[str, 
     each = parts.trainer.evaluate(stack, counters, parts.samples)
     share = torch.from_numpy(global_weights(parts.data_size[nodes])).to(stack)
     whole = parts.trainer.evaluate((share @ stack)[None], counters[:1], parts.samples)
-    finite = np.isfinite(each.loss)
-    return {
-        "accuracy": float(each.accuracy.mean()),
-        "accuracy_std": float(each.accuracy.std()),
-        "accuracy_global": float(whole.accuracy[0]),
-        "loss": float(each.loss[finite].mean()) if finite.any() else None,
-        "loss_global": float(whole.loss[0]) if np.isfinite(whole.loss[0]) else None,
-        "diverged": int((~finite).sum()),
-    }
+    score = asdict(score_from(each, whole))
+    return score | {name: _finite(score[name]) for name in ("loss", "loss_global")}
+
+
+def _finite(value: float) -> float | None:
+    """Return the number, or None where it is not finite: messages hold only finite numbers."""
+    return value if math.isfinite(value) else None

@@ -1,5 +1,6 @@
 """Accuracy and loss of many models on the test set."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from dystop.sparse import Floats, Ints
 from dystop.training.device import autocast, download
 from dystop.training.flat import Layout
 from dystop.training.samples import Samples
+from dystop.types import Score
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,19 @@ class Evaluated(Protocol):
     @property
     def loss(self) -> Floats:
         """Mean cross-entropy, [M]."""
+
+
+def score_from(each: Evaluated, whole: Evaluated) -> Score:
+    """Sum up the results of the workers' own models and of the global model."""
+    finite = np.isfinite(each.loss)
+    return Score(
+        accuracy=float(each.accuracy.mean()),
+        accuracy_std=float(each.accuracy.std()),
+        accuracy_global=float(whole.accuracy[0]),
+        loss=float(each.loss[finite].mean()) if finite.any() else math.nan,
+        loss_global=float(whole.loss[0]),
+        diverged=int((~finite).sum()),
+    )
 
 
 class Awaited:

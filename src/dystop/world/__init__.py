@@ -1,24 +1,28 @@
 """The simulated physics of the edge network: pure, seeded, without torch.
 
-`World` answers three questions: what may be known when a round opens (`observe`), what a transfer
-really takes (`transfer`), and when an absent worker is back (`next_return_s`).
+`World` opens a round (`open_round`) and says what becomes of a plan (`realise`). `TraceWorld` does
+both with what a testbed run has recorded.
 """
 
 from dystop.world.describe import describe
 from dystop.world.params import Budget, Channel, Churn, Compute, Mobility, Outages, WorldParams
+from dystop.world.progress import InFlight, Progress
+from dystop.world.realised_plan import RealisedPlan, Transfer
 from dystop.world.replay import TraceWorld
-from dystop.world.trace import Reported, Trace
+from dystop.world.trace import Trace
 from dystop.world.trace_file import read_trace
-from dystop.world.world import Transfer, World, WorldState
+from dystop.world.world import World, WorldState
 
 __all__ = [
     "Budget",
     "Channel",
     "Churn",
     "Compute",
+    "InFlight",
     "Mobility",
     "Outages",
-    "Reported",
+    "Progress",
+    "RealisedPlan",
     "Trace",
     "TraceWorld",
     "Transfer",

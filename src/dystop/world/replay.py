@@ -1,20 +1,29 @@
-"""A recorded testbed run in the place of the simulated surroundings.
+"""The world of a recorded testbed run.
 
-`TraceWorld` answers like `World`, but with what was observed in the recorded run. Where a plan has
-a link that the recorded round did not have, the channel model answers for that link.
+`TraceWorld` answers like `World`, with what was observed in the recorded run: when rounds opened,
+how long trainings still ran, which messages had arrived, how long transfers and orders took, and
+which nodes failed. Where a plan has a link that the recorded round did not have, the channel model
+answers for that link. Plans, mixing and training stay the simulator's own.
 """
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dystop.control.timing import Timetable, Timing, round_duration_s, timetable
 from dystop.errors import ConfigError
-from dystop.sparse import Floats, Ints
+from dystop.plan import Plan
+from dystop.sparse import Bools, Floats, Ints
+from dystop.types import Mailbox, View
 from dystop.world.params import WorldParams
-from dystop.world.trace import Reported, Trace, TracedLinks, TracedRound
-from dystop.world.world import Transfer, World, WorldState
+from dystop.world.progress import InFlight, Progress
+from dystop.world.realised_plan import RealisedPlan, Transfer, realised_plan
+from dystop.world.trace import Orders, Trace, TracedLinks, TracedRound
+from dystop.world.world import World, WorldState
 
 
 class TraceWorld(World):
-    """The surroundings that a recorded run had."""
+    """The world that a recorded run had."""
 
     def __init__(
         self,
@@ -25,29 +34,44 @@ class TraceWorld(World):
         seed: int,
         server: bool = False,
     ) -> None:
-        """Set the recorded scene.
+        """Check that the trace fits the fleet.
 
         Args:
             trace: What was recorded.
             params: The channel model, for positions and for links that were not recorded.
             workers: N; must be that of the trace.
             model_bytes: Bytes of one full model on the wire.
-            seed: Of the channel model.
-            server: Whether node N is a base station; must be so in the trace.
+            seed: Seed of the channel model.
+            server: Whether node N is a base station; must be as in the trace.
         """
         super().__init__(params, workers, model_bytes, seed, server)
         if trace.workers != workers or trace.nodes != self.nodes:
             raise ConfigError(
-                f"trace: {trace.path} is of {_crowd(trace.workers, trace.nodes)}, the configuration"
-                f" of {_crowd(workers, self.nodes)}; leave fleet.workers as it was recorded, and"
+                f"trace: {trace.path} has {_fleet(trace.workers, trace.nodes)}, the configuration"
+                f" has {_fleet(workers, self.nodes)}; leave fleet.workers as it was recorded, and"
                 " choose a mechanism that needs no other nodes"
             )
         self.trace = trace
 
+    def opening_s(self, t: int, now_s: float) -> float:
+        """Return when the recorded round opened."""
+        return self._line(t).opened_s
+
+    def open_round(self, t: int, now_s: float, progress: Progress) -> tuple[WorldState, Progress]:
+        """Open round t as recorded: its time, its remaining trainings and its mailboxes."""
+        line = self._line(t)
+        n = len(line.alive)
+        started, training = progress.started_s.copy(), progress.training_s.copy()
+        started[:n], training[:n] = line.opened_s, line.remaining_s
+        arrivals = _arrivals(progress.in_flight, line.mailbox, line.opened_s)
+        in_flight = replace(progress.in_flight, arrival_s=arrivals)
+        return self.observe(t, line.opened_s), Progress(started, training, in_flight)
+
     def observe(self, t: int, now_s: float) -> WorldState:
-        """What was observed when round t opened; after the last one, what it saw."""
+        """Return what was observed when round t opened; after the last one, what that one saw."""
         line = self._line(t)
         return WorldState(
+            now_s=line.opened_s,
             alive=line.alive,
             reach=line.reach,
             distance_m=line.distance_m,
@@ -55,44 +79,153 @@ class TraceWorld(World):
             step_s=line.step_s,
             budget=line.budget,
             position=self._position(line.opened_s),
-            recorded=line,
         )
 
     def transfer(
         self, t: int, now_s: float, dst: Ints, src: Ints, fraction: float | Floats
     ) -> Transfer:
-        """What the links took in the recorded round."""
-        line = self._line(t)
+        """Return what the links took in the recorded round."""
+        links = self._line(t).links
         modelled = super().transfer(t, now_s, dst, src, fraction)
-        same = np.array_equal(line.links.dst, dst) and np.array_equal(line.links.src, src)
-        at = np.arange(len(dst)) if same else _places(line.links, self.nodes, dst, src)
+        at = _places(links, self.nodes, dst, src)
         found = at >= 0
         seconds, lost = modelled.seconds.copy(), np.array(modelled.lost)
-        known = found & np.isfinite(_picked(line.links.seconds, at, np.nan))
-        seconds[known] = line.links.seconds[at[known]]
-        lost[found] = line.links.lost[at[found]]
-        return Transfer(seconds, modelled.hops, lost, self._reported(line) if same else None)
+        known = found & np.isfinite(_picked(links.seconds, at, np.nan))
+        seconds[known] = links.seconds[at[known]]
+        lost[found] = links.lost[at[found]]
+        return Transfer(seconds, modelled.hops, lost)
+
+    def realise(
+        self, timing: Timing, view: View, plan: Plan, steps: Ints, progress: Progress
+    ) -> RealisedPlan:
+        """Return what became of the plan where it is the recorded one, else what the models say."""
+        line = self._line(view.t)
+        if not _is_plan_of(line, plan):
+            return super().realise(timing, view, plan, steps, progress)
+        reports = _Reports(line, self.trace.train_s[line.round])
+        links = plan.links
+        moved = self.transfer(view.t, view.now_s, links.dst, links.src, links.fraction)
+        table = reports.timetable(timing, view, plan, steps, progress, moved.seconds)
+        modelled = realised_plan(timing, view, plan, steps, progress, moved, table)
+        failed = np.isin(plan.active, line.orders.node[line.orders.failed])
+        return replace(
+            modelled,
+            plan=_carried_out(plan, line.orders, failed),
+            steps=steps[~failed],
+            begin_s=table.begin_s[~failed],
+            failed=failed,
+            link_bytes=line.links.bytes,
+            stale=line.links.stale,
+        )
 
     def next_return_s(self, now_s: float) -> float:
-        """When the next round opened; inf after the last one."""
+        """Return when the next round opened; inf after the last one."""
         later = [line.opened_s for line in self.trace.rounds if line.opened_s > now_s]
         return min(later, default=np.inf)
 
     def _line(self, t: int) -> TracedRound:
         return self.trace.rounds[min(t, len(self.trace.rounds)) - 1]
 
-    def _reported(self, line: TracedRound) -> Reported:
-        train_s = self.trace.train_s[line.round]
-        links = line.links
-        return Reported(line.duration_s, links.bytes, links.stale, line.orders, train_s)
 
-
-def _crowd(workers: int, nodes: int) -> str:
+def _fleet(workers: int, nodes: int) -> str:
     return f"{workers} workers {'and a server' if nodes > workers else 'without a server'}"
 
 
+def _arrivals(in_flight: InFlight, seen: Mailbox, now_s: float) -> Floats:
+    """Return when messages arrive: by now, if the recorded mailbox had them."""
+    if not len(in_flight.dst) or not len(seen.dst):
+        return in_flight.arrival_s
+    known = set(zip(seen.dst.tolist(), seen.src.tolist(), seen.sent.tolist(), strict=True))
+    sent = (in_flight.dst.tolist(), in_flight.src.tolist(), in_flight.sent.tolist())
+    here = np.array([message in known for message in zip(*sent, strict=True)])
+    here &= np.isnan(in_flight.weight)
+    return np.where(here, np.minimum(in_flight.arrival_s, now_s), in_flight.arrival_s)
+
+
+def _is_plan_of(line: TracedRound, plan: Plan) -> bool:
+    """Return whether the recorded round had these links and these active workers."""
+    links, orders = line.links, line.orders
+    return (
+        np.array_equal(links.dst, plan.links.dst)
+        and np.array_equal(links.src, plan.links.src)
+        and np.array_equal(np.sort(plan.active), orders.node[orders.train])
+    )
+
+
+@dataclass(frozen=True)
+class _Reports:
+    """What the workers reported of a recorded round."""
+
+    line: TracedRound
+    train_s: Floats  # [N], seconds of the trainings that the round began; NaN: not known
+
+    def timetable(
+        self,
+        timing: Timing,
+        view: View,
+        plan: Plan,
+        steps: Ints,
+        progress: Progress,
+        link_s: Floats,
+    ) -> Timetable:
+        """Lay out the round with the reported waits, exchanges and trainings."""
+        remaining_s = self._waited_s(progress.remaining_s(view.now_s))
+        measured_s = self.train_s[plan.active]
+        planned_s = view.step_s[plan.active] * steps
+        training_s = np.where(np.isfinite(measured_s), measured_s, planned_s)
+        table = timetable(timing, plan, link_s, remaining_s, training_s)
+        return self._retimed(table, plan, training_s)
+
+    def _waited_s(self, remaining_s: Floats) -> Floats:
+        """Return how long each node had to finish its training first, as reported if it was."""
+        out, orders = remaining_s.copy(), self.line.orders
+        known = orders.train & np.isfinite(orders.waited_s)
+        out[orders.node[known]] = orders.waited_s[known]
+        return out
+
+    def _retimed(self, table: Timetable, plan: Plan, training_s: Floats) -> Timetable:
+        """Close the round when every node with an order has reported.
+
+        Where a node failed, or did not report its times, the round lasts as long as it did.
+        """
+        orders, active = self.line.orders, plan.active
+        ends = orders.waited_s + orders.exchange_s
+        whole = len(ends) > 0 and not orders.failed.any() and bool(np.isfinite(ends).all())
+        close = round_duration_s(ends) if whole else self.line.duration_s
+        exchanged = _of(orders.node, orders.exchange_s, active)
+        comm = np.where(np.isfinite(exchanged), exchanged, table.comm_s)
+        begin = np.full(len(active), close)
+        if plan.join and whole:
+            own = _of(orders.node, ends, active)
+            measured = np.isfinite(self.train_s[active]).all()
+            close = round_duration_s((own if measured else begin) + training_s)
+        return replace(table, duration_s=close, comm_s=comm, begin_s=begin)
+
+
+def _of(nodes: Ints, values: Floats, wanted: Ints) -> Floats:
+    """Return the values of the wanted nodes, all of which are among the ascending `nodes`."""
+    found: Floats = values[np.searchsorted(nodes, wanted)]
+    return found
+
+
+def _carried_out(plan: Plan, orders: Orders, failed: Bools) -> Plan:
+    """Return the plan without the orders of the failed nodes: they neither mix nor train."""
+    if not orders.failed.any():
+        return plan
+    absent = orders.node[orders.failed]
+    return replace(
+        plan,
+        active=plan.active[~failed],
+        mixes=tuple(mix.take(~np.isin(mix.receiver, absent)) for mix in plan.mixes),
+        steps=None if plan.steps is None else plan.steps[~failed],
+        rate=None if plan.rate is None else plan.rate[~failed],
+    )
+
+
 def _places(links: TracedLinks, nodes: int, dst: Ints, src: Ints) -> Ints:
-    """Which recorded link is between the ends of each link; -1: none."""
+    """Return which recorded link has the ends of each link; -1: none."""
+    if np.array_equal(links.dst, dst) and np.array_equal(links.src, src):
+        return np.arange(len(dst))  # a pair may have a link in each of several stages
     keys, wanted = links.dst * nodes + links.src, dst * nodes + src
     if not len(keys):
         return np.full(len(wanted), -1)

@@ -107,21 +107,6 @@ class TracedLinks:
 
 
 @dataclass(frozen=True)
-class Reported:
-    """What a recorded round says of its plan beyond seconds and losses."""
-
-    duration_s: float
-    bytes: Ints  # [L]
-    stale: Bools  # [L]
-    orders: Orders
-    train_s: Floats  # [N], seconds of the trainings that the round began; NaN: not known
-
-    def fits(self, active: Ints) -> bool:
-        """Whether these were the active workers of the recorded round."""
-        return np.array_equal(np.sort(active), self.orders.node[self.orders.train])
-
-
-@dataclass(frozen=True)
 class TracedRound:
     """One line of a trace."""
 

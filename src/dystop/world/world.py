@@ -8,18 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dystop.control.timing import Timing, timetable
 from dystop.errors import ConfigError
 from dystop.kernels.buffers import buffer
 from dystop.parallel import run_in_blocks
+from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Graph, Ints
+from dystop.types import View
 from dystop.world.capacity import budget_of_round, step_seconds
 from dystop.world.channel import RadioChannel, nominal_power_w
 from dystop.world.dynamics import Presence, Walk
 from dystop.world.geometry import checked_position, distance, scatter
 from dystop.world.overlay import refuse_large_overlay, relay
 from dystop.world.params import WorldParams
+from dystop.world.progress import Progress
 from dystop.world.reach import Neighbourhood, Reach
-from dystop.world.trace import Reported, TracedRound
+from dystop.world.realised_plan import RealisedPlan, Transfer, realised_plan
 
 _LINKS = 1 << 15  # looked at in one go: they fit a processor's cache
 _ROUNDING = 1.0 + 1e-9  # two ways of computing a distance may differ in the last digit
@@ -29,6 +33,7 @@ _ROUNDING = 1.0 + 1e-9  # two ways of computing a distance may differ in the las
 class WorldState:
     """What can be known when a round opens. Arrays are shared between rounds: read-only."""
 
+    now_s: float  # when the round opens
     alive: Bools  # [N]
     reach: Graph  # usable directed links between alive nodes
     distance_m: Floats  # [E]
@@ -36,17 +41,6 @@ class WorldState:
     step_s: Floats  # [N], seconds per mini-batch
     budget: Floats  # [nodes], models a node may send and receive in this round
     position: Floats  # [nodes, 2], metres
-    recorded: TracedRound | None = None  # the line of the trace, where a recorded run is replayed
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """What really happened on some links."""
-
-    seconds: Floats  # [L]
-    hops: Ints  # [L], links travelled; bytes are paid on each
-    lost: Bools  # [L]
-    reported: Reported | None = None  # what else is known of a recorded round with these links
 
 
 class World:
@@ -95,10 +89,46 @@ class World:
         self._in_range: tuple[object, Reach] | None = None
         self._usable: tuple[object, Reach] | None = None
 
+    def opening_s(self, t: int, now_s: float) -> float:
+        """Return when round t opens: now, or as soon as a worker is present."""
+        while not self._presence.alive(now_s).any():
+            now_s = self.next_return_s(now_s)
+        return now_s
+
+    def open_round(self, t: int, now_s: float, progress: Progress) -> tuple[WorldState, Progress]:
+        """Open round t; return what can be known of the world, and what is under way.
+
+        Args:
+            t: The round.
+            now_s: When the round before it closed.
+            progress: Trainings and messages as the simulator expects them; a world that has
+                measured them corrects them.
+        """
+        return self.observe(t, self.opening_s(t, now_s)), progress
+
+    def realise(
+        self, timing: Timing, view: View, plan: Plan, steps: Ints, progress: Progress
+    ) -> RealisedPlan:
+        """Return what becomes of a plan: arrivals, durations, failures. Changes nothing.
+
+        Args:
+            timing: Law of a round's duration.
+            view: What was known when the round opened.
+            plan: What was decided.
+            steps: Mini-batches of each new local training, [A].
+            progress: Trainings that are under way.
+        """
+        links, training_s = plan.links, view.step_s[plan.active] * steps
+        moved = self.transfer(view.t, view.now_s, links.dst, links.src, links.fraction)
+        remaining_s = progress.remaining_s(view.now_s)
+        table = timetable(timing, plan, moved.seconds, remaining_s, training_s)
+        return realised_plan(timing, view, plan, steps, progress, moved, table)
+
     def observe(self, t: int, now_s: float) -> WorldState:
         """What may be known when round t opens at `now_s`."""
         reach = self._reach(t, now_s)
         return WorldState(
+            now_s=now_s,
             alive=self._presence.alive(now_s),
             reach=reach.graph,
             distance_m=reach.distance_m,

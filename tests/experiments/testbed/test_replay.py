@@ -84,7 +84,7 @@ def test_models(recorded):
     """What a worker published last is its newest finished model in the replay."""
     parts = build(read_experiment(recorded / "config.toml", [f"trace={recorded}"])).parts
     *_, (_, state) = simulate(parts, begin(parts))
-    for node, version in enumerate(state.books.version.tolist()):
+    for node, version in enumerate(state.control.version.tolist()):
         saved = recorded / "workers" / f"w{node:02d}" / "worker.safetensors"
         worker = decode(saved.read_bytes())
         assert worker.number in (version, version - 1)

@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dystop.control.stopping import Stop
 from dystop.data import load, take
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator.loop import begin, simulate
-from dystop.simulator.params import EngineParams, Stop
+from dystop.simulator.params import EngineParams
 from dystop.testbed.coordinator.orders import orders_of
 from dystop.testbed.protocol.payload import schema_of
 from dystop.testbed.worker.state import WorkerSetup
@@ -50,7 +51,7 @@ def test_two_rounds_equal_the_simulators(stand):
         Script(plans=(first, second)),
         3,
         trainer=trainer,
-        laws=EngineParams(publish="on_completion"),
+        engine=EngineParams(publish="on_completion"),
         stop=Stop(rounds=2),
         steps=np.array([2, 2, 2]),
     )

@@ -5,7 +5,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dystop.control.stopping import is_over, reached
+from dystop.control.round import with_score
+from dystop.control.stopping import (
+    ends_run,
+    is_evaluation_due,
+    next_evaluation_s,
+    stop_reason,
+)
 from dystop.record import RoundRecord, from_json
 from dystop.testbed.coordinator.core import Core
 from dystop.testbed.coordinator.rounds import ClosedRound
@@ -21,8 +27,7 @@ from dystop.testbed.ledger.tables import (
 )
 from dystop.testbed.protocol.codec import decode
 from dystop.testbed.protocol.messages import Evaluate, Scored
-from dystop.types import View
-from dystop.units import are
+from dystop.types import Score, View
 from dystop.world.trace import seen_part
 
 SCORE_S = 30.0  # longest wait for a score
@@ -64,24 +69,15 @@ class Records:
     def _is_due(self, record: RoundRecord) -> bool:
         """Whether all models are tested now: at the chosen intervals, and at the end."""
         core, rules = self.core, self.core.setup.evaluate
-        due = record.round % rules.every_rounds == 0
-        if rules.every_s > 0:
-            due = record.clock_s >= core.next_evaluation_s
-            if due:
-                next_s = (math.floor(record.clock_s / rules.every_s) + 1.0) * rules.every_s
-                core.next_evaluation_s = next_s
-        return due or bool(self._over(record))
+        due = is_evaluation_due(rules, record.round, record.clock_s, core.next_evaluation_s)
+        if due:
+            core.next_evaluation_s = next_evaluation_s(rules, record.clock_s)
+        return due or ends_run(core.setup.stop, record)
 
     def _over(self, record: RoundRecord) -> str:
-        """Why no round follows this one, or nothing."""
+        """Return why no round follows this one; empty: one does."""
         stop = self.core.setup.stop
-        if target := reached(stop, record):
-            return f"target {target} reached"
-        if not is_over(stop, record.round + 1, record.clock_s):
-            return ""
-        if record.round >= stop.rounds:
-            return f"{are(record.round, 'round')} over"
-        return f"{stop.seconds:g} emulated seconds are over"
+        return stop_reason(stop, record, "emulated") if ends_run(stop, record) else ""
 
     def _ask(self, round_: int) -> None:
         """Have the observer test everybody who is there."""
@@ -123,7 +119,7 @@ class Records:
             if held.line.score is None and core.at_s < held.until_s:
                 return
             del self.waiting[round_]
-            record = _with_score(held.record, held.line.score)
+            record = _scored(held.record, held.line.score)
             core.out.then.append(Publish(record, {**self._first_half(round_), **held.came}))
             self._left.append(held.line)
             self.reason = self.reason or self._over(record)
@@ -152,17 +148,19 @@ class Records:
         return MetaLine("finished", self.reason)
 
 
-def _with_score(record: RoundRecord, score: str | None) -> RoundRecord:
+def _scored(record: RoundRecord, score: str | None) -> RoundRecord:
     if score is None:
         return record
     scored = decode(score.encode(), "coordinator")
     assert isinstance(scored, Scored)
-    return replace(
+    return with_score(
         record,
-        accuracy=scored.accuracy,
-        accuracy_std=scored.accuracy_std,
-        accuracy_global=scored.accuracy_global,
-        test_loss=scored.loss,
-        test_loss_global=scored.loss_global,
-        diverged=scored.diverged,
+        Score(
+            accuracy=scored.accuracy,
+            accuracy_std=scored.accuracy_std,
+            accuracy_global=scored.accuracy_global,
+            loss=math.nan if scored.loss is None else scored.loss,
+            loss_global=math.nan if scored.loss_global is None else scored.loss_global,
+            diverged=scored.diverged,
+        ),
     )

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from dystop.control.round import (
-    advance,
     apply_late_report,
     build_view,
     decide,
-    record_of,
+    settle,
     with_topology,
 )
 from dystop.control.timing import timetable
@@ -323,11 +322,9 @@ class Rounds:
         )
 
     def _settle(self, now: OpenRound, outcome: Outcome) -> RoundRecord:
-        core, before = self.core, self.core.books
+        core, mechanism = self.core, self.core.setup.mechanism
         frozen = ~now.view.alive if core.params.away == "freeze" else None
-        mechanism = core.setup.mechanism
-        core.books = advance(mechanism, before, now.view, now.plan, outcome, frozen)
-        record = record_of(before, core.books, now.view, now.plan, outcome, None)
+        record, core.books = settle(mechanism, core.books, now.view, now.plan, outcome, frozen)
         return with_topology(record, now.plan, outcome.lost) if core.setup.topology else record
 
     def _endings(self, now: OpenRound) -> Iterator[OrderLine]:

@@ -1,0 +1,82 @@
+"""Evaluation of all models on the test set: which models count, and what the record gets."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from dystop.control.aggregation import global_weights
+from dystop.control.round import with_score
+from dystop.control.stopping import ends_run, is_evaluation_due, is_over, next_evaluation_s
+from dystop.record import RoundRecord
+from dystop.simulator.mixing import published
+from dystop.simulator.state import Components, State
+from dystop.sparse import Ints, ints
+from dystop.training.batch_norm import EVERYBODY
+from dystop.training.device import upload
+from dystop.training.evaluate import score_from
+from dystop.types import Score
+
+PendingScore = Callable[[], Score]
+"""Waits for an evaluation that a device has been asked for."""
+
+
+def evaluate_when_due(
+    components: Components, record: RoundRecord, state: State
+) -> tuple[RoundRecord, State]:
+    """Add a score to the record where the chosen interval or the run ends with its round."""
+    scheduled, state = schedule_evaluation(components, record.round, state)
+    if not scheduled and not is_last(components, record):
+        return record, state
+    return with_score(record, request_score(components, state)()), state
+
+
+def schedule_evaluation(components: Components, t: int, state: State) -> tuple[bool, State]:
+    """Return whether an evaluation is due after round t, and the state that knows the next one."""
+    evaluate, clock_s = components.evaluate, state.control.clock_s
+    if not is_evaluation_due(evaluate, t, clock_s, state.next_evaluation_s):
+        return False, state
+    return True, replace(state, next_evaluation_s=next_evaluation_s(evaluate, clock_s))
+
+
+def is_last(components: Components, record: RoundRecord) -> bool:
+    """Return whether the run ends with this record: no further round can open in time."""
+    stop, following = components.stop, record.round + 1
+    if ends_run(stop, record):
+        return True
+    opening_s = components.world.opening_s(following, record.clock_s)
+    return is_over(stop, following, opening_s)
+
+
+def request_score(components: Components, state: State) -> PendingScore:
+    """Evaluate every worker's own model and the global one; do not wait for a device."""
+    now = evaluation_models(components, state)
+    samples, evaluate = components.evaluate.samples or None, components.trainer.evaluate
+    everyone = batch_norm_owners(components, np.arange(len(now.models)))
+    each = evaluate(now.models, now.counters, samples, everyone)
+    together = batch_norm_owners(components, ints([EVERYBODY]))
+    whole = evaluate(now.global_model[None], now.counters[:1], samples, together)
+    return lambda: score_from(each, whole)
+
+
+def batch_norm_owners(components: Components, workers: Ints) -> Ints | None:
+    """Return on whose samples batch norm is recalibrated for an evaluation; None: it is not."""
+    return workers if components.evaluate.statistics == "recomputed" else None
+
+
+@dataclass(frozen=True)
+class EvaluationModels:
+    """The models that count at some time: those that the workers would hand out then."""
+
+    models: Tensor  # [N, W]
+    counters: Tensor  # [N, C]
+    global_model: Tensor  # [W], eq:weightedmodel
+
+
+def evaluation_models(components: Components, state: State) -> EvaluationModels:
+    """Return the models that an evaluation between two rounds looks at."""
+    n = components.fleet.workers
+    models = published(state.models, state.done)[:n]
+    share = upload(global_weights(components.fleet.data_size), models.device).to(models.dtype)
+    return EvaluationModels(models, state.models.counters[:n], share @ models)

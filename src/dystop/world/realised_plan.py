@@ -1,0 +1,93 @@
+"""What becomes of a plan in a world: what arrives, how long it takes, and who carries it out."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dystop.control.timing import Timetable, Timing, idle_s
+from dystop.plan import Plan
+from dystop.sparse import Bools, Floats, Ints
+from dystop.types import View
+from dystop.world.progress import SAME_S, Progress
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What happens on some links."""
+
+    seconds: Floats  # [L]
+    hops: Ints  # [L], links travelled; bytes are paid on each
+    lost: Bools  # [L]
+
+
+@dataclass(frozen=True)
+class RealisedPlan:
+    """Everything that a world decides about a round; times count from the opening of the round.
+
+    `[L]` follows the links of the decided plan, `[A]` its active workers, and `[B]` those of them
+    that carry out their orders.
+    """
+
+    plan: Plan  # what is carried out: the decided plan without the orders of nodes that fail
+    steps: Ints  # [B], mini-batches of the new local trainings
+    begin_s: Floats  # [B], when they begin
+    duration_s: float  # H_t
+    idle_s: float
+    comm_s: Floats  # [A]
+    failed: Bools  # [A]
+    link_s: Floats  # [L]
+    link_bytes: Ints  # [L]
+    arrival_s: Floats  # [L]
+    lost: Bools  # [L]
+    stale: Bools  # [L], the sender still trains: it hands out its last finished model
+
+
+def realised_plan(
+    timing: Timing,
+    view: View,
+    plan: Plan,
+    steps: Ints,
+    progress: Progress,
+    transfer: Transfer,
+    table: Timetable,
+) -> RealisedPlan:
+    """Return what becomes of a plan if nobody fails.
+
+    Args:
+        timing: Law of a round's duration.
+        view: What was known when the round opened.
+        plan: What was decided.
+        steps: Mini-batches of each new local training, [A].
+        progress: Trainings that are under way.
+        transfer: What happens on the links of the plan.
+        table: When things happen.
+    """
+    workers, links = view.fleet.workers, plan.links
+    # Absent workers count as busy: nobody waits for them.
+    busy_s = np.where(view.alive, progress.remaining_s(view.now_s)[:workers], np.inf)
+    training_s = view.step_s[plan.active] * steps
+    size = links.fraction * view.fleet.model_bytes * transfer.hops
+    return RealisedPlan(
+        plan=plan,
+        steps=steps,
+        begin_s=table.begin_s,
+        duration_s=table.duration_s,
+        idle_s=idle_s(timing, table, plan, transfer.seconds, busy_s, training_s),
+        comm_s=table.comm_s,
+        failed=np.zeros(len(plan.active), bool),
+        link_s=transfer.seconds,
+        link_bytes=np.ceil(size).astype(np.int64),  # also of a transfer that fails
+        arrival_s=table.link_end_s,
+        lost=transfer.lost,
+        stale=_sender_trains(plan, progress, view.now_s + table.link_begin_s),
+    )
+
+
+def _sender_trains(plan: Plan, progress: Progress, begin_s: Floats) -> Bools:
+    """Return which links read a model while the training of its sender is unfinished, [L]."""
+    links = plan.links
+    ended = progress.finish_s[links.src] <= begin_s + SAME_S
+    # A push, a later stage and a synchronous exchange wait for a sender that is active.
+    waits = links.pushed | (links.stage > 0) | plan.synchronous
+    late: Bools = ~ended & ~(waits & np.isin(links.src, plan.active))
+    return late

@@ -1,0 +1,53 @@
+"""Simulator and testbed take the same steps of a round, in the same order (alg:dystop)."""
+
+import pytest
+
+from dystop.mechanisms import DySTop
+from dystop.simulator import loop
+from dystop.testbed.coordinator import rounds
+from support.coordinator_fixtures import play as play_testbed
+from support.engine_fixtures import parts_for
+from support.engine_fixtures import play as play_simulator
+
+STEPS = ("build_view", "decide", "settle")
+ROUNDS = 3
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Names of the steps that are taken, with the round and with what one hands to the next."""
+    taken = []
+
+    def recorded(name, step):
+        def call(*args):
+            result = step(*args)
+            taken.append((name, args, result))
+            return result
+
+        return call
+
+    for shell in (loop, rounds):
+        for name in STEPS:
+            monkeypatch.setattr(shell, name, recorded(name, getattr(shell, name)))
+    return taken
+
+
+def run_simulator():
+    play_simulator(parts_for(DySTop(), 5))
+
+
+def run_testbed():
+    play_testbed(DySTop(), rounds=ROUNDS)
+
+
+@pytest.mark.parametrize("run", [run_simulator, run_testbed])
+def test_every_round_is_viewed_decided_and_settled(run, calls):
+    run()
+    assert [name for name, *_ in calls] == list(STEPS) * ROUNDS
+    steps = iter(calls)
+    for t, (viewed, decided, settled) in enumerate(zip(steps, steps, steps, strict=True), 1):
+        view, (plan, control) = viewed[2], decided[2]
+        record, after = settled[2]
+        assert decided[1][2] is view
+        assert settled[1][1:4] == (control, view, plan)
+        assert (view.t, record.round, after.t) == (t, t, t + 1)
