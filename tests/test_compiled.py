@@ -35,8 +35,8 @@ def test_other_users_of_numba_keep_their_folder() -> None:
 
 WHERE = """
 import numpy as np
-from dystop.kernels.random_bits import scramble
-scramble(np.zeros(2, np.uint64))
+from dystop.kernels.random_bits import _mix_words as scramble
+scramble(np.zeros(2, np.uint64), np.zeros(2, np.uint64))
 print(getattr(scramble, "_cache", None).cache_path)
 """
 

@@ -11,8 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from dystop.kernels.grouping import Rows, group, row_order
-from dystop.sparse import Bools, Floats, Ints, ints
+from dystop.sparse import Bools, Floats, Ints, Rows, group, ints, row_order
 
 MixKind = Literal["linear", "delta", "masked"]
 

@@ -1,8 +1,8 @@
-"""Randomness with an address: nothing depends on call order, thread or process.
+"""Randomness with an address: no draw depends on call order, thread or process.
 
-`stream` hands out a NumPy generator named by what it is for. `uniform` is its counter-based
-sibling for arrays of identities (links, workers): the number drawn for the pair (3, 7) in round 12
-is the same whether 10 or 10 million pairs are asked for, and in whatever order.
+`stream` returns a NumPy generator for an address. `uniform` is counter-based (SplitMix64) and
+serves arrays of identities (links, workers): the number of the pair (3, 7) in round 12 is the same
+whether the caller asks for 10 or 10 million pairs, and in whatever order.
 """
 
 import zlib
@@ -10,17 +10,19 @@ import zlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dystop.kernels.random_bits import GOLDEN, scramble, to_unit
+from dystop.acceleration import accelerated
 
 Words = NDArray[np.uint64]
 
-_STEP = int(GOLDEN)
-_M1, _M2, _ALL = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 2**64 - 1
-FEW = 64  # words for which machine code is slower to load than the work takes
+GOLDEN, M1, M2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+"""The constants of SplitMix64: its increment and the two factors of its output function."""
+
+_MASK = 2**64 - 1
+_FEW = 64  # words up to which loading machine code takes longer than the work
 
 
 def stream(seed: int, *key: str | int) -> np.random.Generator:
-    """Return the generator that lives at this address.
+    """Return the NumPy generator of an address.
 
     >>> a = stream(0, "fading", 41).random(3)
     >>> _ = stream(0, "power", 41).random(1000)  # someone else draws; nothing changes
@@ -32,62 +34,64 @@ def stream(seed: int, *key: str | int) -> np.random.Generator:
 
 
 def bits(seed: int, name: str, *identity: ArrayLike) -> Words:
-    """64 random bits for each identity; the identity arrays broadcast against each other."""
-    word, plain = _mixed(zlib.crc32(name.encode()) + seed * _STEP), 0
+    """Return 64 random bits for each identity; the identity arrays broadcast."""
+    word, scalars = _mix_int(zlib.crc32(name.encode()) + seed * GOLDEN), 0
     for part in identity:
         if not isinstance(part, int | np.integer):
             break
-        word, plain = _mixed(word + _STEP + int(part) * _STEP), plain + 1  # needs no arrays
+        word, scalars = _mix_int(word + GOLDEN + int(part) * GOLDEN), scalars + 1
     words = np.asarray(word, np.uint64)
-    for part in identity[plain:]:
+    for part in identity[scalars:]:
         words = fold_in(words, part)
     return words
 
 
 def fold_in(words: Words, part: ArrayLike) -> Words:
-    """The bits of identities that have one part more, from the bits of those without it.
+    """Return the bits of identities with one more part, from the bits of the identities without.
 
     >>> address = bits(1, "fading", 12, [3, 5], [7, 9])
     >>> bool((fold_in(address, 2) == bits(1, "fading", 12, [3, 5], [7, 9], 2)).all())
     True
     """
+    golden = np.uint64(GOLDEN)
     with np.errstate(over="ignore"):
-        step = np.asarray(part).astype(np.uint64) * GOLDEN + GOLDEN
-        return _scrambled(words + step)
-
-
-def _mixed(word: int) -> int:
-    """`scramble.mixed` in plain numbers."""
-    word &= _ALL
-    word = (word ^ word >> 30) * _M1 & _ALL
-    word = (word ^ word >> 27) * _M2 & _ALL
-    return word ^ word >> 31
-
-
-def _scrambled(words: Words | np.uint64) -> Words:
-    """The finish of SplitMix64 on a fresh array, which may be overwritten."""
-    mixed = np.ascontiguousarray(words).reshape(-1)
-    if len(mixed) > FEW:
-        scramble(mixed)
-    else:
-        mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(_M1)
-        mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(_M2)
-        mixed ^= mixed >> np.uint64(31)
-    return mixed.reshape(np.shape(words))
+        summed = words + (np.asarray(part).astype(np.uint64) * golden + golden)
+    mix = mix_words if summed.size > _FEW else mix_words.reference
+    return mix(np.asarray(summed))
 
 
 def unit(words: Words) -> NDArray[np.float64]:
-    """Numbers in (0, 1), never exactly 0 or 1, from random bits."""
-    if words.size <= FEW:
-        few: NDArray[np.float64] = (np.asarray(words >> np.uint64(11), np.float64) + 0.5) * 2.0**-53
-        return few
-    out = np.empty(words.shape)
-    to_unit(words.reshape(-1), out.reshape(-1))
-    return out[()]  # a plain number where there is one identity
+    """Return numbers in (0, 1), never exactly 0 or 1, from random bits."""
+    convert = to_unit if words.size > _FEW else to_unit.reference
+    return convert(words)
+
+
+def _mix_int(word: int) -> int:
+    """Return the output function of SplitMix64 for one plain integer."""
+    word &= _MASK
+    word = (word ^ word >> 30) * M1 & _MASK
+    word = (word ^ word >> 27) * M2 & _MASK
+    return word ^ word >> 31
+
+
+@accelerated("dystop.kernels.random_bits:mix_words")
+def mix_words(words: Words) -> Words:
+    """Return the output function of SplitMix64 for every word of an array."""
+    with np.errstate(over="ignore"):
+        words = (words ^ words >> np.uint64(30)) * np.uint64(M1)
+        words = (words ^ words >> np.uint64(27)) * np.uint64(M2)
+    return words ^ words >> np.uint64(31)
+
+
+@accelerated("dystop.kernels.random_bits:to_unit")
+def to_unit(words: Words) -> NDArray[np.float64]:
+    """Return numbers in the open interval (0, 1) from the upper 53 bits of each word."""
+    out: NDArray[np.float64] = (np.asarray(words >> np.uint64(11), np.float64) + 0.5) * 2.0**-53
+    return out
 
 
 def uniform(seed: int, name: str, *identity: ArrayLike) -> NDArray[np.float64]:
-    """One uniform number in (0, 1) for each identity, never exactly 0 or 1.
+    """Return one uniform number in (0, 1) for each identity, never exactly 0 or 1.
 
     >>> few = uniform(1, "fading", 12, [3, 5], [7, 9])
     >>> float(few[0]) == float(uniform(1, "fading", 12, 3, 7))
@@ -97,7 +101,7 @@ def uniform(seed: int, name: str, *identity: ArrayLike) -> NDArray[np.float64]:
 
 
 def normal(seed: int, name: str, *identity: ArrayLike) -> NDArray[np.float64]:
-    """One standard normal number for each identity (Box-Muller on two addresses)."""
+    """Return one standard normal number for each identity (Box-Muller on two addresses)."""
     radius = np.sqrt(-2.0 * np.log(uniform(seed, name + "/radius", *identity)))
     out: NDArray[np.float64] = radius * np.cos(
         2.0 * np.pi * uniform(seed, name + "/angle", *identity)
@@ -106,6 +110,6 @@ def normal(seed: int, name: str, *identity: ArrayLike) -> NDArray[np.float64]:
 
 
 def exponential(seed: int, name: str, *identity: ArrayLike) -> NDArray[np.float64]:
-    """One exponential number of mean 1 for each identity."""
+    """Return one exponential number of mean 1 for each identity."""
     out: NDArray[np.float64] = -np.log(uniform(seed, name, *identity))
     return out

@@ -1,28 +1,81 @@
-"""Sparse pairs of workers: the reach graph and the pull counts. Never a dense N x N.
+"""Sparse pairs of workers: rows of ids, the reach graph and the pull counts. Never a dense N x N.
 
 One index convention everywhere: `[i, j]` and `(dst, src)` mean *i receives from j*.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dystop.kernels.buffers import buffer
-from dystop.kernels.grouping import Rows, group
-from dystop.kernels.lookup import count_known, count_new, find_counts, find_edges, merge
-from dystop.parallel import as_readonly, run_in_blocks
+from dystop.acceleration import accelerated
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ids = NDArray[np.int32]
+"""Ids in half the memory of `Ints`, for the largest arrays of a round."""
 
-_BLOCK = 1 << 16  # pairs looked up in one go
+Edges = slice | Ints
+"""Numbers of some edges of a graph; a slice where they are consecutive."""
+
+_LARGEST_ID = 2**31 - 1
 
 
 def ints(values: object) -> Ints:
-    """Array of 64-bit integers, copied only when it has to be."""
+    """Return an array of 64-bit integers; copy only where the type differs."""
     return np.asarray(values, np.int64)
+
+
+def check_ids(n: int, *ids: Ints | Ids) -> None:
+    """Raise IndexError unless all ids are in 0..n-1."""
+    for values in ids:
+        if len(values) and (values.min() < 0 or values.max() >= n):
+            wrong = int(values.min()) if values.min() < 0 else int(values.max())
+            raise IndexError(f"id {wrong} is outside of 0..{n - 1}")
+
+
+class Rows(NamedTuple):
+    """Ids in compressed rows: those of row i are value[indptr[i]:indptr[i + 1]]."""
+
+    indptr: Ints  # [n + 1]
+    value: Ids
+
+    @property
+    def row_of(self) -> Ints:
+        """Row number of every id."""
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+
+
+@accelerated("dystop.kernels.pairs:group")
+def group(n: int, row: Ints, value: Ints, *, ascending: bool = False) -> Rows:
+    """Put (row, value) pairs together by row, where 0 <= row < n and 0 <= value < 2^31.
+
+    The values of a row keep the given order, or are sorted where `ascending` is set.
+
+    >>> [x.tolist() for x in group(3, np.array([2, 0, 2]), np.array([7, 8, 5]))]
+    [[0, 1, 1, 3], [8, 7, 5]]
+    """
+    check_ids(n, row)
+    check_ids(_LARGEST_ID + 1, value)
+    order = np.lexsort((value, row)) if ascending else np.argsort(row, kind="stable")
+    return Rows(_row_ends(n, row), value[order].astype(np.int32))
+
+
+@accelerated("dystop.kernels.pairs:row_order")
+def row_order(row: Ints, value: Ints) -> Ints:
+    """Return the order that sorts pairs by row, then by value; equal pairs keep their order.
+
+    >>> row_order(np.array([2, 0, 2]), np.array([7, 8, 5])).tolist()
+    [1, 2, 0]
+    """
+    return np.lexsort((value, row))
+
+
+def _row_ends(n: int, row: Ints) -> Ints:
+    """Return where each of n rows begins and ends among pairs sorted by row, [n + 1]."""
+    return np.concatenate([[0], np.cumsum(np.bincount(row, minlength=n))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +102,54 @@ class Graph:
         return np.diff(self.indptr)
 
     def row(self, i: int) -> Ints:
-        """Whom node i may receive from."""
+        """Return whom node i may receive from."""
         return self.src[self.indptr[i] : self.indptr[i + 1]]
 
     def keep(self, edge: Bools) -> "Graph":
-        """The graph without the edges that are masked out."""
+        """Return the graph of the edges that a mask selects."""
         return graph_of_sorted(self.n, self.dst[edge], self.src[edge])
 
     def find(self, dst: Ints, src: Ints) -> Ints:
-        """Edge number of each pair, or -1 where there is no such edge."""
-        graph, pair = (
-            (as_readonly(self.indptr), as_readonly(self.src)),
-            (as_readonly(dst), as_readonly(src)),
-        )
-        out = np.empty(len(dst), np.int64)
-        run_in_blocks(lambda lo, hi: find_edges(graph, pair, lo, hi, out), len(dst), _BLOCK)
-        return out
+        """Return the edge number of each pair, or -1 where there is no such edge."""
+        return find_edges(self, dst, src)
+
+    def edges_into(self, nodes: Ints) -> tuple[Ints, Edges]:
+        """Return the edges into some nodes: (where those of each node begin, their numbers)."""
+        begin, size = self.indptr[nodes], self.indptr[nodes + 1] - self.indptr[nodes]
+        indptr = ints(np.concatenate([[0], np.cumsum(size)]))
+        if len(nodes) and nodes[-1] - nodes[0] == len(nodes) - 1 and (np.diff(nodes) == 1).all():
+            return indptr, slice(begin[0], begin[0] + indptr[-1])
+        return indptr, np.arange(indptr[-1]) + np.repeat(begin - indptr[:-1], size)
+
+
+@accelerated("dystop.kernels.pairs:find_edges")
+def find_edges(graph: Graph, dst: Ints, src: Ints) -> Ints:
+    """Return the edge number of each pair (dst, src), or -1 where there is no such edge."""
+    n = graph.n
+    exists = (dst >= 0) & (dst < n) & (src >= 0) & (src < n)
+    wanted = np.where(exists, dst * n + src, -1)
+    return _found(graph.dst * n + graph.src, wanted)
+
+
+@accelerated("dystop.kernels.pairs:has_edges")
+def has_edges(graph: Graph, pairs: Rows) -> bool:
+    """Return whether every pair is an edge; the pairs are grouped by dst, with ascending src."""
+    return bool((graph.find(pairs.row_of, ints(pairs.value)) >= 0).all())
 
 
 def graph_of_sorted(n: int, dst: Ints, src: Ints) -> Graph:
-    """Graph of edges that are already sorted by (dst, src)."""
-    return Graph(np.concatenate([[0], np.cumsum(np.bincount(dst, minlength=n))]), dst, src)
+    """Return the graph of edges that are already sorted by (dst, src)."""
+    return Graph(_row_ends(n, dst), dst, src)
 
 
 def graph_of(n: int, dst: Ints, src: Ints) -> Graph:
-    """Graph of any list of pairs; duplicates and self links are dropped.
+    """Return the graph of a list of pairs without its duplicates and self links.
 
     >>> graph_of(3, ints([2, 0, 0]), ints([0, 2, 1])).row(0).tolist()
     [1, 2]
     """
     rows = group(n, dst, src, ascending=True)
-    to = np.repeat(np.arange(n), np.diff(rows.indptr))
+    to = rows.row_of
     again = (to[1:] == to[:-1]) & (rows.value[1:] == rows.value[:-1])
     kept = (to != rows.value) & np.append(True, ~again)[: len(to)]
     return graph_of_sorted(n, to[kept], ints(rows.value[kept]))
@@ -87,63 +157,59 @@ def graph_of(n: int, dst: Ints, src: Ints) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class PairCounts:
-    """How often each ordered pair was used; holds only the pairs that ever were."""
+    """How often each ordered pair was used; holds only the pairs that were used at least once."""
 
     n: int
     keys: Ints  # sorted dst * n + src
     counts: Ints
 
     def get(self, dst: Ints, src: Ints) -> Ints:
-        """Count of each pair; 0 for a pair never used. Fastest for pairs in ascending order."""
-        held, pair = (
-            (as_readonly(self.keys), as_readonly(self.counts)),
-            (as_readonly(dst), as_readonly(src)),
-        )
-        out = np.empty(len(dst), np.int64)
-        run_in_blocks(lambda lo, hi: find_counts(self.n, held, pair, lo, hi, out), len(dst), _BLOCK)
-        return out
+        """Return the count of each pair, 0 for a pair never used; fastest in ascending order."""
+        return find_counts(self, dst, src)
 
     def add(self, dst: Ints, src: Ints) -> "PairCounts":
-        """Counts after using these pairs once more; linear in the pairs held."""
-        return self.add_rows(group(self.n, dst, src, ascending=True))
+        """Return the counts after one more use of each pair; the cost is linear in the pairs."""
+        return add_counts(self, group(self.n, dst, src, ascending=True))
 
     def add_rows(self, used: Rows) -> "PairCounts":
-        """The same for pairs that are grouped by dst, with ascending src."""
-        rows, keys = (as_readonly(used.indptr), as_readonly(used.value)), as_readonly(self.keys)
-        size = len(used.indptr) - 1
-        new = np.zeros(-(-size // _BLOCK), np.int64)
-
-        def look(lo: int, hi: int) -> None:
-            new[lo // _BLOCK] = count_new(self.n, keys, rows, lo, hi)
-
-        run_in_blocks(look, size, _BLOCK)
-        if new.any():
-            return self._merged(rows, new)
-        counts = self.counts.copy()
-        run_in_blocks(lambda lo, hi: count_known(self.n, keys, rows, lo, hi, counts), size, _BLOCK)
-        return PairCounts(self.n, self.keys, counts)
-
-    def _merged(self, rows: tuple[Ints, NDArray[np.int32]], new: Ints) -> "PairCounts":
-        """Known and new pairs together; `new` says how many are new in each block of rows."""
-        begin = np.searchsorted(self.keys, np.arange(len(new)) * _BLOCK * self.n)
-        old = np.append(begin, len(self.keys))  # what comes after the last row goes with it
-        at = old + np.append(0, np.cumsum(new))
-        out = buffer(at[-1], np.int64), buffer(at[-1], np.int64)
-        held = as_readonly(self.keys), as_readonly(self.counts)
-
-        def place(lo: int, hi: int) -> None:
-            k = lo // _BLOCK
-            known, room = slice(old[k], old[k + 1]), slice(at[k], at[k + 1])
-            merge(self.n, _cut(held, known), rows, (lo, hi), _cut(out, room))
-
-        run_in_blocks(place, len(rows[0]) - 1, _BLOCK)
-        return PairCounts(self.n, *out)
+        """Return the counts after one more use of pairs grouped by dst, with ascending src."""
+        return add_counts(self, used)
 
 
-def _cut(pair: tuple[Ints, Ints], part: slice) -> tuple[Ints, Ints]:
-    return pair[0][part], pair[1][part]
+@accelerated("dystop.kernels.pairs:find_counts")
+def find_counts(held: PairCounts, dst: Ints, src: Ints) -> Ints:
+    """Return how often each pair (dst, src) was counted."""
+    at = _found(held.keys, dst * held.n + src)
+    return np.where(at >= 0, np.append(held.counts, 0)[at], 0)
+
+
+@accelerated("dystop.kernels.pairs:add_counts")
+def add_counts(held: PairCounts, used: Rows) -> PairCounts:
+    """Return the counts after one more use of pairs grouped by dst, with ascending src.
+
+    The array of keys is shared with `held` where no pair is new.
+    """
+    keys, times = np.unique(used.row_of * held.n + used.value, return_counts=True)
+    at = _found(held.keys, keys)
+    known, new = at >= 0, at < 0
+    counts = held.counts.copy()
+    counts[at[known]] += times[known]
+    if not new.any():
+        return PairCounts(held.n, held.keys, counts)
+    place = np.searchsorted(held.keys, keys[new])
+    return PairCounts(
+        held.n, np.insert(held.keys, place, keys[new]), np.insert(counts, place, times[new])
+    )
+
+
+def _found(keys: Ints, wanted: Ints) -> Ints:
+    """Return the position of each wanted key among ascending keys, or -1."""
+    at = np.searchsorted(keys, wanted)
+    found = at < len(keys)
+    found[found] = keys[at[found]] == wanted[found]
+    return np.where(found, at, -1)
 
 
 def no_pairs(n: int) -> PairCounts:
-    """Pair counts before anything happened."""
+    """Return the pair counts before the first use."""
     return PairCounts(n, np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -119,7 +119,7 @@ def test_first_phase_equals_its_twin(data):
     metres = {p: float(data.draw(small)) for p in links}
     emds = {(i, j): twins.emd(counts[i], counts[j]) for i, j in links}
     dst, src = ints([i for i, _ in links]), ints([j for _, j in links])
-    distance = emd(label_shares(ints(counts).reshape(n, classes)), dst, src, block=3)
+    distance = emd(label_shares(ints(counts).reshape(n, classes)), dst, src)
     assert distance.tolist() == [approx(emds[p]) for p in links]
     priority = first_phase_priority(distance, np.array([metres[p] for p in links]))
     expected = twins.p1(links, emds, metres)

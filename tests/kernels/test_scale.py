@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from dystop import parallel
 from dystop.bench.planning import fleet_of, params_of, planned_rounds, twin_rounds
-from dystop.control import plan_check, topology
+from dystop.control import plan_check
 from dystop.control.plan_check import check_plan
 from dystop.control.priority import (
     emd,
     first_phase_priority,
     label_shares,
-    second_phase_in,
+    second_phase_of_links,
     second_phase_priority,
 )
 from dystop.control.topology import connect, ranked_candidates
@@ -54,13 +54,21 @@ def test_decisions_do_not_depend_on_cores_or_blocks(monkeypatch):
     fleet, params = fleet_of(400, 16, seed=1), params_of(400, mobile=True)
     plain = [done[2:] for done in planned_rounds(fleet, params, 4)]
     monkeypatch.setattr(parallel, "cores", lambda: 3)
-    monkeypatch.setattr(topology, "_WORKERS", 7)
-    monkeypatch.setattr(plan_check, "_ROWS", 11)
-    for name in ("sparse._BLOCK", "world.world._LINKS", "world.reach._LINKS", "world.reach._ROWS"):
-        monkeypatch.setattr(f"dystop.{name}", 13)
-    for name in ("world.grid._CELLS", "world.grid._ROWS", "control.aggregation._ROWS"):
-        monkeypatch.setattr(f"dystop.{name}", 5)
-    monkeypatch.setattr("dystop.kernels.grouping._PAIRS", 64)
+    for name in (
+        "kernels.geometry._ROWS",
+        "kernels.mixing_rows._ROWS",
+        "kernels.neighbours._CELLS",
+        "kernels.neighbours._ROWS",
+        "kernels.pairs._BLOCK",
+        "kernels.pairs._ROWS",
+        "kernels.priority._BLOCK",
+        "kernels.topology._ROWS",
+        "kernels.topology._WORKERS",
+        "world.reach._LINKS",
+        "world.world._LINKS",
+    ):
+        monkeypatch.setattr(f"dystop.{name}", 7)
+    monkeypatch.setattr("dystop.kernels.pairs._PAIRS", 64)
     assert all(
         same(done[2:], before)
         for done, before in zip(planned_rounds(fleet, params, 4), plain, strict=True)
@@ -95,12 +103,12 @@ def test_label_distance_is_numpys_to_the_last_bit(seed, classes):
     shares = label_shares(ints(rng.integers(0, 50, (9, classes))))
     dst, src = rng.integers(0, 9, 150), rng.integers(0, 9, 150)
     plain = np.abs(shares[dst] - shares[src]).sum(axis=1)
-    assert np.array_equal(emd(shares, dst, src, block=70), plain)
+    assert np.array_equal(emd(shares, dst, src), plain)
     assert np.array_equal(emd(shares, src, dst), plain)
 
 
 def test_label_distance_of_a_stranger_is_refused():
-    with pytest.raises(IndexError, match="beyond the 3"):
+    with pytest.raises(IndexError, match=r"3 .*0\.\.2"):
         emd(np.ones((3, 2)), ints([0, 3]), ints([1, 1]))
 
 
@@ -114,14 +122,14 @@ def test_second_phase_of_links_is_its_equation(seed, t):
     staleness = rng.integers(0, 9, 8)
     dst, src = rng.integers(0, 8, 700), rng.integers(0, 8, 700)
     plain = (1.0 - pulls.get(dst, src) / t) / (1.0 + np.abs(staleness[dst] - staleness[src]))
-    assert np.array_equal(second_phase_in(pulls, t, staleness)(dst, src), plain)
+    assert np.array_equal(second_phase_of_links(pulls, t, staleness)(dst, src), plain)
     gap = staleness[dst] - staleness[src]
     assert np.array_equal(second_phase_priority(pulls.get(dst, src), t, gap), plain)
 
 
 def test_second_phase_of_a_stranger_is_refused():
-    with pytest.raises(IndexError, match="beyond the 2"):
-        second_phase_in(no_pairs(2), 1, ints([0, 0]))(ints([0]), ints([2]))
+    with pytest.raises(IndexError, match=r"2 .*0\.\.1"):
+        second_phase_of_links(no_pairs(2), 1, ints([0, 0]))(ints([0]), ints([2]))
 
 
 @quick
@@ -164,13 +172,13 @@ def test_long_lists_are_ranked_and_taken_as_short_ones():
 
 def test_bounds_that_do_not_fit_are_refused():
     for bounds in ([0, 1], [0, 1, 3]):
-        with pytest.raises(IndexError, match="bounds do not fit"):
+        with pytest.raises(IndexError, match="2 workers"):
             connect(ints([0, 1]), ints(bounds), ints([1, 0]), np.ones(2), 3)
 
 
 def test_turns_of_strangers_are_refused():
     for active, ranked in [([0, 7], [1, 0]), ([0, 1], [1, 9]), ([0, 1], [1, -1])]:
-        with pytest.raises(IndexError, match="2 nodes"):
+        with pytest.raises(IndexError, match=r"0\.\.1"):
             connect(ints(active), ints([0, 1, 2]), ints(ranked), np.ones(2), 3)
 
 
@@ -216,7 +224,7 @@ def test_the_first_look_agrees_with_the_naming_checks(seed):
     plan = broken(mechanism.plan(mechanism.init(view.fleet), view)[0], rng)
     quickly = verdict(mechanism, plan, view)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_check, "_doubts", lambda *_: 15)
+        patch.setattr(plan_check, "_suspect_rules", lambda *_: 15)
         assert verdict(mechanism, plan, view) == quickly
 
 
@@ -256,10 +264,13 @@ def test_following_the_workers_equals_searching_from_scratch(pause_s, server):
 def test_links_between_resting_workers_are_not_measured_again(monkeypatch):
     params, workers = walking((3000.0, 9000.0))
     world, measured = World(params, workers, 1000, 5), []
-    real = world_reach.ways_of
-    monkeypatch.setattr(
-        world_reach, "ways_of", lambda *args: measured.append(len(args[1])) or real(*args)
-    )
+    real = world_reach.distance_and_power
+
+    def counted(nodes, dst, src):
+        measured.append(len(dst))
+        return real(nodes, dst, src)
+
+    monkeypatch.setattr(world_reach, "distance_and_power", counted)
     spots = [world.observe(1, now_s).position for now_s in (60.0, 61.0)]
     moved = (spots[0] != spots[1]).any(axis=1)
     reach = world.observe(1, 61.0).reach

@@ -126,7 +126,7 @@ def test_transfer_time_is_bits_over_rate():
     assert transfer_s(1000, np.asarray(4000.0)) == 2.0
 
 
-@pytest.mark.parametrize("name", ["channel", "budget", "describe"])
+@pytest.mark.parametrize("name", ["capacity", "channel", "describe"])
 def test_examples_in_docstrings(name):
     module = importlib.import_module(f"dystop.world.{name}")
     result = doctest.testmod(module)

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from dystop.errors import CapacityError, ConfigError
 from dystop.sparse import graph_of
 from dystop.world import World, WorldParams
-from dystop.world.geometry import distance, scatter, with_hub
-from dystop.world.neighbour_search import Before, neighbours_within
+from dystop.world.geometry import Before, distance, neighbours_within, scatter, with_hub
 
 metre = st.integers(0, 60).map(float)
 
@@ -86,7 +85,7 @@ def test_distance_has_no_surprises():
     spots = np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 4.0], [np.inf, 0.0], [-5.0, 12.0]])
     dst, src = np.array([0, 1, 0, 0]), np.array([1, 2, 3, 4])
     assert distance(spots, dst, src).tolist() == [5.0, 0.0, np.inf, 13.0]
-    with pytest.raises(IndexError, match="beyond the 5"):
+    with pytest.raises(IndexError, match=r"5 .*0\.\.4"):
         distance(spots, np.array([0]), np.array([5]))
 
 

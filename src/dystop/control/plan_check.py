@@ -1,69 +1,77 @@
-"""The contract of a plan, checked on every round: cheap, vectorised, and it names the offender."""
+"""The contract of a plan, checked in every round; an error names the worker or link that breaks it.
+
+For millions of links there is time for one walk only. So `mix_violations` says which rules a mix
+stage may break, and the checks that name the offender run for those rules alone.
+"""
 
 import math
-from functools import reduce
-from operator import or_
 
 import numpy as np
 
+from dystop.acceleration import accelerated
 from dystop.errors import PlanError
-from dystop.kernels.plan_violations import (
-    LOOSE,
-    NEGATIVE,
-    UNEVEN,
-    UNSORTED,
-    plan_violations,
-    rows_within,
-)
-from dystop.parallel import as_readonly, run_in_blocks
 from dystop.plan import Links, Mix, Plan, anywhere
-from dystop.sparse import Bools, Ints
+from dystop.sparse import Bools, Ints, Rows, has_edges
 from dystop.types import Mechanism, View
 
+UNSORTED, UNEVEN, NEGATIVE, UNLINKED = 1, 2, 4, 8
+_ALL = UNSORTED | UNEVEN | NEGATIVE | UNLINKED
 _TOLERANCE = 1e-9
-_ROWS = 1 << 15
 
 
 def check_plan(mechanism: Mechanism, plan: Plan, view: View) -> None:
-    """Raise PlanError if the plan breaks the contract; say which worker or link breaks it.
-
-    A compiled walk over links and rows says whether there is anything to look at more closely; for
-    millions of links that is all there is time for.
-    """
+    """Raise PlanError if the plan breaks the contract; say which worker or link breaks it."""
     _check_active(mechanism, plan, view)
     _check_links(mechanism, plan, view)
     _check_notes(mechanism, plan, view)
     for stage, mix in enumerate(plan.mixes):
-        doubt = _doubts(plan, view, stage)
-        if doubt & UNSORTED:
+        suspect = _suspect_rules(plan, view, stage)
+        if suspect & UNSORTED:
             _check_shape(mechanism, mix)
-        if doubt & (UNEVEN | NEGATIVE) or mix.kind == "delta":
+        if suspect & (UNEVEN | NEGATIVE) or mix.kind == "delta":
             _check_rows(mechanism, mix)
-        if doubt & LOOSE:
+        if suspect & UNLINKED:
             _check_sources(mechanism, plan, view, stage)
         _check_background(mechanism, plan, stage)
 
 
-def _doubts(plan: Plan, view: View, stage: int) -> int:
-    """What a first look at a mix stage leaves open, as flags; all of them where it cannot look."""
-    mix, linked = plan.mixes[stage], plan.links.of_stage(stage).by_receiver
-    if not _compressed(mix, view.fleet.nodes):
-        return UNSORTED | UNEVEN | NEGATIVE | LOOSE
-    rows, pulls = (
-        (as_readonly(mix.indptr), as_readonly(mix.source)),
-        (as_readonly(linked[0]), as_readonly(linked[1])),
-    )
-    receiver, weight, found = as_readonly(mix.receiver), as_readonly(mix.weight), []
-
-    def look(lo: int, hi: int) -> None:
-        found.append(plan_violations(receiver, rows, weight, pulls, _TOLERANCE, (lo, hi)))
-
-    run_in_blocks(look, len(receiver), _ROWS)
-    return reduce(or_, found, 0)
+def _suspect_rules(plan: Plan, view: View, stage: int) -> int:
+    """Return the rules that a mix stage may break, as flags; all where its arrays do not fit."""
+    mix = plan.mixes[stage]
+    if not _is_compressed(mix, view.fleet.nodes):
+        return _ALL
+    return mix_violations(mix, plan.links.of_stage(stage).by_receiver, _TOLERANCE)
 
 
-def _compressed(mix: Mix, nodes: int) -> bool:
-    """Whether the arrays of a mix fit together, as `mix_of` makes them, for nodes that exist."""
+@accelerated("dystop.kernels.mixing_rows:mix_violations")
+def mix_violations(mix: Mix, linked: Rows, tolerance: float) -> int:
+    """Return what may be wrong with the rows of a mix, as a sum of flags; 0 where nothing is.
+
+    UNSORTED: a source is not above the one before it. UNEVEN: the weights of a row do not sum to
+    one. NEGATIVE: a weight is negative. UNLINKED: a source is neither the receiver itself nor the
+    sender of one of its links.
+
+    Args:
+        mix: rows in compressed form.
+        linked: the senders to each receiver, ascending.
+        tolerance: by how much the sum of a row may differ from one.
+    """
+    before = np.append(-1, mix.source[:-1])
+    before[mix.indptr[:-1][np.diff(mix.indptr) > 0]] = -1
+    sums = np.bincount(mix.row_of, weights=mix.weight, minlength=len(mix.receiver))
+    base = int(max(mix.source.max(initial=0), linked.value.max(initial=0))) + 1
+    fed = _among(mix.dst * base + mix.source, linked.row_of * base + linked.value)
+    holds = {
+        UNSORTED: (mix.source <= before).any(),
+        UNEVEN: (~(np.abs(sums - 1.0) <= tolerance)).any(),  # this form also catches NaN
+        NEGATIVE: (mix.weight < 0).any(),
+        UNLINKED: (~(fed & (mix.source >= 0)) & (mix.source != mix.dst)).any(),
+    }
+    return sum(flag for flag, found in holds.items() if found)
+
+
+def _is_compressed(mix: Mix, nodes: int) -> bool:
+    """Return whether the arrays of a mix fit together, as `mix_of` makes them, and nodes exist."""
     receiver, indptr = mix.receiver, mix.indptr
     return bool(
         len(indptr) == len(receiver) + 1
@@ -107,24 +115,15 @@ def _check_links(mechanism: Mechanism, plan: Plan, view: View) -> None:
 
 
 def _all_in_reach(links: Links, view: View) -> bool:
+    """Return whether every link of a plan is an edge of the reach graph."""
     try:
-        indptr, src = links.by_receiver
-    except IndexError:  # an id that cannot be
+        return has_edges(view.reach, links.by_receiver)
+    except IndexError:  # a negative id
         return False
-    if len(indptr) > len(view.reach.indptr):
-        return False
-    inner, outer = (
-        (as_readonly(indptr), as_readonly(src)),
-        (as_readonly(view.reach.indptr), as_readonly(view.reach.src)),
-    )
-    found: list[bool] = []
-    run_in_blocks(
-        lambda lo, hi: found.append(rows_within(inner, outer, lo, hi)), len(indptr) - 1, _ROWS
-    )
-    return all(found)
 
 
 def _name_bad_link(mechanism: Mechanism, links: Links, view: View) -> None:
+    """Refuse the first link that is not in reach."""
     _check_nodes(mechanism, view, "a link", links.dst, links.src)
     k = int(np.flatnonzero(view.reach.find(links.dst, links.src) < 0)[0])
     pair = f"{links.src[k]} -> {links.dst[k]}"
@@ -132,14 +131,14 @@ def _name_bad_link(mechanism: Mechanism, links: Links, view: View) -> None:
 
 
 def _check_notes(mechanism: Mechanism, plan: Plan, view: View) -> None:
-    """Notes go into the records, which hold plain finite numbers."""
+    """Refuse notes that a record cannot hold: it stores plain finite numbers."""
     for name, value in plan.notes.items():
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             _refuse(mechanism, f"note {name!r} = {value!r} is not a plain finite number", view.t)
 
 
 def _check_shape(mechanism: Mechanism, mix: Mix) -> None:
-    """A receiver has one row, and a row names a source once, in id order (as `mix_of` does)."""
+    """Refuse two rows of a receiver, and a row that does not name each source once, by id."""
     if (np.diff(mix.receiver) <= 0).any():
         _refuse(mechanism, "a worker has two rows in one stage, or rows are not in id order")
     same_row = np.diff(mix.row_of) == 0
@@ -148,7 +147,7 @@ def _check_shape(mechanism: Mechanism, mix: Mix) -> None:
 
 
 def _check_background(mechanism: Mechanism, plan: Plan, stage: int) -> None:
-    """A row that waits for a background link is mixed on arrival: own model and that one only."""
+    """Refuse a row that waits for a background link and mixes more than it and the own model."""
     if not anywhere(plan.links.background):
         return
     late = plan.links.background & (plan.links.stage == stage)
@@ -165,7 +164,7 @@ def _check_background(mechanism: Mechanism, plan: Plan, stage: int) -> None:
 
 
 def _check_nodes(mechanism: Mechanism, view: View, what: str, *nodes: Ints) -> None:
-    """Refuse a node that does not exist, before pairs are told apart by a combined key."""
+    """Refuse a node that does not exist; combined keys of pairs need valid ids."""
     for ids in nodes:
         if len(ids) and (ids.min() < 0 or ids.max() >= view.fleet.nodes):
             worst = int(ids.min()) if ids.min() < 0 else int(ids.max())
@@ -178,7 +177,7 @@ def _check_rows(mechanism: Mechanism, mix: Mix) -> None:
             _refuse(mechanism, "a delta mix needs `deltas=True` in `capabilities`")
         return
     sums = np.bincount(mix.row_of, weights=mix.weight, minlength=len(mix.receiver))
-    off = ~(np.abs(sums - 1.0) <= _TOLERANCE)  # this way round, so that NaN is off too
+    off = ~(np.abs(sums - 1.0) <= _TOLERANCE)  # this form also catches NaN
     if off.any():
         k = int(np.flatnonzero(off)[0])
         _refuse(mechanism, f"the row of worker {mix.receiver[k]} sums to {sums[k]:.12g}, not to 1")
@@ -190,9 +189,10 @@ def _check_rows(mechanism: Mechanism, mix: Mix) -> None:
 
 
 def source_kind(plan: Plan, view: View, stage: int) -> tuple[Bools, Bools]:
-    """Which weights of a mix stage are fed by a link of this round, and which by the mailbox.
+    """Return which weights of a mix stage a link of this round feeds, and which the mailbox.
 
-    A link wins over an older message of the same sender; what is neither is the own model.
+    A link takes precedence over an older message of the same sender. A weight that is neither
+    belongs to the own model.
     """
     mix, nodes = plan.mixes[stage], view.fleet.nodes
     key = mix.dst * nodes + mix.source
@@ -204,14 +204,14 @@ def source_kind(plan: Plan, view: View, stage: int) -> tuple[Bools, Bools]:
 
 
 def _joined(plan: Plan, stage: int, mix: Mix) -> Bools:
-    """Which weights have both ends among the members of a collective, that is, of its links."""
+    """Return which weights have both ends among the ends of the links of a collective stage."""
     here = plan.links.stage == stage
     members = np.concatenate([plan.links.dst[here], plan.links.src[here]])
     return _among(mix.dst, members) & _among(mix.source, members)
 
 
 def _among(keys: Ints, pool: Ints) -> Bools:
-    """Which keys occur in the pool; one sort and a search, faster than np.isin on millions."""
+    """Return which keys occur in the pool; one sort and a search beat np.isin on millions."""
     if not len(pool):
         return np.zeros(len(keys), bool)
     pool = np.sort(pool)
@@ -228,10 +228,10 @@ def _check_sources(mechanism: Mechanism, plan: Plan, view: View, stage: int) -> 
     mix = plan.mixes[stage]
     _check_nodes(mechanism, view, f"a row of stage {stage}", mix.receiver, mix.source)
     linked, mailed = source_kind(plan, view, stage)
-    loose = ~(linked | mailed | (mix.dst == mix.source))
+    unlinked = ~(linked | mailed | (mix.dst == mix.source))
     if mix.collective:
-        loose &= ~_joined(plan, stage, mix)
-    if loose.any():
-        k = int(np.flatnonzero(loose)[0])
+        unlinked &= ~_joined(plan, stage, mix)
+    if unlinked.any():
+        k = int(np.flatnonzero(unlinked)[0])
         pair = f"{mix.source[k]} into {mix.dst[k]}"
         _refuse(mechanism, f"stage {stage} mixes {pair} without a link or a message", view.t)

@@ -1,33 +1,37 @@
-"""Ways to mix models of which some may be bad.
+"""Robust aggregation: mix models of which some may be corrupt.
 
-All of them take and give flat float32 vectors. `own` is the receiver's model, `others` the K models
-that arrived, `weights` [K] theirs; what is missing to one is the weight of the own model.
+Models are flat float32 vectors. `own` is the receiver's model, `others` are the K models that
+arrived, and `weights` [K] are theirs; the own model has the weight that is missing to one.
 
-With the three or four neighbours that are usual here only `clip` helps: `trimmed` and `median`
-need about seven models or more before a bad one can be told from a different one, and `nearest`
-is fooled by whoever stays close.
+With the usual three or four neighbours only `clip` helps. `trimmed` and `median` need about seven
+models before they can tell a corrupt model from a different one. `nearest` fails against an
+attacker that stays close to the own model.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dystop.acceleration import accelerated
 from dystop.control.aggregation import mix
-from dystop.kernels.norms import square_gap, square_sum
-from dystop.parallel import as_readonly
 from dystop.sparse import Floats
 
 Vector = NDArray[np.float32]
 Models = Sequence[Vector] | NDArray[np.float32]  # a list of vectors [P], or [K, P]
 
-_NUMBERS = 1 << 18  # in the block of all models that is looked at together: 1 MB
+_NUMBERS = 1 << 18  # numbers of all models in one block: 1 MB
 
 
 def blend(weights: Floats, models: Models) -> Vector:
-    """Weighted sum of models, in the order given (eq:aggregation); weights [K], models [K, P].
+    """Return the weighted sum of models in the given order (eq:aggregation).
 
-    Block by block, so that the models need not lie together in memory.
+    The sum runs block by block, so that the models need not be contiguous in memory.
+
+    Args:
+        weights: [K].
+        models: [K, P].
     """
     factors = np.asarray(weights, np.float32)[None, :]
     out = np.empty(len(models[0]), np.float32)
@@ -37,23 +41,23 @@ def blend(weights: Floats, models: Models) -> Vector:
 
 
 def mean(own: Vector, others: Models, weights: Floats) -> Vector:
-    """Weighted mean: the paper's, and no protection at all."""
+    """Return the weighted mean of the paper, which protects against nothing."""
     return blend(np.append(1.0 - np.sum(weights), weights), [own, *others])
 
 
 def clip(own: Vector, others: Models, weights: Floats, radius: float) -> Vector:
-    """Self-centred clipping: own + sum_j w_j min(1, radius / ||x_j - own||) (x_j - own).
+    """Return own + sum_j w_j min(1, radius / ||x_j - own||) (x_j - own): self-centred clipping.
 
-    Nobody moves the own model by more than its weight times the radius (ClippedGossip; He,
+    A neighbour moves the own model by at most its weight times the radius (ClippedGossip; He,
     Karimireddy and Jaggi 2022).
     """
     factor = clip_factors(distances(own, others), radius)
-    near = np.flatnonzero(factor).tolist()  # what is infinitely far away has no say
+    near = np.flatnonzero(factor).tolist()  # an infinitely distant model does not count
     return mean(own, [others[k] for k in near], (np.asarray(weights, float) * factor)[near])
 
 
 def clip_factors(distance: Floats, radius: float) -> Floats:
-    """How much of the way to each model is left after clipping, in [0, 1].
+    """Return the factor that clipping puts on the difference to each model, in [0, 1].
 
     >>> clip_factors(np.array([0.0, 1.0, 4.0, np.inf, np.nan]), 2.0).tolist()
     [1.0, 1.0, 0.5, 0.0, 0.0]
@@ -65,7 +69,7 @@ def clip_factors(distance: Floats, radius: float) -> Floats:
 
 
 def nearest(own: Vector, others: Models, weights: Floats, k: int) -> Vector:
-    """Weighted mean of the own model and the k others that are nearest to it."""
+    """Return the weighted mean of the own model and the k others nearest to it."""
     weights = np.asarray(weights, float)
     order = np.argsort(distances(own, others), kind="stable")
     chosen = sorted(order[:k].tolist())
@@ -77,10 +81,11 @@ def nearest(own: Vector, others: Models, weights: Floats, k: int) -> Vector:
 
 
 def trimmed(models: Models, share: float) -> Vector:
-    """Mean of each coordinate without the smallest and largest values; the own model is one of K.
+    """Return the mean of each coordinate without its smallest and largest values.
 
-    Cuts floor(share K) values at each end, and always leaves one or two. Weights do not count.
-    Weak below about seven models: with four it is the median.
+    The own model is one of the K models. The function cuts floor(share K) values at each end and
+    always leaves one or two. Weights do not count. It is weak below about seven models: with four
+    it is the median.
     """
     n = len(models)
     cut = min(int(share * n), (n - 1) // 2)
@@ -92,32 +97,53 @@ def trimmed(models: Models, share: float) -> Vector:
 
 
 def median(models: Models) -> Vector:
-    """Median of each coordinate; weights do not count. Weak below about seven models."""
+    """Return the median of each coordinate without weights; weak below about seven models."""
     return trimmed(models, 0.5)
 
 
 def norm(vector: Vector) -> float:
-    """Euclidean norm, summed in double precision; not finite if a number is not."""
-    return float(np.sqrt(square_sum(as_readonly(vector))))
+    """Return the Euclidean norm in double precision; not finite where an entry is not."""
+    return math.sqrt(square_sum(vector))
 
 
 def distance(a: Vector, b: Vector) -> float:
-    """Euclidean distance ||a - b||, in double precision."""
+    """Return the Euclidean distance ||a - b|| in double precision."""
     if a.shape != b.shape:
-        raise ValueError(f"models of {len(a)} and {len(b)} numbers cannot be compared")
-    return float(np.sqrt(square_gap(as_readonly(a), as_readonly(b))))
+        raise ValueError(f"cannot compare a model of {len(a)} numbers with one of {len(b)}")
+    return math.sqrt(square_gap(a, b))
+
+
+@accelerated("dystop.kernels.mixing_rows:square_sum")
+def square_sum(vector: Vector) -> float:
+    """Return the sum of squares in double precision, which cannot overflow.
+
+    >>> square_sum(np.array([3, 4], np.float32))
+    25.0
+    """
+    wide = vector.astype(np.float64)
+    return float(wide @ wide)
+
+
+@accelerated("dystop.kernels.mixing_rows:square_gap")
+def square_gap(a: Vector, b: Vector) -> float:
+    """Return the sum of squared differences of two vectors of equal length, in double precision.
+
+    >>> square_gap(np.array([3, 4], np.float32), np.array([0, 5], np.float32))
+    10.0
+    """
+    gap = np.subtract(a, b, dtype=np.float64)
+    return float(gap @ gap)
 
 
 def distances(own: Vector, others: Models) -> Floats:
-    """How far each model is from the own one, [K]."""
+    """Return the distance of each model from the own one, [K]."""
     return np.array([distance(own, other) for other in others], float)
 
 
 def running_radius(recent: Sequence[float]) -> float | None:
-    """Radius for `clip`: median of the distances seen lately; None where none was.
+    """Return a radius for `clip`: the median of recent distances, or None where there are none.
 
-    Equal models, of which there are many at the start of a run, say nothing about the usual
-    distance and do not count.
+    Distances of zero do not count: at the start of a run many models are equal.
 
     >>> running_radius([0.0, 1.0, 3.0, 100.0])
     3.0
@@ -127,7 +153,7 @@ def running_radius(recent: Sequence[float]) -> float | None:
 
 
 def _blocks(models: Models) -> list[slice]:
-    """Stretches of coordinates such that a block of all models stays small."""
+    """Return slices of coordinates such that a block of all models stays small."""
     width, size = len(models[0]), max(_NUMBERS // len(models), 256)
     return [slice(lo, min(lo + size, width)) for lo in range(0, width, size)]
 

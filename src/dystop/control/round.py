@@ -12,10 +12,9 @@ import numpy as np
 from dystop.control.plan_check import check_plan
 from dystop.control.staleness import next_queue, next_staleness
 from dystop.control.staleness_weighting import StalenessWeighting, apply
-from dystop.kernels.grouping import Rows
 from dystop.plan import Links, Plan, anywhere
 from dystop.record import RoundRecord
-from dystop.sparse import Bools, Ints, no_pairs
+from dystop.sparse import Bools, Ints, Rows, no_pairs
 from dystop.types import ControlState, Fleet, Mechanism, Observation, Outcome, Score, View
 
 

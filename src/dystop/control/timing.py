@@ -12,14 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from dystop.kernels.sorting import kth_of_rows
-from dystop.parallel import as_readonly, run_in_blocks
+from dystop.acceleration import accelerated
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Graph, Ints
 
 Timing = Literal["paper", "overlap"]
-
-_ROWS = 1 << 15
 
 
 def remaining_compute_s(full_s: Floats, elapsed_s: Floats) -> Floats:
@@ -31,18 +28,17 @@ def remaining_compute_s(full_s: Floats, elapsed_s: Floats) -> Floats:
     return np.maximum(full_s - elapsed_s, 0.0)
 
 
+@accelerated("dystop.kernels.topology:expected_exchange_s")
 def expected_exchange_s(reach: Graph, link_s: Floats, rank: int) -> Floats:
-    """Link time that a worker should expect before its neighbours are chosen (ADR 0001).
+    """Return the link time that a worker expects before its neighbours are chosen (ADR 0001).
 
-    The `rank`-th smallest link time among the candidates of each worker, or the largest where it
-    has fewer; 0 where it has none, since such a worker trains alone.
+    It is the `rank`-th smallest link time among the worker's candidates, or the largest where there
+    are fewer. It is 0 where there are none, because such a worker trains alone.
     """
-    expected, link_s, indptr = np.empty(reach.n), as_readonly(link_s), as_readonly(reach.indptr)
-
-    def find(lo: int, hi: int) -> None:
-        kth_of_rows(link_s, indptr, rank, lo, hi, expected)
-
-    run_in_blocks(find, reach.n, _ROWS)
+    expected, some = np.zeros(reach.n), reach.degree > 0
+    ascending = link_s[np.lexsort((link_s, reach.dst))]
+    at = reach.indptr[:-1] + np.minimum(rank, reach.degree) - 1
+    expected[some] = ascending[at[some]]
     return expected
 
 

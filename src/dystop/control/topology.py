@@ -5,86 +5,45 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from dystop.kernels.buffers import buffer
-from dystop.kernels.ptca import ptca_loop, whole_models
-from dystop.kernels.sorting import rank_rows
-from dystop.parallel import as_readonly, run_in_blocks
-from dystop.sparse import Floats, Graph, Ints, ints
+from dystop.acceleration import accelerated
+from dystop.sparse import Edges, Floats, Graph, Ids, Ints, check_ids
 
-Edges = slice | Ints
-"""Numbers of some edges of a graph; a slice where they follow each other."""
-
-Ids = NDArray[np.int32] | NDArray[np.int64]
-
-_MOST = 2**31 - 1  # candidates that an int32 can number
-_WORKERS = 1 << 11  # ranked together: their candidates fit a processor's cache
+_MOST_CANDIDATES = 2**31 - 1  # candidates that an int32 can number
 
 
+@accelerated("dystop.kernels.topology:ranked_candidates")
 def ranked_candidates(
     active: Ints, reach: Graph, priority: Floats | Callable[[Edges], Floats]
 ) -> tuple[Ints, Ids]:
-    """Candidates of each active worker, best first, ties to the lower id.
+    """Rank the candidates of each active worker, best first, ties to the lower id.
 
     Args:
         active: active workers, in any order.
         reach: who may receive from whom.
-        priority: of every edge in reach, or a function that gives it for some edges, so that only
-            those of active workers are ever worked out, block by block.
+        priority: the priority of every edge in reach, or a function that returns it for some edges.
+            With a function, only edges into active workers are evaluated.
 
     Returns:
         (bounds, ranked): the candidates of active[k] are ranked[bounds[k]:bounds[k + 1]].
     """
-    bounds = np.concatenate([[0], np.cumsum(reach.degree[active])])
-    order = _by_id(active, reach.n)
-    ranked = buffer(bounds[-1], np.int32)  # half the room; it is the largest array of a round
-    worth = priority if callable(priority) else priority.__getitem__
-
-    def rank(lo: int, hi: int) -> None:
-        turn = order[lo:hi]
-        indptr, edges = edges_of(reach, active[turn])
-        key, src = -worth(edges), reach.src[edges]
-        rows = (0, len(turn))
-        rank_rows(
-            as_readonly(key),
-            as_readonly(src),
-            as_readonly(indptr),
-            rows,
-            as_readonly(bounds[turn]),
-            ranked,
-        )
-
-    run_in_blocks(rank, len(active), _WORKERS)
-    return ints(bounds), ranked
+    bounds, edges = reach.edges_into(active)
+    value = priority(edges) if callable(priority) else priority[edges]
+    order = np.lexsort((-value, np.repeat(np.arange(len(active)), np.diff(bounds))))
+    return bounds, reach.src[edges][order].astype(np.int32)
 
 
-def _by_id(active: Ints, n: int) -> Ints:
-    """Positions of the active workers in ascending order of id: neighbours lie close in memory."""
-    turn = np.full(n, -1)
-    turn[active] = np.arange(len(active))
-    order = turn[turn >= 0]
-    return order if len(order) == len(active) else np.argsort(active, kind="stable")
-
-
-def edges_of(graph: Graph, rows: Ints) -> tuple[Ints, Edges]:
-    """Edges into some nodes: (where those of each node begin among them, their numbers)."""
-    begin, size = graph.indptr[rows], graph.indptr[rows + 1] - graph.indptr[rows]
-    indptr = ints(np.concatenate([[0], np.cumsum(size)]))
-    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
-        return indptr, slice(begin[0], begin[0] + indptr[-1])
-    return indptr, np.arange(indptr[-1]) + np.repeat(begin - indptr[:-1], size)
-
-
-def connect(active: Ints, bounds: Ints, ranked: Ids, budget: Floats, cap: int) -> tuple[Ints, Ints]:
+def connect(
+    active: Ints, bounds: Ints, ranked: Ids | Ints, budget: Floats, cap: int
+) -> tuple[Ints, Ints]:
     """Choose links within the bandwidth budgets, one per active worker and turn (alg:topology).
 
-    Turn by turn, each active worker takes its best remaining candidate that still has bandwidth; a
+    Turn by turn, each active worker takes its best remaining candidate that still has bandwidth. A
     link costs one model at both ends, B_t^i <= budget. `cap` bounds the in-neighbours of a worker
-    (the s of the evaluation, ADR 0004). A worker that finds nothing in one turn never will later,
-    because budgets only shrink, so it leaves the circle; the result is the one of the paper's loop.
+    (the s of the evaluation, ADR 0004).
 
     Args:
         active: active workers, in the order in which they take turns.
-        bounds: where the candidates of each active worker lie in `ranked`, [A + 1].
+        bounds: where the candidates of each active worker begin in `ranked`, [A + 1].
         ranked: candidates, best first.
         budget: models each node may send and receive, [nodes].
         cap: in-neighbours a worker may have.
@@ -92,18 +51,48 @@ def connect(active: Ints, bounds: Ints, ranked: Ids, budget: Floats, cap: int) -
     Returns:
         (dst, src) of the chosen links, in the order of choice.
     """
-    if len(bounds) != len(active) + 1 or bounds[-1] != len(ranked) or len(ranked) > _MOST:
-        raise IndexError(f"{len(active)} workers with {len(ranked)} candidates: bounds do not fit")
-    most = int(np.minimum(np.diff(bounds), cap).sum())
-    chosen = buffer(most, np.int64), buffer(most, np.int64)
-    left, listed = whole_models(budget), as_readonly(ranked.astype(np.int32, copy=False))
-    plenty = int(np.iinfo(left.dtype).max)
-    count = ptca_loop(as_readonly(active), as_readonly(bounds), listed, left, plenty, cap, chosen)
-    if count < 0:
-        raise IndexError(f"a worker or candidate outside of the {len(budget)} nodes with a budget")
-    return chosen[0][:count], chosen[1][:count]
+    fits = len(bounds) == len(active) + 1 and bounds[-1] == len(ranked)
+    if not fits or len(ranked) > _MOST_CANDIDATES:
+        raise IndexError(
+            f"bounds do not fit {len(active)} workers with {len(ranked)} candidates"
+            f" (at most {_MOST_CANDIDATES})"
+        )
+    check_ids(len(budget), active, ranked)
+    return ptca_loop(active, bounds, ranked.astype(np.int32, copy=False), budget, cap)
+
+
+@accelerated("dystop.kernels.topology:ptca_loop")
+def ptca_loop(
+    active: Ints, bounds: Ints, ranked: Ids, budget: Floats, cap: int
+) -> tuple[Ints, Ints]:
+    """Take turns as in alg:topology; `connect` checks the arguments and documents them.
+
+    A worker that finds no candidate in one turn leaves: budgets only shrink, so it would never find
+    one later. A budget that is not a number counts as unlimited.
+    """
+    left = np.where(np.isnan(budget), np.inf, np.floor(budget)).tolist()
+    candidates, workers = ranked.tolist(), active.tolist()
+    at, end = bounds[:-1].tolist(), bounds[1:].tolist()
+    turn, chosen = list(range(len(workers))), list[tuple[int, int]]()
+    for _ in range(cap):
+        waiting = []
+        for k in turn:
+            i = workers[k]
+            while at[k] < end[k] and left[candidates[at[k]]] < 1:
+                at[k] += 1
+            if left[i] < 1 or at[k] == end[k]:
+                continue
+            j = candidates[at[k]]
+            left[i] -= 1
+            left[j] -= 1
+            at[k] += 1
+            chosen.append((i, j))
+            waiting.append(k)
+        turn = waiting
+    links: NDArray[np.int64] = np.array(chosen, np.int64).reshape(-1, 2)
+    return links[:, 0].copy(), links[:, 1].copy()
 
 
 def bandwidth_use(dst: Ints, src: Ints, nodes: int) -> Ints:
-    """Models that each node receives and sends, B_t^i / b (unlabelled, section "Problem")."""
+    """Return the models that each node receives and sends, B_t^i / b (section "Problem")."""
     return np.bincount(dst, minlength=nodes) + np.bincount(src, minlength=nodes)

@@ -1,5 +1,6 @@
-"""Loops over arrays that the pure packages share: pairs by row, short sorts, lookups, memory.
+"""Compiled twins of NumPy functions, for planning with many workers.
 
-Nothing here knows what a worker is. All of it is compiled (`dystop.compiled`), equals a plain
-NumPy expression that a test writes down, and costs as much as its input is long.
+Every public function here has a reference of the same name and signature in the module that its
+docstring names; `dystop.acceleration` chooses between the two. No other module imports this
+package: without it everything runs to the same decisions, only slower.
 """

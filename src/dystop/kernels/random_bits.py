@@ -1,46 +1,100 @@
-"""The inner loops of `dystop.rng`: the finish of SplitMix64, compiled.
+"""Compiled random bits (SplitMix64), and the fading of many links that is drawn from them.
 
-Whole-number arithmetic wraps around and a division by a power of two is exact, so compiled and
-uncompiled numbers are the same to the last bit.
+Integer arithmetic wraps around and a division by a power of two is exact, so kernels and references
+agree to the last bit. Logarithms stay NumPy's own for the same reason: what is compiled is the work
+between them, in two passes over memory instead of a dozen.
 """
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dystop import rng
 from dystop.compiled import compiled
+from dystop.parallel import as_readonly
+from dystop.sparse import Floats
 
 Words = NDArray[np.uint64]
+Table = NDArray[np.float64]  # [blocks, links]
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_M1 = np.uint64(0xBF58476D1CE4E5B9)
-_M2 = np.uint64(0x94D049BB133111EB)
+_GOLDEN, _M1, _M2 = np.uint64(rng.GOLDEN), np.uint64(rng.M1), np.uint64(rng.M2)
 _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+_DRAWS = 1 << 16  # gains that are drawn at a time: they fit a processor's cache
+
+
+def mix_words(words: Words) -> Words:
+    """Return the output function of SplitMix64 for every word; see `dystop.rng.mix_words`."""
+    out = np.empty(words.shape, np.uint64)
+    _mix_words(as_readonly(words).reshape(-1), out.reshape(-1))
+    return out
+
+
+def to_unit(words: Words) -> Floats:
+    """Return numbers in the open interval (0, 1); see `dystop.rng.to_unit`."""
+    out = np.empty(words.shape)
+    _to_unit(as_readonly(words).reshape(-1), out.reshape(-1))
+    return out
+
+
+def faded_rate_bps(snr: Floats, address: Words, bandwidth_hz: float, blocks: int) -> Floats:
+    """Return the mean rate over coherence blocks; see `dystop.world.channel.faded_rate_bps`."""
+    out = np.empty(len(snr))
+    size = max(1, _DRAWS // blocks)
+    for lo in range(0, len(snr), size):
+        part = slice(lo, lo + size)
+        table = np.empty((blocks, len(snr[part])))
+        _draw_blocks(address[part], table)
+        np.log(table, out=table)
+        np.log1p(np.multiply(-snr[part], table, out=table), out=table)
+        _mean_rate(table, bandwidth_hz, math.log(2.0), out[part])
+    return out
 
 
 @compiled
-def mixed(x: np.uint64) -> np.uint64:
-    """Let every bit of one word reach every bit of the result."""
+def _mix(x: np.uint64) -> np.uint64:
+    """Return the output function of SplitMix64 for one word."""
     x = (x ^ (x >> _S30)) * _M1
     x = (x ^ (x >> _S27)) * _M2
     return x ^ (x >> _S31)
 
 
 @compiled
-def scramble(words: Words) -> None:
-    """The same for many words, in place."""
+def _mix_words(words: Words, out: Words) -> None:
+    """Write the output function of every word."""
     for k in range(len(words)):
-        words[k] = mixed(words[k])
+        out[k] = _mix(words[k])
 
 
 @compiled
-def to_unit(words: Words, out: NDArray[np.float64]) -> None:
-    """Numbers in the open interval (0, 1) made of the upper 53 bits."""
-    for k in range(len(words)):
-        out[k] = (np.float64(words[k] >> _S11) + 0.5) * 2.0**-53
+def _unit(word: np.uint64) -> float:
+    """Return a number in the open interval (0, 1) from the upper 53 bits of a word."""
+    return (np.float64(word >> _S11) + 0.5) * 2.0**-53
 
 
 @compiled
-def deep_unit(word: np.uint64, part: np.uint64) -> float:
-    """`rng.unit(rng.deeper(word, part))` for one word, for use in other compiled loops."""
-    deeper = mixed(word + (part * GOLDEN + GOLDEN))
-    return (np.float64(deeper >> _S11) + 0.5) * 2.0**-53
+def _to_unit(words: Words, out: Floats) -> None:
+    """Write one number in the open interval (0, 1) for every word."""
+    for k in range(len(words)):
+        out[k] = _unit(words[k])
+
+
+@compiled
+def _draw_blocks(address: Words, out: Table) -> None:
+    """Write a number in (0, 1) for each coherence block of each link (`fold_in`, then `unit`)."""
+    for block in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            out[block, k] = _unit(_mix(address[k] + (np.uint64(block) * _GOLDEN + _GOLDEN)))
+
+
+@compiled
+def _mean_rate(log_term: Table, bandwidth_hz: float, log_2: float, out: Floats) -> None:
+    """Write the mean over the blocks of b log(1 + snr) / log(2), from the natural logarithms."""
+    blocks, links = log_term.shape
+    for k in range(links):
+        out[k] = 0.0
+    for block in range(blocks):
+        for k in range(links):
+            out[k] += bandwidth_hz * log_term[block, k] / log_2
+    for k in range(links):
+        out[k] /= blocks

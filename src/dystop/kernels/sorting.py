@@ -1,19 +1,19 @@
-"""Sorting inside short rows, compiled. Ties keep their order and NaN comes last, as in NumPy.
+"""Compiled sorting inside short rows. Ties keep their order and NaN comes last, as in NumPy.
 
-A worker has some twenty neighbours. So few are sorted fastest by counting, for each, how many come
-before it: no branch to guess wrong. Longer rows are merged. Rows are copied to a scratch array, not
-cut out of their own: the compiler then sees that no index is negative and uses vector registers.
+A worker has some twenty neighbours. So few entries are sorted fastest by counting, for each entry,
+how many come before it: no branch is mispredicted. Longer rows are merge-sorted. Rows are copied to
+a scratch array instead of sliced: the compiler then sees that no index is negative and uses vector
+registers.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dystop.compiled import compiled
+from dystop.sparse import Floats, Ints
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Ids = NDArray[np.int32] | Ints
-Keys = Ids | Floats  # ids are exact as floats
+AnyIds = NDArray[np.int32] | Ints
+Keys = AnyIds | Floats  # ids are exact as floats
 
 _COUNTED = 128  # entries up to which counting pays
 _RUN = 16
@@ -21,11 +21,11 @@ _RUN = 16
 
 @compiled
 def rank_rows(
-    keys: Keys, other: Ids, indptr: Ints, rows: tuple[int, int], dest: Ints, out: Ids
+    keys: Keys, other: AnyIds, indptr: Ints, rows: tuple[int, int], dest: Ints, out: AnyIds
 ) -> None:
-    """Write `other`, sorted by its key, row by row: row i goes to out[dest[i]] and after.
+    """Sort `other` by its keys inside each of some rows; row i goes to out[dest[i]] and after.
 
-    The keys are those of the rows asked for: they begin with the first key of the first row.
+    `keys` and `other` begin with the first entry of the first of these rows.
     """
     begin, row = indptr[rows[0]], np.empty(_COUNTED, keys.dtype)
     for i in range(rows[0], rows[1]):
@@ -41,7 +41,7 @@ def rank_rows(
 
 @compiled
 def kth_of_rows(values: Floats, indptr: Ints, rank: int, lo: int, hi: int, out: Floats) -> None:
-    """The rank-th smallest value of each row, the largest if there are fewer, else 0."""
+    """Write the rank-th smallest value of each row, the largest if there are fewer, 0 if none."""
     row = np.empty(_COUNTED)
     for i in range(lo, hi):
         first, size = indptr[i], indptr[i + 1] - indptr[i]
@@ -71,7 +71,7 @@ def sort_ids(values: Ints, out: Ints) -> None:
 
 @compiled
 def _copied(keys: Keys, lo: int, size: int, row: Keys) -> bool:
-    """Copy keys to the scratch row; True if one is NaN, which counting cannot place."""
+    """Copy keys to the scratch row; return True if one is NaN, which counting cannot place."""
     odd = False
     for k in range(size):
         row[k] = keys[lo + k]
@@ -81,7 +81,7 @@ def _copied(keys: Keys, lo: int, size: int, row: Keys) -> bool:
 
 @compiled
 def _before(row: Keys, size: int, k: int) -> int:
-    """How many of the first `size` keys come before the k-th."""
+    """Return how many of the first `size` keys come before the k-th."""
     key, before = row[k], 0
     for j in range(size):
         before += (row[j] < key) | ((row[j] == key) & (j < k))
@@ -90,7 +90,7 @@ def _before(row: Keys, size: int, k: int) -> int:
 
 @compiled
 def _order(keys: Keys, lo: int, size: int) -> Ints:
-    """Positions of some keys from `lo` on, in ascending order of the keys."""
+    """Return the positions of `size` keys from `lo` on, in ascending order of the keys."""
     key, order = np.empty((2, size)), np.empty((2, size), np.int64)
     for k in range(size):
         key[0, k], order[0, k] = keys[lo + k], k
@@ -99,7 +99,7 @@ def _order(keys: Keys, lo: int, size: int) -> Ints:
 
 @compiled
 def _merge_sort(key: Floats, order: Ints) -> Ints:
-    """Sort the first row of each; the second is scratch. Insert into runs, then merge these."""
+    """Sort the first row of each array by merging sorted runs; the second row is scratch."""
     size, width = key.shape[1], _RUN
     for lo in range(0, size, _RUN):
         _insert(key, order, lo, min(lo + _RUN, size))
@@ -138,5 +138,5 @@ def _merge(key: Floats, order: Ints, lo: int, mid: int, hi: int) -> None:
 
 @compiled
 def _comes_before(a: float, b: float) -> bool:
-    """Whether a comes strictly before b where NaN comes last."""
+    """Return whether a comes strictly before b, where NaN comes last."""
     return a < b or (b != b and a == a)

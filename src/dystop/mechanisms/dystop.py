@@ -15,13 +15,13 @@ from dystop.control.priority import (
     emd,
     first_phase_priority,
     label_shares,
-    second_phase_in,
+    second_phase_of_links,
 )
 from dystop.control.timing import cost_s, expected_exchange_s
-from dystop.control.topology import Edges, connect, ranked_candidates
+from dystop.control.topology import connect, ranked_candidates
 from dystop.params import param
 from dystop.plan import Plan, links
-from dystop.sparse import Floats
+from dystop.sparse import Edges, Floats
 from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 _SMOOTHING = 0.5  # of the "last" estimate
@@ -105,7 +105,7 @@ class DySTop(Mechanism):
             farthest = self.distance_max_m or view.distance_m.max(initial=0.0)
             top = Extremes(different.max(initial=0.0), farthest)
             return lambda e: first_phase_priority(different[e], view.distance_m[e], top)
-        second = second_phase_in(view.pulls, view.t, view.staleness)
+        second = second_phase_of_links(view.pulls, view.t, view.staleness)
         return lambda e: second(dst[e], src[e])
 
     def _expected_exchange_s(self, memory: Memory, view: View, cap: int) -> Floats:

@@ -1,12 +1,12 @@
-"""The radio channel of subsec:setup: powers, gains, Shannon rates and transfer times.
+"""The radio channel of subsec:setup: powers, gains, Shannon rates, transfer times and losses.
 
 The paper gives the rate r_t^{i,j} = b log2(1 + p_j g_t^{i,j} / noise) with a gain g that is
 exponentially distributed around G_0 d^-4. Taken literally, one draw of g decides a whole transfer.
 Then the *expected* transfer time is infinite: near g = 0 the rate is proportional to g, and 1/g is
 not integrable against an exponential density. A transfer of seconds spans many coherence times, so
-we average the rate over `coherence_blocks` independent draws; from two blocks on the expected time
-is finite, and with eight it is close to what the expected rate suggests. `coherence_blocks = 1`
-is the literal reading.
+this module averages the rate over `coherence_blocks` independent draws. From two blocks on the
+expected time is finite; with eight it is close to the time at the expected rate.
+`coherence_blocks = 1` is the literal reading.
 """
 
 import math
@@ -16,18 +16,20 @@ from functools import partial
 
 import numpy as np
 
-from dystop.kernels.fading import draw_blocks, mean_rate
-from dystop.rng import bits, normal, uniform
+from dystop.acceleration import accelerated
+from dystop.rng import Words, bits, fold_in, normal, uniform, unit
 from dystop.sparse import Bools, Floats, Ints
-from dystop.world.geometry import distance, stations, ways_of
+from dystop.world.geometry import Transmitters, distance, distance_and_power
 from dystop.world.params import Channel, WorldParams
 
-_DRAWS = 1 << 16  # gains drawn at a time: they fit a processor's cache
-_SERIES_FROM = 100.0  # from here on, ten terms of the asymptotic series are exact to 1e-13
+_SERIES_FROM = 100.0  # ten terms of the asymptotic series are exact to 1e-13 from here on
+
+Measure = Callable[[Ints, Ints], tuple[Floats, Floats]]
+"""A function of links (dst, src) that returns their metres and the power of their senders."""
 
 
 def dbm_to_w(dbm: float | Floats) -> Floats:
-    """Decibel-milliwatts in watts.
+    """Convert decibel-milliwatts to watts.
 
     >>> float(dbm_to_w(30.0))
     1.0
@@ -36,24 +38,24 @@ def dbm_to_w(dbm: float | Floats) -> Floats:
 
 
 def path_gain(distance_m: Floats, channel: Channel) -> Floats:
-    """Mean channel gain G_0 d^-4 (subsec:setup)."""
+    """Return the mean channel gain G_0 d^-4 (subsec:setup)."""
     reference = 10.0 ** (channel.reference_gain_db / 10.0)
     far = np.maximum(distance_m, channel.min_distance_m)
     return np.asarray(reference * far**-channel.path_loss_exponent)
 
 
 def mean_snr(power_w: Floats, distance_m: Floats, channel: Channel) -> Floats:
-    """Signal-to-noise ratio p_j E[g] / noise at the mean gain."""
+    """Return the signal-to-noise ratio p_j E[g] / noise at the mean gain."""
     return np.asarray(power_w * path_gain(distance_m, channel) / channel.noise_w)
 
 
 def rate_bps(snr: Floats, channel: Channel) -> Floats:
-    """Shannon rate b log2(1 + snr), the r_t^{i,j} of subsec:setup."""
+    """Return the Shannon rate b log2(1 + snr), the r_t^{i,j} of subsec:setup."""
     return np.asarray(channel.bandwidth_hz * np.log1p(snr) / math.log(2.0))
 
 
 def expected_rate_bps(snr: Floats, channel: Channel) -> Floats:
-    """Mean Shannon rate: over fading where there is any, else at the mean gain.
+    """Return the mean Shannon rate: over fading if it is on, else at the mean gain.
 
     With X exponential of mean 1, E[log2(1 + c X)] = exp(1/c) E_1(1/c) / ln 2.
     """
@@ -64,8 +66,8 @@ def expected_rate_bps(snr: Floats, channel: Channel) -> Floats:
 
 
 def _scaled_exp1(x: Floats) -> Floats:
-    """exp(x) E_1(x) for x > 0; the product is tame where its factors over- and underflow."""
-    from scipy.special import exp1  # slow to import; a configuration is read without
+    """Return exp(x) E_1(x) for x > 0, also where one factor overflows and the other underflows."""
+    from scipy.special import exp1  # slow to import; reading a configuration needs no scipy
 
     near = np.minimum(x, _SERIES_FROM)
     out, large = np.asarray(np.exp(near) * exp1(near)), ~np.asarray(x < _SERIES_FROM)
@@ -75,7 +77,7 @@ def _scaled_exp1(x: Floats) -> Floats:
 
 
 def _series(inverse: Floats) -> Floats:
-    """The same for large x, by its inverse: 1/x (1 - 1!/x + 2!/x^2 - ...), from the inside out."""
+    """Return exp(x) E_1(x) for large x from 1/x: 1/x (1 - 1!/x + 2!/x^2 - ...)."""
     series = np.ones_like(inverse)
     for k in range(10, 0, -1):
         series = 1.0 - k * inverse * series
@@ -83,7 +85,7 @@ def _series(inverse: Floats) -> Floats:
 
 
 def nominal_power_w(channel: Channel, workers: int, server: bool, seed: int) -> Floats:
-    """Transmit power of every node, uniform in dBm over the workers (subsec:setup), [nodes]."""
+    """Return the transmit power of every node, uniform in dBm (subsec:setup), [nodes]."""
     low, high = channel.power_dbm
     dbm = low + (high - low) * uniform(seed, "power", np.arange(workers))
     if server:
@@ -92,7 +94,7 @@ def nominal_power_w(channel: Channel, workers: int, server: bool, seed: int) -> 
 
 
 def power_factor(channel: Channel, seed: int, t: int, src: Ints) -> Floats:
-    """Fluctuation of each sender's power in round t, a normal factor kept in [0.1, 1.9]."""
+    """Return the factor on each sender's power in round t: normal, clipped to [0.1, 1.9]."""
     swing = channel.power_fluctuation * normal(seed, "power/fluctuation", t, src)
     return np.asarray(np.clip(1.0 + swing, 0.1, 1.9))
 
@@ -100,79 +102,86 @@ def power_factor(channel: Channel, seed: int, t: int, src: Ints) -> Floats:
 def realised_rate_bps(
     snr: Floats, channel: Channel, seed: int, t: int, link: tuple[Ints, Ints]
 ) -> Floats:
-    """Rate of each link (dst, src) in round t: the mean over its coherence blocks.
+    """Return the rate of each link (dst, src) in round t: the mean over its coherence blocks.
 
-    The module's docstring says why one block alone has an infinite expected transfer time.
+    The docstring of the module explains why one block has an infinite expected transfer time.
     """
     if not channel.fading:
         return rate_bps(snr, channel)
-    out, address = np.empty(len(snr)), bits(seed, "fading", t, *link)
-    size = max(1, _DRAWS // channel.coherence_blocks)
-    for lo in range(0, len(snr), size):
-        part = slice(lo, lo + size)
-        table = np.empty((channel.coherence_blocks, len(snr[part])))
-        draw_blocks(address[part], table)
-        np.log(table, out=table)  # minus a gain that is exponential of mean 1
-        np.log1p(np.multiply(-snr[part], table, out=table), out=table)
-        mean_rate(table, channel.bandwidth_hz, math.log(2.0), out[part])
-    return out
+    address = bits(seed, "fading", t, *link)
+    return faded_rate_bps(snr, address, channel.bandwidth_hz, channel.coherence_blocks)
+
+
+@accelerated("dystop.kernels.random_bits:faded_rate_bps")
+def faded_rate_bps(snr: Floats, address: Words, bandwidth_hz: float, blocks: int) -> Floats:
+    """Return the mean rate of each link over coherence blocks with exponential gains.
+
+    Args:
+        snr: at the mean gain, [L].
+        address: random bits of each link, [L]; each block folds in its number.
+        bandwidth_hz: b.
+        blocks: independent draws of the gain.
+    """
+    total = np.zeros(len(snr))
+    for block in range(blocks):
+        gain = -np.log(unit(fold_in(address, block)))  # exponential of mean 1
+        total += bandwidth_hz * np.log1p(snr * gain) / math.log(2.0)
+    return np.asarray(total / blocks)
 
 
 def transfer_s(size_bytes: float | Floats, bps: Floats) -> Floats:
-    """Seconds to move so many bytes at so many bits per second."""
+    """Return the seconds to move so many bytes at so many bits per second."""
     return np.asarray(8.0 * np.asarray(size_bytes, np.float64) / bps)
-
-
-# MERGED: What a transfer really takes: the sender's power fluctuates, the gain fades, luck runs
-#   out.
 
 
 @dataclass(frozen=True)
 class RadioChannel:
-    """The radio channel of one round after the other; every draw has its address."""
+    """The radio channel in every round: fluctuating powers, fading, lost transfers, links down.
+
+    Every draw has an address, so no answer depends on an earlier call.
+    """
 
     params: WorldParams
     power_w: Floats  # nominal, [nodes]
     seed: int
 
-    def ways(
-        self, t: int, position: Floats, links: int
-    ) -> Callable[[Ints, Ints], tuple[Floats, Floats]]:
-        """A function that gives metres and the sender's power in round t for some links.
+    def measure(self, t: int, position: Floats, links: int) -> Measure:
+        """Return a function that gives metres and the sender's power in round t for some links.
 
-        Powers are drawn for everybody at once where there are more links than nodes.
+        Where `links`, the number of links to measure, is at least the number of nodes, the powers
+        of all nodes are drawn at once.
         """
         if links >= len(self.power_w):
-            everyone = self.power_w * self._swing(t, np.arange(len(self.power_w)))
-            return partial(ways_of, stations(position, everyone))
+            power_w = self.power_w * self._power_factor(t, np.arange(len(self.power_w)))
+            return partial(distance_and_power, Transmitters(position, power_w))
 
-        def few(dst: Ints, src: Ints) -> tuple[Floats, Floats]:
-            return distance(position, dst, src), self.power_w[src] * self._swing(t, src)
+        def measure_few(dst: Ints, src: Ints) -> tuple[Floats, Floats]:
+            return distance(position, dst, src), self.power_w[src] * self._power_factor(t, src)
 
-        return few
+        return measure_few
 
     def seconds(
         self, t: int, link: tuple[Ints, Ints], power_w: Floats, distance_m: Floats, bytes_: Floats
     ) -> Floats:
-        """Seconds to move so many bytes over each link (dst, src)."""
+        """Return the seconds that so many bytes take over each link (dst, src)."""
         snr = mean_snr(power_w, distance_m, self.params.channel)
         rate = realised_rate_bps(snr, self.params.channel, self.seed, t, link)
         return transfer_s(bytes_, rate)
 
-    def unlucky(self, t: int, link: tuple[Ints, Ints]) -> Bools:
-        """Which transfers fail for no reason that could be known."""
+    def lost(self, t: int, link: tuple[Ints, Ints]) -> Bools:
+        """Return which transfers fail at random (`outages.loss`)."""
         if not self.params.outages.loss:
             return np.zeros(len(link[0]), bool)
         out: Bools = uniform(self.seed, "loss", t, *link) < self.params.outages.loss
         return out
 
     def down(self, t: int, link: tuple[Ints, Ints]) -> Bools:
-        """Which links are down for the whole of round t, always in both directions."""
+        """Return which links are down for the whole of round t, always in both directions."""
         if not self.params.outages.drop:
             return np.zeros(len(link[0]), bool)
         ends = np.minimum(*link), np.maximum(*link)
         out: Bools = uniform(self.seed, "drop", t, *ends) < self.params.outages.drop
         return out
 
-    def _swing(self, t: int, src: Ints) -> Floats:
+    def _power_factor(self, t: int, src: Ints) -> Floats:
         return power_factor(self.params.channel, self.seed, t, src)

@@ -1,7 +1,7 @@
-"""The simulated edge network: what a round may know of it, and what its transfers really take.
+"""The simulated edge network: what a round observes, and what its transfers take.
 
-Everything is a pure function of (params, seed, t, now_s). What is remembered between calls only
-saves work: no answer depends on which calls came before.
+Every answer is a pure function of (params, seed, t, now_s). Values are cached between calls, but no
+answer depends on earlier calls.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ import numpy as np
 
 from dystop.control.timing import Timing, timetable
 from dystop.errors import ConfigError
-from dystop.kernels.buffers import buffer
 from dystop.parallel import run_in_blocks
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Graph, Ints
@@ -22,16 +21,16 @@ from dystop.world.geometry import checked_position, distance, scatter
 from dystop.world.overlay import refuse_large_overlay, relay
 from dystop.world.params import WorldParams
 from dystop.world.progress import Progress
-from dystop.world.reach import Neighbourhood, Reach
+from dystop.world.reach import Reach, ReachFinder
 from dystop.world.realised_plan import RealisedPlan, Transfer, realised_plan
 
-_LINKS = 1 << 15  # looked at in one go: they fit a processor's cache
-_ROUNDING = 1.0 + 1e-9  # two ways of computing a distance may differ in the last digit
+_LINKS = 1 << 15  # links in one block: they fit a processor's cache
+_ROUNDING = 1.0 + 1e-9  # a squared and a plain distance may differ in the last digit
 
 
 @dataclass(frozen=True)
 class WorldState:
-    """What can be known when a round opens. Arrays are shared between rounds: read-only."""
+    """What can be known when a round opens. Rounds share the arrays: do not write to them."""
 
     now_s: float  # when the round opens
     alive: Bools  # [N]
@@ -44,10 +43,10 @@ class WorldState:
 
 
 class World:
-    """The surroundings of `workers` workers that exchange models of `model_bytes`.
+    """The edge network of `workers` workers that exchange models of `model_bytes`.
 
-    With `server`, node N is a base station at the centre of the area. It is linked both ways with
-    every worker that is there, at any distance.
+    With `server`, node N is a base station at the centre of the area. It is linked in both
+    directions with every present worker, at any distance.
     """
 
     def __init__(
@@ -59,13 +58,13 @@ class World:
         server: bool = False,
         position: Floats | None = None,
     ) -> None:
-        """Set the scene.
+        """Draw positions, powers and speeds.
 
         Args:
-            params: the knobs.
+            params: section `world` of the configuration.
             workers: N.
             model_bytes: bytes of one full model on the wire.
-            seed: of everything random here.
+            seed: seed of all randomness of this world.
             server: whether node N is a base station.
             position: initial positions in metres, [N, 2]; uniform in the area if not given.
         """
@@ -75,17 +74,17 @@ class World:
             refuse_large_overlay(workers)
         self.params, self.workers, self.model_bytes = params, workers, model_bytes
         self.seed, self.server, self.nodes = seed, server, workers + int(server)
-        spots = scatter(workers, params.area_m, seed) if position is None else position
-        self._home = checked_position(spots, workers)
+        start = scatter(workers, params.area_m, seed) if position is None else position
+        self._home = checked_position(start, workers)
         power_w = nominal_power_w(params.channel, workers, server, seed)
         self._step_s = step_seconds(params.compute, workers, seed)
-        self._step_s.flags.writeable = False  # handed out every round
+        self._step_s.flags.writeable = False  # every round shares it
         moving = params.mobility.enabled
         self._walk = Walk(self._home, params.area_m, params.mobility, seed) if moving else None
         self._presence = Presence(workers, params.churn, seed)
-        self._air = RadioChannel(params, power_w, seed)
-        self._near = Neighbourhood(params, power_w, workers, model_bytes)
-        self._spots: tuple[float, Floats] | None = None  # one remembered answer each
+        self._channel = RadioChannel(params, power_w, seed)
+        self._finder = ReachFinder(params, power_w, workers, model_bytes)
+        self._positions: tuple[float, Floats] | None = None  # the last answer, after its key
         self._in_range: tuple[object, Reach] | None = None
         self._usable: tuple[object, Reach] | None = None
 
@@ -125,7 +124,7 @@ class World:
         return realised_plan(timing, view, plan, steps, progress, moved, table)
 
     def observe(self, t: int, now_s: float) -> WorldState:
-        """What may be known when round t opens at `now_s`."""
+        """Return what may be known when round t opens at `now_s`."""
         reach = self._reach(t, now_s)
         return WorldState(
             now_s=now_s,
@@ -141,10 +140,10 @@ class World:
     def transfer(
         self, t: int, now_s: float, dst: Ints, src: Ints, fraction: float | Floats
     ) -> Transfer:
-        """What moving a share of a model over each link (dst, src) in round t really takes.
+        """Return what moving a share of a model over each link (dst, src) takes in round t.
 
-        A transfer is lost by bad luck (`outages.loss`), or because the link is not usable: one end
-        is away, out of range, or the link is down in this round. Its seconds are spent anyway.
+        A transfer is lost at random (`outages.loss`), or because its link is not usable: one end
+        is absent, out of range, or the link is down in this round. A lost transfer takes its time.
         """
         dst, src = np.asarray(dst, np.int64), np.asarray(src, np.int64)
         fraction = np.broadcast_to(np.asarray(fraction, float), dst.shape)
@@ -153,22 +152,22 @@ class World:
         return self._hop_by_hop(t, now_s, (dst, src), fraction)
 
     def next_return_s(self, now_s: float) -> float:
-        """Earliest time after `now_s` at which an absent worker is back; inf if none is absent."""
+        """Return when the first absent worker comes back after `now_s`; inf if none is absent."""
         return self._presence.next_return_s(now_s)
 
     def _position(self, now_s: float) -> Floats:
-        """Metres of every node, [nodes, 2]; worked out once for each moment."""
+        """Return the position of every node in metres, [nodes, 2]; computed once per moment."""
         moment = 0.0 if self._walk is None else now_s
-        if self._spots is None or self._spots[0] != moment:
-            spots = self._home if self._walk is None else self._walk.position(now_s)
+        if self._positions is None or self._positions[0] != moment:
+            position = self._home if self._walk is None else self._walk.position(now_s)
             if self.server:
-                spots = np.vstack([spots, np.asarray(self.params.area_m) / 2.0])
-            spots.flags.writeable = False  # handed out more than once
-            self._spots = (moment, spots)
-        return self._spots[1]
+                position = np.vstack([position, np.asarray(self.params.area_m) / 2.0])
+            position.flags.writeable = False  # rounds share it
+            self._positions = (moment, position)
+        return self._positions[1]
 
     def _reach(self, t: int, now_s: float) -> Reach:
-        """Usable links; worked out anew only when something that decides them has changed."""
+        """Return the usable links; computed again only when something that decides them changes."""
         here = self._presence.alive(now_s)
         moment = None if self._walk is None else now_s
         key = (moment, t if self.params.outages.drop else None, here.tobytes())
@@ -178,26 +177,26 @@ class World:
         return self._usable[1]
 
     def _usable_of(self, reach: Reach, t: int, now_s: float) -> Reach:
-        """Links that are up in round t."""
+        """Return the links that are up in round t."""
         here = self._here(now_s)
         if here is None and not self.params.outages.drop:
             return reach
         up, graph = np.empty(reach.graph.edges, bool), reach.graph
 
-        def look(lo: int, hi: int) -> None:
+        def mark(lo: int, hi: int) -> None:
             up[lo:hi] = self._up(t, here, (graph.dst[lo:hi], graph.src[lo:hi]))
 
-        run_in_blocks(look, len(up), _LINKS)
+        run_in_blocks(mark, len(up), _LINKS)
         return reach.keep(up)
 
     def _links_in_range(self, moment: float | None) -> Reach:
-        """Links in range and of the server, whoever is there; once only where nobody moves."""
+        """Return the links in range and of the server, absent workers included."""
         if self._in_range is None or self._in_range[0] != moment:
-            self._in_range = (moment, self._near.at(self._position(moment or 0.0)))
+            self._in_range = (moment, self._finder.at(self._position(moment or 0.0)))
         return self._in_range[1]
 
     def _relayed(self, reach: Reach, now_s: float) -> Reach:
-        """The same with relays, where `reach = "overlay"`."""
+        """Return the reach with routes over other workers, where `reach = "overlay"`."""
         if self.params.reach == "strict":
             return reach
         routes, graph, link_s = relay(reach.graph, reach.link_s, self.workers)
@@ -205,28 +204,28 @@ class World:
         return Reach(graph, distance_m, link_s, routes)
 
     def _here(self, now_s: float) -> Bools | None:
-        """Who is there, a server included, [N + 1]; None where everybody is."""
+        """Return which nodes are present, a server included, [N + 1]; None where all are."""
         alive = self._presence.alive(now_s)
         return None if alive.all() else np.append(alive, True)
 
     def _up(self, t: int, here: Bools | None, link: tuple[Ints, Ints]) -> Bools:
-        """Whether both ends of each link are there and the link is not down in round t."""
-        up: Bools = ~self._air.down(t, link)
+        """Return whether both ends of each link are present and the link is up in round t."""
+        up: Bools = ~self._channel.down(t, link)
         return up if here is None else up & here[link[0]] & here[link[1]]
 
     def _direct(self, t: int, now_s: float, link: tuple[Ints, Ints], fraction: Floats) -> Transfer:
-        """Transfers over links of their own, without looking at any other."""
+        """Return the outcome of transfers over direct links."""
         position, here, size = self._position(now_s), self._here(now_s), len(fraction)
-        ways = self._air.ways(t, position, size)
-        seconds, lost = buffer(size, np.float64), buffer(size, np.bool_)
+        measure = self._channel.measure(t, position, size)
+        seconds, lost = np.empty(size), np.empty(size, bool)
 
         def move(lo: int, hi: int) -> None:
             part = dst, src = link[0][lo:hi], link[1][lo:hi]
-            (metres, power_w), bytes_ = ways(dst, src), self.model_bytes * fraction[lo:hi]
+            (metres, power_w), bytes_ = measure(dst, src), self.model_bytes * fraction[lo:hi]
             served = np.maximum(dst, src) == self.workers
             near = (metres <= self.params.range_m * _ROUNDING) | served
-            lost[lo:hi] = self._air.unlucky(t, part) | ~(near & self._up(t, here, part))
-            seconds[lo:hi] = self._air.seconds(t, part, power_w, metres, bytes_)
+            lost[lo:hi] = self._channel.lost(t, part) | ~(near & self._up(t, here, part))
+            seconds[lo:hi] = self._channel.seconds(t, part, power_w, metres, bytes_)
 
         run_in_blocks(move, size, _LINKS)
         return Transfer(seconds, np.broadcast_to(np.int64(1), size), lost)
@@ -234,13 +233,13 @@ class World:
     def _hop_by_hop(
         self, t: int, now_s: float, link: tuple[Ints, Ints], fraction: Floats
     ) -> Transfer:
-        """Transfers along the routes of an overlay."""
+        """Return the outcome of transfers along the routes of an overlay."""
         routes, position = self._reach(t, now_s).routes, self._position(now_s)
-        assert routes is not None  # an overlay has them
+        assert routes is not None  # an overlay always has routes
         seconds, hops = np.zeros(len(fraction)), np.zeros(len(fraction), np.int64)
-        ways = self._air.ways(t, position, len(fraction))
+        measure = self._channel.measure(t, position, len(fraction))
         for pair, to, by in routes.hops(*link):
-            (metres, power_w), bytes_ = ways(to, by), self.model_bytes * fraction[pair]
-            seconds[pair] += self._air.seconds(t, (to, by), power_w, metres, bytes_)
+            (metres, power_w), bytes_ = measure(to, by), self.model_bytes * fraction[pair]
+            seconds[pair] += self._channel.seconds(t, (to, by), power_w, metres, bytes_)
             hops[pair] += 1
-        return Transfer(seconds, hops, self._air.unlucky(t, link) | ~routes.known(*link))
+        return Transfer(seconds, hops, self._channel.lost(t, link) | ~routes.known(*link))

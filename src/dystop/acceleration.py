@@ -1,0 +1,61 @@
+"""The choice between a NumPy function and its compiled kernel.
+
+A function that is slow for a million workers exists twice: as a plain NumPy reference in the module
+it belongs to, and as a kernel of the same signature in `dystop.kernels`. The decorator
+`accelerated` ties the two together. It imports the kernel at the first call. Where the kernels are
+missing or switched off (`DYSTOP_KERNELS=off`), the reference runs and only the speed changes.
+"""
+
+import os
+from collections.abc import Callable
+from functools import cache, update_wrapper
+from importlib import import_module
+from typing import Any, Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+VARIABLE = "DYSTOP_KERNELS"
+"""Environment variable: `off` makes every function run its NumPy reference."""
+
+_OPTIONAL = ("dystop.kernels", "numba", "llvmlite")
+
+
+class Accelerated(Generic[P, R]):
+    """A function that runs its compiled kernel where there is one, else its NumPy reference."""
+
+    def __init__(self, reference: Callable[P, R], path: str) -> None:
+        """Tie a reference to the kernel at `path`, written as "module:function"."""
+        self.reference, self.path = reference, path
+        update_wrapper(self, reference)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the kernel or the reference."""
+        chosen: Callable[P, R] = kernel_at(self.path) or self.reference
+        return chosen(*args, **kwargs)
+
+
+def accelerated(path: str) -> Callable[[Callable[P, R]], Accelerated[P, R]]:
+    """Decorate a NumPy reference with the "module:function" of its kernel.
+
+    The plain function stays reachable as the attribute `reference`.
+    """
+    return lambda reference: Accelerated(reference, path)
+
+
+def kernel_at(path: str) -> Callable[..., Any] | None:
+    """Return the kernel at "module:function", or None where the NumPy reference has to run."""
+    return None if os.environ.get(VARIABLE) == "off" else _imported(path)
+
+
+@cache
+def _imported(path: str) -> Callable[..., Any] | None:
+    """Import a kernel; None where the package of kernels or its compiler is not installed."""
+    module, _, name = path.partition(":")
+    try:
+        kernel: Callable[..., Any] = getattr(import_module(module), name)
+    except ModuleNotFoundError as missing:
+        if missing.name in _OPTIONAL:
+            return None
+        raise
+    return kernel

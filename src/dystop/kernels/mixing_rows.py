@@ -1,0 +1,181 @@
+"""Compiled rows of mixing weights (eq:aggregation): build them by data size, and check them."""
+
+from functools import reduce
+from operator import or_
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dystop.compiled import compiled, compiled_dense
+from dystop.control.plan_check import NEGATIVE, UNEVEN, UNLINKED, UNSORTED
+from dystop.kernels.buffers import buffer
+from dystop.kernels.pairs import AnyRows
+from dystop.parallel import as_readonly, run_in_blocks
+from dystop.plan import Mix
+from dystop.sparse import Bools, Floats, Ids, Ints, Rows, check_ids
+
+Vector = NDArray[np.float32]
+
+_ROWS = 1 << 15  # rows in one block
+_CHUNK = 64  # rows whose data sizes are read before their weights are computed
+
+
+def size_rows(receiver: Ints, pulled: Rows, data_size: Ints) -> Mix:
+    """Return rows of weights by data size; see `dystop.control.aggregation.size_rows`."""
+    n, linked = len(data_size), len(pulled.indptr) - 1
+    check_ids(n, pulled.value)
+    if linked > n:
+        check_ids(n, pulled.row_of)
+    own, count = np.zeros(n, bool), np.zeros(n, np.int64)
+    own[receiver] = True
+    count[:linked] = np.diff(pulled.indptr)[:n]
+    indptr = np.concatenate([[0], np.cumsum(count + own)])
+    ends = np.concatenate([pulled.indptr[: n + 1], np.full(max(0, n - linked), pulled.indptr[-1])])
+    links = as_readonly(ends), as_readonly(pulled.value)
+    given = as_readonly(own), as_readonly(data_size), as_readonly(indptr)
+    out = buffer(indptr[-1], np.int64), buffer(indptr[-1], np.float64)
+    run_in_blocks(lambda lo, hi: _fill_rows(links, *given, out, (lo, hi)), n, _ROWS)
+    some = np.flatnonzero(np.diff(indptr))
+    return Mix(some, np.append(indptr[some], indptr[-1]), *out)
+
+
+def mix_violations(mix: Mix, linked: Rows, tolerance: float) -> int:
+    """Return what may be wrong with mixing rows; see `dystop.control.plan_check.mix_violations`."""
+    rows = as_readonly(mix.indptr), as_readonly(mix.source)
+    pulls = as_readonly(linked.indptr), as_readonly(linked.value)
+    receiver, weight, found = as_readonly(mix.receiver), as_readonly(mix.weight), list[int]()
+
+    def look(lo: int, hi: int) -> None:
+        found.append(_mix_violations(receiver, rows, weight, pulls, tolerance, (lo, hi)))
+
+    run_in_blocks(look, len(receiver), _ROWS)
+    return reduce(or_, found, 0)
+
+
+def square_sum(vector: Vector) -> float:
+    """Return the sum of squares; see `dystop.control.robust_aggregation.square_sum`."""
+    return _square_sum(as_readonly(vector))
+
+
+def square_gap(a: Vector, b: Vector) -> float:
+    """Return the sum of squared differences; see `dystop.control.robust_aggregation.square_gap`."""
+    return _square_gap(as_readonly(a), as_readonly(b))
+
+
+@compiled
+def _fill_rows(
+    links: tuple[Ints, Ids],
+    own: Bools,
+    size: Ints,
+    indptr: Ints,
+    out: tuple[Ints, Floats],
+    rows: tuple[int, int],
+) -> None:
+    """Write the sources of each row, the own model included where `own` is set, and their weights.
+
+    Args:
+        links: (indptr, src), src ascending in a row.
+        own: whether a row has its own model, [N].
+        size: D_i, [N].
+        indptr: where each row of the result begins, [N + 1].
+        out: (source, weight) of the result.
+        rows: (first, end) of the rows to fill.
+    """
+    source, weight = out
+    for first in range(rows[0], rows[1], _CHUNK):
+        end = min(first + _CHUNK, rows[1])
+        for i in range(first, end):
+            _list_sources(links, own[i], i, indptr[i], source)
+        for k in range(indptr[first], indptr[end]):  # a loop of its own: many reads overlap
+            weight[k] = size[source[k]]
+        for i in range(first, end):
+            _normalise(weight, indptr[i], indptr[i + 1])
+
+
+@compiled
+def _list_sources(links: tuple[Ints, Ids], own: bool, i: int, at: int, source: Ints) -> None:
+    """Write the senders of row i in id order, and i itself where `own` is set."""
+    for k in range(links[0][i], links[0][i + 1]):
+        if own and i <= links[1][k]:
+            source[at], own, at = i, False, at + 1
+        source[at] = links[1][k]
+        at += 1
+    if own:
+        source[at] = i
+
+
+@compiled
+def _normalise(weight: Floats, lo: int, hi: int) -> None:
+    """Divide some weights by their sum."""
+    total = 0.0
+    for k in range(lo, hi):
+        total += weight[k]
+    for k in range(lo, hi):
+        weight[k] /= total
+
+
+@compiled
+def _mix_violations(
+    receiver: Ints,
+    rows: AnyRows,
+    weight: Floats,
+    linked: AnyRows,
+    tolerance: float,
+    part: tuple[int, int],
+) -> int:
+    """Return the flags of some rows, combined."""
+    out = 0
+    for r in range(part[0], part[1]):
+        lo, hi = rows[0][r], rows[0][r + 1]
+        out |= _weight_flags(weight, lo, hi, tolerance)
+        out |= _source_flags(rows[1], lo, hi, receiver[r], linked)
+    return out
+
+
+@compiled
+def _weight_flags(weight: Floats, lo: int, hi: int, tolerance: float) -> int:
+    """Return UNEVEN and NEGATIVE where they hold for one row."""
+    out, total = 0, 0.0
+    for k in range(lo, hi):
+        total += weight[k]
+        if weight[k] < 0:
+            out |= NEGATIVE
+    return out if abs(total - 1.0) <= tolerance else out | UNEVEN
+
+
+@compiled
+def _source_flags(source: Ints | Ids, lo: int, hi: int, own: int, linked: AnyRows) -> int:
+    """Walk along the sources and the links of one worker; return UNSORTED and UNLINKED."""
+    out, at, end, last = 0, 0, 0, -1
+    if 0 <= own < len(linked[0]) - 1:
+        at, end = linked[0][own], linked[0][own + 1]
+    for k in range(lo, hi):
+        j = source[k]
+        if j <= last:
+            out |= UNSORTED
+        last = j
+        while at < end and linked[1][at] < j:
+            at += 1
+        if j != own and (at == end or linked[1][at] != j):
+            out |= UNLINKED
+    return out
+
+
+@compiled_dense
+def _square_sum(vector: Vector) -> float:
+    """Return the sum of squares in double precision; not finite where an entry is not."""
+    total = 0.0
+    for k in range(len(vector)):
+        wide = np.float64(vector[k])
+        total += wide * wide
+    return total
+
+
+@compiled_dense
+def _square_gap(a: Vector, b: Vector) -> float:
+    """Return the sum of squared differences of two vectors of equal length."""
+    total = 0.0
+    for k in range(len(a)):
+        gap = np.float64(a[k]) - np.float64(b[k])
+        total += gap * gap
+    return total
