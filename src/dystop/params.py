@@ -9,7 +9,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -29,6 +29,13 @@ def param(default: Any, meaning: str) -> Any:
 def section(kind: type, meaning: str) -> Any:
     """A dataclass field that holds a whole block of knobs, with all of its defaults."""
     return field(default_factory=kind, metadata={"meaning": meaning})
+
+
+def default_of(field: Field[Any]) -> Any:
+    """Return the default of a dataclass field; None where it has none."""
+    if field.default is not MISSING:
+        return field.default
+    return None if field.default_factory is MISSING else field.default_factory()
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:

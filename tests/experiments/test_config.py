@@ -4,7 +4,7 @@ import pytest
 
 from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment, every_key, read_experiment, resolve, to_toml
-from dystop.experiments.config_sections import allowed
+from dystop.experiments.config.keys import allowed
 from dystop.mechanisms import MECHANISMS
 
 

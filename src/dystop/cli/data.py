@@ -43,9 +43,9 @@ def enrol(
 ) -> None:
     """Put together what the workers said of their data; prints what goes into the configuration."""
     from dystop.data.private import common, read_facts
+    from dystop.experiments.config.write import dumps
     from dystop.experiments.testbed.enrolment import check_member_files
     from dystop.experiments.testbed.enrolment import enrol as write
-    from dystop.experiments.toml import dumps
 
     check_member_files(files)
     told = {path.stem: read_facts(path) for path in sorted(files, key=lambda path: path.stem)}

@@ -10,7 +10,7 @@ from dystop.cli.handle_errors import complain, handle_errors
 from dystop.cli.output import show_table
 
 if TYPE_CHECKING:
-    from dystop.experiments.config_sections import Key
+    from dystop.experiments.config.keys import Key
     from dystop.types import Mechanism
 
 
@@ -31,9 +31,9 @@ def provenance(kind: "type[Mechanism]") -> str:
 
 
 def _default(value: Any) -> str:
-    from dystop.experiments import toml
+    from dystop.experiments.config.write import toml_value
 
-    return "unset" if value is None else toml.value(value)
+    return "unset" if value is None else toml_value(value)
 
 
 def _keys(keys: Iterable["Key"]) -> None:
@@ -53,13 +53,13 @@ def _mechanisms() -> None:
 
 
 def _describe_mechanism(name: str) -> None:
-    from dystop.experiments.config_sections import keys
+    from dystop.experiments.config.keys import keys_of
     from dystop.mechanisms import MECHANISMS
 
     kind = MECHANISMS[name]
     typer.echo(f"{name}: {kind.summary}")
     typer.echo(f"  mode: {kind().capabilities().mode}   provenance: {provenance(kind)}")
-    _keys(keys(kind, {}, "mechanism."))
+    _keys(keys_of(kind, "mechanism."))
     typer.echo(f"  dystop run mechanism.name={name}")
 
 

@@ -12,7 +12,8 @@ from dystop.conformance.checks import Place
 from dystop.conformance.runs import check_runs, through_checkpoint
 from dystop.conformance.views import Case, cases, random_fleet, same
 from dystop.errors import ConfigError
-from dystop.experiments import config_sections, toml
+from dystop.experiments.config.read import read_section
+from dystop.experiments.config.write import dumps, section_tree
 from dystop.types import Fleet, Mechanism, Memory, View
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -72,11 +73,9 @@ def _check_configurable(place: Place, mechanism: Mechanism) -> None:
     """Its values survive being written to a configuration file and read again."""
     kind = type(mechanism)
     try:
-        raw = config_sections.tree(mechanism)
-        toml.dumps({"mechanism": raw})
-        again = config_sections.build(
-            kind, raw, config_sections.Source("conformance"), {}, "mechanism."
-        )
+        raw = section_tree(mechanism)
+        dumps({"mechanism": raw})
+        again = read_section(kind, raw, "mechanism", "conformance")
         place.require(again == mechanism, f"it is read back from a configuration as {again}")
         place.require(hash(again) == hash(mechanism), "its hash changes with every object")
         kind()

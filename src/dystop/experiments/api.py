@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
 from dystop.errors import ConfigError
-from dystop.experiments import config_sections
 from dystop.experiments.build import Built, build
 from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.config.read import read_section
 from dystop.experiments.trained_models import model_of
 from dystop.record import RoundRecord
 from dystop.simulator import no_round, run_rounds
@@ -114,7 +114,5 @@ def _checked(mechanism: Mechanism) -> Mechanism:
         for f in fields(mechanism)
         if isinstance(getattr(mechanism, f.name), (bool, int, float, str))
     }
-    config_sections.build(
-        type(mechanism), plain, config_sections.Source("simulate"), {}, "mechanism."
-    )
+    read_section(type(mechanism), plain, "mechanism", "simulate")
     return mechanism

@@ -1,10 +1,12 @@
 """From a specification to the parts of a simulation: the only module that knows every name."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dystop.control.stopping import Stop
 from dystop.data import (
     Dataset,
     describe_partition,
@@ -17,7 +19,6 @@ from dystop.data import (
 )
 from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment
-from dystop.experiments.replay import make_stop, make_world, replay_note
 from dystop.simulator.state import Components
 from dystop.sparse import Ints
 from dystop.training.memory import available_bytes, ensure_fits
@@ -26,7 +27,7 @@ from dystop.training.samples import Arrays
 from dystop.training.saved import ModelCard
 from dystop.training.trainer import Trainer
 from dystop.types import Fleet
-from dystop.world import World
+from dystop.world import Trace, TraceWorld, World, read_trace
 from dystop.world.describe import describe
 
 _GIGABYTE = 10**9
@@ -59,9 +60,9 @@ def build(experiment: Experiment) -> Built:
     memory = _ensure_memory(experiment, trainer)
     counts = label_counts(data.y_train, shards, data.classes)
     fleet = fleet_of(experiment, counts, experiment.model.wire_bytes or 4 * trainer.width)
-    world = make_world(experiment, fleet)
+    world = _make_world(experiment, fleet)
     parts = _parts(experiment, fleet, world, trainer)
-    physics = {**describe(world), **replay_note(world)}
+    physics = {**describe(world), **_replay_note(world)}
     return Built(
         experiment=experiment,
         parts=parts,
@@ -161,7 +162,7 @@ def _parts(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer)
         world=world,
         trainer=trainer,
         engine=experiment.engine,
-        stop=make_stop(experiment.stop, world),
+        stop=_make_stop(experiment.stop, world),
         evaluate=experiment.evaluate,
         steps=steps_of(experiment, fleet),
         topology=topology,
@@ -194,6 +195,30 @@ def fleet_json(
         "training_path": trainer.path,
         "physics": physics,
     }
+
+
+def _make_world(experiment: Experiment, fleet: Fleet) -> World:
+    """The simulated surroundings, or the recorded ones."""
+    place = experiment.world, fleet.workers, fleet.model_bytes, experiment.seed, fleet.server
+    if not experiment.trace:
+        return World(*place)
+    return TraceWorld(read_trace(Path(experiment.trace)), *place)
+
+
+def _make_stop(stop: Stop, world: World) -> Stop:
+    """The stop rules; a replay ends with its trace, whenever its clock or its targets say so."""
+    if not isinstance(world, TraceWorld):
+        return stop
+    return Stop(rounds=min(stop.rounds, len(world.trace.rounds)))
+
+
+def _replay_note(world: World) -> dict[str, str]:
+    """What is played back, for the description of the surroundings."""
+    return {"replay of": _text(world.trace)} if isinstance(world, TraceWorld) else {}
+
+
+def _text(trace: Trace) -> str:
+    return f"{trace.path.parent}, {len(trace.rounds)} rounds"
 
 
 # MERGED: Who takes part and how much each trains: what simulator and testbed agree on. Free of

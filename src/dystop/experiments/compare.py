@@ -11,8 +11,8 @@ from typing import Literal
 
 from dystop.control.timing import Timing
 from dystop.errors import ConfigError, nearest
-from dystop.experiments import config_sections
 from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.config.keys import keys_of
 from dystop.mechanisms import MECHANISMS
 from dystop.types import Mechanism
 
@@ -140,7 +140,7 @@ def _own_word(word: str, name: str) -> str:
 
 def check_own_key(given: str, name: str, key: str) -> None:
     """Refuse a key that this mechanism lacks, and name those that it has."""
-    known = [k.name for k in config_sections.keys(MECHANISMS[name], {})]
+    known = [k.name for k in keys_of(MECHANISMS[name])]
     if key not in known:
         close = nearest(key, known) or f"; it has: {', '.join(known) or 'no keys'}"
         raise ConfigError(f"command line: {given}: {name} has no key {key!r}{close}")

@@ -16,9 +16,8 @@ import numpy as np
 from dystop.control.stopping import Stop
 from dystop.errors import RunFolderError
 from dystop.experiments.build import Built, build
-from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.config import Experiment, as_replay, read_experiment
 from dystop.experiments.folder_kinds import REAL
-from dystop.experiments.replay import as_replay
 from dystop.experiments.run_folder import CONFIG, RunData, open_run
 from dystop.experiments.trace_metrics import (
     Errors,

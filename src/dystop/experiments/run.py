@@ -9,7 +9,8 @@ from pathlib import Path
 from dystop.control.stopping import reached, stop_reason
 from dystop.errors import RunFolderError, shell_command
 from dystop.experiments.build import Built, build
-from dystop.experiments.config import Experiment, OutputSpec, read_experiment, to_toml
+from dystop.experiments.config import Experiment, read_experiment, to_toml
+from dystop.experiments.config.experiment import OutputParams
 from dystop.experiments.folder_kinds import REAL, TESTBED
 from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.run_folder import (
@@ -80,7 +81,7 @@ class _Session:
         return self.built.parts
 
     @property
-    def output(self) -> OutputSpec:
+    def output(self) -> OutputParams:
         return self.built.experiment.output
 
     @property

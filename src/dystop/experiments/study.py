@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from dystop.errors import RunFolderError, shell_command
-from dystop.experiments import toml
 from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
+from dystop.experiments.config.write import toml_value
 from dystop.experiments.run_folder import INFO, STUDY, check_name, is_study
 from dystop.storage import write_atomic
 
@@ -212,4 +212,4 @@ def _differences(there: Sequence[Experiment], asked: Sequence[Experiment]) -> It
 
 
 def _shown(value: Any) -> str:
-    return "unset" if value is None else toml.value(value)
+    return "unset" if value is None else toml_value(value)

@@ -1,0 +1,127 @@
+"""What can be set in an experiment: the sections of a configuration, their keys and defaults."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from dystop.control.staleness_weighting import StalenessWeighting
+from dystop.control.stopping import Evaluate, Stop
+from dystop.data.private import PrivateData
+from dystop.data.synthetic import SyntheticParams
+from dystop.experiments.config.keys import Key, keys_of
+from dystop.mechanisms import MECHANISMS
+from dystop.params import param, section
+from dystop.simulator.params import EngineParams
+from dystop.testbed.params import TestbedParams
+from dystop.training.params import TrainerParams
+from dystop.types import Mechanism
+from dystop.world.params import WorldParams
+
+Count = Annotated[int, Ge(0)]
+Amount = Annotated[float, Ge(0)]
+
+
+@dataclass(frozen=True)
+class FleetParams:
+    """Who takes part."""
+
+    workers: Annotated[int, Ge(1)] = param(30, "number of workers N")
+
+
+@dataclass(frozen=True)
+class DataParams:
+    """Which images are learned, and how they are split over the workers."""
+
+    name: str = param("fmnist-mini", "data set; 'dystop list datasets' shows them; or FILE.npz")
+    root: str = param("", "folder of data set files; empty: the cache folder")
+    download: bool = param(True, "fetch files that are missing")
+    partition: Literal["auto", "iid", "dirichlet"] = param(
+        "auto", "how labels are split; auto: Dirichlet(phi) below phi = 1, IID from there on"
+    )
+    phi: Annotated[float, Gt(0)] = param(0.4, "concentration of labels; small is more skewed")
+    train_limit: Count = param(0, "training images used; 0: all")
+    test_limit: Count = param(0, "test images used; 0: all")
+    synthetic: SyntheticParams = section(SyntheticParams, "the generated data set")
+    private: PrivateData = section(PrivateData, "data that the testbed's workers bring along")
+
+
+@dataclass(frozen=True)
+class ModelParams:
+    """What is trained."""
+
+    name: str = param("cnn", "model; 'dystop list models' shows them; or package.module:factory")
+    wire_bytes: Annotated[int, Ge(0)] = param(
+        0, "simulated size of a model on the wire; 0: its own size, 4 bytes for each number"
+    )
+
+
+@dataclass(frozen=True)
+class TrainingParams(TrainerParams):
+    """How a worker trains, and how much memory the fleet's models may take."""
+
+    epochs: Annotated[int, Ge(1)] = param(1, "local epochs per activation")
+    local_steps: Count = param(0, "mini-batches per activation instead of epochs; 0: use epochs")
+    memory_limit_gb: Amount = param(0.0, "memory the run may use, in GB; 0: what the machine has")
+
+
+@dataclass(frozen=True)
+class OutputParams:
+    """What is kept."""
+
+    checkpoint_every: Annotated[int, Ge(1)] = param(10, "rounds between checkpoints")
+    topology: Literal["auto", "full", "counts"] = param(
+        "auto", "full: every link in every record; counts: numbers only; auto: full if small"
+    )
+    models: Literal["none", "global", "all"] = param(
+        "global",
+        "trained models kept at the end: none, their average, or every worker's as well",
+    )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment, fully described."""
+
+    name: str = param("", "name of the run; empty: made from mechanism, data and seed")
+    seed: Annotated[int, Ge(0), Le(2**63 - 1)] = param(0, "seed of all randomness")
+    trace: str = param(
+        "", "folder of a testbed run to play back, on top of its configuration; empty: simulate"
+    )
+    fleet: FleetParams = section(FleetParams, "who takes part")
+    data: DataParams = section(DataParams, "what is learned")
+    model: ModelParams = section(ModelParams, "what is trained")
+    training: TrainingParams = section(TrainingParams, "how it is trained")
+    world: WorldParams = section(WorldParams, "the simulated surroundings")
+    mechanism: Mechanism = section(MECHANISMS["dystop"], "who trains when, and with whom")
+    staleness: StalenessWeighting = section(StalenessWeighting, "what is done about stale models")
+    engine: EngineParams = section(EngineParams, "the laws of time")
+    stop: Stop = section(Stop, "when to stop")
+    evaluate: Evaluate = section(Evaluate, "when models are scored")
+    output: OutputParams = section(OutputParams, "what is kept")
+    testbed: TestbedParams = section(TestbedParams, "how the testbed runs")
+
+
+_MECHANISM_NAME = Key("mechanism.name", "dystop", "text", "mechanism; 'dystop list mechanisms'")
+
+
+def every_key(mechanism: str = "dystop") -> Iterator[Key]:
+    """Describe every configuration key, with the hyper-parameters of one mechanism."""
+    is_named = False
+    for key in keys_of(Experiment, sections={"mechanism": MECHANISMS[mechanism]}):
+        # A mechanism may have no hyper-parameters: its name stands where they would be.
+        if not is_named and key.name.startswith(("mechanism.", "staleness.")):
+            is_named = True
+            yield replace(_MECHANISM_NAME, default=mechanism)
+        yield key
+
+
+def resolve(experiment: Experiment) -> Experiment:
+    """Give an experiment without a name one made from its mechanism, data set and seed."""
+    if experiment.name:
+        return experiment
+    data = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(experiment.data.name).stem)[:60]
+    return replace(experiment, name=f"{experiment.mechanism.name}-{data}-s{experiment.seed}")

@@ -1,0 +1,95 @@
+"""Configuration keys: their names, defaults, allowed values and meanings.
+
+All of it comes from the dataclasses that declare the keys: a key is declared in one place only.
+"""
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import BaseMetadata, Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen
+
+from dystop.params import default_of
+
+UNSET = "unset"  # the word that removes a value, where a key may have none
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One configuration key."""
+
+    name: str  # dotted, as in stop.rounds
+    default: Any
+    allowed: str
+    meaning: str
+    is_optional: bool = False  # whether it may be unset
+
+
+_WORDS = {int: "an integer", float: "a number", str: "text", bool: "true or false"}
+_SIGNS: dict[type, tuple[str, str]] = {
+    Gt: ("gt", ">"),
+    Ge: ("ge", ">="),
+    Lt: ("lt", "<"),
+    Le: ("le", "<="),
+    MinLen: ("min_length", "of length >="),
+    MaxLen: ("max_length", "of length <="),
+}
+
+
+def _bounds(metadata: tuple[Any, ...]) -> Iterator[str]:
+    for item in metadata:
+        if isinstance(item, GroupedMetadata):
+            yield from _bounds(tuple(item))
+        elif isinstance(item, BaseMetadata) and type(item) in _SIGNS:
+            attribute, sign = _SIGNS[type(item)]
+            yield f"{sign} {getattr(item, attribute)}"
+
+
+def allowed(hint: Any) -> str:
+    """Say in words what an annotation allows.
+
+    >>> allowed(Annotated[int, Ge(1)] | Literal["all"])
+    "an integer >= 1 or 'all'"
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return " ".join([allowed(inner[0]), " and ".join(_bounds(inner[1:]))]).rstrip()
+    if origin is Literal:
+        return ("one of " if len(inner) > 1 else "") + ", ".join(map(repr, inner))
+    if origin in (Union, types.UnionType):
+        kinds = [allowed(x) for x in inner if x is not type(None)]
+        return " or ".join(kinds + ([UNSET] if type(None) in inner else []))
+    if origin in (tuple, list):
+        length = "" if Ellipsis in inner or origin is list else f" of {len(inner)}"
+        return f"a list{length}, each {allowed(inner[0])}"
+    return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def keys_of(
+    kind: type, prefix: str = "", *, sections: Mapping[str, type] | None = None
+) -> Iterator[Key]:
+    """Describe every key of a section and of the sections in it, in the order of declaration.
+
+    Args:
+        kind: The section.
+        prefix: What stands before the names of its keys, as in "mechanism.".
+        sections: Sections whose type the input chooses, by key, such as {"mechanism": DySTop}.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        if not field.init:
+            continue
+        name = prefix + field.name
+        hint = (sections or {}).get(name, hints[field.name])
+        if is_section(hint):
+            yield from keys_of(hint, f"{name}.", sections=sections)
+        else:
+            meaning = field.metadata.get("meaning", "")
+            is_optional = type(None) in get_args(hint)
+            yield Key(name, default_of(field), allowed(hint), meaning, is_optional)
+
+
+def is_section(hint: Any) -> bool:
+    """Whether a field with this annotation is a table of keys."""
+    return is_dataclass(hint) and isinstance(hint, type)

@@ -1,0 +1,318 @@
+"""Reading a configuration: a TOML file, then `key=value` words, into an `Experiment`.
+
+Pydantic checks the values of a whole section against the annotations of its dataclass. Every
+problem becomes one `ConfigError` that names the source, the dotted key, the given value and what is
+allowed.
+"""
+
+import json
+import math
+import os
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from dystop.data.catalogue import DATASETS
+from dystop.errors import ConfigError, RunFolderError, nearest, shell_command
+from dystop.experiments.config.experiment import Experiment, every_key, resolve
+from dystop.experiments.config.keys import UNSET, Key, keys_of
+from dystop.experiments.config.write import toml_value
+from dystop.experiments.folder_kinds import RUN, kind_of, study_kind
+from dystop.experiments.run_folder import CONFIG, INFO, name_problem, open_run
+from dystop.mechanisms import MECHANISMS
+from dystop.training.models.catalogue import MODELS
+from dystop.world.trace import TRACE
+
+Section = TypeVar("Section")
+COMMAND_LINE = "command line"
+_PLUG_IN = " (a mechanism from a plug-in is known once the plug-in is installed)"
+_LONGEST_NAME = 100
+_REPLAY = "-replay"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the values of a configuration come from, for messages."""
+
+    file: str
+    overridden: frozenset[str] = frozenset()  # keys that the command line sets
+
+    def of(self, key: str) -> str:
+        """Return the source of this key: the command line, or the file."""
+        parts = key.split(".")
+        heads = {".".join(parts[: n + 1]) for n in range(len(parts))}
+        return COMMAND_LINE if heads & self.overridden else self.file
+
+
+def read_experiment(
+    file: Path | None = None, overrides: Sequence[str] = (), origin: str = COMMAND_LINE
+) -> Experiment:
+    """Read a configuration: the defaults, then the file, then `key=value` words.
+
+    With `trace`, the configuration of the recorded run comes before the file. Without a file,
+    errors name the `origin`.
+
+    Raises:
+        ConfigError: With the source, the key, what was given and what is allowed.
+    """
+    tree: dict[str, Any] = _load(file) if file else {}
+    given = [_override(word) for word in overrides]
+    for key, value in given:
+        tree = _merge(tree, _nested(key, value))
+    origin = str(file) if file else origin
+    if isinstance(run := tree.get("trace"), str) and run:
+        tree, origin = _merge(_recorded_config(run, tree), tree), str(file or Path(run) / CONFIG)
+    source = Source(origin, frozenset(key for key, _ in given))
+    return as_replay(_experiment_of(tree, source))
+
+
+def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
+    """Validate all sections and check the names that refer to something."""
+    mechanism = _table(tree.get("mechanism", {}), "mechanism", source)
+    name = mechanism.get("name", "dystop")
+    _check_name(source, "mechanism.name", name, MECHANISMS, _PLUG_IN)
+    known = {key.name: key for key in every_key(name)}
+    tree = _checked_tree(tree, "", known, source)
+    kinds = {**get_type_hints(Experiment, include_extras=True), "mechanism": MECHANISMS[name]}
+    if "mechanism" in tree:
+        tree["mechanism"].pop("name", None)
+    sections = {part: _validate(kinds[part], tree[part], part, known, source) for part in tree}
+    experiment = Experiment(**{"mechanism": kinds["mechanism"](), **sections})
+    if not experiment.data.name.endswith(".npz"):
+        _check_name(source, "data.name", experiment.data.name, DATASETS, " or FILE.npz")
+    if ":" not in experiment.model.name:
+        also = " or package.module:factory"
+        _check_name(source, "model.name", experiment.model.name, MODELS, also)
+    if experiment.name and (problem := name_problem(experiment.name)):
+        raise _wrong(source, "name", experiment.name, problem)
+    return resolve(experiment)
+
+
+def read_section(kind: type[Section], table: Mapping[str, Any], key: str, origin: str) -> Section:
+    """Validate one section, such as the hyper-parameters of a mechanism.
+
+    Args:
+        kind: Dataclass of the section.
+        table: Values by the names of its fields; the others keep their defaults.
+        key: Dotted name of the section, for messages.
+        origin: Where the values come from, for messages.
+    """
+    source, known = Source(origin), {k.name: k for k in keys_of(kind, f"{key}.")}
+    return _validate(kind, _checked_tree(table, f"{key}.", known, source), key, known, source)
+
+
+def _validate(
+    kind: type[Section], given: Any, key: str, known: Mapping[str, Key], source: Source
+) -> Section:
+    """Turn a plain value or a table into its type. JSON mode, where a list may become a tuple."""
+    hint: Any = kind | None  # a union, because a dataclass alone accepts no configuration
+    adapter = TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+    try:
+        validated: Section = adapter.validate_json(json.dumps(given))
+    except ValidationError as error:
+        raise _explained(error, given, key, known, source) from None
+    return validated
+
+
+def _explained(
+    invalid: ValidationError, given: Any, key: str, known: Mapping[str, Key], source: Source
+) -> ConfigError:
+    """Turn the first problem that pydantic has found into a message about its key."""
+    problem = invalid.errors()[0]
+    for part in problem["loc"]:
+        if key in known:
+            break  # what follows is a place inside the value
+        key, given = f"{key}.{part}", given.get(part)
+    if key in known:
+        return _wrong_value(source, known[key], given)
+    reason = problem.get("ctx", {}).get("error", problem["msg"])  # of __post_init__
+    return ConfigError(f"{source.of(key)}: [{key}] {reason}")
+
+
+def _checked_tree(
+    table: Mapping[str, Any], prefix: str, known: Mapping[str, Key], source: Source
+) -> dict[str, Any]:
+    """Refuse unknown keys and values that JSON cannot hold; replace `unset` by None."""
+    tree: dict[str, Any] = {}
+    for name, given in table.items():
+        key = prefix + name
+        if key in known:
+            tree[name] = _checked_value(given, known[key], source)
+        elif any(other.startswith(f"{key}.") for other in known):
+            tree[name] = _checked_tree(_table(given, key, source), f"{key}.", known, source)
+        else:
+            raise _unknown(_first_key(key, given), known, source)
+    return tree
+
+
+def _checked_value(given: object, key: Key, source: Source) -> Any:
+    """Refuse a date, and a number that is not finite unless the default is not finite either."""
+    if given == UNSET and key.is_optional:
+        return None
+    is_finite = not isinstance(key.default, float) or math.isfinite(key.default)
+    try:
+        json.dumps(given, allow_nan=not is_finite)
+    except ValueError:
+        raise _wrong(source, key.name, given, _expected("a finite number", key)) from None
+    except TypeError:
+        raise _wrong_value(source, key, given) from None
+    return given
+
+
+def _table(given: object, key: str, source: Source) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise _wrong(source, key, given, f"a table, as in [{key}] or {key}.KEY=VALUE")
+    return given
+
+
+def _first_key(key: str, given: object) -> str:
+    """Return the first full key of an unknown table, which says more than the table's name."""
+    while isinstance(given, Mapping) and given:
+        name, given = next(iter(given.items()))
+        key = f"{key}.{name}"
+    return key
+
+
+def _unknown(key: str, known: Iterable[str], source: Source) -> ConfigError:
+    """Suggest the full key where only its last part was given, else the closest spelling."""
+    sections = {name: name.rpartition(".")[0] for name in known}
+    prefix, _, last = key.rpartition(".")
+    same = [name for name in sections if name.rpartition(".")[2] == last]
+    inside = [name for name, section in sections.items() if section == prefix]
+    close = nearest(key, inside if prefix and inside else [*sections, *set(sections.values())])
+    hint = f"; did you mean {same[0]!r}?" if len(same) == 1 else close
+    if not hint and prefix and inside:
+        names = ", ".join(name.rpartition(".")[2] for name in inside)
+        hint = f"; [{prefix}] has {names} as it is set here."
+    return ConfigError(
+        f"{source.of(key)}: unknown key {key!r}{hint or '.'} ('dystop list keys' shows every key)"
+    )
+
+
+def _wrong(source: Source, key: str, given: object, expected: str) -> ConfigError:
+    try:
+        shown = toml_value(given)
+    except TypeError:  # a date
+        shown = str(given)
+    return ConfigError(f"{source.of(key)}: {key} = {shown}; expected {expected}")
+
+
+def _wrong_value(source: Source, key: Key, given: object) -> ConfigError:
+    return _wrong(source, key.name, given, _expected(key.allowed, key))
+
+
+def _expected(allowed: str, key: Key) -> str:
+    return f"{allowed} ({key.meaning})" if key.meaning else allowed
+
+
+def _check_name(source: Source, key: str, given: object, names: Iterable[str], also: str) -> None:
+    """Refuse an unknown name; list the known ones and what else can be given."""
+    names = sorted(names)
+    if not isinstance(given, str) or given not in names:
+        close = nearest(str(given), names)
+        raise _wrong(source, key, given, f"one of {', '.join(names)}{also}{close}")
+
+
+def _folder_instead_of_file(path: Path) -> ConfigError:
+    if study := study_kind(path):
+        way = study.way_on(path)
+        return ConfigError(f"{path}: is the folder of a {study.noun}; go on with it by: {way}")
+    if not os.path.isfile(path / INFO):
+        return ConfigError(f"{path}: is a folder; expected a TOML file, as in {path / 'FILE.toml'}")
+    kind = kind_of(path) or RUN
+    return ConfigError(
+        f"{path}: is the folder of a {kind.noun}; run its settings again by: "
+        f"{shell_command(kind.begin, path / CONFIG)}, go on with it by: {kind.way_on(path)}, "
+        f"or check it by: {shell_command(kind.check, path)}"
+    )
+
+
+def _load(file: Path) -> dict[str, Any]:
+    """Read the tree of a TOML file."""
+    if os.path.isdir(file):  # unlike Path.is_dir, never raises
+        raise _folder_instead_of_file(file)
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        beside = [p.name for p in file.parent.glob("*.toml") if p.is_file()]
+        raise ConfigError(f"{file}: no such file{nearest(file.name, beside)}") from None
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8 text (byte {error.start})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: not usable TOML: nested too deeply") from None
+
+
+def _override(word: str) -> tuple[str, Any]:
+    """Split one `key=value` word."""
+    key, equals, text = word.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigError(f"{COMMAND_LINE}: {word!r} is not key=value, as in stop.rounds=100")
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{COMMAND_LINE}: {key} = {text!r}; expected UTF-8 text") from None
+    return key, _override_value(text.strip())
+
+
+def _override_value(text: str) -> Any:
+    """Read a TOML value; a bare word or a date is text."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+    usable = isinstance(parsed["value"], (str, int, float, bool, list, dict)) and len(parsed) == 1
+    return parsed["value"] if usable else text
+
+
+def _merge(old: Any, new: Any) -> Any:
+    """Join tables; a new value replaces an old one."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    return {**old, **{k: _merge(old[k], v) if k in old else v for k, v in new.items()}}
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    nested: dict[str, Any] = value
+    return nested
+
+
+def _recorded_config(run: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a recorded testbed run, on which the given keys are put.
+
+    A different mechanism does not inherit the hyper-parameters of the recorded one.
+    """
+    data = open_run(Path(run))
+    if not (data.path / TRACE).is_file():
+        raise RunFolderError(
+            f"trace: {run} was simulated and holds no trace; only runs of 'dystop testbed' have one"
+        )
+    base = dict(data.config)
+    mechanism = given.get("mechanism", {})
+    name = mechanism.get("name") if isinstance(mechanism, Mapping) else None
+    if name is not None and name != base.get("mechanism", {}).get("name"):
+        del base["mechanism"]
+    base["name"] = data.name[: _LONGEST_NAME - len(_REPLAY)] + _REPLAY
+    return base
+
+
+def as_replay(experiment: Experiment) -> Experiment:
+    """Give an experiment that replays a trace the publish rule of the testbed."""
+    if not experiment.trace:
+        return experiment
+    if experiment.engine.timing != "paper":
+        raise ConfigError(
+            f"engine.timing = {experiment.engine.timing!r}: a recorded run can be replayed under"
+            " 'paper' only, because the testbed runs under it"
+        )
+    return replace(experiment, engine=replace(experiment.engine, publish="on_completion"))
