@@ -1,5 +1,6 @@
-"""Where machine code is kept, and when it is made anew."""
+"""Where machine code is kept, when it is compiled again, and who may write it."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -8,9 +9,10 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+from numba.core import caching
 
-from dystop.compiled import compiled, compiled_dense
-from dystop.forge.kept import fingerprint
+from dystop import compiled as module
+from dystop.compiled import LockedCache, compiled, compiled_dense, source_digest
 
 
 def test_a_change_of_any_compiling_file_changes_the_folder(tmp_path: Path) -> None:
@@ -18,13 +20,13 @@ def test_a_change_of_any_compiling_file_changes_the_folder(tmp_path: Path) -> No
     other.parent.mkdir()
     kernel.write_text("from dystop.compiled import compiled\n")
     other.write_text("x = 1\n")
-    first = fingerprint(tmp_path)
+    first = source_digest(tmp_path)
     other.write_text("x = 2\n")
-    assert fingerprint(tmp_path) == first
+    assert source_digest(tmp_path) == first
     other.write_text("from dystop.compiled import compiled\nx = 2\n")
-    second = fingerprint(tmp_path)
+    second = source_digest(tmp_path)
     other.write_text("from dystop.compiled import compiled\nx = 3\n")
-    assert len({first, second, fingerprint(tmp_path)}) == 3
+    assert len({first, second, source_digest(tmp_path)}) == 3
 
 
 def test_other_users_of_numba_keep_their_folder() -> None:
@@ -35,9 +37,9 @@ def test_other_users_of_numba_keep_their_folder() -> None:
 
 WHERE = """
 import numpy as np
-from dystop.kernels.random_bits import _mix_words as scramble
-scramble(np.zeros(2, np.uint64), np.zeros(2, np.uint64))
-print(getattr(scramble, "_cache", None).cache_path)
+from dystop.kernels.sorting import sort_ids
+sort_ids(np.arange(3), np.arange(3))
+print(getattr(sort_ids, "_cache", None).cache_path)
 """
 
 
@@ -49,6 +51,53 @@ def test_nothing_is_kept_where_changes_would_not_be_noticed(tmp_path: Path, kept
     command = [sys.executable, "-c", WHERE]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(str(folder) if kept else "None")
+
+
+def is_locked(path: Path) -> bool:
+    with path.open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_one_process_at_a_time_writes_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked: list[bool] = []
+    monkeypatch.setattr(module, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(
+        caching.FunctionCache,
+        "save_overload",
+        lambda self, sig, data: locked.append(is_locked(tmp_path / "lock")),
+    )
+    LockedCache.__new__(LockedCache).save_overload("signature", b"code")
+    assert locked == [True]
+    assert not is_locked(tmp_path / "lock")
+
+
+MISSES = """
+import sys
+import numpy as np
+from dystop.kernels.sorting import sort_ids
+for kind in sys.argv[1:]:
+    sort_ids(np.arange(3, dtype=kind), np.arange(3))
+print(sum(sort_ids.stats.cache_misses.values()))
+"""
+
+
+def test_processes_that_compile_at_once_keep_all_they_compile(tmp_path: Path) -> None:
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def start(*kinds: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", MISSES, *kinds]
+        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+
+    kinds = ["int64", "int32", "int16"]
+    for process in [start(kind) for kind in kinds]:
+        assert process.communicate()[0] == "1\n"
+    assert start(*kinds).communicate()[0] == "0\n"
 
 
 def test_dense_sums_keep_nan_and_infinity() -> None:

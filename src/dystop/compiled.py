@@ -1,99 +1,112 @@
-"""Loops compiled to machine code (numba), for what is sequential by nature or too small for torch.
+"""Loops compiled to machine code by numba, and the folder that keeps the machine code.
 
 A compiled function is plain Python: it reads like the pseudo-code and, with few exceptions, also
 runs uncompiled (`NUMBA_DISABLE_JIT=1`). Its machine code is kept in the user's cache folder, so
-only the first run ever waits, and less where other processes compile for it (`dystop.forge`).
+that only the first run on a machine waits for the compiler.
 """
 
+import hashlib
+import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numba
 from numba.core import caching
 
-from dystop.forge.claims import claims_in
-from dystop.forge.kept import folder
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _FunctionCache: Any = caching.FunctionCache  # numba has no types
-_INDEX = "index"  # what is claimed while numba rewrites one
+
+_VARIABLE = "NUMBA_CACHE_DIR"
+_MARK = b"from dystop.compiled import"
+_LOCK = "lock"
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function at its first call; it runs without the interpreter lock."""
-    return _made(function)
-
-
-def compiled_parallel(function: Callable[P, R]) -> Callable[P, R]:
-    """The same with `numba.prange` spread over the cores.
-
-    Only for functions whose result does not depend on the number of threads.
-    """
-    return _made(function, parallel=True)
+    return _compiled(function)
 
 
 def compiled_dense(function: Callable[P, R]) -> Callable[P, R]:
-    """The same for dense arithmetic: sums may be reordered into vector registers.
+    """Compile dense arithmetic: sums may be reordered into vector registers.
 
     Results repeat on the same machine; NaN and infinities keep their meaning.
     """
-    return _made(function, fastmath={"contract", "reassoc", "nsz"})
+    return _compiled(function, fastmath={"contract", "reassoc", "nsz"})
 
 
-def _made(function: Callable[P, R], **options: Any) -> Callable[P, R]:
-    # Nobody passes a compiled function on as a value, which is what numba's C wrappers are for.
+def _compiled(function: Callable[P, R], **options: Any) -> Callable[P, R]:
+    # C wrappers serve compiled functions that are passed as values, which nobody does here.
     options |= {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-    made: Callable[P, R] = numba.njit(**options)(function)
-    if hasattr(made, "enable_caching"):  # not with NUMBA_DISABLE_JIT
-        _keep(made, function)
+    dispatcher: Any = numba.njit(**options)(function)
+    if hasattr(dispatcher, "enable_caching"):  # absent with NUMBA_DISABLE_JIT
+        with suppress(RuntimeError), _numba_cache(cache_folder()):  # no writable folder: no cache
+            kept = LockedCache(function)
+            if Path(kept.cache_path).is_relative_to(cache_folder()):  # and not beside the sources
+                dispatcher._cache = kept
+    made: Callable[P, R] = dispatcher
     return made
 
 
-def _keep(made: Any, function: Callable[..., Any]) -> None:
-    """What `cache=True` would do, with a cache that several processes may fill at once."""
-    with suppress(RuntimeError), _kept_in(folder()):  # nowhere to write: every process compiles
-        kept = Kept(function)
-        if Path(kept.cache_path).is_relative_to(folder()):  # and not beside the sources
-            made._cache = kept
+@cache
+def cache_folder() -> Path:
+    """Return the folder for the machine code of the installed sources.
+
+    numba notices a change in the file of a function, but not in another file that the function
+    calls into. So the name of the folder is a digest of all files that compile something.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dystop" / "compiled"
+    return Path(os.environ.get(_VARIABLE) or home) / source_digest(Path(__file__).parent)
 
 
-class Kept(_FunctionCache):  # type: ignore[misc]
-    """Machine code of one function on disk; what another process is compiling is waited for."""
+def source_digest(package: Path) -> str:
+    """Return a digest of every file of a package that compiles something, and of this one."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        content = path.read_bytes()
+        if _MARK in content or path.name == Path(__file__).name:
+            digest.update(path.name.encode() + content)
+    return digest.hexdigest()[:16]
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What was compiled for these arguments; whoever gets None holds the claim on them."""
-        found = super().load_overload(sig, target_context)
-        if found is None:
-            claims, what = claims_in(folder()), self.claim_of(sig)
-            claims.claim(what)
-            found = super().load_overload(sig, target_context)
-            if found is not None:
-                claims.drop(what)
-        return found
+
+class LockedCache(_FunctionCache):  # type: ignore[misc]
+    """Machine code of one function on disk, whose index only one process writes at a time.
+
+    Two processes that write numba's index at once may give two signatures the same file, and one
+    signature then runs the other's code (ADR 0024).
+    """
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what this process has compiled, and let the others have it."""
-        claims = claims_in(folder())
-        try:
-            with claims.held(_INDEX):
-                super().save_overload(sig, data)
-        finally:
-            claims.drop(self.claim_of(sig))
-
-    def claim_of(self, sig: Any) -> str:
-        """What is claimed for a function and the types of its arguments."""
-        return f"{self._cache_file._index_path} {getattr(sig, 'args', sig)}"
+        """Store what this process has compiled."""
+        with _locked(cache_folder() / _LOCK):
+            super().save_overload(sig, data)
 
 
 @contextmanager
-def _kept_in(place: Path) -> Iterator[None]:
-    """A function is told its folder when it is decorated; other users of numba keep theirs."""
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive file lock, or none where the system cannot lock files."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            file = stack.enter_context(path.open("wb"))  # closing it releases the lock
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _numba_cache(folder: Path) -> Iterator[None]:
+    """Set numba's cache folder while a function is decorated; other users of numba keep theirs."""
     config: Any = numba.config
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(place)
+    config.CACHE_DIR = str(folder)
     try:
         yield
     finally:

@@ -1,13 +1,11 @@
 """The command and its parts. Each command lives in a file of its own."""
 
-import sys
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 import dystop
-from dystop import ahead
 from dystop.cli.bench import bench
 from dystop.cli.bound import bound
 from dystop.cli.compare import compare
@@ -89,9 +87,4 @@ app.add_typer(data, name="data")
 
 def main() -> None:
     """Entry point of the `dystop` command."""
-    ahead.prepare(sys.argv[1:])
-    try:
-        app()
-    except SystemExit as end:
-        ahead.leave(end.code)
-        raise
+    app()
