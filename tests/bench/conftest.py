@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dystop.bench import child, plain_loop, planner, planning, processes
+from dystop.bench import child, planning, processes, references
 from dystop.bench import settings as bench_settings
 from dystop.bench.settings import Settings
 from support.bench_fixtures import CPU, TINY
@@ -20,7 +20,7 @@ def tiny(tmp_path):
 def quick(monkeypatch):
     """`--quick` made quicker still, and no plain loop in processes of its own."""
     monkeypatch.setattr(bench_settings, "QUICK", TINY)
-    monkeypatch.setattr(plain_loop, "plain_loop_images_per_s", lambda processes, n, rounds: 100.0)
+    monkeypatch.setattr(references, "plain_loop_images_per_s", lambda processes, n, rounds: 100.0)
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def planned(monkeypatch):
         return planning.PlannerCost(workers, 20.0, workers, 9 * workers, s, s, (s,) * rounds, 10**8)
 
     monkeypatch.setattr(planning, "measure_planner", cost)
-    monkeypatch.setattr(planner, "measure_planner", cost)
-    monkeypatch.setattr(planner, "reference_planner", lambda *args: cost(*args, each_s=4e-6))
+    monkeypatch.setattr(planning, "measure_planner", cost)
+    monkeypatch.setattr(planning, "reference_planner", lambda *args: cost(*args, each_s=4e-6))
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from dystop.bench import child, mixing, planner, processes, references, training
+from dystop.bench import child, mixing, planning, processes, references, training
 from dystop.bench import settings as bench_settings
-from dystop.bench.evaluation import examination
+from dystop.bench.scaling import cost_of_models, cost_of_workers
 from dystop.bench.settings import experiment
-from dystop.bench.stopwatch import watched
-from dystop.bench.sweeps import cost_of_models, cost_of_workers
+from dystop.bench.timing import watched
+from dystop.bench.training import evaluation_step
 from dystop.errors import DystopError
 from dystop.experiments.build import build
 from dystop.report.figures.costs import cost_models, cost_workers
@@ -77,10 +77,10 @@ def test_the_twin_of_mixing_mixes_the_same(tiny):
     assert mixing.moved_bytes(stage, 50) == 4 * 50 * (28 + 7)
 
 
-def test_an_examination_looks_at_every_image_with_every_model(tiny):
+def test_an_evaluation_step_looks_at_every_image_with_every_model(tiny):
     work = replace(tiny.work("softmax"), test_images=10)
     trainer = build(experiment(tiny, work)).parts.trainer
-    assert examination(trainer, 3, 10)() == 30
+    assert evaluation_step(trainer, 3, 10)() == 30
 
 
 def test_a_stopwatch_changes_nothing_and_counts(tiny):
@@ -163,7 +163,7 @@ def test_a_refused_run_says_why(tiny, monkeypatch):
 
 
 def test_planning_is_set_beside_its_twin_and_its_growth_is_linear(tiny, planned):
-    *growth, twin, slope = planner.planner_lines(tiny, lambda status: None)
+    *growth, twin, slope = planning.planner_lines(tiny, lambda status: None)
     assert [line.ratio.median for line in growth] == [1.0, 1.0]
     assert growth[1].reference == "2 x a round of 30"
     assert twin.ratio.samples == (0.25, 0.25)
@@ -171,5 +171,5 @@ def test_planning_is_set_beside_its_twin_and_its_growth_is_linear(tiny, planned)
 
 
 def test_planning_is_really_measured():
-    cost = planner.measure_planner(30, 2)
+    cost = planning.measure_planner(30, 2)
     assert (cost.workers, cost.active, len(cost.rounds_s)) == (30, 30, 2)

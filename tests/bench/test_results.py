@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from dystop.bench import clock, material
+from dystop.bench import settings, timing
 from dystop.bench.machine import cpu_model
-from dystop.bench.result import number, row, spread
+from dystop.bench.result import markdown, number, row, spread
 from dystop.bench.suite import BENCHES, Measured, measure, prepare
-from dystop.bench.table import markdown
 from support.bench_fixtures import CPU, a_line
 
 
@@ -41,7 +40,9 @@ def test_numbers_have_three_digits_that_matter(value, shown):
 
 def test_measures_are_taken_in_turns():
     order = []
-    one, two = clock.in_turns([lambda: order.append("a") or 1.0, lambda: order.append("b") or 2], 3)
+    one, two = timing.in_turns(
+        [lambda: order.append("a") or 1.0, lambda: order.append("b") or 2], 3
+    )
     assert order == list("ababab")
     assert (one.samples, two.samples) == ((1.0,) * 3, (2.0,) * 3)
 
@@ -54,18 +55,18 @@ def test_a_meter_repeats_short_steps_until_they_last():
         time.sleep(0.001)
         return 5.0
 
-    rate = clock.Meter(step, CPU, at_least_s=0.02)()
+    rate = timing.Meter(step, CPU, at_least_s=0.02)()
     assert 100 < rate < 5000
     assert len(calls) > 10
 
 
 def test_images_are_the_same_at_the_same_seed_and_cover_all_classes(tmp_path):
-    (x, y), (again, _) = (material.images((1, 8, 8), 30, 7) for _ in range(2))
+    (x, y), (again, _) = (settings.images((1, 8, 8), 30, 7) for _ in range(2))
     np.testing.assert_array_equal(x, again)
     assert set(y.tolist()) == set(range(10))
-    path = material.write_npz(tmp_path / "a.npz", (1, 8, 8), 3, 2)
+    path = settings.write_npz(tmp_path / "a.npz", (1, 8, 8), 3, 2)
     before = path.stat().st_mtime_ns
-    assert material.write_npz(path, (1, 8, 8), 3, 2).stat().st_mtime_ns == before
+    assert settings.write_npz(path, (1, 8, 8), 3, 2).stat().st_mtime_ns == before
     with np.load(path) as file:
         assert file["x_train"].dtype == np.uint8
         assert len(file["y_test"]) == 10  # never fewer than there are classes

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dystop import parallel
-from dystop.bench.planning import fleet_of, params_of, planned_rounds, twin_rounds
+from dystop.bench.planning import fleet_of, params_of, planned_rounds, queues_of
 from dystop.control import plan_check
 from dystop.control.plan_check import check_plan
 from dystop.control.priority import (
@@ -29,6 +29,7 @@ from dystop.plan import Plan, links, mix_of
 from dystop.sparse import graph_of, ints, no_pairs
 from dystop.world import Mobility, World, WorldParams
 from dystop.world import reach as world_reach
+from support.planning_reference import PlanningReference
 from support.strategies import random_view
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
@@ -44,7 +45,10 @@ def same(a, b):
 @pytest.mark.parametrize("workers", [12, 700])
 def test_the_planner_decides_what_the_straight_twin_decides(workers):
     fleet, params = fleet_of(workers, 24, seed=3), params_of(workers)
-    ours, twin = planned_rounds(fleet, params, 6), twin_rounds(fleet, params, 6)
+    ours, twin = (
+        planned_rounds(fleet, params, 6),
+        PlanningReference(params, fleet).rounds(queues_of(fleet), 6),
+    )
     for mine, its in zip(ours, twin, strict=True):
         assert mine[1] == its[1]
         assert same(mine[2:], its[2:])

@@ -1,7 +1,7 @@
-"""One run in a process of its own, timed and weighed: `python -m dystop.bench.child KEY=VALUE...`.
+"""One run in a process of its own, measured: `python -m dystop.bench.child KEY=VALUE...`.
 
-Prints one JSON object. What is imported, kept in memory or compiled by the process that asks
-cannot help or harm the run that is measured.
+It prints one JSON object with seconds and bytes. The state of the calling process (imports, memory,
+compiled code) cannot influence the run.
 """
 
 import json
@@ -20,19 +20,19 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def main(words: list[str]) -> None:
-    """Build and run the experiment that the words describe; print what it took."""
+    """Build and run the experiment; print what it took."""
     began = time.perf_counter()
     from dystop.errors import DystopError
 
     try:
         found = measure(words, began)
-    except DystopError as error:  # the one that asked tells the user
+    except DystopError as error:  # the calling process shows it
         found = {"error": str(error)}
     sys.stdout.write(json.dumps(found) + "\n")
 
 
 def measure(words: list[str], began: float) -> dict[str, Any]:
-    """Seconds, bytes and results of one run."""
+    """Return seconds, bytes and results of one run."""
     from dystop.experiments.build import build
     from dystop.experiments.config import read_experiment
 
@@ -46,23 +46,23 @@ def measure(words: list[str], began: float) -> dict[str, Any]:
 
 
 def _rounds(parts: "Components") -> dict[str, Any]:
-    """Run to the end; seconds in training, in evaluation, and in everything else."""
-    from dystop.bench.stopwatch import watched
+    """Run to the end; return seconds in training, in evaluation, and in everything else."""
+    from dystop.bench.timing import with_stopwatch
     from dystop.simulator import no_round, run_rounds
     from dystop.simulator.loop import begin
 
-    timed, watch = watched(parts)
+    timed, watch = with_stopwatch(parts)
     began = time.perf_counter()
     last = None
     for record, _ in run_rounds(timed, begin(timed), no_round):
         last = record
     training, evaluation = (watch.seconds(name) for name in ("training", "evaluation"))
-    total_s, trained_s, examined_s = time.perf_counter() - began, sum(training), sum(evaluation)
+    total_s, trained_s, evaluated_s = time.perf_counter() - began, sum(training), sum(evaluation)
     return {
         "rounds_s": total_s,
         "training_s": trained_s,
-        "evaluation_s": examined_s,
-        "other_s": total_s - trained_s - examined_s,
+        "evaluation_s": evaluated_s,
+        "other_s": total_s - trained_s - evaluated_s,
         "first_training_s": training[0] if training else 0.0,
         "first_evaluation_s": evaluation[0] if evaluation else 0.0,
         "trainings": len(training),
@@ -74,13 +74,13 @@ def _rounds(parts: "Components") -> dict[str, Any]:
 
 
 def _memory(built: "Built") -> dict[str, Any]:
-    """The estimate that a run prints, and what was really taken."""
+    """Return the estimate that a run prints, and the measured peak."""
     device = built.parts.trainer.device
     return {"estimate_bytes": printed_bytes(built.memory), "peak_bytes": peak_bytes(device)}
 
 
 def printed_bytes(table: str) -> int:
-    """Total of a printed estimate.
+    """Return the total of a printed estimate.
 
     >>> printed_bytes("models   3.0 MiB" + chr(10) + "total    3.5 MiB")
     3670016
@@ -91,7 +91,7 @@ def printed_bytes(table: str) -> int:
 
 
 def peak_bytes(device: "torch.device") -> int:
-    """The most memory that was held at once: by the process, or by torch on a GPU."""
+    """Return the peak memory of the process, or of torch on a GPU."""
     if device.type != "cuda":
         return peak_process_bytes()
     import torch
@@ -100,9 +100,9 @@ def peak_bytes(device: "torch.device") -> int:
 
 
 def peak_process_bytes(status: Path = Path("/proc/self/status")) -> int:
-    """The most memory that this process held at once.
+    """Return the peak memory of this process.
 
-    Linux lets `ru_maxrss` begin at what the parent had, so the kernel's own mark is read first.
+    On Linux `ru_maxrss` starts at the value of the parent, so `VmHWM` is read first.
     """
     try:
         lines = status.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Mixing: one sparse-dense product on the stack of models, in bytes that must move per second."""
+"""Benchmark of mixing: one sparse-dense product on the stack of models, in bytes per second."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dystop.bench.clock import Meter, in_turns
 from dystop.bench.references import with_threads
 from dystop.bench.result import Line
 from dystop.bench.settings import Settings, Work
+from dystop.bench.timing import Meter, in_turns
 from dystop.control.aggregation import size_weights
 from dystop.plan import Mix
 from dystop.rng import stream
@@ -23,14 +23,14 @@ _MOST_BYTES = 2**30  # of one stack; a larger one would say nothing new
 
 
 def mixing_lines(settings: Settings, say: Callable[[str], None]) -> Iterator[Line]:
-    """Bytes per second of the product, beside a plain loop of NumPy and beside a copy."""
+    """Measure bytes per second of the product, beside a NumPy loop and beside a copy."""
     for model in settings.models:
         work = settings.work(model)
         stack = _stack(settings, work)
         say(f"{model}: {len(stack)} models of {stack.shape[1]:,} numbers")
         stage = pulls(len(stack), settings.seed)
         amount = moved_bytes(stage, stack.shape[1]) / 1e9
-        works = (product(stack, stage), twin(stack, stage), _copy(stack, amount))
+        works = (product(stack, stage), numpy_loop(stack, stage), _copy(stack, amount))
         meters = [_meter(settings, step, amount) for step in works]
         ours, *beside = in_turns(meters, settings.repeat)
         names = ("plain loop over rows, numpy", "memory copy of as many bytes")
@@ -57,7 +57,7 @@ def _meter(settings: Settings, step: Callable[[], object], amount: float) -> Met
 
 
 def _stack(settings: Settings, work: Work) -> torch.Tensor:
-    """Models of as many workers as fit, [N, W]."""
+    """Return models of as many workers as fit, [N, W]."""
     module = build_model(work.model, work.shape[0], work.shape[1:], 10, settings.seed)
     width = layout_of(module).width
     workers = min(work.workers, max(2, _MOST_BYTES // (_FLOAT_BYTES * width)))
@@ -66,7 +66,7 @@ def _stack(settings: Settings, work: Work) -> torch.Tensor:
 
 
 def pulls(workers: int, seed: int) -> Mix:
-    """Rows of a round in which everyone pulls from log2 N others, as DySTop would."""
+    """Return the rows of a round in which every worker pulls from log2 N others."""
     each = min(max(1, math.ceil(math.log2(workers))), workers - 1)
     everyone = np.arange(workers)
     ahead = 1 + stream(seed, "bench", "pulls").permutation(workers - 1)[:each]
@@ -76,12 +76,12 @@ def pulls(workers: int, seed: int) -> Mix:
 
 
 def moved_bytes(stage: Mix, width: int) -> int:
-    """Bytes that a product must at least read and write: every named model, every new row."""
+    """Return the bytes that a product must read and write: every pulled model, every new row."""
     return _FLOAT_BYTES * width * (len(stage.source) + len(stage.receiver))
 
 
 def product(stack: torch.Tensor, stage: Mix) -> Callable[[], torch.Tensor]:
-    """The engine's own mixing (eq:aggregation)."""
+    """Return the simulator's mixing (eq:aggregation) as a step."""
     models = Models(stack, stack.new_zeros(len(stack), 0), None, None, None, {}, {})
     none = np.zeros(len(stage.source), bool)
     busy = np.zeros(len(stage.receiver), bool)
@@ -89,8 +89,8 @@ def product(stack: torch.Tensor, stage: Mix) -> Callable[[], torch.Tensor]:
     return lambda: mixed_rows(models, stage, sources)
 
 
-def twin(stack: torch.Tensor, stage: Mix) -> Callable[[], NDArray[np.float32]]:
-    """The same, as one would write it first: row by row, model by model, with NumPy."""
+def numpy_loop(stack: torch.Tensor, stage: Mix) -> Callable[[], NDArray[np.float32]]:
+    """Return the same product as a plain NumPy loop over rows and models."""
     plain = stack.cpu().numpy()
     weight = stage.weight.astype(np.float32)
 
@@ -105,7 +105,7 @@ def twin(stack: torch.Tensor, stage: Mix) -> Callable[[], NDArray[np.float32]]:
 
 
 def _copy(stack: torch.Tensor, gigabytes: float) -> Callable[[], object]:
-    """A copy that reads and writes, together, as many bytes as the product."""
+    """Return a copy that reads and writes as many bytes as the product."""
     numbers = max(1, int(gigabytes * 1e9 / (2 * _FLOAT_BYTES)))
     source = torch.zeros(numbers, device=stack.device)
     target = torch.empty_like(source)

@@ -1,4 +1,4 @@
-"""What needs a process of its own: a whole run, its memory, and the start of the command."""
+"""Benchmarks in processes of their own: a whole run, its memory, and the start of the command."""
 
 import json
 import os
@@ -10,21 +10,21 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from dystop.bench.clock import in_turns
 from dystop.bench.result import Line, spread
 from dystop.bench.settings import Settings, Work, experiment_words
+from dystop.bench.timing import in_turns
 from dystop.errors import DystopError
 
 Say = Callable[[str], None]
 _EVERY = 5  # rounds between two evaluations, as in the paper's figures
-_STARTS = 5  # of the command, at least: it is short and a disk may be slow at first
+_STARTS = 5  # of the command, at least
 _MEGABYTE = 1e6
 _CACHES = ("NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def run_lines(settings: Settings, say: Say) -> Iterator[Line]:
-    """The paper's run on images of Fashion-MNIST's shape, and where its time goes."""
+    """Measure the paper's run on images of Fashion-MNIST's shape, and where its time goes."""
     rounds = settings.scale.rounds
     for model in settings.models:
         work = replace(settings.work(model), test_images=settings.scale.run_test_images)
@@ -42,7 +42,7 @@ def run_lines(settings: Settings, say: Say) -> Iterator[Line]:
 
 
 def _shares(name: str, found: dict[str, Any], warmup_s: float) -> Iterator[Line]:
-    """The three parts of a run as shares of it, and the process around it."""
+    """Yield training, evaluation and the rest as shares of a run, and the whole process."""
     total = spread([found["rounds_s"]])
     parts = {
         "training": found["training_s"],
@@ -65,7 +65,7 @@ def _shares(name: str, found: dict[str, Any], warmup_s: float) -> Iterator[Line]
 
 
 def _whole(name: str, found: dict[str, Any]) -> Line:
-    """The whole process, from its start to its end."""
+    """Compare the whole process with training and evaluation alone."""
     return Line(
         what="run",
         name=f"{name}: with start-up",
@@ -79,7 +79,7 @@ def _whole(name: str, found: dict[str, Any]) -> Line:
 
 
 def memory_lines(settings: Settings, say: Say) -> Iterator[Line]:
-    """The estimate that a run prints against the peak that is measured."""
+    """Compare the memory estimate that a run prints with the measured peak."""
     for model in settings.models:
         work = replace(settings.work(model), test_images=settings.scale.run_test_images)
         say(f"{model}, {work.workers} workers")
@@ -98,7 +98,7 @@ def memory_lines(settings: Settings, say: Say) -> Iterator[Line]:
 
 
 def _run(settings: Settings, work: Work, rounds: int, *, cold: bool = False) -> dict[str, Any]:
-    """One run of DySTop in a child, split as the paper does by default."""
+    """Run DySTop in a child process, with the paper's default split."""
     words = [
         *experiment_words(settings, work),
         "mechanism.name=dystop",
@@ -117,7 +117,7 @@ def _run(settings: Settings, work: Work, rounds: int, *, cold: bool = False) -> 
 
 
 def python(words: Sequence[str], more: Mapping[str, str] = NOTHING) -> str:
-    """Output of a Python process that finds the modules which this one finds."""
+    """Run a Python process with the module path of this one; return its output."""
     places = os.pathsep.join(os.path.abspath(place) for place in sys.path)
     done = subprocess.run(
         [sys.executable, *words],
@@ -133,7 +133,7 @@ def python(words: Sequence[str], more: Mapping[str, str] = NOTHING) -> str:
 
 
 def startup_lines(settings: Settings, say: Say) -> Iterator[Line]:
-    """Seconds from the command to its help, beside an interpreter that does nothing."""
+    """Measure `dystop --help` beside an interpreter that does nothing."""
     say("dystop --help")
     command = ("-m", "dystop", "--help")
     python(command)  # the first start reads the disk and writes bytecode

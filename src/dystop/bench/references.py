@@ -1,22 +1,26 @@
-"""What the trainer is compared with: one model at one large batch, and a plain loop over workers.
+"""References for training: one model at one large batch, and plain loops over workers.
 
-Both leave out what a simulator must do besides (choosing, mixing, bookkeeping), and the large batch
-also leaves out the gathering of samples: they are ceilings, not rivals.
+They leave out what a simulator must do besides training (decisions, mixing, records), and the large
+batch also leaves out the gathering of samples. They are upper bounds, not competitors. The plain
+loop in processes (one per core, one torch thread each) uses nothing of dystop.
 """
 
 import copy
+import multiprocessing
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dystop.bench.clock import Meter
-from dystop.bench.material import CLASSES, images
-from dystop.bench.settings import Work
+from dystop.bench.settings import CLASSES, Work, images
+from dystop.bench.timing import Meter
 from dystop.training.models.build import build_model
 
 Call = Callable[[Tensor, Tensor], Tensor]
@@ -28,7 +32,7 @@ _WARM_STEPS = 3  # on a GPU, before a step is timed or captured
 
 @dataclass(frozen=True)
 class Bench:
-    """A place to measure on: device, seed, precision and the shortest measurement."""
+    """Where to measure: device, seed, precision and the shortest measurement."""
 
     device: torch.device
     seed: int = 0
@@ -37,13 +41,13 @@ class Bench:
     compiles: bool = True  # on a GPU; takes up to a minute for a large model
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The precision of the reference; casts are not kept, so that a step can be captured."""
+        """Return the autocast context; its cache is off so that a step can be captured."""
         kind, half = self.device.type, self.precision == "bfloat16"
         return torch.autocast(kind, torch.bfloat16, enabled=half, cache_enabled=False)
 
     @contextmanager
     def kernels(self) -> Iterator[None]:
-        """Let cuDNN try its kernels and keep the fastest, which a reference may."""
+        """Let cuDNN choose its fastest kernels."""
         before = torch.backends.cudnn.benchmark
         torch.backends.cudnn.benchmark = True
         try:
@@ -54,7 +58,7 @@ class Bench:
 
 @dataclass
 class Best:
-    """The fastest of several ways to do the same, and what each of them reached."""
+    """The fastest of several variants, and the rate of each."""
 
     meter: Meter
     name: str
@@ -63,7 +67,7 @@ class Best:
 
 
 def large_batch(bench: Bench, work: Work) -> Best:
-    """One model trained at one batch of `work.large_batch`, as fast as the device can."""
+    """Measure one model trained at one batch of `work.large_batch`."""
     x, y = _batch(bench, work, work.large_batch)
     model = _module(bench, work).train()
 
@@ -86,7 +90,7 @@ def large_batch(bench: Bench, work: Work) -> Best:
 
 
 def large_forward(bench: Bench, work: Work, batch: int) -> Best:
-    """One model examined at one large batch, forward only."""
+    """Measure the forward pass of one model at one large batch."""
     x, y = _batch(bench, work, batch)
     model = _module(bench, work).eval()
 
@@ -105,26 +109,26 @@ def large_forward(bench: Bench, work: Work, batch: int) -> Best:
 
 
 def _batch(bench: Bench, work: Work, count: int) -> tuple[Tensor, Tensor]:
-    """Normalised images of one batch, already where they are needed."""
+    """Return the normalised images of one batch on the device."""
     x, y = images(work.shape, count, bench.seed)
     ready = torch.from_numpy(x).to(bench.device).float().div_(255.0)
     return ready.contiguous(memory_format=_layout(work)), torch.from_numpy(y).to(bench.device)
 
 
 def _module(bench: Bench, work: Work) -> nn.Module:
-    """The model in the memory layout that suits it."""
+    """Return the model in its preferred memory layout."""
     module = build_model(work.model, work.shape[0], work.shape[1:], CLASSES, bench.seed)
     placed: nn.Module = module.to(bench.device, memory_format=_layout(work))  # type: ignore[call-overload]
     return placed
 
 
 def _layout(work: Work) -> torch.memory_format:
-    """Channels last is what matrix units like; it does not help a net of one channel."""
+    """Return channels last, except for small networks of one channel, which do not gain."""
     return torch.contiguous_format if work.small else torch.channels_last
 
 
 def _variants(bench: Bench, call: Call, step_of: Callable[[Call], Step]) -> Iterator[Way]:
-    """Ways to run a step, each made when it is asked for."""
+    """Yield variants of a step, each built on demand."""
     if bench.device.type != "cuda":
         yield from _eager(step_of(call))
         return
@@ -138,14 +142,14 @@ def _variants(bench: Bench, call: Call, step_of: Callable[[Call], Step]) -> Iter
 
 
 def _eager(step: Step) -> Iterator[Way]:
-    """The step on all threads, and on one: they may wait for each other longer than they work."""
+    """Yield the step on all threads, and on one; either may be faster."""
     for count in sorted({1, torch.get_num_threads()}, reverse=True):
         name = f"eager, {count} thread{'s' * (count > 1)}"
         yield name, partial(with_threads, step, count)
 
 
 def with_threads(step: Callable[[], object], count: int) -> Step:
-    """The step on so many threads of torch's."""
+    """Return the step with this number of torch threads."""
 
     def limited() -> None:
         before = torch.get_num_threads()
@@ -159,7 +163,7 @@ def with_threads(step: Callable[[], object], count: int) -> Step:
 
 
 def _captured(bench: Bench, step: Step) -> Step:
-    """The step as one CUDA graph."""
+    """Return the step captured as one CUDA graph."""
     with torch.cuda.device(bench.device), bench.kernels():
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -174,7 +178,7 @@ def _captured(bench: Bench, step: Step) -> Step:
 
 
 def _replay(graph: torch.cuda.CUDAGraph, step: Step) -> None:
-    """Play a recorded step; whoever holds this also holds the tensors that the step reads."""
+    """Replay a captured step. The argument `step` keeps its tensors alive."""
     graph.replay()
 
 
@@ -183,7 +187,7 @@ def _best(
     ways: Iterator[Way],
     count: int,
 ) -> Best:
-    """Try every way; a way that this machine cannot go is noted and left out."""
+    """Measure every variant and return the best; a variant that fails is recorded."""
     best: Best | None = None
     rates: dict[str, float] = {}
     failed: dict[str, str] = {}
@@ -202,7 +206,7 @@ def _best(
 
 
 def _metered(bench: Bench, step: Step, count: int) -> Meter:
-    """A meter of images per second; the first, slow steps lie behind it."""
+    """Return a meter of images per second, after the warm-up steps."""
 
     def counted() -> float:
         with bench.kernels():
@@ -215,7 +219,7 @@ def _metered(bench: Bench, step: Step, count: int) -> Meter:
 
 
 def plain_loop(bench: Bench, work: Work) -> Best:
-    """Workers one after another, eager: the loop that most code is. A step is one local epoch."""
+    """Measure workers trained one after another, eagerly. A step is one local epoch."""
     model, data = _module(bench, work).train(), images(work.shape, work.images, bench.seed)
     x, y = (torch.from_numpy(part).to(bench.device) for part in data)
     optimiser = torch.optim.SGD(model.parameters(), lr=_RATE)
@@ -235,3 +239,90 @@ def plain_loop(bench: Bench, work: Work) -> Best:
 
     ways = _eager(epoch) if bench.device.type == "cpu" else iter([("eager", lambda: epoch)])
     return _best(bench, ways, len(y))
+
+
+IMAGES, BATCH, RATE = 600, 32, 0.05
+
+
+def plain_loop_images_per_s(processes: int, workers: int, rounds: int) -> float:
+    """Return images per second of a plain loop over workers in several processes.
+
+    Every worker trains the 21,840-parameter CNN for one epoch of 600 images a round, in
+    mini-batches of 32. Start-up and a warm-up round are not counted; all processes begin together.
+
+    Args:
+        processes: Processes, with one torch thread each.
+        workers: Workers in all, divided evenly.
+        rounds: Rounds that are timed.
+    """
+    context = multiprocessing.get_context("spawn")
+    shares = [len(range(k, workers, processes)) for k in range(processes)]
+    pipes = [context.Pipe() for _ in shares]
+    helpers = [
+        context.Process(target=_serve, args=(far, share, rounds), daemon=True)
+        for (_, far), share in zip(pipes, shares, strict=True)
+    ]
+    for helper, (_, far) in zip(helpers, pipes, strict=True):
+        helper.start()
+        far.close()  # so that a helper's death is noticed
+    seconds = _timed([near for near, _ in pipes])
+    for helper in helpers:
+        helper.join()
+    return workers * IMAGES * rounds / seconds
+
+
+def _timed(helpers: list[Any]) -> float:
+    """Start all processes together when they are warm, and time the slowest."""
+    for helper in helpers:
+        helper.recv()
+    begin = time.perf_counter()
+    for helper in helpers:
+        helper.send("go")
+    for helper in helpers:
+        helper.recv()
+    return time.perf_counter() - begin
+
+
+def _serve(pipe: Connection, workers: int, rounds: int) -> None:
+    """Train some workers in this process, when told to."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(workers)
+    nets = [_cnn() for _ in range(workers)]
+    x = torch.rand(workers, IMAGES, 1, 28, 28, generator=generator)
+    y = torch.randint(10, (workers, IMAGES), generator=generator)
+    for net, inputs, labels in zip(nets[:1], x, y, strict=False):
+        _epoch(net, inputs, labels, generator)
+    pipe.send("warm")
+    pipe.recv()
+    for _ in range(rounds):
+        for net, inputs, labels in zip(nets, x, y, strict=True):
+            _epoch(net, inputs, labels, generator)
+    pipe.send("done")
+
+
+def _cnn() -> nn.Module:
+    """Return the paper's CNN."""
+    return nn.Sequential(
+        nn.Conv2d(1, 10, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(10, 20, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(320, 50),
+        nn.ReLU(),
+        nn.Linear(50, 10),
+    )
+
+
+def _epoch(net: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
+    """Train one epoch of plain SGD."""
+    parameters = list(net.parameters())
+    order = torch.randperm(len(y), generator=generator)
+    for index in torch.split(order, BATCH):
+        loss = F.cross_entropy(net(x[index]), y[index])
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.sub_(gradient, alpha=RATE)

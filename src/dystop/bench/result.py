@@ -1,10 +1,18 @@
-"""What a benchmark returns: lines, each a ratio to a reference, and the whole as JSON."""
+"""Results of benchmarks: lines with a ratio to a reference, as JSON and as a Markdown table.
 
+`python -m dystop.bench.result FILE.json` prints the table for the documentation.
+"""
+
+import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+
+from dystop.bench.machine import describe
 
 Better = Literal["higher", "lower", "near 1"]
 FORMAT = 1  # of the JSON file; changes when a field changes its meaning
@@ -12,33 +20,33 @@ FORMAT = 1  # of the JSON file; changes when a field changes its meaning
 
 @dataclass(frozen=True)
 class Spread:
-    """Repeated measurements of one thing."""
+    """Repeated measurements of one quantity."""
 
     samples: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The middle one."""
+        """The median measurement."""
         return float(np.median(self.samples))
 
     @property
     def low(self) -> float:
-        """The smallest one."""
+        """The smallest measurement."""
         return min(self.samples)
 
     @property
     def high(self) -> float:
-        """The largest one."""
+        """The largest measurement."""
         return max(self.samples)
 
     def tree(self) -> dict[str, Any]:
-        """As plain numbers, for JSON."""
+        """Return plain numbers, for JSON."""
         named = {"min": self.low, "median": self.median, "max": self.high}
         return {**named, "samples": list(self.samples)}
 
 
 def spread(samples: Sequence[float]) -> Spread:
-    """Spread of some measurements.
+    """Return the spread of some measurements.
 
     >>> spread([3.0, 1.0, 2.0]).median
     2.0
@@ -67,7 +75,7 @@ class Line:
         return spread([a / b for a, b in pairs])
 
     def tree(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return plain values, for JSON."""
         spreads = {"value": self.value, "reference_value": self.reference_value}
         plain = {k: v for k, v in asdict(self).items() if k not in spreads}
         return {**plain, **{k: v.tree() for k, v in spreads.items()}, "ratio": self.ratio.tree()}
@@ -84,7 +92,7 @@ class Sweep:
 
 
 def number(value: float) -> str:
-    """A measured number with three digits that matter.
+    """Format a measured number with three significant digits.
 
     >>> number(1234567.0), number(43.21), number(0.01234), number(2.0)
     ('1.23 M', '43.2', '0.0123', '2.00')
@@ -99,7 +107,7 @@ def number(value: float) -> str:
 
 
 def row(line: Line) -> tuple[str, str, str, str, str, str]:
-    """One line of the table on screen: what, measured, value, reference, its value, ratio."""
+    """Return one row of the table: what, measured, value, reference, its value, ratio."""
     unit = "" if line.unit == "1" else f" {line.unit}"
     low, high = line.ratio.low, line.ratio.high
     between = f" ({number(low)} to {number(high)})" if len(line.ratio.samples) > 1 else ""
@@ -111,3 +119,34 @@ def row(line: Line) -> tuple[str, str, str, str, str, str]:
         f"{number(line.reference_value.median)}{unit}",
         f"{number(line.ratio.median)}{between}",
     )
+
+
+_HEAD = ("", "measured", "median", "reference", "median", "ratio", "min to max")
+_NAMED = ("dystop", "python", "torch", "numpy", "numba")
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """Return one sentence about the machine, then one table row per line of the result."""
+    versions = ", ".join(f"{name} {document['versions'][name]}" for name in _NAMED)
+    rows = [_HEAD, ("---",) * len(_HEAD), *(_cells(line) for line in document["lines"])]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    return f"{describe(document['machine'])}; {versions}; {document['date'][:10]}.\n\n{table}"
+
+
+def _cells(line: dict[str, Any]) -> tuple[str, ...]:
+    unit = "" if line["unit"] == "1" else f" {line['unit']}"
+    value, beside, ratio = line["value"], line["reference_value"], line["ratio"]
+    several = len(ratio["samples"]) > 1
+    return (
+        line["what"],
+        line["name"],
+        f"{number(value['median'])}{unit}",
+        line["reference"],
+        f"{number(beside['median'])}{unit}",
+        f"**{number(ratio['median'])}**",
+        f"{number(ratio['min'])} to {number(ratio['max'])}" if several else "",
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown(json.loads(Path(sys.argv[1]).read_text())) + "\n")

@@ -1,4 +1,4 @@
-"""Cost against the number of workers and against the size of the model: two figures' worth."""
+"""Cost of a round against the number of workers, and of an image against the model's size."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +17,7 @@ _BATCHES = 2  # mini-batches of each worker in a round of a sweep
 
 
 def cost_of_workers(settings: Settings, say: Say) -> list[Sweep]:
-    """Seconds of a round against the number of workers: planning alone, and training as well."""
+    """Measure seconds of a round against the number of workers: planning, and whole rounds."""
     from dystop.bench.planning import measure_planner
 
     planned, costs = (_SMALLEST, *settings.scale.fleets), []
@@ -42,7 +42,7 @@ def _fleets(settings: Settings) -> tuple[int, ...]:
 
 
 def _round_s(settings: Settings, workers: int) -> float:
-    """Seconds of one whole round; the better of two."""
+    """Return the seconds of one whole round, the better of two."""
     work = settings.work(settings.models[0])
     rounds = Rounds(settings, replace(work, workers=workers, images=_BATCHES * work.batch))
     taken = []
@@ -54,7 +54,7 @@ def _round_s(settings: Settings, workers: int) -> float:
 
 
 def cost_of_models(settings: Settings, say: Say, models: tuple[str, ...] = _MODELS) -> list[Sweep]:
-    """Microseconds per trained image against the parameters of the model."""
+    """Measure microseconds per trained image against the number of parameters."""
     sizes: list[float] = []
     names = ("whole rounds", "one worker after another, eager", "one model at a large batch")
     costs: dict[str, list[float]] = {name: [] for name in names}
@@ -71,7 +71,7 @@ def cost_of_models(settings: Settings, say: Say, models: tuple[str, ...] = _MODE
 
 
 def _rates(settings: Settings, model: str) -> tuple[int, tuple[float, float, float]]:
-    """Parameters, and images per second of whole rounds, a plain loop and a large batch."""
+    """Return parameters, and images per second of whole rounds, a plain loop and a large batch."""
     work = _less(settings, settings.work(model))
     rounds = Rounds(settings, work)
     trainer = rounds.parts.trainer
@@ -83,7 +83,7 @@ def _rates(settings: Settings, model: str) -> tuple[int, tuple[float, float, flo
 
 
 def _less(settings: Settings, work: Work) -> Work:
-    """As much of the work as a point of a curve needs; large models are slow on a CPU."""
+    """Return as much work as one point of a curve needs; large models are slow on a CPU."""
     workers, batch = work.workers, work.batch
     if not work.small and settings.device.type == "cuda":
         workers = settings.workers or 20

@@ -1,14 +1,18 @@
-"""How much is measured: the same work everywhere, less of it where time is short."""
+"""Settings of `dystop bench`: how much is measured, and the images to measure with."""
 
 import math
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from dystop.bench.material import CLASSES, write_npz
 from dystop.experiments.config import Experiment, read_experiment
+from dystop.rng import stream
+from dystop.sparse import Ints
 from dystop.training.models.build import build_model
 
 SMALL_BELOW = 500_000  # parameters; larger models get colour images and larger batches
@@ -37,7 +41,7 @@ FULL = Scale(600, 10_000, 200, 10_000, (1_000, 10_000, 100_000, 1_000_000), 1.0,
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked for."""
+    """The settings of one benchmark session."""
 
     device: torch.device
     models: tuple[str, ...]
@@ -51,12 +55,12 @@ class Settings:
     starts_cold: bool = False  # also time a run that finds nothing compiled
 
     def tree(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return plain values, for JSON."""
         plain = {k: v for k, v in asdict(self).items() if k not in ("device", "folder")}
         return {**plain, "device": str(self.device)}
 
     def work(self, model: str) -> "Work":
-        """The work of one model: the paper's for small ones, CIFAR's shape for large ones."""
+        """Return the work of one model: grey images for small ones, colour for large ones."""
         module = build_model(model, 1, (28, 28), CLASSES, self.seed)
         small = sum(p.numel() for p in module.parameters()) < SMALL_BELOW
         many, grey, colour = self.workers or 100, (1, 28, 28), (3, 32, 32)
@@ -71,7 +75,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Work:
-    """Who trains what on how much."""
+    """Which model is trained by how many workers on how many images."""
 
     model: str
     shape: tuple[int, int, int]  # channels, height, width
@@ -83,17 +87,17 @@ class Work:
     test_images: int = 100
 
     def describe(self) -> str:
-        """The work in a few words."""
+        """Return a short description."""
         return f"{self.model}, {self.workers} x batch {self.batch}"
 
 
 def experiment(settings: Settings, work: Work, *words: str) -> Experiment:
-    """The configuration of a run of this work."""
+    """Return the configuration of a run of this work."""
     return read_experiment(None, [*experiment_words(settings, work), *words, *settings.words])
 
 
 def experiment_words(settings: Settings, work: Work) -> list[str]:
-    """The same as `key=value`: equal shards, no end, no tests, a fleet spread out."""
+    """Return the configuration as `key=value`: equal shards, no end, no tests."""
     side = math.sqrt(work.workers * math.pi * RANGE_M**2 / CANDIDATES)
     return [
         f"data.name={images_of(settings, work)}",
@@ -111,7 +115,40 @@ def experiment_words(settings: Settings, work: Work) -> list[str]:
 
 
 def images_of(settings: Settings, work: Work) -> Path:
-    """File with as many images as the work needs, made where it is missing."""
+    """Return a file with as many images as the work needs; make it where it is missing."""
     train = work.workers * work.images
     name = "-".join(map(str, (*work.shape, train, work.test_images)))
     return write_npz(settings.folder / f"{name}.npz", work.shape, train, work.test_images)
+
+
+CLASSES = 10
+Bytes = NDArray[np.uint8]
+
+
+def images(
+    shape: tuple[int, int, int], count: int, seed: int, split: str = "train"
+) -> tuple[Bytes, Ints]:
+    """Generate images (noise over one picture per class, as bytes) and their labels.
+
+    >>> x, y = images((1, 28, 28), 20, 0)
+    >>> x.shape, x.dtype.name, sorted(set(y.tolist())) == list(range(10))
+    ((20, 1, 28, 28), 'uint8', True)
+    """
+    pictures = stream(seed, "bench", "pictures").integers(0, 128, (CLASSES, *shape), np.uint8)
+    labels = np.arange(count) % CLASSES
+    x = stream(seed, "bench", split).integers(0, 128, (count, *shape), np.uint8)
+    x += pictures[labels]
+    return x, labels.astype(np.int64)
+
+
+def write_npz(path: Path, shape: tuple[int, int, int], train: int, test: int) -> Path:
+    """Write a data set of this shape, unless the file exists."""
+    if path.is_file():
+        return path
+    x_train, y_train = images(shape, max(train, CLASSES), 0)
+    x_test, y_test = images(shape, max(test, CLASSES), 0, "test")
+    beside = path.with_suffix(".part")
+    with beside.open("wb") as file:
+        np.savez(file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    os.replace(beside, path)
+    return path

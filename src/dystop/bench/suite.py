@@ -1,4 +1,4 @@
-"""What can be measured, and measuring it."""
+"""The benchmarks of `dystop bench` by name, and how they are run."""
 
 import os
 import time
@@ -8,16 +8,15 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from dystop.bench.evaluation import evaluation_lines
 from dystop.bench.machine import facts
 from dystop.bench.mixing import mixing_lines
-from dystop.bench.planner import planner_lines
+from dystop.bench.planning import planner_lines
 from dystop.bench.processes import memory_lines, run_lines, startup_lines
 from dystop.bench.result import FORMAT, Line, Sweep
+from dystop.bench.scaling import cost_of_models, cost_of_workers
 from dystop.bench.settings import Settings
-from dystop.bench.sweeps import cost_of_models, cost_of_workers
 from dystop.bench.testbed import testbed_lines
-from dystop.bench.training import training_lines
+from dystop.bench.training import evaluation_lines, training_lines
 from dystop.bench.wire import wire_lines
 from dystop.experiments.config import read_experiment
 
@@ -33,25 +32,25 @@ BENCHES: dict[str, Callable[[Settings, Say], Iterator[Line]]] = {
     "wire": wire_lines,
     "testbed": testbed_lines,
 }
-SWEEPS = "sweeps"  # name of what the figures need
+SWEEPS = "sweeps"  # the measurements behind the figures
 
 
 class Watcher(Protocol):
-    """Someone who follows the measuring."""
+    """Progress of the benchmarks, shown to the user."""
 
     def begins(self, what: str) -> None:
-        """A benchmark starts."""
+        """Show that a benchmark starts."""
 
     def says(self, status: str) -> None:
-        """What it is doing now."""
+        """Show what the benchmark does now."""
 
     def ends(self, what: str, seconds: float) -> None:
-        """It is over."""
+        """Show that a benchmark has ended."""
 
 
 @dataclass
 class Measured:
-    """What has been measured so far; good to be written at any moment."""
+    """The results so far. They can be written at any moment."""
 
     settings: Settings
     about: dict[str, Any]  # machine and versions
@@ -62,7 +61,7 @@ class Measured:
     failed: dict[str, str] = field(default_factory=dict)  # why, by benchmark
 
     def document(self) -> dict[str, Any]:
-        """Everything as plain values: what the JSON file holds."""
+        """Return everything as plain values, as the JSON file holds it."""
         return {
             "format": FORMAT,
             "date": self.date,
@@ -76,42 +75,42 @@ class Measured:
 
 
 def prepare(settings: Settings) -> Measured:
-    """Check what was asked for, and look at the machine before it is busy with us."""
+    """Check the settings, and describe the machine before it is busy."""
     for model in settings.models:
         read_experiment(None, [f"model.name={model}", *settings.words])
     return Measured(settings, facts(settings.device))
 
 
 def measure(done: Measured, whats: Sequence[str], watcher: Watcher, *, sweep: bool = False) -> None:
-    """Measure everything that is named, and note it in `done`.
+    """Run the named benchmarks and add their results to `done`.
 
-    A benchmark that this machine cannot do is noted as failed, and the others still count.
+    A benchmark that fails on this machine is recorded as failed; the others still run.
 
     Args:
-        done: From `prepare`.
+        done: Return value of `prepare`.
         whats: Keys of `BENCHES`.
-        watcher: Is told what is going on.
+        watcher: Receives progress.
         sweep: Also measure cost against workers and against model size, for the figures.
     """
     settings = done.settings
     for what in whats:
-        with _noted(done, what, watcher):
+        with _recorded(done, what, watcher):
             for line in BENCHES[what](settings, watcher.says):
                 done.lines.append(line)
     if sweep:
-        with _noted(done, SWEEPS, watcher):
+        with _recorded(done, SWEEPS, watcher):
             done.sweeps["workers"] = cost_of_workers(settings, watcher.says)
             done.sweeps["model_size"] = cost_of_models(settings, watcher.says)
 
 
 @contextmanager
-def _noted(done: Measured, what: str, watcher: Watcher) -> Iterator[None]:
-    """Keep the seconds of a block, and its error if it has one."""
+def _recorded(done: Measured, what: str, watcher: Watcher) -> Iterator[None]:
+    """Record the seconds of a block, and its error if it raises one."""
     began = time.perf_counter()
     watcher.begins(what)
     try:
         yield
-    except Exception as error:  # whatever it is, the other benchmarks need not suffer
+    except Exception as error:  # the other benchmarks still run
         if os.environ.get("DYSTOP_DEBUG") == "1":
             raise
         done.failed[what] = f"{type(error).__name__}: {error}"

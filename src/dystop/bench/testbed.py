@@ -1,14 +1,287 @@
-"""What the testbed costs: a coordinator under load, and a worker that serves while it trains."""
+"""Benchmark of the testbed: a coordinator under load, and a worker that serves while it trains.
 
+The coordinator runs as in a real testbed: it encodes, checks and decodes every message, commits
+every round to SQLite before an order leaves, and publishes records and traces. Only its workers are
+replaced by `EchoWorker`, which answers at once and learns nothing. Workers and coordinator share
+one interpreter, so the time of the workers' messages is part of the result.
+"""
+
+import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from dystop.bench.planning import fleet_of
 from dystop.bench.result import Line
 from dystop.bench.settings import Settings
+from dystop.bench.timing import in_turns
+from dystop.control.round import build_view, decide, initial_state, settle
+from dystop.control.stopping import Stop
+from dystop.mechanisms.dystop import DySTop
+from dystop.plan import Plan
+from dystop.testbed.coordinator.machine import CoordinatorMachine, member_name
+from dystop.testbed.coordinator.members import Enrolled
+from dystop.testbed.coordinator.observations import Observations
+from dystop.testbed.coordinator.process import CoordinatorProcess
+from dystop.testbed.coordinator.setup import OBSERVER, CoordinatorSetup
+from dystop.testbed.ledger.sqlite import SqliteLedger
+from dystop.testbed.ledger.tables import restore
+from dystop.testbed.params import TestbedParams, Timeouts
+from dystop.testbed.protocol.codec import decode, encode
+from dystop.testbed.protocol.interface import Link
+from dystop.testbed.protocol.messages import (
+    PROTOCOL,
+    Execute,
+    ExecuteAck,
+    Heartbeat,
+    Join,
+    JoinOk,
+    Leave,
+    Report,
+    Roster,
+    ToCoordinator,
+    Used,
+)
+from dystop.testbed.protocol.messages import Stop as StopMessage
+from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
+from dystop.types import Fleet, Outcome
+from dystop.world import World, WorldParams
+
+PULL_S = 0.001  # duration that an echo worker reports for a pull
+LOSS = 0.5
+_DIGEST = "ab" * 32
+
+
+class EchoWorker:
+    """A worker that acknowledges every order at once. All of it runs in the hub's thread."""
+
+    def __init__(self, hub: MemoryHub, setup: CoordinatorSetup, who: Enrolled) -> None:
+        """Create a worker that is not connected yet."""
+        self.name = who.name
+        self.transport = MemoryTransport(hub, who.name)
+        self.orders: list[int] = []  # rounds that were executed
+        self._setup, self._who = setup, who
+        self._link: Link | None = None
+        self._number, self._last_round = -1, 0
+        self._last: list[Report] = []
+        self._answers: dict[type, Callable[[Any], None]] = {
+            JoinOk: self._joined,
+            Execute: self._execute,
+            Roster: lambda roster: self.send(Heartbeat(1, roster.epoch)),
+            StopMessage: lambda message: self.send(Leave()),
+        }
+
+    def start(self, address: str) -> None:
+        """Open a session with the coordinator."""
+        self.transport.open_session(address, self)
+
+    def opened(self, link: Link) -> None:
+        """Join when the session is open."""
+        self._link = link
+        self.send(
+            Join(
+                protocol=PROTOCOL,
+                run=self._setup.run,
+                incarnation=1,
+                address=f"mem:{self.name}",
+                schema=self._setup.schema,
+                software="echo",
+                data_size=self._who.data_size,
+                label_counts=self._who.label_counts,
+                version=1,
+                number=self._number,
+                last_round=self._last_round,
+                phase="idle",
+                epoch=0,
+            )
+        )
+
+    def closed(self, reason: str) -> None:
+        """Forget the session."""
+        self._link = None
+
+    def said(self, message: bytes) -> None:
+        """Answer a message of the coordinator."""
+        received = decode(message, "worker")
+        answer = self._answers.get(type(received))
+        if answer is not None:
+            answer(received)
+
+    def send(self, message: ToCoordinator) -> None:
+        """Send a message, if there is a session."""
+        if self._link is not None:
+            self._link.send(encode(message))
+
+    def _joined(self, answer: JoinOk) -> None:
+        if answer.warm_start and self._number == -1:
+            self._train(0)
+        self._repeat()
+
+    def _repeat(self) -> None:
+        for report in self._last:
+            self.send(report)
+
+    def _execute(self, order: Execute) -> None:
+        if order.round <= self._last_round:
+            self.send(ExecuteAck(order.round, "duplicate"))
+            self._repeat()
+            return
+        self._last_round = order.round
+        self.orders.append(order.round)
+        size = self._setup.fleet.model_bytes
+        used = tuple(
+            Used(pull.node, k, 1, 0, _DIGEST, size, PULL_S)
+            for k, stage in enumerate(order.stages)
+            for pull in stage.pulls
+        )
+        self._last = [Report(order.round, "mixed", used, seconds=PULL_S)]
+        self.send(ExecuteAck(order.round, "accepted"))
+        self._repeat()
+        if order.train:
+            self._train(order.round)
+
+    def _train(self, round_: int) -> None:
+        self._number += 1
+        done = Report(round_, "trained", number=self._number, samples=8, loss=LOSS)
+        self._last = [*self._last, done]
+        self.send(done)
+
+
+def echo_workers(hub: MemoryHub, setup: CoordinatorSetup) -> list[EchoWorker]:
+    """Return an echo worker for every member but the observer."""
+    return [EchoWorker(hub, setup, who) for who in setup.members if who.name != OBSERVER]
+
+
+Say = Callable[[str], None]
+WORKERS = 200
+GOAL = 20.0  # rounds a second
+_WARM, _ROUNDS, _LEAST_ROUNDS = 10, 60, 10
+_BED = TestbedParams(
+    links="free",
+    devices="free",
+    observer=False,
+    timeouts=Timeouts(heartbeat_s=5.0, suspect_s=60.0, dead_s=90.0, gather_s=60.0),
+)
+
+
+def coordinator_lines(settings: Settings, say: Say) -> Iterator[Line]:
+    """Measure rounds per second of a coordinator, and of its decisions alone."""
+    n = settings.workers or WORKERS
+    rounds = min(_ROUNDS, max(_LEAST_ROUNDS, int(_ROUNDS * settings.scale.at_least_s)))
+    name = f"coordinator of {n} in-process workers"
+    say(name)
+    setup = setup_of(n, _WARM + rounds, settings.seed)
+    decision_rounds_per_s(setup)  # loads compiled functions
+    seen: list[dict[str, float]] = []
+
+    def measure() -> float:
+        with tempfile.TemporaryDirectory(dir=settings.folder) as folder:
+            seen.append(coordinator_speed(setup, Path(folder)))
+        return seen[-1]["rounds_per_s"]
+
+    value, reference = in_turns([measure, lambda: decision_rounds_per_s(setup)], settings.repeat)
+    middle = {key: float(np.median([one[key] for one in seen])) for key in seen[0]}
+    yield Line(
+        what="testbed",
+        name=name,
+        unit="rounds/s",
+        value=value,
+        reference="the same decisions without messages and disk",
+        reference_value=reference,
+        better="higher",
+        detail={"goal_rounds_per_s": GOAL, "rounds": rounds, **middle},
+    )
+
+
+def setup_of(workers: int, rounds: int, seed: int = 0) -> CoordinatorSetup:
+    """Return the setup of a coordinator that runs DySTop in the default world."""
+    fleet = fleet_of(workers, rounds, seed)
+    members = [
+        Enrolled(member_name(k, workers), k, int(row.sum()), tuple(row.tolist()))
+        for k, row in enumerate(fleet.label_counts)
+    ]
+    return CoordinatorSetup(
+        run="ab" * 16,
+        fleet=fleet,
+        mechanism=DySTop(),
+        world=World(WorldParams(), workers, fleet.model_bytes, seed),
+        steps=fleet.epoch_steps,
+        members=tuple(members),
+        schema="cd" * 32,
+        params=_BED,
+        stop=Stop(rounds=rounds),
+    )
+
+
+def coordinator_speed(setup: CoordinatorSetup, folder: Path) -> dict[str, float]:
+    """Return rounds per second and processor seconds per round, after a few warm-up rounds."""
+    times: list[tuple[float, float, float]] = []
+    with ExitStack() as stack:
+        hub = MemoryHub()
+        stack.callback(hub.close)
+        ledger = stack.enter_context(closing(SqliteLedger(folder / "state.db")))
+        machine = CoordinatorMachine(setup, restore(ledger))
+        coordinator = CoordinatorProcess(
+            MemoryTransport(hub, "coordinator"),
+            machine,
+            ledger,
+            "bench",
+            lambda record: times.append(
+                (time.perf_counter(), time.process_time(), time.thread_time())
+            ),
+        )
+        for worker in echo_workers(hub, setup):
+            stack.callback(worker.transport.close)
+            worker.start(coordinator.address)
+        coordinator.run()
+    wall_s, all_s, own_s = np.subtract(times[-1], times[_WARM - 1]) / (len(times) - _WARM)
+    return {
+        "rounds_per_s": float(1.0 / wall_s),
+        "cpu_s_per_round": float(all_s),  # workers included
+        "coordinator_cpu_s_per_round": float(own_s),
+    }
+
+
+def decision_rounds_per_s(setup: CoordinatorSetup) -> float:
+    """Return rounds per second of observing, deciding and settling alone."""
+    fleet, mechanism = setup.fleet, setup.mechanism
+    observations = Observations(fleet, setup.steps, setup.params)
+    control, here = initial_state(fleet, mechanism), np.ones(fleet.nodes, bool)
+    began = time.perf_counter()
+    for t in range(setup.stop.rounds):
+        if t == _WARM:
+            began = time.perf_counter()
+        world_state = setup.world.observe(control.t, control.clock_s)
+        view = build_view(fleet, control, observations.observe(world_state, here, control.clock_s))
+        plan, control = decide(mechanism, control, view, setup.remedy)
+        _, control = settle(mechanism, control, view, plan, _outcome(fleet, plan))
+    return (setup.stop.rounds - _WARM) / (time.perf_counter() - began)
+
+
+def _outcome(fleet: Fleet, plan: Plan) -> Outcome:
+    """Return the outcome of a round in which every transfer arrives."""
+    links, none = plan.links, np.zeros(len(plan.active))
+    return Outcome(
+        duration_s=1.0 / GOAL,
+        comm_s=none,
+        link_s=np.zeros(len(links)),
+        link_bytes=np.full(len(links), fleet.model_bytes),
+        lost=np.zeros(len(links), bool),
+        loss=none,
+        samples=0,
+        idle_s=0.0,
+        active=plan.active,
+        dst=links.dst,
+        src=links.src,
+    )
 
 
 def testbed_lines(settings: Settings, say: Callable[[str], None]) -> Iterator[Line]:
-    """Rounds a second of a coordinator, and the pace of a worker that is fetched from."""
-    from dystop.bench.coordinating import coordinator_lines
+    """Measure the coordinator, then a worker whose model is pulled while it trains."""
     from dystop.bench.serving import serving_lines
 
     yield from coordinator_lines(settings, say)

@@ -1,4 +1,4 @@
-"""Reading clocks fairly: devices are waited for, and what is compared is measured in turns."""
+"""Fair timing: clocks wait for the device, and compared measurements alternate."""
 
 import math
 import time
@@ -18,7 +18,7 @@ _LARGEST_STEP = 20.0  # factor by which a count may grow at once while it is bei
 
 
 def wait_for(device: torch.device) -> None:
-    """Return when the device has done all that it was given."""
+    """Wait until the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -31,7 +31,7 @@ class Elapsed:
 
 @contextmanager
 def timed(device: torch.device) -> Iterator[Elapsed]:
-    """Time a block, with everything on the device before it and in it done."""
+    """Time a block, including all its work on the device."""
     out = Elapsed()
     wait_for(device)
     begin = time.perf_counter()
@@ -41,7 +41,7 @@ def timed(device: torch.device) -> Iterator[Elapsed]:
 
 
 class Meter:
-    """A rate: calls a step, which says how much it did, until enough seconds have gone by."""
+    """A rate: repeats a step, which returns an amount, until enough seconds have passed."""
 
     def __init__(
         self, step: Callable[[], float], device: torch.device, at_least_s: float = 0.5
@@ -50,7 +50,7 @@ class Meter:
         self._count = 1  # steps that last long enough; found at the first call, then kept
 
     def __call__(self) -> float:
-        """Amount per second."""
+        """Return the amount per second."""
         while True:
             with timed(self._device) as clock:
                 amount = sum(self._step() for _ in range(self._count))
@@ -62,9 +62,9 @@ class Meter:
 
 
 def in_turns(measures: Sequence[Callable[[], float]], repeat: int) -> list[Spread]:
-    """Take every measure `repeat` times, one after another and then again.
+    """Take every measurement `repeat` times, in turns.
 
-    A machine that is busy for a while is busy for all of them, so ratios stay what they are.
+    A machine that is busy for a while is busy for all of them, so ratios stay comparable.
 
     >>> [one.samples for one in in_turns([lambda: 1.0, lambda: 2.0], 2)]
     [(1.0, 1.0), (2.0, 2.0)]
@@ -76,9 +76,6 @@ def in_turns(measures: Sequence[Callable[[], float]], repeat: int) -> list[Sprea
     return [spread(samples) for samples in taken]
 
 
-# MERGED: A stopwatch around a trainer, so that the engine can be timed and need not know.
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -86,8 +83,8 @@ R = TypeVar("R")
 class Stopwatch:
     """Seconds of every block that ran under a name.
 
-    On a GPU, marks in the device's own stream are read instead of the host's clock: the engine
-    plans the next round while the device trains, and waiting for the device would undo that.
+    On a GPU it reads events in the device's stream instead of the host's clock. The simulator plans
+    the next round while the device trains, and waiting for the device would undo that.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -103,7 +100,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:
-        """Note how long the block takes, what it gives the device included."""
+        """Record how long the block takes, including its work on the device."""
         begin = self._mark()
         try:
             yield
@@ -111,14 +108,14 @@ class Stopwatch:
             self._marks[name].append((begin, self._mark()))
 
     def seconds(self, name: str) -> list[float]:
-        """Seconds of each block of this name."""
+        """Return the seconds of each block of this name."""
         wait_for(self._device)
         if self._device.type != "cuda":
             return [end - begin for begin, end in self._marks[name]]
         return [float(begin.elapsed_time(end)) / 1e3 for begin, end in self._marks[name]]
 
     def around(self, name: str, work: Callable[P, R]) -> Callable[P, R]:
-        """The same function, with its seconds noted."""
+        """Return the function with its seconds recorded."""
 
         def watched(*args: P.args, **kwargs: P.kwargs) -> R:
             with self.running(name):
@@ -128,7 +125,7 @@ class Stopwatch:
 
 
 class TimedTrainer:
-    """A trainer whose trainings and evaluations are timed; everything else is passed on."""
+    """A trainer whose trainings and evaluations are timed."""
 
     def __init__(self, trainer: Trainer, watch: Stopwatch) -> None:
         self._trainer = trainer
@@ -139,8 +136,8 @@ class TimedTrainer:
         return getattr(self._trainer, name)
 
 
-def watched(parts: Components) -> tuple[Components, Stopwatch]:
-    """The same simulation with a stopwatch around its trainer."""
-    watch = Stopwatch(parts.trainer.device)
-    timed = cast(Trainer, TimedTrainer(parts.trainer, watch))
-    return replace(parts, trainer=timed), watch
+def with_stopwatch(components: Components) -> tuple[Components, Stopwatch]:
+    """Return the components with a stopwatch around their trainer."""
+    watch = Stopwatch(components.trainer.device)
+    timed = cast(Trainer, TimedTrainer(components.trainer, watch))
+    return replace(components, trainer=timed), watch

@@ -1,19 +1,24 @@
-"""Training over whole rounds (gather, mix, train, bookkeeping) against ceilings and plain loops."""
+"""Benchmarks of training and evaluation against one large batch and against plain loops.
+
+Training is measured over whole rounds: gather, mix, train, record.
+"""
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dystop.bench.clock import Meter, in_turns
-from dystop.bench.references import Bench, large_batch, plain_loop
+from dystop.bench import references
+from dystop.bench.references import Bench, large_batch, large_forward, plain_loop
 from dystop.bench.result import Line, Spread
 from dystop.bench.settings import Settings, Work, experiment
+from dystop.bench.timing import Meter, in_turns
 from dystop.experiments.build import build
 from dystop.parallel import cores
 from dystop.simulator import run_rounds
 from dystop.simulator.loop import begin
 from dystop.simulator.state import Components
 from dystop.training.params import TrainerParams
+from dystop.training.trainer import Trainer
 
 Say = Callable[[str], None]
 _PLAIN_MODEL, _PLAIN_BATCH = "cnn", 32  # what the plain loop of two processes trains
@@ -33,19 +38,19 @@ class Rounds:
         self.warmup_s = time.perf_counter() - began
 
     def step(self) -> float:
-        """One round; returns the images that were trained on."""
+        """Run one round; return the number of trained images."""
         record, _ = next(self._rounds)
         before, self._images = self._images, record.samples_total
         return self._images - before
 
     def meter(self, at_least_s: float) -> Meter:
-        """Images per second over whole rounds."""
+        """Return a meter of images per second over whole rounds."""
         return Meter(self.step, self.parts.trainer.device, at_least_s)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Something that is measured in turns with our rounds."""
+    """A reference that is measured in turns with whole rounds."""
 
     name: str
     measure: Callable[[], float]  # images per second
@@ -54,12 +59,12 @@ class Reference:
 
 
 def bench_for(settings: Settings, params: TrainerParams) -> Bench:
-    """Where references are measured: the trainer's device and precision."""
+    """Return where references are measured: the trainer's device and precision."""
     return Bench(settings.device, settings.seed, params.precision, settings.scale.at_least_s)
 
 
 def training_lines(settings: Settings, say: Say) -> Iterator[Line]:
-    """Images per second of every chosen model beside its references."""
+    """Measure images per second of every chosen model beside its references."""
     for model in (*settings.models, *settings.also_trained):
         work = settings.work(model)
         say(f"{work.describe()}: warm-up")
@@ -93,7 +98,7 @@ def _lines(
 
 
 def _references(bench: Bench, settings: Settings, work: Work) -> Iterator[Reference]:
-    """One large batch, a plain loop, and on a CPU the plain loop in two processes."""
+    """Yield one large batch, a plain loop, and on a CPU the plain loop in processes."""
     began = time.perf_counter()
     best = large_batch(bench, work)
     about = (("ways", best.rates), ("failed", best.failed))
@@ -111,7 +116,51 @@ def _references(bench: Bench, settings: Settings, work: Work) -> Iterator[Refere
 
 
 def _plain_processes(processes: int, workers: int) -> Callable[[], float]:
-    """The best plain loop there is on a CPU: one process per core, one torch thread each."""
-    from dystop.bench.plain_loop import plain_loop_images_per_s
+    """Return the measurement of a plain loop: one process per core, one torch thread each."""
+    return lambda: references.plain_loop_images_per_s(processes, workers, 1)
 
-    return lambda: plain_loop_images_per_s(processes, workers, 1)
+
+_LARGE = 10_000  # images of the large batch on a GPU
+_LARGE_CPU = 500  # larger batches do not fit the caches of a CPU and are slower
+
+
+def evaluation_lines(settings: Settings, say: Callable[[str], None]) -> Iterator[Line]:
+    """Measure images per second when every model is evaluated on every test image."""
+    for model in settings.models:
+        usual = settings.work(model)
+        tests = settings.scale.test_images if usual.small else settings.scale.test_images // 10
+        work = replace(usual, images=usual.batch, test_images=max(tests, 10))
+        say(f"{model}: {work.workers} models x {work.test_images} images, warm-up")
+        began = time.perf_counter()
+        trainer = build(experiment(settings, work)).parts.trainer
+        step = evaluation_step(trainer, work.workers, work.test_images)
+        step()
+        warmup_s = time.perf_counter() - began
+        bench = bench_for(settings, trainer.params)
+        large = _LARGE if settings.device.type == "cuda" else _LARGE_CPU
+        best = large_forward(bench, work, large if work.small else large // 5)
+        ours = Meter(step, settings.device, settings.scale.at_least_s)
+        value, beside = in_turns([ours, best.meter], settings.repeat)
+        yield Line(
+            what="evaluation",
+            name=f"{model}, {work.workers} models x {work.test_images} images",
+            unit="images/s",
+            value=value,
+            reference=f"one model at batch {large if work.small else large // 5}, {best.name}",
+            reference_value=beside,
+            better="higher",
+            warmup_s=warmup_s,
+            detail={"ways": best.rates, "failed": best.failed},
+        )
+
+
+def evaluation_step(trainer: Trainer, models: int, images: int) -> Callable[[], float]:
+    """Return a step that evaluates this number of models and returns the number of images."""
+    vector, counters = trainer.initial()
+    rows, counts = vector.repeat(models, 1), counters.repeat(models, 1)
+
+    def step() -> float:
+        trainer.evaluate(rows, counts)
+        return models * images
+
+    return step

@@ -1,7 +1,8 @@
-"""Pulling a model over loopback: our transport beside a TLS 1.3 socket written by hand.
+"""Benchmark of the wire: pull a model over loopback, beside a plain TLS 1.3 socket.
 
-Sender and receiver are two processes. Both ways keep their connection open between two pulls, use
-the same certificates on both ends, and the receiver hashes what arrives (SHA-256) in both.
+Sender (`dystop.bench.wire_sender`) and receiver are two processes. Both ways keep their connection
+open between pulls and use the same certificates, and in both the receiver hashes what arrives
+(SHA-256).
 """
 
 import contextlib
@@ -22,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from dystop.bench.clock import in_turns
 from dystop.bench.result import Line
 from dystop.bench.settings import Settings
+from dystop.bench.timing import in_turns
 from dystop.errors import DystopError
 
 Say = Callable[[str], None]
@@ -34,7 +35,7 @@ _CHUNK = 2**20
 
 
 def wire_lines(settings: Settings, say: Say) -> Iterator[Line]:
-    """Seconds of one pull, and of the same bytes over a socket."""
+    """Measure the seconds of one pull, and of the same bytes over a socket."""
     floats = MODEL_BYTES // 4
     folder = settings.folder / "wire-pki"
     name = f"{MODEL_BYTES / 1e6:.0f} MB pulled over loopback, mutual TLS"
@@ -69,7 +70,7 @@ def _best(measure: Callable[[], float]) -> Callable[[], float]:
 
 
 def certificates(folder: Path, names: Sequence[str]) -> None:
-    """An authority and the keys of some parties, made where they are missing."""
+    """Make an authority and the keys of some parties, where they are missing."""
     missing = [name for name in ("grpc", "cryptography") if find_spec(name) is None]
     if missing:
         needed = " and ".join(missing)
@@ -84,10 +85,10 @@ def certificates(folder: Path, names: Sequence[str]) -> None:
 
 @contextmanager
 def _sender(folder: Path, floats: int) -> Iterator[dict[str, Any]]:
-    """The other process; ends with its input."""
+    """Start the sending process. It ends when its standard input closes."""
     places = os.pathsep.join(os.path.abspath(place) for place in sys.path)
     child = subprocess.Popen(
-        [sys.executable, "-m", "dystop.bench.wire_child", str(folder), str(floats)],
+        [sys.executable, "-m", "dystop.bench.wire_sender", str(folder), str(floats)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -108,8 +109,8 @@ def _sender(folder: Path, floats: int) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _puller(folder: Path, places: dict[str, Any], floats: int) -> Iterator[Callable[[], float]]:
-    """Seconds of a pull with everything that a worker does: schema, digest, one buffer."""
-    from dystop.bench.wire_child import schema_of
+    """Yield a function that pulls as a worker does (schema, digest) and returns the seconds."""
+    from dystop.bench.wire_sender import schema_of
     from dystop.testbed.protocol.interface import PullTimeouts
     from dystop.testbed.protocol.messages import PullRequest
     from dystop.testbed.protocol.payload import PayloadReceiver
@@ -119,13 +120,13 @@ def _puller(folder: Path, places: dict[str, Any], floats: int) -> Iterator[Calla
 
     transport = GrpcTransport(load_identity(folder, "w01"), anyone)
     schema, request = schema_of(floats), PullRequest("", round=1)
-    never, patience = threading.Event(), PullTimeouts()
+    never, timeouts = threading.Event(), PullTimeouts()
 
     def pull() -> float:
         began = time.perf_counter()
-        parcel = PayloadReceiver(schema)
-        transport.pull("w00", places["grpc"], request, parcel, patience, never)
-        vector = parcel.finish()
+        receiver = PayloadReceiver(schema)
+        transport.pull("w00", places["grpc"], request, receiver, timeouts, never)
+        vector = receiver.finish()
         seconds = time.perf_counter() - began
         _check(vector, floats)
         return seconds
@@ -140,8 +141,8 @@ def _puller(folder: Path, places: dict[str, Any], floats: int) -> Iterator[Calla
 def _plain_puller(
     folder: Path, places: dict[str, Any], floats: int
 ) -> Iterator[Callable[[], float]]:
-    """Seconds of the same bytes, hashed, over a socket."""
-    from dystop.bench.wire_child import schema_of, tls_context
+    """Yield a function that reads and hashes the same bytes from a socket."""
+    from dystop.bench.wire_sender import schema_of, tls_context
 
     context = tls_context(folder, "w01", ssl.Purpose.SERVER_AUTH)
     head = len(schema_of(floats).header_bytes())
@@ -164,7 +165,7 @@ def _plain_puller(
 
 
 def _receive(line: ssl.SSLSocket, view: memoryview) -> str:
-    """Fill a buffer, and hash it by the megabyte as it fills."""
+    """Fill a buffer and hash it megabyte by megabyte."""
     done = hashed = 0
     digest = hashlib.sha256()
     while done < len(view):
@@ -176,6 +177,6 @@ def _receive(line: ssl.SSLSocket, view: memoryview) -> str:
 
 
 def _check(vector: Any, floats: int) -> None:
-    """The right model came; outside of the time."""
+    """Check the pulled model. This is not part of the measured time."""
     if len(vector) != floats or vector[-1] != np.float32(floats - 1):
         raise DystopError("the pulled model differs from the one that was sent")

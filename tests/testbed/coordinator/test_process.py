@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from dystop.bench.testbed import echo_workers
 from dystop.errors import PlanError, StorageError
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
@@ -18,8 +19,8 @@ from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.messages import Heartbeat, JoinOk
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 from support.coordinator_fixtures import QUICK, setup_for
-from support.echo_fleet import fleet_of, in_thread
 from support.engine_fixtures import Script
+from support.threads import in_thread
 
 FAST = replace(QUICK, timeouts=Timeouts(heartbeat_s=5.0, suspect_s=60.0, dead_s=90.0))
 
@@ -32,7 +33,7 @@ class Stand:
         self.setup, self.ledger = setup, ledger or MemoryLedger()
         self.records, self.traces, self.alarms = [], [], []
         self.more = more
-        self.echoes = fleet_of(self.hub, setup)
+        self.echoes = echo_workers(self.hub, setup)
         self.seat = self.sit()
 
     def sit(self):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dystop.bench.echo import Echo
+from dystop.bench.testbed import EchoWorker
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.coordinator.setup import OBSERVER
@@ -38,7 +38,7 @@ def join(tmp_path):
         each.close()
 
 
-class Caller(Echo):
+class Caller(EchoWorker):
     """An echo over the network; all of it runs in the thread of its session."""
 
     def __init__(self, transport, setup, who):

@@ -1,6 +1,7 @@
-"""The sending side of `dystop bench wire`: `python -m dystop.bench.wire_child FOLDER FLOATS`.
+"""The sending side of `dystop bench wire`: `python -m dystop.bench.wire_sender FOLDER FLOATS`.
 
-Serves one model over gRPC and over a plain TLS 1.3 socket, prints where, and ends with its input.
+It serves one model over gRPC and over a plain TLS 1.3 socket, prints both addresses, and ends when
+its standard input closes.
 """
 
 import json
@@ -24,12 +25,12 @@ ANY = "127.0.0.1:0"
 
 
 def schema_of(floats: int) -> Schema:
-    """A model of one tensor."""
+    """Return the schema of a model with one tensor."""
     return Schema((("weight", (floats,)),))
 
 
-class Shelf:
-    """A store with one model."""
+class OneModel:
+    """A model source with a single model."""
 
     def __init__(self, floats: int) -> None:
         schema = schema_of(floats)
@@ -37,14 +38,14 @@ class Shelf:
         self.header = ModelHeader(1, 0, 0, schema.size(), digest(self.parts), schema.hash)
 
     def asked(self, name: str, request: PullRequest) -> "Future[ServedModel | PullRefused]":
-        """Hand the model out."""
+        """Return the model."""
         answer: Future[ServedModel | PullRefused] = Future()
         answer.set_result(ServedModel(self.header, self.parts))
         return answer
 
 
 def tls_context(folder: Path, name: str, purpose: ssl.Purpose) -> ssl.SSLContext:
-    """Mutual TLS 1.3 as one would write it by hand."""
+    """Return a context for mutual TLS 1.3, written by hand."""
     context = ssl.create_default_context(purpose, cafile=str(folder / "ca.crt"))
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
@@ -52,25 +53,27 @@ def tls_context(folder: Path, name: str, purpose: ssl.Purpose) -> ssl.SSLContext
     return context
 
 
-def serve_plainly(listener: socket.socket, context: ssl.SSLContext, shelf: Shelf) -> None:
+def serve_plainly(listener: socket.socket, context: ssl.SSLContext, source: OneModel) -> None:
     """Answer every byte of one connection with a model, in chunks as gRPC gets them."""
     raw, _ = listener.accept()
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with raw, context.wrap_socket(raw, server_side=True) as line:
         while line.recv(1):
-            for part in shelf.parts:
+            for part in source.parts:
                 for lo in range(0, len(part), CHUNK_BYTES):
                     line.sendall(part[lo : lo + CHUNK_BYTES])
 
 
 def main(folder: Path, floats: int) -> None:
     """Serve until the input ends."""
-    shelf = Shelf(floats)
+    source = OneModel(floats)
     transport = GrpcTransport(load_identity(folder, "w00"), anyone)
-    served = transport.serve_models(ANY, shelf)
+    served = transport.serve_models(ANY, source)
     context = tls_context(folder, "w00", ssl.Purpose.CLIENT_AUTH)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        plain = threading.Thread(target=serve_plainly, args=(listener, context, shelf), daemon=True)
+        plain = threading.Thread(
+            target=serve_plainly, args=(listener, context, source), daemon=True
+        )
         plain.start()
         places = {"grpc": served.address, "port": listener.getsockname()[1]}
         sys.stdout.write(json.dumps(places) + "\n")

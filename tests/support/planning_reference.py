@@ -1,7 +1,7 @@
-"""The straight twin of the planner: the same round in plain NumPy, as one would first write it.
+"""A second planner, written independently: one round in plain NumPy and lists.
 
-Sorts of all links, searches in sorted keys, PTCA as a loop over lists; nothing compiled, nothing in
-blocks, one core. It decides exactly the same, which a test checks, and shows what the rest gains.
+It sorts all links, searches in sorted keys, and runs PTCA as a loop over lists. It compiles
+nothing and uses no blocks. The product must decide exactly the same.
 """
 
 import math
@@ -23,8 +23,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
-class Twin:
-    """A still world and a coordinator, with everything that either remembers."""
+class PlanningReference:
+    """A world without motion and a coordinator, with the state of both."""
 
     def __init__(self, params: WorldParams, fleet: Fleet, V: float = 10.0) -> None:
         """Draw what is fixed for the run."""
