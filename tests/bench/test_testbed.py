@@ -40,7 +40,7 @@ def test_processor_time_is_told_beside_the_clock(tmp_path):
     assert cost["rounds_per_s"] > 0.0
 
 
-def test_a_worker_that_does_not_come_says_why(tiny, monkeypatch):
+def test_a_worker_that_does_not_join_is_quoted(tiny, monkeypatch):
     monkeypatch.setattr(serving, "_EXPERIMENT", 'model.name = "no such model"\n')
-    with pytest.raises(DystopError, match=r"the worker did not come: .*no such model"):
+    with pytest.raises(DystopError, match="no such model"):
         list(serving.serving_lines(tiny, lambda text: None))
