@@ -15,7 +15,7 @@ ROUNDS = 3
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Names of the steps that are taken, with the round and with what one hands to the next."""
+    """The steps that are taken, with their arguments and results."""
     taken = []
 
     def recorded(name, step):
@@ -49,5 +49,6 @@ def test_every_round_is_viewed_decided_and_settled(run, calls):
         view, (plan, control) = viewed[2], decided[2]
         record, after = settled[2]
         assert decided[1][2] is view
-        assert settled[1][1:4] == (control, view, plan)
-        assert (view.t, record.round, after.t) == (t, t, t + 1)
+        assert settled[1][1] is control
+        assert settled[1][3] is plan
+        assert (view.t, settled[1][2].t, record.round, after.t) == (t, t, t, t + 1)
