@@ -48,9 +48,7 @@ def product(mechanism):
     ]
     components = build(read_experiment(None, words)).parts
     assert components.trainer.path != "sequential"
-    return [
-        json.loads(record.to_json()) for record, _ in run_rounds(components, begin(components))
-    ]
+    return [json.loads(record.to_json()) for record, _ in run_rounds(components, begin(components))]
 
 
 @pytest.mark.xfail(reason="kernels and fast back ends are not optional yet", strict=True)

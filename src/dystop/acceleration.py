@@ -18,7 +18,7 @@ R = TypeVar("R")
 VARIABLE = "DYSTOP_KERNELS"
 """Environment variable: `off` makes every function run its NumPy reference."""
 
-_OPTIONAL = ("dystop.kernels", "numba", "llvmlite")
+_OPTIONAL = ("dystop.kernels", "dystop.compiled", "numba", "llvmlite")
 
 
 class Accelerated(Generic[P, R]):

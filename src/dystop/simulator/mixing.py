@@ -1,8 +1,8 @@
-"""Sparse rows of weights, whose product with the stack of models is the mixing of a round.
+"""All models of a run in one stack, and the mixing of a plan on that stack.
 
-A plain loop, row by row, in blocks of columns, models in the order of their ids; on a GPU as a
-kernel. The library's product takes three times as long on a CPU, and on a GPU large models came
-out as zeros (`trainer.cuda.mixing`).
+The weights of a stage of mixing are sparse rows; their product with the stack is the mixing. It is
+a loop, row by row, models in the order of their ids, compiled on a CPU (`mixing_cpu`) and a kernel
+on a GPU (`mixing_cuda`). The library's product takes three times as long on a CPU.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dystop.compiled import compiled
+from dystop.acceleration import accelerated
 from dystop.control.aggregation import kept_coordinates, mix
 from dystop.parallel import as_readonly, block_size, run_in_blocks
 from dystop.plan import Mix
 from dystop.sparse import Bools, Floats, Ints
 from dystop.training.device import on_device, upload
 
-BLOCK = 4096  # columns: 16 KB of each row
 _LARGE = 1 << 20  # numbers to be read before a second core is worth its thread
 
 
@@ -55,7 +54,7 @@ class SparseRows:
         return out
 
     def _on_device(self, models: Tensor) -> Tensor:
-        from dystop.training.backends.cuda.mixing import mixed
+        from dystop.simulator.mixing_cuda import mixed
 
         where = models.device
         with on_device(where):
@@ -63,7 +62,7 @@ class SparseRows:
             return mixed(indptr, column, upload(self.weight, where).to(models.dtype), models)
 
 
-@compiled
+@accelerated("dystop.simulator.mixing_cpu:mix_rows")
 def mix_rows(
     indptr: Ints,
     column: Ints,
@@ -73,29 +72,22 @@ def mix_rows(
     lo: int,
     hi: int,
 ) -> None:
-    """Rows lo to hi of the product, each number a sum in the order of the columns."""
-    width = stack.shape[1]
+    """Write rows lo to hi of the product into `out`; a sum goes in the order of the columns."""
     for row in range(lo, hi):
-        for first in range(0, width, BLOCK):
-            last = min(first + BLOCK, width)
-            into = out[row, first:last]
-            into[:] = 0
-            for at in range(indptr[row], indptr[row + 1]):
-                factor, source = weight[at], stack[column[at], first:last]
-                for k in range(last - first):
-                    into[k] += factor * source[k]
-
-
-# MERGED: All models of a run in one stack, and the mixing of a plan carried out on it. `latest`
-#   the model that each node has or will have when its training in flight ends `finished` under
-#   `publish = "on_completion"`: the last model whose training had ended before the one in flight
-#   began; what a pull returns while its owner is busy `start` where the last training began; kept
-#   only where updates are sent or compensated
+        out[row] = 0
+        for at in range(indptr[row], indptr[row + 1]):
+            out[row] += weight[at] * stack[column[at]]
 
 
 @dataclass(frozen=True)
 class Models:
-    """Every node's parameters and float buffers, row by row. The tensors change in place."""
+    """Every node's parameters and float buffers, row by row. The tensors change in place.
+
+    `latest` is the model that a node has, or will have when its training ends. A busy node's pulls
+    return `finished` under `publish = "on_completion"`: its last model whose training had ended
+    before the present one began. `start` is where the last training began; it is kept only where
+    updates are sent or compensated.
+    """
 
     latest: Tensor  # [nodes, W]
     counters: Tensor  # [nodes, C] integers, never mixed

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dystop.simulator.mixing import SparseRows
+from dystop.simulator.mixing_cuda import mixed
 from dystop.training.backends import sequential
 from dystop.training.backends.cuda import graphs as launching
 from dystop.training.backends.cuda import stacks
 from dystop.training.backends.cuda.chain import Conv, Dense, NotAChain, stages_of
 from dystop.training.backends.cuda.evaluate import ChainEvaluator
 from dystop.training.backends.cuda.layers import ChainStep
-from dystop.training.backends.cuda.mixing import mixed
 from dystop.training.backends.cuda.stacks import BatchSampler
 from dystop.training.batches import sample_table, shards_on, step_counts
 from dystop.training.evaluate import EvalTask, evaluate
@@ -255,7 +255,7 @@ COMPILE = """
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from dystop.training.backends.cuda.kernels import mix_rows
+from dystop.simulator.mixing_cuda import mix_rows
 
 kinds = ("*i64", "*i64", "*fp32", "*fp32", "*fp32", "i32", "i32", "constexpr")
 signature = dict(zip(mix_rows.arg_names, kinds, strict=True))

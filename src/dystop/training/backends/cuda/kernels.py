@@ -329,16 +329,3 @@ def descend(
         g += tl.load(part + s * stride_split + at, inside, 0.0)
     to = models + row.to(tl.int64) * width + i
     tl.store(to, tl.load(to, inside, 0.0) - tl.load(rate + row) * g, inside)
-
-
-@triton.jit
-def mix_rows(indptr, column, weight, stack, out, width, blocks, BLOCK: tl.constexpr):
-    """One block of columns of one row of a product; a stack may hold more than 2^31 numbers."""
-    row = tl.program_id(0) // blocks
-    place = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < width
-    total = tl.zeros((BLOCK,), stack.dtype.element_ty)
-    for at in range(tl.load(indptr + row), tl.load(indptr + row + 1)):
-        source = tl.load(column + at).to(tl.int64) * width
-        total += tl.load(weight + at) * tl.load(stack + source + place, inside, 0.0)
-    tl.store(out + row.to(tl.int64) * width + place, total, inside)
