@@ -117,7 +117,7 @@ class Diverging(Adder):
         done.loss[np.asarray(workers) == 1] = np.nan
         return done
 
-    def evaluate(self, models, counters, samples=None, whose=None):
+    def evaluate(self, models, counters, samples=None, recalibrate_on=None):
         score = super().evaluate(models, counters, samples)
         return replace(score, accuracy=np.nan_to_num(score.accuracy))
 

@@ -39,7 +39,7 @@ class Slow(Adder):
 
         return replace(done, losses=losses)
 
-    def evaluate(self, models, counters, samples=None, whose=None):
+    def evaluate(self, models, counters, samples=None, recalibrate_on=None):
         self.events.append("test")
         return super().evaluate(models, counters, samples)
 

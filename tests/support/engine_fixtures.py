@@ -48,7 +48,7 @@ class Adder:
         return Trained(models + gain[:, None], counters + 1, loss, int(np.sum(steps)))
 
     def evaluate(
-        self, models: Any, counters: Any, samples: Any = None, whose: Any = None
+        self, models: Any, counters: Any, samples: Any = None, recalibrate_on: Any = None
     ) -> Evaluation:
         mean = models.mean(dim=1).double().numpy()
         return Evaluation(np.clip(mean / 100, 0, 1), -mean)

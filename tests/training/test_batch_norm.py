@@ -1,4 +1,4 @@
-"""Batch norm's statistics computed anew: those of the samples, under the weights as they are."""
+"""Batch-norm recalibration: the statistics of the samples under the present weights."""
 
 import numpy as np
 import pytest
@@ -12,25 +12,13 @@ from dystop.experiments.build import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.testbed.enrolment import check_testbed
 from dystop.training import batch_norm
-from dystop.training.batch_norm import EVERYBODY
+from dystop.training.batch_norm import ALL_WORKERS
 from dystop.training.params import TrainerParams
 from dystop.training.samples import Arrays
 from dystop.training.trainer import Trainer
+from support.training_fixtures import normed
 
 SIZES = (26, 34, 0, 1)
-
-
-def normed(channels, size, classes):
-    """A model of one's own with two norms, one behind the other's output, and dropout."""
-    width = channels * size[0] * size[1]
-    module = nn.Sequential(
-        nn.Flatten(), nn.Linear(width, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5),
-        nn.Linear(6, 5), nn.BatchNorm1d(5, momentum=None), nn.ReLU(), nn.Linear(5, classes),
-    )  # fmt: skip
-    rng = np.random.default_rng(0)
-    for parameter in module.parameters():
-        parameter.data.copy_(torch.from_numpy(rng.normal(size=tuple(parameter.shape))))
-    return module
 
 
 def trainer(module: nn.Module, lanes: int = 1) -> Trainer:
@@ -44,8 +32,8 @@ def trainer(module: nn.Module, lanes: int = 1) -> Trainer:
     return Trainer(module, Arrays(x, y, x, y, 0.0, 1.0), shards, params, seed=1)
 
 
-def worn(one: Trainer, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Models whose statistics are of no use."""
+def outdated(one: Trainer, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Models whose statistics do not fit their weights."""
     vector, counters = one.initial()
     models = vector.expand(rows, -1).clone()
     models[:, one.layout.parameters :] += 3.0
@@ -70,29 +58,29 @@ def by_hand(module: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
 def test_one_batch_has_the_statistics_of_its_samples():
     module = normed(1, (4, 4), 3)
     one = trainer(module)
-    models, counters = worn(one, 3)
+    models, counters = outdated(one, 3)
     before = models.clone()
-    fitted = one.fitted(models, counters, np.array([1, EVERYBODY, 2]))
+    recalibrated = one.recalibrated(models, counters, np.array([1, ALL_WORKERS, 2]))
     assert torch.equal(models, before)  # a copy was made
     for row, wanted in ((0, np.arange(26, 60)), (1, np.arange(60))):
         x, _ = one._problem.samples.take(torch.from_numpy(wanted))
-        named = one.layout.unflatten(fitted[row], counters[row])
+        named = one.layout.unflatten(recalibrated[row], counters[row])
         for name, value in by_hand(module, x).items():
             torch.testing.assert_close(named[name], value, rtol=1e-4, atol=1e-5)
     cut = one.layout.parameters
-    assert torch.equal(fitted[:, :cut], models[:, :cut])
-    assert torch.equal(fitted[2], models[2])  # nobody to learn from
+    assert torch.equal(recalibrated[:, :cut], models[:, :cut])
+    assert torch.equal(recalibrated[2], models[2])  # worker 2 has no samples
 
 
 def test_parts_are_averaged(monkeypatch):
     monkeypatch.setattr(batch_norm, "PART", 10)
     module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, 3))
     one = trainer(module)
-    models, counters = worn(one, 1)
-    fitted = one.fitted(models, counters, np.array([1]))
+    models, counters = outdated(one, 1)
+    recalibrated = one.recalibrated(models, counters, np.array([1]))
     x, _ = one._problem.samples.take(torch.arange(26, 60))
     parts = [x.flatten(1)[torch.from_numpy(p)] for p in np.array_split(np.arange(34), 4)]
-    named = one.layout.unflatten(fitted[0], counters[0])
+    named = one.layout.unflatten(recalibrated[0], counters[0])
     mean = torch.stack([p.mean(0) for p in parts]).mean(0)
     torch.testing.assert_close(named["1.running_mean"], mean, rtol=1e-4, atol=1e-5)
     var = torch.stack([p.var(0) for p in parts]).mean(0)
@@ -100,12 +88,12 @@ def test_parts_are_averaged(monkeypatch):
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_a_test_takes_the_fitted_models(lanes):
+def test_an_evaluation_may_recalibrate_first(lanes):
     one = trainer(normed(1, (4, 4), 3), lanes=lanes)
-    models, counters = worn(one, 2)
-    fit = np.array([0, EVERYBODY])
-    found = one.evaluate(models, counters, whose=fit)
-    wanted = one.evaluate(one.fitted(models, counters, fit), counters)
+    models, counters = outdated(one, 2)
+    workers = np.array([0, ALL_WORKERS])
+    found = one.evaluate(models, counters, recalibrate_on=workers)
+    wanted = one.evaluate(one.recalibrated(models, counters, workers), counters)
     np.testing.assert_array_equal(found.loss, wanted.loss)
     plain = one.evaluate(models, counters)
     assert (np.abs(found.loss - plain.loss) > 1e-3).all()
@@ -114,13 +102,13 @@ def test_a_test_takes_the_fitted_models(lanes):
 def test_models_without_statistics_stay_as_they_are():
     one = trainer(nn.Sequential(nn.Flatten(), nn.Linear(16, 3)))
     vector, counters = one.initial()
-    fitted = one.fitted(vector[None], counters[None], np.array([EVERYBODY]))
-    assert torch.equal(fitted[0], vector)
+    recalibrated = one.recalibrated(vector[None], counters[None], np.array([ALL_WORKERS]))
+    assert torch.equal(recalibrated[0], vector)
 
 
 def test_a_run_is_the_same_but_for_its_tests():
     words = [
-        "model.name=training.test_batch_norm:normed",
+        "model.name=support.training_fixtures:normed",
         "data.phi=0.4",
         "evaluate.every_rounds=2",
     ]
@@ -128,8 +116,8 @@ def test_a_run_is_the_same_but_for_its_tests():
     def run(*more):
         return dystop.simulate(workers=5, dataset="synthetic", rounds=4, overrides=[*words, *more])
 
-    plain, fitted = run(), run("evaluate.statistics=recomputed")
-    pairs = list(zip(plain, fitted, strict=True))
+    plain, recalibrated = run(), run("evaluate.statistics=recomputed")
+    pairs = list(zip(plain, recalibrated, strict=True))
     assert [a.loss for a, _ in pairs] == [b.loss for _, b in pairs]
     assert pairs[-1][0].accuracy != pairs[-1][1].accuracy
     assert pairs[-1][0].accuracy_global != pairs[-1][1].accuracy_global
@@ -138,12 +126,12 @@ def test_a_run_is_the_same_but_for_its_tests():
     def accuracy(model):
         return float((model(data.x_test).argmax(1).numpy() == data.y_test).mean())
 
-    assert accuracy(fitted.model()) == pytest.approx(last.accuracy_global)
-    each = [accuracy(fitted.model(k)) for k in range(5)]
+    assert accuracy(recalibrated.model()) == pytest.approx(last.accuracy_global)
+    each = [accuracy(recalibrated.model(k)) for k in range(5)]
     assert np.mean(each) == pytest.approx(last.accuracy)
 
 
-def test_the_testbed_has_no_samples_to_fit_on():
+def test_the_testbed_has_no_samples_to_recalibrate_on():
     experiment = read_experiment(None, ["evaluate.statistics=recomputed"])
     assert build(experiment).parts.evaluate.statistics == "recomputed"
     with pytest.raises(ConfigError, match="an observer has no training samples"):

@@ -18,7 +18,7 @@ def dropped(layer: AddressedDropout, x: Tensor, word: int) -> Tensor:
 def test_by_hand():
     """Which numbers fall out is what `dystop.rng` says of their addresses."""
     word = bits(3, "dropout", 5, 7).astype(np.int64)
-    layer, x = AddressedDropout(0.25, place=2), torch.ones(4, 5)
+    layer, x = AddressedDropout(0.25, number=2), torch.ones(4, 5)
     out = dropped(layer, x, int(word))
     share = unit(fold_in(fold_in(np.uint64(word.astype(np.uint64)), 2), np.arange(20)))
     expected = np.where(share < 0.25, 0, 1 / 0.75).reshape(4, 5)
@@ -75,8 +75,8 @@ def test_only_layers_that_are_used_once_take_an_address():
     assert address_names(made) == ("last.address",)
     plain = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Dropout(0.1), nn.Dropout(0.2)))
     made = with_addresses(plain, (3,))
-    assert [layer.place for layer in made[1]] == [0, 1]
-    assert [layer.share for layer in made[1]] == [0.1, 0.2]
+    assert [layer.number for layer in made[1]] == [0, 1]
+    assert [layer.p for layer in made[1]] == [0.1, 0.2]
     assert type(plain[1][0]) is nn.Dropout  # the user's own module stays
     assert not [name for name in made.state_dict() if "address" in name]
     torch.set_rng_state(state)

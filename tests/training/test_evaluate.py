@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from dystop.experiments.build import build
 from dystop.experiments.config import read_experiment
 from dystop.training.evaluate import EvalTask, evaluate, stratified_first
-from dystop.training.executors import ALIVE_BYTES
+from dystop.training.executors import CPU_EVAL_BYTES
 from dystop.training.flat import layout_of
 from dystop.training.samples import samples_of
 
@@ -35,16 +35,16 @@ def setting(chunk, batch):
 
 
 @torch.no_grad()
-def by_hand(exam, models, x, y):
+def by_hand(task, models, x, y):
     """One model after another, one sample after another."""
     accuracy, loss = [], []
     for model in models:
-        named = exam.layout.unflatten(model, torch.zeros(exam.layout.counters, dtype=torch.int64))
-        exam.module.load_state_dict(named)
+        named = task.layout.unflatten(model, torch.zeros(task.layout.counters, dtype=torch.int64))
+        task.module.load_state_dict(named)
         right, total = 0, 0.0
         for image, label in zip(x, y, strict=True):
             mean, std = np.array([0.5, 0.4])[:, None, None], np.array([0.2, 0.3])[:, None, None]
-            scores = exam.module(torch.tensor(((image / 255 - mean) / std)[None]).float())[0]
+            scores = task.module(torch.tensor(((image / 255 - mean) / std)[None]).float())[0]
             right += int(scores.argmax()) == label
             total += float(F.cross_entropy(scores, torch.tensor(label)))
         accuracy.append(right / len(y))
@@ -54,21 +54,21 @@ def by_hand(exam, models, x, y):
 
 @pytest.mark.parametrize(("chunk", "batch"), [(1, 500), (2, 7), (5, 23), (9, 1)])
 def test_evaluation_equals_a_hand_written_loop(chunk, batch):
-    exam, models, counters, x, y = setting(chunk, batch)
+    task, models, counters, x, y = setting(chunk, batch)
     before = models.clone()
-    got = evaluate(exam, models, counters, torch.arange(23))
+    got = evaluate(task, models, counters, torch.arange(23))
     assert torch.equal(models, before)  # running statistics are read, not updated
     assert not counters.any()
-    accuracy, loss = by_hand(exam, models, x, y)
+    accuracy, loss = by_hand(task, models, x, y)
     assert got.accuracy.tolist() == accuracy
     np.testing.assert_allclose(got.loss, loss, rtol=1e-5)
 
 
 def test_part_of_the_test_set():
-    exam, models, counters, x, y = setting(2, 4)
+    task, models, counters, x, y = setting(2, 4)
     pick = stratified_first(y, 9)
-    got = evaluate(exam, models[:1], counters[:1], torch.from_numpy(pick))
-    accuracy, _ = by_hand(exam, models[:1], x[pick], y[pick])
+    got = evaluate(task, models[:1], counters[:1], torch.from_numpy(pick))
+    accuracy, _ = by_hand(task, models[:1], x[pick], y[pick])
     assert got.accuracy.tolist() == accuracy
     assert got.loss.shape == (1,)
 
@@ -86,11 +86,11 @@ def test_stratified_first_keeps_the_shares_of_the_classes():
 
 
 @pytest.mark.parametrize(("name", "most"), [("softmax", 500), ("mobilenet-v2", 40)])
-def test_a_cpu_examines_large_models_in_small_pieces(name, most):
+def test_a_cpu_evaluates_large_models_in_small_batches(name, most):
     """What is alive at once stays small; small models keep the batch that was asked for."""
     words = ["data.synthetic.shape=[3,32,32]", "data.synthetic.train=40", "data.synthetic.test=9"]
     words += ["data.name=synthetic", f"model.name={name}", "fleet.workers=2", "data.phi=1.0"]
     trainer = build(read_experiment(None, [*words, "training.path=sequential"])).parts.trainer
-    batch, alive = trainer._exam.batch, trainer.size.forward_bytes
-    assert batch == min(500, ALIVE_BYTES // alive)
+    batch, alive = trainer._task.batch, trainer.size.forward_bytes
+    assert batch == min(500, CPU_EVAL_BYTES // alive)
     assert batch <= most

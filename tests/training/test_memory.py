@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 def test_parts_by_hand():
     size = ModelSize(width=1000, counters=10, activation_bytes=500, forward_bytes=100)
     assert size.row_bytes == 4_080
-    assert size.pass_bytes(trained=1, examined=500) == 50_000
+    assert size.pass_bytes(trained=1, evaluated=500) == 50_000
     got = MemoryEstimate((("models", 816_000), ("training", 122_400)), held=160_000)
     assert (got.needed, got.total) == (938_400, 1_098_400)
     assert got.text().splitlines()[-1].split() == ["total", "1.0", "MiB"]

@@ -166,7 +166,7 @@ def test_own_module_by_import_path(name):
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("no_such_nets:Net", r"module 'no_such_nets' cannot be imported.*PYTHONPATH.*expected"),
         ("broken_nets:Net", r"cannot be imported \(ModuleNotFoundError.*a_package_nobody_has"),
@@ -175,12 +175,12 @@ def test_own_module_by_import_path(name):
         (":Net", r"not an import path"),
         ("my_nets:not_a_module", r"returned a int"),
         ("my_nets:demanding", r"could not be built: TypeError.*depth.*channels, size="),
-        ("my_nets:fixed", r"no parameter"),
+        ("my_nets:fixed", r"no trainable parameter"),
         ("my_nets:crashes", r"fails on a batch of shape \(2, 1, 4, 4\)"),
         ("my_nets:wrong_shape", r"into \(2, 4\); expected .*\(2, 3\)"),
     ],
 )
-def test_wrong_own_module_is_named(name, said):
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_wrong_own_module_is_named(name, expected):
+    with pytest.raises(ConfigError, match=expected) as caught:
         build_model(name, 1, (4, 4), 3, seed=0)
     assert repr(name) in str(caught.value)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from dystop.errors import ConfigError, DataError
 from dystop.training import batches as batches_module
-from dystop.training.executors import one_thread_each
+from dystop.training.executors import single_threaded_torch
 from dystop.training.models.build import build_model
 from dystop.training.params import TrainerParams
 from dystop.training.samples import Arrays
@@ -126,16 +126,16 @@ def test_reference_equals_a_textbook_loop():
     )
     t = trainer(net, arrays, path="sequential")
     got = t.train(*(v[None] for v in t.initial()), *np.array([[0], [2], [4]]))
-    twin = copy.deepcopy(net).train()
-    optimiser = torch.optim.SGD(twin.parameters(), lr=0.05)
+    module = copy.deepcopy(net).train()
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
     plan = t._problem.batches(*np.array([[0], [2], [4]]))
     for line in plan.positions[0]:
         pick = line[line >= 0]
         x = (torch.tensor(arrays.x_train[pick]).float() / 255 - 0.4) / 0.25
         optimiser.zero_grad()
-        F.cross_entropy(twin(x), torch.tensor(arrays.y_train[pick])).backward()
+        F.cross_entropy(module(x), torch.tensor(arrays.y_train[pick])).backward()
         optimiser.step()
-    vector, counters = t.layout.flatten(twin)
+    vector, counters = t.layout.flatten(module)
     torch.testing.assert_close(got.models[0], vector, rtol=1e-4, atol=1e-5)
     assert torch.equal(got.counters[0], counters)
 
@@ -316,18 +316,18 @@ def test_measured_time_of_a_batch():
 
 
 @pytest.mark.parametrize("path", ["sequential", "stacked"])
-def test_the_number_of_lanes_changes_no_bit(path):
-    """Lanes have a copy of the module each and never split a piece of work."""
+def test_the_number_of_threads_changes_no_bit(path):
+    """Every thread has a copy of the module and never splits a piece of work."""
     results = []
     for lanes in (1, 2, 3):
         t = trainer(build_model("cnn", 1, (16, 16), 4, seed=0), path=path, lanes=lanes, chunk=2)
         models, counters = start(t, 3)
-        with one_thread_each():
+        with single_threaded_torch():
             results.append(t.train(models, counters, *np.array([[0, 1, 2], [0, 0, 0], [3, 2, 1]])))
             results.append(t.evaluate(results[-1].models, counters))
-        assert t.lanes == lanes
-    first, exam = results[:2]
+        assert t.executor_count == lanes
+    first, evaluation = results[:2]
     for again, score in zip(results[2::2], results[3::2], strict=True):
         assert torch.equal(again.models, first.models)
         assert (again.loss == first.loss).all()
-        assert (score.accuracy == exam.accuracy).all()
+        assert (score.accuracy == evaluation.accuracy).all()

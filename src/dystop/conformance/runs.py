@@ -72,7 +72,7 @@ class Adder:
         return Trained(after, counters + 1, loss, int(steps.sum()))
 
     def evaluate(
-        self, models: Any, counters: Any, samples: Any = None, whose: Any = None
+        self, models: Any, counters: Any, samples: Any = None, recalibrate_on: Any = None
     ) -> Evaluation:
         """Scores of no meaning."""
         mean = models.mean(dim=1).double().numpy()

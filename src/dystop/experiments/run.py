@@ -181,7 +181,7 @@ def _work(session: _Session, state: State | None, done: int, announce: Callable[
             status="finished",
             stop_reason=reason,
             wall_s=round(session.spent_s, 3),
-            tests_s=round(session.parts.trainer.examined_s, 3),
+            tests_s=round(session.parts.trainer.evaluated_s, 3),
             records_sha256=records_sha256(folder),
         )
 

@@ -14,7 +14,7 @@ from dystop.simulator.evaluation import (
 )
 from dystop.simulator.state import Components, State
 from dystop.sparse import ints
-from dystop.training.batch_norm import EVERYBODY
+from dystop.training.batch_norm import ALL_WORKERS
 from dystop.training.saved import LoadedModel, ModelCard, loaded_model, read_model, to_bytes
 
 Which = Literal["none", "global", "all"]
@@ -36,7 +36,7 @@ def keep_models(
     if which == "none":
         return
     now = evaluation_models(parts, state)
-    files = {GLOBAL: EVERYBODY}
+    files = {GLOBAL: ALL_WORKERS}
     if which == "all":
         files |= {worker_file(k): k for k in range(len(now.models))}
     with writing(folder):
@@ -48,11 +48,11 @@ def keep_models(
 
 def _tested(parts: Components, now: EvaluationModels, who: int) -> tuple[Tensor, Tensor]:
     """A model [W] with its counters [C], as a test would take it."""
-    vector = now.global_model if who == EVERYBODY else now.models[who]
+    vector = now.global_model if who == ALL_WORKERS else now.models[who]
     counters = now.counters[max(0, who)]
     fit = batch_norm_owners(parts, ints([who]))
     if fit is not None:
-        vector = parts.trainer.fitted(vector[None], counters[None], fit)[0]
+        vector = parts.trainer.recalibrated(vector[None], counters[None], fit)[0]
     return vector, counters
 
 
@@ -61,7 +61,7 @@ def model_of(parts: Components, state: State, card: ModelCard, worker: int | Non
     now = evaluation_models(parts, state)
     if worker is not None and not 0 <= worker < len(now.models):
         raise IndexError(f"worker = {worker}; expected 0 to {len(now.models) - 1}")
-    model = _tested(parts, now, EVERYBODY if worker is None else worker)
+    model = _tested(parts, now, ALL_WORKERS if worker is None else worker)
     return loaded_model(parts.trainer.layout, *model, card)
 
 

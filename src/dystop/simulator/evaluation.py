@@ -13,7 +13,7 @@ from dystop.record import RoundRecord
 from dystop.simulator.mixing import published
 from dystop.simulator.state import Components, State
 from dystop.sparse import Ints, ints
-from dystop.training.batch_norm import EVERYBODY
+from dystop.training.batch_norm import ALL_WORKERS
 from dystop.training.device import upload
 from dystop.training.evaluate import score_from
 from dystop.types import Score
@@ -55,7 +55,7 @@ def request_score(components: Components, state: State) -> PendingScore:
     samples, evaluate = components.evaluate.samples or None, components.trainer.evaluate
     everyone = batch_norm_owners(components, np.arange(len(now.models)))
     each = evaluate(now.models, now.counters, samples, everyone)
-    together = batch_norm_owners(components, ints([EVERYBODY]))
+    together = batch_norm_owners(components, ints([ALL_WORKERS]))
     whole = evaluate(now.global_model[None], now.counters[:1], samples, together)
     return lambda: score_from(each, whole)
 

@@ -1,16 +1,21 @@
 """Local training and evaluation of every worker's model (torch; no files, no network).
 
-catalogue   the table `MODELS`, without torch
-models      `build_model` and the networks
-flat        a model as one flat vector, `Layout`
-trainer     `Trainer`, `TrainerParams`: what the engine calls
-sequential  one worker after another: the plain reference
-stacked     many workers in one tensor program: the same arithmetic, faster for small models
-fused       whole local trainings of small networks as one compiled call, on a CPU
-cuda        recorded steps and kernels of our own, on a GPU
-dropout     which numbers fall out, by address: the same on every path and device
-evaluate    accuracy and loss of many models
-memory      what a run needs and whether it fits
+trainer         `Trainer`: what the simulator and the testbed call
+params          `TrainerParams`
+problem         the interface of a training back end
+backends        sequential (the reference), stacked, cpu, cuda
+backend_choice  which back end trains a model
+executors       one executor for each CPU core or GPU
+samples         the data on the device, and which worker owns what
+batches         which samples each mini-batch holds
+randomness      random numbers by address inside torch
+evaluate        accuracy and loss of many models
+batch_norm      batch-norm recalibration
+flat            a model as one flat vector
+memory          what a run needs and whether it fits
+saved           trained models in files
+device          devices, transfers, timing
+models          the networks and their catalogue
 
-Import the submodules: this file stays empty so that `dystop --help` need not load torch.
+Import the submodules. This file imports nothing, so that `dystop --help` does not load torch.
 """

@@ -1,6 +1,13 @@
-"""Choosing how to train: fused, in stacks or one by one, and how many models at once."""
+"""The choice of a back end: compiled CPU kernels, stacks of models, or one model after another.
+
+The choice depends on what the module does (whether it draws random numbers, couples the samples of
+a mini-batch, or runs under `vmap`), on its size, and on what can be imported here.
+"""
 
 import copy
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,19 +17,23 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from dystop.errors import ConfigError
-from dystop.training.backends.cpu.chain import why_not_fused
-from dystop.training.backends.cuda.chain import chain_of
+from dystop.training.backends.layers import Refusal, read_layers
 from dystop.training.flat import Layout
 from dystop.training.memory import ModelSize
 from dystop.training.params import TrainerParams
 from dystop.training.randomness import address_names
 from dystop.training.samples import Shards
 
+if TYPE_CHECKING:
+    from dystop.training.backends.cuda.stages import Stage
+
 STACKED_BELOW = 1_000_000  # parameters; stacks are for models too small to fill the machine
-CONVOLVED_BELOW = 500_000  # SqueezeNet (729,000) on an H200: 38,000 images/s, in lanes 82,000
-FUSED_BELOW = 4_000_000  # parameters; with more (a VGG) torch's own kernels are as fast
+STACKED_CONVOLUTIONS_BELOW = 500_000  # SqueezeNet (729,000) on an H200: 38,000 images/s stacked,
+# 82,000 images/s on streams
+FUSED_BELOW = 4_000_000  # parameters; for larger models (a VGG) torch's own kernels are as fast
 CPU_CHUNK = 10  # with the CNN on two cores 5 to 20 differ less than the noise
 CUDA_CHUNK = 512
+CUDA_BACKENDS = "dystop.training.backends.cuda.streams"  # needs Triton
 
 
 def choose_path(
@@ -30,7 +41,8 @@ def choose_path(
 ) -> str:
     """Choose how models are trained: "fused", "stacked" or "sequential".
 
-    What was asked for and cannot be had is refused.
+    Raises:
+        ConfigError: `training.path` or `training.precision` asks for what is not possible here.
     """
     device = next(module.parameters()).device
     check_precision(device, params)
@@ -40,7 +52,7 @@ def choose_path(
 
 
 def check_precision(device: torch.device, params: TrainerParams) -> None:
-    """Refuse bfloat16 where nothing would be gained by it."""
+    """Refuse bfloat16 on a CPU, where it would gain nothing."""
     if params.precision == "bfloat16" and device.type != "cuda":
         raise ConfigError(
             "training.precision = 'bfloat16' is for GPUs; this run is on the CPU: use 'float32'"
@@ -55,13 +67,10 @@ def _can_fuse(
     on_cpu = next(module.parameters()).device.type == "cpu"
     if params.path == "auto" and (not on_cpu or layout.parameters >= FUSED_BELOW):
         return False
-    reason = why_not_fused(module, layout, shape) if on_cpu else "its kernels are for CPUs"
-    reason = reason or ("they know no penalty (training.l2)" if params.l2 else None)
+    reason = why_not_fused(module, layout, shape) if on_cpu else "the kernels are for CPUs"
+    reason = reason or ("the kernels do not support training.l2" if params.l2 else None)
     if reason and params.path == "fused":
-        raise ConfigError(
-            f"training.path = 'fused' is not possible for this model: {reason}; "
-            f"use 'sequential' or 'auto'"
-        )
+        raise _impossible("fused", reason)
     return reason is None
 
 
@@ -73,64 +82,65 @@ def _can_stack(
     if params.path == "auto" and not _worth_stacking(module, layout):
         return False
     on_cuda = next(module.parameters()).device.type == "cuda"
-    known = on_cuda and chain_of(module, layout, shape) is not None  # no need to try
-    reason = None if known else why_not_stacked(module, layout, shape)
+    has_kernels = on_cuda and cuda_stages(module, layout, shape) is not None
+    reason = None if has_kernels else why_not_stacked(module, layout, shape)
     if reason and params.path == "stacked":
-        raise ConfigError(
-            f"training.path = 'stacked' is not possible for this model: {reason}; "
-            f"use 'sequential' or 'auto'"
-        )
+        raise _impossible("stacked", reason)
     return reason is None
 
 
-def _worth_stacking(module: nn.Module, layout: Layout) -> bool:
-    """Whether a stack beats one model after another.
+def _impossible(path: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"training.path = {path!r} is not possible for this model: {reason}; "
+        f"use 'sequential' or 'auto'"
+    )
 
-    On a CPU a stack turns convolutions into grouped ones: 13,000 images/s of the CNN on two cores
-    against 15,000 in two lanes. Dense layers gain (softmax regression: 2.6 times).
+
+def _worth_stacking(module: nn.Module, layout: Layout) -> bool:
+    """Return whether a stack is faster than one model after another.
+
+    On a CPU, a stack turns convolutions into grouped ones: 13,000 images/s of the CNN on two cores
+    against 15,000 in two threads. Linear layers gain (softmax regression: 2.6 times).
     """
     on_cpu = next(module.parameters()).device.type == "cpu"
     convolves = any(isinstance(m, _ConvNd) for m in module.modules())
     if convolves:
-        return layout.parameters < CONVOLVED_BELOW and not on_cpu
+        return layout.parameters < STACKED_CONVOLUTIONS_BELOW and not on_cpu
     return layout.parameters < STACKED_BELOW
 
 
 def stack_height(size: ModelSize, params: TrainerParams, device: torch.device) -> int:
-    """Models in one stack.
+    """Return the number of models in one stack.
 
-    Taken from the device's whole memory and not from what is free at the moment, because rounding
-    may depend on the stack's height and a run must repeat itself bit by bit.
+    On a GPU it follows from the total memory, not from the memory that is free now: rounding may
+    depend on the height of the stack, and a run must repeat bit by bit.
     """
     if params.chunk is not None:
         return params.chunk
     if device.type != "cuda":
         return CPU_CHUNK
-    each = 3 * size.row_bytes + size.pass_bytes(params.batch, params.evaluation_batch)
+    model_bytes = 3 * size.row_bytes + size.pass_bytes(params.batch, params.evaluation_batch)
     memory = torch.cuda.get_device_properties(device).total_memory
-    return int(np.clip(memory // 4 // each, 1, CUDA_CHUNK))
+    return int(np.clip(memory // 4 // model_bytes, 1, CUDA_CHUNK))
 
 
 def check_last_batches(
     module: nn.Module, shape: tuple[int, ...], shards: Shards, batch: int
 ) -> None:
-    """Refuse a last mini-batch of one sample where the model's batch norm cannot take it."""
-    alone = np.flatnonzero(shards.sizes % batch == 1 if batch > 1 else shards.sizes > 0)
-    if len(alone) and not takes_single_samples(module, shape):
+    """Refuse a last mini-batch of one sample if the model's batch norm cannot train on it."""
+    single = np.flatnonzero(shards.sizes % batch == 1 if batch > 1 else shards.sizes > 0)
+    if len(single) and not trains_on_single_samples(module, shape):
         raise ConfigError(
-            f"training.batch = {batch} leaves worker {alone[0]} ({shards.sizes[alone[0]]} samples) "
-            f"a mini-batch of one sample, which this model's batch norm cannot train on; choose "
-            f"another batch or a model without batch norm"
+            f"training.batch = {batch} leaves worker {single[0]} ({shards.sizes[single[0]]} "
+            f"samples) a mini-batch of one sample, which this model's batch norm cannot train on; "
+            f"choose another batch or a model without batch norm"
         )
 
 
-# MERGED: What a module allows: whether it draws random numbers, couples samples, or can be stacked.
-
-
 def draws_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether the module draws random numbers while it trains, as dropout does.
+    """Return whether the module draws random numbers from torch while it trains, like dropout.
 
-    Found out by trying, so that a user's own module is judged by what it does.
+    A trial pass answers this, so that a user's own module is judged by what it does.
     """
     trial = copy.deepcopy(module).to("cpu").train()
     with torch.random.fork_rng(devices=[]):
@@ -139,18 +149,18 @@ def draws_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
         return not torch.equal(before, torch.random.get_rng_state())
 
 
-def mixes_samples(module: nn.Module) -> bool:
-    """Whether a sample's result depends on the rest of its mini-batch.
+def couples_samples(module: nn.Module) -> bool:
+    """Return whether the result of a sample depends on the rest of its mini-batch.
 
-    True for batch norm, and assumed of any module that keeps a buffer.
+    True for batch norm, and assumed for any module with a buffer.
     """
     has_norm = any(isinstance(m, _BatchNorm) for m in module.modules())
     addresses = address_names(module)
     return has_norm or any(name not in addresses for name, _ in module.named_buffers())
 
 
-def takes_single_samples(module: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether the module can train on a mini-batch of one sample; some batch norms cannot."""
+def trains_on_single_samples(module: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Return whether the module can train on a mini-batch of one sample."""
     try:
         copy.deepcopy(module).to("cpu")(torch.zeros(1, *shape))
     except ValueError:
@@ -158,8 +168,25 @@ def takes_single_samples(module: nn.Module, shape: tuple[int, ...]) -> bool:
     return True
 
 
+def why_not_fused(module: nn.Module, layout: Layout, shape: tuple[int, ...]) -> str | None:
+    """Return why the compiled CPU kernels cannot train this module, or None if they can.
+
+    >>> from dystop.training.flat import layout_of
+    >>> net = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
+    >>> why_not_fused(net, layout_of(net), (3,))
+    "layer '1' (Tanh) has no kernel"
+    """
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        return "numba's compiler is switched off (NUMBA_DISABLE_JIT)"
+    try:
+        read_layers(module, layout, shape)
+    except Refusal as reason:
+        return str(reason)
+    return why_not_importable("dystop.training.backends.cpu.backend")
+
+
 def why_not_stacked(module: nn.Module, layout: Layout, shape: tuple[int, ...]) -> str | None:
-    """Reason why two models of this kind cannot be trained in one stack, or None if they can."""
+    """Return why two models of this kind cannot train in one stack, or None if they can."""
     if draws_numbers(module, shape):
         return "it draws random numbers (dropout), which a stack cannot draw by address"
     vector, counters = layout.flatten(module)
@@ -174,9 +201,29 @@ def why_not_stacked(module: nn.Module, layout: Layout, shape: tuple[int, ...]) -
         vmap(call)(state, _zeros(module, (2, 2, *shape)))
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         return f"torch.func.vmap refuses it ({str(error).splitlines()[0]})"
+    return why_not_importable("dystop.training.backends.stacked")
+
+
+def cuda_stages(
+    module: nn.Module, layout: Layout, shape: tuple[int, ...]
+) -> "tuple[Stage, ...] | None":
+    """Return the stages in which the CUDA kernels train this module, or None if they cannot."""
+    if why_not_importable(CUDA_BACKENDS):
+        return None
+    from dystop.training.backends.cuda.stages import stages_if_supported
+
+    return stages_if_supported(module, layout, shape)
+
+
+def why_not_importable(backend: str) -> str | None:
+    """Return why a back end cannot be imported here, or None if it can."""
+    try:
+        import_module(backend)
+    except ImportError as error:
+        return f"{backend} cannot be imported ({error})"
     return None
 
 
 def _zeros(module: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    """Empty samples on the module's device."""
+    """Return zeros on the module's device."""
     return torch.zeros(shape, device=next(module.parameters()).device)

@@ -1,8 +1,8 @@
-"""Batch norm's statistics, computed anew for the weights as they are.
+"""Batch-norm recalibration: the statistics of batch norm, computed again for the present weights.
 
-A model is tested with moving averages of its layers' statistics. They lag behind weights that move
-fast, and the average of several models' statistics need not fit the average of their weights. A fit
-puts the statistics of some training samples under the present weights in their place.
+A model is evaluated with moving averages of its layers' statistics. These lag behind weights that
+move fast, and the average of several models' statistics need not fit the average of their weights.
+Recalibration replaces them by the statistics of some training samples under the present weights.
 """
 
 import copy
@@ -19,36 +19,39 @@ from dystop.training.device import autocast, upload
 from dystop.training.evaluate import stratified_first
 from dystop.training.problem import Problem
 
-EVERYBODY = -1
-"""In the place of a worker: a model of everybody's, fitted on a share of all samples."""
+ALL_WORKERS = -1
+"""In place of a worker's number: recalibrate on a share of the samples of all workers."""
 
-POOL = 2000  # samples of everybody's, each class in proportion
-PART = 100  # samples at once: many enough for a mean of variances to be one of all
+POOL = 2000  # samples for `ALL_WORKERS`, each class in proportion
+PART = 100  # samples in one forward pass; enough for the mean of their variances to be exact
 
 
 @dataclass(frozen=True)
 class BatchNormRecalibration:
-    """What fits models; a module is not safe to share between threads, so each has its own."""
+    """Recalibrates models. Each thread has its own: a module cannot be shared."""
 
     problem: Problem
-    module: nn.Module  # its norms in training mode, everything else in evaluation mode
-    norms: tuple[Any, ...]  # layers with a momentum
-    pool: Ints  # samples that a model of everybody's is fitted on
+    module: nn.Module  # batch norm in training mode, everything else in evaluation mode
+    norms: tuple[Any, ...]  # its batch-norm layers
+    pool: Ints  # samples for `ALL_WORKERS`
 
     @torch.no_grad()
-    def fitted(self, models: Tensor, counters: Tensor, whose: Ints) -> Tensor:
-        """Models [M, W] with the statistics of these workers' samples [M]; copies."""
+    def recalibrated(self, models: Tensor, counters: Tensor, workers: Ints) -> Tensor:
+        """Return copies of models [M, W] with the statistics of these workers' samples [M]."""
         models, counters = models.clone(), counters.clone()
-        for row, worker in enumerate(whose.tolist()):
-            chosen = self.pool if worker == EVERYBODY else self.problem.shards.of(worker)
-            if len(chosen) > 1:  # a variance needs two
-                self._fit(models[row], counters[row], chosen)
+        for row, worker in enumerate(workers.tolist()):
+            samples = self.pool if worker == ALL_WORKERS else self.problem.shards.of(worker)
+            if len(samples) > 1:  # a variance needs two
+                self._recalibrate(models[row], counters[row], samples)
         return models
 
-    def _fit(self, vector: Tensor, counters: Tensor, chosen: Ints) -> None:
-        """In place: every part moves an average by one over the number of parts so far."""
+    def _recalibrate(self, vector: Tensor, counters: Tensor, samples: Ints) -> None:
+        """Average the statistics over parts of the samples, in place.
+
+        The momentum of part k is 1 / k, so that all parts have the same weight in the end.
+        """
         state = self.problem.layout.unflatten(vector, counters)
-        parts = np.array_split(chosen, -(-len(chosen) // PART))
+        parts = np.array_split(samples, -(-len(samples) // PART))
         for number, part in enumerate(parts, 1):
             for norm in self.norms:
                 norm.momentum = 1.0 / number
@@ -58,19 +61,19 @@ class BatchNormRecalibration:
 
 
 def recalibration_of(problem: Problem, module: nn.Module) -> BatchNormRecalibration | None:
-    """What fits models of this kind; None where they have no statistics."""
+    """Return the recalibration of models of this kind; None if they have no batch norm."""
     own = copy.deepcopy(module).eval()
-    norms = tuple(m for m in own.modules() if _is_norm(m))
+    norms = tuple(m for m in own.modules() if _has_statistics(m))
     if not norms:
         return None
     for norm in norms:
         norm.train()
     labels = problem.samples.y.cpu().numpy()
-    everybody = np.sort(problem.shards.samples)
-    pool = everybody[stratified_first(ints(labels[everybody]), min(POOL, len(everybody)))]
+    owned = np.sort(problem.shards.samples)
+    pool = owned[stratified_first(ints(labels[owned]), min(POOL, len(owned)))]
     return BatchNormRecalibration(problem, own, norms, pool)
 
 
-def _is_norm(module: nn.Module) -> bool:
-    """Whether torch keeps moving averages of its inputs' statistics."""
+def _has_statistics(module: nn.Module) -> bool:
+    """Return whether torch keeps moving averages of the statistics of this layer's inputs."""
     return isinstance(getattr(module, "running_mean", None), Tensor) and hasattr(module, "momentum")

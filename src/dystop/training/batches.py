@@ -1,8 +1,11 @@
 """Which samples each mini-batch of a local training holds.
 
-A worker walks through its shard in the order of a permutation addressed by (seed, worker, version,
-epoch): the sort order of one random key per position. The last mini-batch of an epoch may be
-smaller; the next epoch starts with a fresh permutation. Worked out for many workers at once.
+A worker goes through its shard in the order of a permutation, addressed by (seed, worker, version,
+epoch): the sort order of one random key for each position. The last mini-batch of an epoch may be
+smaller. The next epoch begins with a new permutation.
+
+`batches` computes this for many workers at once, in NumPy. `sample_table` computes the same numbers
+on a GPU, so that a round of a hundred workers costs the host microseconds.
 """
 
 from dataclasses import dataclass
@@ -17,17 +20,19 @@ from dystop.training.device import upload
 from dystop.training.randomness import device_bits, signed
 from dystop.training.samples import Shards
 
+_LAST = 2**63 - 1  # the largest key: sorts to the end
+
 
 @dataclass(frozen=True)
 class Batches:
-    """Mini-batches of A local trainings; positions count inside a worker's own shard."""
+    """The mini-batches of A local trainings; positions count inside a worker's own shard."""
 
-    positions: Ints  # [A, steps, batch], -1 behind the end of a short batch
-    counts: Ints  # [A, steps], samples in each mini-batch; 0 behind the last step
+    positions: Ints  # [A, steps, batch], -1 after the end of a short batch
+    counts: Ints  # [A, steps], samples in each mini-batch; 0 after the last step
 
 
 def epoch_order(seed: int, workers: Ints, versions: Ints, epoch: int, sizes: Ints) -> Ints:
-    """Permutation of every worker's shard in one epoch, [A, largest size], -1 behind its end."""
+    """Return a permutation of every worker's shard, [A, largest size], -1 after its end."""
     position = np.arange(sizes.max(initial=0))
     keys = bits(seed, "batches", workers[:, None], versions[:, None], epoch, position[None, :])
     inside = position < sizes[:, None]
@@ -38,7 +43,7 @@ def epoch_order(seed: int, workers: Ints, versions: Ints, epoch: int, sizes: Int
 def batches(
     seed: int, workers: Ints, versions: Ints, steps: Ints, sizes: Ints, batch: int
 ) -> Batches:
-    """Mini-batches of local trainings of `steps` [A] steps over shards of `sizes` [A].
+    """Return the mini-batches of local trainings: `steps` [A] over shards of `sizes` [A].
 
     A worker without data takes no step.
     """
@@ -57,17 +62,9 @@ def batches(
     return Batches(positions, np.sum(positions >= 0, axis=2))
 
 
-# MERGED: Mini-batches worked out on the device: the same numbers as `batches`, without the host.
-#   Keys are hashed and sorted where the training runs, so that a round of a hundred workers costs
-#   the host microseconds. `batches` is the readable twin; a test holds the two together.
-
-
-_LAST = 2**63 - 1
-
-
 @dataclass(frozen=True)
 class DeviceShards:
-    """Every worker's samples, on the device."""
+    """The samples of every worker, on the device."""
 
     samples: Tensor  # [sum of D_i] int32
     start: Tensor  # [N]
@@ -83,61 +80,60 @@ def shards_on(shards: Shards, device: torch.device) -> DeviceShards:
     )
 
 
-def step_counts(sizes: Ints, steps: Ints, batch: int) -> Ints:
-    """Samples in every mini-batch [A, S]; 0 behind a worker's last step."""
-    k = np.arange(steps.max(initial=0))
-    epoch_steps = np.maximum(-(-sizes // batch), 1)[:, None]
-    left = sizes[:, None] - (k % epoch_steps) * batch
-    return np.where(k < steps[:, None], np.clip(left, 0, batch), 0)
+@dataclass(frozen=True)
+class Trainings:
+    """The local trainings whose mini-batches are asked for."""
+
+    workers: Ints  # [A]
+    versions: Ints  # [A], trainings that the worker has finished before
+    sizes: Ints  # [A], samples of the worker
+    steps: Ints  # [A], mini-batches to take; 0 for a worker without samples
+
+    def counts(self, batch: int) -> Ints:
+        """Return the samples of every mini-batch [A, S]; 0 after a worker's last step."""
+        k = np.arange(self.steps.max(initial=0))
+        epoch_steps = np.maximum(-(-self.sizes // batch), 1)[:, None]
+        left = self.sizes[:, None] - (k % epoch_steps) * batch
+        return np.where(k < self.steps[:, None], np.clip(left, 0, batch), 0)
+
+    def epochs(self, batch: int) -> int:
+        """Return the largest number of epochs that a worker with data begins."""
+        some = self.sizes > 0
+        epoch_steps = -(-self.sizes[some] // batch)
+        return int((-(-self.steps[some] // epoch_steps)).max(initial=0))
 
 
-def sample_table(
-    shards: DeviceShards, seed: int, who: tuple[Ints, Ints], work: tuple[Ints, Ints], batch: int
-) -> Tensor:
-    """Sample numbers of every mini-batch, [S, A, b] int32.
+def sample_table(shards: DeviceShards, seed: int, trainings: Trainings, batch: int) -> Tensor:
+    """Return the sample numbers of every mini-batch, [S, A, b] int32.
 
-    Behind the end of a short mini-batch its first sample is repeated: a real sample of the same
-    worker, so that nothing foreign leaks through a weight of zero.
-
-    Args:
-        shards: The workers' samples.
-        seed: Seed of the run.
-        who: Workers [A] and the trainings that each has finished before [A].
-        work: Their samples [A] and the steps they take [A].
-        batch: Samples of a mini-batch.
+    The first sample of a short mini-batch fills it up. It is a sample of the same worker, so no
+    number of another worker can reach the loss through a weight of zero.
     """
-    sizes, steps = work
-    device, most = shards.start.device, int(steps.max(initial=0))
-    workers, versions = (upload(a, device) for a in who)
+    device, steps = shards.start.device, int(trainings.steps.max(initial=0))
+    workers, versions = (upload(a, device) for a in (trainings.workers, trainings.versions))
     size, start = shards.sizes[workers][:, None], shards.start[workers][:, None]
-    column = torch.arange(most * batch, device=device)
+    column = torch.arange(steps * batch, device=device)
     span = (size + batch - 1) // batch * batch  # columns of one epoch
     epoch = column // span.clamp(min=1)
-    place = column - epoch * span
-    place = torch.where(place < size, place, place - column % batch).clamp(min=0)
-    width = max(int(sizes.max(initial=0)), 1)
-    out = torch.zeros(len(workers), most * batch, dtype=torch.int32, device=device)
-    for turn in range(epochs_of(sizes, steps, batch)):
-        order = _epoch_order(seed, (workers, versions), turn, size, width)
+    position = column - epoch * span
+    position = torch.where(position < size, position, position - column % batch).clamp(min=0)
+    width = max(int(trainings.sizes.max(initial=0)), 1)
+    table = torch.zeros(len(workers), steps * batch, dtype=torch.int32, device=device)
+    for number in range(trainings.epochs(batch)):
+        order = _device_epoch_order(seed, (workers, versions), number, size, width)
         at = (start + order).clamp(max=len(shards.samples) - 1)
-        drawn = shards.samples[at].gather(1, place.clamp(max=width - 1))
-        out = torch.where(epoch == turn, drawn, out)
-    return out.view(len(workers), most, batch).transpose(0, 1)
+        drawn = shards.samples[at].gather(1, position.clamp(max=width - 1))
+        table = torch.where(epoch == number, drawn, table)
+    return table.view(len(workers), steps, batch).transpose(0, 1)
 
 
-def epochs_of(sizes: Ints, steps: Ints, batch: int) -> int:
-    """Most epochs that any worker with data begins."""
-    some = sizes > 0
-    return int((-(-steps[some] // -(-sizes[some] // batch))).max(initial=0))
-
-
-def _epoch_order(
+def _device_epoch_order(
     seed: int, who: tuple[Tensor, Tensor], epoch: int, size: Tensor, width: int
 ) -> Tensor:
-    """Permutation of every worker's shard, [A, width]; what lies behind its end is arbitrary."""
+    """Return a permutation of every worker's shard, [A, width]; arbitrary after its end."""
     position = torch.arange(width, device=size.device)
-    turn = torch.full((), epoch, device=size.device)
-    keys = device_bits(seed, "batches", who[0][:, None], who[1][:, None], turn, position[None, :])
+    number = torch.full((), epoch, device=size.device)
+    keys = device_bits(seed, "batches", who[0][:, None], who[1][:, None], number, position[None, :])
     ascending = keys ^ signed(2**63)  # unsigned order
     ascending = torch.where(position < size, ascending, _LAST)
     return ascending.argsort(dim=1, stable=True)

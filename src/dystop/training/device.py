@@ -1,4 +1,4 @@
-"""Which device computes, and kernels that give the same bits every time."""
+"""Devices: their choice, transfers, timing, and deterministic kernels."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from dystop.errors import ConfigError
 
 
 def pick_device(name: str) -> torch.device:
-    """Turn the knob's word into a device that exists.
+    """Return the device that `training.device` names; refuse one that does not exist.
 
     >>> pick_device("cpu")
     device(type='cpu')
@@ -36,7 +36,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_devices(name: str) -> list[torch.device]:
-    """All devices that share the work: every GPU there is, unless one of them is named."""
+    """Return the devices that share the work: all GPUs, unless `name` names one of them."""
     first = pick_device(name)
     if first.type != "cuda" or ":" in name:
         return [first]
@@ -44,20 +44,22 @@ def pick_devices(name: str) -> list[torch.device]:
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Inside, a GPU is the current one: Triton launches there, and not where its arguments lie."""
+    """Make a GPU the current one: Triton launches on the current GPU, wherever the data are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def upload(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Copy an array to a device without waiting for what the device is doing."""
+    """Copy an array to a device without waiting for the device."""
     here = torch.from_numpy(np.array(array))
     if device.type == "cpu":
         return here
-    return here.pin_memory().to(device, non_blocking=True)  # pinned: kept until it has arrived
+    return here.pin_memory().to(
+        device, non_blocking=True
+    )  # torch keeps pinned memory until the copy ends
 
 
 def download(tensor: Tensor) -> Callable[[], NDArray[Any]]:
-    """Start to copy a tensor here; what is returned waits for it, and for nothing asked later.
+    """Start to copy a tensor to the host; return a function that waits for this copy only.
 
     >>> download(torch.ones(2))().tolist()
     [1.0, 1.0]
@@ -78,24 +80,24 @@ def download(tensor: Tensor) -> Callable[[], NDArray[Any]]:
 
 
 def finish(device: torch.device) -> None:
-    """Wait until a device has done all that it was asked for."""
+    """Wait until a device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Inside, a CUDA device multiplies in bfloat16 if that precision was chosen."""
+    """Make a CUDA device multiply in bfloat16 if that precision is chosen."""
     if precision != "bfloat16" or device.type != "cuda":
         return nullcontext()
-    # Weights are views of a flat vector that changes in every step: nothing to keep in a cache.
+    # Weights are views of a flat vector that changes in every step: a cache would not help.
     return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
 
 
 @contextmanager
-def steady_kernels() -> Iterator[None]:
-    """Fixed choice of convolution kernels: same inputs, same bits, on the same machine.
+def deterministic_kernels() -> Iterator[None]:
+    """Make cuDNN deterministic: the same inputs give the same bits on the same machine.
 
-    Only these two switches are set and put back; the user's choice of precision stays.
+    Only these two switches are set and restored; the user's choice of precision stays.
     """
     cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark
@@ -107,9 +109,9 @@ def steady_kernels() -> Iterator[None]:
 
 
 class Timer:
-    """Seconds that a device spends on what is asked of it inside blocks.
+    """Measures the seconds that a device spends on the work of some blocks.
 
-    Marks in the stream of a GPU are read, and not the clock: nobody waits for it on that account.
+    On a GPU, events in the stream are read instead of the clock, so nobody has to wait.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -118,7 +120,7 @@ class Timer:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count what is asked for inside."""
+        """Measure the work that is launched inside the block."""
         if self._device.type == "cpu":
             began = time.perf_counter()
             yield
@@ -141,7 +143,7 @@ class Timer:
         self._spent_s += float(begin.elapsed_time(end)) / 1e3
 
     def seconds(self) -> float:
-        """Seconds of all blocks; waits for those that are still under way."""
+        """Return the seconds of all blocks; wait for those that still run."""
         while self._open:
             self._close()
         return self._spent_s

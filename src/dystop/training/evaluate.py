@@ -1,4 +1,7 @@
-"""Accuracy and loss of many models on the test set."""
+"""Evaluation: accuracy and loss of many models on the test set.
+
+`evaluate` is the reference and works on every device. Other back ends return the same numbers.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -21,14 +24,14 @@ from dystop.types import Score
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of M models, in the order they were given."""
+    """Accuracy and loss of M models, in the order of the models."""
 
     accuracy: Floats  # [M], share of the samples whose highest score is the right class
     loss: Floats  # [M], mean cross-entropy
 
 
 class Evaluated(Protocol):
-    """Results of M models; a device may still be at work, and whoever reads them waits for it."""
+    """Accuracy and loss of M models. Reading them waits for the device to finish."""
 
     @property
     def accuracy(self) -> Floats:
@@ -52,8 +55,8 @@ def score_from(each: Evaluated, whole: Evaluated) -> Score:
     )
 
 
-class Awaited:
-    """Results that a device will have."""
+class PendingEvaluation:
+    """An evaluation that a device is still computing."""
 
     def __init__(self, wait: Callable[[], Evaluation]) -> None:
         self._wait = wait
@@ -64,29 +67,29 @@ class Awaited:
 
     @property
     def accuracy(self) -> Floats:
-        """As in `Evaluation`."""
+        """Share of the samples whose highest score is the right class, [M]."""
         return self._found.accuracy
 
     @property
     def loss(self) -> Floats:
-        """As in `Evaluation`."""
+        """Mean cross-entropy, [M]."""
         return self._found.loss
 
 
 @dataclass(frozen=True)
 class EvalTask:
-    """What the models are examined with."""
+    """What models are evaluated with: a module, test samples, and how many of them at once."""
 
     module: nn.Module  # in evaluation mode; its own tensors are never used
     layout: Layout
     samples: Samples
-    chunk: int  # models at once
-    batch: int  # samples at once
+    chunk: int  # models in one stack
+    batch: int  # samples in one forward pass
     precision: str = "float32"
 
 
 def stratified_first(labels: Ints, count: int) -> Ints:
-    """The first samples of every class, in proportion to the classes; ascending, no randomness.
+    """Return the indices of the first samples of every class, in proportion, ascending.
 
     >>> stratified_first(np.array([0, 0, 0, 0, 1, 1]), 3).tolist()
     [0, 1, 4]
@@ -99,23 +102,23 @@ def stratified_first(labels: Ints, count: int) -> Ints:
 
 
 @torch.no_grad()
-def evaluate(exam: EvalTask, models: Tensor, counters: Tensor, index: Tensor) -> Evaluated:
-    """Examine a stack of models [m, W] with the test samples of this index."""
-    right = torch.zeros(len(models), dtype=torch.float64, device=models.device)
-    loss = torch.zeros_like(right)
-    state = exam.layout.unflatten(models, counters)
-    for some in pieces(len(index), exam.batch):
-        x, y = exam.samples.take(index[some])
-        with autocast(models.device, exam.precision):
-            scores = _scores(exam.module, state, x).float()
-        right += (scores.argmax(2) == y).sum(1)
+def evaluate(task: EvalTask, models: Tensor, counters: Tensor, index: Tensor) -> Evaluated:
+    """Evaluate a stack of models [m, W] on the test samples of this index."""
+    correct = torch.zeros(len(models), dtype=torch.float64, device=models.device)
+    loss = torch.zeros_like(correct)
+    state = task.layout.unflatten(models, counters)
+    for piece in pieces(len(index), task.batch):
+        x, y = task.samples.take(index[piece])
+        with autocast(models.device, task.precision):
+            scores = _scores(task.module, state, x).float()
+        correct += (scores.argmax(2) == y).sum(1)
         loss += _summed_loss(scores, y)
-    found = [download(part / len(index)) for part in (right, loss)]
-    return Awaited(lambda: Evaluation(*(part() for part in found)))
+    found = [download(part / len(index)) for part in (correct, loss)]
+    return PendingEvaluation(lambda: Evaluation(*(part() for part in found)))
 
 
 def join(parts: list[Evaluated]) -> Evaluated:
-    """Results of consecutive stacks as one; does not wait for them."""
+    """Join the results of consecutive stacks, without waiting for them."""
     if len(parts) == 1:
         return parts[0]
 
@@ -126,30 +129,30 @@ def join(parts: list[Evaluated]) -> Evaluated:
             np.concatenate([none, *(part.loss for part in parts)]),
         )
 
-    return Awaited(joined)
+    return PendingEvaluation(joined)
 
 
 def pieces(total: int, step: int) -> Iterator[slice]:
-    """Consecutive slices of at most `step`."""
+    """Return consecutive slices of at most `step`."""
     return (slice(start, min(start + step, total)) for start in range(0, total, step))
 
 
 def _scores(module: nn.Module, state: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Class scores [m, b, K] of m models on the same samples."""
+    """Return the class scores [m, b, K] of m models on the same samples."""
 
     def call(one: dict[str, Tensor]) -> Tensor:
         out: Tensor = functional_call(module, one, (x,))
         return out
 
     models = len(next(iter(state.values())))
-    if models == 1:  # without vmap, for modules that do not bear it
+    if models == 1:  # without vmap, which not all modules support
         return call({name: value[0] for name, value in state.items()})[None]
     out: Tensor = vmap(call)(state)
     return out
 
 
 def _summed_loss(scores: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of every model summed over the samples, [m], in double precision."""
+    """Sum the cross-entropy of every model over the samples, [m], in double precision."""
     models, samples, _ = scores.shape
     each = F.cross_entropy(scores.flatten(0, 1), y.repeat(models), reduction="none")
     return each.view(models, samples).sum(1, dtype=torch.float64)

@@ -1,8 +1,8 @@
-"""A model as one flat vector: what is mixed, sent, stored and stacked.
+"""A model as one flat vector, which is mixed, sent, stored and stacked.
 
-The vector holds the trainable parameters first (P of them), then everything else that is a float:
-frozen parameters and float buffers such as the running statistics of batch norm. Integer buffers
-("counters") live in a vector of their own, since they are never averaged.
+The vector holds the P trainable parameters first, then all other floats: frozen parameters and
+float buffers such as the running statistics of batch norm. Integer buffers ("counters") have a
+vector of their own, because they are never averaged.
 """
 
 import math
@@ -17,7 +17,7 @@ from dystop.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where one tensor of a module sits: its name and shape, in the order of the vector."""
+    """One tensor of a module: its name, shape and type."""
 
     name: str
     shape: tuple[int, ...]
@@ -25,13 +25,13 @@ class Slot:
 
     @property
     def numel(self) -> int:
-        """Numbers in the tensor."""
+        """Number of elements of the tensor."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a module's tensors lie in a flat vector [W] and a counter vector [C]."""
+    """The order of a module's tensors in a flat vector [W] and a counter vector [C]."""
 
     trained: tuple[Slot, ...]  # parameters that are trained
     kept: tuple[Slot, ...]  # frozen parameters and float buffers
@@ -39,17 +39,17 @@ class Layout:
 
     @property
     def parameters(self) -> int:
-        """Trainable numbers P."""
+        """Number of trainable parameters P."""
         return sum(slot.numel for slot in self.trained)
 
     @property
     def width(self) -> int:
-        """Floats of one model, W."""
+        """Number of floats of one model, W."""
         return self.parameters + sum(slot.numel for slot in self.kept)
 
     @property
     def counters(self) -> int:
-        """Integers of one model, C."""
+        """Number of integers of one model, C."""
         return sum(slot.numel for slot in self.counted)
 
     @property
@@ -67,7 +67,7 @@ class Layout:
         return torch.cat(floats).detach(), torch.cat([empty, *whole])
 
     def unflatten(self, vector: Tensor, counters: Tensor) -> dict[str, Tensor]:
-        """View vectors [..., W] and [..., C] as the named tensors `functional_call` wants.
+        """View vectors [..., W] and [..., C] as the named tensors that `functional_call` takes.
 
         A leading stack dimension stays in front of every shape. The views share memory with the
         vectors, so a module that updates a buffer in place updates the vector.
@@ -78,7 +78,7 @@ class Layout:
         return self.named(parameters, kept, counters)
 
     def named(self, parameters: Tensor, kept: Tensor, counters: Tensor) -> dict[str, Tensor]:
-        """The same for the three parts [..., P], [..., W - P], [..., C] held apart."""
+        """View parameters [..., P], buffers [..., W - P] and counters [..., C] as named tensors."""
         return {
             **_views(self.trained, parameters),
             **_views(self.kept, kept),
@@ -87,7 +87,7 @@ class Layout:
 
 
 def _views(slots: tuple[Slot, ...], flat: Tensor) -> dict[str, Tensor]:
-    """Cut a flat tensor into named views; one split, so that its gradient is one concatenation."""
+    """Split a flat tensor into named views, at once: the gradient is then one concatenation."""
     if not slots:
         return {}
     pieces = flat.split_with_sizes([slot.numel for slot in slots], -1)
@@ -99,18 +99,18 @@ def _views(slots: tuple[Slot, ...], flat: Tensor) -> dict[str, Tensor]:
 
 
 def _as_stored(view: Tensor, dtype: torch.dtype) -> Tensor:
-    """Booleans and short integers get their type back (as a copy); all else stays a view."""
+    """Convert booleans and short integers back (as a copy); other types stay views."""
     return view if dtype.is_floating_point or dtype == torch.int64 else view.to(dtype)
 
 
 def _named(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    """Parameters and buffers by name; a shared tensor appears once."""
+    """Yield parameters and buffers by name; a shared tensor appears once."""
     yield from module.named_parameters()
     yield from module.named_buffers()
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """Read the layout off a module.
+    """Return the layout of a module.
 
     >>> layout_of(nn.BatchNorm1d(3)).width, layout_of(nn.BatchNorm1d(3)).counters
     (12, 1)

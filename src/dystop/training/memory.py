@@ -1,7 +1,7 @@
-"""What a run needs in memory, what there is, and a refusal before anything is allocated.
+"""The memory that a run needs, the memory that is available, and the refusal of too large runs.
 
-What is held already (program, libraries, data, standing buffers) is measured; what the run will add
-is a sum of named parts. `dystop bench memory` compares the total with the measured peak.
+What the process holds already (program, libraries, data, buffers) is measured. What the run will
+add is a sum of named parts. `dystop bench memory` compares the total with the measured peak.
 """
 
 import copy
@@ -19,7 +19,7 @@ from dystop.training.flat import Layout
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """What one model takes."""
+    """The memory of one model."""
 
     width: int  # floats W
     counters: int  # integers C
@@ -31,21 +31,21 @@ class ModelSize:
         """Bytes of one row of a stack of models."""
         return 4 * self.width + 8 * self.counters
 
-    def pass_bytes(self, trained: int, examined: int) -> int:
-        """Activations when so many samples are trained on, or examined, at once."""
-        return max(self.activation_bytes * trained, self.forward_bytes * examined)
+    def pass_bytes(self, trained: int, evaluated: int) -> int:
+        """Return the bytes of activations when so many samples are trained on, or evaluated."""
+        return max(self.activation_bytes * trained, self.forward_bytes * evaluated)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes by part, beside what is held already."""
+    """The bytes of every part of a run, beside those held already."""
 
     parts: tuple[tuple[str, int], ...]
     held: int = 0
 
     @property
     def needed(self) -> int:
-        """Bytes that the run will take beside those held already."""
+        """Bytes that the run will add to those held already."""
         return sum(size for _, size in self.parts)
 
     @property
@@ -54,7 +54,7 @@ class MemoryEstimate:
         return self.held + self.needed
 
     def text(self) -> str:
-        """A table for people.
+        """Return the estimate as a table.
 
         >>> print(MemoryEstimate((("models", 3 * 2**20), ("training", 2**19)), 2**20).text())
         program and data   1.0 MiB
@@ -70,7 +70,7 @@ class MemoryEstimate:
 
 
 def human(size: float) -> str:
-    """Bytes in the unit that reads best.
+    """Format a number of bytes.
 
     >>> human(1536), human(3 * 2**30)
     ('1.5 KiB', '3.0 GiB')
@@ -83,7 +83,7 @@ def human(size: float) -> str:
 
 
 def held_bytes(device: torch.device, root: Path = Path("/")) -> int:
-    """Bytes in use now: by this process, or by torch on a GPU."""
+    """Return the bytes in use now: by this process, or by torch on a GPU."""
     if device.type == "cuda":
         return int(torch.cuda.memory_reserved(device))
     for line in _read(root / "proc/self/status").splitlines():
@@ -93,8 +93,8 @@ def held_bytes(device: torch.device, root: Path = Path("/")) -> int:
 
 
 def activation_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """Bytes that autograd saves for one sample, from one real forward pass of two samples."""
-    trial = copy.deepcopy(module).to("cpu")  # a GPU would first have to load its libraries
+    """Measure the bytes that autograd saves for one sample, in a forward pass of two samples."""
+    trial = copy.deepcopy(module).to("cpu")  # a GPU would have to load its libraries first
     own = {t.untyped_storage().data_ptr() for t in (*trial.parameters(), *trial.buffers())}
     saved: dict[int, int] = {}
 
@@ -111,9 +111,9 @@ def activation_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
 
 
 def forward_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """Bytes alive at once in a forward pass of one sample without autograd.
+    """Estimate the bytes alive at once in a forward pass of one sample without autograd.
 
-    Taken as three times the largest layer output: a layer's input, its output, a shortcut.
+    This is three times the largest layer output: a layer's input, its output and a shortcut.
     """
     trial = copy.deepcopy(module).to("cpu").eval()
     largest = 0
@@ -132,17 +132,17 @@ def forward_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
 
 
 def model_size(module: nn.Module, layout: Layout, shape: tuple[int, ...]) -> ModelSize:
-    """Measure what one model takes."""
+    """Measure the memory of one model."""
     saved, alive = activation_bytes(module, shape), forward_bytes(module, shape)
     return ModelSize(layout.width, layout.counters, saved, alive)
 
 
 def available_bytes(device: torch.device, root: Path = Path("/")) -> int:
-    """Bytes that may still be taken: on the CPU the least of what machine and cgroup leave.
+    """Return the free bytes: on a CPU, the minimum of what the machine and the cgroups leave.
 
     Args:
-        device: Where the run will live.
-        root: Where `proc` and `sys` are found.
+        device: The device of the run.
+        root: The folder that holds `proc` and `sys`.
     """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
@@ -150,7 +150,7 @@ def available_bytes(device: torch.device, root: Path = Path("/")) -> int:
 
 
 def _machine_bytes(root: Path) -> int:
-    """MemAvailable of the kernel, or all physical memory where there is no /proc."""
+    """Return the kernel's MemAvailable, or all physical memory on a system without /proc."""
     for line in _read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -158,18 +158,18 @@ def _machine_bytes(root: Path) -> int:
 
 
 def _cgroup_bytes(root: Path) -> Iterator[int]:
-    """What is left under the limit of every control group that holds this process."""
+    """Yield the free bytes of every control group that holds this process."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            yield from _left(root / "sys/fs/cgroup", path, ("memory.max", "memory.current"))
+            yield from _free(root / "sys/fs/cgroup", path, ("memory.max", "memory.current"))
         elif "memory" in controllers.split(","):
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-            yield from _left(root / "sys/fs/cgroup/memory", path, names)
+            yield from _free(root / "sys/fs/cgroup/memory", path, names)
 
 
-def _left(mount: Path, path: str, names: tuple[str, str]) -> Iterator[int]:
-    """Limit less use, for the group and its parents; inside a container only the root may show."""
+def _free(mount: Path, path: str, names: tuple[str, str]) -> Iterator[int]:
+    """Yield limit minus use of a group and its parents; a container may show only the root."""
     group = mount / path.strip("/")
     for folder in (group, *group.parents):
         limit, used = (_read(folder / name).strip() for name in names)
@@ -180,7 +180,7 @@ def _left(mount: Path, path: str, names: tuple[str, str]) -> Iterator[int]:
 
 
 def _reclaimable(folder: Path) -> int:
-    """Cached file pages that count as used but are given up on demand."""
+    """Return the bytes of cached file pages, which count as used but are freed on demand."""
     for line in _read(folder / "memory.stat").splitlines():
         name, _, value = line.partition(" ")
         if name in ("inactive_file", "total_inactive_file") and value.strip().isdigit():
@@ -189,7 +189,7 @@ def _reclaimable(folder: Path) -> int:
 
 
 def _read(path: Path) -> str:
-    """Text of a kernel file, empty where there is none."""
+    """Return the text of a kernel file, or nothing if there is none."""
     try:
         return path.read_text()
     except OSError:
@@ -200,12 +200,12 @@ def ensure_fits(estimate: MemoryEstimate, available: int, limit: int | None = No
     """Refuse a run that does not fit.
 
     Args:
-        estimate: What the run needs.
-        available: Bytes that may still be taken, from `available_bytes`.
-        limit: Bytes that the user allows in all, what is held already included.
+        estimate: The memory that the run needs.
+        available: Free bytes, from `available_bytes`.
+        limit: Total bytes that the user allows, including those held already.
 
     Raises:
-        CapacityError: With the parts, what there is, and what to change.
+        CapacityError: The run does not fit; names the parts, the free memory and what to change.
     """
     usable = available if limit is None else min(available, max(0, limit - estimate.held))
     if estimate.needed <= usable:
@@ -213,15 +213,15 @@ def ensure_fits(estimate: MemoryEstimate, available: int, limit: int | None = No
     if limit is not None and limit <= estimate.held:
         whole = human(estimate.held + estimate.needed)
         raise CapacityError(
-            f"training.memory_limit_gb allows {human(limit)}, but the program and the data take "
-            f"{human(estimate.held)} already; the run needs {whole} in all"
+            f"training.memory_limit_gb allows {human(limit)}, but the program and the data already "
+            f"hold {human(estimate.held)}; the run needs {whole} in total"
         )
     allowed = "" if limit is None else f" (limit set to {human(limit)})"
     largest = max(estimate.parts, key=lambda part: part[1])[0]
     raise CapacityError(
         f"the run needs about {human(estimate.needed)} more memory, but only {human(usable)} "
         f"can be used{allowed}:\n{estimate.text()}\n"
-        f"most of it is '{largest}'; take fewer workers, a smaller model, a smaller "
+        f"the largest part is '{largest}'; use fewer workers, a smaller model, a smaller "
         f"training.chunk, training.batch or training.evaluation_batch, or a device with more "
         f"memory (training.device)"
     )

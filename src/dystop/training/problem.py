@@ -1,8 +1,7 @@
-"""What a training back end is given and what it gives back.
+"""The interface of a training back end: its inputs and its results.
 
-A back end is a function `(Problem, Job) -> Trained`. `sequential.train` is the reference; another
-one (compiled, captured into CUDA graphs, spread over processes) may take its place as long as it
-returns the same numbers to floating-point tolerance.
+A back end is a function `(Problem, Job) -> Trained`. `sequential.train` is the reference. Every
+other back end returns the same numbers, up to floating-point rounding.
 """
 
 from collections.abc import Callable
@@ -18,73 +17,74 @@ from dystop.sparse import Floats, Ints
 from dystop.training.batches import Batches, batches
 from dystop.training.device import upload
 from dystop.training.flat import Layout
-from dystop.training.randomness import device_deeper
+from dystop.training.randomness import device_fold_in
 from dystop.training.samples import Samples, Shards
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What stays the same for a whole run."""
+    """The inputs of local training that stay the same for a whole run."""
 
-    module: nn.Module  # in training mode; its own tensors are never used
+    module: nn.Module  # in training mode; its own tensors are not used
     layout: Layout
     samples: Samples
     shards: Shards
     batch: int
     learning_rate: float
     seed: int
-    chunk: int  # workers in one stack
-    draws: bool  # the module draws from torch's generator while it trains
+    chunk: int  # models in one stack
+    draws: bool  # whether the module draws from torch's generator while it trains
     precision: str = "float32"
-    compiles: bool = False
+    compiles: bool = False  # whether torch may compile steps on a GPU
     l2: float = 0.0  # strength of the penalty on the parameters
-    dropouts: tuple[str, ...] = ()  # buffers that take the address of a mini-batch
+    dropouts: tuple[str, ...] = ()  # names of the buffers that hold the address of a mini-batch
 
     @property
     def device(self) -> torch.device:
-        """Where everything is computed."""
+        """The device that trains."""
         return self.samples.y.device
 
     def addresses(self, workers: Ints, versions: Ints) -> Tensor:
-        """Addresses of local trainings, [A], on the device."""
+        """Return the random addresses of local trainings, [A], on the device."""
         words = bits(self.seed, "dropout", workers, versions)
         return upload(words.astype(np.int64), self.device)
 
     def named(self, state: tuple[Tensor, Tensor, Tensor], address: Tensor) -> dict[str, Tensor]:
-        """What `functional_call` wants: parameters, kept numbers, counters, and an address."""
+        """Return the tensors for `functional_call`: parameters, buffers, counters, addresses."""
         return self.layout.named(*state) | dict.fromkeys(self.dropouts, address)
 
-    def places(self, addresses: Tensor, steps: Tensor) -> Tensor:
-        """Addresses of mini-batches from those of their trainings, where anything asks for them."""
-        return (
-            device_deeper(addresses, steps)
-            if self.dropouts
-            else addresses + torch.zeros_like(steps)
-        )
+    def batch_addresses(self, addresses: Tensor, steps: Tensor) -> Tensor:
+        """Return the addresses of mini-batches from those of their local trainings.
+
+        Without dropout nobody reads them, and only their shape matters.
+        """
+        if not self.dropouts:
+            return addresses + torch.zeros_like(steps)
+        return device_fold_in(addresses, steps)
 
     def batches(self, workers: Ints, versions: Ints, steps: Ints) -> Batches:
-        """Mini-batches of these local trainings."""
+        """Return the mini-batches of these local trainings."""
         sizes = self.shards.sizes[workers]
         return batches(self.seed, workers, versions, steps, sizes, self.batch)
 
     def indices(self, workers: Ints, positions: Ints) -> Tensor:
-        """Sample numbers of shard positions, on the device."""
+        """Return the sample numbers of shard positions, on the device."""
         return upload(self.shards.lookup(workers, positions), self.device)
 
 
 @dataclass(frozen=True)
 class Job:
-    """Local trainings to run: A rows, independent of each other."""
+    """Local trainings to run: A independent rows."""
 
-    models: Tensor  # [A, W], what each training starts from; a back end may write over it
-    counters: Tensor  # [A, C]; likewise
-    workers: Ints  # [A], whose data
-    versions: Ints  # [A], trainings the worker has finished before
+    models: Tensor  # [A, W], the start of each training; a back end may overwrite it
+    counters: Tensor  # [A, C]; a back end may overwrite it
+    workers: Ints  # [A], whose data to train on
+    versions: Ints  # [A], trainings that the worker has finished before
     steps: Ints  # [A], mini-batches to take
-    rates: Floats  # [A], factor on the learning rate
+    rates: Floats  # [A], factors of the learning rate
 
     def rows(self, rows: Ints, device: torch.device | None = None) -> "Job":
-        """Some rows of the job, on a device where one is named; copied, unless all of them."""
+        """Return some rows of the job, moved to `device` if given; copied, unless all rows."""
         if np.array_equal(rows, np.arange(len(self.workers))):
             models, counters = self.models.to(device), self.counters.to(device)
             return replace(self, models=models, counters=counters)
@@ -101,24 +101,24 @@ class Job:
 
 @dataclass(frozen=True)
 class Trained:
-    """Results of a job, row by row."""
+    """The results of a job, row by row."""
 
     models: Tensor  # [A, W]
     counters: Tensor  # [A, C]
-    losses: Floats | Callable[[], Floats]  # [A], or how to get it once the device has it
+    losses: Floats | Callable[[], Floats]  # [A], or a function that waits for the device
     samples: int  # samples seen by all rows together
 
     @property
     def loss(self) -> Floats:
-        """Mean over the samples seen while training, [A]; NaN where none was.
+        """Mean training loss over the samples seen, [A]; NaN for a row without samples.
 
-        A device may still be at work: whoever asks for the loss waits for it.
+        Reading it waits for the device to finish.
         """
         return self.losses() if callable(self.losses) else self.losses
 
 
 def cut(steps: Ints, height: int) -> list[Ints]:
-    """Cut a job into pieces of at most `height` rows, nearly equal, the longest work first."""
+    """Cut a job into nearly equal pieces of at most `height` rows, the longest rows first."""
     if 0 < len(steps) <= height:
         return [np.arange(len(steps))]
     order = np.argsort(-steps, kind="stable")
@@ -126,29 +126,30 @@ def cut(steps: Ints, height: int) -> list[Ints]:
 
 
 class Collector:
-    """Puts the results of pieces into the order of the job as they come in.
+    """Collects the results of pieces in the order of the job.
 
-    A piece is copied out where it was made and forgotten: there is never a second stack of them.
+    The thread that trained a piece copies its models out at once and drops them, so that there is
+    never a second stack of models.
     """
 
     def __init__(self, job: Job, pieces: int) -> None:
-        whole = pieces == 1  # the one result is the answer itself
-        self._models = None if whole else torch.empty_like(job.models)
-        self._counters = None if whole else torch.empty_like(job.counters)
+        is_single = pieces == 1  # the result of a single piece needs no copy
+        self._models = None if is_single else torch.empty_like(job.models)
+        self._counters = None if is_single else torch.empty_like(job.counters)
         self._rows = len(job.workers)
 
-    def keep(self, rows: Ints, result: Trained) -> Trained:
-        """Copy one piece's models out of its result; returns what is still of interest."""
+    def collect(self, rows: Ints, result: Trained) -> Trained:
+        """Copy the models of one piece; return its result without them."""
         if self._models is None or self._counters is None:
             return result
         where = upload(rows, self._models.device)
         self._models[where] = result.models.to(self._models.device)
         self._counters[where] = result.counters.to(self._models.device)
-        none = torch.empty(0)  # not a slice, which would keep the whole piece alive
+        none = torch.empty(0)  # a slice would keep the whole piece alive
         return Trained(none, none, result.losses, result.samples)
 
     def joined(self, pieces: list[Ints], results: list[Trained]) -> Trained:
-        """All results as one."""
+        """Return the results of all pieces as one."""
         if self._models is None or self._counters is None:
             return results[0]
 
@@ -163,7 +164,7 @@ class Collector:
 
 
 class Backend(Protocol):
-    """Anything that can run a job."""
+    """A function that runs a job."""
 
     def __call__(self, problem: Problem, job: Job) -> Trained:
         """Train every row of the job."""

@@ -1,4 +1,7 @@
-"""Labelled samples on the device: stored small, normalised when they are used."""
+"""Labelled samples on the device, and which worker owns which of them.
+
+Bytes stay bytes on the device. They are normalised when a mini-batch is taken.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ from dystop.sparse import Ints
 
 
 class Source(Protocol):
-    """What the trainer reads of a data set; `dystop.data`'s Dataset and `Arrays` both are one."""
+    """What the trainer reads of a data set: a `dystop.data.Dataset`, or `Arrays`."""
 
     @property
     def x_train(self) -> NDArray[Any]:
@@ -34,16 +37,16 @@ class Source(Protocol):
 
     @property
     def mean(self) -> float | Sequence[float]:
-        """Mean of all channels or of each; bytes count as 0..1."""
+        """Mean of all channels, or of each channel; bytes count as 0..1."""
 
     @property
     def std(self) -> float | Sequence[float]:
-        """Standard deviation, likewise."""
+        """Standard deviation of all channels, or of each channel; bytes count as 0..1."""
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """A data set made of bare data."""
+    """A data set given as arrays."""
 
     x_train: NDArray[Any]  # [n, C, H, W] uint8, or float32
     y_train: Ints  # [n]
@@ -55,7 +58,7 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and labels on a device, with the scale and shift that normalise the inputs."""
+    """Inputs and labels on a device, with the scale and the shift that normalise the inputs."""
 
     x: Tensor  # [n, ...], uint8 or float32
     y: Tensor  # [n], int64
@@ -76,7 +79,7 @@ class Samples:
         return self.x.nbytes + self.y.nbytes
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalised inputs [..., C, H, W] and labels [...] of samples by index [...]."""
+        """Return normalised inputs [..., C, H, W] and labels [...] of the samples index [...]."""
         flat = index.reshape(-1)
         raw = self.x.index_select(0, flat).to(torch.float32)
         x = raw.mul_(self.scale).add_(self.shift)
@@ -86,12 +89,15 @@ class Samples:
 def samples_of(
     x: NDArray[Any], y: Ints, mean: Any, std: Any, device: torch.device, where: str
 ) -> Samples:
-    """Put samples on a device: bytes stay bytes, everything else becomes float32.
+    """Put samples on a device: bytes stay bytes, other types become float32.
 
     Bytes are normalised as (x / 255 - mean) / std, floats as (x - mean) / std.
     """
     if len(x) != len(y) or len(y) == 0:
-        raise DataError(f"{where}: {len(x)} inputs and {len(y)} labels; expected as many, not 0")
+        raise DataError(
+            f"{where}: {len(x)} inputs and {len(y)} labels; expected one label for each input, "
+            f"and at least one input"
+        )
     scale, shift = normaliser(x.dtype == np.uint8, mean, std, x.ndim)
     if x.dtype != np.uint8:
         x = x.astype(np.float32, copy=False)
@@ -104,13 +110,13 @@ def samples_of(
 
 
 def normaliser(is_bytes: bool, mean: Any, std: Any, ndim: int) -> tuple[Tensor, Tensor]:
-    """Scale and shift that normalise inputs of so many dimensions."""
+    """Return the scale and the shift that normalise inputs with `ndim` dimensions."""
     spread = _per_channel(std, ndim)
     return 1.0 / ((255.0 if is_bytes else 1.0) * spread), -_per_channel(mean, ndim) / spread
 
 
 def both_samples(data: Source, device: torch.device) -> tuple[Samples, Samples]:
-    """Training and test samples on a device."""
+    """Put training and test samples on a device."""
     how = (data.mean, data.std, device)
     return (
         samples_of(data.x_train, data.y_train, *how, "training set"),
@@ -119,41 +125,41 @@ def both_samples(data: Source, device: torch.device) -> tuple[Samples, Samples]:
 
 
 def _per_channel(value: Any, ndim: int) -> Tensor:
-    """One number for each channel, shaped to broadcast over [n, C, ...]."""
+    """Return one number for each channel, shaped to broadcast over [n, C, ...]."""
     numbers = torch.tensor(value, dtype=torch.float64).reshape(-1).float()
     return numbers.reshape(-1, *(1 for _ in range(ndim - 2)))
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Which training samples each worker owns, all lists end to end."""
+    """The training samples of every worker, all lists joined into one."""
 
     samples: Ints  # [sum of D_i]
     start: Ints  # [N + 1]
 
     @property
     def sizes(self) -> Ints:
-        """Samples of every worker, D_i, [N]."""
+        """Number of samples of every worker, D_i, [N]."""
         return np.diff(self.start)
 
     def of(self, worker: int) -> Ints:
-        """The samples of one worker."""
+        """Return the samples of one worker."""
         return self.samples[self.start[worker] : self.start[worker + 1]]
 
     def lookup(self, workers: Ints, positions: Ints) -> Ints:
-        """Sample numbers of positions [A, ...] inside the shards of workers [A].
+        """Return the sample numbers of positions [A, ...] inside the shards of workers [A].
 
-        Padding (-1) becomes the first position of its last axis: a real sample of the same batch,
-        so that nothing foreign, not even an infinity, can leak through a weight of zero.
+        Padding (-1) becomes the first position of the same mini-batch. Its weight is zero, but an
+        infinite number in a sample of another worker could still turn the loss into NaN.
         """
         padded = np.where(positions < 0, positions[..., :1], positions)
         first = self.start[workers].reshape(-1, *(1 for _ in range(positions.ndim - 1)))
-        # A step that does not take place has no position at all; any sample will do there.
+        # A step that is not taken has no position at all; any sample will do.
         return self.samples[np.minimum(np.maximum(padded, 0) + first, len(self.samples) - 1)]
 
 
 def shards_of(parts: Sequence[Ints], available: int) -> Shards:
-    """Join the workers' sample lists and check that every sample exists."""
+    """Join the sample lists of all workers; check that every sample exists."""
     none = np.zeros(0, np.int64)
     samples = np.concatenate([none, *(np.asarray(part, np.int64) for part in parts)])
     if not len(samples):

@@ -1,8 +1,7 @@
-"""A trained model in a file: named tensors, and in the header what must be known to use them.
+"""A trained model in a file: named tensors, with a model card in the header.
 
-The file is plain safetensors, no pickle; whatever reads those can use it. `read_model` builds a
-model of the catalogue from its name alone. A model of one's own is never imported because a file
-says so: the reader passes the module.
+The file is plain safetensors, without pickle. `read_model` builds a model of the catalogue from
+its name alone. It never imports a user's own module because a file says so: the caller passes it.
 """
 
 import json
@@ -28,7 +27,7 @@ FORMAT = "dystop-model-1"
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What must be known to use a model: how it is built, what it is fed, what it answers."""
+    """What one must know to use a model: its architecture, its inputs and its classes."""
 
     model: str  # of the catalogue, or "package.module:factory"
     shape: tuple[int, int, int]  # channels, height and width of one image
@@ -40,45 +39,47 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that has been trained: call it with images and it answers with logits."""
+    """A trained model. Called with images, it returns logits."""
 
     module: nn.Module  # in evaluation mode
     card: ModelCard
 
     @torch.no_grad()
     def __call__(self, images: NDArray[Any] | Tensor) -> Tensor:
-        """Logits [n, K] of images [n, C, H, W]: bytes, or floats as the data set has them."""
+        """Return the logits [n, K] of images [n, C, H, W]: bytes, or floats as in the data set."""
         x = torch.as_tensor(images)
         scale, shift = normaliser(x.dtype == torch.uint8, self.card.mean, self.card.std, x.ndim)
         logits: Tensor = self.module(x.float() * scale + shift)
         return logits
 
     def names(self, images: NDArray[Any] | Tensor) -> list[str]:
-        """The class of every image, in words."""
+        """Return the class name of every image."""
         return [self.card.class_names[k] for k in self(images).argmax(1).tolist()]
 
 
 def loaded_model(layout: Layout, vector: Tensor, counters: Tensor, card: ModelCard) -> LoadedModel:
-    """A model with these numbers, built by its name."""
-    return _filled(_built(card), layout.unflatten(vector.cpu(), counters.cpu()), card, card.model)
+    """Build the model that the card names, with these weights."""
+    return _fill(_build(card), layout.unflatten(vector.cpu(), counters.cpu()), card, card.model)
 
 
 def to_bytes(layout: Layout, vector: Tensor, counters: Tensor, card: ModelCard) -> bytes:
-    """A model [W] with its counters [C] as a safetensors file."""
+    """Return a model [W] with its counters [C] as the bytes of a safetensors file."""
     named = layout.unflatten(vector.detach().cpu(), counters.cpu())
-    header = {FORMAT: json.dumps(asdict(card))}  # one entry: the order of several would be random
+    header = {
+        FORMAT: json.dumps(asdict(card))
+    }  # a single entry: safetensors writes several in random order
     blob: bytes = save({k: v.contiguous().clone() for k, v in named.items()}, metadata=header)
     return blob
 
 
-def joined(blobs: Sequence[bytes], share: Tensor) -> bytes:
-    """The average of models in files, by their shares [N]; whole numbers are the first one's."""
-    every = [load(blob) for blob in blobs]
+def average_models(blobs: Sequence[bytes], share: Tensor) -> bytes:
+    """Average models by their shares [N]; integer tensors are those of the first model."""
+    loaded = [load(blob) for blob in blobs]
     mean = {
-        name: _mean([tensors[name] for tensors in every], share)
+        name: _mean([tensors[name] for tensors in loaded], share)
         if first.is_floating_point()
         else first
-        for name, first in every[0].items()
+        for name, first in loaded[0].items()
     }
     blob: bytes = save(mean, metadata={FORMAT: json.dumps(asdict(_card(blobs[0])))})
     return blob
@@ -90,11 +91,11 @@ def _mean(tensors: list[Tensor], share: Tensor) -> Tensor:
 
 
 def read_model(path: Path, module: nn.Module | None = None) -> LoadedModel:
-    """The model of a file.
+    """Read a model from a file.
 
     Args:
         path: The file.
-        module: For a model of one's own, a module of its kind; its weights are replaced.
+        module: For a user's own model, a module of that kind; its weights are replaced.
     """
     try:
         blob = path.read_bytes()
@@ -103,39 +104,41 @@ def read_model(path: Path, module: nn.Module | None = None) -> LoadedModel:
     try:
         card, tensors = _card(blob), load(blob)
     except (SafetensorError, KeyError, TypeError, ValueError, struct.error) as error:
-        raise RunFolderError(f"{path}: not a model that dystop has written") from error
+        raise RunFolderError(f"{path}: not a model file of dystop") from error
     if module is None and card.model not in MODELS:
         raise RunFolderError(
-            f"{path}: a model of one's own ({card.model}), which is not imported because a file "
-            "says so; pass one: load_model(..., module=make(...))"
+            f"{path}: holds the user's own model {card.model!r}, which is not imported because a "
+            "file says so; pass a module: load_model(..., module=make(...))"
         )
-    return _filled(_built(card) if module is None else module, tensors, card, str(path))
+    return _fill(_build(card) if module is None else module, tensors, card, str(path))
 
 
 def _card(blob: bytes) -> ModelCard:
     (length,) = struct.unpack("<Q", blob[:8])
     header = json.loads(blob[8 : 8 + length])["__metadata__"]
-    told: dict[str, Any] = json.loads(header[FORMAT])
-    plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in told.items()}
+    stored: dict[str, Any] = json.loads(header[FORMAT])
+    plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
     return ModelCard(**plain)
 
 
-def _built(card: ModelCard) -> nn.Module:
-    """A module of this kind; its weights will be replaced."""
+def _build(card: ModelCard) -> nn.Module:
+    """Build a module of this kind; its weights will be replaced."""
     channels, *size = card.shape
     return build_model(card.model, channels, tuple(size), card.classes, seed=0)
 
 
-def _filled(
+def _fill(
     module: nn.Module, tensors: dict[str, Tensor], card: ModelCard, where: str
 ) -> LoadedModel:
-    """The module with these tensors; refuses another module's."""
+    """Copy tensors into a module; refuse tensors of another kind of model."""
     layout = layout_of(module)
     expected = {s.name: s.shape for s in (*layout.trained, *layout.kept, *layout.counted)}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if expected != found:
         names = sorted(k for k in expected.keys() | found if expected.get(k) != found.get(k))
-        raise RunFolderError(f"{where}: another kind of model; it differs in: {', '.join(names)}")
+        raise RunFolderError(
+            f"{where}: another kind of model; these tensors differ: {', '.join(names)}"
+        )
     own = dict(module.named_parameters()) | dict(module.named_buffers())
     with torch.no_grad():
         for name, tensor in tensors.items():

@@ -1,7 +1,7 @@
-"""The trainer: everything the engine needs to know about learning.
+"""The trainer: all that the simulator and the testbed need to know about learning.
 
-`Trainer.train` runs local trainings, `Trainer.evaluate` examines models; both work on stacks of
-flat models and hide which back end does the work.
+`Trainer.train` runs local trainings, `Trainer.evaluate` tests models. Both work on stacks of flat
+models and hide which back end does the work.
 """
 
 import copy
@@ -18,18 +18,18 @@ from dystop.training import evaluate as evaluation
 from dystop.training.backend_choice import (
     check_last_batches,
     choose_path,
+    cuda_stages,
     draws_numbers,
     stack_height,
 )
 from dystop.training.backends import sequential
-from dystop.training.backends.cuda.chain import chain_of
-from dystop.training.device import Timer, pick_devices, steady_kernels, upload
+from dystop.training.device import Timer, deterministic_kernels, pick_devices, upload
 from dystop.training.evaluate import EvalTask, Evaluated, stratified_first
 from dystop.training.executors import (
-    SOLO_LANES,
+    DEFAULT_STREAMS,
     ModelEvaluator,
     WorkerPool,
-    evaluated_at_once,
+    eval_batch,
     evaluators_on,
     executors_on,
 )
@@ -37,16 +37,17 @@ from dystop.training.flat import Layout, layout_of
 from dystop.training.memory import MemoryEstimate, ModelSize, held_bytes, model_size
 from dystop.training.params import TrainerParams
 from dystop.training.problem import Collector, Job, Problem, Trained, cut
-from dystop.training.randomness import address_names, restored, with_addresses
+from dystop.training.randomness import address_names, preserve_generators, with_addresses
 from dystop.training.samples import Source, both_samples, shards_of
 
-PIECES = 8  # of a round's fused trainings for each lane: few enough to cost little, to end together
+PIECES = 8  # for each thread of the fused back end: many enough to end together, few enough
+# to cost little
 
-WORKSPACE_BYTES = 2**25  # that a matrix library takes for each stream that records
+WORKSPACE_BYTES = 2**25  # that a matrix library takes for each stream on which a graph is recorded
 
 
 class Trainer:
-    """Trains and examines the models of all workers; holds the data, not the models."""
+    """Trains and evaluates the models of all workers. It holds the data, not the models."""
 
     def __init__(
         self,
@@ -61,20 +62,20 @@ class Trainer:
         Args:
             module: The model with its initial weights; copied, never modified.
             data: The data set.
-            shards: For each worker, which training samples it owns.
-            params: Knobs.
-            seed: Seed of the run; addresses the order of samples and dropout.
+            shards: For each worker, the indices of its training samples.
+            params: Parameters of training and evaluation.
+            seed: Seed of the run; part of the address of sample orders and of dropout.
         """
         self.params, devices = params, pick_devices(params.device)
         self.device = devices[0]
-        self._tests = Timer(self.device)
+        self._eval_timer = Timer(self.device)
         self.layout: Layout = layout_of(module)
         self._test_labels = np.asarray(data.y_test, np.int64)
         train, test = both_samples(data, self.device)
-        parts = shards_of(shards, len(train))
-        with restored(self.device):  # trial passes may draw
+        owned = shards_of(shards, len(train))
+        with preserve_generators(self.device):  # trial passes may draw random numbers
             self._start = with_addresses(module, train.shape).to(self.device).train()
-            check_last_batches(self._start, train.shape, parts, params.batch)
+            check_last_batches(self._start, train.shape, owned, params.batch)
             self.path = choose_path(self._start, self.layout, train.shape, params)
             self.size = self._model_size(train.shape)
             draws = draws_numbers(self._start, train.shape)
@@ -83,7 +84,7 @@ class Trainer:
             module=self._start,
             layout=self.layout,
             samples=train,
-            shards=parts,
+            shards=owned,
             batch=params.batch,
             learning_rate=params.learning_rate,
             l2=params.l2,
@@ -94,30 +95,32 @@ class Trainer:
             precision=params.precision,
             compiles=self.path == "sequential" and params.compile is not False and not draws,
         )
-        idle = copy.deepcopy(self._start).eval()
-        # With the CNN on two cores a large batch of one model was faster than the stacks tried.
+        eval_module = copy.deepcopy(self._start).eval()
+        # With the CNN on two cores, a large batch of one model was faster than all stacks tried.
         height = min(self.chunk, len(shards)) if self.device.type == "cuda" else 1
-        batch = evaluated_at_once(self.path, params.evaluation_batch, self.size, self.device)
-        self._exam = EvalTask(idle, self.layout, test, height, batch, params.precision)
-        # Torch's generators are shared by all threads: a module that draws from them goes alone.
-        side_by_side = self.device.type == "cpu" and not draws
-        self.lanes = (params.lanes or cores()) if side_by_side else len(devices)
-        wanted = self.lanes if self.device.type == "cpu" else params.lanes
-        self._lanes = WorkerPool(executors_on(self._problem, self.path, devices, wanted))
-        examiners = evaluators_on(self._exam, self._problem, self.path, devices, self.lanes)
-        self._examiners, self._examiner = WorkerPool(examiners), examiners[0]
+        batch = eval_batch(self.path, params.evaluation_batch, self.size, self.device)
+        self._task = EvalTask(eval_module, self.layout, test, height, batch, params.precision)
+        # All threads share torch's generators: a module that draws from them gets one thread.
+        has_threads = self.device.type == "cpu" and not draws
+        self.executor_count = (params.lanes or cores()) if has_threads else len(devices)
+        threads = self.executor_count if self.device.type == "cpu" else params.lanes
+        self._executors = WorkerPool(executors_on(self._problem, self.path, devices, threads))
+        evaluators = evaluators_on(
+            self._task, self._problem, self.path, devices, self.executor_count
+        )
+        self._evaluators, self._evaluator = WorkerPool(evaluators), evaluators[0]
 
     def _model_size(self, shape: tuple[int, ...]) -> ModelSize:
         size = model_size(self._start, self.layout, shape)
         if self.path != "fused":
             return size
-        from dystop.training.backends.cpu.backend import fused_size
+        from dystop.training.backends.cpu.backend import kernel_size
 
-        return fused_size(size, self._start, self.layout, shape)
+        return kernel_size(size, self._start, self.layout, shape)
 
     @property
     def width(self) -> int:
-        """Floats of one model, W."""
+        """Number of floats of one model, W."""
         return self.layout.width
 
     @property
@@ -127,17 +130,18 @@ class Trainer:
 
     @property
     def has_kernels(self) -> bool:
-        """Whether a GPU trains these models with kernels of our own."""
-        stages = chain_of(self._start, self.layout, self._problem.samples.shape)
-        return self.device.type == "cuda" and self.is_stacked and stages is not None
+        """Whether a GPU trains these models with dystop's own kernels."""
+        if self.device.type != "cuda" or not self.is_stacked:
+            return False
+        return cuda_stages(self._start, self.layout, self._problem.samples.shape) is not None
 
     @property
     def returns_early(self) -> bool:
-        """Whether `train` only asks a device to train, and its losses come later."""
+        """Whether `train` returns before the device has finished, with losses still to come."""
         return self.device.type == "cuda"
 
     def initial(self) -> tuple[Tensor, Tensor]:
-        """The model that every worker starts from: vector [W] and counters [C]."""
+        """Return the initial model of every worker: vector [W] and counters [C]."""
         return self.layout.flatten(self._start)
 
     def train(
@@ -151,17 +155,17 @@ class Trainer:
     ) -> Trained:
         """Run local trainings: `steps` mini-batches of plain SGD for each row (paper eq:updating).
 
-        ceil(D_i / batch) steps are exactly one epoch, with a smaller last mini-batch where it does
-        not divide. More steps go on with a fresh permutation, fewer stop early. A row's result
-        depends on its model, worker, version and steps, and not on the other rows (to rounding).
+        ceil(D_i / batch) steps are exactly one epoch; its last mini-batch may be smaller. More
+        steps continue with a new permutation, fewer steps stop early. The result of a row depends
+        on its model, worker, version and steps, and not on the other rows (up to rounding).
 
         Args:
-            models: [A, W], what each training starts from; may be written over.
-            counters: [A, C]; may be written over.
-            workers: [A], whose data; a worker may appear more than once.
-            versions: [A], trainings that worker has finished before.
+            models: [A, W], the start of each training; may be overwritten.
+            counters: [A, C]; may be overwritten.
+            workers: [A], whose data to train on; a worker may appear more than once.
+            versions: [A], trainings that the worker has finished before.
             steps: [A], mini-batches; a worker without data takes none.
-            rates: [A], factors on the learning rate; 1 where not given.
+            rates: [A], factors of the learning rate; 1 by default.
         """
         rows = len(workers)
         if models.shape != (rows, self.width) or counters.shape != (rows, self.layout.counters):
@@ -171,21 +175,21 @@ class Trainer:
             )
         rates = np.ones(rows) if rates is None else rates
         job = Job(models.to(self.device), counters.to(self.device), workers, versions, steps, rates)
-        pieces = cut(steps, self._piece(rows))
-        kept = Collector(job, len(pieces))
-        with steady_kernels():
-            done = self._lanes.map(
-                lambda station, rows: kept.keep(rows, station.train(job, rows)), pieces
+        pieces = cut(steps, self._piece_rows(rows))
+        collector = Collector(job, len(pieces))
+        with deterministic_kernels():
+            results = self._executors.map(
+                lambda executor, rows: collector.collect(rows, executor.train(job, rows)), pieces
             )
-        return kept.joined(pieces, done)
+        return collector.joined(pieces, results)
 
-    def _piece(self, rows: int) -> int:
-        """Rows of a job that go to a station at once; on GPUs everything, shared evenly."""
-        if self.path == "fused":  # every row by itself: the cut changes no bit of the results
-            return max(1, rows // (PIECES * self.lanes))
+    def _piece_rows(self, rows: int) -> int:
+        """Return how many rows of a job an executor takes at once; GPUs share a job evenly."""
+        if self.path == "fused":  # trains every row by itself: the cut changes no bit
+            return max(1, rows // (PIECES * self.executor_count))
         if self.device.type == "cpu":
             return self.chunk
-        share = max(1, -(-rows // self.lanes))
+        share = max(1, -(-rows // self.executor_count))
         return min(self.chunk, share) if self.is_stacked else share
 
     def evaluate(
@@ -193,44 +197,45 @@ class Trainer:
         models: Tensor,
         counters: Tensor,
         samples: int | None = None,
-        whose: Ints | None = None,
+        recalibrate_on: Ints | None = None,
     ) -> Evaluated:
-        """Accuracy and loss of models [M, W] on the test set, or on its first samples.
+        """Return accuracy and loss of models [M, W] on the test set, or on its first samples.
 
-        Models that are changed after this call do not change the results.
+        The caller may change the models after this call; the results do not change.
 
         Args:
             models: [M, W]; one row for a global model.
             counters: [M, C].
-            samples: Use only so many test samples, the first of each class in proportion.
-            whose: [M], workers on whose samples batch norm's statistics are computed anew, or
-                `EVERYBODY`; the models' own statistics where not given.
+            samples: Number of test samples, the first of each class in proportion; all by default.
+            recalibrate_on: [M], workers (or `ALL_WORKERS`) on whose samples batch norm is
+                recalibrated; by default the models keep their own statistics.
         """
         labels = self._test_labels
         chosen = np.arange(len(labels)) if samples is None else stratified_first(labels, samples)
         index = upload(chosen, self.device)
         models, counters = models.to(self.device), counters.to(self.device)
 
-        def examine(examiner: ModelEvaluator, rows: slice) -> Evaluated:
-            fit = None if whose is None else whose[rows]
-            return examiner.examine(models[rows], counters[rows], index, fit)
+        def evaluate(evaluator: ModelEvaluator, rows: slice) -> Evaluated:
+            workers = None if recalibrate_on is None else recalibrate_on[rows]
+            return evaluator.evaluate(models[rows], counters[rows], index, workers)
 
-        stacks = list(evaluation.pieces(len(models), self._exam.chunk))
-        with steady_kernels(), self._tests.running():
-            return evaluation.join(self._examiners.map(examine, stacks))
+        stacks = list(evaluation.pieces(len(models), self._task.chunk))
+        with deterministic_kernels(), self._eval_timer.running():
+            return evaluation.join(self._evaluators.map(evaluate, stacks))
 
-    def fitted(self, models: Tensor, counters: Tensor, whose: Ints) -> Tensor:
-        """Models [M, W] with batch norm's statistics computed anew on workers' samples."""
-        with steady_kernels():
-            return self._examiner.fitted(models.to(self.device), counters.to(self.device), whose)
+    def recalibrated(self, models: Tensor, counters: Tensor, workers: Ints) -> Tensor:
+        """Return models [M, W] after batch-norm recalibration on these workers' samples [M]."""
+        models, counters = models.to(self.device), counters.to(self.device)
+        with deterministic_kernels():
+            return self._evaluator.recalibrated(models, counters, workers)
 
     @property
-    def examined_s(self) -> float:
+    def evaluated_s(self) -> float:
         """Seconds spent in evaluations so far."""
-        return self._tests.seconds()
+        return self._eval_timer.seconds()
 
     def measure_batch_s(self, repeats: int = 100) -> float:
-        """Median seconds of one real mini-batch of one worker, after a short warm-up."""
+        """Measure the median seconds of one real mini-batch of one worker, after a warm-up."""
         vector, counters = self.initial()
         cut = self.layout.parameters
         state = (vector[:cut].clone(), vector[cut:].clone(), counters.clone())
@@ -240,8 +245,8 @@ class Trainer:
         return float(np.median(seconds[3:]))
 
     def _timed_step(self, state: tuple[Tensor, Tensor, Tensor], index: Tensor) -> float:
-        """Seconds of one step of the reference path."""
-        with steady_kernels(), restored(self.device):
+        """Return the seconds of one step of the sequential back end."""
+        with deterministic_kernels(), preserve_generators(self.device):
             begin = time.perf_counter()
             none = torch.zeros((), dtype=torch.int64, device=self.device)
             sequential.sgd_step(self._problem, state, index, self.params.learning_rate, none)
@@ -250,17 +255,17 @@ class Trainer:
             return time.perf_counter() - begin
 
     def estimate(self, workers: int, stacks: float) -> MemoryEstimate:
-        """What a run takes: what is held already, the models, and what training and tests add.
+        """Estimate the memory of a run: held already, models, training and evaluation.
 
         Args:
-            workers: Workers N.
-            stacks: Stacks of models [N, W] that the engine keeps or makes at once.
+            workers: Number of workers N.
+            stacks: Stacks of models [N, W] that the simulator keeps or makes at once.
         """
         row, batch = self.size.row_bytes, self.params.batch
-        at_once = min(self.lanes * self.chunk, workers)
+        at_once = min(self.executor_count * self.chunk, workers)
         training = at_once * (3 * row + self.size.activation_bytes * batch)
-        examined = min(self.lanes * self._exam.chunk, workers)
-        evaluation = examined * self.size.forward_bytes * self._exam.batch
+        evaluated = min(self.executor_count * self._task.chunk, workers)
+        evaluation = evaluated * self.size.forward_bytes * self._task.batch
         if self.device.type == "cuda":
             training, evaluation = self._cuda_bytes(workers)
         return MemoryEstimate(
@@ -273,14 +278,14 @@ class Trainer:
         )
 
     def _cuda_bytes(self, workers: int) -> tuple[int, int]:
-        """What training and evaluation take on a GPU beside the buffers that stand already."""
-        size, solo = self.size, self.path == "sequential"
+        """Return the bytes of training and evaluation on a GPU, beside the existing buffers."""
+        size = self.size
         if self.has_kernels:
             return 4 * workers * size.row_bytes + WORKSPACE_BYTES, WORKSPACE_BYTES
-        # Activations and, for a while, their gradients; bfloat16 halves both.
+        # Activations and, for a short time, their gradients; bfloat16 halves both.
         width = 1 if self.params.precision == "bfloat16" else 2
-        lanes = 1 if self._problem.draws else self.params.lanes or SOLO_LANES
-        rows = lanes if solo else min(self.chunk, workers)
+        streams = 1 if self._problem.draws else self.params.lanes or DEFAULT_STREAMS
+        rows = streams if self.path == "sequential" else min(self.chunk, workers)
         training = rows * (width * size.activation_bytes * self.params.batch + 3 * size.row_bytes)
-        examined = min(self._exam.chunk, workers) * self._exam.batch
-        return training, width * examined * size.forward_bytes // 2
+        evaluated = min(self._task.chunk, workers) * self._task.batch
+        return training, width * evaluated * size.forward_bytes // 2

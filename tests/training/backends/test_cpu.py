@@ -12,10 +12,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from dystop.errors import ConfigError, DataError
+from dystop.training.backend_choice import why_not_fused
 from dystop.training.backends import sequential
 from dystop.training.backends.cpu import backend as fused
-from dystop.training.backends.cpu.blocks import share
-from dystop.training.backends.cpu.passes import work_through
+from dystop.training.backends.cpu.blocks import block_rows
+from dystop.training.backends.cpu.passes import train_or_evaluate
 from dystop.training.backends.cpu.vectors import LANES
 from dystop.training.evaluate import EvalTask, evaluate
 from dystop.training.flat import layout_of
@@ -90,12 +91,12 @@ def chains(draw):
     for _ in range(draw(whole(0, 2))):
         kernel = [draw(whole(1, min(5, side))) for side in sides]
         stride = [draw(st.sampled_from([1, 1, 2, 3])) for _ in sides]
-        rim = [draw(whole(0, 2)) for _ in sides]
+        padding = [draw(whole(0, 2)) for _ in sides]
         out = draw(whole(1, 12))
-        how = {"stride": tuple(stride), "padding": tuple(rim), "bias": draw(st.booleans())}
+        how = {"stride": tuple(stride), "padding": tuple(padding), "bias": draw(st.booleans())}
         layers.append(nn.Conv2d(channels, out, tuple(kernel), **how))
         channels = out
-        sides = [(s + 2 * p - k) // t + 1 for s, p, k, t in zip(sides, rim, kernel, stride)]  # noqa: B905
+        sides = [(s + 2 * p - k) // t + 1 for s, p, k, t in zip(sides, padding, kernel, stride)]  # noqa: B905
         layers += [nn.ReLU()] if draw(st.booleans()) else []
         if min(sides) >= 2 and draw(st.booleans()):
             pool = draw(st.sampled_from([nn.MaxPool2d, nn.MaxPool2d, nn.AvgPool2d]))
@@ -127,7 +128,7 @@ def seeded(net, seed=0):
 def test_any_chain_trains_as_in_the_reference(chain, batch, floats):
     net, shape, classes = chain
     problem = problem_of(seeded(net), shape, classes, (7, 0, 2 * batch + 3), batch, 0.02, floats)
-    assert fused.why_not_fused(net, problem.layout, shape) is None
+    assert why_not_fused(net, problem.layout, shape) is None
     assert_agree(problem, job_of(problem))
 
 
@@ -167,11 +168,11 @@ def test_one_step_follows_the_gradient(padding, features):
     problem = problem_of(net, (2, 9, 9), 3, (11,), batch=11, rate=1.0)
     job = job_of(problem, (0,), (1,), (1.0,))
     got = job.models[0] - fused.train(problem, job).models[0]
-    twin = copy.deepcopy(net).double()
-    torch.nn.utils.vector_to_parameters(job.models[0].double(), twin.parameters())
+    double = copy.deepcopy(net).double()
+    torch.nn.utils.vector_to_parameters(job.models[0].double(), double.parameters())
     x, y = problem.samples.take(torch.arange(11))
-    F.cross_entropy(twin(x.double()), y).backward()
-    want = torch.cat([p.grad.flatten() for p in twin.parameters()])
+    F.cross_entropy(double(x.double()), y).backward()
+    want = torch.cat([p.grad.flatten() for p in double.parameters()])
     torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-6)
 
 
@@ -240,7 +241,7 @@ def test_frozen_parameters_stay():
     assert torch.equal(got.models[:, cut:], job.models[:, cut:])
 
 
-def exam_of(net, shape, classes, samples, floats=False, batch=500):
+def task_of(net, shape, classes, samples, floats=False, batch=500):
     problem = problem_of(net, shape, classes, (samples,), floats=floats)
     return EvalTask(copy.deepcopy(net).eval(), problem.layout, problem.samples, 1, batch)
 
@@ -248,39 +249,39 @@ def exam_of(net, shape, classes, samples, floats=False, batch=500):
 @pytest.mark.parametrize("samples", [1, 31, 32, 75])
 @pytest.mark.parametrize("floats", [False, True])
 def test_evaluation_agrees(samples, floats):
-    exam = exam_of(small_cnn(), (1, 9, 9), 3, samples, floats)
-    vector, counters = exam.layout.flatten(exam.module)
+    task = task_of(small_cnn(), (1, 9, 9), 3, samples, floats)
+    vector, counters = task.layout.flatten(task.module)
     models = vector * torch.linspace(0.5, 2, 4)[:, None]
     index = torch.arange(samples).flip(0)
-    want = evaluate(exam, models, counters.repeat(4, 1), index)
-    got = fused.evaluate(exam, models, counters.repeat(4, 1), index)
+    want = evaluate(task, models, counters.repeat(4, 1), index)
+    got = fused.evaluate(task, models, counters.repeat(4, 1), index)
     assert got.accuracy.tolist() == want.accuracy.tolist()
     np.testing.assert_allclose(got.loss, want.loss, rtol=1e-5)
-    some = fused.evaluate(replace(exam, batch=7), models, counters.repeat(4, 1), index)
+    some = fused.evaluate(replace(task, batch=7), models, counters.repeat(4, 1), index)
     assert some.accuracy.tolist() == want.accuracy.tolist()
 
 
 def test_evaluation_of_a_diverged_model():
-    exam = exam_of(small_cnn(), (1, 9, 9), 3, 40)
-    vector, counters = exam.layout.flatten(exam.module)
+    task = task_of(small_cnn(), (1, 9, 9), 3, 40)
+    vector, counters = task.layout.flatten(task.module)
     models = vector.repeat(3, 1)
     models[0, -1], models[1, -3], models[2, 0] = np.nan, np.inf, np.nan
-    want = [evaluate(exam, m[None], counters[None], torch.arange(40)) for m in models]
-    got = fused.evaluate(exam, models, counters.repeat(3, 1), torch.arange(40))
+    want = [evaluate(task, m[None], counters[None], torch.arange(40)) for m in models]
+    got = fused.evaluate(task, models, counters.repeat(3, 1), torch.arange(40))
     assert got.accuracy.tolist() == [one.accuracy[0] for one in want]
     np.testing.assert_array_equal(got.loss, [one.loss[0] for one in want])
 
 
 def test_everything_is_compiled_once():
-    """Bytes and floats, training and examination, one row and many: one set of machine code."""
+    """Bytes and floats, training and evaluation, one row and many: one set of machine code."""
     for floats in (False, True):
         problem = problem_of(small_cnn(), (1, 9, 9), 3, floats=floats)
         fused.train(problem, job_of(problem))
         fused.train(problem, job_of(problem, (0,), (1,)))
-        exam = exam_of(small_cnn(), (1, 9, 9), 3, 40, floats)
-        vector, counters = exam.layout.flatten(exam.module)
-        fused.evaluate(exam, vector[None], counters[None], torch.arange(40))
-    assert len(work_through.signatures) == 1
+        task = task_of(small_cnn(), (1, 9, 9), 3, 40, floats)
+        vector, counters = task.layout.flatten(task.module)
+        fused.evaluate(task, vector[None], counters[None], torch.arange(40))
+    assert len(train_or_evaluate.signatures) == 1
 
 
 def arrays(shape=(1, 12, 12), train=60, test=30, classes=4):
@@ -296,7 +297,7 @@ def trainer(net, lanes=None, path="auto", **params):
     return Trainer(net, arrays(), shards, how, seed=3)
 
 
-def test_the_number_of_lanes_changes_no_bit():
+def test_the_number_of_threads_changes_no_bit():
     net = build_model("mlp", 1, (12, 12), 4, seed=0)
     results = []
     for lanes in (1, 2, 3):
@@ -306,12 +307,12 @@ def test_the_number_of_lanes_changes_no_bit():
         who = np.arange(40) % 4
         done = t.train(models, counters, who, np.arange(40), np.arange(40) % 5)
         results.append((done, t.evaluate(done.models, done.counters)))
-    first, exam = results[0]
+    first, evaluation = results[0]
     for again, score in results[1:]:
         assert torch.equal(again.models, first.models)
         np.testing.assert_array_equal(again.loss, first.loss)
-        assert (score.accuracy == exam.accuracy).all()
-        assert (score.loss == exam.loss).all()
+        assert (score.accuracy == evaluation.accuracy).all()
+        assert (score.loss == evaluation.loss).all()
 
 
 def test_the_path_is_chosen():
@@ -326,15 +327,15 @@ def test_the_path_is_chosen():
     assert trainer(large).path == "sequential"
     with pytest.raises(ConfigError, match=r"'fused' is not possible.*'2' \(Tanh\).*'sequential'"):
         trainer(odd, path="fused")
-    assert fused.why_not_fused(cnn, layout_of(cnn), (1, 16, 16)) is None
+    assert why_not_fused(cnn, layout_of(cnn), (1, 16, 16)) is None
 
 
 def test_memory_is_estimated_by_what_the_kernels_take():
     net = build_model("cnn", 1, (28, 28), 10, seed=0)
     problem = problem_of(net, (1, 28, 28), 10, (64,), batch=32)
     fused.train(problem, job_of(problem, (0,), (1,)))
-    taken = 4 * fused.plan_for(net, problem.layout, (1, 28, 28), 32).size
-    size = fused.fused_size(trainer(nn.Sequential(nn.Flatten(), nn.Linear(144, 4))).size, net,
+    taken = 4 * fused.arena_for(net, problem.layout, (1, 28, 28), 32).size
+    size = fused.kernel_size(trainer(nn.Sequential(nn.Flatten(), nn.Linear(144, 4))).size, net,
                             problem.layout, (1, 28, 28))  # fmt: skip
     assert 0.8 * taken < size.activation_bytes * 32 + 4 * problem.layout.width < taken
 
@@ -342,7 +343,7 @@ def test_memory_is_estimated_by_what_the_kernels_take():
 def test_without_a_compiler_there_is_no_fused_path(monkeypatch):
     net = nn.Linear(5, 3)
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    assert "NUMBA_DISABLE_JIT" in str(fused.why_not_fused(net, layout_of(net), (5,)))
+    assert "NUMBA_DISABLE_JIT" in str(why_not_fused(net, layout_of(net), (5,)))
     assert trainer(nn.Sequential(nn.Flatten(), nn.Linear(144, 4))).path == "stacked"
 
 
@@ -351,7 +352,7 @@ def test_chains_may_be_nested_and_have_idle_parts():
     net = nn.Sequential(inner, nn.Sequential(nn.Flatten(), nn.Linear(147, 3)))
     problem = problem_of(seeded(net), (1, 9, 9), 3)
     assert_agree(problem, job_of(problem))
-    assert "neither images" in str(fused.why_not_fused(net, problem.layout, (9, 9)))
+    assert "neither images" in str(why_not_fused(net, problem.layout, (9, 9)))
 
 
 def test_labels_that_do_not_fit_are_refused():
@@ -365,7 +366,7 @@ def test_labels_that_do_not_fit_are_refused():
 def test_blocks_cover_all_rows(rows, most):
     sizes = []
     while sum(sizes) < rows:
-        sizes.append(int(share(rows - sum(sizes), most)))
+        sizes.append(int(block_rows(rows - sum(sizes), most)))
     assert sum(sizes) == rows
     assert set(sizes) <= {1, 3, 4, 5}
     assert max(sizes) <= most

@@ -1,9 +1,9 @@
-"""Networks that the fused kernels cannot run, and what is said about them."""
+"""Networks that the CPU kernels cannot train, and the reasons that are given."""
 
 import pytest
 from torch import nn
 
-from dystop.training.backends.cpu import backend as fused
+from dystop.training.backend_choice import why_not_fused
 from dystop.training.flat import layout_of
 from dystop.training.models.build import build_model
 
@@ -16,12 +16,12 @@ def with_hook():
 
 SHARED = nn.Linear(81, 81)
 REFUSED = [
-    (nn.Sequential(nn.Flatten(), nn.Linear(81, 3), nn.Tanh()), "'2' (Tanh) has no fused kernel"),
+    (nn.Sequential(nn.Flatten(), nn.Linear(81, 3), nn.Tanh()), "'2' (Tanh) has no kernel"),
     (nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(81, 3)), "'1' (Dropout)"),
     (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), "'1' (BatchNorm2d)"),
     (nn.Sequential(nn.Conv2d(1, 2, 3, dilation=2)), "groups, dilation"),
     (nn.Sequential(nn.Conv2d(1, 2, 3, padding_mode="circular", padding=1)), "other than zeros"),
-    (nn.Sequential(nn.Conv2d(1, 2, 3, padding="same")), "given as a word"),
+    (nn.Sequential(nn.Conv2d(1, 2, 3, padding="same")), "padding = 'same'"),
     (nn.Sequential(nn.Conv2d(2, 2, 3)), "is given 1 channels"),
     (nn.Sequential(nn.Conv2d(1, 2, 10)), "window larger than its input of (9, 9)"),
     (nn.Sequential(nn.Flatten(), nn.Conv2d(1, 2, 3)), "after the images have been flattened"),
@@ -34,10 +34,10 @@ REFUSED = [
     (nn.Sequential(nn.Conv2d(1, 2, 3)), "one score for each class"),
     (nn.Sequential(nn.Flatten()), "one score for each class"),
     (with_hook(), "'1' (Linear) has hooks"),
-    (build_model("resnet18-gn", 1, (9, 9), 3, seed=0), "has no fused kernel"),
+    (build_model("resnet18-gn", 1, (9, 9), 3, seed=0), "has no kernel"),
 ]
 
 
 @pytest.mark.parametrize(("net", "why"), REFUSED)
 def test_refusals_say_why(net, why):
-    assert why in str(fused.why_not_fused(net, layout_of(net), (1, 9, 9)))
+    assert why in str(why_not_fused(net, layout_of(net), (1, 9, 9)))

@@ -1,4 +1,4 @@
-"""The back ends for CUDA devices, played live on the CPU: same numbers as the reference."""
+"""The back ends for CUDA devices, run eagerly on the CPU: same numbers as the reference."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -14,69 +14,32 @@ from torch import nn
 from dystop.rng import bits
 from dystop.training import executors
 from dystop.training.backends import sequential
-from dystop.training.backends.cuda.stacks import Stacks, can_record
+from dystop.training.backends.cuda.stacks import StackBackend, can_stack
 from dystop.training.backends.cuda.streams import (
-    MOST,
-    CompiledStep,
+    MAX_STREAMS,
+    CompiledLoss,
     StreamBackend,
     loss_of,
     queues_for,
 )
-from dystop.training.batches import batches, sample_table, shards_on, step_counts
+from dystop.training.batches import Trainings, batches, sample_table, shards_on
 from dystop.training.executors import DeviceExecutor, WorkerPool
 from dystop.training.flat import layout_of
-from dystop.training.problem import Collector, Job, Problem, cut
-from dystop.training.randomness import address_names, addressed, device_bits, with_addresses
-from dystop.training.samples import Arrays, both_samples, shards_of
-
-CPU = torch.device("cpu")
-
-
-def problem_of(module: nn.Module, sizes: list[int], batch: int = 4, draws: bool = False) -> Problem:
-    random = np.random.default_rng(1)
-    total = sum(sizes)
-    x = random.integers(0, 256, (total, 1, 6, 6), dtype=np.uint8)
-    y = random.integers(0, 3, total)
-    data = Arrays(x, y, x[:4], y[:4], 0.5, 0.25)
-    ends = np.cumsum([0, *sizes])
-    parts = [np.arange(lo, hi) for lo, hi in pairwise(ends)]
-    samples, _ = both_samples(data, CPU)
-    module = module.train()
-    shards = shards_of(parts, total)
-    return Problem(module, layout_of(module), samples, shards, batch, 0.1, 7, 8, draws)
-
-
-def job_of(problem: Problem, workers: list[int], steps: list[int]) -> Job:
-    vector, counters = problem.layout.flatten(problem.module)
-    rows = len(workers)
-    noise = torch.from_numpy(np.random.default_rng(2).normal(0, 0.05, (rows, len(vector))))
-    models = vector + noise.float()
-    return Job(
-        models,
-        counters.repeat(rows, 1),
-        np.array(workers),
-        np.arange(rows),
-        np.array(steps),
-        np.linspace(0.5, 1.0, rows),
-    )
+from dystop.training.problem import Collector, cut
+from dystop.training.randomness import address_names, device_bits, seed_generators, with_addresses
+from dystop.training.samples import shards_of
+from support.training_fixtures import CPU, assert_same, job_of, problem_of
 
 
 def small_cnn() -> nn.Module:
-    with addressed(CPU, 0, "test"):
+    with seed_generators(CPU, 0, "test"):
         return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
 
 
 def with_norm() -> nn.Module:
-    with addressed(CPU, 0, "test"):
+    with seed_generators(CPU, 0, "test"):
         body = (nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
         return nn.Sequential(*body, nn.Flatten(), nn.Linear(32, 3))
-
-
-def assert_same(ours: Any, theirs: Any) -> None:
-    torch.testing.assert_close(ours.models, theirs.models, rtol=1e-4, atol=1e-5)
-    assert torch.equal(ours.counters, theirs.counters)
-    np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-4)
-    assert ours.samples == theirs.samples
 
 
 @settings(max_examples=40)
@@ -98,9 +61,10 @@ def test_tables_on_the_device_equal_batches(
     size = shards.sizes[workers]
     asked = np.where(size > 0, np.array(steps[: len(sizes)]), 0)
     plan = batches(seed, workers, workers + 5, asked, size, batch)
-    counts = step_counts(size, asked, batch)
+    trainings = Trainings(workers, workers + 5, size, asked)
+    counts = trainings.counts(batch)
     assert np.array_equal(counts, plan.counts)
-    table = sample_table(shards_on(shards, CPU), seed, (workers, workers + 5), (size, asked), batch)
+    table = sample_table(shards_on(shards, CPU), seed, trainings, batch)
     wanted = shards.lookup(workers, plan.positions)
     real = counts[..., None] > 0
     ours = table.transpose(0, 1).numpy()
@@ -118,13 +82,13 @@ def test_device_bits_are_the_bits(seed: int, a: int, b: int) -> None:
 def test_stacks_train_as_the_reference(steps: list[int]) -> None:
     problem = problem_of(small_cnn(), [9, 4, 11, 0])
     job = job_of(problem, [0, 1, 2, 3], steps)
-    ours = Stacks(problem, 4)(problem, job)
+    ours = StackBackend(problem, 4)(problem, job)
     assert_same(ours, sequential.train(problem, job))
 
 
 def test_stacks_may_be_used_again_for_longer_and_smaller_jobs() -> None:
     problem = problem_of(small_cnn(), [9, 4, 11, 3])
-    backend = Stacks(problem, 4)
+    backend = StackBackend(problem, 4)
     for workers, steps in (([0, 1, 2, 3], [3, 1, 3, 1]), ([2, 2], [20, 5]), ([1], [1])):
         job = job_of(problem, workers, steps)
         assert_same(backend(problem, job), sequential.train(problem, job))
@@ -134,40 +98,40 @@ def test_a_finished_row_is_left_alone_even_if_it_diverged() -> None:
     problem = problem_of(small_cnn(), [4, 40])
     job = job_of(problem, [0, 1], [1, 10])
     job.models[0, :5] = torch.inf
-    ours, theirs = Stacks(problem, 2)(problem, job), sequential.train(problem, job)
+    ours, theirs = StackBackend(problem, 2)(problem, job), sequential.train(problem, job)
     torch.testing.assert_close(ours.models, theirs.models, equal_nan=True, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("make", [small_cnn, with_norm])
-def test_solo_trains_as_the_reference(make: Any, lanes: int) -> None:
+def test_streams_train_as_the_reference(make: Any, streams: int) -> None:
     problem = problem_of(make(), [9, 6, 11, 0])
     job = job_of(problem, [0, 1, 2, 3, 0], [3, 2, 7, 1, 3])
-    ours = StreamBackend(problem, lanes)(problem, job)
+    ours = StreamBackend(problem, streams)(problem, job)
     assert_same(ours, sequential.train(problem, job))
 
 
-def test_solo_may_be_used_again_and_remembers_what_its_lanes_have_met() -> None:
+def test_streams_may_be_used_again_and_keep_their_graphs() -> None:
     problem = problem_of(with_norm(), [9, 6, 11, 0])
-    solo = StreamBackend(problem, 2)
+    backend = StreamBackend(problem, 2)
     for rows, steps in (([0, 1], [3, 2]), ([2, 0, 1], [9, 1, 2]), ([1], [2])):
         job = job_of(problem, rows, steps)
-        assert_same(solo(problem, job), sequential.train(problem, job))
+        assert_same(backend(problem, job), sequential.train(problem, job))
 
 
-def test_no_two_lanes_share_a_stream() -> None:
-    """Nor the work space that belongs to it: they are replayed side by side."""
-    assert len(StreamBackend(problem_of(small_cnn(), [9]), 50)._lanes) == MOST
+def test_no_two_runners_share_a_stream() -> None:
+    """Nor the workspace that belongs to the stream: graphs are replayed side by side."""
+    assert len(StreamBackend(problem_of(small_cnn(), [9]), 50)._streams) == MAX_STREAMS
 
 
 @given(
     st.lists(st.lists(st.integers(1, 5), max_size=6), max_size=9),
     st.lists(st.sets(st.integers(1, 5)), min_size=1, max_size=4),
 )
-def test_every_row_is_in_one_queue(rows: list[list[int]], met: list[set[int]]) -> None:
+def test_every_row_is_in_one_queue(rows: list[list[int]], captured: list[set[int]]) -> None:
     width = max((len(row) for row in rows), default=0)
     counts = np.array([row + [0] * (width - len(row)) for row in rows], np.int64)
-    queues = queues_for(counts.reshape(len(rows), width), met)
+    queues = queues_for(counts.reshape(len(rows), width), captured)
     assert sorted(row for queue in queues for row in queue) == [
         k for k, row in enumerate(rows) if row
     ]
@@ -176,25 +140,25 @@ def test_every_row_is_in_one_queue(rows: list[list[int]], met: list[set[int]]) -
         assert lengths == sorted(lengths, reverse=True)
 
 
-def test_rows_of_the_same_sizes_gather_in_a_lane() -> None:
+def test_rows_of_the_same_sizes_gather_on_a_stream() -> None:
     counts = np.array([[4, 3], [4, 2], [4, 1]] * 8)
-    met: list[set[int]] = [set(), set(), set()]
-    queues = queues_for(counts, met)
+    captured: list[set[int]] = [set(), set(), set()]
+    queues = queues_for(counts, captured)
     for queue in queues:
         assert len({int(counts[row, 1]) for row in queue}) == 1
 
 
-def test_solo_draws_the_same_from_torch() -> None:
-    with addressed(CPU, 0, "test"):
+def test_streams_draw_the_same_from_torch() -> None:
+    with seed_generators(CPU, 0, "test"):
         module = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3))
     problem = problem_of(module, [9, 6], draws=True)
     job = job_of(problem, [0, 1], [3, 5])
     assert_same(StreamBackend(problem, 1)(problem, job), sequential.train(problem, job))
 
 
-@pytest.mark.parametrize("backend", [StreamBackend, Stacks])
+@pytest.mark.parametrize("backend", [StreamBackend, StackBackend])
 def test_every_back_end_drops_the_same_numbers(backend: Any) -> None:
-    with addressed(CPU, 0, "test"):
+    with seed_generators(CPU, 0, "test"):
         plain = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3), nn.Dropout(0.1))
     module = with_addresses(plain, (1, 6, 6))
     problem = replace(problem_of(module, [9, 6, 3]), layout=layout_of(plain))
@@ -218,7 +182,7 @@ def test_a_model_that_torch_cannot_compile_trains_all_the_same() -> None:
             raise RuntimeError("the model's own mistake")
         return nn.functional.cross_entropy(plain(x), y)
 
-    ours = CompiledStep(loss, backend=refuse)
+    ours = CompiledLoss(loss, backend=refuse)
     given = (None, None, torch.ones(4, 3), torch.zeros(4, dtype=torch.int64))
     with pytest.warns(UserWarning, match=r"not compile .*no kernel.*training.compile = false"):
         first = ours(*given)
@@ -236,28 +200,28 @@ def test_a_model_is_compiled_once_whatever_the_data() -> None:
         compiled.append(graph)
         return graph.forward
 
-    with addressed(CPU, 0, "test"):
-        twins = [nn.Sequential(nn.Flatten(), nn.Linear(36, 3)) for _ in range(3)]
-    for samples, module in enumerate(twins, 9):
+    with seed_generators(CPU, 0, "test"):
+        modules = [nn.Sequential(nn.Flatten(), nn.Linear(36, 3)) for _ in range(3)]
+    for samples, module in enumerate(modules, 9):
         problem = problem_of(module, [samples])
         vector, counters = problem.layout.flatten(module)
         x, y = problem.samples.take(torch.arange(4))
         given = ((vector, torch.zeros(0), counters), torch.tensor(0), x, y)
         assert torch.equal(
-            CompiledStep(loss_of(problem), backend=backend)(*given), loss_of(problem)(*given)
+            CompiledLoss(loss_of(problem), backend=backend)(*given), loss_of(problem)(*given)
         )
     assert len(compiled) == 1
 
 
 def test_rows_with_batch_norm_are_not_filled_up() -> None:
-    assert can_record(problem_of(small_cnn(), [4]))
-    assert not can_record(problem_of(with_norm(), [4]))
+    assert can_stack(problem_of(small_cnn(), [4]))
+    assert not can_stack(problem_of(with_norm(), [4]))
 
 
 def test_a_job_of_no_rows() -> None:
     problem = problem_of(small_cnn(), [4])
     job = job_of(problem, [0], [1]).rows(np.zeros(0, np.int64))
-    assert Stacks(problem, 2)(problem, job).samples == 0
+    assert StackBackend(problem, 2)(problem, job).samples == 0
     assert StreamBackend(problem, 2)(problem, job).samples == 0
     assert replace(problem, compiles=True).compiles
 
@@ -268,12 +232,12 @@ def test_several_devices_share_a_job(path: str) -> None:
     problem = problem_of(small_cnn(), [9, 4, 11, 0, 6])
     problems = [problem, executors._moved(problem, CPU)]
     assert problems[1].module is not problem.module
-    lanes = WorkerPool(
+    pool = WorkerPool(
         [DeviceExecutor(one, executors._cuda_backend(one, path, 2)) for one in problems]
     )
     job = job_of(problem, [0, 1, 2, 3, 4], [3, 1, 5, 1, 2])
     pieces = cut(job.steps, 3)
-    kept = Collector(job, len(pieces))
-    done = lanes.map(lambda where, rows: kept.keep(rows, where.train(job, rows)), pieces)
-    assert len(pieces) == lanes.count == 2
-    assert_same(kept.joined(pieces, done), sequential.train(problem, job))
+    collector = Collector(job, len(pieces))
+    done = pool.map(lambda one, rows: collector.collect(rows, one.train(job, rows)), pieces)
+    assert len(pieces) == pool.count == 2
+    assert_same(collector.joined(pieces, done), sequential.train(problem, job))

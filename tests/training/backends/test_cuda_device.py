@@ -12,7 +12,7 @@ from dystop import simulate
 from dystop.simulator.mixing import SparseRows
 from dystop.sparse import Floats, Ints
 from dystop.training.backends import sequential
-from dystop.training.batch_norm import EVERYBODY
+from dystop.training.batch_norm import ALL_WORKERS
 from dystop.training.models.build import build_model
 from dystop.training.params import TrainerParams
 from dystop.training.problem import Job
@@ -26,10 +26,10 @@ pytestmark = pytest.mark.skipif(
 SHAPE = (3, 16, 16)
 LARGE = ("resnet18", "resnet18-gn", "squeezenet")
 PATHS = [
-    *((name, {}) for name in ("cnn", "mlp", *LARGE)),  # own kernels; compiled lanes
+    *((name, {}) for name in ("cnn", "mlp", *LARGE)),  # own kernels; compiled streams
     *((name, {"compile": False}) for name in LARGE),
     *((name, {"path": "sequential", "compile": name == "cnn"}) for name in ("cnn", "mlp")),
-    *((name, {"path": "stacked"}) for name in ("resnet18", "squeezenet")),  # live; recorded
+    *((name, {"path": "stacked"}) for name in ("resnet18", "squeezenet")),  # eager; captured
 ]
 
 
@@ -92,14 +92,14 @@ def test_training(name: str, options: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "resnet18-gn"])
-def test_lanes_work_through_queues(name: str) -> None:
-    """More rows than lanes, many sizes of mini-batch; some are met in the middle of the work."""
+def test_streams_run_their_queues(name: str) -> None:
+    """More rows than streams, many sizes of mini-batch; some appear in the middle of a queue."""
     who, steps, module = np.arange(12) % 3, np.arange(12) % 5 + 1, built(name)
     assert_near(trainer_of(module, compile=False), reference(module), who, steps)
 
 
-def test_lanes_do_not_disturb_each_other() -> None:
-    """The bits of a single lane, every time."""
+def test_streams_do_not_disturb_each_other() -> None:
+    """The bits of a single stream, every time."""
     who, steps, module = np.arange(24) % 3, np.arange(24) % 5 + 1, built("resnet18-gn")
     models, losses = trained(trainer_of(module, compile=False, lanes=1), who, steps)
     side_by_side = trainer_of(module, compile=False, lanes=4)
@@ -109,13 +109,13 @@ def test_lanes_do_not_disturb_each_other() -> None:
         assert np.array_equal(losses, again[1])
 
 
-def test_statistics_computed_anew() -> None:
-    module, who = built("resnet18"), np.array([0, 1, 2, EVERYBODY])
+def test_batch_norm_recalibration() -> None:
+    module, who = built("resnet18"), np.array([0, 1, 2, ALL_WORKERS])
     found = []
     for trainer in (trainer_of(module), reference(module)):
         vector, counters = trainer.initial()
         models, counts = vector.expand(4, -1), counters.expand(4, -1)
-        found.append(trainer.fitted(models, counts, who).cpu())
+        found.append(trainer.recalibrated(models, counts, who).cpu())
     torch.testing.assert_close(*found, rtol=0.01, atol=0.01)
     assert not torch.equal(found[0][0], found[0][1])
 
@@ -131,14 +131,14 @@ class Twice(nn.Module):
         return self.drop(self.drop(x) + 1)
 
 
-def test_a_recorded_step_draws_what_a_live_one_draws() -> None:
+def test_a_captured_step_draws_what_an_eager_one_draws() -> None:
     gpu = trainer_of(nn.Sequential(nn.Flatten(), Twice(), nn.Linear(768, 10)), path="sequential")
     who, steps = np.arange(3), np.array([2, 3, 1])
     vector, counters = gpu.initial()
     start = (vector.expand(3, -1).clone(), counters.expand(3, -1).clone())
     before = torch.cuda.get_rng_state()
     wanted = sequential.train(gpu._problem, Job(*start, who, np.arange(3), steps, np.ones(3)))
-    for _ in range(2):  # recorded, then replayed
+    for _ in range(2):  # captured, then replayed
         models, losses = trained(gpu, who, steps)
         torch.testing.assert_close(models, wanted.models.cpu())
         np.testing.assert_allclose(losses, wanted.loss, rtol=1e-5)

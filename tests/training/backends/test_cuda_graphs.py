@@ -1,4 +1,4 @@
-"""Recording steps, with a stand-in for torch.cuda: what happens before a graph is recorded."""
+"""Capturing steps, with a stand-in for torch.cuda: what happens before a graph is captured."""
 
 import threading
 import time
@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from dystop.training.backends.cuda import graphs
-from dystop.training.backends.cuda.graphs import GraphRecorder
+from dystop.training.backends.cuda.graphs import GraphRunner
 
 
 class Cuda:
-    """Records nothing; notes how many recordings are under way, and what `seen` holds then."""
+    """Captures nothing; notes how many captures run at once, and the value of `seen` then."""
 
     def __init__(self) -> None:
         self.seen = torch.zeros(1)
-        self.under_way, self.events = 0, []
+        self.capturing, self.events = 0, []
 
     def Stream(self, device: torch.device) -> Any:
         return SimpleNamespace(device=device, wait_stream=lambda stream: None)
@@ -37,12 +37,12 @@ class Cuda:
         return SimpleNamespace(replay=lambda: self.events.append("replay"))
 
     @contextmanager
-    def graph(self, tape: Any, pool: None, stream: Any, mode: str) -> Iterator[None]:
-        self.under_way += 1
-        self.events.append((self.under_way, mode, self.seen.item()))
+    def graph(self, graph: Any, pool: None, stream: Any, mode: str) -> Iterator[None]:
+        self.capturing += 1
+        self.events.append((self.capturing, mode, self.seen.item()))
         time.sleep(0.01)
         yield
-        self.under_way -= 1
+        self.capturing -= 1
 
 
 @pytest.fixture
@@ -52,29 +52,27 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     return found
 
 
-def test_a_step_is_recorded_once_after_rehearsals_that_leave_no_trace(cuda: Cuda) -> None:
+def test_a_step_is_captured_once_after_a_warm_up_that_leaves_no_trace(cuda: Cuda) -> None:
     cuda.seen.fill_(7)
     before = torch.get_rng_state()
 
     def step() -> None:
-        if not cuda.under_way:
+        if not cuda.capturing:
             cuda.seen.add_(torch.rand(1))
-            cuda.events.append("rehearse")
+            cuda.events.append("warm up")
 
-    recorder = GraphRecorder([cuda.seen])
-    recorder.play(3, step)
-    recorder.play(3, step)
-    recording = (1, "thread_local", 7.0)
-    assert cuda.events == ["rehearse", "rehearse", recording, "replay", "replay"]
+    runner = GraphRunner([cuda.seen])
+    runner.run(3, step)
+    runner.run(3, step)
+    capture = (1, "thread_local", 7.0)
+    assert cuda.events == ["warm up", "warm up", capture, "replay", "replay"]
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_one_recording_at_a_time_whatever_the_thread(cuda: Cuda) -> None:
-    """Torch empties the memory caches of all devices before a recording, which breaks another."""
-    recorders = [GraphRecorder([cuda.seen]) for _ in range(4)]
-    threads = [
-        threading.Thread(target=recorder.play, args=(1, lambda: None)) for recorder in recorders
-    ]
+def test_one_capture_at_a_time_whatever_the_thread(cuda: Cuda) -> None:
+    """Torch empties the memory caches of all devices before a capture, which breaks another one."""
+    runners = [GraphRunner([cuda.seen]) for _ in range(4)]
+    threads = [threading.Thread(target=runner.run, args=(1, lambda: None)) for runner in runners]
     for thread in threads:
         thread.start()
     for thread in threads:

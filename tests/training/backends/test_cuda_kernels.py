@@ -21,16 +21,17 @@ from dystop.simulator.mixing_cuda import mixed
 from dystop.training.backends import sequential
 from dystop.training.backends.cuda import graphs as launching
 from dystop.training.backends.cuda import stacks
-from dystop.training.backends.cuda.chain import Conv, Dense, NotAChain, stages_of
-from dystop.training.backends.cuda.evaluate import ChainEvaluator
-from dystop.training.backends.cuda.layers import ChainStep
-from dystop.training.backends.cuda.stacks import BatchSampler
-from dystop.training.batches import sample_table, shards_on, step_counts
+from dystop.training.backends.cuda.buffers import BatchSampler
+from dystop.training.backends.cuda.evaluate import StageEvaluator
+from dystop.training.backends.cuda.stage_passes import StageStep
+from dystop.training.backends.cuda.stages import ConvStage, LinearStage, stages_of
+from dystop.training.backends.layers import Refusal
+from dystop.training.batches import Trainings, sample_table, shards_on
 from dystop.training.evaluate import EvalTask, evaluate
 from dystop.training.flat import layout_of
-from dystop.training.randomness import addressed
+from dystop.training.randomness import seed_generators
 from dystop.training.samples import shards_of
-from training.backends.test_cuda_backends import CPU, assert_same, job_of, problem_of
+from support.training_fixtures import CPU, assert_same, job_of, problem_of
 
 # Rows that are passed over hold whatever was in memory; NumPy may complain about it.
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow|divide by zero)")
@@ -52,15 +53,15 @@ NETS: dict[str, Any] = {
 
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def step(problem: Any, desk: Any) -> ChainStep:
+    def step(problem: Any, buffers: Any) -> StageStep:
         found = stages_of(problem.module, problem.layout, problem.samples.shape)
-        return ChainStep(found, desk, problem.samples, "ieee")
+        return StageStep(found, buffers, problem.samples, "ieee")
 
     monkeypatch.setattr(stacks, "step_for", step)
 
 
 def trained(name: str, steps: list[int], spoil: bool = False) -> tuple[Any, Any]:
-    with addressed(CPU, 0, "test"):
+    with seed_generators(CPU, 0, "test"):
         module = nn.Sequential(*NETS[name]())
     problem = problem_of(module, [9, 4, 11, 0], batch=4)
     job = job_of(problem, [0, 1, 2, 3], steps)
@@ -68,7 +69,7 @@ def trained(name: str, steps: list[int], spoil: bool = False) -> tuple[Any, Any]
         job.models[0, 0] = torch.nan
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # numpy warns of 0/0, which is masked
-        ours = stacks.Stacks(problem, 4)(problem, job)
+        ours = stacks.StackBackend(problem, 4)(problem, job)
     return ours, sequential.train(problem, job)
 
 
@@ -88,29 +89,29 @@ def test_nan_stays_in_its_row(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv"])
-def test_exams_agree_with_torch(name: str) -> None:
-    with addressed(CPU, 0, "test"):
+def test_evaluation_agrees_with_torch(name: str) -> None:
+    with seed_generators(CPU, 0, "test"):
         problem = problem_of(nn.Sequential(*NETS[name]()), [150])
-    exam = EvalTask(problem.module.eval(), problem.layout, problem.samples, 4, 64)
+    task = EvalTask(problem.module.eval(), problem.layout, problem.samples, 4, 64)
     models = job_of(problem, [0, 0, 0], [1, 1, 1]).models
     models[1, -1] = torch.nan
     none = torch.zeros(3, 0, dtype=torch.int64)
     index = torch.arange(140)
     stages = stages_of(problem.module, problem.layout, problem.samples.shape)
-    examine = ChainEvaluator(exam, stages, "ieee")
+    evaluator = StageEvaluator(task, stages, "ieee")
     twice = torch.cat([index, index])  # more than there are samples
     for rows, some in ((1, index), (3, index), (1, index[20:50]), (3, index[:128]), (2, twice)):
-        ours = examine(exam, models[:rows], none[:rows], some)
-        theirs = evaluate(exam, models[:rows], none[:rows], some)
+        ours = evaluator(task, models[:rows], none[:rows], some)
+        theirs = evaluate(task, models[:rows], none[:rows], some)
         np.testing.assert_allclose(ours.accuracy, theirs.accuracy)
         np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-5)
 
 
-def test_results_of_an_exam_outlive_the_next_one() -> None:
-    examine, exam, models = examiner("mlp", 2)
+def test_results_of_an_evaluation_outlive_the_next_one() -> None:
+    evaluator, task, models = evaluator_of("mlp", 2)
     none, index = torch.zeros(2, 0, dtype=torch.int64), torch.arange(40)
-    first = examine(exam, models, none, index)
-    again = examine(exam, models.flip(0), none, index)
+    first = evaluator(task, models, none, index)
+    again = evaluator(task, models.flip(0), none, index)
     models.zero_()
     assert first.loss.tolist() == again.loss[::-1].tolist()
     assert first.loss[0] != first.loss[1]
@@ -119,25 +120,25 @@ def test_results_of_an_exam_outlive_the_next_one() -> None:
 def test_a_single_model_sees_many_samples_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     stack, wide = {}, {}
     for height, most, seen in ((4, 150, 256), (1, 150, 128), (3, 10_000, 384)):
-        examine, *_ = examiner("conv", height, most)
-        stack[height], wide[height] = examine._stack.batch, examine._single.batch
-        assert examine._single.batch == seen
+        evaluator, *_ = evaluator_of("conv", height, most)
+        stack[height], wide[height] = evaluator._stack.batch, evaluator._single.batch
+        assert evaluator._single.batch == seen
     assert set(stack.values()) == {128}
     monkeypatch.setattr(
-        "dystop.training.backends.cuda.evaluate._POSITIONS", 300 * 36
-    )  # numbers of 32 bits
-    assert examiner("conv", 4, 10_000)[0]._single.batch == 256
+        "dystop.training.backends.cuda.evaluate._MAX_ELEMENTS", 300 * 36
+    )  # indices of 32 bits
+    assert evaluator_of("conv", 4, 10_000)[0]._single.batch == 256
 
 
-def examiner(
+def evaluator_of(
     name: str, height: int, most: int = 150
-) -> tuple[ChainEvaluator, EvalTask, torch.Tensor]:
-    with addressed(CPU, 0, "test"):
+) -> tuple[StageEvaluator, EvalTask, torch.Tensor]:
+    with seed_generators(CPU, 0, "test"):
         problem = problem_of(nn.Sequential(*NETS[name]()), [most])
-    exam = EvalTask(problem.module.eval(), problem.layout, problem.samples, height, 64)
+    task = EvalTask(problem.module.eval(), problem.layout, problem.samples, height, 64)
     stages = stages_of(problem.module, problem.layout, problem.samples.shape)
     models = job_of(problem, [0] * height, [1] * height).models
-    return ChainEvaluator(exam, stages, "ieee"), exam, models
+    return StageEvaluator(task, stages, "ieee"), task, models
 
 
 class Compiler:
@@ -186,20 +187,23 @@ def test_what_cannot_be_compiled_together_is_compiled_later(
     st.lists(st.integers(0, 9), min_size=4, max_size=4),
     st.integers(0, 2**63),
 )
-def test_dealt_tables_equal_sample_tables(sizes: list[int], steps: list[int], seed: int) -> None:
+def test_tables_of_the_kernels_equal_sample_tables(
+    sizes: list[int], steps: list[int], seed: int
+) -> None:
     if not sum(sizes):
         return
     ends = np.cumsum([0, *sizes])
     shards = shards_of([np.arange(lo, hi)[::-1] for lo, hi in pairwise(ends)], sum(sizes))
     workers = np.arange(len(sizes))
-    work = (shards.sizes, np.where(shards.sizes > 0, np.array(steps[: len(sizes)]), 0))
+    asked = np.where(shards.sizes > 0, np.array(steps[: len(sizes)]), 0)
+    trainings = Trainings(workers, workers + 3, shards.sizes, asked)
     there = shards_on(shards, CPU)
-    wanted = sample_table(there, seed, (workers, workers + 3), work, 4)
+    wanted = sample_table(there, seed, trainings, 4)
     table = torch.zeros(wanted.shape[0] + 1, len(sizes) + 2, 4, dtype=torch.int32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # products that wrap around
-        BatchSampler(there, seed, 4).deal((workers, workers + 3), work, table)
-    real = torch.from_numpy(step_counts(*work, 4).T > 0)[..., None]
+        BatchSampler(there, seed, 4).fill(trainings, table)
+    real = torch.from_numpy(trainings.counts(4).T > 0)[..., None]
     ours = table[: wanted.shape[0], : len(sizes)]
     assert torch.equal(torch.where(real, ours, 0), torch.where(real, wanted, 0))
 
@@ -207,29 +211,30 @@ def test_dealt_tables_equal_sample_tables(sizes: list[int], steps: list[int], se
 def test_layers_are_read_off_the_module() -> None:
     net = nn.Sequential(*NETS["conv"]())
     conv, dense = stages_of(net, layout_of(net), (1, 6, 6))
-    assert isinstance(conv, Conv)
-    assert isinstance(dense, Dense)
+    assert isinstance(conv, ConvStage)
+    assert isinstance(dense, LinearStage)
     assert conv.outputs == (2, 2, 2)
-    assert (conv.relu, conv.pool, dense.at.weight) == (True, 2, 20)
+    assert (conv.relu, conv.pool, dense.weight) == (True, 2, 20)
 
 
 @pytest.mark.parametrize(
     ("layers", "why"),
     [
-        ((nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(72, 3)), "plain square"),
-        ((nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(8, 3)), "plain square"),
+        ((nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(72, 3)), "padding \\(1, 1\\)"),
+        ((nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(8, 3)), "stride \\(2, 2\\)"),
         ((nn.Flatten(), nn.Linear(36, 3), nn.Tanh()), "Tanh"),
         ((nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3)), "buffers"),
         ((nn.Conv2d(1, 2, 6), nn.Flatten()), "last layer"),
-        ((nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 2), nn.Flatten(), nn.Linear(2, 3)), "MaxPool2d"),
+        (
+            (nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 2), nn.Flatten(), nn.Linear(2, 3)),
+            "pooling .*stride \\(2, 2\\)",
+        ),
     ],
 )
 def test_other_networks_are_named(layers: tuple[nn.Module, ...], why: str) -> None:
     net = nn.Sequential(*layers)
-    with pytest.raises(NotAChain, match=why):
+    with pytest.raises(Refusal, match=why):
         stages_of(net, layout_of(net), (1, 6, 6))
-    with pytest.raises(NotAChain, match="not an nn"):
-        stages_of(nn.Linear(36, 3), layout_of(nn.Linear(36, 3)), (36,))
 
 
 @given(

@@ -16,7 +16,7 @@ from dystop.experiments.testbed.launch import WORKERS
 from dystop.experiments.testbed.parties import MODEL
 from dystop.experiments.trained_models import worker_file
 from dystop.sparse import ints
-from dystop.training.saved import joined
+from dystop.training.saved import average_models
 
 
 def gather_models(folder: Path) -> bool:
@@ -30,7 +30,7 @@ def gather_models(folder: Path) -> bool:
         return False
     blobs = [path.read_bytes() for path in left]
     share = torch.from_numpy(global_weights(ints(open_run(folder).fleet["data_size"])))
-    files = {GLOBAL: joined(blobs, share)}
+    files = {GLOBAL: average_models(blobs, share)}
     if which == "all":
         files |= {worker_file(k): blob for k, blob in enumerate(blobs)}
     try:

@@ -1,4 +1,7 @@
-"""Local training of one worker after another: the plain reference, and the path of large models."""
+"""Local training of one worker after another.
+
+This is the reference for all other back ends, and the back end for large models on a CPU.
+"""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -10,11 +13,11 @@ from torch.nn import functional as F
 
 from dystop.training.device import autocast
 from dystop.training.problem import Job, Problem, Trained
-from dystop.training.randomness import addressed
+from dystop.training.randomness import seed_generators
 
 
 def train(problem: Problem, job: Job) -> Trained:
-    """Run every row of the job by itself."""
+    """Train every row of the job by itself."""
     models, counters = job.models.clone(), job.counters.clone()
     loss, seen = np.full(len(job.workers), np.nan), 0
     for row in range(len(job.workers)):
@@ -28,18 +31,18 @@ def train(problem: Problem, job: Job) -> Trained:
     return Trained(models, counters, loss, seen)
 
 
-def _randomness(problem: Problem, address: tuple[int, int, int]) -> AbstractContextManager[None]:
-    """Address torch's generator where the module uses it, and leave it alone where not."""
+def _seeded(problem: Problem, address: tuple[int, int, int]) -> AbstractContextManager[None]:
+    """Seed torch's generators by an address if the module draws from them."""
     if not problem.draws:
         return nullcontext()
-    return addressed(problem.device, problem.seed, "dropout", *address)
+    return seed_generators(problem.device, problem.seed, "dropout", *address)
 
 
 def _mini_batches(problem: Problem, job: Job, row: int) -> tuple[Tensor, list[int]]:
-    """Sample numbers [steps, batch] of one row and how many of each line count."""
+    """Return the sample numbers [steps, batch] of one row and the sizes of its mini-batches."""
     one = slice(row, row + 1)
-    plan = problem.batches(job.workers[one], job.versions[one], job.steps[one])
-    return problem.indices(job.workers[one], plan.positions)[0], plan.counts[0].tolist()
+    batches = problem.batches(job.workers[one], job.versions[one], job.steps[one])
+    return problem.indices(job.workers[one], batches.positions)[0], batches.counts[0].tolist()
 
 
 def _train_row(
@@ -49,19 +52,19 @@ def _train_row(
     rate: float,
     address: tuple[int, int],
 ) -> Tensor:
-    """Plain SGD on one flat model, in place; returns the loss summed over the samples."""
+    """Train one flat model in place; return the loss summed over the samples."""
     model, counters = state
     cut = problem.layout.parameters
-    # Kept apart from each other: autograd would take an update of the buffers, written into the
-    # same memory, for a change of the parameters that it has saved.
+    # Two tensors: in one, autograd would take an update of the buffers for a change of the
+    # parameters that it has saved.
     parameters, kept = model[:cut].clone(), model[cut:].clone()
     total = torch.zeros((), dtype=torch.float64, device=model.device)
-    one = problem.addresses(*np.array(address)[:, None])
-    places = problem.places(one, torch.arange(len(work[1]), device=model.device))
+    training = problem.addresses(*np.array(address)[:, None])
+    addresses = problem.batch_addresses(training, torch.arange(len(work[1]), device=model.device))
     for k, (index, count) in enumerate(zip(*work, strict=True)):
-        with _randomness(problem, (*address, k)):
-            parts = (parameters, kept, counters)
-            total += count * sgd_step(problem, parts, index[:count], rate, places[k])
+        with _seeded(problem, (*address, k)):
+            tensors = (parameters, kept, counters)
+            total += count * sgd_step(problem, tensors, index[:count], rate, addresses[k])
     model[:cut], model[cut:] = parameters, kept
     return total
 
@@ -73,7 +76,7 @@ def sgd_step(
     rate: float,
     address: Tensor,
 ) -> Tensor:
-    """One mini-batch of plain SGD on (parameters, other floats, counters), all in place."""
+    """Take one SGD step on (parameters, other floats, counters), in place; return the loss."""
     parameters, kept, counters = state
     x, y = problem.samples.take(index)
     leaf = parameters.detach().requires_grad_()

@@ -1,9 +1,9 @@
 """Local training of many workers at once: one tensor program over a stack of models.
 
-The same arithmetic as `sequential`, row by row. Rows are sorted by their number of steps, so the
-rows that still train at step k are the first few of the stack. Short mini-batches are filled up
-with samples of weight zero; where samples of a batch influence each other (batch norm), rows of
-equal batch size are taken together instead and nothing is filled up.
+Each row is trained as in `sequential`. Rows are sorted by their number of steps, so the rows that
+still train at step k are the first ones of the stack. Short mini-batches are filled up with samples
+of weight zero. If the samples of a batch influence each other (batch norm), rows with equal batch
+sizes train together instead, and nothing is filled up.
 """
 
 from collections.abc import Iterator
@@ -16,20 +16,20 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from dystop.sparse import Ints
-from dystop.training.backend_choice import mixes_samples
+from dystop.training.backend_choice import couples_samples
 from dystop.training.problem import Job, Problem, Trained
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Models of some rows while they train: [m, P], [m, W - P], [m, C]; updated in place."""
+    """The models of some rows in training: [m, P], [m, W - P], [m, C]; updated in place."""
 
     parameters: Tensor
     kept: Tensor
     counters: Tensor
 
     def rows(self, rows: slice | Tensor) -> "Stack":
-        """A slice of the stack (sharing memory), or a selection (a copy)."""
+        """Return a slice of the stack (a view), or a selection (a copy)."""
         return Stack(self.parameters[rows], self.kept[rows], self.counters[rows])
 
     def put(self, rows: Tensor, part: "Stack") -> None:
@@ -40,8 +40,8 @@ class Stack:
 
 
 def train(problem: Problem, job: Job) -> Trained:
-    """Run all rows of the job in one stack."""
-    # An empty shard takes no step, whatever was asked for.
+    """Train all rows of the job in one stack."""
+    # A worker without data takes no step.
     steps = np.where(problem.shards.sizes[job.workers] > 0, job.steps, 0)
     order = np.argsort(-steps, kind="stable")
     part = job.rows(order)
@@ -54,33 +54,33 @@ def train(problem: Problem, job: Job) -> Trained:
 
 
 def _train_stack(problem: Problem, part: Job) -> tuple[Tensor, Ints]:
-    """Train rows sorted by falling step counts, in place; returns summed losses and counts."""
+    """Train rows sorted by step count, largest first, in place; return summed losses and counts."""
     cut = problem.layout.parameters
     stack = Stack(part.models[:, :cut].clone(), part.models[:, cut:].clone(), part.counters)
-    plan = problem.batches(part.workers, part.versions, part.steps)
-    index = problem.indices(part.workers, plan.positions)
-    count = torch.from_numpy(plan.counts).to(problem.device)
+    batches = problem.batches(part.workers, part.versions, part.steps)
+    index = problem.indices(part.workers, batches.positions)
+    count = torch.from_numpy(batches.counts).to(problem.device)
     total = torch.zeros(len(part.workers), dtype=torch.float64, device=problem.device)
     rate = torch.from_numpy(problem.learning_rate * part.rates).to(stack.parameters)
-    is_exact = mixes_samples(problem.module)
+    is_exact = couples_samples(problem.module)
     address = problem.addresses(part.workers, part.versions)
-    for k in range(plan.counts.shape[1]):
-        for rows, width in _groups(plan.counts[:, k], is_exact):
+    for k in range(batches.counts.shape[1]):
+        for rows, width in _groups(batches.counts[:, k], is_exact):
             where = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(count.device)
             some = stack.rows(where)
             picked = (index[where, k, :width], count[where, k])
-            place = problem.places(address[where], address.new_tensor(k))
-            total[where] += sgd_step(problem, some, picked, rate[where], place)
+            batch_address = problem.batch_addresses(address[where], address.new_tensor(k))
+            total[where] += sgd_step(problem, some, picked, rate[where], batch_address)
             if isinstance(where, Tensor):
                 stack.put(where, some)
     part.models[:, :cut], part.models[:, cut:] = stack.parameters, stack.kept
-    return total, plan.counts
+    return total, batches.counts
 
 
 def _groups(counts: Ints, is_exact: bool) -> Iterator[tuple[slice | Ints, int]]:
-    """Rows that train together in a step, with the samples that each of them gets.
+    """Yield the rows that train together in a step, with their batch size.
 
-    The rows that still train are a prefix, because rows are sorted by their steps.
+    The rows that still train come first, because rows are sorted by their number of steps.
     """
     counts = counts[: np.count_nonzero(counts)]
     if not is_exact or counts.min() == counts.max():
@@ -93,10 +93,10 @@ def _groups(counts: Ints, is_exact: bool) -> Iterator[tuple[slice | Ints, int]]:
 def sgd_step(
     problem: Problem, stack: Stack, picked: tuple[Tensor, Tensor], rate: Tensor, address: Tensor
 ) -> Tensor:
-    """One mini-batch of plain SGD for every row, in place; picked (index [m, b], count [m]).
+    """Take one SGD step of every row, in place; `picked` is (index [m, b], count [m]).
 
-    The rows' losses are summed before the gradient is taken: they share no parameter, so each row
-    of the gradient is that row's own.
+    The losses of all rows are summed before the gradient is taken. Rows share no parameter, so each
+    row of the gradient belongs to that row alone.
     """
     index, count = picked
     x, y = problem.samples.take(index)

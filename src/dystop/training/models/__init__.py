@@ -1,5 +1,6 @@
-"""The models: `build.build_model` makes one by its name in `dystop.training.models.catalogue`.
+"""The models that come with dystop; `build.build_model` builds one by its name.
 
-small, resnet, squeezenet, mobilenet  those that come with dystop
-own                                   a user's, by import path
+catalogue                              the names, without torch
+build                                  `build_model`, also for a user's own module
+small, resnet, squeezenet, mobilenet   the networks
 """

@@ -1,7 +1,7 @@
-"""The models by name, and a user's own model by import path.
+"""`build_model`: a model by its name in the catalogue, or a user's own by its import path.
 
-`build_model` makes a module with seeded weights and leaves torch's global randomness as it was;
-`MODELS` describes what there is (`dystop.training.models.catalogue`).
+The weights are seeded, and torch's global generators stay as they were.
+`dystop.training.models.catalogue` describes the models that come with dystop.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from torch import nn
 
 from dystop.errors import ConfigError, nearest
 from dystop.training.models.catalogue import MODELS, ModelEntry
-from dystop.training.randomness import addressed
+from dystop.training.randomness import seed_generators
 
 __all__ = ["MODELS", "Factory", "build_model"]
 
@@ -28,10 +28,10 @@ Factory = Callable[[int, tuple[int, ...], int], nn.Module]
 def build_model(
     name: str, channels: int, size: tuple[int, ...], classes: int, seed: int
 ) -> nn.Module:
-    """Make a model with weights that depend on (seed, name) alone.
+    """Build a model. Its weights depend on (seed, name) alone.
 
     Args:
-        name: A key of `MODELS`, or "package.module:factory" for a module of one's own.
+        name: A key of `MODELS`, or "package.module:factory" for a module of the user.
         channels: Channels of one sample.
         size: Height and width of one sample in pixels.
         classes: Number of classes K.
@@ -41,7 +41,7 @@ def build_model(
     >>> sum(p.numel() for p in model.parameters())
     21840
     """
-    with addressed(torch.device("cpu"), seed, f"model/{name}"):
+    with seed_generators(torch.device("cpu"), seed, f"model/{name}"):
         if ":" in name:
             return own_model(name, channels, size, classes)
         return _factory(_entry(name, size))(channels, size, classes)
@@ -54,7 +54,7 @@ def _factory(entry: ModelEntry) -> Factory:
 
 
 def _entry(name: str, size: tuple[int, ...]) -> ModelEntry:
-    """Look the name up and refuse inputs that the model cannot take."""
+    """Return the catalogue entry; refuse inputs that the model cannot take."""
     if name not in MODELS:
         raise ConfigError(
             f"model = {name!r} is not known{nearest(name, MODELS)}; allowed: "
@@ -71,50 +71,47 @@ def _entry(name: str, size: tuple[int, ...]) -> ModelEntry:
     return entry
 
 
-# MERGED: A user's own torch module, named by import path.
-
-
 EXPECTED = (
-    "expected 'package.module:factory', where factory is a callable (a class will do) that takes "
+    "expected 'package.module:factory', where factory is a callable (or a class) that takes "
     "any of the keyword arguments channels, size=(height, width), classes and returns a "
     "torch.nn.Module"
 )
 
 
 def own_model(path: str, channels: int, size: tuple[int, ...], classes: int) -> nn.Module:
-    """Import the factory, call it with the arguments it takes, and try the result once."""
+    """Import the factory, call it with the arguments it accepts, and try the module once."""
     factory = _import(path)
     offered = {"channels": channels, "size": size, "classes": classes}
     try:
         module = factory(**_accepted(factory, offered))
     except Exception as error:
         raise ConfigError(
-            f"model = {path!r} could not be built: {_said(error)}; {EXPECTED}"
+            f"model = {path!r} could not be built: {_summary(error)}; {EXPECTED}"
         ) from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model = {path!r} returned a {type(module).__name__}; {EXPECTED}")
     if not any(p.requires_grad for p in module.parameters()):
-        raise ConfigError(f"model = {path!r} has no parameter that can be trained")
+        raise ConfigError(f"model = {path!r} has no trainable parameter")
     _try_forward(path, module, (channels, *size), classes)
     return module
 
 
-def _said(error: Exception) -> str:
-    """The error's type and its first line."""
+def _summary(error: Exception) -> str:
+    """Return the type and the first line of an error."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _import(path: str) -> Any:
-    """Fetch the factory that an import path names."""
+    """Import the factory that an import path names."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise ConfigError(f"model = {path!r} is not an import path; {EXPECTED}")
     try:
-        with _this_folder_too():
+        with _current_folder_importable():
             module = importlib.import_module(module_name)
     except Exception as error:
         raise ConfigError(
-            f"model = {path!r}: module {module_name!r} cannot be imported ({_said(error)}); "
+            f"model = {path!r}: module {module_name!r} cannot be imported ({_summary(error)}); "
             f"install it or put its folder on PYTHONPATH; {EXPECTED}"
         ) from error
     factory = getattr(module, attribute, None)
@@ -126,8 +123,8 @@ def _import(path: str) -> Any:
 
 
 @contextmanager
-def _this_folder_too() -> Iterator[None]:
-    """Also look where the user is, as `python` itself would."""
+def _current_folder_importable() -> Iterator[None]:
+    """Also import from the current folder, as `python` itself does."""
     here = os.getcwd()
     sys.path.append(here)
     try:
@@ -137,7 +134,7 @@ def _this_folder_too() -> Iterator[None]:
 
 
 def _accepted(factory: Any, offered: dict[str, Any]) -> dict[str, Any]:
-    """The offered arguments that the factory's signature has room for."""
+    """Return the arguments that the factory's signature accepts."""
     parameters = inspect.signature(factory).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         return offered
@@ -145,7 +142,7 @@ def _accepted(factory: Any, offered: dict[str, Any]) -> dict[str, Any]:
 
 
 def _try_forward(path: str, module: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """One pass over two empty samples must give two rows of class scores."""
+    """Check that a pass over two zero samples gives two rows of class scores."""
     was_training = module.training
     module.eval()
     try:
@@ -153,7 +150,7 @@ def _try_forward(path: str, module: nn.Module, shape: tuple[int, ...], classes: 
             scores = module(torch.zeros(2, *shape))
     except Exception as error:
         raise ConfigError(
-            f"model = {path!r} fails on a batch of shape {(2, *shape)}: {_said(error)}"
+            f"model = {path!r} fails on a batch of shape {(2, *shape)}: {_summary(error)}"
         ) from error
     finally:
         module.train(was_training)

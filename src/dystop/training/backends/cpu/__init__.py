@@ -1,11 +1,9 @@
-"""Whole local trainings of small networks as one compiled call on a CPU.
+"""The CPU back end (`training.path = "fused"`): a whole local training as one compiled call.
 
-backend  `train`, `evaluate`: what a station calls
-chain    the layers of a module, if the kernels can compute them
-plan     where everything lies that they work on
-program  the calls that make up a pass, there and back
-passes   the passes of a whole training
+backend  `train` and `evaluate`
+arena    where the numbers of a training lie in memory
+program  the calls of a forward and a backward pass
+passes   the compiled loop that executes programs
 blocks   the inner loops
-vectors  the instructions that those are made of
-windows  which inputs make up an output of a moving window
+vectors  the vector instructions of the inner loops
 """

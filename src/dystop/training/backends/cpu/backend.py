@@ -1,8 +1,8 @@
-"""Local training and examination of small chain networks in fused CPU kernels.
+"""Local training and evaluation of small networks in compiled CPU kernels.
 
-The same arithmetic as `sequential`, in another order: a whole local training is one compiled call
-that holds no interpreter lock, so lanes run side by side without waiting for each other. Rows are
-trained one by one; how a job is cut changes no bit of the result.
+The arithmetic is that of `sequential`, in another order. A whole local training is one compiled
+call that releases the interpreter lock, so threads run side by side. Rows are trained one by one,
+and the cut of a job into pieces changes no bit of the result.
 """
 
 from dataclasses import replace
@@ -15,57 +15,59 @@ from torch import Tensor, nn
 
 from dystop.errors import DataError
 from dystop.sparse import Floats, Ints
-from dystop.training.backends.cpu.chain import read_chain, why_not_fused
-from dystop.training.backends.cpu.layout import Plan, padded
-from dystop.training.backends.cpu.passes import Data, Net, Work, work_through
+from dystop.training.backends.cpu.arena import ArenaLayout, padded
+from dystop.training.backends.cpu.passes import Network, SampleArrays, Schedule, train_or_evaluate
 from dystop.training.backends.cpu.program import program_of
+from dystop.training.backends.layers import read_layers
 from dystop.training.evaluate import EvalTask, Evaluation
 from dystop.training.flat import Layout
 from dystop.training.memory import ModelSize
 from dystop.training.problem import Job, Problem, Trained
 from dystop.training.samples import Samples
 
-__all__ = ["evaluate", "fused_size", "train", "why_not_fused"]
-
-EXAMINED = 32  # samples side by side
-KINDS = (np.uint8, np.float32)  # in which samples are stored
+EVAL_BATCH = 32  # test samples in one forward pass
+SAMPLE_TYPES = (np.uint8, np.float32)
 
 
 class Workspace:
-    """What the kernels need of a module; belongs to one lane, as the module does."""
+    """Arena and programs of one module. Like the module, it belongs to one thread at a time."""
 
-    def __init__(self, plan: Plan, samples: Samples) -> None:
-        self.plan, self.samples = plan, samples
-        self.data = _data(samples, plan.classes)
-        self._arena = np.zeros(plan.size, np.float32)
-        self._arena[plan.width : plan.spare] = plan.constants
-        self._nets: dict[tuple[int, ...], Net] = {}
+    def __init__(self, arena: ArenaLayout, samples: Samples) -> None:
+        self.arena, self.samples = arena, samples
+        self.sample_arrays = _sample_arrays(samples, arena.classes)
+        self._floats = np.zeros(arena.size, np.float32)
+        self._floats[arena.width : arena.workspace] = arena.constants
+        self._networks: dict[tuple[int, ...], Network] = {}
 
-    def net(self, sizes: tuple[int, ...]) -> Net:
-        """The chain with programs for mini-batches of these sizes."""
-        if sizes not in self._nets:
-            self._nets[sizes] = self._made(sizes)
-        return self._nets[sizes]
+    def network(self, sizes: tuple[int, ...]) -> Network:
+        """Return the network with programs for mini-batches of these sizes."""
+        if sizes not in self._networks:
+            self._networks[sizes] = self._make_network(sizes)
+        return self._networks[sizes]
 
-    def _made(self, sizes: tuple[int, ...]) -> Net:
-        plan, last = self.plan, self.plan.spots[-1]
-        programs = [program_of(plan, size) for size in sizes]
-        ends = ((last.target.place * size, last.gradient * size) for size in sizes)
-        places = [
-            (size, program.turn, plan.base + scores, plan.base + slopes)
-            for size, program, (scores, slopes) in zip(sizes, programs, ends, strict=True)
+    def _make_network(self, sizes: tuple[int, ...]) -> Network:
+        arena, last = self.arena, self.arena.regions[-1]
+        programs = [program_of(arena, size) for size in sizes]
+        rows = [
+            (
+                size,
+                program.forward_calls,
+                arena.activations + last.target.offset * size,
+                arena.activations + last.gradient * size,
+            )
+            for size, program in zip(sizes, programs, strict=True)
         ]
-        return Net(
-            arena=self._arena,
+        return Network(
+            arena=self._floats,
             table=programs[0].table,
             programs=np.stack([program.calls for program in programs]),
-            places=np.array(places, np.int64),
-            classes=plan.classes,
-            width=plan.width,
-            rate=plan.rate,
-            rows=plan.rows,
-            row=plan.row,
-            rims=plan.base if plan.has_rims else plan.size,
+            sizes=np.array(rows, np.int64),
+            classes=arena.classes,
+            width=arena.width,
+            rate=arena.rate,
+            samples=arena.samples,
+            sample_stride=arena.sample_stride,
+            padded_start=arena.activations if arena.has_padding else arena.size,
         )
 
 
@@ -73,67 +75,67 @@ _workspaces: "WeakKeyDictionary[nn.Module, Workspace]" = WeakKeyDictionary()
 
 
 def train(problem: Problem, job: Job) -> Trained:
-    """Run every row of the job by itself."""
-    space = _workspace(problem.module, problem.layout, problem.samples, problem.batch)
+    """Train every row of the job by itself."""
+    workspace = _workspace(problem.module, problem.layout, problem.samples, problem.batch)
     models = job.models.clone(memory_format=torch.contiguous_format)
-    plan = problem.batches(job.workers, job.versions, job.steps)
-    index = problem.shards.lookup(job.workers, plan.positions)
+    batches = problem.batches(job.workers, job.versions, job.steps)
+    index = problem.shards.lookup(job.workers, batches.positions)
     rates = (problem.learning_rate * job.rates).astype(np.float32)
-    results = _work(space, models, (index, plan.counts), rates)
-    seen = plan.counts.sum(axis=1)
+    results = _run(workspace, models, (index, batches.counts), rates)
+    seen = batches.counts.sum(axis=1)
     with np.errstate(invalid="ignore"):
         return Trained(models, job.counters.clone(), results[:, 1] / seen, int(seen.sum()))
 
 
-def evaluate(exam: EvalTask, models: Tensor, counters: Tensor, index: Tensor) -> Evaluation:
-    """Examine models [m, W] with the test samples of this index; counters play no part."""
-    batch = min(exam.batch, EXAMINED)
-    space = _workspace(exam.module, exam.layout, exam.samples, batch)
+def evaluate(task: EvalTask, models: Tensor, counters: Tensor, index: Tensor) -> Evaluation:
+    """Evaluate models [m, W] on the test samples of this index; counters are not used."""
+    batch = min(task.batch, EVAL_BATCH)
+    workspace = _workspace(task.module, task.layout, task.samples, batch)
     steps = -(-len(index) // batch)
-    picked = np.resize(index.numpy(), (1, steps, batch))
+    table = np.resize(index.numpy(), (1, steps, batch))
     counts = np.minimum(len(index) - batch * np.arange(steps), batch)[None]
-    results = _work(space, models.contiguous(), (picked, counts), np.zeros(0, np.float32))
+    results = _run(workspace, models.contiguous(), (table, counts), np.zeros(0, np.float32))
     return Evaluation(results[:, 0] / len(index), results[:, 1] / len(index))
 
 
-def _work(space: Workspace, models: Tensor, picked: tuple[Ints, Ints], rates: Any) -> Floats:
-    """Train or examine models in place; right answers and losses, summed, [models, 2]."""
-    index, counts = picked
+def _run(workspace: Workspace, models: Tensor, batches: tuple[Ints, Ints], rates: Any) -> Floats:
+    """Train or evaluate models in place; return correct answers and summed losses, [models, 2]."""
+    index, counts = batches
     results = np.zeros((len(models), 2))
     if counts.any():
-        # A step that does not take place has no samples; the smallest program stands for it.
+        # A step that is not taken has no samples; it counts as one of the smallest size.
         sizes, which = np.unique(padded(np.maximum(counts, 1)), return_inverse=True)
-        net = space.net(tuple(sizes.tolist()))
-        work = Work(index, counts, which.reshape(counts.shape), rates)
-        work_through(net, space.data, work, models.numpy(), results)
+        network = workspace.network(tuple(sizes.tolist()))
+        schedule = Schedule(index, counts, which.reshape(counts.shape), rates)
+        train_or_evaluate(network, workspace.sample_arrays, schedule, models.numpy(), results)
     return results
 
 
 def _workspace(module: nn.Module, layout: Layout, samples: Samples, batch: int) -> Workspace:
-    """The module's workspace, made at its first use and kept as long as the module."""
+    """Return the workspace of a module; it is made at the first use and kept with the module."""
     found = _workspaces.get(module)
-    if found is None or found.samples is not samples or found.plan.batch != padded(batch):
-        plan = plan_for(module, layout, samples.shape, batch)
-        found = _workspaces[module] = Workspace(plan, samples)
+    if found is None or found.samples is not samples or found.arena.batch != padded(batch):
+        arena = arena_for(module, layout, samples.shape, batch)
+        found = _workspaces[module] = Workspace(arena, samples)
     return found
 
 
-def plan_for(module: nn.Module, layout: Layout, shape: tuple[int, ...], batch: int) -> Plan:
-    """Lay a module out for mini-batches of at most `batch` samples."""
-    return Plan(read_chain(module, layout, shape), layout.width, padded(batch))
+def arena_for(module: nn.Module, layout: Layout, shape: tuple[int, ...], batch: int) -> ArenaLayout:
+    """Return the arena of a module for mini-batches of at most `batch` samples."""
+    return ArenaLayout(read_layers(module, layout, shape), layout.width, padded(batch))
 
 
-def fused_size(
+def kernel_size(
     size: ModelSize, module: nn.Module, layout: Layout, shape: tuple[int, ...]
 ) -> ModelSize:
-    """The size of a model with what the fused kernels need for a sample, there and back."""
-    one = plan_for(module, layout, shape, 1)
-    each = 4 * (one.units + one.row + one.turned_row)
-    return replace(size, activation_bytes=each, forward_bytes=each)
+    """Return the size of a model with the memory that these kernels need for one sample."""
+    arena = arena_for(module, layout, shape, 1)
+    sample_bytes = 4 * (arena.sample_floats + arena.sample_stride + arena.transposed_stride)
+    return replace(size, activation_bytes=sample_bytes, forward_bytes=sample_bytes)
 
 
-def _data(samples: Samples, classes: int) -> Data:
-    """Samples without copying them; the normalisation of every single input."""
+def _sample_arrays(samples: Samples, classes: int) -> SampleArrays:
+    """Return the samples without a copy, with a scale and a shift for every input."""
     low, top = int(samples.y.min()), int(samples.y.max())
     if low < 0 or top >= classes:
         raise DataError(
@@ -145,5 +147,7 @@ def _data(samples: Samples, classes: int) -> Data:
         for part in (samples.scale, samples.shift)
     )
     x = samples.x.flatten(1).numpy()
-    bytes_, floats = (x if x.dtype == kind else np.zeros((0, x.shape[1]), kind) for kind in KINDS)
-    return Data(bytes_, floats, samples.y.numpy(), scale, shift)
+    bytes_, floats = (
+        x if x.dtype == dtype else np.zeros((0, x.shape[1]), dtype) for dtype in SAMPLE_TYPES
+    )
+    return SampleArrays(bytes_, floats, samples.y.numpy(), scale, shift)

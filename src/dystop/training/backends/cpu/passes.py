@@ -1,4 +1,7 @@
-"""Whole local trainings, or examinations, in one compiled call without the interpreter lock."""
+"""Whole local trainings, or evaluations, in one compiled call.
+
+The call releases the interpreter lock, so threads run side by side.
+"""
 
 import math
 from typing import Any, NamedTuple
@@ -9,117 +12,126 @@ from dystop.compiled import compiled
 from dystop.training.backends.cpu.blocks import (
     average,
     correlate,
-    descend,
-    descend_bias,
-    largest,
+    maximum,
+    maximum_backward,
     multiply,
-    route,
-    shut,
-    turn,
+    relu_backward,
+    transpose,
+    update,
+    update_bias,
 )
 from dystop.training.backends.cpu.program import (
     AVERAGE,
     CORRELATE,
-    DESCEND,
-    DESCEND_BIAS,
-    LARGEST,
+    LOSS,
+    MAXIMUM,
+    MAXIMUM_BACKWARD,
     MULTIPLY,
-    ROUTE,
-    SCORE,
-    SHUT,
-    TURN,
+    RELU_BACKWARD,
+    TRANSPOSE,
+    UPDATE,
+    UPDATE_BIAS,
 )
 
 _ZERO = np.float32(0)
 
 
-class Net(NamedTuple):
-    """A chain as the kernels take it; programs for several sizes of mini-batch."""
+class Network(NamedTuple):
+    """A chain of layers for the kernels, with programs for several sizes of mini-batch."""
 
     arena: Any  # float32
-    table: Any  # int64 [lines, 2]
+    table: Any  # int64 [terms, 2]
     programs: Any  # records of CALL [sizes, calls]
-    places: Any  # int64 [sizes, 4]: batch, calls up to the scores, places of those and of slopes
+    sizes: Any  # int64 [sizes, 4]: batch, forward calls, offsets of scores and of their gradients
     classes: int
-    width: int  # floats of the model, at the arena's beginning
-    rate: int  # where the step size goes
-    rows: int  # where samples go
-    row: int  # floats from one to the next
-    rims: int  # where activations with a rim begin; the arena's end if there are none
+    width: int  # floats of the model, at the beginning of the arena
+    rate: int  # offset of the learning rate
+    samples: int  # offset of the samples
+    sample_stride: int  # floats from one sample to the next
+    padded_start: int  # offset of activations with padding; the arena's end without padding
 
 
-class Data(NamedTuple):
-    """Samples as the kernels take them, as bytes or as floats."""
+class SampleArrays(NamedTuple):
+    """Samples for the kernels, as bytes or as floats."""
 
-    bytes: Any  # uint8 [n, inputs]; [0, inputs] where there are floats
-    floats: Any  # float32, likewise
+    bytes: Any  # uint8 [n, inputs]; [0, inputs] if the samples are floats
+    floats: Any  # float32 [n, inputs]; [0, inputs] if the samples are bytes
     labels: Any  # int64 [n]
     scale: Any  # float32 [inputs]
     shift: Any
 
 
-class Work(NamedTuple):
-    """Mini-batches of some rows; where there are more models than rows, the rows begin anew."""
+class Schedule(NamedTuple):
+    """The mini-batches of some rows. With more models than rows, the rows repeat."""
 
     index: Any  # int64 [rows, steps, batch], sample numbers
-    counts: Any  # int64 [rows, steps], samples that count; 0 where a step does not take place
+    counts: Any  # int64 [rows, steps], samples of each mini-batch; 0 for a step that is not taken
     sizes: Any  # int64 [rows, steps], which program
-    rates: Any  # float32 [models]; without them nothing is learned
+    rates: Any  # float32 [models], learning rates; empty: evaluate and do not train
 
 
 @compiled
-def work_through(net: Net, data: Data, work: Work, models: Any, results: Any) -> None:
-    """Train models [A, W] one after another, in place, or only examine them.
+def train_or_evaluate(
+    network: Network, samples: SampleArrays, schedule: Schedule, models: Any, results: Any
+) -> None:
+    """Train models [A, W] one after another, in place, or only evaluate them.
 
-    Adds up, in results [A, 2], the samples that were classified rightly and the losses.
+    Adds the number of correctly classified samples and the summed loss to results [A, 2].
     """
-    last, learns = -1, len(work.rates) > 0
+    last, trains = -1, len(schedule.rates) > 0
     for m in range(len(models)):
-        row = m % len(work.counts)
-        _copy(models[m], net.arena)
-        net.arena[net.rate] = work.rates[m] if learns else _ZERO
-        for step in range(work.counts.shape[1]):
-            size, index = work.sizes[row, step], work.index[row, step, : work.counts[row, step]]
+        row = m % len(schedule.counts)
+        _copy(models[m], network.arena)
+        network.arena[network.rate] = schedule.rates[m] if trains else _ZERO
+        for step in range(schedule.counts.shape[1]):
+            size, index = (
+                schedule.sizes[row, step],
+                schedule.index[row, step, : schedule.counts[row, step]],
+            )
             if size != last:
-                _clear(net)
+                _clear(network)
                 last = size
             if len(index):
-                _fetch(net, data, index, net.places[size, 0])
-                calls = net.programs[size] if learns else net.programs[size, : net.places[size, 1]]
+                _load_samples(network, samples, index, network.sizes[size, 0])
+                calls = (
+                    network.programs[size]
+                    if trains
+                    else network.programs[size, : network.sizes[size, 1]]
+                )
                 for k in range(len(calls)):
-                    if calls[k].kind == SCORE:
-                        _score(net, data.labels, index, size, results[m])
+                    if calls[k].kind == LOSS:
+                        _loss(network, samples.labels, index, size, results[m])
                     else:
-                        _do(net.arena, net.table, calls[k])
-        if learns:
-            _copy(net.arena, models[m])
+                        _execute(network.arena, network.table, calls[k])
+        if trains:
+            _copy(network.arena, models[m])
 
 
 @compiled
 def _copy(source: Any, target: Any) -> None:
-    """As many numbers as the shorter of the two has."""
+    """Copy as many numbers as the shorter array has."""
     for k in range(min(len(source), len(target))):
         target[k] = source[k]
 
 
 @compiled
-def _clear(net: Net) -> None:
-    """Rims must hold zeros, and they lie elsewhere with every size of mini-batch."""
-    for k in range(net.rims, len(net.arena)):
-        net.arena[k] = _ZERO
+def _clear(network: Network) -> None:
+    """Zero the padding, whose offsets depend on the size of the mini-batch."""
+    for k in range(network.padded_start, len(network.arena)):
+        network.arena[k] = _ZERO
 
 
 @compiled
-def _fetch(net: Net, data: Data, index: Any, batch: int) -> None:
-    """Normalised samples, one after another; the first one fills what is left over."""
-    inputs = len(data.scale)
+def _load_samples(network: Network, samples: SampleArrays, index: Any, batch: int) -> None:
+    """Load normalised samples, one after another. The first sample fills an incomplete batch."""
+    inputs = len(samples.scale)
     for b in range(batch):
         sample = index[b if b < len(index) else 0]
-        row = net.arena[net.rows + b * net.row :][:inputs]
-        if len(data.bytes):
-            _normalise(row, data.bytes[sample], data.scale, data.shift)
+        row = network.arena[network.samples + b * network.sample_stride :][:inputs]
+        if len(samples.bytes):
+            _normalise(row, samples.bytes[sample], samples.scale, samples.shift)
         else:
-            _normalise(row, data.floats[sample], data.scale, data.shift)
+            _normalise(row, samples.floats[sample], samples.scale, samples.shift)
 
 
 @compiled
@@ -129,58 +141,58 @@ def _normalise(out: Any, raw: Any, scale: Any, shift: Any) -> None:
 
 
 @compiled
-def _do(arena: Any, table: Any, call: Any) -> None:
-    """One call of a program."""
+def _execute(arena: Any, table: Any, call: Any) -> None:
+    """Execute one call of a program."""
     if call.kind == MULTIPLY:
         multiply(arena, table, call)
     elif call.kind == CORRELATE:
         correlate(arena, table, call)
     elif call.kind == AVERAGE:
         average(arena, table, call)
-    elif call.kind == LARGEST:
-        largest(arena, table, call)
-    elif call.kind == ROUTE:
-        route(arena, table, call)
+    elif call.kind == MAXIMUM:
+        maximum(arena, table, call)
+    elif call.kind == MAXIMUM_BACKWARD:
+        maximum_backward(arena, table, call)
     else:
-        _do_small(arena, table, call)
+        _execute_cheap(arena, table, call)
 
 
 @compiled
-def _do_small(arena: Any, table: Any, call: Any) -> None:
-    if call.kind == SHUT:
-        shut(arena, table, call)
-    elif call.kind == TURN:
-        turn(arena, table, call)
-    elif call.kind == DESCEND:
-        descend(arena, table, call)
-    elif call.kind == DESCEND_BIAS:
-        descend_bias(arena, table, call)
+def _execute_cheap(arena: Any, table: Any, call: Any) -> None:
+    if call.kind == RELU_BACKWARD:
+        relu_backward(arena, table, call)
+    elif call.kind == TRANSPOSE:
+        transpose(arena, table, call)
+    elif call.kind == UPDATE:
+        update(arena, table, call)
+    elif call.kind == UPDATE_BIAS:
+        update_bias(arena, table, call)
 
 
 @compiled
-def _score(net: Net, labels: Any, index: Any, size: int, result: Any) -> None:
-    """Right answers and cross-entropy, summed, and the gradient of its mean by the scores.
+def _loss(network: Network, labels: Any, index: Any, size: int, result: Any) -> None:
+    """Add up correct answers and cross-entropy; compute the gradient of its mean at the scores.
 
-    Samples that only fill up the mini-batch have no gradient.
+    Samples that only fill an incomplete batch have no gradient.
     """
-    batch, place, slope = net.places[size, 0], net.places[size, 2], net.places[size, 3]
+    batch, place, gradient = network.sizes[size, 0], network.sizes[size, 2], network.sizes[size, 3]
     for b in range(batch):
-        scores = net.arena[place + b : place + net.classes * batch : batch]
+        scores = network.arena[place + b : place + network.classes * batch : batch]
         label = labels[index[b]] if b < len(index) else -1
-        best = _best(scores)
+        best = _argmax(scores)
         rest = _log_sum(scores, scores[best])
-        for k in range(net.classes):
+        for k in range(network.classes):
             part = math.exp(scores[k] - scores[best] - rest) - np.float32(k == label)
             part = part / np.float32(len(index)) if label >= 0 else _ZERO
-            net.arena[slope + k * batch + b] = part
+            network.arena[gradient + k * batch + b] = part
         if label >= 0:
             result[0] += best == label
             result[1] += rest - (scores[label] - scores[best])
 
 
 @compiled
-def _best(scores: Any) -> int:
-    """Class with the highest score, the first of equals; a NaN is highest, as torch has it."""
+def _argmax(scores: Any) -> int:
+    """Return the class with the highest score, the first of equals. NaN is highest, as in torch."""
     best = 0
     for k in range(1, len(scores)):
         if scores[k] > scores[best] or (np.isnan(scores[k]) and not np.isnan(scores[best])):
@@ -190,7 +202,7 @@ def _best(scores: Any) -> int:
 
 @compiled
 def _log_sum(scores: Any, top: Any) -> Any:
-    """Logarithm of the sum of the exponentials, less the highest score."""
+    """Return the logarithm of the sum of the exponentials, minus the highest score."""
     total = _ZERO
     for k in range(len(scores)):
         total += math.exp(scores[k] - top)

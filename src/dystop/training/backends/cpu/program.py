@@ -1,7 +1,7 @@
-"""The calls that make up a pass through a chain of layers, there and back.
+"""The program of a training step: the calls of a forward and a backward pass.
 
-A program is a list of `CALL` records for one size of mini-batch. Made once, in plain Python; the
-compiled part only walks through it.
+A program is a list of `CALL` records for one size of mini-batch. Python writes it once. The
+compiled code in `passes` only executes it.
 """
 
 from collections.abc import Iterator
@@ -14,300 +14,324 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystop.sparse import Ints
-from dystop.training.backends.cpu.blocks import CALL, TALL, WIDE, share
-from dystop.training.backends.cpu.chain import CONVOLUTION, LINEAR, MAX_POOL
-from dystop.training.backends.cpu.layout import Lines, Plan, padded, runs_of, taps_of, windows_of
+from dystop.training.backends.cpu.arena import (
+    ArenaLayout,
+    Terms,
+    padded,
+    runs_of,
+    taps_of,
+    windows_of,
+)
+from dystop.training.backends.cpu.blocks import CALL, CORRELATE_ROWS, MULTIPLY_ROWS, block_rows
+from dystop.training.backends.layers import Kind
 
-MULTIPLY, CORRELATE, AVERAGE, LARGEST, ROUTE, SHUT, TURN, DESCEND, DESCEND_BIAS, SCORE = range(10)
+(
+    MULTIPLY,
+    CORRELATE,
+    AVERAGE,
+    MAXIMUM,
+    MAXIMUM_BACKWARD,
+    RELU_BACKWARD,
+    TRANSPOSE,
+    UPDATE,
+    UPDATE_BIAS,
+    LOSS,
+) = range(10)
 
 
 @dataclass(frozen=True)
 class Program:
-    """Calls for one size of mini-batch."""
+    """The calls for one size of mini-batch."""
 
     calls: NDArray[Any]  # of CALL
-    turn: int  # the calls up to the scores; the others lead back
-    table: Ints  # [lines, 2]; the same for every size
+    forward_calls: int  # number of calls up to the loss; the others are the backward pass
+    table: Ints  # [terms, 2], offsets of factors; equal for all sizes of mini-batch
 
 
 @lru_cache(maxsize=64)
-def program_of(plan: Plan, batch: int) -> Program:
+def program_of(arena: ArenaLayout, batch: int) -> Program:
     """Write the program for mini-batches of exactly `batch` samples."""
-    writer = _Writer(plan, batch)
-    writer.enter()
-    for k in range(len(plan.links)):
+    writer = _Writer(arena, batch)
+    writer.load_samples()
+    for k in range(len(arena.layers)):
         writer.forward(k)
-    writer.call(SCORE)
-    turn = len(writer.calls)
-    for k in reversed(range(len(plan.links))):
+    writer.call(LOSS)
+    forward_calls = len(writer.calls)
+    for k in reversed(range(len(arena.layers))):
         writer.backward(k)
     names = CALL.names or ()
     calls = [tuple(call.get(name, 0) for name in names) for call in writer.calls]
-    return Program(np.array(calls, CALL), turn, np.array(writer.lines, np.int64))
+    return Program(np.array(calls, CALL), forward_calls, np.array(writer.table, np.int64))
 
 
 @dataclass
 class _Writer:
-    """Writes calls; places in samples' worth become floats here."""
+    """Writes calls. Turns offsets in floats of one sample into offsets in the arena."""
 
-    plan: Plan
+    arena: ArenaLayout
     batch: int
     calls: list[dict[str, int]] = field(default_factory=list)
-    lines: list[tuple[int, int]] = field(default_factory=list)
-    known: dict[Lines, int] = field(default_factory=dict)
+    table: list[tuple[int, int]] = field(default_factory=list)
+    table_rows: dict[Terms, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        sizes = [size for link in self.plan.links for size in (link.taps, link.out[0])]
-        self.lines += [(k, k) for k in range(max(self.plan.batch, *sizes))]  # for linear layers
+        sizes = [size for layer in self.arena.layers for size in (layer.taps, layer.outputs[0])]
+        self.table += [(k, k) for k in range(max(self.arena.batch, *sizes))]  # for linear layers
 
     def call(self, kind: int, **fields: int) -> None:
-        """One call more."""
-        usual = {"kind": kind, "rows": 1, "repeats": 1, "start": self.plan.zero}
+        """Append a call."""
+        usual = {"kind": kind, "rows": 1, "repeats": 1, "start": self.arena.zero}
         self.calls.append(usual | fields)
 
-    def at(self, place: int) -> int:
-        """The float at a place."""
-        return self.plan.base + place * self.batch
+    def at(self, offset: int) -> int:
+        """Return the offset in the arena of an activation or a gradient."""
+        return self.arena.activations + offset * self.batch
 
-    def first(self, lines: Lines) -> int:
-        """Where lines begin in the table; the same ones are kept once."""
-        if lines not in self.known:
-            self.known[lines] = len(self.lines)
-            self.lines += lines
-        return self.known[lines]
+    def table_row(self, terms: Terms) -> int:
+        """Return the first row of these terms in the table. Equal terms share their rows."""
+        if terms not in self.table_rows:
+            self.table_rows[terms] = len(self.table)
+            self.table += terms
+        return self.table_rows[terms]
 
-    def enter(self) -> None:
-        """Put the samples side by side."""
-        link, source = self.plan.links[0], self.plan.spots[0].source
+    def load_samples(self) -> None:
+        """Transpose the samples into the input of the first layer."""
+        layer, source = self.arena.layers[0], self.arena.regions[0].source
         inputs = (
-            c * source.plane + source.at(y + link.rim[0], x + link.rim[1])
-            for c, y, x in np.ndindex(*link.shape)
+            c * source.plane + source.at(y + layer.padding[0], x + layer.padding[1])
+            for c, y, x in np.ndindex(*layer.inputs)
         )
         self.call(
-            TURN,
+            TRANSPOSE,
             rows=self.batch,
-            width=prod(link.shape),
-            right=self.plan.rows,
-            right_step=self.plan.row,
+            width=prod(layer.inputs),
+            right=self.arena.samples,
+            right_step=self.arena.sample_stride,
             right_unit=self.batch,
-            out=self.plan.base,
-            first=self.first(tuple(enumerate(inputs))),
+            out=self.arena.activations,
+            first=self.table_row(tuple(enumerate(inputs))),
         )
 
     def forward(self, k: int) -> None:
-        """Work out a link's output."""
-        link = self.plan.links[k]
-        if link.kind == MAX_POOL:
-            self._pool_largest(k)
-        elif link.kind in (CONVOLUTION, LINEAR):
-            self._combine(k)
+        """Compute the output of a layer."""
+        layer = self.arena.layers[k]
+        if layer.kind is Kind.MAX_POOL:
+            self._max_pool(k)
+        elif layer.has_weights:
+            self._multiply(k)
         else:
-            self._pool_mean(k)
+            self._mean_pool(k)
 
     def backward(self, k: int) -> None:
-        """Pass the gradient on to the link before, if there is one, and descend."""
-        link = self.plan.links[k]
-        if link.rectifies and link.kind != MAX_POOL:
-            self._shut(k)
+        """Compute the gradient of the layer's input, then update its weights."""
+        layer = self.arena.layers[k]
+        if layer.relu and layer.kind is not Kind.MAX_POOL:
+            self._relu_backward(k)
         if k > 0:
-            self._pass_on(k)
-        if link.kind == CONVOLUTION:
-            self._descend_convolution(k)
-        elif link.kind == LINEAR:
-            self._descend_linear(k)
+            self._input_gradient(k)
+        if layer.kind is Kind.CONVOLUTION:
+            self._update_convolution(k)
+        elif layer.kind is Kind.LINEAR:
+            self._update_linear(k)
 
-    def _combine(self, k: int) -> None:
-        """Convolution, or a linear layer, which is a convolution of 1 x 1 images.
+    def _multiply(self, k: int) -> None:
+        """Compute a convolution, or a linear layer as a convolution of 1x1 images.
 
         With a stride of one, a row of positions is one run of floats.
         """
-        link, spots = self.plan.links[k], self.plan.spots[k]
-        rows, columns = link.out[1:]
-        run = columns if link.stride[1] == 1 else 1
-        first = self.first(taps_of(link, spots.source))
+        layer, regions = self.arena.layers[k], self.arena.regions[k]
+        rows, columns = layer.outputs[1:]
+        run = columns if layer.stride[1] == 1 else 1
+        first = self.table_row(taps_of(layer, regions.source))
         for y, x in ((y, x) for y in range(rows) for x in range(0, columns, run)):
-            corner = spots.source.at(y * link.stride[0], x * link.stride[1])
+            corner = regions.source.at(y * layer.stride[0], x * layer.stride[1])
             self.call(
                 MULTIPLY,
-                rows=link.out[0],
+                rows=layer.outputs[0],
                 length=run * self.batch,
-                out=self.at(spots.target.at(y, x)),
-                out_step=spots.target.plane * self.batch,
-                start=self.plan.zero if link.bias is None else link.bias,
-                start_step=int(link.bias is not None),
-                left=link.weight,
-                left_step=link.taps,
+                out=self.at(regions.target.at(y, x)),
+                out_step=regions.target.plane * self.batch,
+                start=self.arena.zero if layer.bias is None else layer.bias,
+                start_step=int(layer.bias is not None),
+                left=layer.weight,
+                left_step=layer.taps,
                 left_unit=1,
                 right=self.at(corner),
                 right_unit=self.batch,
                 first=first,
-                terms=link.taps,
-                rectifies=int(link.rectifies),
+                terms=layer.taps,
+                relu=int(layer.relu),
             )
 
-    def _pool_largest(self, k: int) -> None:
-        link, spots = self.plan.links[k], self.plan.spots[k]
-        for y in range(link.out[1]):
+    def _max_pool(self, k: int) -> None:
+        layer, regions = self.arena.layers[k], self.arena.regions[k]
+        for y in range(layer.outputs[1]):
             self.call(
-                LARGEST,
-                rows=link.out[0],
-                width=link.out[2],
+                MAXIMUM,
+                rows=layer.outputs[0],
+                width=layer.outputs[2],
                 length=self.batch,
-                out=self.at(spots.target.at(y, 0)),
-                out_step=spots.target.plane * self.batch,
+                out=self.at(regions.target.at(y, 0)),
+                out_step=regions.target.plane * self.batch,
                 out_across=self.batch,
-                left=self.at(spots.which + y * link.out[2]),
-                left_step=prod(link.out[1:]) * self.batch,
+                left=self.at(regions.argmax + y * layer.outputs[2]),
+                left_step=prod(layer.outputs[1:]) * self.batch,
                 left_across=self.batch,
-                right=self.at(spots.source.at(y * link.stride[0], 0)),
-                right_step=spots.source.plane * self.batch,
-                right_across=link.stride[1] * self.batch,
+                right=self.at(regions.source.at(y * layer.stride[0], 0)),
+                right_step=regions.source.plane * self.batch,
+                right_across=layer.stride[1] * self.batch,
                 right_unit=self.batch,
-                first=self.first(taps_of(link, spots.source)),
-                terms=link.taps,
-                rectifies=int(link.rectifies),
+                first=self.table_row(taps_of(layer, regions.source)),
+                terms=layer.taps,
+                relu=int(layer.relu),
             )
 
-    def _pool_mean(self, k: int) -> None:
-        link, spots = self.plan.links[k], self.plan.spots[k]
-        for y, x in np.ndindex(*link.out[1:]):
-            corner = spots.source.at(y * link.stride[0], x * link.stride[1])
+    def _mean_pool(self, k: int) -> None:
+        layer, regions = self.arena.layers[k], self.arena.regions[k]
+        for y, x in np.ndindex(*layer.outputs[1:]):
+            corner = regions.source.at(y * layer.stride[0], x * layer.stride[1])
             self.call(
                 AVERAGE,
-                rows=link.out[0],
+                rows=layer.outputs[0],
                 length=self.batch,
-                out=self.at(spots.target.at(y, x)),
-                out_step=spots.target.plane * self.batch,
-                left=self.plan.mean(k),
+                out=self.at(regions.target.at(y, x)),
+                out_step=regions.target.plane * self.batch,
+                left=self.arena.mean_factor(k),
                 right=self.at(corner),
-                right_step=spots.source.plane * self.batch,
+                right_step=regions.source.plane * self.batch,
                 right_unit=self.batch,
-                first=self.first(taps_of(link, spots.source)),
-                terms=link.taps,
-                rectifies=int(link.rectifies),
+                first=self.table_row(taps_of(layer, regions.source)),
+                terms=layer.taps,
+                relu=int(layer.relu),
             )
 
-    def _shut(self, k: int) -> None:
-        """No gradient where a rectifier's output is zero."""
-        link, spots = self.plan.links[k], self.plan.spots[k]
+    def _relu_backward(self, k: int) -> None:
+        """Set the gradient to zero where the output of a ReLU is zero."""
+        layer, regions = self.arena.layers[k], self.arena.regions[k]
         self.call(
-            SHUT,
-            rows=link.out[0],
-            height=link.out[1],
-            length=link.out[2] * self.batch,
-            out=self.at(spots.gradient),
-            out_step=prod(link.out[1:]) * self.batch,
-            out_down=link.out[2] * self.batch,
-            right=self.at(spots.target.place),
-            right_step=spots.target.plane * self.batch,
-            right_down=spots.target.row * self.batch,
+            RELU_BACKWARD,
+            rows=layer.outputs[0],
+            height=layer.outputs[1],
+            length=layer.outputs[2] * self.batch,
+            out=self.at(regions.gradient),
+            out_step=prod(layer.outputs[1:]) * self.batch,
+            out_down=layer.outputs[2] * self.batch,
+            right=self.at(regions.target.offset),
+            right_step=regions.target.plane * self.batch,
+            right_down=regions.target.row * self.batch,
         )
 
-    def _pass_on(self, k: int) -> None:
-        """Gradient of a link's input."""
-        link = self.plan.links[k]
-        step = prod(link.out[1:]) * self.batch
-        if link.kind == LINEAR:
-            self._pass_on_linear(k)
-        elif link.kind == CONVOLUTION:
-            how = {"left": link.weight, "left_step": prod(link.kernel), "left_unit": 1}
-            again = {"repeats": link.out[0], "left_jump": link.taps, "right_jump": step}
-            self._gather(k, MULTIPLY, how | again)
-        elif link.kind == MAX_POOL:
-            how = {"left_step": step, "left_unit": self.batch, "right_step": step}
-            self._gather(k, ROUTE, how)
+    def _input_gradient(self, k: int) -> None:
+        """Compute the gradient of a layer's input."""
+        layer = self.arena.layers[k]
+        step = prod(layer.outputs[1:]) * self.batch
+        if layer.kind is Kind.LINEAR:
+            self._input_gradient_linear(k)
+        elif layer.kind is Kind.CONVOLUTION:
+            operands = {"left": layer.weight, "left_step": prod(layer.kernel), "left_unit": 1}
+            again = {"repeats": layer.outputs[0], "left_jump": layer.taps, "right_jump": step}
+            self._gather(k, MULTIPLY, operands | again)
+        elif layer.kind is Kind.MAX_POOL:
+            operands = {"left_step": step, "left_unit": self.batch, "right_step": step}
+            self._gather(k, MAXIMUM_BACKWARD, operands)
         else:
-            self._gather(k, AVERAGE, {"left": self.plan.mean(k), "right_step": step})
+            self._gather(k, AVERAGE, {"left": self.arena.mean_factor(k), "right_step": step})
 
-    def _gather(self, k: int, kind: int, how: dict[str, int]) -> None:
-        """Every position of an input gathers from the windows that cover it.
+    def _gather(self, k: int, kind: int, operands: dict[str, int]) -> None:
+        """Sum, for every input position, over the windows that cover it.
 
         Neighbours whose windows lie alike are taken together.
         """
-        link, spots = self.plan.links[k], self.plan.spots[k]
-        target, size = self.plan.spots[k - 1].gradient, prod(link.shape[1:])
-        for y, x, run in runs_of(link, kind == MULTIPLY):
-            base, lines = windows_of(link, y, x)
-            if kind == ROUTE:
-                how["left"] = self.at(spots.which + base)
+        layer, regions = self.arena.layers[k], self.arena.regions[k]
+        target, size = self.arena.regions[k - 1].gradient, prod(layer.inputs[1:])
+        for y, x, run in runs_of(layer, kind == MULTIPLY):
+            base, terms = windows_of(layer, y, x)
+            if kind == MAXIMUM_BACKWARD:
+                operands["left"] = self.at(regions.argmax + base)
             self.call(
                 kind,
-                rows=link.shape[0],
+                rows=layer.inputs[0],
                 length=run * self.batch,
-                out=self.at(target + y * link.shape[2] + x),
+                out=self.at(target + y * layer.inputs[2] + x),
                 out_step=size * self.batch,
-                right=self.at(spots.gradient + base),
+                right=self.at(regions.gradient + base),
                 right_unit=self.batch,
-                first=self.first(lines),
-                terms=len(lines),
-                **how,
+                first=self.table_row(terms),
+                terms=len(terms),
+                **operands,
             )
 
-    def _pass_on_linear(self, k: int) -> None:
-        link = self.plan.links[k]
+    def _input_gradient_linear(self, k: int) -> None:
+        layer = self.arena.layers[k]
         self.call(
             MULTIPLY,
-            rows=link.taps,
+            rows=layer.taps,
             length=self.batch,
-            out=self.at(self.plan.spots[k - 1].gradient),
+            out=self.at(self.arena.regions[k - 1].gradient),
             out_step=self.batch,
-            left=link.weight,
+            left=layer.weight,
             left_step=1,
-            left_unit=link.taps,
-            right=self.at(self.plan.spots[k].gradient),
+            left_unit=layer.taps,
+            right=self.at(self.arena.regions[k].gradient),
             right_unit=self.batch,
-            terms=link.out[0],
+            terms=layer.outputs[0],
         )
 
-    def _descend_convolution(self, k: int) -> None:
-        """A step of a convolution's weights, a few output channels at a time."""
-        link, spots = self.plan.links[k], self.plan.spots[k]
-        rows, columns = link.out[1:]
-        run = columns if link.stride[1] == 1 else 1
-        if link.trains[1]:
-            self._descend_bias(k)
-        for row, some in _blocks(link.out[0] if link.trains[0] else 0, TALL):
+    def _update_convolution(self, k: int) -> None:
+        """Update the weights of a convolution, a few output channels at a time."""
+        layer, regions = self.arena.layers[k], self.arena.regions[k]
+        rows, columns = layer.outputs[1:]
+        run = columns if layer.stride[1] == 1 else 1
+        if layer.trained[1]:
+            self._update_bias(k)
+        for row, count in _blocks(layer.outputs[0] if layer.trained[0] else 0, CORRELATE_ROWS):
             self.call(
                 CORRELATE,
-                rows=some,
+                rows=count,
                 height=rows,
                 width=columns // run,
                 length=run * self.batch,
-                out=self.plan.spare,
-                out_step=link.taps,
-                left=self.at(spots.gradient + row * rows * columns),
+                out=self.arena.workspace,
+                out_step=layer.taps,
+                left=self.at(regions.gradient + row * rows * columns),
                 left_step=rows * columns * self.batch,
                 left_down=columns * self.batch,
                 left_across=self.batch,
-                right=self.at(spots.source.place),
-                right_down=link.stride[0] * spots.source.row * self.batch,
-                right_across=link.stride[1] * self.batch,
+                right=self.at(regions.source.offset),
+                right_down=layer.stride[0] * regions.source.row * self.batch,
+                right_across=layer.stride[1] * self.batch,
                 right_unit=self.batch,
-                first=self.first(taps_of(link, spots.source)),
-                terms=link.taps,
+                first=self.table_row(taps_of(layer, regions.source)),
+                terms=layer.taps,
             )
-            place = link.weight + row * link.taps
-            slope = {"left": self.plan.rate, "right": self.plan.spare}
-            self.call(DESCEND, out=place, length=some * link.taps, **slope)
+            offset = layer.weight + row * layer.taps
+            slope = {"left": self.arena.rate, "right": self.arena.workspace}
+            self.call(UPDATE, out=offset, length=count * layer.taps, **slope)
 
-    def _descend_linear(self, k: int) -> None:
-        """A step of a linear layer's weights: sums over samples of vectors of inputs."""
-        link, spots, plan = self.plan.links[k], self.plan.spots[k], self.plan
-        if link.trains[1]:
-            self._descend_bias(k)
-        rows, row = (plan.turned, plan.turned_row) if k else (plan.rows, plan.row)
-        if link.trains[0] and k:
-            source = {"right": self.at(spots.source.place), "right_step": self.batch}
-            self.call(TURN, rows=link.taps, width=self.batch, out=rows, right_unit=row, **source)
-        for first, some in _blocks(link.out[0] if link.trains[0] else 0, WIDE):
-            step = padded(link.taps)
+    def _update_linear(self, k: int) -> None:
+        """Update the weights of a linear layer: a sum over samples of vectors of inputs."""
+        layer, regions, arena = self.arena.layers[k], self.arena.regions[k], self.arena
+        if layer.trained[1]:
+            self._update_bias(k)
+        rows, row = (
+            (arena.transposed, arena.transposed_stride)
+            if k
+            else (arena.samples, arena.sample_stride)
+        )
+        if layer.trained[0] and k:
+            source = {"right": self.at(regions.source.offset), "right_step": self.batch}
+            self.call(
+                TRANSPOSE, rows=layer.taps, width=self.batch, out=rows, right_unit=row, **source
+            )
+        for first, count in _blocks(layer.outputs[0] if layer.trained[0] else 0, MULTIPLY_ROWS):
+            step = padded(layer.taps)
             self.call(
                 MULTIPLY,
-                rows=some,
+                rows=count,
                 length=step,
-                out=plan.spare,
+                out=arena.workspace,
                 out_step=step,
-                left=self.at(spots.gradient + first),
+                left=self.at(regions.gradient + first),
                 left_step=self.batch,
                 left_unit=1,
                 right=rows,
@@ -315,36 +339,36 @@ class _Writer:
                 terms=self.batch,
             )
             self.call(
-                DESCEND,
-                rows=some,
-                length=link.taps,
-                out=link.weight + first * link.taps,
-                out_step=link.taps,
-                left=plan.rate,
-                right=plan.spare,
+                UPDATE,
+                rows=count,
+                length=layer.taps,
+                out=layer.weight + first * layer.taps,
+                out_step=layer.taps,
+                left=arena.rate,
+                right=arena.workspace,
                 right_step=step,
             )
 
-    def _descend_bias(self, k: int) -> None:
-        """A step of the biases: the gradient summed over positions and samples."""
-        link, spots = self.plan.links[k], self.plan.spots[k]
-        step = prod(link.out[1:]) * self.batch
+    def _update_bias(self, k: int) -> None:
+        """Update the biases by the gradient, summed over positions and samples."""
+        layer, regions = self.arena.layers[k], self.arena.regions[k]
+        step = prod(layer.outputs[1:]) * self.batch
         self.call(
-            DESCEND_BIAS,
-            rows=link.out[0],
+            UPDATE_BIAS,
+            rows=layer.outputs[0],
             length=step,
-            out=link.bias or 0,
-            left=self.plan.rate,
-            right=self.at(spots.gradient),
+            out=layer.bias or 0,
+            left=self.arena.rate,
+            right=self.at(regions.gradient),
             right_step=step,
-            start=self.plan.sum,
+            start=self.arena.scratch,
         )
 
 
 def _blocks(rows: int, most: int) -> Iterator[tuple[int, int]]:
-    """Cut rows into blocks: the first row and how many."""
+    """Yield blocks of rows: the first row and the number of rows."""
     row = 0
     while row < rows:
-        some = int(share(rows - row, most))
-        yield row, some
-        row += some
+        count = int(block_rows(rows - row, most))
+        yield row, count
+        row += count

@@ -1,13 +1,11 @@
-"""Training on a CUDA device: hand-written kernels for stacks, steps recorded into CUDA graphs.
+"""The CUDA back ends: Triton kernels for stacks of small models, CUDA graphs for all.
 
-desk     tensors at fixed addresses that a recorded step reads and writes
-record   steps recorded once and replayed, whatever computes them
-stacks   many small models at once: the back end, with one of two kinds of step
-chain    the layers of a simple network, read off its module
-work     a step of such a network: forward and backward passes by hand
-exam     accuracy and loss of such networks
-kernels  the Triton programs behind it
-launch   starting them, or compiling all of a step at once
-mixing   sparse rows times a stack of models
-solo     large models: one per stream, each replaying its own recording
+streams       large models: one per stream, each replaying its own graphs
+stacks        small models: a stack of them, trained by one graph
+evaluate      accuracy and loss of a stack of small models
+stages        the layers of a small network, grouped as the kernels compute them
+stage_passes  forward and backward passes of these stages
+buffers       the static buffers of a graph, and the mini-batches in them
+graphs        capture and replay of CUDA graphs, compilation of kernels
+kernels       the Triton kernels
 """

@@ -1,7 +1,7 @@
-"""Examining a stack of small networks by the kernels: all models see the same samples.
+"""Evaluation of a stack of small networks by the kernels: all models see the same samples.
 
-A single model, such as the global one, sees as many samples at once as a whole stack does: small
-pieces would leave the device waiting for launches. Its buffers are those of the stack.
+A single model, such as the global one, sees as many samples at once as a whole stack does: with
+small batches the device would wait for launches. It uses the memory of the stack's buffers.
 """
 
 import math
@@ -11,154 +11,159 @@ import torch
 from torch import Tensor
 
 from dystop.training.backends.cuda import kernels
-from dystop.training.backends.cuda.chain import Conv, Stage
+from dystop.training.backends.cuda.buffers import StaticBuffers, static_buffers
 from dystop.training.backends.cuda.graphs import (
     EagerRunner,
-    GraphRecorder,
     GraphRunner,
-    StaticBuffers,
+    StepRunner,
     compile_together,
     launch,
-    static_buffers,
 )
-from dystop.training.backends.cuda.layers import ConvWork, DenseWork, power, works_of
+from dystop.training.backends.cuda.stage_passes import (
+    ConvPass,
+    LinearPass,
+    passes_of,
+    power_of_two,
+)
+from dystop.training.backends.cuda.stages import ConvStage, Stage
 from dystop.training.device import download, finish
-from dystop.training.evaluate import Awaited, EvalTask, Evaluated, Evaluation
+from dystop.training.evaluate import EvalTask, Evaluated, Evaluation, PendingEvaluation
 
-SAMPLES = 128  # seen at once by a stack; keeps what is between the layers near the cores
-WIDEST = 2**15  # samples seen at once by a single model
-_POSITIONS = 2**31 - 1  # that a kernel can count in one buffer
+STACK_BATCH = 128  # samples in one batch of a stack; small activations stay in the caches
+MAX_BATCH = 2**15  # samples in one batch of a single model
+_MAX_ELEMENTS = 2**31 - 1  # that a kernel can index in one buffer
 
 
 @dataclass(frozen=True)
 class EvalBuffers:
-    """Where some rows are examined, a piece of the test set after the other."""
+    """The buffers of an evaluation, which goes through the test set batch by batch."""
 
-    desk: StaticBuffers  # its table [S, 1, b] has the samples of every piece
-    works: list[ConvWork | DenseWork]
-    x: Tensor  # [1, b, ...], the current piece
+    static: StaticBuffers  # its table [S, 1, b] holds the samples of every batch
+    passes: list[ConvPass | LinearPass]
+    x: Tensor  # [1, b, ...], the current batch
     y: Tensor  # [b] int32
-    count: Tensor  # [1] int32, samples of it that count
+    count: Tensor  # [1] int32, samples of the current batch
 
     @property
     def batch(self) -> int:
-        """Samples of a piece."""
-        return self.desk.batch
+        """Samples of a full batch."""
+        return self.static.batch
 
-    def lay(self, index: Tensor) -> int:
-        """Deal the samples to the pieces, the last one filled up; returns how many pieces."""
-        many = -(-len(index) // self.batch)
-        table, counts = self.desk.table[:many].view(-1), self.desk.counts
+    def load(self, index: Tensor) -> int:
+        """Cut the samples of an index into batches; return the number of batches."""
+        batches = -(-len(index) // self.batch)
+        table, counts = self.static.table[:batches].view(-1), self.static.counts
         table[: len(index)] = index
         table[len(index) :] = 0
-        counts[:many] = self.batch
-        counts[many - 1 : many] = len(index) - (many - 1) * self.batch
-        self.desk.step.zero_()
-        return many
+        counts[:batches] = self.batch
+        counts[batches - 1 : batches] = len(index) - (batches - 1) * self.batch
+        self.static.step.zero_()
+        return batches
 
 
-class ChainEvaluator:
-    """Examines up to `exam.chunk` models at once; keeps buffers and recordings."""
+class StageEvaluator:
+    """Evaluates up to `task.chunk` models at once; keeps buffers and graphs between calls."""
 
-    def __init__(self, exam: EvalTask, stages: tuple[Stage, ...], precision: str) -> None:
-        self._stages, self._precision, self._samples = stages, precision, exam.samples
-        channels = exam.samples.shape[0]
-        self._scale = exam.samples.scale.reshape(-1).expand(channels).contiguous()
-        self._shift = exam.samples.shift.reshape(-1).expand(channels).contiguous()
-        self._set_up(exam, exam.chunk, len(exam.samples))
+    def __init__(self, task: EvalTask, stages: tuple[Stage, ...], precision: str) -> None:
+        self._stages, self._precision, self._samples = stages, precision, task.samples
+        channels = task.samples.shape[0]
+        self._scale = task.samples.scale.reshape(-1).expand(channels).contiguous()
+        self._shift = task.samples.shift.reshape(-1).expand(channels).contiguous()
+        self._allocate(task, task.chunk, len(task.samples))
 
-    def _set_up(self, exam: EvalTask, height: int, most: int) -> None:
-        """Buffers for so many models and so many test samples; nothing recorded yet."""
-        sizes, device = (exam.layout.width, 0, 0), exam.samples.y.device
-        desk = static_buffers(sizes, (1, height, SAMPLES), device)
-        works = works_of(self._stages, desk, self._precision, trains=False)
-        self._most, self._right = most, torch.zeros(height, dtype=torch.int32, device=device)
-        self._stack = self._room(desk, works, height, SAMPLES)
-        wide = self._widest(height, most)
-        self._single = self._room(desk, works, 1, wide)
-        changing = (self._right, desk.total, desk.step, self._stack.count, self._single.count)
+    def _allocate(self, task: EvalTask, height: int, samples: int) -> None:
+        """Allocate buffers for so many models and test samples; no graph is captured yet."""
+        sizes, device = (task.layout.width, 0, 0), task.samples.y.device
+        static = static_buffers(sizes, (1, height, STACK_BATCH), device)
+        passes = passes_of(self._stages, static, self._precision, trains=False)
+        self._capacity = samples
+        self._correct = torch.zeros(height, dtype=torch.int32, device=device)
+        self._stack = self._eval_buffers(static, passes, height, STACK_BATCH)
+        self._single = self._eval_buffers(static, passes, 1, self._single_batch(height, samples))
+        changing = (
+            self._correct, static.total, static.step, self._stack.count, self._single.count,
+        )  # fmt: skip
         on_cuda = device.type == "cuda"
-        self._player: GraphRunner = (
-            GraphRecorder(changing, compile_together) if on_cuda else EagerRunner()
+        self._runner: StepRunner = (
+            GraphRunner(changing, compile_together) if on_cuda else EagerRunner()
         )
 
-    def _widest(self, height: int, most: int) -> int:
-        """Samples that a single model sees at once: whole blocks that fit the stack's buffers."""
-        largest = max(_largest(stage) for stage in self._stages)
-        room = min(height * SAMPLES, _POSITIONS // largest, WIDEST)
-        return max(1, min(room // SAMPLES, -(-most // SAMPLES))) * SAMPLES
+    def _single_batch(self, height: int, samples: int) -> int:
+        """Return the batch of a single model: whole blocks that fit the buffers of the stack."""
+        largest = max(_largest_volume(stage) for stage in self._stages)
+        fitting = min(height * STACK_BATCH, _MAX_ELEMENTS // largest, MAX_BATCH)
+        return max(1, min(fitting // STACK_BATCH, -(-samples // STACK_BATCH))) * STACK_BATCH
 
-    def _room(
-        self, desk: StaticBuffers, works: list[ConvWork | DenseWork], rows: int, batch: int
+    def _eval_buffers(
+        self, static: StaticBuffers, passes: list[ConvPass | LinearPass], rows: int, batch: int
     ) -> EvalBuffers:
-        """A room for so many rows and samples, inside the buffers of a stack."""
-        where, many = desk.step.device, -(-self._most // batch)
-        desk = replace(
-            desk,
-            parameters=desk.parameters[:rows],
-            table=torch.zeros(many, 1, batch, dtype=torch.int32, device=where),
-            counts=torch.zeros(many, 1, dtype=torch.int32, device=where),
-            count=desk.count[:rows],
+        """Return buffers for so many rows and samples, in the memory of the stack's buffers."""
+        device, batches = static.step.device, -(-self._capacity // batch)
+        static = replace(
+            static,
+            parameters=static.parameters[:rows],
+            table=torch.zeros(batches, 1, batch, dtype=torch.int32, device=device),
+            counts=torch.zeros(batches, 1, dtype=torch.int32, device=device),
+            count=static.count[:rows],
         )
-        x = torch.zeros(1, batch, *self._samples.shape, device=where)
-        y = torch.zeros(batch, dtype=torch.int32, device=where)
-        count = torch.zeros(1, dtype=torch.int32, device=where)
-        return EvalBuffers(desk, [work.viewed(desk) for work in works], x, y, count)
+        x = torch.zeros(1, batch, *self._samples.shape, device=device)
+        y = torch.zeros(batch, dtype=torch.int32, device=device)
+        count = torch.zeros(1, dtype=torch.int32, device=device)
+        return EvalBuffers(static, [stage.resized(static) for stage in passes], x, y, count)
 
     def __call__(
-        self, exam: EvalTask, models: Tensor, counters: Tensor, index: Tensor
+        self, task: EvalTask, models: Tensor, counters: Tensor, index: Tensor
     ) -> Evaluated:
-        """Accuracy and loss of models [m, W] on the samples of this index; does not wait."""
-        rows, height = len(models), self._stack.desk.height
-        if rows > height or len(index) > self._most:
-            finish(models.device)  # recordings that may still be played are thrown away
-            self._set_up(exam, max(rows, height), max(len(index), self._most))
-        room = self._single if rows == 1 else self._stack
-        self._admit(models)
-        pieces = room.lay(index)
-        for _ in range(pieces):
-            self._examine(room, rows)
-        right, total = download(self._right[:rows]), download(room.desk.total[:rows])
-        return Awaited(lambda: Evaluation(right() / len(index), total() / len(index)))
+        """Return accuracy and loss of models [m, W] on these samples, without waiting for them."""
+        rows, height = len(models), self._stack.static.height
+        if rows > height or len(index) > self._capacity:
+            finish(models.device)  # graphs that may still run are about to be dropped
+            self._allocate(task, max(rows, height), max(len(index), self._capacity))
+        buffers = self._single if rows == 1 else self._stack
+        self._load_models(models)
+        for _ in range(buffers.load(index)):
+            self._evaluate_batch(buffers, rows)
+        correct, total = download(self._correct[:rows]), download(buffers.static.total[:rows])
+        return PendingEvaluation(lambda: Evaluation(correct() / len(index), total() / len(index)))
 
-    def _admit(self, models: Tensor) -> None:
-        """Put the models on the desk; rows without one are passed over."""
-        desk, rows = self._stack.desk, len(models)
-        desk.parameters[:rows] = models
-        desk.count[:rows], desk.count[rows:] = 1, 0
-        desk.total.zero_()
-        self._right.zero_()
+    def _load_models(self, models: Tensor) -> None:
+        """Copy the models into the buffers; the kernels skip rows without a model."""
+        static, rows = self._stack.static, len(models)
+        static.parameters[:rows] = models
+        static.count[:rows], static.count[rows:] = 1, 0
+        static.total.zero_()
+        self._correct.zero_()
 
-    def _examine(self, room: EvalBuffers, rows: int) -> None:
-        """The next piece, for a few heights of the stack: powers of two."""
-        high = min(1 << (rows - 1).bit_length(), room.desk.height)
-        self._player.play(high, lambda: self._piece(room, high))
+    def _evaluate_batch(self, buffers: EvalBuffers, rows: int) -> None:
+        """Evaluate the next batch; graphs exist for a few heights, the powers of two."""
+        height = min(1 << (rows - 1).bit_length(), buffers.static.height)
+        self._runner.run(height, lambda: self._step(buffers, height))
 
-    def _piece(self, room: EvalBuffers, rows: int) -> None:
-        x = self._gather(room).expand(rows, *room.x.shape[1:])
-        for work in room.works:
-            x = work.forward(x, rows)
+    def _step(self, buffers: EvalBuffers, rows: int) -> None:
+        x = self._gather(buffers).expand(rows, *buffers.x.shape[1:])
+        for stage in buffers.passes:
+            x = stage.forward(x, rows)
         classes = x.shape[2]
         launch(
-            kernels.examine, (rows,),
-            x, room.y, room.count, self._right, room.desk.total, room.batch, CLASSES=classes,
-            BLOCK_B=SAMPLES, BLOCK_C=power(classes, 2),
+            kernels.evaluate, (rows,),
+            x, buffers.y, buffers.count, self._correct, buffers.static.total, buffers.batch,
+            CLASSES=classes, BLOCK_B=STACK_BATCH, BLOCK_C=power_of_two(classes, 2),
         )  # fmt: skip
-        room.desk.step.add_(1)
+        buffers.static.step.add_(1)
 
-    def _gather(self, room: EvalBuffers) -> Tensor:
-        samples, desk, size = self._samples, room.desk, math.prod(self._samples.shape)
+    def _gather(self, buffers: EvalBuffers) -> Tensor:
+        samples, static, size = self._samples, buffers.static, math.prod(self._samples.shape)
         launch(
-            kernels.gather_samples, (1, room.batch),
-            samples.x, samples.y, self._scale, self._shift, desk.table, desk.counts, desk.step,
-            room.x, room.y, room.count, 1, room.batch, SIZE=size, PLANE=size // samples.shape[0],
-            BLOCK=power(size, 64) // 4,
+            kernels.gather_samples, (1, buffers.batch),
+            samples.x, samples.y, self._scale, self._shift, static.table, static.counts,
+            static.step, buffers.x, buffers.y, buffers.count, 1, buffers.batch, SIZE=size,
+            PLANE=size // samples.shape[0], BLOCK=power_of_two(size, 64) // 4,
         )  # fmt: skip
-        return room.x
+        return buffers.x
 
 
-def _largest(stage: Stage) -> int:
-    """Numbers of one sample in the largest buffer before or behind a stage."""
-    if isinstance(stage, Conv):
-        return max(math.prod(stage.inputs), math.prod(stage.inner))
+def _largest_volume(stage: Stage) -> int:
+    """Return the numbers of one sample in the largest buffer of a stage."""
+    if isinstance(stage, ConvStage):
+        return max(math.prod(stage.inputs), math.prod(stage.convolved))
     return max(stage.inputs, stage.outputs)

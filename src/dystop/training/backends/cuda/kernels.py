@@ -1,12 +1,12 @@
-"""Triton programs for a stack of small networks: every worker has its own weights.
+"""The Triton kernels for a stack of small networks, in which every worker has its own weights.
 
-A library's grouped convolution launches one kernel per worker or moves ten times the data that it
-needs. Here a convolution is an implicit matrix product: positions of the output against taps of
-the filter, the image read in place. Each program serves one worker and leaves at once where that
-worker has no samples in this step, so that a stack may hold idle rows at no cost. Sums have a fixed
-order: the same inputs give the same bits, whatever the other rows hold.
+A grouped convolution of a library launches one kernel for each worker, or moves ten times the data
+that it needs. Here a convolution is an implicit matrix product: output positions times filter taps,
+with the image read in place. Each program serves one worker. It returns at once if that worker has
+no samples in this step, so idle rows of a stack cost nothing. Sums have a fixed order: the same
+inputs give the same bits, whatever the other rows hold.
 
-Stacks lie as [worker, sample, channel, y, x]; weights are read from the flat models [worker, W].
+Stacks lie as [worker, sample, channel, y, x]. Weights are read from the flat models [worker, W].
 """
 
 import triton
@@ -14,42 +14,42 @@ import triton.language as tl
 
 
 @triton.jit
-def _scramble(x):
-    """Finish of SplitMix64, as in `dystop.rng`."""
+def _finish(x):
+    """Apply the finishing function of SplitMix64, as in `dystop.rng`."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB
     return x ^ (x >> 31)
 
 
 @triton.jit
-def _deeper(state, word):
-    """The next level of an address."""
+def _fold_in(state, word):
+    """Fold one more part into an address, as `dystop.rng.fold_in`."""
     step = (word.to(tl.uint64) + 1) * 0x9E3779B97F4A7C15
-    return _scramble(state + step)
+    return _finish(state + step)
 
 
 @triton.jit(do_not_specialize=["epoch"])
 def sort_keys(
     workers, versions, sizes, start, epoch, keys, width, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """One random key for each position of each worker's shard, to be sorted ascending as int64."""
+    """Draw a random key for each position of each worker's shard; sorted as int64, ascending."""
     row = tl.program_id(0)
     worker, version = tl.load(workers + row), tl.load(versions + row)
     state = tl.load(start).to(tl.uint64, bitcast=True)
-    state = _deeper(_deeper(state, worker), version)
-    state = _deeper(state, epoch.to(tl.int64))
+    state = _fold_in(_fold_in(state, worker), version)
+    state = _fold_in(state, epoch.to(tl.int64))
     position = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    key = _deeper(state, position) ^ (1 << 63)  # unsigned order
+    key = _fold_in(state, position) ^ (1 << 63)  # unsigned order
     key = tl.where(position < tl.load(sizes + worker), key.to(tl.int64, bitcast=True), 2**63 - 1)
     tl.store(keys + row.to(tl.int64) * width + position, key, position < width)
 
 
 @triton.jit(do_not_specialize=["epoch"])
-def deal(
+def fill_table(
     order, workers, sizes, starts, samples, table,
     epoch, columns, height, width, BATCH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Fill table[step, row, slot] with the samples that a worker meets in one epoch."""
+    """Fill table[step, row, slot] with the samples of one epoch of a worker."""
     row = tl.program_id(0)
     worker = tl.load(workers + row)
     size = tl.load(sizes + worker)
@@ -59,7 +59,7 @@ def deal(
     span = (size + BATCH - 1) // BATCH * BATCH
     place = j - epoch * span
     mine = (place >= 0) & (place < span) & (j < columns)
-    # Behind the end of a short mini-batch its first sample is repeated.
+    # The first sample of a short mini-batch fills it up.
     place = tl.where(place < size, place, place - j % BATCH)
     at = tl.load(order + row.to(tl.int64) * width + place, mine, 0)
     sample = tl.load(samples + tl.load(starts + worker) + at, mine, 0)
@@ -71,7 +71,7 @@ def gather_samples(
     data, labels, scale, shift, table, counts, step, x, y, count,
     height, batch, SIZE: tl.constexpr, PLANE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Normalised inputs, labels and sample count of the current step, one program per sample."""
+    """Gather normalised inputs, labels and sample count of the current step, a sample each."""
     row, slot = tl.program_id(0), tl.program_id(1)
     now = tl.load(step)
     many = tl.load(counts + now * height + row)
@@ -93,7 +93,7 @@ def gather_samples(
 
 @triton.jit
 def _multiply(a, b, acc, PRECISION: tl.constexpr):
-    """Acc + a b, with operands rounded as PRECISION says: ieee, tf32x3, tf32 or bf16."""
+    """Return acc + a b, with operands rounded to PRECISION: ieee, tf32x3, tf32 or bf16."""
     if PRECISION == "bf16":
         acc = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
     else:
@@ -109,12 +109,12 @@ def convolve(
     BACKWARD: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """y[o] = bias[o] + sum over taps of w[o, tap] x[tap], stride 1, no padding.
+    """Compute y[o] = bias[o] + sum over taps of w[o, tap] x[tap], stride 1, no padding.
 
-    Backward, the gradient at the input: the same sum over the padded gradient at the output, with
-    the filter turned round; then C counts the filters and O the input channels. `stride` leads from
-    one worker's inputs to the next one's; 0 where all see the same. The number of samples is no
-    constant: one program serves training and examinations of any width.
+    With BACKWARD, compute the gradient at the input: the same sum over the padded gradient at the
+    output, with the filter rotated; then C counts the filters and O the input channels. `stride`
+    leads from one worker's inputs to the next one's; it is 0 if all workers see the same inputs.
+    The number of samples is not a constant, so training and evaluation share one kernel.
     """
     row = tl.program_id(1)
     if tl.load(count + row) == 0:
@@ -155,10 +155,11 @@ def filter_gradient(
     SPLIT: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of filters and biases, part[split, row, o, tap]; the last column is the bias.
+    """Compute the gradient of filters and biases, part[split, row, o, tap].
 
-    The gradient at the output, g, has a margin of PAD zeros, which `convolve` backward wants. The
-    positions are shared among SPLIT programs, whose sums are added in order afterwards.
+    The last column is the gradient of the bias. The gradient at the output, g, has a margin of PAD
+    zeros, which `convolve` needs for the backward pass. SPLIT programs share the positions; their
+    sums are added in order afterwards.
     """
     split, row = tl.program_id(1), tl.program_id(2)
     if tl.load(count + row) == 0:
@@ -198,9 +199,10 @@ def relu_pool(
     H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     POOL: tl.constexpr, RELU: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Maximum over POOL x POOL windows, then ReLU; arg says which one won, POOL^2 if none did.
+    """Compute the maximum over POOL x POOL windows, then ReLU.
 
-    `size` counts the outputs of one worker. NaN wins, as in torch.
+    `arg` is the position of the maximum in its window, or POOL^2 if the ReLU sets it to zero.
+    `size` counts the outputs of one worker. NaN is the maximum, as in torch.
     """
     row = tl.program_id(1)
     if tl.load(count + row) == 0:
@@ -211,27 +213,27 @@ def relu_pool(
     x += row.to(tl.int64) * (size // (PH * PW) * (H * W))
     base = plane * (H * W) + py * POOL * W + px * POOL
     best = tl.load(x + base, inside, 0.0)
-    won = tl.zeros((BLOCK,), tl.int32)
+    position = tl.zeros((BLOCK,), tl.int32)
     for j in tl.static_range(1, POOL * POOL):
         v = tl.load(x + base + (j // POOL) * W + j % POOL, inside, 0.0)
         better = (v > best) | (v != v)
         best = tl.where(better, v, best)
-        won = tl.where(better, j, won)
+        position = tl.where(better, j, position)
     if RELU:
-        won = tl.where(best <= 0.0, POOL * POOL, won)
+        position = tl.where(best <= 0.0, POOL * POOL, position)
         best = tl.where(best <= 0.0, 0.0, best)
     at = row.to(tl.int64) * size + i
     tl.store(y + at, best, inside)
-    tl.store(arg + at, won.to(tl.uint8), inside)
+    tl.store(arg + at, position.to(tl.uint8), inside)
 
 
 @triton.jit
-def relu_pool_back(
+def relu_pool_backward(
     g, arg, out, count,
     PLANES: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     POOL: tl.constexpr, PAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Send the gradient back to the winners, into an array with a margin of PAD zeros."""
+    """Pass the gradient to the positions of the maxima, in an array with a margin of PAD zeros."""
     row = tl.program_id(1)
     if tl.load(count + row) == 0:
         return
@@ -243,11 +245,11 @@ def relu_pool_back(
     py, px = oy // POOL, ox // POOL
     real = inside & (oy >= 0) & (ox >= 0) & (py < PH) & (px < PW)
     source = row.to(tl.int64) * (PLANES * PH * PW) + plane * (PH * PW) + py * PW + px
-    won = tl.load(arg + source, real, 255).to(tl.int32)
+    position = tl.load(arg + source, real, 255).to(tl.int32)
     value = tl.load(g + source, real, 0.0)
     mine = (oy - py * POOL) * POOL + ox - px * POOL
     to = row.to(tl.int64) * (PLANES * GH * GW) + i
-    tl.store(out + to, tl.where(real & (won == mine), value, 0.0), inside)
+    tl.store(out + to, tl.where(real & (position == mine), value, 0.0), inside)
 
 
 @triton.jit
@@ -255,7 +257,7 @@ def cross_entropy(
     logits, y, count, total, gradient,
     BATCH: tl.constexpr, CLASSES: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Add each row's summed loss to its total; gradient of its mean loss at the logits."""
+    """Add each row's summed loss to its total; compute the gradient of its mean loss."""
     row = tl.program_id(0)
     many = tl.load(count + row)
     i, c = tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_C)
@@ -280,17 +282,17 @@ def cross_entropy(
 
 
 @triton.jit
-def examine(
-    logits, y, count, right, total, batch,
+def evaluate(
+    logits, y, count, correct, total, batch,
     CLASSES: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Add up each row's hits and losses over the samples that count, which are the same for all."""
+    """Add each row's correct answers and losses; all rows see the same samples."""
     row = tl.program_id(0)
     samples = tl.load(count)
     logits += row.to(tl.int64) * batch * CLASSES
     c = tl.arange(0, BLOCK_C)
     known = c < CLASSES
-    hits, losses = tl.load(right + row), tl.load(total + row)
+    hits, losses = tl.load(correct + row), tl.load(total + row)
     for first in range(0, batch, BLOCK_B):
         i = first + tl.arange(0, BLOCK_B)
         used = i < samples
@@ -298,26 +300,26 @@ def examine(
         z = tl.load(logits + at, used[:, None] & known[None, :], float("-inf"))
         z = tl.where(used[:, None], z, 0.0)
         label = tl.load(y + i, used, 0)
-        strange = tl.sum((z != z).to(tl.int32), 1) > 0
+        has_nan = tl.sum((z != z).to(tl.int32), 1) > 0
         top = tl.max(z, 1)
-        # The first of the highest scores, or of those that are no number: as torch chooses.
-        wins = tl.where(strange[:, None], z != z, z == top[:, None])
+        # The first of the highest scores, or the first NaN, as in torch.
+        wins = tl.where(has_nan[:, None], z != z, z == top[:, None])
         choice = tl.min(tl.where(wins, c[None, :], BLOCK_C), 1)
         hits += tl.sum((used & (choice == label)).to(tl.int32), 0)
         sums = tl.sum(tl.exp(z - top[:, None]), 1)
         picked = tl.sum(tl.where(c[None, :] == label[:, None], z, 0.0), 1)
-        loss = tl.where(strange, float("nan"), tl.log(sums) + top - picked)
+        loss = tl.where(has_nan, float("nan"), tl.log(sums) + top - picked)
         losses += tl.sum(tl.where(used, loss, 0.0).to(tl.float64), 0)
-    tl.store(right + row, hits)
+    tl.store(correct + row, hits)
     tl.store(total + row, losses)
 
 
 @triton.jit
-def descend(
+def update(
     models, part, rate, count, width, stride_split, stride_row, stride_out,
     SIZE: tl.constexpr, COLS: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Models -= rate * (sum of the parts of the gradient), for one tensor of every active row."""
+    """Subtract rate * (sum of the parts of the gradient) from one tensor of every active row."""
     row = tl.program_id(1)
     if tl.load(count + row) == 0:
         return

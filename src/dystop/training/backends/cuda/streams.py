@@ -1,8 +1,12 @@
-"""A lane: one large model at a time, replaying its own step on a stream of its own.
+"""The back end for large models on a CUDA device: several side by side, each on its own stream.
 
-A lane has a stream, a desk of one row, and a recording for every size of mini-batch that occurs.
-The step of full mini-batches may be compiled; the rare sizes at the end of an epoch are recorded
-as they are, since compiling takes far longer than they will ever run.
+One mini-batch of one large model does not fill a device; several models side by side do. Every
+stream has a queue of models and trains them one after another. The steps of all streams are
+launched in turn, so that no stream waits for another, and only the end of the job waits for all.
+
+A stream has buffers of one row and a CUDA graph for each size of mini-batch. The step of full
+mini-batches may be compiled by torch. The rare sizes at the end of an epoch are captured without
+compilation, which would take far longer than they will ever run.
 """
 
 import warnings
@@ -18,81 +22,29 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from dystop.sparse import Floats, Ints
-from dystop.training.backends.cuda.graphs import (
-    EagerRunner,
-    GraphRecorder,
-    GraphRunner,
+from dystop.training.backends.cuda.buffers import (
     StaticBuffers,
+    model_sizes,
     static_buffers,
-    stream_on,
+    table_filler,
 )
-from dystop.training.backends.cuda.stacks import deals
-from dystop.training.batches import step_counts
+from dystop.training.backends.cuda.graphs import EagerRunner, GraphRunner, StepRunner, new_stream
+from dystop.training.batches import Trainings
 from dystop.training.device import autocast, download, finish, upload
 from dystop.training.problem import Job, Problem, Trained
-from dystop.training.randomness import addressed
+from dystop.training.randomness import seed_generators
+
+CAPTURE_STEPS = 50  # steps that could be taken while a graph for a new size is captured
+MAX_STREAMS = 16  # each takes two of the 32 streams that torch has for a device
+_DONE = object()
 
 State = tuple[Tensor, Tensor, Tensor]
 Loss = Callable[[State, Tensor, Tensor, Tensor], Tensor]
 
 
-class StreamRunner:
-    """One model at a time on one stream."""
-
-    def __init__(self, problem: Problem, steps: int, loss: Loss) -> None:
-        self.problem, self._compiled = problem, loss
-        layout = problem.layout
-        sizes = (layout.parameters, layout.width - layout.parameters, layout.counters)
-        self.desk: StaticBuffers = static_buffers(sizes, (steps, 1, problem.batch), problem.device)
-        on_cuda = problem.device.type == "cuda"
-        self._stream = stream_on(problem.device) if on_cuda else None
-        self._player: GraphRunner = GraphRecorder(self.desk.changing) if on_cuda else EagerRunner()
-        self.sizes: set[int] = set()  # of mini-batches that were met before
-
-    def active(self) -> AbstractContextManager[object]:
-        """Work inside goes to the lane's stream."""
-        return torch.cuda.stream(self._stream) if self._stream is not None else nullcontext()
-
-    def wait(self) -> None:
-        """Let the lane begin only after what was asked for before."""
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(self.problem.device))
-
-    def join(self) -> None:
-        """Let what is asked for from now on begin only after the lane's work."""
-        if self._stream is not None:
-            torch.cuda.current_stream(self.problem.device).wait_stream(self._stream)
-
-    def play(self, count: int) -> None:
-        """The next mini-batch, which has `count` samples."""
-        self.sizes.add(count)
-        self._player.play(count, lambda: self._step(count))
-
-    def _step(self, count: int) -> None:
-        problem, desk = self.problem, self.desk
-        index = desk.table.index_select(0, desk.step)[0, 0, :count].long()
-        x, y = problem.samples.take(index)
-        leaf = desk.parameters[0].detach().requires_grad_()
-        asked = self._compiled if count == problem.batch else loss_of(problem)
-        state = (leaf, desk.kept[0], desk.counters[0])
-        place = problem.places(desk.address, desk.step)[0]
-        loss = asked(state, place, _spread(problem, x), y)
-        (gradient,) = torch.autograd.grad(loss, leaf)
-        desk.parameters[0].addcmul_(gradient, desk.rate, value=-1)  # one pass over the numbers
-        desk.total.add_(loss.detach() * count)
-        desk.step.add_(1)
-
-
-def _spread(problem: Problem, x: Tensor) -> Tensor:
-    """Images with their channels last, as the matrix units of bfloat16 want them."""
-    if problem.precision != "bfloat16" or x.dim() != 4:
-        return x
-    return x.contiguous(memory_format=torch.channels_last)
-
-
 def loss_of(problem: Problem) -> Loss:
-    """Mean loss of a mini-batch as a function of (model, address, x, y)."""
-    # Asked for inside, they would have the compiler begin again for a data set of another size.
+    """Return the mean loss of a mini-batch as a function of (model, address, x, y)."""
+    # Read here: inside the function, torch would compile again for a data set of another size.
     device, precision = problem.device, problem.precision
 
     def loss(state: State, address: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -104,15 +56,15 @@ def loss_of(problem: Problem) -> Loss:
     return loss
 
 
-class CompiledStep:
-    """A loss that is compiled at its first call, or stays as it is where that is not possible."""
+class CompiledLoss:
+    """A loss that torch compiles at the first call; if torch cannot, it runs uncompiled."""
 
     def __init__(self, loss: Loss, **options: Any) -> None:
         self._plain = loss
         self._best: Loss = torch.compile(loss, dynamic=False, **options)
 
     def __call__(self, state: State, address: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Mean loss of a mini-batch."""
+        """Return the mean loss of a mini-batch."""
         try:
             return self._best(state, address, x, y)
         except RuntimeError as error:
@@ -130,20 +82,62 @@ class CompiledStep:
             return self._plain(state, address, x, y)
 
 
-# MERGED: The back end for large models on a CUDA device: some side by side, each in a lane of its
-#   own. One mini-batch of one large model does not fill a device, but several models side by side
-#   do. Every lane works through a queue of models. Nobody waits for another lane: their steps are
-#   asked for in turn, and only the end of the job waits for all.
+class StreamRunner:
+    """Trains one model at a time on one stream."""
+
+    def __init__(self, problem: Problem, steps: int, loss: Loss) -> None:
+        self.problem, self._loss = problem, loss
+        sizes, shape = model_sizes(problem.layout), (steps, 1, problem.batch)
+        self.buffers: StaticBuffers = static_buffers(sizes, shape, problem.device)
+        on_cuda = problem.device.type == "cuda"
+        self._stream = new_stream(problem.device) if on_cuda else None
+        self._runner: StepRunner = GraphRunner(self.buffers.changing) if on_cuda else EagerRunner()
+        self.captured: set[int] = set()  # sizes of mini-batches that have a graph
+
+    def active(self) -> AbstractContextManager[object]:
+        """Return a context in which work goes to this stream."""
+        return torch.cuda.stream(self._stream) if self._stream is not None else nullcontext()
+
+    def wait(self) -> None:
+        """Make this stream wait for the work launched so far."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self.problem.device))
+
+    def join(self) -> None:
+        """Make the work launched from now on wait for this stream."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self.problem.device).wait_stream(self._stream)
+
+    def train_batch(self, count: int) -> None:
+        """Train on the next mini-batch, which has `count` samples."""
+        self.captured.add(count)
+        self._runner.run(count, lambda: self._step(count))
+
+    def _step(self, count: int) -> None:
+        problem, buffers = self.problem, self.buffers
+        index = buffers.table.index_select(0, buffers.step)[0, 0, :count].long()
+        x, y = problem.samples.take(index)
+        leaf = buffers.parameters[0].detach().requires_grad_()
+        mean_loss = self._loss if count == problem.batch else loss_of(problem)
+        state = (leaf, buffers.kept[0], buffers.counters[0])
+        address = problem.batch_addresses(buffers.address, buffers.step)[0]
+        loss = mean_loss(state, address, _channels_last(problem, x), y)
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        buffers.parameters[0].addcmul_(gradient, buffers.rate, value=-1)  # one pass over memory
+        buffers.total.add_(loss.detach() * count)
+        buffers.step.add_(1)
 
 
-RECORDING = 50  # steps that could be taken while a new size of mini-batch is recorded
-MOST = 16  # lanes: each takes two streams, and torch has 32 of a device before they come again
-_DONE = object()
+def _channels_last(problem: Problem, x: Tensor) -> Tensor:
+    """Return images with their channels last, which the matrix units want for bfloat16."""
+    if problem.precision != "bfloat16" or x.dim() != 4:
+        return x
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 @dataclass(frozen=True)
 class StreamJob:
-    """What the lanes read and where they write, all rows of a job."""
+    """All rows of a job, as the streams read and write them."""
 
     job: Job
     counts: Ints  # [A, S], samples of every mini-batch
@@ -156,45 +150,46 @@ class StreamJob:
 
 
 class StreamBackend:
-    """Trains every row of a job in one of the lanes; keeps recordings between jobs."""
+    """Trains every row of a job on one of the streams; keeps graphs between jobs."""
 
-    def __init__(self, problem: Problem, lanes: int) -> None:
-        self._problem, self._count = problem, min(lanes, MOST)
-        self._deal = deals(problem)
+    def __init__(self, problem: Problem, streams: int) -> None:
+        self._problem, self._count = problem, min(streams, MAX_STREAMS)
+        self._fill_table = table_filler(problem)
         loss = loss_of(problem)
         compiles = problem.compiles and problem.device.type == "cuda"
-        self._loss: Loss = CompiledStep(loss) if compiles else loss
-        sizes = problem.shards.sizes
-        self._set_up(int(-(-sizes.max(initial=1) // problem.batch)))
+        self._loss: Loss = CompiledLoss(loss) if compiles else loss
+        self._allocate(int(-(-problem.shards.sizes.max(initial=1) // problem.batch)))
 
-    def _set_up(self, steps: int) -> None:
+    def _allocate(self, steps: int) -> None:
+        """Make streams with buffers for so many steps; no graph is captured yet."""
         self._steps = steps
-        self._lanes = [StreamRunner(self._problem, steps, self._loss) for _ in range(self._count)]
+        self._streams = [StreamRunner(self._problem, steps, self._loss) for _ in range(self._count)]
 
     def __call__(self, problem: Problem, job: Job) -> Trained:
         """Train every row of the job."""
         sizes = problem.shards.sizes[job.workers]
         steps = np.where(sizes > 0, job.steps, 0)
-        counts = step_counts(sizes, steps, problem.batch)
+        trainings = Trainings(job.workers, job.versions, sizes, steps)
+        counts = trainings.counts(problem.batch)
         if counts.shape[1] > self._steps:
-            finish(problem.device)  # recordings that may still be played are thrown away
-            self._set_up(2 * counts.shape[1])
-        sheets = self._laid_out(job, counts, (sizes, steps))
-        self._work(sheets)
-        summed = download(sheets.total)
+            finish(problem.device)  # graphs that may still run are about to be dropped
+            self._allocate(2 * counts.shape[1])
+        stream_job = self._stream_job(job, trainings, counts)
+        self._run(stream_job)
+        total = download(stream_job.total)
 
         def losses() -> Floats:
             with np.errstate(invalid="ignore"):
-                mean: Floats = summed() / counts.sum(1)
+                mean: Floats = total() / counts.sum(1)
             return mean
 
-        return Trained(sheets.models, sheets.counters, losses, int(counts.sum()))
+        return Trained(stream_job.models, stream_job.counters, losses, int(counts.sum()))
 
-    def _laid_out(self, job: Job, counts: Ints, work: tuple[Ints, Ints]) -> StreamJob:
+    def _stream_job(self, job: Job, trainings: Trainings, counts: Ints) -> StreamJob:
         problem = self._problem
         shape = (counts.shape[1], len(counts), problem.batch)
         table = torch.zeros(shape, dtype=torch.int32, device=problem.device)
-        self._deal((job.workers, job.versions), work, table)
+        self._fill_table(trainings, table)
         rates = (problem.learning_rate * job.rates).astype(np.float32)
         return StreamJob(
             job, counts, table, upload(rates, problem.device),
@@ -202,77 +197,73 @@ class StreamBackend:
             torch.zeros(len(counts), dtype=torch.float64, device=problem.device),
         )  # fmt: skip
 
-    def _work(self, sheets: StreamJob) -> None:
-        """All lanes through their queues, a step of each in turn."""
-        queues = queues_for(sheets.counts, [lane.sizes for lane in self._lanes])
-        for lane in self._lanes:
-            lane.wait()
-        turns = [
-            self._through(lane, rows, sheets)
-            for lane, rows in zip(self._lanes, queues, strict=True)
+    def _run(self, job: StreamJob) -> None:
+        """Run the queues of all streams, one step of each in turn."""
+        queues = queues_for(job.counts, [stream.captured for stream in self._streams])
+        for stream in self._streams:
+            stream.wait()
+        running = [
+            self._run_queue(stream, rows, job)
+            for stream, rows in zip(self._streams, queues, strict=True)
         ]
-        while turns:
-            turns = [turn for turn in turns if next(turn, _DONE) is not _DONE]
-        for lane in self._lanes:
-            lane.join()
+        while running:
+            running = [queue for queue in running if next(queue, _DONE) is not _DONE]
+        for stream in self._streams:
+            stream.join()
 
-    def _through(
-        self, lane: StreamRunner, rows: Sequence[int], sheets: StreamJob
+    def _run_queue(
+        self, stream: StreamRunner, rows: Sequence[int], job: StreamJob
     ) -> Iterator[None]:
-        """One lane's rows, one after the other; stops after every step."""
+        """Train the rows of one stream, one after another; pause after every step."""
+        buffers = stream.buffers
         for row in rows:
             one = slice(row, row + 1)
-            with lane.active():
-                lane.desk.lay(
-                    sheets.models[one], sheets.counters[one], sheets.rates[one],
-                    sheets.addresses[one],
-                )  # fmt: skip
-                lane.desk.table[: len(sheets.table), 0] = sheets.table[:, row]
-            for step, count in enumerate(sheets.counts[row].tolist()):
+            with stream.active():
+                buffers.load(job.models[one], job.counters[one], job.rates[one], job.addresses[one])
+                buffers.table[: len(job.table), 0] = job.table[:, row]
+            for step, count in enumerate(job.counts[row].tolist()):
                 if count:
-                    with lane.active(), self._randomness(sheets.job, row, step):
-                        lane.play(count)
+                    with stream.active(), self._seeded(job.job, row, step):
+                        stream.train_batch(count)
                     yield
-            with lane.active():
-                sheets.models[row], sheets.counters[row] = (
-                    lane.desk.models(1)[0], lane.desk.counters[0],
-                )  # fmt: skip
-                sheets.total[row] = lane.desk.total[0]
+            with stream.active():
+                job.models[row], job.counters[row] = buffers.models(1)[0], buffers.counters[0]
+                job.total[row] = buffers.total[0]
 
-    def _randomness(self, job: Job, row: int, step: int) -> AbstractContextManager[None]:
-        """What the module draws from torch is addressed by worker, training and step too."""
+    def _seeded(self, job: Job, row: int, step: int) -> AbstractContextManager[None]:
+        """Seed torch's generators by worker, training and step if the module draws from them."""
         if not self._problem.draws:
             return nullcontext()
         address = (int(job.workers[row]), int(job.versions[row]), step)
-        return addressed(self._problem.device, self._problem.seed, "dropout", *address)
+        return seed_generators(self._problem.device, self._problem.seed, "dropout", *address)
 
 
-def queues_for(counts: Ints, met: Sequence[set[int]]) -> list[list[int]]:
-    """Rows for every lane, the longest first, each where it would be done first.
+def queues_for(counts: Ints, captured: Sequence[set[int]]) -> list[list[int]]:
+    """Assign rows to streams, the longest row first, each to the stream that ends it first.
 
-    A lane has to record a size of mini-batch that it has not met, which takes as long as many
-    steps, so rows of the same sizes gather in the same lane.
+    The capture of a graph for a new size of mini-batch takes as long as many steps, so rows with
+    the same sizes gather on the same stream.
 
     Args:
-        counts: Samples of every mini-batch [A, S], 0 behind a row's last one.
-        met: Sizes that each lane knows.
+        counts: Samples of every mini-batch [A, S], 0 after a row's last one.
+        captured: Sizes for which each stream has a graph.
 
     >>> queues_for(np.array([[4, 4, 1], [4, 2, 0], [4, 1, 0]]), [{4, 1}, {4}])
     [[0, 2], [1]]
     """
-    queues: list[list[int]] = [[] for _ in met]
-    known, busy = [set(sizes) for sizes in met], [0] * len(met)
+    queues: list[list[int]] = [[] for _ in captured]
+    known, busy = [set(sizes) for sizes in captured], [0] * len(captured)
     steps = (counts > 0).sum(1)
     for row in np.argsort(-steps, kind="stable").tolist():
         if not steps[row]:
             break
         sizes = set(counts[row].tolist()) - {0}
         ends = [
-            load + int(steps[row]) + RECORDING * len(sizes - seen)
+            load + int(steps[row]) + CAPTURE_STEPS * len(sizes - seen)
             for load, seen in zip(busy, known, strict=True)
         ]
-        lane = ends.index(min(ends))
-        queues[lane].append(row)
-        busy[lane] = ends[lane]
-        known[lane] |= sizes
+        stream = ends.index(min(ends))
+        queues[stream].append(row)
+        busy[stream] = ends[stream]
+        known[stream] |= sizes
     return queues
