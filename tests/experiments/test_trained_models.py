@@ -123,13 +123,13 @@ def test_a_simulation_hands_out_its_models():
 def test_a_model_of_ones_own_is_not_imported_because_a_file_says_so(tmp_path):
     folder = leave(tmp_path, "model.name=experiments.test_trained_models:make")
     data, last = load("synthetic"), open_run(folder).records[-1]
-    with pytest.raises(RunFolderError, match="not imported because a file says so"):
+    with pytest.raises(RunFolderError, match=r"test_trained_models:make.*load_model\(.*module="):
         dystop.load_model(folder)
     model = dystop.load_model(folder, module=make(1, (8, 8), 10))
     assert accuracy(model, data) == pytest.approx(last.accuracy_global)
     first, second = model.module[1], model.module[3]
     assert first.weight is second.weight
-    with pytest.raises(RunFolderError, match=r"another kind of model; it differs in: .*weight"):
+    with pytest.raises(RunFolderError, match=r"another kind of model.*weight"):
         dystop.load_model(folder, module=nn.Linear(3, 3))
 
 
@@ -177,7 +177,7 @@ def test_files_that_are_none_of_ours_are_refused(tmp_path):
            good.replace(b"mean", b"mead")]  # fmt: skip
     for blob in bad:
         path.write_bytes(blob)
-        with pytest.raises(RunFolderError, match="not a model that dystop has written"):
+        with pytest.raises(RunFolderError, match=r"\.safetensors: not a model file"):
             dystop.load_model(path, module=module)
     path.write_bytes(good)
     assert dystop.load_model(path, module=nn.Linear(2, 2)).card.model == "mymodel:make"
