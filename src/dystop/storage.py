@@ -1,225 +1,151 @@
-"""Writes that survive: atomic files, an append-only record log, and a lock on a folder.
+"""Durable files: the one atomic write, the append log, the file lock, and readers of JSON.
 
-Every failed write becomes a `StorageError` that says what to do next; whatever was committed
-before it is still there.
+Every file that must survive a crash is written here. A reader of such a file sees the old content
+or the new content, never a part. The functions let `OSError` through unless their docstring says
+otherwise; the caller knows which command the user should run next.
 """
 
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from dystop.errors import RunFolderError, StorageError
-from dystop.experiments.folder_kinds import RUN, kind_of
-from dystop.record import RoundRecord, from_json
+from dystop.errors import DystopError, RunFolderError
 
-RECORDS = "records.jsonl"
-LOCK = ".lock"
-_GLANCE_S = 0.05  # longer than anybody who only looks keeps a lock
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
+PRIVATE = 0o600
+"""Mode of a file that only its owner may read, such as a private key."""
 
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Error numbers that mean: free some space, then try again."""
 
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turn a refused write into a StorageError that names the folder and the way on."""
-    try:
-        yield
-    except Exception as error:
-        number = _system_error(error)
-        if number is None:
-            raise
-        what = getattr(error, "filename", None) or folder
-        way = (kind_of(folder) or RUN).way_on(folder)
-        raise StorageError(
-            f"{what}: cannot be written: {os.strerror(number)}. Everything committed before is "
-            f"safe: {_advice(number)}, then: {way}"
-        ) from error
+_NO_PERMISSION = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+_PROBE_S = 0.05  # longer than `is_unlocked` holds its shared lock
 
 
-def _system_error(error: Exception) -> int | None:
-    """Number of the system's error; safetensors keeps it only in its text."""
-    if isinstance(error, OSError):
-        return error.errno or errno.EIO
-    told = re.search(r"os error (\d+)", str(error))
-    return int(told[1]) if told and type(error).__name__ == "SafetensorError" else None
+def write_atomic(
+    path: Path,
+    content: bytes | Callable[[Path], object],
+    *,
+    mode: int | None = None,
+    durable: bool = True,
+    previous: Path | None = None,
+    on_step: Callable[[str], object] = lambda step: None,
+) -> None:
+    """Replace a whole file in one step.
 
+    The content goes to a temporary file in the same folder, which is then renamed. If anything
+    fails, the temporary file is removed and the old file stays. A symbolic link at `path` is
+    replaced, never followed.
 
-def _advice(number: int) -> str:
-    if number in _FULL:
-        return "free space"
-    return "make the folder writable" if number in _FORBIDDEN else "check the disk"
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in this folder last through a power cut."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a whole file so that readers see the old one or the new one, never a part.
-
-    The raw OSError comes through; wrap in `writing` where a run folder is concerned.
+    Args:
+        path: The file to write; its folder must exist.
+        content: The bytes, or a function that writes them into the (empty) file it is given.
+        mode: Permissions of the new file; by default those that the umask allows.
+        durable: Wait until file and folder are on the disk, so that a power cut loses neither.
+        previous: Rename the old file to this path instead of dropping it.
+        on_step: Called with `before_fsync`, `after_fsync`, `before_rename` and `after_rename`;
+            tests use it to crash there.
     """
-    part = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        sync_folder(path.parent)
+        temporary.unlink(missing_ok=True)  # left by a process with the same number
+        handle = os.open(temporary, _CREATE, 0o666 if mode is None else mode)
+        with os.fdopen(handle, "wb") as file:
+            if mode is not None:
+                os.fchmod(handle, mode)  # whatever the umask is
+            if isinstance(content, bytes):
+                file.write(content)
+                file.flush()
+            else:
+                content(temporary)
+            on_step("before_fsync")
+            if durable:
+                os.fsync(handle)
+        on_step("after_fsync")
+        if previous is not None and path.exists():
+            os.replace(path, previous)
+        on_step("before_rename")
+        os.replace(temporary, path)
+        if durable:
+            fsync(path.parent)
+        on_step("after_rename")
     except BaseException:
         with suppress(OSError):
-            part.unlink()
+            temporary.unlink(missing_ok=True)
         raise
 
 
-class RunLock:
-    """Exclusive right to write a run folder, for as long as the `with` block lasts.
-
-    The kernel gives the lock back when the process ends, however it ends.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._fd = -1
-
-    def __enter__(self) -> Self:
-        with writing(self._folder):
-            self._fd = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                self._take()
-            except BaseException:
-                os.close(self._fd)
-                raise
-        return self
-
-    def _take(self) -> None:
-        try:
-            self._seize()
-        except BlockingIOError:
-            holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise RunFolderError(
-                f"{self._folder}: process {holder} is writing this run; "
-                "wait for it to end, or stop it, then try again"
-            ) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
-
-    def _seize(self) -> None:
-        wanted = fcntl.LOCK_EX | fcntl.LOCK_NB
-        try:
-            fcntl.flock(self._fd, wanted)
-        except BlockingIOError:
-            time.sleep(_GLANCE_S)  # it may have been `is_abandoned` that looked
-            fcntl.flock(self._fd, wanted)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        os.close(self._fd)
+def remove_temporary_files(folder: Path, name: str = "*") -> None:
+    """Remove what writers of `name` left behind when they were killed; a pattern is allowed."""
+    for stray in folder.glob(f".{name}.tmp*"):
+        with suppress(OSError):
+            stray.unlink()
 
 
-def is_abandoned(folder: Path) -> bool:
-    """Whether a run was begun here that no process is writing now.
-
-    Nothing is made or changed by asking. False where it cannot be told: without a lock file, or
-    where locks cannot be had.
-    """
+def fsync(path: Path) -> None:
+    """Wait until a file is on the disk; for a folder, until its renames are."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        fd = os.open(folder / LOCK, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
+        os.fsync(handle)
     finally:
-        os.close(fd)  # gives the lock back, too
-    return True
+        os.close(handle)
 
 
-def read_lines(folder: Path) -> tuple[list[RoundRecord], list[int]]:
-    """All finished lines of the record log, and the byte offset at which each one ends.
+def write_failure(error: Exception, path: Path) -> str | None:
+    """Say which file could not be written and how to mend it; None if this is no system error.
 
-    A last line without its newline was cut off by a crash and is left out. Any other line that is
-    not a record is damage, and an error.
+    safetensors reports a system error by its text only, so that text is searched for the number.
     """
-    path = folder / RECORDS
-    records: list[RoundRecord] = []
-    ends: list[int] = []
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return records, ends
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
-    at = 0
-    for number, line in enumerate(data.splitlines(keepends=True), 1):
-        at += len(line)
-        if line.endswith(b"\n"):
-            records.append(_record(path, number, line))
-            ends.append(at)
-    return records, ends
+    if isinstance(error, OSError):
+        number = error.errno or errno.EIO
+    else:
+        found = re.search(r"os error (\d+)", str(error))
+        if found is None or type(error).__name__ != "SafetensorError":
+            return None
+        number = int(found[1])
+    file = getattr(error, "filename", None) or path
+    if number in NO_SPACE:
+        advice = "free space"
+    elif number in _NO_PERMISSION:
+        advice = "make the folder writable"
+    else:
+        advice = "check the disk"
+    return (
+        f"{file}: cannot be written: {os.strerror(number)}. Everything committed before is safe: "
+        f"{advice}"
+    )
 
 
-def _record(path: Path, number: int, line: bytes) -> RoundRecord:
-    try:
-        return from_json(line.decode())
-    except (ValueError, TypeError):
-        raise RunFolderError(
-            f"{path}: line {number} is damaged; the run cannot be read past it. "
-            f"Cut the file before line {number} to keep what came before"
-        ) from None
-
-
-class RecordLog:
-    """`records.jsonl`, open for appending. A line is handed to the system before `append` returns.
+class AppendLog:
+    """A file that only grows. The system has the bytes when `append` returns.
 
     Args:
-        folder: The run folder.
-        keep: Last round to keep; later lines and a cut-off last line are removed. None keeps all.
+        path: The file; it is created if it is missing.
+        offset: Bytes to keep; everything after them is cut off.
     """
 
-    def __init__(self, folder: Path, keep: int | None = None) -> None:
-        self._folder = folder
-        records, ends = read_lines(folder)
-        kept = [r.round for r in records if keep is None or r.round <= keep]
-        if keep and (not kept or kept[-1] < keep):
-            raise RunFolderError(
-                f"{folder / RECORDS}: ends at round {kept[-1] if kept else 0}, but round {keep} "
-                "is needed to go on; the file was cut or replaced, start the run afresh"
-            )
-        self.offset = ends[len(kept) - 1] if kept else 0
-        with writing(folder):
-            self._fd = os.open(folder / RECORDS, os.O_RDWR | os.O_CREAT, 0o644)
-            os.ftruncate(self._fd, self.offset)
+    def __init__(self, path: Path, offset: int) -> None:
+        self.offset = offset
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        os.ftruncate(self._fd, offset)
 
-    def append(self, record: RoundRecord) -> None:
-        """Write one line; a line that does not fit is taken back whole."""
-        data = record.to_json().encode() + b"\n"
-        with writing(self._folder):
-            try:
-                self._write(data)
-            except OSError:
-                with suppress(OSError):
-                    os.ftruncate(self._fd, self.offset)
-                raise
+    def append(self, data: bytes) -> None:
+        """Write all of `data`; if it does not fit, cut off the part that did."""
+        try:
+            self._write(data)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._fd, self.offset)
+            raise
         self.offset += len(data)
 
     def _write(self, data: bytes) -> None:
@@ -228,17 +154,77 @@ class RecordLog:
             done += os.pwrite(self._fd, data[done:], self.offset + done)
 
     def sync(self) -> None:
-        """Make every line so far last through a power cut; call before a checkpoint names it."""
-        with writing(self._folder):
-            os.fsync(self._fd)
+        """Wait until everything so far is on the disk; call before a checkpoint refers to it."""
+        os.fsync(self._fd)
 
     def close(self) -> None:
-        """Close the file; nothing is buffered, so nothing can be lost here."""
+        """Close the file. Nothing is buffered, so nothing can be lost here."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class LockHeldError(Exception):
+    """Another process holds a lock; `holder` is what it wrote into the lock file."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        super().__init__(f"{path}: locked by {holder or 'an unknown process'}")
+        self.holder = holder
+
+
+class FileLock:
+    """An exclusive lock on a file. The kernel releases it when the process ends, however it ends.
+
+    Args:
+        path: The lock file; it is created if it is missing, and never removed.
+        wait: Wait for the lock instead of raising `LockHeldError`.
+    """
+
+    def __init__(self, path: Path, *, wait: bool = False) -> None:
+        self.path = path
+        self._wait = wait
+        self._fd = -1
+
+    def acquire(self) -> str:
+        """Take the lock and return what its last holder wrote."""
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._flock()
+        except BlockingIOError:
+            holder = self._text()
+            self.release()
+            raise LockHeldError(self.path, holder) from None
+        except BaseException:
+            self.release()
+            raise
+        return self._text()
+
+    def _flock(self) -> None:
+        if self._wait:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            return
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_PROBE_S)  # the holder may be `is_unlocked`, which lets go at once
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _text(self) -> str:
+        return os.pread(self._fd, 64, 0).decode(errors="replace").strip()
+
+    def write(self, text: str) -> None:
+        """Replace the content of the lock file, for whoever finds it locked."""
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{text}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Give the lock back."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def __enter__(self) -> Self:
+        self.acquire()
         return self
 
     def __exit__(
@@ -247,16 +233,50 @@ class RecordLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self.release()
 
 
-def records_sha256(folder: Path) -> str:
-    """Fingerprint of the record log: two runs are the same if this is."""
-    return file_sha256(folder / RECORDS)
+def is_unlocked(path: Path) -> bool:
+    """Return whether a lock file exists and no process holds it; changes nothing.
+
+    Returns False where the answer cannot be known: without a lock file, or on a file system
+    without locks.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)  # releases the shared lock, too
+    return True
+
+
+def read_json(path: Path, error: type[DystopError] = RunFolderError) -> dict[str, Any]:
+    """Return the JSON object in a file; raise `error` if the file cannot be read or is damaged."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as problem:
+        raise error(f"{path}: cannot be read: {problem.strerror}") from None
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{path}: not JSON; the file is damaged: {problem}") from None
+    if not isinstance(content, dict):
+        raise error(f"{path}: not a JSON object; the file is damaged")
+    return content
+
+
+def try_read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; an empty one if the file is missing or damaged."""
+    with suppress(DystopError):
+        return read_json(path)
+    return {}
 
 
 def file_sha256(path: Path) -> str:
-    """Fingerprint of a file."""
+    """Return the SHA-256 of a file, in hexadecimal; raise `RunFolderError` if it is unreadable."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

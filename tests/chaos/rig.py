@@ -20,11 +20,11 @@ from typing import Any, Self
 from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.jobs import Tail, dystop_words, environment
+from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run_folder import CONFIG
 from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names, read_status
 from dystop.experiments.testbed.launch import make_folder
 from dystop.record import RoundRecord
-from dystop.storage import RECORDS
 from dystop.testbed.audit.check import Finding, check_run
 from dystop.testbed.launch.netns import Net
 from dystop.testbed.security import authority

@@ -88,7 +88,7 @@ def test_a5_a_crash_at_every_failpoint(tmp_path, tell):
         rig.stop()
         assert rig.findings() == []
         # Whoever is stopped in the middle of a write leaves it; it goes at the next start.
-        strays = [p for p in rig.folder.rglob("*.tmp") if p.stat().st_mtime < stopped_s - 1]
+        strays = [p for p in rig.folder.rglob(".*.tmp*") if p.stat().st_mtime < stopped_s - 1]
         assert strays == []
         tell(f"{total} crashes at {len(WORKER_SITES) + len(COORDINATOR_SITES)} places in "
              f"{took_s:.0f} s, {rig.rounds} rounds")  # fmt: skip
@@ -141,7 +141,7 @@ def test_a7_killed_while_writing_a_checkpoint(tmp_path, tell):
         said = child.stdout.read().split()
         child.wait()
         child.stdout.close()
-        torn += (tmp_path / ".worker.safetensors.tmp").exists()
+        torn += any(tmp_path.glob(".worker.safetensors.tmp*"))
         found = vault.load()
         assert found.note == ""
         assert found.state is not None

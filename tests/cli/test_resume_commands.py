@@ -13,11 +13,10 @@ from dystop.cli.testbed import _way_on as real_way_on
 from dystop.errors import ConfigError, RunFolderError, StorageError
 from dystop.experiments import bound, gap, jobs, run
 from dystop.experiments.config import read_experiment, to_toml
-from dystop.experiments.folder_kinds import COMPARISON, REAL, RUN, SWEEP, kind_of
+from dystop.experiments.folder_kinds import COMPARISON, REAL, RUN, SWEEP, kind_of, writing
 from dystop.experiments.run_folder import check_free, create_run, first_info, open_run, run_folder
 from dystop.experiments.study import Study, create_study, find_study
 from dystop.experiments.testbed.launch import checked_folder
-from dystop.storage import writing
 
 EXPERIMENT = read_experiment()
 NAMES = ["simulated", "real", "comparison", "sweep", "plain"]

@@ -244,7 +244,7 @@ def test_a_look_does_not_keep_a_run_from_starting(tmp_path):
     (tmp_path / ".lock").touch()
     fd = os.open(tmp_path / ".lock", os.O_RDONLY)
     storage.fcntl.flock(fd, storage.fcntl.LOCK_SH)
-    threading.Thread(target=lambda: (time.sleep(storage._GLANCE_S / 5), os.close(fd))).start()
+    threading.Thread(target=lambda: (time.sleep(storage._PROBE_S / 5), os.close(fd))).start()
     with RunLock(tmp_path):
         assert not is_abandoned(tmp_path)
 

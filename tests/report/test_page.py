@@ -57,7 +57,7 @@ def test_files_are_there_and_are_what_they_say(three, tmp_path, count):
     for file in files.figures:
         assert file.read_bytes().startswith(magic[file.suffix])
         assert file.stat().st_size > 2000
-    assert not list(tmp_path.rglob("*.part"))
+    assert not list(tmp_path.rglob(".*"))
 
 
 @pytest.mark.parametrize("count", [1, 2])

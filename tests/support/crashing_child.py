@@ -53,14 +53,16 @@ def arm(point: str, count: int) -> None:
 
         checkpoint.save_file = half
     elif point == "before the rename":
-        flush = checkpoint._flush
+        write_atomic = storage.write_atomic
 
-        def doomed_flush(path):
-            flush(path)
-            if Path(path).suffix == ".tmp" and due():
-                die()
+        def doomed_write_atomic(path, content):
+            def crash(step):
+                if step == "before_rename" and due():
+                    die()
 
-        checkpoint._flush = doomed_flush
+            write_atomic(path, content, on_step=crash)
+
+        checkpoint.write_atomic = doomed_write_atomic
     elif point == "after the rename":
         listing = checkpoint.checkpoints
 
@@ -71,7 +73,7 @@ def arm(point: str, count: int) -> None:
 
         checkpoint.checkpoints = doomed_listing
     elif point == "half a line":
-        write = storage.RecordLog._write
+        write = storage.AppendLog._write
 
         def doomed_write(self, data):
             if due():
@@ -79,7 +81,7 @@ def arm(point: str, count: int) -> None:
                 die()
             write(self, data)
 
-        storage.RecordLog._write = doomed_write
+        storage.AppendLog._write = doomed_write
 
 
 def main(folder: str, point: str, count: str) -> None:

@@ -97,7 +97,7 @@ def test_a_full_disk_at_a_worker_is_survived(tmp_path, monkeypatch):
     assert check_run(folder) == []
     done = {r for (r, node), end in endings(folder).items() if node == 1 and end == "DONE"}
     assert max(done) > 30, "w01 did not come back into the plans"
-    assert not list(folder.rglob("*.tmp"))
+    assert not list(folder.rglob(".*.tmp*"))
 
 
 def test_a_full_disk_at_the_coordinator_is_survived(tmp_path, monkeypatch):
@@ -222,7 +222,7 @@ def test_a_checkpoint_is_not_written_through_a_link(tmp_path):
     target, home = tmp_path / "target", tmp_path / "home"
     target.write_text("untouched")
     home.mkdir()
-    (home / ".worker.safetensors.tmp").symlink_to(target)
+    (home / f".worker.safetensors.tmp-{os.getpid()}").symlink_to(target)
     (home / "worker.safetensors").symlink_to(target)
     CheckpointStore(home / "worker.safetensors")._write(b"checkpoint")
     assert target.read_text() == "untouched"

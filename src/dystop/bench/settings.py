@@ -1,7 +1,6 @@
 """Settings of `dystop bench`: how much is measured, and the images to measure with."""
 
 import math
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.rng import stream
 from dystop.sparse import Ints
+from dystop.storage import write_atomic
 from dystop.training.models.build import build_model
 
 SMALL_BELOW = 500_000  # parameters; larger models get colour images and larger batches
@@ -147,8 +147,10 @@ def write_npz(path: Path, shape: tuple[int, int, int], train: int, test: int) ->
         return path
     x_train, y_train = images(shape, max(train, CLASSES), 0)
     x_test, y_test = images(shape, max(test, CLASSES), 0, "test")
-    beside = path.with_suffix(".part")
-    with beside.open("wb") as file:
-        np.savez(file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
-    os.replace(beside, path)
+
+    def save(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.savez(file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+
+    write_atomic(path, save, durable=False)
     return path

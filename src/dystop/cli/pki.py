@@ -78,12 +78,12 @@ def _rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
     """One line for each party that was ever given a certificate."""
     from dystop.errors import ConfigError
     from dystop.testbed.security.authority import fingerprint
-    from dystop.testbed.security.files import read_json
+    from dystop.testbed.security.files import read_register
     from dystop.testbed.security.identity import loaded, utc_now
 
     if not (folder / "ca.crt").is_file():
         raise ConfigError(f"{folder} holds no authority; make one with: dystop pki init")
-    issued, revoked = read_json(folder / "issued.json"), read_json(folder / "revoked.json")
+    issued, revoked = read_register(folder / "issued.json"), read_register(folder / "revoked.json")
     for name, prints in sorted(issued.items()):
         file = folder / f"{name}.crt"
         newest = fingerprint(file.read_bytes()) if file.is_file() else str(prints[-1])
@@ -104,15 +104,16 @@ def token(
 ) -> None:
     """Make a one-time word with which a party gets its certificate over the network."""
     check_installed()
+    from dystop.storage import PRIVATE
     from dystop.testbed.enrolment.tokens import make_token
     from dystop.testbed.security.authority import fingerprint
-    from dystop.testbed.security.files import PRIVATE, write_atomically
+    from dystop.testbed.security.files import write_file
 
     word = make_token(folder, name)
     if out is None:
         typer.echo(word)
         return
-    write_atomically(out, f"{word}\n".encode(), PRIVATE)
+    write_file(out, f"{word}\n".encode(), PRIVATE)
     typer.echo(f"{out}: good once, within 24 hours; bring it to the host of {name}, and there:")
     ca = fingerprint((folder / "ca.crt").read_bytes())
     typer.echo(f"dystop pki join {name} --token-file {out.name} --from HOST:PORT --ca-sha256 {ca}")

@@ -10,8 +10,8 @@ from typing import Any
 from dystop.dashboard.discovery import Discovery, Place, scan
 from dystop.dashboard.files import Mark, changed_s, mark, read_json, read_toml
 from dystop.dashboard.record_log import Follower, Tail, tail
+from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run_folder import CONFIG, FLEET, INFO, is_abandoned
-from dystop.storage import RECORDS
 
 ENROLMENT = "enrolment.json"
 FOLLOWED = 32  # runs whose curves are kept in memory

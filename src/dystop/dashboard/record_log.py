@@ -7,8 +7,8 @@ from pathlib import Path
 
 from dystop.dashboard.files import open_file
 from dystop.dashboard.history import History
+from dystop.experiments.record_log import RECORDS
 from dystop.record import RoundRecord
-from dystop.storage import RECORDS
 
 AT_ONCE = 8 * 1024 * 1024
 """Bytes that one look takes in; a long history arrives in several, and the page grows with it."""

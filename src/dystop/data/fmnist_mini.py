@@ -21,6 +21,7 @@ from dystop.data.catalogue import DATASETS
 from dystop.data.dataset import Dataset, Splits, assemble
 from dystop.errors import DataError
 from dystop.sparse import Ints
+from dystop.storage import write_atomic
 
 FILE = "fmnist_mini.xz"
 CONTENT_SHA256 = "28f18b801ea088981350ccec4e88d2d5a6bd303ee86c624887dbcfdb9f49cd6e"
@@ -55,11 +56,9 @@ def _content() -> NDArray[np.uint8]:
         if hashlib.sha256(raw).hexdigest() == CONTENT_SHA256:
             return np.frombuffer(raw, np.uint8)
     unpacked = _unpacked()
-    part = kept.with_name(f".{kept.name}.{os.getpid()}.partial")
     with suppress(OSError):  # nowhere to write: unpack it every time
         kept.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(unpacked.tobytes())
-        part.replace(kept)
+        write_atomic(kept, unpacked.tobytes(), durable=False)
     return unpacked
 
 

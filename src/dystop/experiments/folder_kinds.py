@@ -1,12 +1,14 @@
 """What a folder holds, told by its files alone, and the command that goes on with it."""
 
-import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dystop.errors import shell_command
+from dystop.errors import StorageError, shell_command
+from dystop.storage import try_read_json, write_failure
 
 INFO = "run.json"  # of every run, simulated or real
 STUDY = "study.json"  # of every comparison and sweep
@@ -49,10 +51,18 @@ def kind_of(folder: Path) -> FolderKind | None:
 
 def _told(file: Path) -> dict[str, Any] | None:
     """What a file says: nothing where it is damaged, None where it is not there."""
-    if not os.path.isfile(file):  # unlike Path.is_file, never raises
-        return None
+    # Unlike Path.is_file, os.path.isfile never raises.
+    return try_read_json(file) if os.path.isfile(file) else None
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn a failed write into a `StorageError` that says what to do and which command resumes."""
     try:
-        raw = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return raw if isinstance(raw, dict) else {}
+        yield
+    except Exception as error:
+        failure = write_failure(error, folder)
+        if failure is None:
+            raise
+        resume = (kind_of(folder) or RUN).way_on(folder)
+        raise StorageError(f"{failure}, then: {resume}") from error

@@ -15,11 +15,11 @@ from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.build import Built, build
 from dystop.experiments.config import Experiment, to_tree
 from dystop.experiments.interrupts import Interrupts
+from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run import Started, resume_run, run_experiment
 from dystop.experiments.run_folder import RunLock
 from dystop.experiments.study import Study
 from dystop.record import RoundRecord, from_json
-from dystop.storage import RECORDS
 
 
 class Tail:

@@ -13,6 +13,7 @@ from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.config.experiment import OutputParams
 from dystop.experiments.folder_kinds import REAL, TESTBED
 from dystop.experiments.interrupts import Interrupts
+from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run_folder import (
     CHECKPOINTS,
     CONFIG,
@@ -34,7 +35,6 @@ from dystop.record import RoundRecord
 from dystop.simulator import checkpoint, no_round, run_rounds
 from dystop.simulator.loop import begin
 from dystop.simulator.state import Components, State
-from dystop.storage import RECORDS
 
 OnRecord = Callable[[RoundRecord], None]
 

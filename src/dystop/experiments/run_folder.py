@@ -26,19 +26,24 @@ from typing import TYPE_CHECKING, Any
 
 from dystop.errors import RunFolderError, StorageError, nearest
 from dystop.experiments.environment import machine, versions
-from dystop.experiments.folder_kinds import INFO, STUDY, FolderKind, kind_of, study_kind
-from dystop.record import RoundRecord
-from dystop.storage import (
+from dystop.experiments.folder_kinds import (
+    INFO,
+    STUDY,
+    FolderKind,
+    kind_of,
+    study_kind,
+    writing,
+)
+from dystop.experiments.record_log import (
     RECORDS,
     RecordLog,
     RunLock,
-    file_sha256,
     is_abandoned,
     read_lines,
     records_sha256,
-    write_atomic,
-    writing,
 )
+from dystop.record import RoundRecord
+from dystop.storage import NO_SPACE, file_sha256, read_json, write_atomic
 
 if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
@@ -71,7 +76,6 @@ MODELS, GLOBAL = "models", "global.safetensors"  # a folder of trained models, a
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,99}")
 _CONFIG_SHA256, _RECORDS_SHA256 = "config_sha256", "records_sha256"  # keys of run.json
 _HOLDS = "a run folder holds config.toml, run.json, fleet.json and records.jsonl"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 
 
@@ -179,7 +183,7 @@ def _fill(folder: Path, config: str, info: Mapping[str, Any], fleet: Mapping[str
 
 def _refused(out: Path, error: OSError) -> RunFolderError | StorageError:
     reason = f"{out}: no run folder can be made here: {error.strerror or error}"
-    if error.errno in _FULL:
+    if error.errno in NO_SPACE:
         return StorageError(f"{reason}. Free space, or choose another folder with --out DIR")
     return RunFolderError(f"{reason}. Choose another folder with --out DIR")
 
@@ -227,22 +231,10 @@ def create_run(
 
 def update_info(folder: Path, **changes: Any) -> dict[str, Any]:
     """Change some entries of `run.json`, all at once or not at all."""
-    info = {**_read_json(folder / INFO), **changes}
+    info = {**read_json(folder / INFO), **changes}
     with writing(folder):
         write_atomic(folder / INFO, _json(info))
     return info
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_bytes())
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise RunFolderError(f"{path}: not JSON; the file is damaged") from None
-    if not isinstance(raw, dict):
-        raise RunFolderError(f"{path}: not a JSON object; the file is damaged")
-    return raw
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -304,10 +296,10 @@ def run_folder(path: Path) -> Path:
 def open_run(path: Path) -> RunData:
     """Read a run folder, finished or not; a last line that was cut off is left out."""
     path = run_folder(path)
-    config, info = _read_config(path / CONFIG), _read_json(path / INFO)
+    config, info = _read_config(path / CONFIG), read_json(path / INFO)
     records, _ = read_lines(path)
     name = path.resolve().name
-    return RunData(path, name, config, info, _read_json(path / FLEET), records)
+    return RunData(path, name, config, info, read_json(path / FLEET), records)
 
 
 def check_config(run: RunData, start: str) -> None:

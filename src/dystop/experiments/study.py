@@ -21,7 +21,7 @@ from dystop.errors import RunFolderError, shell_command
 from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
 from dystop.experiments.config.write import toml_value
 from dystop.experiments.run_folder import INFO, STUDY, check_name, is_study
-from dystop.storage import write_atomic
+from dystop.storage import read_json, write_atomic
 
 PLAN = "plan"
 _MOST_DIFFERENCES = 4
@@ -79,15 +79,7 @@ class Study:
 
 def finished(folder: Path) -> bool:
     """Whether this run came to its end."""
-    return (folder / INFO).is_file() and _read(folder / INFO).get("status") == "finished"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"{path}: cannot be read: {error}") from None
-    return raw if isinstance(raw, dict) else {}
+    return (folder / INFO).is_file() and read_json(folder / INFO).get("status") == "finished"
 
 
 def default_name(experiments: Sequence[Experiment]) -> str:
@@ -127,7 +119,7 @@ def outline(path: Path) -> Outline:
     """Read what is needed to report a study, and no plan."""
     if not is_study(path):
         raise RunFolderError(f"{path}: not a study; its folder would hold {STUDY}")
-    names, over = [row["folder"] for row in rows_of(path)], _read(path / STUDY).get("over")
+    names, over = [row["folder"] for row in rows_of(path)], read_json(path / STUDY).get("over")
     if not names:
         raise RunFolderError(f"{path / STUDY}: names no runs; the file is damaged")
     keys = tuple(map(str, over)) if isinstance(over, list) else ()
@@ -136,7 +128,7 @@ def outline(path: Path) -> Outline:
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
     """What the file of a study says of each run; nothing where it is damaged."""
-    rows = _read(path / STUDY).get("runs")
+    rows = read_json(path / STUDY).get("runs")
     good = isinstance(rows, list) and all(
         isinstance(row, dict) and isinstance(row.get("folder"), str) for row in rows
     )

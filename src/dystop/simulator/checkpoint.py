@@ -6,7 +6,6 @@ pickle: arrays are tensors of the file, everything else is JSON in its header.
 """
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from dystop.serialization import Kinds, pack, unpack
 from dystop.simulator.mixing import Models
 from dystop.simulator.state import State
 from dystop.sparse import Floats, Graph, PairCounts
+from dystop.storage import remove_temporary_files, write_atomic
 from dystop.types import ControlState, Mailbox, Outcome
 from dystop.world import InFlight, Progress
 
@@ -107,23 +107,11 @@ def save(folder: Path, state: State) -> Path:
     tensors: dict[str, torch.Tensor] = {}
     tree = json.dumps(_pack(_to_stored(state), "state", tensors))
     final = folder / f"round-{done:08d}.safetensors"
-    temporary = folder / f".{final.name}.tmp"
-    save_file(tensors, temporary, metadata={"format": _FORMAT, "tree": tree})
-    _flush(temporary)
-    os.replace(temporary, final)
-    _flush(folder)
+    header = {"format": _FORMAT, "tree": tree}
+    write_atomic(final, lambda path: save_file(tensors, path, metadata=header))
     for old in checkpoints(folder)[KEPT:]:
         old.unlink()
     return final
-
-
-def _flush(path: Path) -> None:
-    """Make sure that what was written has reached the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -142,8 +130,7 @@ def load_newest(folder: Path, device: torch.device) -> tuple[int, State] | None:
     None where there is none yet. If there are some and all are damaged, going on is refused: it
     would start over and cut the records away.
     """
-    for stray in folder.glob(".*.tmp"):
-        stray.unlink()
+    remove_temporary_files(folder)
     kept = checkpoints(folder)
     for path in kept:
         state = _load(path, device)

@@ -15,7 +15,7 @@ from dystop.errors import ConfigError, StorageError
 from dystop.testbed.enrolment.tokens import TOKEN_S, WINDOW_S, make_token, redeem
 from dystop.testbed.protocol.interface import TransportError
 from dystop.testbed.security import authority
-from dystop.testbed.security.files import read_json, write_json
+from dystop.testbed.security.files import read_register, write_register
 from dystop.testbed.security.identity import names_of
 
 NOW = datetime(2031, 5, 1, 12, 0, tzinfo=UTC)
@@ -178,7 +178,7 @@ def test_revoking_takes_effect_at_once(folder):
     new = authority.issue(folder, "w01", clock=at(NOW))
     assert allowed("w01", new)
     assert not allowed("w01", old)
-    assert read_json(folder / "revoked.json")[old]["date"] == "2031-05-01T12:00:00+00:00"
+    assert read_register(folder / "revoked.json")[old]["date"] == "2031-05-01T12:00:00+00:00"
 
 
 def test_revoking_a_stranger_names_who_is_known(folder):
@@ -199,7 +199,7 @@ def test_a_damaged_list_is_named(folder):
     (folder / "issued.json").write_text("{")
     with pytest.raises(StorageError, match=r"issued\.json"):
         authority.Issued(folder)("w01", "")
-    write_json(folder / "issued.json", {})
+    write_register(folder / "issued.json", {})
 
 
 # F-8: tokens -----------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def test_a_link_in_the_way_is_not_followed(vault, tmp_path):
     vault.save(a_state(1))
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    vault._beside.symlink_to(victim)
+    vault.path.with_name(f".{vault.path.name}.tmp-{os.getpid()}").symlink_to(victim)
     vault.save(a_state(2))
     assert victim.read_text() == "mine"
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from dystop.errors import ConfigError, DystopError, RunFolderError
 from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.folder_kinds import writing
+from dystop.experiments.record_log import RecordLog, RunLock, read_lines
 from dystop.experiments.run_folder import CONFIG, INFO, open_run, records_sha256, update_info
 from dystop.experiments.testbed.enrolment import (
     COORDINATOR,
@@ -29,7 +31,6 @@ from dystop.experiments.testbed.enrolment import (
     write_status,
 )
 from dystop.experiments.testbed.operations import LEDGER, Pardons, away, watch_revoked
-from dystop.storage import RecordLog, RunLock, read_lines, writing
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.events import Finish

@@ -6,7 +6,6 @@ Free of torch, so that a coordinator starts in a moment. What needs data and mod
 
 import hashlib
 import json
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from dystop.experiments.build import fleet_of, keeps_topology, steps_of
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.run_folder import CONFIG, RunData, check_config
 from dystop.sparse import Floats, Ints
-from dystop.storage import write_atomic
+from dystop.storage import try_read_json, write_atomic
 from dystop.testbed.coordinator.members import Enrolled as Member
 from dystop.testbed.coordinator.setup import COORDINATOR as COORDINATOR
 from dystop.testbed.coordinator.setup import OBSERVER as OBSERVER
@@ -314,16 +313,10 @@ def _members(experiment: Experiment, enrolment: Enrolment) -> tuple[Member, ...]
 
 def write_status(folder: Path, **facts: Any) -> None:
     """Say where the coordinator listens and how many have joined; for the launcher's eyes."""
-    part = folder / f".{STATUS}.tmp-{os.getpid()}"
-    with suppress(OSError):  # nobody's work depends on it
-        part.write_text(json.dumps(facts))
-        part.replace(folder / STATUS)
+    with suppress(OSError):  # only the launcher's display depends on it
+        write_atomic(folder / STATUS, json.dumps(facts).encode(), durable=False)
 
 
 def read_status(folder: Path) -> dict[str, Any]:
     """What the coordinator said last; empty before its first word."""
-    try:
-        found = json.loads((folder / STATUS).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return try_read_json(folder / STATUS)

@@ -16,6 +16,7 @@ from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.jobs import Tail, dystop_words, environment
+from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run import Started
 from dystop.experiments.run_folder import (
     CONFIG,
@@ -40,7 +41,6 @@ from dystop.experiments.testbed.enrolment import (
     write_enrolment,
 )
 from dystop.record import RoundRecord
-from dystop.storage import RECORDS
 from dystop.testbed.launch.netns import Net
 from dystop.testbed.launch.supervisor import ProcessSupervisor
 

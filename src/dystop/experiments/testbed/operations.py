@@ -118,10 +118,10 @@ def watch_revoked(pki: Path, seat: CoordinatorProcess) -> None:
 
 def look_at_certificates(pki: Path, seat: CoordinatorProcess) -> None:
     """Compare the members with what the authority says now."""
-    from dystop.testbed.security.files import read_json
+    from dystop.testbed.security.files import read_register
 
     try:
-        issued, revoked = read_json(pki / "issued.json"), read_json(pki / "revoked.json")
+        issued, revoked = read_register(pki / "issued.json"), read_register(pki / "revoked.json")
     except DystopError:  # being replaced; the next look is soon
         return
     without = {name for name, prints in issued.items() if prints and prints[-1] in revoked}

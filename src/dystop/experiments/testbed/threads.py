@@ -11,6 +11,7 @@ from typing import Any
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.jobs import Tail
+from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run_folder import CONFIG
 from dystop.experiments.testbed.coordinator_run import CoordinatorRun
 from dystop.experiments.testbed.enrolment import (
@@ -23,7 +24,6 @@ from dystop.experiments.testbed.enrolment import (
 from dystop.experiments.testbed.launch import POLL_S, WORKERS, Watch, interruptible, others
 from dystop.experiments.testbed.parties import Way, leave_model, make_observer, make_worker
 from dystop.experiments.testbed.parts import observer_parts, worker_parts
-from dystop.storage import RECORDS
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.observer import Observer
 from dystop.testbed.protocol.interface import Transport

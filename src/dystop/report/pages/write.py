@@ -1,7 +1,5 @@
 """Writing a report: the page and its figures."""
 
-import errno
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +12,9 @@ from dystop.report.figures.style import Plot, entries
 from dystop.report.figures.svg import save
 from dystop.report.garbage import spare_the_old
 from dystop.report.pages.html import render
+from dystop.storage import NO_SPACE, write_atomic
 
 FORMATS = ("png", "pdf", "svg")
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True)
@@ -88,8 +86,8 @@ def write_files(
         for plot in plots:
             files += [_write_figure(plot, kind, out) for kind in formats if plot.figure]
         for name, table in (tables or {}).items():
-            _replace(out / name, table.encode())
-        _replace(html, page.encode())
+            write_atomic(out / name, table.encode(), durable=False)
+        write_atomic(html, page.encode(), durable=False)
     except OSError as error:
         raise _refused(out, error) from error
     return ReportFiles(html, tuple(files))
@@ -99,22 +97,15 @@ def _refused(out: Path, error: OSError) -> RunFolderError | StorageError:
     reason = f"the report could not be written to {out}: {error.strerror or error}"
     if isinstance(error, (NotADirectoryError, FileExistsError)):
         return RunFolderError(f"{reason}; a file is in the way: choose another folder")
-    space = "free some space or " if error.errno in _FULL else ""
+    space = "free some space or " if error.errno in NO_SPACE else ""
     return StorageError(f"{reason}; {space}choose another folder")
 
 
 def _write_figure(plot: Plot, kind: str, out: Path) -> Path:
     assert plot.figure is not None
     path = out / "figures" / f"{plot.key}.{kind}"
-    _replace(path, save(plot.figure, kind))
+    write_atomic(path, save(plot.figure, kind), durable=False)
     return path
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write beside and move over, so that a reader never meets half a file."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_bytes(content)
-    os.replace(beside, path)
 
 
 def check_request(runs: Sequence[RunData], target: float | None, formats: Sequence[str]) -> None:

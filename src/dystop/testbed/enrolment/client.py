@@ -21,9 +21,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from dystop.errors import ConfigError
+from dystop.storage import PRIVATE
 from dystop.testbed.enrolment.server import MAX_BYTES, SERVICE
 from dystop.testbed.protocol.interface import TransportError
-from dystop.testbed.security.files import PRIVATE, checked_name, write_atomically
+from dystop.testbed.security.files import checked_name, write_file
 from dystop.testbed.security.identity import check_private, fingerprint, load_identity, loaded
 from dystop.testbed.transport.grpc_settings import dialling, explain, split_address
 
@@ -54,8 +55,8 @@ def join(folder: Path, name: str, token: str, ca_pem: bytes, address: str) -> st
         message = {"token": token, "request": _request(key, name)}
         answer = _call(address, ca_pem, "Enrol", json.dumps(message).encode())
         cert = _certificate(answer, address)
-        write_atomically(folder / "ca.crt", ca_pem)
-        write_atomically(folder / f"{name}.crt", cert)
+        write_file(folder / "ca.crt", ca_pem)
+        write_file(folder / f"{name}.crt", cert)
         put()
     return load_identity(folder, name).fingerprint
 
@@ -175,7 +176,7 @@ def _set_aside(path: Path, key: ec.EllipticCurvePrivateKey) -> Iterator[Any]:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    write_atomically(aside, pem, PRIVATE)
+    write_file(aside, pem, PRIVATE)
     try:
         yield lambda: os.replace(aside, path)
     finally:

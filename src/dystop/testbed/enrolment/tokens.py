@@ -18,9 +18,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dystop.errors import ConfigError
+from dystop.storage import PRIVATE
 from dystop.testbed.protocol.interface import TransportError
 from dystop.testbed.security.authority import certify
-from dystop.testbed.security.files import PRIVATE, alone_with, checked_name, read_json, write_json
+from dystop.testbed.security.files import (
+    checked_name,
+    locked,
+    read_register,
+    write_register,
+)
 from dystop.testbed.security.identity import name_of_request
 
 TOKEN_S = 24 * 3600.0
@@ -39,12 +45,12 @@ def make_token(folder: Path, name: str, clock: WallClock = time.time) -> str:
     if not (folder / "ca.key").is_file():
         raise ConfigError(f"{folder} holds no authority; run 'dystop pki init' first")
     token = secrets.token_hex(16)
-    with alone_with(folder / _FILE):
+    with locked(folder / _FILE):
         book = _book(folder)
         now = clock()
         book["tokens"] = {k: v for k, v in book["tokens"].items() if v["until"] > now}
         book["tokens"][_hashed(token)] = {"name": name, "until": now + TOKEN_S}
-        write_json(folder / _FILE, book, PRIVATE)
+        write_register(folder / _FILE, book, PRIVATE)
     return token
 
 
@@ -64,7 +70,7 @@ def redeem(
         TransportError: The word is wrong, used up or too old, the request does not fit it, or the
             address is locked out. The text does not tell one wrong word from another.
     """
-    with alone_with(folder / _FILE):
+    with locked(folder / _FILE):
         book, now, address = _book(folder), clock(), address[:255]
         _check_lock(book, address, now)
         entry = _known(book, token, now)
@@ -73,12 +79,12 @@ def redeem(
             raise TransportError("this token is wrong, used or expired; ask the operator for one")
         key = _checked_request(csr_pem, entry["name"])
         del book["tokens"][_hashed(token)]
-        write_json(folder / _FILE, book, PRIVATE)  # before the certificate: never twice
+        write_register(folder / _FILE, book, PRIVATE)  # before the certificate: never twice
         return certify(folder, entry["name"], key, clock=lambda: datetime.fromtimestamp(now, UTC))
 
 
 def _book(folder: Path) -> dict[str, Any]:
-    return {"tokens": {}, "wrong": {}, **read_json(folder / _FILE)}
+    return {"tokens": {}, "wrong": {}, **read_register(folder / _FILE)}
 
 
 def _hashed(token: str) -> str:
@@ -108,7 +114,7 @@ def _count_wrong(folder: Path, book: dict[str, Any], address: str, now: float) -
     kept = {a: [t for t in at if t > now - WINDOW_S] for a, at in book["wrong"].items()}
     book["wrong"] = dict([(a, at) for a, at in kept.items() if at][-_MOST_ADDRESSES:])
     book["wrong"][address] = [*book["wrong"].get(address, []), now]
-    write_json(folder / _FILE, book, PRIVATE)
+    write_register(folder / _FILE, book, PRIVATE)
 
 
 def _checked_request(csr_pem: bytes, name: str) -> ec.EllipticCurvePublicKey:

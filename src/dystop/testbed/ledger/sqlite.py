@@ -5,8 +5,6 @@ damaged file is never repaired in silence: opening it is refused, and the newest
 (`ledger.recovery` puts it back).
 """
 
-import fcntl
-import hashlib
 import os
 import shutil
 import sqlite3
@@ -16,9 +14,17 @@ from contextlib import closing
 from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dystop.errors import RunFolderError, StorageError, shell_command
+from dystop.storage import (
+    FileLock,
+    LockHeldError,
+    file_sha256,
+    fsync,
+    remove_temporary_files,
+    write_atomic,
+)
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.ledger.tables import (
     KEYS,
@@ -93,14 +99,14 @@ class SqliteLedger:
         """
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock, was_made = lock(self.path)
+        self._lock, was_made = lock_folder(self.path)
         try:
             if was_made and not _has_bytes(self.path):
                 raise self._damaged("it is gone or empty")
             self._base = self._open()
             _sign(self._lock, MADE)
         except BaseException:
-            self._lock.close()
+            self._lock.release()
             raise
         self._backed_up = 0
 
@@ -171,29 +177,30 @@ class SqliteLedger:
     def close(self) -> None:
         """Close the file and let others have it."""
         self._base.close()
-        self._lock.close()
+        self._lock.release()
 
     def _try_backup(self, round_: int) -> None:
         """A backup that the disk has no room for is no reason to stop."""
         self._backed_up = round_
         try:
             self.backup(round_)
-        except (sqlite3.Error, OSError):
+        except (sqlite3.Error, OSError, RunFolderError):
             return
 
     def backup(self, round_: int) -> Path:
         """Write a whole copy beside, with its SHA-256; keep the newest few."""
         folder = self.path.parent / "backups"
         folder.mkdir(exist_ok=True)
-        for stray in folder.glob("*.tmp"):
-            stray.unlink()
+        remove_temporary_files(folder)
         final = folder / f"{self.path.stem}-{round_:08d}.db"
-        temporary = folder / f"{final.name}.tmp"
-        self._base.execute("VACUUM INTO ?", (str(temporary),))
-        reach("coordinator.during_backup")
-        flush(temporary)
-        Path(f"{final}.sha256").write_text(f"{_digest(temporary)}  {final.name}\n")
-        os.replace(temporary, final)
+
+        def copy(temporary: Path) -> None:
+            self._base.execute("VACUUM INTO ?", (str(temporary),))
+            reach("coordinator.during_backup")
+            digest = file_sha256(temporary)
+            Path(f"{final}.sha256").write_text(f"{digest}  {final.name}\n")
+
+        write_atomic(final, copy)
         for old in sorted(folder.glob("*.db"))[:-BACKUPS_KEPT]:
             old.unlink()
             Path(f"{old}.sha256").unlink(missing_ok=True)
@@ -276,50 +283,35 @@ def _has_bytes(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def lock(path: Path) -> tuple[IO[str], bool]:
+def lock_folder(path: Path) -> tuple[FileLock, bool]:
     """Be the only coordinator of this folder; says also whether there has been one before.
 
     The lock goes with the process.
     """
-    file = open(path.parent / f"{path.stem}.lock", "a+")  # noqa: SIM115
-    file.seek(0)
-    owner, _, mark = file.read(64).strip().partition(" ")
+    lock = FileLock(path.parent / f"{path.stem}.lock")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
+        _, _, mark = lock.acquire().partition(" ")
+    except LockHeldError as held:
+        owner = held.holder.partition(" ")[0] or "unknown"
         raise RunFolderError(
-            f"{path.parent}: another coordinator (process {owner or 'unknown'}) is in charge of "
-            "this run; stop it first, or choose another run folder"
-        ) from error
-    _sign(file, mark)
-    return file, mark == MADE
+            f"{path.parent}: another coordinator (process {owner}) is in charge of this run; "
+            "stop it first, or choose another run folder"
+        ) from None
+    _sign(lock, mark)
+    return lock, mark == MADE
 
 
-def _sign(file: IO[str], mark: str) -> None:
-    file.truncate(0)
-    file.write(f"{os.getpid()} {mark}\n")
-    file.flush()
+def _sign(lock: FileLock, mark: str) -> None:
+    lock.write(f"{os.getpid()} {mark}")
 
 
 def newest_backup(path: Path) -> Path | None:
     """Newest backup whose content is what it was."""
     for backup in sorted((path.parent / "backups").glob(f"{path.stem}-*.db"), reverse=True):
         noted = Path(f"{backup}.sha256")
-        if noted.exists() and noted.read_text().split()[:1] == [_digest(backup)]:
+        if noted.exists() and noted.read_text().split()[:1] == [file_sha256(backup)]:
             return backup
     return None
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def flush(path: Path) -> None:
-    """Return when the file is on the disk."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
 
 
 # MERGED: Going on from a backup where the ledger is damaged or gone.
@@ -348,18 +340,21 @@ def recover(path: Path) -> Path:
     Raises:
         RunFolderError: There is none, or a coordinator is at work.
     """
-    with closing(lock(path)[0]):
+    lock, _ = lock_folder(path)
+    try:
         backup = newest_backup(path)
         if backup is None:
             raise RunFolderError(f"{path.parent / 'backups'}: no good backup of {path.name}")
-        copy = path.with_suffix(".tmp")
-        shutil.copyfile(backup, copy)
-        flush(copy)
-        for suffix in ("-wal", "-shm"):
-            Path(f"{path}{suffix}").unlink(missing_ok=True)
-        if path.exists():
-            os.replace(path, path.with_suffix(".damaged"))
-        os.replace(copy, path)
+
+        def copy(temporary: Path) -> None:
+            shutil.copyfile(backup, temporary)
+            fsync(temporary)  # before anything of the damaged ledger goes
+            for suffix in ("-wal", "-shm"):
+                Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+        write_atomic(path, copy, previous=path.with_suffix(".damaged"))
+    finally:
+        lock.release()
     _outrank(path)
     return backup
 
@@ -375,6 +370,5 @@ def _outrank(path: Path) -> None:
             return
         before = int(note.read_text()) if note.is_file() else 0
         epoch = max(ledger.epoch(), before) + STARTS
-        note.write_text(f"{epoch}\n")
-        flush(note)
+        write_atomic(note, f"{epoch}\n".encode())
         ledger.write([MetaLine("epoch", str(epoch))])

@@ -14,13 +14,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dystop.errors import ConfigError
+from dystop.storage import PRIVATE
 from dystop.testbed.security.files import (
-    PRIVATE,
-    alone_with,
     checked_name,
-    read_json,
-    write_atomically,
-    write_json,
+    locked,
+    read_register,
+    write_file,
+    write_register,
 )
 from dystop.testbed.security.identity import (
     SKEW,
@@ -52,8 +52,8 @@ def init(folder: Path, clock: Clock = utc_now) -> str:
     )
     builder = builder.add_extension(_usage(signs=True), critical=True)
     cert = _pem(builder.sign(key, hashes.SHA256()))
-    write_atomically(folder / "ca.key", _key_pem(key), PRIVATE)
-    write_atomically(folder / "ca.crt", cert)
+    write_file(folder / "ca.key", _key_pem(key), PRIVATE)
+    write_file(folder / "ca.crt", cert)
     return fingerprint(cert)
 
 
@@ -64,8 +64,8 @@ def issue(folder: Path, name: str, days: int = DAYS, clock: Clock = utc_now) -> 
         raise ConfigError("the name 'ca' belongs to the authority; choose another one")
     key = ec.generate_private_key(ec.SECP256R1())
     cert = certify(folder, name, key.public_key(), days, clock)
-    write_atomically(folder / f"{name}.key", _key_pem(key), PRIVATE)
-    write_atomically(folder / f"{name}.crt", cert)
+    write_file(folder / f"{name}.key", _key_pem(key), PRIVATE)
+    write_file(folder / f"{name}.crt", cert)
     return fingerprint(cert)
 
 
@@ -90,25 +90,25 @@ def certify(
         .add_extension(x509.ExtendedKeyUsage(both), critical=False)
     )
     cert = _pem(builder.sign(ca_key, hashes.SHA256()))
-    with alone_with(folder / "issued.json"):
-        issued = read_json(folder / "issued.json")
+    with locked(folder / "issued.json"):
+        issued = read_register(folder / "issued.json")
         issued[name] = [*issued.get(name, []), fingerprint(cert)]
-        write_json(folder / "issued.json", issued)
+        write_register(folder / "issued.json", issued)
     return cert
 
 
 def revoke(folder: Path, name: str, clock: Clock = utc_now) -> list[str]:
     """Refuse all certificates of a party from now on; returns their fingerprints."""
-    issued = read_json(folder / "issued.json")
+    issued = read_register(folder / "issued.json")
     prints: list[str] = list(issued.get(checked_name(name), []))
     if not prints:
         known = ", ".join(sorted(issued)) or "nobody"
         raise ConfigError(f"no certificate was ever issued to {name!r}; issued to: {known}")
     day = clock().isoformat(timespec="seconds")
-    with alone_with(folder / "revoked.json"):
-        revoked = read_json(folder / "revoked.json")
+    with locked(folder / "revoked.json"):
+        revoked = read_register(folder / "revoked.json")
         revoked.update({one: revoked.get(one, {"name": name, "date": day}) for one in prints})
-        write_json(folder / "revoked.json", revoked)
+        write_register(folder / "revoked.json", revoked)
     return prints
 
 
@@ -125,7 +125,7 @@ class Issued:
         """Whether this party may take part with this certificate."""
         stamp = tuple(_stamp(file) for file in self._files)
         if stamp != self._stamp:
-            self._issued, self._revoked = (read_json(file) for file in self._files)
+            self._issued, self._revoked = (read_register(file) for file in self._files)
             self._stamp = stamp
         return fingerprint in self._issued.get(name, []) and fingerprint not in self._revoked
 

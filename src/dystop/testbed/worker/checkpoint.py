@@ -7,9 +7,7 @@ of the digest, so that a single wrong bit anywhere is noticed.
 
 import hashlib
 import json
-import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from safetensors.numpy import save
 
 from dystop.errors import StorageError
 from dystop.serialization import Kinds, from_bytes, pack
+from dystop.storage import PRIVATE, remove_temporary_files, write_atomic
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.protocol.messages import Rejected, Report, Used
 from dystop.testbed.worker.state import MailboxEntry, TrainingInFlight, WorkerState
@@ -35,7 +34,6 @@ _KINDS = Kinds(
 )
 _ZEROS = "0" * 64
 _DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 
 
 @dataclass(frozen=True)
@@ -53,15 +51,12 @@ class CheckpointStore:
         """Use this file."""
         self.path = path
         self.before = path.with_name(path.name + ".1")
-        self._beside = path.with_name(f".{path.name}.tmp")
 
     def save(self, state: WorkerState) -> None:
         """Write the state; raises StorageError where the disk refuses, and what was there stays."""
         try:
             self._write(encode(state))
         except OSError as error:
-            with suppress(OSError):
-                self._beside.unlink(missing_ok=True)
             why = error.strerror or str(error)
             raise StorageError(
                 f"{self.path}: cannot be written: {why}; the checkpoint before is still there. "
@@ -70,24 +65,17 @@ class CheckpointStore:
 
     def _write(self, blob: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._beside.unlink(missing_ok=True)
-        with os.fdopen(os.open(self._beside, _FLAGS, 0o600), "wb") as file:
-            file.write(blob)
-            file.flush()
-            reach("vault.before_fsync")
-            os.fsync(file.fileno())
-        reach("vault.after_fsync")
-        if self.path.exists():
-            os.replace(self.path, self.before)
-        reach("vault.before_rename")
-        os.replace(self._beside, self.path)
-        _flush(self.path.parent)
-        reach("vault.after_rename")
+        write_atomic(
+            self.path,
+            blob,
+            mode=PRIVATE,
+            previous=self.before,
+            on_step=lambda step: reach(f"vault.{step}"),
+        )
 
     def load(self) -> LoadedCheckpoint:
         """Newest state that is whole, and a note where it is not the last one written."""
-        with suppress(OSError):
-            self._beside.unlink(missing_ok=True)
+        remove_temporary_files(self.path.parent, self.path.name)
         notes: list[str] = []
         for path in (self.path, self.before):
             try:
@@ -136,12 +124,3 @@ def decode(blob: bytes) -> WorkerState:
     if not isinstance(state, WorkerState):
         raise ValueError("not a worker's checkpoint")
     return state
-
-
-def _flush(folder: Path) -> None:
-    """Make sure that a rename has reached the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

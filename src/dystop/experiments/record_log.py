@@ -1,0 +1,134 @@
+"""The record log of a run folder, and the lock that lets only one process write the folder."""
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dystop.errors import RunFolderError
+from dystop.experiments.folder_kinds import writing
+from dystop.record import RoundRecord, from_json
+from dystop.storage import AppendLog, FileLock, LockHeldError, file_sha256, is_unlocked
+
+RECORDS = "records.jsonl"
+LOCK = ".lock"
+
+
+class RunLock(FileLock):
+    """The exclusive right to write a run folder, for as long as the `with` block lasts."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / LOCK)
+
+    def acquire(self) -> str:
+        """Take the lock; raise `RunFolderError` if another process is writing the folder."""
+        folder = self.path.parent
+        with writing(folder):
+            try:
+                before = super().acquire()
+            except LockHeldError as held:
+                raise RunFolderError(
+                    f"{folder}: process {held.holder or 'unknown'} is writing this run; "
+                    "wait for it to end, or stop it, then try again"
+                ) from None
+            self.write(str(os.getpid()))
+        return before
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Return whether a run was started here that no process is writing now; changes nothing.
+
+    Returns False where the answer cannot be known: without a lock file, or on a file system
+    without locks.
+    """
+    return is_unlocked(folder / LOCK)
+
+
+def read_lines(folder: Path) -> tuple[list[RoundRecord], list[int]]:
+    """Return the complete lines of the record log, and the byte offset at which each one ends.
+
+    A last line without its newline was cut off by a crash and is left out. Any other line that is
+    not a record is damage, and raises `RunFolderError`.
+    """
+    path = folder / RECORDS
+    records: list[RoundRecord] = []
+    ends: list[int] = []
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return records, ends
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
+    at = 0
+    for number, line in enumerate(data.splitlines(keepends=True), 1):
+        at += len(line)
+        if line.endswith(b"\n"):
+            records.append(_record(path, number, line))
+            ends.append(at)
+    return records, ends
+
+
+def _record(path: Path, number: int, line: bytes) -> RoundRecord:
+    try:
+        return from_json(line.decode())
+    except (ValueError, TypeError):
+        raise RunFolderError(
+            f"{path}: line {number} is damaged; the run cannot be read past it. "
+            f"Cut the file before line {number} to keep what came before"
+        ) from None
+
+
+class RecordLog:
+    """`records.jsonl`, open for appending.
+
+    Args:
+        folder: The run folder.
+        keep: Last round to keep; later lines and a cut-off last line are removed. None keeps all.
+    """
+
+    def __init__(self, folder: Path, keep: int | None = None) -> None:
+        self._folder = folder
+        records, ends = read_lines(folder)
+        kept = [r.round for r in records if keep is None or r.round <= keep]
+        if keep and (not kept or kept[-1] < keep):
+            raise RunFolderError(
+                f"{folder / RECORDS}: ends at round {kept[-1] if kept else 0}, but the run resumes "
+                f"after round {keep}; the file was cut or replaced. Start a new run"
+            )
+        with writing(folder):
+            self._log = AppendLog(folder / RECORDS, ends[len(kept) - 1] if kept else 0)
+
+    @property
+    def offset(self) -> int:
+        """Length of the log in bytes."""
+        return self._log.offset
+
+    def append(self, record: RoundRecord) -> None:
+        """Write one line; if it does not fit, none of it is kept."""
+        with writing(self._folder):
+            self._log.append(record.to_json().encode() + b"\n")
+
+    def sync(self) -> None:
+        """Wait until every line is on the disk; call before a checkpoint refers to it."""
+        with writing(self._folder):
+            self._log.sync()
+
+    def close(self) -> None:
+        """Close the file. Nothing is buffered, so nothing can be lost here."""
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def records_sha256(folder: Path) -> str:
+    """Return the SHA-256 of the record log: two runs are the same if this is."""
+    return file_sha256(folder / RECORDS)
