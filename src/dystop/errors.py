@@ -5,6 +5,7 @@ DystopError               1
 ├── DataError             2   a data set is missing, corrupt or empty
 ├── RunFolderError        2   a run folder is missing, half-written, locked or foreign
 ├── CapacityError         2   the run cannot fit into memory
+├── TransportError        2   a port, an address or a certificate cannot be used
 ├── StorageError          3   the disk refused a write; what was committed before is safe
 ├── PlanError             4   a mechanism broke the contract of `Plan`
 └── VerificationError     5   a repeated run differs from the recorded one
@@ -44,6 +45,12 @@ class RunFolderError(DystopError):
 
 class CapacityError(DystopError):
     """The run cannot fit into the memory it may use."""
+
+    exit_code = 2
+
+
+class TransportError(DystopError):
+    """A port is taken, an address cannot be reached, or a certificate is refused."""
 
     exit_code = 2
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from dystop.testbed.events import Publication
-from dystop.testbed.protocol.interface import ServedModel
 from dystop.testbed.protocol.messages import PullRequest
 from dystop.testbed.protocol.payload import digest
+from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.model_server import PublishedModelServer
 
 

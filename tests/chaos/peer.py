@@ -18,13 +18,13 @@ import numpy as np
 
 from dystop.testbed.events import Fetch, Fetched
 from dystop.testbed.params import Timeouts
-from dystop.testbed.protocol.interface import ServedModel
 from dystop.testbed.protocol.messages import ModelHeader, PullRequest
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
 from dystop.testbed.security import authority
 from dystop.testbed.transport import grpc_server
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
+from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.pulls import pull
 
 RUN = "ab"
@@ -42,7 +42,7 @@ class Counter:
         size = sum(len(part) for part in self.parts)
         self.header = ModelHeader(1, 0, 0, size, digest(self.parts), schema.hash)
 
-    def asked(self, name: str, request: PullRequest) -> "Future[ServedModel]":
+    def requested(self, name: str, request: PullRequest) -> "Future[ServedModel]":
         answer: Future[ServedModel] = Future()
         offset = request.offset if request.version == 1 else 0
         header = ModelHeader(**{**self.header.__dict__, "offset": offset})

@@ -14,7 +14,6 @@ import pytest
 from dystop.experiments.testbed.enrolment import COORDINATOR, read_status
 from dystop.rng import stream
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
-from dystop.testbed.protocol.interface import PullBroken, PullTimeouts
 from dystop.testbed.protocol.messages import (
     PROTOCOL,
     Complaint,
@@ -22,6 +21,7 @@ from dystop.testbed.protocol.messages import (
     Heartbeat,
     Join,
     Leave,
+    PullBroken,
     PullRefused,
     PullRequest,
     Report,
@@ -32,7 +32,8 @@ from dystop.testbed.security import authority
 from dystop.testbed.security.tls import channel_credentials
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
-from dystop.testbed.transport.grpc_settings import PULL, dialling
+from dystop.testbed.transport.grpc_settings import PULL, client_options
+from dystop.testbed.transport.interface import PullTimeouts
 
 from .crew import resources_of
 from .rig import QUICK, Rig, Setting
@@ -186,7 +187,7 @@ class Nuisance:
             link.send(mutated(self.dice, message))
             self.count["sent"] += 1
 
-    def said(self, message: bytes) -> None:
+    def received(self, message: bytes) -> None:
         told = decode(message, "worker")
         self.count[told.code if isinstance(told, Complaint) else type(told).__name__] += 1
 
@@ -199,7 +200,7 @@ def pulling(rig: Rig, name: str, peer: str):
     identity = authority.load_identity(rig.folder / "pki", name)
     host, port = addresses(rig)[peer]
     channel = grpc.secure_channel(
-        f"{host}:{port}", channel_credentials(identity), options=dialling(peer, 5.0)
+        f"{host}:{port}", channel_credentials(identity), options=client_options(peer, 5.0)
     )
     return channel, channel.unary_stream(PULL)
 

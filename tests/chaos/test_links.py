@@ -9,7 +9,7 @@ import pytest
 
 from dystop.experiments.testbed.enrolment import COORDINATOR
 from dystop.rng import stream
-from dystop.testbed.protocol.interface import CHUNK_BYTES
+from dystop.testbed.transport.interface import CHUNK_BYTES
 
 from .facts import facts_of
 from .network import Split, needs_namespaces

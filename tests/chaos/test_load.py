@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.interface import PullDenied, PullTimeouts
-from dystop.testbed.protocol.messages import PullRequest
+from dystop.testbed.protocol.messages import PullDenied, PullRequest
 from dystop.testbed.security import authority
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
+from dystop.testbed.transport.interface import PullTimeouts
 
 from .facts import facts_of
 from .memory import a_group

@@ -7,8 +7,18 @@ import time
 from dystop.rng import stream
 from dystop.testbed.params import Limits
 from dystop.testbed.protocol.messages import PullRefused, PullRequest
-from dystop.testbed.transport.mpi import MpiTransport, Switch, join_job, seats
-from support.transport_parties import QUICK, RUN, Box, NotingDesk, NotingEar, Shelf, broken
+from dystop.testbed.transport.mpi import MpiTransport
+from dystop.testbed.transport.mpi_endpoint import join_job, names_by_rank
+from dystop.testbed.transport.mpi_router import FrameRouter
+from support.transport_parties import (
+    QUICK,
+    RUN,
+    BufferSink,
+    FakeModelSource,
+    RecordingClientHandler,
+    RecordingSessionHandler,
+    broken,
+)
 
 SIZE = 8_000_000
 COORDINATOR = "0:1"
@@ -19,48 +29,48 @@ def payload(name: str) -> bytes:
     return stream(0, "payload", name).bytes(SIZE)
 
 
-def coordinator(switch: Switch, names: list[str]) -> None:
-    desk, transport = NotingDesk(), MpiTransport(switch, "coordinator")
-    served = transport.serve_control(COORDINATOR, desk)
+def coordinator(router: FrameRouter, names: list[str]) -> None:
+    sessions, transport = RecordingSessionHandler(), MpiTransport(router, "coordinator")
+    served = transport.serve_control(COORDINATOR, sessions)
     assert served.address == COORDINATOR
     said: dict[str, list[bytes]] = {}
     while len([x for x in said.values() if b"done" in x]) < len(names):
-        match desk.next(60.0):
+        match sessions.next(60.0):
             case ("opened", name):
                 said[name] = []
-                desk.links[name].send(b"welcome " + name.encode())
-            case ("said", name, message):
+                sessions.links[name].send(b"welcome " + name.encode())
+            case ("received", name, message):
                 said[name].append(message)
     assert {name: words[0] for name, words in said.items()} == {
         name: b"I am " + name.encode() for name in names
     }
     for name in names:
-        desk.links[name].send(b"go home")
+        sessions.links[name].send(b"go home")
     for _ in names:
-        assert desk.next(60.0)[0] == "closed"
+        assert sessions.next(60.0)[0] == "closed"
     transport.close()
 
 
-def worker(switch: Switch, name: str, names: list[str]) -> None:
-    transport, ear = MpiTransport(switch, name, MANY), NotingEar()
-    shelf = Shelf(payload(name))
-    assert transport.serve_models("0:7", shelf).address == f"{switch.line.rank}:7"
-    transport.open_session(COORDINATOR, ear)
-    assert ear.next(30.0) == ("opened",)
-    assert ear.next() == ("said", b"welcome " + name.encode())
-    ear.link.send(b"I am " + name.encode())
+def worker(router: FrameRouter, name: str, names: list[str]) -> None:
+    transport, client = MpiTransport(router, name, MANY), RecordingClientHandler()
+    source = FakeModelSource(payload(name))
+    assert transport.serve_models("0:7", source).address == f"{router.endpoint.rank}:7"
+    transport.open_session(COORDINATOR, client)
+    assert client.next(30.0) == ("opened",)
+    assert client.next() == ("received", b"welcome " + name.encode())
+    client.link.send(b"I am " + name.encode())
     other = next(x for x in names if x != name)
     exercise(transport, other, f"{names.index(other) + 1}:7")
-    ear.link.send(b"done")
-    assert ear.next(60.0) == ("said", b"go home")
+    client.link.send(b"done")
+    assert client.next(60.0) == ("received", b"go home")
     transport.close()
 
 
-def pulled(transport: MpiTransport, peer: tuple[str, str], offset: int = 0, **keys) -> Box:
+def pulled(transport: MpiTransport, peer: tuple[str, str], offset: int = 0, **keys) -> BufferSink:
     request = PullRequest(RUN, round=keys.get("round", 1), version=3, offset=offset)
-    box, cancelled = keys.get("box", Box()), keys.get("cancelled", threading.Event())
-    transport.pull(*peer, request, box, QUICK, cancelled)
-    return box
+    sink, cancelled = keys.get("sink", BufferSink()), keys.get("cancelled", threading.Event())
+    transport.pull(*peer, request, sink, QUICK, cancelled)
+    return sink
 
 
 def exercise(transport: MpiTransport, other: str, address: str) -> None:
@@ -69,24 +79,24 @@ def exercise(transport: MpiTransport, other: str, address: str) -> None:
     whole = pulled(transport, peer)
     assert hashlib.sha256(whole.got).digest() == hashlib.sha256(wanted).digest()
     assert bytes(pulled(transport, peer, offset=SIZE - 5).got) == wanted[-5:]
-    boxes = [Box() for _ in range(8)]
+    sinks = [BufferSink() for _ in range(8)]
     threads = [
-        threading.Thread(target=pulled, args=(transport, peer), kwargs={"box": box})
-        for box in boxes
+        threading.Thread(target=pulled, args=(transport, peer), kwargs={"sink": sink})
+        for sink in sinks
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(box.got == wanted for box in boxes)
+    assert all(sink.got == wanted for sink in sinks)
     giving_up = threading.Event()
     giving_up.set()
     assert broken(lambda: pulled(transport, peer, cancelled=giving_up)).code == "timeout"
     for nowhere in ((other, "0:99"), ("nobody", address), (other, "77:7"), (other, "elsewhere")):
         assert broken(lambda peer=nowhere: pulled(transport, peer)).code == "unreachable"
-    refusing = MpiTransport(transport.switch, transport.name)
-    shop = refusing.serve_models("0:0", Shelf(refuse=PullRefused("no_model", 1.5)))
-    error = broken(lambda: pulled(transport, (transport.name, shop.address)))
+    refusing = MpiTransport(transport.router, transport.name)
+    server = refusing.serve_models("0:0", FakeModelSource(refuse=PullRefused("no_model", 1.5)))
+    error = broken(lambda: pulled(transport, (transport.name, server.address)))
     assert (error.code, error.retry_s) == ("no_model", 1.5)
     refusing.close()
 
@@ -104,15 +114,15 @@ def until_there(transport: MpiTransport, peer: tuple[str, str]) -> None:
 
 
 def main() -> None:
-    line = join_job()
-    names = [f"w{k:02d}" for k in range(line.size - 1)]
-    switch = Switch(line, seats(names, line.size))
-    if line.rank == 0:
-        coordinator(switch, names)
+    endpoint = join_job()
+    names = [f"w{k:02d}" for k in range(endpoint.size - 1)]
+    router = FrameRouter(endpoint, names_by_rank(names, endpoint.size))
+    if endpoint.rank == 0:
+        coordinator(router, names)
     else:
-        worker(switch, names[line.rank - 1], names)
-    switch.close()
-    print(f"rank {line.rank} is fine", flush=True)
+        worker(router, names[endpoint.rank - 1], names)
+    router.close()
+    print(f"rank {endpoint.rank} is fine", flush=True)
 
 
 if __name__ == "__main__":

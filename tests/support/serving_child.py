@@ -6,13 +6,13 @@ from pathlib import Path
 from dystop.testbed.security import authority
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
-from support.transport_parties import Shelf
+from support.transport_parties import FakeModelSource
 
 
 def main(folder: str, name: str, size: str, bytes_per_s: str) -> None:
     transport = GrpcTransport(authority.load_identity(Path(folder), name), anyone)
-    shelf = Shelf(bytes(int(size)), float(bytes_per_s))
-    print(transport.serve_models("127.0.0.1:0", shelf).address, flush=True)
+    source = FakeModelSource(bytes(int(size)), float(bytes_per_s))
+    print(transport.serve_models("127.0.0.1:0", source).address, flush=True)
     sys.stdin.read()
     transport.close()
 

@@ -11,7 +11,7 @@ from dystop.testbed.params import Limits
 from dystop.testbed.protocol.messages import PullRequest
 from dystop.testbed.security import authority
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
-from support.mpi_party import lone_party, lone_switch
+from support.mpi_party import lone_party, lone_router
 from support.transport_parties import RUN, until
 
 NOW = PullRequest(RUN, round=1)
@@ -60,10 +60,10 @@ class Parties:
 
 
 @contextmanager
-def meeting(kind: str, folder: Path) -> Iterator[Parties]:
+def open_parties(kind: str, folder: Path) -> Iterator[Parties]:
     """Parties that are all closed at the end, with no thread left behind."""
     if kind == "mpi":
-        lone_switch(NAMES)
+        lone_router(NAMES)
     before = set(threading.enumerate())
     made = Parties(kind, folder)
     yield made
@@ -80,7 +80,7 @@ def payload(size: int = 3_000_001) -> bytes:
 
 
 @contextmanager
-def keeping():
+def closing_all():
     """Takes in transports, and closes them at the end."""
     made = []
 

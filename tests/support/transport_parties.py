@@ -1,4 +1,4 @@
-"""Small parties that the tests of transports share: desks, ears, stores and parcels."""
+"""Handlers, a model source and a sink that the tests of transports share."""
 
 import queue
 import threading
@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from dystop.testbed.protocol.interface import PullBroken, PullTimeouts, ServedModel
-from dystop.testbed.protocol.messages import ModelHeader, PullRefused, PullRequest
+from dystop.testbed.protocol.messages import ModelHeader, PullBroken, PullRefused, PullRequest
+from dystop.testbed.transport.interface import PullTimeouts, ServedModel
 
 SOON = 10.0
 RUN = "ab"
@@ -23,8 +23,8 @@ def until(condition: Callable[[], bool], at_most_s: float = SOON) -> bool:
     return True
 
 
-class Notes:
-    """What a desk or an ear was told, in order."""
+class RecordedEvents:
+    """The events that a handler received, in order."""
 
     def __init__(self) -> None:
         self.events = queue.Queue()
@@ -42,47 +42,52 @@ class Notes:
         return seen
 
 
-class NotingDesk(Notes):
+class RecordingSessionHandler(RecordedEvents):
     def opened(self, name, link):
         self.links[name] = link
         self.events.put(("opened", name))
 
-    def said(self, name, link, message):
-        self.events.put(("said", name, message))
+    def received(self, name, link, message):
+        self.events.put(("received", name, message))
 
     def closed(self, name, link):
         self.events.put(("closed", name))
 
 
-class NotingEar(Notes):
+class RecordingClientHandler(RecordedEvents):
     def opened(self, link):
         self.link = link
         self.events.put(("opened",))
 
-    def said(self, message):
-        self.events.put(("said", message))
+    def received(self, message):
+        self.events.put(("received", message))
 
     def closed(self, reason):
         self.events.put(("closed",))
         self.reason = reason
 
 
-class Shelf:
-    """A store with one payload; counts who asked."""
+class FakeModelSource:
+    """A source with one payload; records all requests."""
 
-    def __init__(self, payload: bytes = b"", bytes_per_s: float = 0.0, refuse=None, park=False):
-        self.payload, self.bytes_per_s, self.refuse, self.park = payload, bytes_per_s, refuse, park
-        self.asked_by = []
-        self.parked = []
+    def __init__(self, payload: bytes = b"", bytes_per_s: float = 0.0, refuse=None, defer=False):
+        self.payload, self.bytes_per_s, self.refuse, self.defer = (
+            payload,
+            bytes_per_s,
+            refuse,
+            defer,
+        )
+        self.requests = []
+        self.deferred = []
 
     def header(self, offset: int = 0) -> ModelHeader:
         return ModelHeader(3, 2, 1, len(self.payload), "0" * 64, "5c", offset)
 
-    def asked(self, name: str, request: PullRequest) -> Future:
-        self.asked_by.append((name, request))
+    def requested(self, name: str, request: PullRequest) -> Future:
+        self.requests.append((name, request))
         answer = Future()
-        if self.park:
-            self.parked.append(answer)
+        if self.defer:
+            self.deferred.append(answer)
         else:
             answer.set_result(self.answer(request))
         return answer
@@ -95,8 +100,8 @@ class Shelf:
         return ServedModel(self.header(request.offset), parts, self.bytes_per_s)
 
 
-class Box:
-    """A parcel that keeps everything."""
+class BufferSink:
+    """A sink that keeps all bytes."""
 
     def __init__(self) -> None:
         self.header = None
@@ -112,15 +117,15 @@ class Box:
 
 
 def broken(call: Callable[[], None]) -> PullBroken:
-    """The way in which a pull breaks."""
+    """Return the PullBroken that a call raises."""
     try:
         call()
     except PullBroken as error:
         return error
-    raise AssertionError("the pull came through")
+    raise AssertionError("the pull succeeded")
 
 
-class Aside:
+class BackgroundCall:
     """A call in a thread, with its result or its error."""
 
     def __init__(self, call: Callable[[], object]) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 from dystop.testbed.events import Train, TrainingDone
 from dystop.testbed.launch import failpoints
 from dystop.testbed.protocol.codec import decode, encode
-from dystop.testbed.protocol.interface import PullTimeouts
 from dystop.testbed.protocol.messages import (
     Execute,
     Heartbeat,
@@ -28,6 +27,7 @@ from dystop.testbed.security import authority
 from dystop.testbed.security.identity import load_identity
 from dystop.testbed.transport.admission import AllowList, anyone
 from dystop.testbed.transport.grpc import GrpcTransport
+from dystop.testbed.transport.interface import PullTimeouts
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 from dystop.testbed.worker.process import WorkerComponents, WorkerProcess
 from dystop.testbed.worker.state import WorkerSetup

@@ -23,7 +23,6 @@ from dystop.bench.timing import in_turns
 from dystop.bench.wire import certificates
 from dystop.errors import DystopError
 from dystop.testbed.protocol.codec import decode, encode
-from dystop.testbed.protocol.interface import Link, PullBroken, PullDenied, PullTimeouts
 from dystop.testbed.protocol.messages import (
     Execute,
     Heartbeat,
@@ -31,11 +30,14 @@ from dystop.testbed.protocol.messages import (
     JoinOk,
     ModelHeader,
     Peer,
+    PullBroken,
+    PullDenied,
     PullRequest,
     Report,
     ReportAck,
     Stop,
 )
+from dystop.testbed.transport.interface import Link, PullTimeouts
 
 if TYPE_CHECKING:
     from dystop.testbed.transport.grpc import GrpcTransport
@@ -109,7 +111,7 @@ class TrainingOrders:
     def closed(self, name: str, link: Link) -> None:
         """Ignore the end of the session."""
 
-    def said(self, name: str, link: Link, message: bytes) -> None:
+    def received(self, name: str, link: Link, message: bytes) -> None:
         """Answer a message as a coordinator does."""
         received = decode(message, "coordinator")
         if isinstance(received, Join):

@@ -32,7 +32,6 @@ from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import restore
 from dystop.testbed.params import TestbedParams, Timeouts
 from dystop.testbed.protocol.codec import decode, encode
-from dystop.testbed.protocol.interface import Link
 from dystop.testbed.protocol.messages import (
     PROTOCOL,
     Execute,
@@ -47,6 +46,7 @@ from dystop.testbed.protocol.messages import (
     Used,
 )
 from dystop.testbed.protocol.messages import Stop as StopMessage
+from dystop.testbed.transport.interface import Link
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 from dystop.types import Fleet, Outcome
 from dystop.world import World, WorldParams
@@ -104,7 +104,7 @@ class EchoWorker:
         """Forget the session."""
         self._link = None
 
-    def said(self, message: bytes) -> None:
+    def received(self, message: bytes) -> None:
         """Answer a message of the coordinator."""
         received = decode(message, "worker")
         answer = self._answers.get(type(received))

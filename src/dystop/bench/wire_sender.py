@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dystop.testbed.protocol.interface import CHUNK_BYTES, ServedModel
 from dystop.testbed.protocol.messages import ModelHeader, PullRefused, PullRequest
 from dystop.testbed.protocol.payload import Schema, digest
 from dystop.testbed.security.authority import load_identity
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
+from dystop.testbed.transport.interface import CHUNK_BYTES, ServedModel
 
 ANY = "127.0.0.1:0"
 
@@ -37,7 +37,7 @@ class OneModel:
         self.parts = schema.pack(np.arange(floats, dtype=np.float32))
         self.header = ModelHeader(1, 0, 0, schema.size(), digest(self.parts), schema.hash)
 
-    def asked(self, name: str, request: PullRequest) -> "Future[ServedModel | PullRefused]":
+    def requested(self, name: str, request: PullRequest) -> "Future[ServedModel | PullRefused]":
         """Return the model."""
         answer: Future[ServedModel | PullRefused] = Future()
         answer.set_result(ServedModel(self.header, self.parts))

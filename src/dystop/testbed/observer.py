@@ -30,7 +30,6 @@ from dystop.testbed.events import (
 )
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.params import Timeouts
-from dystop.testbed.protocol.interface import ModelListener, Transport
 from dystop.testbed.protocol.messages import (
     PROTOCOL,
     Evaluate,
@@ -46,6 +45,7 @@ from dystop.testbed.protocol.messages import (
     Stop,
 )
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema
+from dystop.testbed.transport.interface import Listener, Transport
 from dystop.testbed.worker.process import SessionClient
 from dystop.testbed.worker.pulls import pull
 
@@ -92,7 +92,7 @@ class Observer:
         self._beat_s: float | None = None  # when the next heartbeat is due; None: not joined
         self._join_s: float | None = None  # when to ask again
         self._heartbeat_s = parts.timeouts.heartbeat_s
-        self._session: ModelListener | None = None
+        self._session: Listener | None = None
         self._thread = threading.Thread(target=self._listen, name="observer", daemon=True)
         self._told: dict[type, Callable[[Any], None]] = {
             JoinOk: self._join_ok,

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from dystop.testbed.protocol import messages as m
 from dystop.testbed.protocol.codec import (
+    MAX_HEADER_BYTES,
     MAX_ITEMS,
+    MAX_MESSAGE_BYTES,
     MAX_OBJECTS,
     BadMessage,
     Peerwise,
@@ -21,7 +23,6 @@ from dystop.testbed.protocol.codec import (
     encode,
     shown,
 )
-from dystop.testbed.protocol.interface import MAX_HEADER_BYTES, MAX_MESSAGE_BYTES
 
 quick = settings(derandomize=True, deadline=None, max_examples=200)
 

@@ -14,8 +14,7 @@ from torch import nn
 
 from dystop.errors import ConfigError
 from dystop.rng import stream
-from dystop.testbed.protocol.interface import PullBroken
-from dystop.testbed.protocol.messages import ModelHeader, PullRequest
+from dystop.testbed.protocol.messages import ModelHeader, PullBroken, PullRequest
 from dystop.testbed.protocol.payload import (
     BadModel,
     PayloadReceiver,

@@ -11,9 +11,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from dystop.errors import ConfigError, StorageError
+from dystop.errors import ConfigError, StorageError, TransportError
 from dystop.testbed.enrolment.tokens import TOKEN_S, WINDOW_S, make_token, redeem
-from dystop.testbed.protocol.interface import TransportError
 from dystop.testbed.security import authority
 from dystop.testbed.security.files import read_register, write_register
 from dystop.testbed.security.identity import names_of

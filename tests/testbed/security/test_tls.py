@@ -8,13 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from dystop.testbed.protocol.interface import MAX_MESSAGE_BYTES
+from dystop.testbed.protocol.codec import MAX_MESSAGE_BYTES
 from dystop.testbed.security import authority
 from dystop.testbed.transport import grpc_settings as settings
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
-from support.transport_fixtures import ANY, NOW, certificates, keeping
-from support.transport_parties import QUICK, Box, NotingDesk, NotingEar, Shelf, broken
+from support.transport_fixtures import ANY, NOW, certificates, closing_all
+from support.transport_parties import (
+    QUICK,
+    BufferSink,
+    FakeModelSource,
+    RecordingClientHandler,
+    RecordingSessionHandler,
+    broken,
+)
 
 import grpc  # isort: skip
 
@@ -28,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def closing():
-    with keeping() as keep:
+    with closing_all() as keep:
         yield keep
 
 
@@ -56,7 +63,7 @@ def peer(folder, closing):
     server = closing(
         GrpcTransport(authority.load_identity(folder, "w00"), authority.Issued(folder))
     )
-    return server.serve_models(ANY, Shelf(b"secret"))
+    return server.serve_models(ANY, FakeModelSource(b"secret"))
 
 
 def test_no_certificate_no_entry(peer, folder):
@@ -92,7 +99,9 @@ def test_a_server_that_speaks_only_tls_1_2_is_not_talked_to(folder, closing):
         thread.start()
         puller = closing(GrpcTransport(authority.load_identity(folder, "w01"), anyone))
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        error = broken(lambda: puller.pull("w00", address, NOW, Box(), QUICK, threading.Event()))
+        error = broken(
+            lambda: puller.pull("w00", address, NOW, BufferSink(), QUICK, threading.Event())
+        )
         thread.join(AT_MOST_S)
     assert error.code == "unreachable"
     assert said in (["SSLError"], ["ConnectionResetError"])
@@ -112,7 +121,7 @@ def test_garbage_over_a_good_connection_is_refused(peer, folder):
     from dystop.testbed.security.tls import channel_credentials
 
     credentials = channel_credentials(authority.load_identity(folder, "w01"))
-    options = settings.dialling("w00", 5.0)
+    options = settings.client_options("w00", 5.0)
     with grpc.secure_channel(peer.address, credentials, options=options) as channel:
         for raw in (b"", b"{}", b"\xff" * 1000, b'{"type":"pull_request"}', b"[" * 70_000):
             frames = list(channel.unary_stream(settings.PULL)(raw, timeout=AT_MOST_S))
@@ -122,42 +131,42 @@ def test_garbage_over_a_good_connection_is_refused(peer, folder):
 def test_a_message_beyond_the_limit_ends_the_session(folder, closing):
     from dystop.testbed.security.tls import channel_credentials
 
-    desk = NotingDesk()
+    sessions = RecordingSessionHandler()
     server = closing(GrpcTransport(authority.load_identity(folder, "coordinator"), anyone))
-    served = server.serve_control(ANY, desk)
+    served = server.serve_control(ANY, sessions)
     credentials = channel_credentials(authority.load_identity(folder, "w01"))
     options = [
         (key, -1 if key == "grpc.max_send_message_length" else value)
-        for key, value in settings.dialling("coordinator", 5.0)
+        for key, value in settings.client_options("coordinator", 5.0)
     ]
     with grpc.secure_channel(served.address, credentials, options=options) as channel:
         huge = iter([b"x" * (MAX_MESSAGE_BYTES + 1)])
         with pytest.raises(grpc.RpcError):
             list(channel.stream_stream(settings.SESSION)(huge, timeout=AT_MOST_S))
-    assert desk.until(("closed", "w01")) == [("opened", "w01")]
+    assert sessions.until(("closed", "w01")) == [("opened", "w01")]
 
 
 def test_the_address_and_the_way_out_are_named(folder, closing):
     transport = closing(GrpcTransport(authority.load_identity(folder, "w01"), anyone))
-    ear = NotingEar()
+    client = RecordingClientHandler()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = f"127.0.0.1:{taken.getsockname()[1]}"
-    session = transport.open_session(free, ear)
-    assert ear.next(AT_MOST_S) == ("closed",)
+    session = transport.open_session(free, client)
+    assert client.next(AT_MOST_S) == ("closed",)
     session.stop()
-    assert free in ear.reason
-    assert "nobody listens there" in ear.reason
+    assert free in client.reason
+    assert "nothing listens there" in client.reason
     for bad in ("nowhere", "host:", "host:x", ":80", "host:70000", "h:٣"):
         with pytest.raises(settings.TransportError, match="write host:port"):
-            transport.serve_models(bad, Shelf())
+            transport.serve_models(bad, FakeModelSource())
     with pytest.raises(settings.TransportError, match=r"192\.0\.2\.1:7000.*assign"):
-        transport.serve_models("192.0.2.1:7000", Shelf())
+        transport.serve_models("192.0.2.1:7000", FakeModelSource())
 
 
 def test_every_option_is_one_that_grpc_knows():
     """A misspelt option is ignored in silence, so each must occur in the library itself."""
     binary = next((Path(grpc.__file__).parent / "_cython").glob("cygrpc*.so")).read_bytes()
-    known = {*settings.SESSIONS, *settings.MODELS, *settings.dialling("w00", 5.0)}
+    known = {*settings.SESSIONS, *settings.MODELS, *settings.client_options("w00", 5.0)}
     assert {name for name, _ in known if name.encode() + b"\0" not in binary} == set()
     assert b"grpc.no_such_option\0" not in binary
     for variable in ("GRPC_SSL_CIPHER_SUITES", "GRPC_ENABLE_FORK_SUPPORT"):

@@ -13,16 +13,16 @@ import pytest
 
 from dystop.testbed.events import Fetch, Fetched, FetchFailed
 from dystop.testbed.params import Timeouts
-from dystop.testbed.protocol.interface import PullTimeouts, ServedModel
 from dystop.testbed.protocol.messages import ModelHeader, PullRequest
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
 from dystop.testbed.security import authority
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
+from dystop.testbed.transport.interface import PullTimeouts, ServedModel
 from dystop.testbed.worker.pulls import pull
 from support.tcp_proxy import Proxy
-from support.transport_fixtures import ANY, NOW, certificates, keeping
-from support.transport_parties import RUN, Aside, Box, until
+from support.transport_fixtures import ANY, NOW, certificates, closing_all
+from support.transport_parties import RUN, BackgroundCall, BufferSink, until
 
 HERE = Path(__file__).parents[2] / "support"
 
@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def closing():
-    with keeping() as keep:
+    with closing_all() as keep:
         yield keep
 
 
@@ -58,20 +58,23 @@ def child(folder):
 def test_a_frozen_peer_is_noticed(child, folder, closing):
     """C-5: SIGSTOP while it sends; the kernel still answers for it."""
     address = child.stdout.readline().strip()
-    puller, box = closing(GrpcTransport(authority.load_identity(folder, "w01"), anyone)), Box()
+    puller, sink = (
+        closing(GrpcTransport(authority.load_identity(folder, "w01"), anyone)),
+        BufferSink(),
+    )
     usual = PullTimeouts()
     stop = threading.Event()
-    running = Aside(lambda: puller.pull("w00", address, NOW, box, usual, stop))
-    assert box.first.wait(10)
+    running = BackgroundCall(lambda: puller.pull("w00", address, NOW, sink, usual, stop))
+    assert sink.first.wait(10)
     os.kill(child.pid, signal.SIGSTOP)
     began = time.monotonic()
     assert running.broken(6.0).code in ("timeout", "unreachable")
     assert time.monotonic() - began <= 4.0
     os.kill(child.pid, signal.SIGCONT)
-    rest = Box()
-    request = PullRequest(RUN, 1, version=3, offset=len(box.got))
+    rest = BufferSink()
+    request = PullRequest(RUN, 1, version=3, offset=len(sink.got))
     puller.pull("w00", address, request, rest, usual, stop)  # it is back
-    assert len(box.got) + len(rest.got) == 2_000_000
+    assert len(sink.got) + len(rest.got) == 2_000_000
 
 
 SCHEMA = Schema((("w", (100_000,)),))
@@ -84,7 +87,7 @@ class Models:
         self.vector = np.arange(SCHEMA.width, dtype=np.float32)
         self.bytes_per_s = bytes_per_s
 
-    def asked(self, name, request):
+    def requested(self, name, request):
         from concurrent.futures import Future
 
         parts = SCHEMA.pack(self.vector)
@@ -106,12 +109,14 @@ def wire(folder, closing):
     proxy.close()
 
 
-def fetching(folder, closing, proxy, budget_s) -> Aside:
+def fetching(folder, closing, proxy, budget_s) -> BackgroundCall:
     puller = closing(GrpcTransport(authority.load_identity(folder, "w01"), anyone))
     action = Fetch(1, 0, "w00", proxy.address, NOW, time.monotonic() + budget_s)
-    parcel = PayloadReceiver(SCHEMA)
-    job = Aside(lambda: pull(puller, action, lambda: parcel, Timeouts(), threading.Event()))
-    assert until(lambda: parcel.received > 100_000)
+    receiver = PayloadReceiver(SCHEMA)
+    job = BackgroundCall(
+        lambda: pull(puller, action, lambda: receiver, Timeouts(), threading.Event())
+    )
+    assert until(lambda: receiver.received > 100_000)
     return job
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from dystop.errors import TransportError
 from dystop.experiments.run_folder import open_run
-from dystop.testbed.protocol.interface import TransportError
-from dystop.testbed.transport.mpi import seats
-from dystop.testbed.transport.mpi_switch import place_of
+from dystop.testbed.transport.mpi_endpoint import names_by_rank
+from dystop.testbed.transport.mpi_router import parse_address
 
 HERE = Path(__file__).parents[2] / "support"
 BESIDE = str(Path(sys.executable).parent)
@@ -40,9 +40,10 @@ def under_mpi(ranks: int, *words: str, timeout_s: float = 120.0, **env: str) -> 
     launcher = mpiexec()
     assert launcher is not None
     more = ["--oversubscribe"] if _is_open_mpi(launcher) else []
+    path = os.pathsep.join([str(HERE.parent), *filter(None, sys.path)])
     done = subprocess.run(
         [launcher, *more, "-n", str(ranks), sys.executable, *words],
-        env={**os.environ, **ROOT_TOO, "PYTHONPATH": str(HERE.parent), **env},
+        env={**os.environ, **ROOT_TOO, "PYTHONPATH": path, **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -82,7 +83,7 @@ def test_a_rank_that_dies_ends_the_job(tmp_path):
     program = tmp_path / "dying.py"
     program.write_text(
         "import os, time\n"
-        "from dystop.testbed.transport.mpi import join_job\n"
+        "from dystop.testbed.transport.mpi_endpoint import join_job\n"
         "line = join_job()\n"
         "os.write(1, f'joined {line.size}\\n'.encode())  # at once: ranks share the output\n"
         "if line.rank == 1:\n"
@@ -191,8 +192,8 @@ def test_an_interrupt_while_the_job_comes_together_ends_it(tmp_path, after_s):
 def test_without_mpi4py_the_extra_is_named():
     program = (
         "import sys; sys.modules['mpi4py'] = None\n"
-        "from dystop.testbed.protocol.interface import TransportError\n"
-        "from dystop.testbed.transport.mpi import join_job\n"
+        "from dystop.errors import TransportError\n"
+        "from dystop.testbed.transport.mpi_endpoint import join_job\n"
         "try: join_job()\n"
         "except TransportError as error: print(error)\n"
     )
@@ -204,6 +205,6 @@ def test_without_mpi4py_the_extra_is_named():
 
 def test_seats_and_addresses():
     with pytest.raises(TransportError, match="mpiexec -n 4 dystop testbed"):
-        seats(["w00", "w01", "w02"], 3)
-    assert place_of("12:3") == (12, 3)
-    assert place_of("127.0.0.1:3") == (-1, 0)
+        names_by_rank(["w00", "w01", "w02"], 3)
+    assert parse_address("12:3") == (12, 3)
+    assert parse_address("127.0.0.1:3") == (-1, 0)

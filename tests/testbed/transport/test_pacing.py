@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.testbed.protocol.interface import CHUNK_BYTES, ServedModel
 from dystop.testbed.protocol.messages import ModelHeader
-from dystop.testbed.transport.pacing import TokenBucket, paced, portion
+from dystop.testbed.transport.interface import CHUNK_BYTES, ServedModel
+from dystop.testbed.transport.pacing import TokenBucket, chunk_size, paced
 
 
 class FakeTime:
@@ -76,7 +76,7 @@ def test_threads_share_a_bucket():
     assert 0.38 <= time.monotonic() - began < 2.0
 
 
-def shipment(size: int, rate: float = 0.0, offset: int = 0) -> ServedModel:
+def model(size: int, rate: float = 0.0, offset: int = 0) -> ServedModel:
     payload = memoryview(bytes(range(256)) * (size // 256 + 1))[:size]
     header = ModelHeader(1, 0, 0, size, "", "", offset)
     return ServedModel(header, (payload[: size // 4], payload[size // 4 :]), rate)
@@ -84,7 +84,7 @@ def shipment(size: int, rate: float = 0.0, offset: int = 0) -> ServedModel:
 
 def timed_s() -> float:
     began = time.monotonic()
-    total = sum(len(chunk) for chunk in paced(shipment(500_000, 1e6), threading.Event()))
+    total = sum(len(chunk) for chunk in paced(model(500_000, 1e6), threading.Event()))
     assert total == 500_000
     return time.monotonic() - began
 
@@ -97,7 +97,7 @@ def test_half_a_second_of_real_time():
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(size=st.integers(0, 3_000_000), share=st.floats(0, 1), rate=st.sampled_from([0.0, 1e12]))
 def test_exactly_the_bytes_from_the_offset_on(size, share, rate):
-    sent = shipment(size, rate, offset=int(size * share))
+    sent = model(size, rate, offset=int(size * share))
     whole = b"".join(bytes(part) for part in sent.parts)
     got = list(paced(sent, threading.Event()))
     assert b"".join(got) == whole[sent.header.offset :]
@@ -105,10 +105,10 @@ def test_exactly_the_bytes_from_the_offset_on(size, share, rate):
 
 
 def test_chunks_suit_the_line():
-    quick = [len(chunk) for chunk in paced(shipment(16 * 2**20), threading.Event())]
+    quick = [len(chunk) for chunk in paced(model(16 * 2**20), threading.Event())]
     assert max(quick) == CHUNK_BYTES
     slow = []
-    for chunk in paced(shipment(10**6), threading.Event()):
+    for chunk in paced(model(10**6), threading.Event()):
         slow.append(len(chunk))
         time.sleep(0.05 if len(slow) < 2 else 0.31)
         if len(slow) == 6:
@@ -121,7 +121,7 @@ def test_buffers_do_not_pass_for_a_fast_line(monkeypatch):
     """A line that swallows a megabyte at once and then takes 100 kB/s."""
     now, sent, took = [0.0], 0, []
     monkeypatch.setattr("dystop.testbed.transport.pacing.time.monotonic", lambda: now[0])
-    for chunk in paced(shipment(4 * 2**20), threading.Event()):
+    for chunk in paced(model(4 * 2**20), threading.Event()):
         took.append(0.001 if sent < 2**20 else len(chunk) / 1e5)
         sent, now[0] = sent + len(chunk), now[0] + took[-1]
     assert sent == 4 * 2**20
@@ -132,10 +132,10 @@ def test_a_cut_ends_the_pause_at_once():
     over = threading.Event()
     threading.Timer(0.05, over.set).start()
     began = time.monotonic()
-    assert list(paced(shipment(10_000, 100.0), over)) == []
+    assert list(paced(model(10_000, 100.0), over)) == []
     assert time.monotonic() - began < 1.0
 
 
 def test_portions():
-    assert portion(1e9, CHUNK_BYTES) == CHUNK_BYTES
-    assert portion(1.0, CHUNK_BYTES) == 1024
+    assert chunk_size(1e9, CHUNK_BYTES) == CHUNK_BYTES
+    assert chunk_size(1.0, CHUNK_BYTES) == 1024

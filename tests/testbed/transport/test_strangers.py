@@ -14,8 +14,16 @@ from dystop.testbed.security import authority
 from dystop.testbed.security.identity import Identity
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
-from support.transport_fixtures import ANY, NOW, certificates, keeping
-from support.transport_parties import QUICK, Aside, Box, NotingDesk, NotingEar, Shelf, broken
+from support.transport_fixtures import ANY, NOW, certificates, closing_all
+from support.transport_parties import (
+    QUICK,
+    BackgroundCall,
+    BufferSink,
+    FakeModelSource,
+    RecordingClientHandler,
+    RecordingSessionHandler,
+    broken,
+)
 
 AT_MOST_S = 3.0  # until a stranger knows
 
@@ -27,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def closing():
-    with keeping() as keep:
+    with closing_all() as keep:
         yield keep
 
 
@@ -89,72 +97,72 @@ STRANGERS = {
 
 @pytest.mark.parametrize("kind", STRANGERS)
 def test_strangers_get_no_model(kind, folder, tmp_path, closing):
-    shelf = Shelf(b"secret")
+    source = FakeModelSource(b"secret")
     server = closing(
         GrpcTransport(authority.load_identity(folder, "w00"), authority.Issued(folder))
     )
-    served = server.serve_models(ANY, shelf)
+    served = server.serve_models(ANY, source)
     caller = closing(GrpcTransport(stranger(kind, folder, tmp_path), anyone))
-    box, began = Box(), time.monotonic()
-    error = broken(lambda: caller.pull("w00", served.address, NOW, box, QUICK, threading.Event()))
+    sink, began = BufferSink(), time.monotonic()
+    error = broken(lambda: caller.pull("w00", served.address, NOW, sink, QUICK, threading.Event()))
     assert time.monotonic() - began < AT_MOST_S
     assert error.code == STRANGERS[kind]
-    assert shelf.asked_by == []
-    assert box.header is None
+    assert source.requests == []
+    assert sink.header is None
 
 
 @pytest.mark.parametrize("kind", STRANGERS)
 def test_strangers_get_no_session_and_are_told_why(kind, folder, tmp_path, closing):
-    desk, ear = NotingDesk(), NotingEar()
+    sessions, client = RecordingSessionHandler(), RecordingClientHandler()
     server = closing(
         GrpcTransport(authority.load_identity(folder, "coordinator"), authority.Issued(folder))
     )
-    served = server.serve_control(ANY, desk)
+    served = server.serve_control(ANY, sessions)
     caller = closing(GrpcTransport(stranger(kind, folder, tmp_path), anyone))
-    session = caller.open_session(served.address, ear)
-    assert ear.next(AT_MOST_S) == ("closed",)
-    assert served.address in ear.reason
+    session = caller.open_session(served.address, client)
+    assert client.next(AT_MOST_S) == ("closed",)
+    assert served.address in client.reason
     words = {"unreachable": "refused this certificate", "not_authorised": "certificate"}
-    assert words[STRANGERS[kind]] in ear.reason
+    assert words[STRANGERS[kind]] in client.reason
     session.stop()
-    assert desk.events.empty()
+    assert sessions.events.empty()
 
 
 def test_a_false_coordinator_is_not_believed(folder, tmp_path, closing):
     ca_pem = (folder / "ca.crt").read_bytes()
     pretenders = {
-        "not of this federation": foreign(tmp_path, "coordinator", ca_pem),
+        "not from this authority": foreign(tmp_path, "coordinator", ca_pem),
         "expired": fake(folder, "coordinator", "coordinator", begins=-9, ends=-1),
-        "somebody else": authority.load_identity(folder, "w02"),
+        "another name": authority.load_identity(folder, "w02"),
     }
     for words, pretender in pretenders.items():
-        desk, ear = NotingDesk(), NotingEar()
-        served = closing(GrpcTransport(pretender, anyone)).serve_control(ANY, desk)
+        sessions, client = RecordingSessionHandler(), RecordingClientHandler()
+        served = closing(GrpcTransport(pretender, anyone)).serve_control(ANY, sessions)
         worker = closing(GrpcTransport(authority.load_identity(folder, "w01"), anyone))
-        session = worker.open_session(served.address, ear)
-        assert ear.next(AT_MOST_S) == ("closed",)
-        assert words in ear.reason
+        session = worker.open_session(served.address, client)
+        assert client.next(AT_MOST_S) == ("closed",)
+        assert words in client.reason
         session.stop()
-        assert desk.events.empty()
+        assert sessions.events.empty()
 
 
 def test_a_revoked_worker_is_cut_and_stays_out(tmp_path, closing):
     authority.init(tmp_path)
     for name in ("w00", "w01"):
         authority.issue(tmp_path, name)
-    shelf = Shelf(bytes(1_000_000), bytes_per_s=200_000)
+    source = FakeModelSource(bytes(1_000_000), bytes_per_s=200_000)
     server = closing(
         GrpcTransport(authority.load_identity(tmp_path, "w00"), authority.Issued(tmp_path))
     )
-    served, box = server.serve_models(ANY, shelf), Box()
+    served, sink = server.serve_models(ANY, source), BufferSink()
     puller = closing(GrpcTransport(authority.load_identity(tmp_path, "w01"), anyone))
     stop = threading.Event()
-    running = Aside(lambda: puller.pull("w00", served.address, NOW, box, QUICK, stop))
-    assert box.first.wait(5)
+    running = BackgroundCall(lambda: puller.pull("w00", served.address, NOW, sink, QUICK, stop))
+    assert sink.first.wait(5)
     authority.revoke(tmp_path, "w01")
     served.drop("w01")
     began = time.monotonic()
     assert running.broken(1.0).code == "unreachable"
-    error = broken(lambda: puller.pull("w00", served.address, NOW, Box(), QUICK, stop))
+    error = broken(lambda: puller.pull("w00", served.address, NOW, BufferSink(), QUICK, stop))
     assert error.code == "not_authorised"
     assert time.monotonic() - began < 2.0

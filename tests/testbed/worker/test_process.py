@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dystop.testbed.log_throttle import LogThrottle
-from dystop.testbed.protocol.interface import PullBroken
 from dystop.testbed.protocol.messages import (
     Execute,
     ExecuteAck,
@@ -16,6 +15,7 @@ from dystop.testbed.protocol.messages import (
     Leave,
     Peer,
     Pull,
+    PullBroken,
     Report,
     Roster,
     Row,

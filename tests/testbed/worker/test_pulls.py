@@ -7,8 +7,7 @@ import pytest
 
 from dystop.testbed.events import Fetch, Fetched, FetchFailed
 from dystop.testbed.params import Timeouts
-from dystop.testbed.protocol.interface import PullBroken, PullDenied
-from dystop.testbed.protocol.messages import ModelHeader, PullRequest
+from dystop.testbed.protocol.messages import ModelHeader, PullBroken, PullDenied, PullRequest
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
 from dystop.testbed.worker.pulls import pull
 

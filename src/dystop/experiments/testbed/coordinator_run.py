@@ -37,7 +37,7 @@ from dystop.testbed.events import Finish
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import Ledger, restore
 from dystop.testbed.log_throttle import throttled_logger
-from dystop.testbed.protocol.interface import Transport
+from dystop.testbed.transport.interface import Transport
 from dystop.world.trace import TRACE, shorter
 
 if TYPE_CHECKING:

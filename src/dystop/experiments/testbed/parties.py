@@ -13,8 +13,8 @@ from dystop.experiments.testbed.parts import TestingParts, WorkerParts, observer
 from dystop.storage import write_atomic
 from dystop.testbed.events import Exit
 from dystop.testbed.observer import Observer, ObserverComponents
-from dystop.testbed.protocol.interface import Transport
 from dystop.testbed.transport.admission import AllowList
+from dystop.testbed.transport.interface import Transport
 from dystop.testbed.worker.checkpoint import CheckpointStore
 from dystop.testbed.worker.history import HISTORY_FILE, History, Note
 from dystop.testbed.worker.process import WorkerComponents, WorkerProcess, no_note

@@ -25,9 +25,11 @@ from dystop.experiments.testbed.parties import Way, leave_model, make_worker
 from dystop.experiments.testbed.parts import worker_parts
 from dystop.experiments.testbed.threads import run_here
 from dystop.testbed.events import Exit
-from dystop.testbed.protocol.interface import Transport
 from dystop.testbed.transport.admission import AllowList
-from dystop.testbed.transport.mpi import MpiLine, MpiTransport, Switch, join_job, seats
+from dystop.testbed.transport.interface import Transport
+from dystop.testbed.transport.mpi import MpiTransport
+from dystop.testbed.transport.mpi_endpoint import MpiEndpoint, join_job, names_by_rank
+from dystop.testbed.transport.mpi_router import FrameRouter
 from dystop.testbed.worker.history import HISTORY_FILE, History
 from dystop.testbed.worker.process import no_note
 
@@ -46,22 +48,24 @@ def run_ranks(
 ) -> Path | None:
     """Play this rank's part; rank 0 answers with the run folder, the others with nothing."""
 
-    def read(line: MpiLine) -> Experiment:
-        experiment = read_experiment(file, _with_workers(file, keys, line.size))
-        seats(node_names(experiment), line.size)  # all ranks refuse a job of the wrong size
+    def read(endpoint: MpiEndpoint) -> Experiment:
+        experiment = read_experiment(file, _with_workers(file, keys, endpoint.size))
+        names_by_rank(
+            node_names(experiment), endpoint.size
+        )  # all ranks refuse a job of the wrong size
         return experiment
 
-    def lead(line: MpiLine) -> Path:
-        experiment = read(line)
-        folder = _tell(line, lambda: new_testbed(experiment, out, name, watch))
-        _lead(experiment, folder, watch, line)
+    def lead(endpoint: MpiEndpoint) -> Path:
+        experiment = read(endpoint)
+        folder = _tell(endpoint, lambda: new_testbed(experiment, out, name, watch))
+        _lead(experiment, folder, watch, endpoint)
         return folder
 
-    def follow(line: MpiLine, interrupts: Interrupts) -> None:
-        experiment = read(line)
-        folder = _told(line, interrupts)
+    def follow(endpoint: MpiEndpoint, interrupts: Interrupts) -> None:
+        experiment = read(endpoint)
+        folder = _told(endpoint, interrupts)
         if folder is not None:
-            _follow(experiment, folder if _is_seen(folder) else None, line, interrupts)
+            _follow(experiment, folder if _is_seen(folder) else None, endpoint, interrupts)
         elif interrupts.pending is None:
             raise DystopError("rank 0 could not begin the run")
 
@@ -69,45 +73,45 @@ def run_ranks(
 
 
 def _in_job(
-    lead: Callable[[MpiLine], Path], follow: Callable[[MpiLine, Interrupts], None]
+    lead: Callable[[MpiEndpoint], Path], follow: Callable[[MpiEndpoint, Interrupts], None]
 ) -> Path | None:
     """Join the job, do this rank's part and leave together with all others."""
     with signals_kill():  # MPI waits for all ranks inside C, also for those that have left
-        line = join_job()
-    if line.rank == 0:
-        with _leaving(line):
-            return lead(line)
-    with Interrupts(raise_at_exit=False) as interrupts, _leaving(line):
-        follow(line, interrupts)
+        endpoint = join_job()
+    if endpoint.rank == 0:
+        with _leaving(endpoint):
+            return lead(endpoint)
+    with Interrupts(raise_at_exit=False) as interrupts, _leaving(endpoint):
+        follow(endpoint, interrupts)
     return None
 
 
 @contextmanager
-def _leaving(line: MpiLine) -> Iterator[None]:
+def _leaving(endpoint: MpiEndpoint) -> Iterator[None]:
     """Leave the job at the end; after an error the other ranks have less time to leave with us."""
     try:
         yield
     except BaseException:
-        line.close(FAREWELL_S)
+        endpoint.close(FAREWELL_S)
         raise
-    line.close()
+    endpoint.close()
 
 
-def _tell(line: MpiLine, make: Callable[[], Path]) -> Path:
+def _tell(endpoint: MpiEndpoint, make: Callable[[], Path]) -> Path:
     """Make the run folder and tell all ranks where it is; nothing where there is none."""
     folder: Path | None = None
     try:
         folder = make()
     finally:
         word = str(folder.absolute()).encode() if folder else b""
-        for rank in range(1, line.size):
-            line.send(rank, FIRST_WORD, word)
+        for rank in range(1, endpoint.size):
+            endpoint.send(rank, FIRST_WORD, word)
     return folder
 
 
-def _told(line: MpiLine, interrupts: Interrupts) -> Path | None:
+def _told(endpoint: MpiEndpoint, interrupts: Interrupts) -> Path | None:
     """The run folder, which this rank sees if the disk is shared; None where there is none."""
-    word = line.first_word(FOLDER_S, lambda: interrupts.pending_s > LEAVE_S).decode()
+    word = endpoint.first_frame(FOLDER_S, lambda: interrupts.pending_s > LEAVE_S).decode()
     return Path(word) if word else None
 
 
@@ -124,24 +128,24 @@ def _is_seen(folder: Path) -> bool:
 def resume_ranks(folder: Path, watch: Watch) -> Path | None:
     """Go on with a run whose job has ended; all ranks must see its folder."""
 
-    def lead(line: MpiLine) -> Path:
+    def lead(endpoint: MpiEndpoint) -> Path:
         reopen_testbed(folder, watch)
-        _lead(read_experiment(folder / CONFIG), folder, watch, line)
+        _lead(read_experiment(folder / CONFIG), folder, watch, endpoint)
         return folder
 
-    def follow(line: MpiLine, interrupts: Interrupts) -> None:
-        _follow(read_experiment(folder / CONFIG), folder, line, interrupts)
+    def follow(endpoint: MpiEndpoint, interrupts: Interrupts) -> None:
+        _follow(read_experiment(folder / CONFIG), folder, endpoint, interrupts)
 
     return _in_job(lead, follow)
 
 
 @contextmanager
-def _switch(line: MpiLine, experiment: Experiment) -> Iterator[Switch]:
-    switch = Switch(line, seats(node_names(experiment), line.size))
+def _router(endpoint: MpiEndpoint, experiment: Experiment) -> Iterator[FrameRouter]:
+    router = FrameRouter(endpoint, names_by_rank(node_names(experiment), endpoint.size))
     try:
-        yield switch
+        yield router
     finally:
-        switch.dispatcher.close()
+        router.dispatcher.close()
 
 
 def _with_workers(file: Path | None, keys: Sequence[str], size: int) -> list[str]:
@@ -155,42 +159,42 @@ def _with_workers(file: Path | None, keys: Sequence[str], size: int) -> list[str
     return [*keys, f"fleet.workers={max(1, size - 1 - int(server))}"]
 
 
-def _lead(experiment: Experiment, folder: Path, watch: Watch, line: MpiLine) -> None:
+def _lead(experiment: Experiment, folder: Path, watch: Watch, endpoint: MpiEndpoint) -> None:
     """Rank 0."""
     limits = experiment.testbed.limits
     here = [OBSERVER] if experiment.testbed.observer else []
-    with _switch(line, experiment) as switch:
+    with _router(endpoint, experiment) as router:
 
         def transport(party: str, door: AllowList | None) -> Transport:
             if door is None:
-                return MpiTransport(switch, party, limits)
-            return MpiTransport(switch, party, limits, door)
+                return MpiTransport(router, party, limits)
+            return MpiTransport(router, party, limits, door)
 
         run_here(folder, watch, transport, here, COUNTER)
 
 
 def _follow(
-    experiment: Experiment, folder: Path | None, line: MpiLine, interrupts: Interrupts
+    experiment: Experiment, folder: Path | None, endpoint: MpiEndpoint, interrupts: Interrupts
 ) -> None:
     """Any other rank."""
-    with _switch(line, experiment) as switch:
-        end = _work(experiment, folder, switch, interrupts)
+    with _router(endpoint, experiment) as router:
+        end = _work(experiment, folder, router, interrupts)
     if end.code and interrupts.pending is None:
-        error = DystopError(f"{node_names(experiment)[line.rank - 1]}: {end.text}")
+        error = DystopError(f"{node_names(experiment)[endpoint.rank - 1]}: {end.text}")
         error.exit_code = end.code
         raise error
 
 
 def _work(
-    experiment: Experiment, folder: Path | None, switch: Switch, interrupts: Interrupts
+    experiment: Experiment, folder: Path | None, router: FrameRouter, interrupts: Interrupts
 ) -> Exit:
-    node = switch.line.rank - 1
+    node = router.endpoint.rank - 1
     name = node_names(experiment)[node]
     door = AllowList(OBSERVER)
-    transport = MpiTransport(switch, name, experiment.testbed.limits, door)
+    transport = MpiTransport(router, name, experiment.testbed.limits, door)
     home = folder / WORKERS / name if folder else None
     note = History(home / HISTORY_FILE).note if home else no_note
-    way = Way(transport, COUNTER, f"{switch.line.rank}:0", "", door, note)
+    way = Way(transport, COUNTER, f"{router.endpoint.rank}:0", "", door, note)
     parts = worker_parts(experiment, node)
     party = make_worker(parts, experiment, home, way)
     party.start()

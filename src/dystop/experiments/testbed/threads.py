@@ -26,8 +26,8 @@ from dystop.experiments.testbed.parties import Way, leave_model, make_observer, 
 from dystop.experiments.testbed.parts import observer_parts, worker_parts
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.observer import Observer
-from dystop.testbed.protocol.interface import Transport
 from dystop.testbed.transport.admission import AllowList
+from dystop.testbed.transport.interface import Transport
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 from dystop.testbed.worker.history import HISTORY_FILE, History, Note
 from dystop.testbed.worker.process import WorkerProcess

@@ -36,8 +36,8 @@ from dystop.testbed.events import (
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.ledger.tables import Ledger, Line, ReportLine, RoundLine
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
-from dystop.testbed.protocol.interface import Link, ModelListener, Transport, fingerprint_of
 from dystop.testbed.protocol.messages import Complaint, Execute, ReportAck, ToWorker
+from dystop.testbed.transport.interface import Link, Listener, Transport, fingerprint_of
 
 TICK_S = 0.05
 BATCH = 2000  # events taken in one go
@@ -82,7 +82,7 @@ class CoordinatorProcess:
         self.published = 0
         self.finish: Finish | None = None
         self.on_pardoned: Callable[[str], None] = _nothing
-        self._served: ModelListener = transport.serve_control(address, self)
+        self._served: Listener = transport.serve_control(address, self)
 
     @property
     def address(self) -> str:
@@ -99,7 +99,7 @@ class CoordinatorProcess:
         """A peer has opened a session."""
         self._items.put(("opened", name, link, b""))
 
-    def said(self, name: str, link: Link, message: bytes) -> None:
+    def received(self, name: str, link: Link, message: bytes) -> None:
         """A peer sent a message."""
         with self._counting:
             self._backlog[name] += 1

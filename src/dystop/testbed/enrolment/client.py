@@ -20,13 +20,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from dystop.errors import ConfigError
+from dystop.errors import ConfigError, TransportError
 from dystop.storage import PRIVATE
 from dystop.testbed.enrolment.server import MAX_BYTES, SERVICE
-from dystop.testbed.protocol.interface import TransportError
 from dystop.testbed.security.files import checked_name, write_file
 from dystop.testbed.security.identity import check_private, fingerprint, load_identity, loaded
-from dystop.testbed.transport.grpc_settings import dialling, explain, split_address
+from dystop.testbed.transport.grpc_settings import client_options, explain, split_address
 
 import grpc  # isort: skip
 
@@ -116,7 +115,10 @@ def _shown_by(address: str) -> bytes:
 def _call(address: str, root_pem: bytes, word: str, message: bytes) -> bytes:
     """Say one word to the coordinator; only a certificate under `root_pem` is believed."""
     split_address(address)
-    options = [*dialling(COORDINATOR, 2 * ANSWER_S), ("grpc.max_receive_message_length", MAX_BYTES)]
+    options = [
+        *client_options(COORDINATOR, 2 * ANSWER_S),
+        ("grpc.max_receive_message_length", MAX_BYTES),
+    ]
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(root_pem), options) as channel:
         try:
             answer: bytes = channel.unary_unary(f"/{SERVICE}/{word}")(message, timeout=ANSWER_S)

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from dystop.errors import ConfigError, DystopError
+from dystop.errors import ConfigError, DystopError, TransportError
 from dystop.testbed.enrolment.tokens import MAX_REQUEST_BYTES, WallClock, redeem
 from dystop.testbed.log_throttle import throttled_logger
-from dystop.testbed.protocol.interface import TransportError
 from dystop.testbed.security.identity import Identity, fingerprint
 from dystop.testbed.security.tls import newcomers_credentials
-from dystop.testbed.transport.grpc_settings import SESSIONS, split_address, why_not
+from dystop.testbed.transport.grpc_settings import SESSIONS, listen_problem, split_address
 
 import grpc  # isort: skip
 
@@ -104,8 +103,8 @@ class EnrolService:
             port = 0
         if not port:
             raise TransportError(
-                f"cannot listen for newcomers on {address}: {why_not(address)}; choose another "
-                "--enrol"
+                f"cannot listen for new workers on {address}: {listen_problem(address)}; "
+                "choose another --enrol"
             )
         self._server.start()
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -17,9 +17,8 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from dystop.errors import ConfigError
+from dystop.errors import ConfigError, TransportError
 from dystop.storage import PRIVATE
-from dystop.testbed.protocol.interface import TransportError
 from dystop.testbed.security.authority import certify
 from dystop.testbed.security.files import (
     checked_name,

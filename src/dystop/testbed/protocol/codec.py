@@ -14,7 +14,6 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dystop.errors import DystopError
-from dystop.testbed.protocol.interface import MAX_HEADER_BYTES, MAX_MESSAGE_BYTES
 from dystop.testbed.protocol.messages import (
     ModelHeader,
     PullRefused,
@@ -28,6 +27,8 @@ AnyMessage: TypeAlias = ToCoordinator | ToWorker | Peerwise
 Side = Literal["coordinator", "worker", "peer"]
 Code = Literal["size", "depth", "type", "malformed", "invalid"]
 
+MAX_MESSAGE_BYTES = 2 * 2**20
+MAX_HEADER_BYTES = 64 * 2**10  # of a pull request, its refusal or the header of a model
 MAX_DEPTH = 16
 MAX_OBJECTS = 1 << 15  # with these two a message cannot cause more than so many complaints
 MAX_ITEMS = 1 << 17

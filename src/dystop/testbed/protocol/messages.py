@@ -1,13 +1,15 @@
-"""What coordinator, workers and observer say to each other.
+"""The messages between coordinator, workers and observer.
 
 Control messages travel on one long-lived session that each worker opens to the coordinator. Models
 travel from worker to worker, never through the coordinator (`PullRequest`, `ModelHeader`, then raw
-bytes). Who speaks is told by the certificate, never by a field. `testbed.protocol.codec` turns
-messages into bounded JSON and refuses anything else.
+bytes). The certificate names the sender; no field does. `testbed.protocol.codec` turns messages
+into bounded JSON and refuses anything else.
 
 `round` counts from 1. `number` is the running number of a worker's local trainings: 0 is the one
-begun at the start of the run, as `Books.version` counts them. `version` counts what a worker has
-published, rises with every publication and survives restarts.
+that starts with the run, as `ControlState.version` counts them. `version` counts the models that a
+worker has published; it rises with every publication and survives restarts.
+
+Class names and field names in this module are the wire format.
 """
 
 from dataclasses import dataclass
@@ -53,7 +55,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Join:
-    """Worker to coordinator, first message of every session."""
+    """Worker to coordinator: the first message of every session."""
 
     protocol: Count
     run: Hex
@@ -73,31 +75,31 @@ class Join:
 
 @dataclass(frozen=True)
 class JoinOk:
-    """Coordinator to worker: you are in."""
+    """Coordinator to worker: the worker is a member."""
 
     run: Hex
     epoch: Count
-    round: Count  # the round that is open or opens next
+    round: Count  # the round that is open, or opens next
     heartbeat_s: Seconds
-    warm_start: bool  # begin to train at once if this is a new worker
+    warm_start: bool  # a new worker starts training at once
     peers: Annotated[tuple[Peer, ...], Len(0, MAX_NODES)]
 
 
 @dataclass(frozen=True)
 class Reject:
-    """Coordinator to worker: you are not in, and why."""
+    """Coordinator to worker: the worker is not a member, and why."""
 
     code: Literal[
         "protocol", "run", "schema", "enrolment", "address", "epoch", "unknown", "quarantined",
         "revoked", "replaced",
     ]  # fmt: skip
     text: Text
-    retry_s: Seconds = 0.0  # 0: trying again is no use
+    retry_s: Seconds = 0.0  # 0: a retry will fail, too
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Both ways, every `heartbeat_s`. A worker's carries its state; the answer echoes `seq`."""
+    """Both ways, every `heartbeat_s`. The worker sends its state; the reply repeats `seq`."""
 
     seq: Count
     epoch: Count
@@ -108,32 +110,34 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Pull:
-    """One model to fetch in a stage of an order."""
+    """One model to pull in a stage of an order."""
 
-    node: Node  # from whom
+    node: Node  # the in-neighbour
     exact: bool = False  # wait for the model that it has right before this stage of this round
     delta: bool = False  # the last update instead of the model
     mask: Mask | None = None  # only the coordinates that (seed, kept share) select
     into: Literal["row", "mail"] = "row"
     bytes_per_s: Annotated[float, Ge(0)] = 0.0  # emulated bandwidth of the link; 0: none
-    background: bool = False  # nobody waits for it; a row that it feeds is mixed on arrival
+    background: bool = False  # no one waits for it; its row is mixed when it arrives
 
 
 @dataclass(frozen=True)
 class Row:
-    """How the receiver mixes in a stage: weights of sources, its own node among them."""
+    """How the receiver aggregates in a stage: weights of the sources, itself among them."""
 
     sources: Annotated[tuple[Node, ...], Len(0, MAX_NODES)]
     weights: Annotated[tuple[Number, ...], Len(0, MAX_NODES)]
     kind: MixKind = "linear"
     mask: Mask | None = None
     mailed: Annotated[tuple[Node, ...], Len(0, MAX_NODES)] = ()  # sources taken from the mailbox
-    to_self: bool = False  # what is lost goes to the own model instead of being renormalised
+    to_self: bool = (
+        False  # the weight of a lost model goes to the own one, instead of renormalising
+    )
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of an order: fetch all, then mix."""
+    """One stage of an order: pull all, then aggregate."""
 
     pulls: Annotated[tuple[Pull, ...], Len(0, MAX_NODES)] = ()
     row: Row | None = None
@@ -143,9 +147,9 @@ class Stage:
 class Execute:
     """Coordinator to worker (alg:dystop): take part in a round.
 
-    With `train` the worker is active: it first finishes the training in flight, then goes through
-    the stages and trains. Without it the worker is passive: it goes through the stages at once,
-    beside its training.
+    With `train` the worker is active: it first finishes the training in progress, then executes
+    the stages and trains. Without it the worker is passive: it executes the stages at once, while
+    its training continues.
     """
 
     epoch: Count
@@ -154,13 +158,13 @@ class Execute:
     stages: Annotated[tuple[Stage, ...], Len(0, 64)] = ()
     steps: Count = 0
     rate: Number = 1.0  # factor on the learning rate
-    budget_s: Seconds = 0.0  # for fetching, from the moment that the order is taken up
-    keep_mail: bool = False  # what has been read stays until its sender sends again
+    budget_s: Seconds = 0.0  # for pulling, from the moment the worker starts the order
+    keep_mail: bool = False  # a mailed model stays until its sender sends again
 
 
 @dataclass(frozen=True)
 class ExecuteAck:
-    """Worker to coordinator: what became of an order when it arrived."""
+    """Worker to coordinator: what the worker did with an order on arrival."""
 
     round: Count
     state: Literal["accepted", "queued", "duplicate", "stale_epoch", "busy"]
@@ -169,7 +173,7 @@ class ExecuteAck:
 
 @dataclass(frozen=True)
 class Cancel:
-    """Coordinator to worker: the round was closed without you; stop fetching for it."""
+    """Coordinator to worker: the round closed without the worker; it must stop pulling."""
 
     epoch: Count
     round: Count
@@ -177,7 +181,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Used:
-    """A fetched model that went into a mix or into the mailbox, as measured by the receiver."""
+    """A pulled model that was aggregated or put into the mailbox, as the receiver measured it."""
 
     node: Node
     stage: Count
@@ -187,7 +191,7 @@ class Used:
     bytes: Count
     seconds: Seconds
     resumes: Count = 0
-    distance: Annotated[float, Ge(0)] | None = None  # ||own - fetched||
+    distance: Annotated[float, Ge(0)] | None = None  # ||own - pulled||
 
 
 RejectCode = Literal[
@@ -198,7 +202,7 @@ RejectCode = Literal[
 
 @dataclass(frozen=True)
 class Rejected:
-    """A model that did not come or was not accepted."""
+    """A model that did not arrive or was not accepted."""
 
     node: Node
     stage: Count
@@ -209,10 +213,10 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Report:
-    """Worker to coordinator, repeated until acknowledged.
+    """Worker to coordinator: the result of an order, repeated until acknowledged.
 
-    `mixed`: the exchange of a round is over. `trained`: the training that it started is over and
-    published. `failed`: the order could not be carried out.
+    `mixed`: the exchange of the round is complete. `trained`: the training that it started is
+    complete and its model published. `failed`: the order could not be executed.
     """
 
     round: Count
@@ -222,8 +226,8 @@ class Report:
     version: Count = 0  # newest publication of the worker
     number: Training = -1  # its last finished training
     digest: Hex = ""  # of that publication
-    waited_s: Seconds = 0.0  # from the order to the end of the training in flight
-    seconds: Seconds = 0.0  # mixed: fetching and mixing; trained: training
+    waited_s: Seconds = 0.0  # from the order to the end of the training in progress
+    seconds: Seconds = 0.0  # mixed: pulling and aggregating; trained: training
     steps: Count = 0
     samples: Count = 0
     loss: Number | None = None
@@ -232,7 +236,7 @@ class Report:
 
 @dataclass(frozen=True)
 class ReportAck:
-    """Coordinator to worker, after the report is on the disk."""
+    """Coordinator to worker: the report is on the disk."""
 
     round: Count
     kind: Literal["mixed", "trained", "failed"]
@@ -240,7 +244,7 @@ class ReportAck:
 
 @dataclass(frozen=True)
 class Roster:
-    """Coordinator to worker: who takes part now; who is missing here is refused from now on."""
+    """Coordinator to worker: the current members; all others are refused from now on."""
 
     epoch: Count
     peers: Annotated[tuple[Peer, ...], Len(0, MAX_NODES)]
@@ -248,7 +252,7 @@ class Roster:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Coordinator to observer: test everybody's model as it stands after a round."""
+    """Coordinator to observer: evaluate all models as they are after a round."""
 
     epoch: Count
     round: Count
@@ -257,7 +261,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Scored:
-    """Observer to coordinator."""
+    """Observer to coordinator: the result of an evaluation."""
 
     round: Count
     accuracy: Number
@@ -271,14 +275,14 @@ class Scored:
 
 @dataclass(frozen=True)
 class Leave:
-    """Worker to coordinator: going away on purpose."""
+    """Worker to coordinator: the worker leaves on purpose."""
 
     text: Text = ""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Coordinator to worker: the run is over; save, leave and exit."""
+    """Coordinator to worker: the run has ended; save, leave and exit."""
 
     epoch: Count
     text: Text = ""
@@ -286,7 +290,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Complaint:
-    """Both ways: a message was not understood."""
+    """Both ways: a message could not be decoded."""
 
     code: Word
     text: Text
@@ -310,10 +314,10 @@ Message = ToCoordinator | ToWorker
 
 @dataclass(frozen=True)
 class PullRequest:
-    """Worker to worker: give me your model.
+    """Worker to worker: request for a model.
 
-    `exact` asks for the model that the sender has right before `stage` of `round`, and waits for
-    it. Otherwise the newest publication counts whose training began before `round`.
+    `exact` requests the model that the sender has right before `stage` of `round`, and waits for
+    it. Otherwise the answer is the newest publication whose training began before `round`.
     """
 
     run: Hex
@@ -322,18 +326,18 @@ class PullRequest:
     exact: bool = False
     delta: bool = False
     mask: Mask | None = None
-    version: Count = 0  # go on with this publication ...
+    version: Count = 0  # resume this publication ...
     offset: Count = 0  # ... from this byte
     bytes_per_s: Annotated[float, Ge(0)] = 0.0
 
 
 @dataclass(frozen=True)
 class ModelHeader:
-    """Worker to worker, before the bytes."""
+    """Worker to worker: what the bytes that follow are."""
 
     version: Count
     number: Training
-    round: Count  # whose order began the training that made it; 0: the start of the run
+    round: Count  # whose order started the training that made it; 0: the start of the run
     size: Count
     sha256: Hex
     schema: Hex
@@ -342,7 +346,20 @@ class ModelHeader:
 
 @dataclass(frozen=True)
 class PullRefused:
-    """Worker to worker, instead of a header."""
+    """Worker to worker: refusal, sent instead of a header."""
 
     code: RejectCode
     retry_s: Seconds = 0.0
+
+
+@dataclass
+class PullBroken(Exception):
+    """A pull ended early. The bytes that have arrived stay in the buffer, for a later resume."""
+
+    code: RejectCode
+    retry_s: float = 0.0
+
+
+@dataclass
+class PullDenied(PullBroken):
+    """The peer answered and refused; with `retry_s` 0 it will refuse again."""

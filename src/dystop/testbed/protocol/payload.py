@@ -15,9 +15,15 @@ from numpy.typing import NDArray
 from dystop.control.aggregation import kept_coordinates
 from dystop.errors import ConfigError
 from dystop.sparse import Bools
-from dystop.testbed.protocol.codec import BadMessage, check_bounds, shown
-from dystop.testbed.protocol.interface import MAX_HEADER_BYTES, PullBroken
-from dystop.testbed.protocol.messages import PROTOCOL, Mask, ModelHeader, PullRequest, RejectCode
+from dystop.testbed.protocol.codec import MAX_HEADER_BYTES, BadMessage, check_bounds, shown
+from dystop.testbed.protocol.messages import (
+    PROTOCOL,
+    Mask,
+    ModelHeader,
+    PullBroken,
+    PullRequest,
+    RejectCode,
+)
 
 Kind = Literal["model", "delta", "masked"]
 Shape = tuple[int, ...]

@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import NameOID
 
-from dystop.testbed.protocol.interface import TransportError
+from dystop.errors import TransportError
 from dystop.testbed.security.files import checked_name
 
 SKEW = timedelta(minutes=5)  # certificates are dated this far back, and end this late

@@ -1,18 +1,16 @@
-"""How bytes travel: in one process, over gRPC, or over MPI; all behind `wire.interface`.
+"""How bytes travel between parties: in one process, over gRPC, or over MPI.
 
-door           who may come in at all: the roster, with the certificates that it names
-gate           who may fetch at the moment: counted before anything is allocated
+interface      sessions and pulls, as every transport offers them
+admission      who may connect (allow list) and how many pulls are served at once
 pacing         sending no faster than an emulated link
-switched       what memory and MPI share: listening and dialling at a switchboard
+dispatcher     the thread and the base class that the memory and MPI transports share
 memory         all parties in one process
-hub            its switchboard
 grpc           processes on one or many machines, under mutual TLS
-grpc_serving   its listening side: sessions and pulls
-grpc_calling   its calling side: one session kept open, and pulls under a watchdog
-grpc_settings  how gRPC is set up, and what its errors mean
-tls            credentials, and who the other side is
-mpi            all ranks of an MPI job
-mpi_line       the thread of a rank that sends and receives frames
-mpi_switch     who listens on which port, and who talks with whom
-mpi_pulls      models over that line
+grpc_server    its listening side: sessions and pulls
+grpc_client    its calling side: a session that reconnects, and pulls with a stall detector
+grpc_settings  options of gRPC, and what its errors mean
+mpi            the ranks of an MPI job
+mpi_endpoint   the thread of a rank that sends and receives frames
+mpi_router     which frame belongs to which listener or conversation
+mpi_pulls      models over MPI frames
 """

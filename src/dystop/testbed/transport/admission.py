@@ -1,70 +1,66 @@
-"""Who may come in: those in the roster, with the certificate that the roster names."""
+"""Who may connect, and how many models are served at once."""
 
 import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
 
+from dystop.errors import TransportError
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.interface import (
-    MAX_MESSAGE_BYTES,
-    ModelSource,
-    ServedModel,
-    TransportError,
-)
+from dystop.testbed.protocol.codec import MAX_MESSAGE_BYTES
 from dystop.testbed.protocol.messages import Peer, PullRefused, PullRequest
+from dystop.testbed.transport.interface import ModelSource, ServedModel
+
+_LOG = logging.getLogger(__name__)
+BUSY_S = 0.2  # after which a peer that is refused as one too many should ask again
+
+Allowed = Callable[[str, str], bool]
+"""Whether a peer of this name and certificate fingerprint may connect; both may be empty."""
 
 
 class AllowList:
-    """Asked by the transport for every peer (`Allowed`), told by the node what the roster says.
+    """The peers that may connect: those in the roster, with the certificate that it names.
 
-    >>> door = AllowList("observer")
-    >>> door("w01", ""), door("observer", "")
+    The transport calls it for every peer (`Allowed`); the worker updates it from the roster.
+
+    >>> allow = AllowList("observer")
+    >>> allow("w01", ""), allow("observer", "")
     (False, True)
-    >>> door.update([Peer("w01", 1, "memory:1", "aa")])
+    >>> allow.update([Peer("w01", 1, "memory:1", "aa")])
     set()
-    >>> door("w01", "aa"), door("w01", "bb"), door.update([])
+    >>> allow("w01", "aa"), allow("w01", "bb"), allow.update([])
     (True, False, {'w01'})
 
-    A roster without a fingerprint leaves the one that is known: a coordinator that was started
-    again has not seen everybody yet.
+    A roster without a fingerprint keeps the known one: a restarted coordinator has not seen every
+    worker yet.
     """
 
-    def __init__(self, *always: str) -> None:
-        """These come in before a roster names them; the authority vouches for their names."""
-        self._always = set(always)
+    def __init__(self, *preapproved: str) -> None:
+        """Allow these names before a roster names them; the authority has verified them."""
+        self._preapproved = set(preapproved)
         self._known: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def __call__(self, name: str, fingerprint: str) -> bool:
-        """Whether a peer may come in. Fingerprints count where both sides have one."""
+        """Return whether a peer may connect. Fingerprints count if both sides have one."""
         with self._lock:
-            known = self._known.get(name, "" if name in self._always else None)
+            known = self._known.get(name, "" if name in self._preapproved else None)
         return known is not None and (not known or not fingerprint or known == fingerprint)
 
     def update(self, peers: Iterable[Peer]) -> set[str]:
-        """These are in now; tells who was before and is not, or has another certificate."""
+        """Set the members; return those that were removed or have another certificate."""
         with self._lock:
             before = self._known
             known = {p.name: p.fingerprint or before.get(p.name, "") for p in peers}
             self._known = known
-            self._always -= set(known)  # from now on the roster alone says whether they are in
-        # A mark where there was none: it has only now joined, and keeps what it has begun.
+            self._preapproved -= set(known)  # from now on the roster alone decides
+        # A peer that had no fingerprint before has only now joined: it keeps what it has begun.
         same = {name for name, mark in before.items() if mark in ("", known.get(name))}
         return set(before) - (same & set(known))
 
 
-# MERGED: Who may fetch models at the moment: counted before anything is allocated, cut at a word.
-
-
-_LOG = logging.getLogger(__name__)
-BUSY_S = 0.2  # when to come back, told to a peer that found too many others
-
-Allowed = Callable[[str, str], bool]  # name and fingerprint of a peer; empty where there is none
-
-
 def anyone(name: str, fingerprint: str) -> bool:
-    """Allow every peer that the transport itself lets in."""
+    """Allow every peer that the transport itself accepts."""
     return True
 
 
@@ -78,86 +74,88 @@ def check_size(message: bytes) -> None:
 
 
 class PullSlot:
-    """One transfer that is going on; `over` is set when it has been cut."""
+    """One transfer in progress; `ended` is set when it is cancelled."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.over = threading.Event()
-        self.wake = threading.Event()  # set with `over`, and by whatever else the sender waits for
-        self.on_cut: Callable[[], None] = lambda: None
+        self.ended = threading.Event()
+        self.wake = threading.Event()  # set with `ended`, and when the model to send is ready
+        self.on_cancel: Callable[[], None] = lambda: None
 
-    def cut(self) -> None:
+    def cancel(self) -> None:
         """End the transfer from outside."""
-        self.over.set()
+        self.ended.set()
         self.wake.set()
-        self.on_cut()
+        self.on_cancel()
 
 
 class PullLimiter:
-    """Counts transfers, in all and per peer.
+    """Limits the number of transfers, in total and per peer, before anything is allocated.
 
-    >>> gate = PullLimiter(Limits(pulls=2, pulls_per_peer=1))
-    >>> one = gate.enter("w01")
-    >>> gate.enter("w01") is None, gate.enter("w02") is None, gate.enter("w03") is None
+    >>> limiter = PullLimiter(Limits(pulls=2, pulls_per_peer=1))
+    >>> one = limiter.enter("w01")
+    >>> limiter.enter("w01") is None, limiter.enter("w02") is None, limiter.enter("w03") is None
     (True, False, True)
-    >>> gate.leave(one); gate.enter("w03") is None
+    >>> limiter.leave(one); limiter.enter("w03") is None
     False
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits, self._lock = limits, threading.Lock()
-        self._visits: set[PullSlot] = set()
+        self._slots: set[PullSlot] = set()
         self._closed = False
 
     def enter(self, name: str) -> PullSlot | None:
-        """Let a peer in; None if there are too many, or if all is over."""
+        """Give a peer a slot; None if there are too many, or if the limiter is closed."""
         with self._lock:
-            same = sum(visit.name == name for visit in self._visits)
-            full = len(self._visits) >= self._limits.pulls or same >= self._limits.pulls_per_peer
+            same = sum(slot.name == name for slot in self._slots)
+            full = len(self._slots) >= self._limits.pulls or same >= self._limits.pulls_per_peer
             if full or self._closed:
                 return None
-            visit = PullSlot(name)
-            self._visits.add(visit)
-            return visit
+            slot = PullSlot(name)
+            self._slots.add(slot)
+            return slot
 
-    def leave(self, visit: PullSlot) -> None:
-        """Make room for the next."""
+    def leave(self, slot: PullSlot) -> None:
+        """Free a slot."""
         with self._lock:
-            self._visits.discard(visit)
+            self._slots.discard(slot)
 
     def drop(self, name: str) -> None:
-        """Cut every transfer of a peer."""
+        """Cancel every transfer of a peer."""
         with self._lock:
-            cut = [visit for visit in self._visits if visit.name == name]
-        for visit in cut:
-            visit.cut()
+            dropped = [slot for slot in self._slots if slot.name == name]
+        for slot in dropped:
+            slot.cancel()
 
     def close(self) -> None:
-        """Cut everything and let nobody in again."""
+        """Cancel every transfer and refuse new ones."""
         with self._lock:
             self._closed = True
-            cut = list(self._visits)
-        for visit in cut:
-            visit.cut()
+            dropped = list(self._slots)
+        for slot in dropped:
+            slot.cancel()
 
 
-def ask(store: ModelSource, name: str, request: PullRequest) -> "Future[ServedModel | PullRefused]":
-    """Ask a store; a store that raises an error has no model."""
+def request_model(
+    source: ModelSource, name: str, request: PullRequest
+) -> "Future[ServedModel | PullRefused]":
+    """Request a model from its source; a source that raises an error has no model."""
     try:
-        return store.asked(name, request)
-    except Exception:  # a mistake of the store is not the peer's business
-        _LOG.exception("a store raised an error when %s asked for a model", name)
+        return source.requested(name, request)
+    except Exception:  # the peer must not learn about errors of the source
+        _LOG.exception("a model source raised an error when %s requested a model", name)
         refused: Future[ServedModel | PullRefused] = Future()
         refused.set_result(PullRefused("no_model"))
         return refused
 
 
-def answer_of(asked: "Future[ServedModel | PullRefused]") -> ServedModel | PullRefused:
-    """What a finished future holds; an error or a cancelled answer means no model."""
+def result_of(asked: "Future[ServedModel | PullRefused]") -> ServedModel | PullRefused:
+    """Return the result of a finished future; an error or a cancelled future means no model."""
     try:
         return asked.result(timeout=0)
     except CancelledError:
         return PullRefused("no_model")
-    except Exception:  # as in `ask`
-        _LOG.exception("a store's answer is an error")
+    except Exception:  # as in `request_model`
+        _LOG.exception("the answer of a model source is an error")
         return PullRefused("no_model")

@@ -1,28 +1,28 @@
-"""Processes on one or many machines: gRPC without protobuf, mutual TLS 1.3 always."""
+"""Processes on one or many machines: gRPC without protobuf, always under mutual TLS 1.3."""
 
 import threading
 
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.interface import (
+from dystop.testbed.protocol.messages import PullRequest
+from dystop.testbed.security.identity import Identity
+from dystop.testbed.transport.admission import Allowed
+from dystop.testbed.transport.grpc_client import Channels, GrpcSessionClient, Watchdog, pull_once
+from dystop.testbed.transport.grpc_server import ControlServer, ModelServer
+from dystop.testbed.transport.grpc_settings import split_address
+from dystop.testbed.transport.interface import (
     ClientHandler,
-    ModelListener,
+    Listener,
     ModelSink,
     ModelSource,
     PullTimeouts,
     SessionHandler,
 )
-from dystop.testbed.protocol.messages import PullRequest
-from dystop.testbed.security.identity import Identity
-from dystop.testbed.transport.admission import Allowed
-from dystop.testbed.transport.grpc_client import Channels, SessionCaller, Watchdog, pull_once
-from dystop.testbed.transport.grpc_server import ControlServer, ModelServer
-from dystop.testbed.transport.grpc_settings import split_address
 
 COORDINATOR = "coordinator"
 
 
 class GrpcTransport:
-    """A party's way to the others; who it is, and who they are, is in the certificates."""
+    """The transport of one party; its own name and the names of its peers are in certificates."""
 
     def __init__(
         self,
@@ -31,37 +31,37 @@ class GrpcTransport:
         limits: Limits | None = None,
         coordinator: str = COORDINATOR,
     ) -> None:
-        """Nothing is opened yet.
+        """Open nothing yet.
 
         Args:
-            identity: From `pki.identity.load_identity`.
-            allowed: Whether a peer of this name may come in with a certificate of this
-                fingerprint; asked for every session and every pull.
+            identity: From `security.authority.load_identity`.
+            allowed: Whether a peer of this name may connect with a certificate of this fingerprint;
+                called for every session and every pull.
             limits: What one peer may take.
-            coordinator: The name that the coordinator's certificate must bear.
+            coordinator: The name that the coordinator's certificate must have.
         """
         self._identity, self._allowed, self._coordinator = identity, allowed, coordinator
         self._limits = limits or Limits()
-        self._channels, self._dog = Channels(identity), Watchdog()
-        self._served: list[ModelListener] = []
+        self._channels, self._watchdog = Channels(identity), Watchdog()
+        self._opened: list[Listener] = []
 
-    def serve_control(self, address: str, desk: SessionHandler) -> ModelListener:
+    def serve_control(self, address: str, handler: SessionHandler) -> Listener:
         """Listen for sessions."""
-        server = ControlServer(self._identity, self._allowed, self._limits, desk)
-        self._served.append(server.start(address))
+        server = ControlServer(self._identity, self._allowed, self._limits, handler)
+        self._opened.append(server.start(address))
         return server
 
-    def open_session(self, address: str, ear: ClientHandler) -> ModelListener:
+    def open_session(self, address: str, handler: ClientHandler) -> Listener:
         """Keep a session to the coordinator open until stopped."""
         split_address(address)
-        caller = SessionCaller(self._identity, self._coordinator, address, ear)
-        self._served.append(caller)
-        return caller
+        client = GrpcSessionClient(self._identity, self._coordinator, address, handler)
+        self._opened.append(client)
+        return client
 
-    def serve_models(self, address: str, store: ModelSource) -> ModelListener:
+    def serve_models(self, address: str, source: ModelSource) -> Listener:
         """Listen for pulls."""
-        server = ModelServer(self._identity, self._allowed, self._limits, store)
-        self._served.append(server.start(address))
+        server = ModelServer(self._identity, self._allowed, self._limits, source)
+        self._opened.append(server.start(address))
         return server
 
     def pull(
@@ -69,17 +69,17 @@ class GrpcTransport:
         name: str,
         address: str,
         request: PullRequest,
-        parcel: ModelSink,
-        patience: PullTimeouts,
+        sink: ModelSink,
+        timeouts: PullTimeouts,
         cancelled: threading.Event,
     ) -> None:
-        """Pull once; blocks this thread, which another one watches."""
-        with self._channels.to(name, address, patience.connect_s) as channel:
-            pull_once(channel, self._dog, request, parcel, patience, cancelled)
+        """Pull once; blocks this thread, while a watchdog thread detects stalls."""
+        with self._channels.to(name, address, timeouts.connect_s) as channel:
+            pull_once(channel, self._watchdog, request, sink, timeouts, cancelled)
 
     def close(self) -> None:
-        """Stop all that was started here and close all connections."""
-        while self._served:
-            self._served.pop().stop()
-        self._dog.close()
+        """Stop everything that was opened here and close all connections."""
+        while self._opened:
+            self._opened.pop().stop()
+        self._watchdog.close()
         self._channels.close()

@@ -1,4 +1,4 @@
-"""The calling side over gRPC: keeping a session open, and pulling models under a watchdog."""
+"""The calling side of gRPC: a session that reconnects, and pulls under a watchdog."""
 
 import logging
 import os
@@ -11,66 +11,65 @@ from dataclasses import dataclass
 from typing import Any
 
 from dystop.rng import stream
-from dystop.testbed.protocol.codec import BadMessage, decode, encode
-from dystop.testbed.protocol.interface import (
-    MAX_HEADER_BYTES,
-    ClientHandler,
-    ModelSink,
+from dystop.testbed.protocol.codec import MAX_HEADER_BYTES, BadMessage, decode, encode
+from dystop.testbed.protocol.messages import (
+    ModelHeader,
     PullBroken,
     PullDenied,
-    PullTimeouts,
+    PullRefused,
+    PullRequest,
 )
-from dystop.testbed.protocol.messages import ModelHeader, PullRefused, PullRequest
 from dystop.testbed.security.identity import Identity
 from dystop.testbed.security.tls import channel_credentials
 from dystop.testbed.transport.admission import BUSY_S, check_size
 from dystop.testbed.transport.grpc_settings import (
-    LADEN_MS,
+    MODEL_PING_MS,
     PULL,
     SESSION,
     WELCOME,
-    code_of,
-    dialling,
+    client_options,
     explain,
+    reject_code,
 )
+from dystop.testbed.transport.interface import ClientHandler, ModelSink, PullTimeouts
 
 import grpc  # isort: skip
 
 _LOG = logging.getLogger(__name__)
 _CONNECT_S = 5.0
 _FIRST_S, _MOST_S = 0.2, 2.0  # pauses between attempts to open a session
-_LOOK_S = 0.1  # how often the watchdog looks
+_POLL_S = 0.1  # how often the watchdog checks
 _MOST_CHANNELS = 64
 
 
-class _Line:
+class _ClientLink:
     """The worker's end of a session."""
 
     def __init__(self) -> None:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._over = False
+        self._closed = False
 
     def send(self, message: bytes) -> None:
         check_size(message)
-        if not self._over:
+        if not self._closed:
             self._outbox.put(message)
 
     def close(self) -> None:
-        self._over = True
+        self._closed = True
         self._outbox.put(None)
 
     def outgoing(self) -> Iterator[bytes]:
         return iter(self._outbox.get, None)
 
 
-class SessionCaller:
-    """Keeps a session open from a thread of its own; pauses grow and are never equal."""
+class GrpcSessionClient:
+    """Keeps a session open, in its own thread; the pauses between attempts grow and are random."""
 
-    def __init__(self, identity: Identity, name: str, address: str, ear: ClientHandler) -> None:
-        self._identity, self._name, self.address, self._ear = identity, name, address, ear
+    def __init__(self, identity: Identity, name: str, address: str, handler: ClientHandler) -> None:
+        self._identity, self._name, self.address, self._handler = identity, name, address, handler
         self._stopped = threading.Event()
         self._call: Any = None
-        self._said = ""  # the last reason given, so that it is not repeated all the time
+        self._last_reason = ""  # so that the same reason is reported once
         self._dice = stream(os.getpid(), "session pause", identity.fingerprint)
         self._thread = threading.Thread(target=self._run, name="session", daemon=True)
         self._thread.start()
@@ -78,44 +77,44 @@ class SessionCaller:
     def _run(self) -> None:
         failures = 0
         while not self._stopped.is_set():
-            opened = self._once()
+            opened = self._run_session()
             failures = 0 if opened else failures + 1
             pause_s = min(_MOST_S, _FIRST_S * 2 ** min(failures, 8))
             self._stopped.wait(pause_s * float(self._dice.uniform(0.5, 1.5)))
 
-    def _once(self) -> bool:
-        """One session, from the first word to the last; whether there was one."""
-        line, opened, reason = _Line(), False, "closed"
-        options = dialling(self._name, _CONNECT_S)
+    def _run_session(self) -> bool:
+        """Run one session from start to end; return whether it was opened."""
+        link, opened, reason = _ClientLink(), False, "closed"
+        options = client_options(self._name, _CONNECT_S)
         credentials = channel_credentials(self._identity)
         with grpc.secure_channel(self.address, credentials, options=options) as channel:
             try:
-                call = channel.stream_stream(SESSION)(line.outgoing())
+                call = channel.stream_stream(SESSION)(link.outgoing())
                 self._call = call
                 if self._stopped.is_set():
                     call.cancel()
                 if WELCOME[0] in map(tuple, call.initial_metadata() or ()):
                     opened = True
-                    self._ear.opened(line)
+                    self._handler.opened(link)
                 for message in call:
-                    self._ear.said(message)
+                    self._handler.received(message)
             except grpc.RpcError as error:
                 reason = explain(error, self.address)
-            except Exception:  # a mistake of the ear must not end the worker's session for good
-                _LOG.exception("an ear raised an error")
+            except Exception:  # a fault in the handler must not end the worker's session for good
+                _LOG.exception("a session handler raised an error")
             finally:
-                line.close()
-        self._tell("stopped" if self._stopped.is_set() else reason, opened)
+                link.close()
+        self._report_end("stopped" if self._stopped.is_set() else reason, opened)
         return opened
 
-    def _tell(self, reason: str, opened: bool) -> None:
-        if opened or reason != self._said:
+    def _report_end(self, reason: str, opened: bool) -> None:
+        if opened or reason != self._last_reason:
             with suppress(Exception):
-                self._ear.closed(reason)
-        self._said = "" if opened else reason
+                self._handler.closed(reason)
+        self._last_reason = "" if opened else reason
 
     def drop(self, name: str) -> None:
-        """Cut the session; another one follows."""
+        """Cut the session; the client then reconnects."""
         if self._call is not None:
             self._call.cancel()
 
@@ -128,40 +127,42 @@ class SessionCaller:
 
 
 @dataclass(eq=False)
-class _Watched:
-    """A pull that must not stand still."""
+class _WatchedPull:
+    """A pull with a limit on the time without progress."""
 
     call: Any
     cancelled: threading.Event
     at_most_s: float
-    moved_at: float
-    bitten: bool = False
+    progress_at: float
+    cancelled_by_watchdog: bool = False
 
-    def moved(self, at_most_s: float) -> None:
-        self.at_most_s, self.moved_at = at_most_s, time.monotonic()
+    def progressed(self, at_most_s: float) -> None:
+        self.at_most_s, self.progress_at = at_most_s, time.monotonic()
 
-    def look(self, now: float) -> None:
-        if self.cancelled.is_set() or now - self.moved_at > self.at_most_s:
-            self.bitten = True
+    def check(self, now: float) -> None:
+        if self.cancelled.is_set() or now - self.progress_at > self.at_most_s:
+            self.cancelled_by_watchdog = True
             self.call.cancel()
 
 
 class Watchdog:
-    """One thread that cancels pulls which stand still, or which nobody wants any more."""
+    """One thread that cancels pulls which stall or are no longer wanted."""
 
     def __init__(self) -> None:
-        self._watched: set[_Watched] = set()
+        self._watched: set[_WatchedPull] = set()
         self._changed = threading.Condition()
-        self._over = False
+        self._closed = False
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def over(self, call: Any, cancelled: threading.Event, at_most_s: float) -> Iterator[_Watched]:
+    def watching(
+        self, call: Any, cancelled: threading.Event, at_most_s: float
+    ) -> Iterator[_WatchedPull]:
         """Watch a call while the block runs."""
-        watched = _Watched(call, cancelled, at_most_s, time.monotonic())
+        watched = _WatchedPull(call, cancelled, at_most_s, time.monotonic())
         with self._changed:
             self._watched.add(watched)
-            if self._thread is None and not self._over:
+            if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
                 self._thread.start()
             self._changed.notify()
@@ -174,25 +175,25 @@ class Watchdog:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._over or self._watched)
-                if self._over:
+                self._changed.wait_for(lambda: self._closed or self._watched)
+                if self._closed:
                     return
                 watched = list(self._watched)
             for one in watched:
-                one.look(time.monotonic())
-            time.sleep(_LOOK_S)
+                one.check(time.monotonic())
+            time.sleep(_POLL_S)
 
     def close(self) -> None:
         """End the thread."""
         with self._changed:
-            self._over, thread = True, self._thread
+            self._closed, thread = True, self._thread
             self._changed.notify()
         if thread is not None:
             thread.join()
 
 
 class Channels:
-    """Connections to peers, kept for the next pull; one that failed is not used again."""
+    """Connections to peers, kept for the next pull; a failed one is not reused."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -202,7 +203,7 @@ class Channels:
 
     @contextmanager
     def to(self, name: str, address: str, connect_s: float) -> Iterator[Any]:
-        """A channel to a peer; if the block raises an error, the next one gets a new channel."""
+        """Yield a channel to a peer; after PullBroken, the next pull gets a new channel."""
         key = (name, address)
         with self._lock:
             channel = self._open.pop(key, None) or self._dial(name, address, connect_s)
@@ -218,11 +219,11 @@ class Channels:
         finally:
             with self._lock:
                 self._users[channel] -= 1
-            self._tidy()
+            self._close_unused()
 
     def _dial(self, name: str, address: str, connect_s: float) -> Any:
         credentials = channel_credentials(self._identity)
-        options = dialling(name, connect_s, LADEN_MS)
+        options = client_options(name, connect_s, MODEL_PING_MS)
         return grpc.secure_channel(address, credentials, options=options)
 
     def _forget(self, key: tuple[str, str], channel: Any) -> None:
@@ -230,8 +231,8 @@ class Channels:
             if self._open.get(key) is channel:
                 del self._open[key]
 
-    def _tidy(self) -> None:
-        """Close what nobody uses and nobody will use."""
+    def _close_unused(self) -> None:
+        """Close channels that have no user and are not kept."""
         with self._lock:
             while len(self._open) > _MOST_CHANNELS:
                 del self._open[next(iter(self._open))]
@@ -243,7 +244,7 @@ class Channels:
             channel.close()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all channels."""
         with self._lock:
             channels = {*self._users, *self._open.values()}
             self._open, self._users = {}, {}
@@ -252,42 +253,42 @@ class Channels:
 
 
 def pull_once(
-    channel: Any, dog: Watchdog, request: PullRequest, parcel: ModelSink, patience: PullTimeouts,
+    channel: Any, watchdog: Watchdog, request: PullRequest, sink: ModelSink, timeouts: PullTimeouts,
     cancelled: threading.Event,
 ) -> None:  # fmt: skip
-    """One pull over an open channel."""
+    """Pull once over an open channel."""
     call = channel.unary_stream(PULL)(encode(request))
-    first_s = patience.connect_s + patience.first_byte_s
-    with dog.over(call, cancelled, first_s) as watched:
+    first_s = timeouts.connect_s + timeouts.first_byte_s
+    with watchdog.watching(call, cancelled, first_s) as watched:
         try:
-            _take(call, watched, parcel, patience.progress_s)
+            _receive_model(call, watched, sink, timeouts.progress_s)
         except grpc.RpcError as error:
-            raise _breach(watched, error) from None
+            raise _broken_pull(watched, error) from None
         finally:
-            call.cancel()  # nothing once it is over
+            call.cancel()  # does nothing once it has ended
 
 
-def _breach(watched: _Watched, error: Any) -> PullBroken:
-    if watched.bitten:
+def _broken_pull(watched: _WatchedPull, error: Any) -> PullBroken:
+    if watched.cancelled_by_watchdog:
         return PullBroken("timeout")
-    code = code_of(error)
+    code = reject_code(error)
     if code in ("not_authorised", "busy"):
         return PullDenied(code, BUSY_S if code == "busy" else 0.0)
     return PullBroken(code)
 
 
-def _take(call: Any, watched: _Watched, parcel: ModelSink, progress_s: float) -> None:
-    """Header, then bytes, into the parcel."""
+def _receive_model(call: Any, watched: _WatchedPull, sink: ModelSink, progress_s: float) -> None:
+    """Pass the header and then the bytes to the sink."""
     frame = next(call, None)
     if frame is None:
         raise PullBroken("unreachable")
     header = _header(frame)
-    watched.moved(progress_s)
-    parcel.begin(header)
+    watched.progressed(progress_s)
+    sink.begin(header)
     left = header.size - header.offset
     for chunk in call:
-        watched.moved(progress_s)
-        parcel.write(memoryview(chunk))
+        watched.progressed(progress_s)
+        sink.write(memoryview(chunk))
         left -= len(chunk)
     if left > 0:
         raise PullBroken("unreachable")

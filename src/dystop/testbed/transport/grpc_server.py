@@ -1,4 +1,4 @@
-"""The listening side over gRPC: sessions for the coordinator, pulls for everybody."""
+"""The listening side of gRPC: sessions for the coordinator, pulls for every party."""
 
 import logging
 import queue
@@ -7,14 +7,9 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any
 
+from dystop.errors import TransportError
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.codec import BadMessage, decode, encode
-from dystop.testbed.protocol.interface import (
-    MAX_HEADER_BYTES,
-    ModelSource,
-    SessionHandler,
-    TransportError,
-)
+from dystop.testbed.protocol.codec import MAX_HEADER_BYTES, BadMessage, decode, encode
 from dystop.testbed.protocol.messages import PullRefused, PullRequest
 from dystop.testbed.security.identity import Identity
 from dystop.testbed.security.tls import Peer, peer_of, server_credentials
@@ -23,9 +18,9 @@ from dystop.testbed.transport.admission import (
     Allowed,
     PullLimiter,
     PullSlot,
-    answer_of,
-    ask,
     check_size,
+    request_model,
+    result_of,
 )
 from dystop.testbed.transport.grpc_settings import (
     MODELS,
@@ -34,24 +29,25 @@ from dystop.testbed.transport.grpc_settings import (
     SESSIONS,
     WELCOME,
     Options,
+    listen_problem,
     split_address,
-    why_not,
 )
+from dystop.testbed.transport.interface import ModelSource, SessionHandler
 from dystop.testbed.transport.pacing import TokenBucket, paced
 
 import grpc  # isort: skip
 
 _LOG = logging.getLogger(__name__)
 MAX_SESSIONS = 1024
-MAX_QUEUED = 4096  # messages for one worker; it has long been gone when so many wait
-_SPARE_CALLS = 16  # above the limit of pulls, so that a refusal can still be said
-_WORD_S = 0.2  # for the last word to a session that is cut
+MAX_QUEUED = 4096  # messages for one worker; a worker with more is gone
+_SPARE_CALLS = 16  # above the limit of pulls, so that a refusal can still be sent
+_REASON_S = 0.2  # for sending the reason to a session that is cut
 _STOP_S = 5.0
-_BURST = 10  # seconds' worth of messages that may come at once
+_BURST = 10  # seconds: messages of so long may come at once
 
 
-class _Threads(futures.Executor):
-    """A thread for every call that is open, and none that keeps the process from ending."""
+class _ThreadPerCall(futures.Executor):
+    """An executor with one daemon thread per open call, so that none delays the exit."""
 
     def __init__(self) -> None:
         self._open: set[threading.Thread] = set()
@@ -63,7 +59,7 @@ class _Threads(futures.Executor):
         def run() -> None:
             try:
                 future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # handed on to whoever reads the future
+            except BaseException as error:  # the reader of the future gets it
                 future.set_exception(error)
             with self._lock:
                 self._open.discard(threading.current_thread())
@@ -89,14 +85,14 @@ class _Listener:
         self, identity: Identity, allowed: Allowed, most_calls: int, options: Options
     ) -> None:
         self._identity, self._allowed = identity, allowed
-        self._threads = _Threads()
+        self._threads = _ThreadPerCall()
         self._server = grpc.server(
             self._threads, options=options, maximum_concurrent_rpcs=most_calls
         )
         self.address = ""
 
     def listen(self, address: str, path: str, handler: Any) -> None:
-        """Begin to answer."""
+        """Start to listen."""
         host, _ = split_address(address)
         service, method = path[1:].split("/")
         generic = grpc.method_handlers_generic_handler(service, {method: handler})
@@ -107,17 +103,17 @@ class _Listener:
             port = 0
         if not port:
             raise TransportError(
-                f"cannot listen on {address}: {why_not(address)}; "
+                f"cannot listen on {address}: {listen_problem(address)}; "
                 "stop what listens there, or choose another host or port (0: any free one)"
             )
         self._server.start()
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def _known(self, context: Any) -> Peer:
-        """Who calls; ends the call if it is nobody we want."""
+    def _authorised_peer(self, context: Any) -> Peer:
+        """Return the peer of a call; abort the call if it is not allowed."""
         peer = peer_of(context.auth_context())
         if peer is None:
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate bears no single name")
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate has no single name")
         elif not self._allowed(peer.name, peer.fingerprint):
             context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
@@ -137,61 +133,61 @@ class ModelServer(_Listener):
     """Serves pulls."""
 
     def __init__(
-        self, identity: Identity, allowed: Allowed, limits: Limits, store: ModelSource
+        self, identity: Identity, allowed: Allowed, limits: Limits, source: ModelSource
     ) -> None:
         super().__init__(identity, allowed, limits.pulls + _SPARE_CALLS, MODELS)
-        self._gate, self._store = PullLimiter(limits), store
+        self._limiter, self._source = PullLimiter(limits), source
 
     def start(self, address: str) -> "ModelServer":
-        """Begin to answer."""
+        """Start to listen."""
         self.listen(address, PULL, grpc.unary_stream_rpc_method_handler(self._pull))
         return self
 
     def _pull(self, raw: bytes, context: Any) -> Iterator[bytes]:
-        peer = self._known(context)
-        visit = self._gate.enter(peer.name)
-        if visit is None:
+        peer = self._authorised_peer(context)
+        slot = self._limiter.enter(peer.name)
+        if slot is None:
             yield encode(PullRefused("busy", BUSY_S))
             return
         try:
-            if context.add_callback(visit.cut):
-                visit.on_cut = context.cancel
-                yield from self._frames(peer, visit, raw)
+            if context.add_callback(slot.cancel):
+                slot.on_cancel = context.cancel
+                yield from self._frames(peer, slot, raw)
         finally:
-            visit.on_cut = _nothing
-            self._gate.leave(visit)
+            slot.on_cancel = _do_nothing
+            self._limiter.leave(slot)
 
-    def _frames(self, peer: Peer, visit: PullSlot, raw: bytes) -> Iterator[bytes]:
-        """Header or refusal, then the bytes."""
+    def _frames(self, peer: Peer, slot: PullSlot, raw: bytes) -> Iterator[bytes]:
+        """Yield the header or the refusal, then the bytes."""
         request = _request(raw)
         if request is None:
             yield encode(PullRefused("malformed"))
             return
-        asked = ask(self._store, peer.name, request)
-        asked.add_done_callback(lambda _: visit.wake.set())
-        visit.wake.wait()
+        asked = request_model(self._source, peer.name, request)
+        asked.add_done_callback(lambda _: slot.wake.set())
+        slot.wake.wait()
         asked.cancel()  # does nothing if there is an answer
-        if visit.over.is_set():
+        if slot.ended.is_set():
             return
-        answer = answer_of(asked)
+        answer = result_of(asked)
         if isinstance(answer, PullRefused):
             yield encode(answer)
             return
         yield encode(answer.header)
-        for chunk in paced(answer, visit.over):
+        for chunk in paced(answer, slot.ended):
             yield bytes(chunk)
 
     def drop(self, name: str) -> None:
-        """Cut the pulls of a peer."""
-        self._gate.drop(name)
+        """Cancel the pulls of a peer."""
+        self._limiter.drop(name)
 
     def stop(self) -> None:
-        """Stop listening and cut all pulls."""
-        self._gate.close()
+        """Stop listening and cancel all pulls."""
+        self._limiter.close()
         super().stop()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -204,14 +200,14 @@ def _request(raw: bytes) -> PullRequest | None:
 
 
 class _Session:
-    """One session at the coordinator; also the link that its desk holds."""
+    """One session at the coordinator; also the link that its handler holds."""
 
     def __init__(self, peer: Peer, context: Any) -> None:
         self.name, self.fingerprint, self._context = *peer, context
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self.reason = ""  # why it was cut, empty if it was not
+        self.reason = ""  # why it was cut; empty if it was not
         self.ended = threading.Event()  # set when gRPC is done with the call
-        self.told = threading.Event()  # set when the desk knows
+        self.reported = threading.Event()  # set when the handler knows of the end
 
     def send(self, message: bytes) -> None:
         """Queue a message."""
@@ -222,23 +218,23 @@ class _Session:
             self._outbox.put(message)
 
     def close(self) -> None:
-        """End after what is queued."""
+        """End the session after the queued messages."""
         self._outbox.put(None)
 
     def end(self) -> None:
-        """The call is over, for whatever reason."""
+        """Note that the call has ended, for whatever reason."""
         self.ended.set()
         self._outbox.put(None)
 
     def cut(self, reason: str) -> None:
-        """End at once; the peer is told why if it listens."""
+        """End the session at once; the peer gets the reason if it still listens."""
         self.reason = reason
         self._outbox.put(None)
-        if not self.ended.wait(_WORD_S):
+        if not self.ended.wait(_REASON_S):
             self._context.cancel()
 
     def outgoing(self) -> Iterator[bytes]:
-        """What gRPC is to send."""
+        """Yield what gRPC sends."""
         yield from iter(self._outbox.get, None)
         if self.reason:
             self._context.abort(grpc.StatusCode.ABORTED, self.reason)
@@ -248,31 +244,31 @@ class ControlServer(_Listener):
     """Serves sessions, one per peer."""
 
     def __init__(
-        self, identity: Identity, allowed: Allowed, limits: Limits, desk: SessionHandler
+        self, identity: Identity, allowed: Allowed, limits: Limits, handler: SessionHandler
     ) -> None:
         super().__init__(identity, allowed, MAX_SESSIONS, SESSIONS)
-        self._desk, self._rate = desk, limits.messages_per_s
+        self._handler, self._rate = handler, limits.messages_per_s
         self._sessions: dict[str, _Session] = {}
         self._lock = threading.Lock()
 
     def start(self, address: str) -> "ControlServer":
-        """Begin to answer."""
+        """Start to listen."""
         self.listen(address, SESSION, grpc.stream_stream_rpc_method_handler(self._session))
         return self
 
     def _session(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        peer = self._known(context)
+        peer = self._authorised_peer(context)
         session = _Session(peer, context)
         with self._lock:
             older = self._sessions.get(peer.name)
             self._sessions[peer.name] = session
         if older is not None:
             older.cut("replaced by a newer session")
-            older.told.wait(_WORD_S)
+            older.reported.wait(_REASON_S)
         if not context.add_callback(session.end):
             session.end()
         context.send_initial_metadata(WELCOME)
-        _guarded(self._desk.opened, peer.name, session)
+        _call_handler(self._handler.opened, peer.name, session)
         reader = threading.Thread(
             target=self._read, args=(session, requests), name="session", daemon=True
         )
@@ -280,7 +276,7 @@ class ControlServer(_Listener):
         yield from session.outgoing()
 
     def _read(self, session: _Session, requests: Iterator[bytes]) -> None:
-        """Hand messages to the desk, no faster than allowed, until the session ends."""
+        """Pass messages to the handler, no faster than allowed, until the session ends."""
         rate = self._rate
         bucket = TokenBucket(rate, rate * _BURST, sleep=session.ended.wait, full=True)
         try:
@@ -288,17 +284,17 @@ class ControlServer(_Listener):
                 bucket.take(1)
                 if session.reason:
                     break
-                _guarded(self._desk.said, session.name, session, message)
+                _call_handler(self._handler.received, session.name, session, message)
         except grpc.RpcError:
-            pass  # the peer is gone
+            pass  # the peer has gone
         except Exception as error:  # gRPC raises a bare Exception when a call is aborted
             _LOG.debug("session of %s: %s", session.name, error)
         session.close()
         with self._lock:
             if self._sessions.get(session.name) is session:
                 del self._sessions[session.name]
-        _guarded(self._desk.closed, session.name, session)
-        session.told.set()
+        _call_handler(self._handler.closed, session.name, session)
+        session.reported.set()
 
     def drop(self, name: str) -> None:
         """Cut the session of a peer."""
@@ -313,11 +309,11 @@ class ControlServer(_Listener):
         with self._lock:
             left = list(self._sessions.values())
         for session in left:
-            session.told.wait(_STOP_S)
+            session.reported.wait(_STOP_S)
 
 
-def _guarded(call: Callable[..., None], *args: Any) -> None:
+def _call_handler(call: Callable[..., None], *args: Any) -> None:
     try:
         call(*args)
-    except Exception:  # a mistake of the desk must not end the session of a worker
-        _LOG.exception("a desk raised an error")
+    except Exception:  # a fault in the handler must not end the session of a worker
+        _LOG.exception("a session handler raised an error")

@@ -1,34 +1,36 @@
-"""How gRPC is set up, and what its errors mean. A misspelt option is ignored in silence: see tests.
+"""Options of gRPC, and what its errors mean.
 
-Without `ping_timeout_ms` keepalive does not notice a frozen process; without the two settings of
-the server about pings it would close idle connections that ask for signs of life.
+gRPC ignores a misspelt option silently, so tests check the effect of each. Without
+`ping_timeout_ms` keepalive does not notice a frozen process. Without the two ping settings of the
+server it would close idle connections whose clients send pings.
 """
 
 import socket
 from typing import Any
 
-from dystop.testbed.protocol.interface import MAX_MESSAGE_BYTES, TransportError
+from dystop.errors import TransportError
+from dystop.testbed.protocol.codec import MAX_MESSAGE_BYTES
 from dystop.testbed.protocol.messages import RejectCode
-from dystop.testbed.security import tls  # first, for its environment
+from dystop.testbed.security import tls  # before grpc, because it sets its environment
 
 import grpc  # isort: skip
 
-assert tls  # imported for what it sets
+assert tls  # imported because it sets the environment of gRPC
 
 SESSION, PULL = "/dystop.Control/Session", "/dystop.Peer/Pull"
-WELCOME = (("dystop", "welcome"),)  # before the first message; a refusal does not bear it
-ALIVE_MS = 3000
-LADEN_MS = 20_000  # for an answer that may wait behind a model; pulls are watched by other means
+WELCOME = (("dystop", "welcome"),)  # metadata of an accepted session; a refusal has none
+PING_MS = 3000
+MODEL_PING_MS = 20_000  # keepalive replies may queue behind a model; a watchdog detects stalls
 Options = list[tuple[str, Any]]
 
 
-def _answering(within_ms: int) -> Options:
-    """How soon the other end has to answer a ping."""
+def _ping_timeout(within_ms: int) -> Options:
+    """Return the options for how soon the other end must answer a ping."""
     return [("grpc.keepalive_timeout_ms", within_ms), ("grpc.http2.ping_timeout_ms", within_ms)]
 
 
 _BOTH: Options = [
-    ("grpc.keepalive_time_ms", ALIVE_MS),
+    ("grpc.keepalive_time_ms", PING_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -42,8 +44,8 @@ _SERVER: Options = [
     ("grpc.so_reuseport", 0),
     ("grpc.server_handshake_timeout_ms", 5000),
 ]
-SESSIONS: Options = [*_SERVER, *_answering(ALIVE_MS)]
-MODELS: Options = [*_SERVER, *_answering(LADEN_MS)]
+SESSIONS: Options = [*_SERVER, *_ping_timeout(PING_MS)]
+MODELS: Options = [*_SERVER, *_ping_timeout(MODEL_PING_MS)]
 _CLIENT: Options = [
     *_BOTH,
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -62,39 +64,42 @@ _CODES: dict[Any, RejectCode] = {
     grpc.StatusCode.UNIMPLEMENTED: "malformed",
 }
 _CAUSES = (
-    ("Connection refused", "nobody listens there; start it first, or correct the address"),
-    ("Name or service not known", "the host name is not known; correct the address"),
-    ("DNS resolution failed", "the host name is not known; correct the address"),
-    ("Hostname Verification", "it shows the certificate of somebody else; correct the address"),
-    ("not in peer certificate", "it shows the certificate of somebody else; correct the address"),
+    ("Connection refused", "nothing listens there; start it first, or correct the address"),
+    ("Name or service not known", "the host name is unknown; correct the address"),
+    ("DNS resolution failed", "the host name is unknown; correct the address"),
+    ("Hostname Verification", "its certificate has another name; correct the address"),
+    ("not in peer certificate", "its certificate has another name; correct the address"),
     ("certificate has expired", "its certificate has expired; renew it with 'dystop pki issue'"),
     ("certificate is not yet valid", "its certificate is not yet valid; compare the clocks"),
-    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of this federation; compare ca.crt"),
-    ("certificate signature", "its certificate is not of this federation; compare ca.crt"),
-    ("handshake", "it refused this certificate, or it does not speak TLS 1.3"),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not from this authority; compare ca.crt"),
+    ("certificate signature", "its certificate is not from this authority; compare ca.crt"),
+    ("handshake", "it refused this certificate, or it does not support TLS 1.3"),
     ("timed out", "it does not answer; check host, network and firewall"),
     ("Socket closed", "it closed the connection: it refused this certificate, or it stopped"),
 )
 
 
-def dialling(name: str, connect_s: float, alive_ms: int = ALIVE_MS) -> Options:
-    """Options for calling one peer, whose certificate must bear this name."""
+def client_options(name: str, connect_s: float, alive_ms: int = PING_MS) -> Options:
+    """Return the options for calling a peer whose certificate must have this name."""
     return [
         *_CLIENT,
-        *_answering(alive_ms),
+        *_ping_timeout(alive_ms),
         ("grpc.ssl_target_name_override", name),
         ("grpc.default_authority", name),
-        ("grpc.min_reconnect_backoff_ms", int(connect_s * 1000)),  # how long dialling may last
+        (
+            "grpc.min_reconnect_backoff_ms",
+            int(connect_s * 1000),
+        ),  # how long client_options may last
     ]
 
 
-def code_of(error: Any) -> RejectCode:
-    """What a broken call means for a pull."""
+def reject_code(error: Any) -> RejectCode:
+    """Return the reject code of a pull whose call failed with this error."""
     return _CODES.get(error.code(), "unreachable")
 
 
 def explain(error: Any, address: str) -> str:
-    """One line: which address, what is the matter, what to do."""
+    """Return one line: the address, what is wrong, what to do."""
     details = str(error.details() or "")
     if error.code() == grpc.StatusCode.PERMISSION_DENIED:
         return f"{address} refused: {details[:200]}"
@@ -107,7 +112,7 @@ def explain(error: Any, address: str) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`."""
+    """Return host and port of `host:port`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise TransportError(
@@ -117,8 +122,8 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def why_not(address: str) -> str:
-    """Why one cannot listen at an address, in the words of the system."""
+def listen_problem(address: str) -> str:
+    """Return why the system does not let us listen at an address."""
     host, port = split_address(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -1,101 +1,103 @@
-"""All parties of an MPI job: sessions and pulls over the ranks of one communicator.
+"""The transport of an MPI job: sessions and pulls between the ranks of one communicator.
 
-For clusters on which a scheduler starts the processes and MPI is the network. Its limits:
+It serves clusters on which a scheduler starts the processes and MPI is the network. Its limits:
 
-- A rank that dies ends the whole job. There is no fault tolerance: nothing can be restarted or
-  joined later, and a run that broke off is gone on with by a new job.
+- A rank that dies ends the whole job. There is no fault tolerance: no rank can restart or join
+  later. A new job resumes a run that broke off.
 - There is no TLS and no certificate. The network of the job is trusted, as MPI itself trusts it.
-- Names are ranks: rank 0 holds the coordinator and the observer, ranks 1.. a node each. `allowed`
-  and the roster work as elsewhere, but against mistakes, not against an attacker.
-- Frames are polled for, so a quiet line answers about two milliseconds late.
+- Names are ranks: rank 0 holds the coordinator and the observer, every other rank one node.
+  `allowed` and the roster work as elsewhere, but protect against mistakes, not against an attacker.
+- Ranks poll for frames, so an idle rank answers about two milliseconds late.
 
 `mpi4py` is needed (the extra `mpi`) and is imported only when a job is joined.
 """
 
 import threading
 
+from dystop.errors import TransportError
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.interface import (
+from dystop.testbed.protocol.messages import PullBroken, PullRequest
+from dystop.testbed.transport.admission import Allowed, anyone, check_size
+from dystop.testbed.transport.dispatcher import DispatchedTransport
+from dystop.testbed.transport.interface import (
     ClientHandler,
-    ModelListener,
+    Listener,
     ModelSink,
     ModelSource,
-    PullBroken,
     PullTimeouts,
     SessionHandler,
-    TransportError,
 )
-from dystop.testbed.protocol.messages import PullRequest
-from dystop.testbed.transport.admission import Allowed, anyone, check_size
-from dystop.testbed.transport.mpi_frames import MpiLine, join_job, seats
-from dystop.testbed.transport.mpi_pulls import Shop, pull_once
-from dystop.testbed.transport.mpi_switch import NOBODY, Frame, Kind, Switch, place_of
-from dystop.testbed.transport.switchboard import SwitchedTransport
+from dystop.testbed.transport.mpi_pulls import MpiModelServer, pull_once
+from dystop.testbed.transport.mpi_router import (
+    NO_LISTENER,
+    Frame,
+    FrameKind,
+    FrameRouter,
+    parse_address,
+)
 
-__all__ = ["MpiLine", "MpiTransport", "Switch", "join_job", "seats"]
-
-_AGAIN_S = 0.05  # pause before a session is asked for again
+_RETRY_S = 0.05  # pause before a session is asked for again
 
 
 class _Session:
-    """A session at the counter; changed by the dispatcher's thread alone."""
+    """A session at the coordinator; changed by the dispatcher's thread only."""
 
-    def __init__(self, counter: "_Counter", opening: Frame) -> None:
-        self.counter, self.opening, self.over = counter, opening, False
+    def __init__(self, server: "_ControlServer", open_frame: Frame) -> None:
+        self.server, self.open_frame, self.ended = server, open_frame, False
 
     def send(self, message: bytes) -> None:
         check_size(message)
-        if not self.over:
-            self.counter.switch.reply(Kind.DOWN, self.opening, message)
+        if not self.ended:
+            self.server.router.reply(FrameKind.DOWN, self.open_frame, message)
 
     def close(self) -> None:
-        self.counter.switch.dispatcher.post(lambda: self.end("closed"))
+        self.server.router.dispatcher.post(lambda: self.end("closed"))
 
     def end(self, reason: str) -> None:
-        if not self.over:
-            self.over = True
-            self.counter.forget(self)
-            self.counter.switch.reply(Kind.CLOSED, self.opening, reason.encode())
-            self.counter.desk.closed(self.opening.name, self)
+        if not self.ended:
+            self.ended = True
+            self.server.forget(self)
+            self.server.router.reply(FrameKind.CLOSED, self.open_frame, reason.encode())
+            self.server.handler.closed(self.open_frame.name, self)
 
 
-class _Counter:
-    """Where the coordinator listens."""
+class _ControlServer:
+    """The coordinator's listener for sessions."""
 
-    def __init__(self, switch: Switch, desk: SessionHandler, allowed: Allowed) -> None:
-        self.switch, self.desk, self.allowed = switch, desk, allowed
+    def __init__(self, router: FrameRouter, handler: SessionHandler, allowed: Allowed) -> None:
+        self.router, self.handler, self.allowed = router, handler, allowed
         self.address = ""
         self._sessions: dict[tuple[int, int], _Session] = {}  # by rank and conversation
         self._names: dict[str, _Session] = {}
 
-    def heard(self, frame: Frame) -> None:
-        self.switch.dispatcher.post(lambda: self._handle(frame))
+    def handle(self, frame: Frame) -> None:
+        self.router.dispatcher.post(lambda: self._handle(frame))
 
     def _handle(self, frame: Frame) -> None:
-        session = self._sessions.get((frame.rank, frame.talk))
-        if frame.kind is Kind.OPEN:
+        session = self._sessions.get((frame.rank, frame.conversation))
+        if frame.kind is FrameKind.OPEN:
             self._open(frame)
         elif session is None:
             return
-        elif frame.kind is Kind.UP:
-            self.desk.said(frame.name, session, bytes(frame.body))
-        elif frame.kind is Kind.BYE:
+        elif frame.kind is FrameKind.UP:
+            self.handler.received(frame.name, session, bytes(frame.body))
+        elif frame.kind is FrameKind.BYE:
             session.end("closed")
 
     def _open(self, frame: Frame) -> None:
-        """Begin a session; an older one of that name ends."""
+        """Start a session; an older one of that name ends."""
         if not self.allowed(frame.name, ""):
-            self.switch.reply(Kind.CLOSED, frame, b"not authorised")
+            self.router.reply(FrameKind.CLOSED, frame, b"not authorised")
             return
         self._end(frame.name, "replaced by a newer session")
         session = _Session(self, frame)
-        self._sessions[frame.rank, frame.talk] = self._names[frame.name] = session
-        self.switch.reply(Kind.OPENED, frame)
-        self.desk.opened(frame.name, session)
+        self._sessions[frame.rank, frame.conversation] = self._names[frame.name] = session
+        self.router.reply(FrameKind.OPENED, frame)
+        self.handler.opened(frame.name, session)
 
     def forget(self, session: _Session) -> None:
-        frame = session.opening
-        self._sessions.pop((frame.rank, frame.talk), None)
+        frame = session.open_frame
+        self._sessions.pop((frame.rank, frame.conversation), None)
         if self._names.get(frame.name) is session:
             del self._names[frame.name]
 
@@ -104,124 +106,132 @@ class _Counter:
             self._names[name].end(reason)
 
     def drop(self, name: str) -> None:
-        self.switch.dispatcher.post(lambda: self._end(name, "cut by the coordinator"))
+        self.router.dispatcher.post(lambda: self._end(name, "cut by the coordinator"))
 
     def stop(self) -> None:
-        self.switch.release(self.address)
-        self.switch.dispatcher.post(self._end_all)
-        self.switch.dispatcher.flush()
+        self.router.release(self.address)
+        self.router.dispatcher.post(self._end_all)
+        self.router.dispatcher.flush()
 
     def _end_all(self) -> None:
         for name in list(self._names):
             self._end(name, "the coordinator has stopped")
 
 
-class _Caller:
-    """A worker that keeps a session open; changed by the dispatcher's thread alone."""
+class _SessionClient:
+    """A worker that keeps its session open; changed by the dispatcher's thread only."""
 
-    def __init__(self, switch: Switch, who: int, address: str, ear: ClientHandler) -> None:
-        self.switch, self.who, self.address, self.ear = switch, who, address, ear
-        self._talk = 0  # conversation that is open or being opened
+    def __init__(
+        self, router: FrameRouter, sender: int, address: str, handler: ClientHandler
+    ) -> None:
+        self.router, self.sender, self.address, self.handler = router, sender, address, handler
+        self._conversation = 0  # conversation that is open or being opened
         self._open = self._stopped = False
 
     def dial(self) -> None:
-        """Ask for a session."""
-        if not self._stopped and not self._talk:
-            self._talk = self.switch.begin(self)
-            self.switch.call(Kind.OPEN, self.who, self.address, self._talk)
+        """Request a session."""
+        if not self._stopped and not self._conversation:
+            self._conversation = self.router.open_conversation(self)
+            self.router.call(FrameKind.OPEN, self.sender, self.address, self._conversation)
 
-    def heard(self, frame: Frame) -> None:
-        self.switch.dispatcher.post(lambda: self._handle(frame))
+    def handle(self, frame: Frame) -> None:
+        self.router.dispatcher.post(lambda: self._handle(frame))
 
     def _handle(self, frame: Frame) -> None:
-        if frame.talk != self._talk:
+        if frame.conversation != self._conversation:
             return
-        if frame.kind is Kind.OPENED:
+        if frame.kind is FrameKind.OPENED:
             self._open = True
-            self.ear.opened(_CallersLink(self, self._talk))
-        elif frame.kind is Kind.DOWN:
-            self.ear.said(bytes(frame.body))
-        elif frame.kind is Kind.CLOSED:
-            self._ended(bytes(frame.body), told=self._open or frame.body != NOBODY)
+            self.handler.opened(_ClientLink(self, self._conversation))
+        elif frame.kind is FrameKind.DOWN:
+            self.handler.received(bytes(frame.body))
+        elif frame.kind is FrameKind.CLOSED:
+            self._ended(bytes(frame.body), notify=self._open or frame.body != NO_LISTENER)
 
-    def _ended(self, reason: bytes, *, told: bool) -> None:
-        self.switch.end(self._talk)
-        self._talk, self._open = 0, False
-        if told:
-            self.ear.closed(reason.decode(errors="replace"))
+    def _ended(self, reason: bytes, *, notify: bool) -> None:
+        self.router.close_conversation(self._conversation)
+        self._conversation, self._open = 0, False
+        if notify:
+            self.handler.closed(reason.decode(errors="replace"))
         if not self._stopped:
-            self.switch.dispatcher.post_later(_AGAIN_S, self.dial)
+            self.router.dispatcher.post_later(_RETRY_S, self.dial)
 
-    def say(self, talk: int, message: bytes) -> None:
-        """A message of the worker; nothing once that session is over."""
-        if talk == self._talk:
-            self.switch.call(Kind.UP, self.who, self.address, talk, message)
+    def send(self, conversation: int, message: bytes) -> None:
+        """Send a message of the worker; does nothing once that session has ended."""
+        if conversation == self._conversation:
+            self.router.call(FrameKind.UP, self.sender, self.address, conversation, message)
 
-    def hang_up(self, talk: int, reason: bytes) -> None:
+    def hang_up(self, conversation: int, reason: bytes) -> None:
         """End the session from this side."""
-        if talk and talk == self._talk:
-            self.switch.call(Kind.BYE, self.who, self.address, talk)
-            self._ended(reason, told=self._open)
+        if conversation and conversation == self._conversation:
+            self.router.call(FrameKind.BYE, self.sender, self.address, conversation)
+            self._ended(reason, notify=self._open)
 
     def drop(self, name: str) -> None:
-        self.switch.dispatcher.post(lambda: self.hang_up(self._talk, b"cut"))
+        self.router.dispatcher.post(lambda: self.hang_up(self._conversation, b"cut"))
 
     def stop(self) -> None:
         self._stopped = True
-        self.switch.dispatcher.post(lambda: self.hang_up(self._talk, b"stopped"))
-        self.switch.dispatcher.flush()
+        self.router.dispatcher.post(lambda: self.hang_up(self._conversation, b"stopped"))
+        self.router.dispatcher.flush()
 
 
-class _CallersLink:
+class _ClientLink:
     """The worker's end of one session."""
 
-    def __init__(self, caller: _Caller, talk: int) -> None:
-        self._caller, self._talk = caller, talk
+    def __init__(self, client: _SessionClient, conversation: int) -> None:
+        self._client, self._conversation = client, conversation
 
     def send(self, message: bytes) -> None:
         check_size(message)
-        self._caller.say(self._talk, message)
+        self._client.send(self._conversation, message)
 
     def close(self) -> None:
-        self._caller.switch.dispatcher.post(lambda: self._caller.hang_up(self._talk, b"closed"))
+        self._client.router.dispatcher.post(
+            lambda: self._client.hang_up(self._conversation, b"closed")
+        )
 
 
-class MpiTransport(SwitchedTransport):
-    """A party's way to the others of its job; its name is one of those that sit at this rank."""
+class MpiTransport(DispatchedTransport):
+    """The transport of one party of an MPI job; its name is one of those at this rank."""
 
     def __init__(
-        self, switch: Switch, name: str, limits: Limits | None = None, allowed: Allowed = anyone
+        self,
+        router: FrameRouter,
+        name: str,
+        limits: Limits | None = None,
+        allowed: Allowed = anyone,
     ) -> None:
-        here = switch.names[switch.line.rank]
+        here = router.names[router.endpoint.rank]
         if name not in here:
-            raise TransportError(f"{name!r} does not sit at rank {switch.line.rank}: {here}")
-        super().__init__(switch, name, limits, allowed)
-        self.switch, self._who = switch, here.index(name)
+            raise TransportError(f"{name!r} is not at rank {router.endpoint.rank}: {here}")
+        super().__init__(router, name, limits, allowed)
+        self.router, self._sender = router, here.index(name)
 
-    def serve_control(self, address: str, desk: SessionHandler) -> ModelListener:
-        """Listen for sessions; of the address only the port counts."""
-        return self._listen(address, _Counter(self.switch, desk, self.allowed))
+    def serve_control(self, address: str, handler: SessionHandler) -> Listener:
+        """Listen for sessions; only the port of the address counts."""
+        return self._listen(address, _ControlServer(self.router, handler, self.allowed))
 
-    def open_session(self, address: str, ear: ClientHandler) -> ModelListener:
+    def open_session(self, address: str, handler: ClientHandler) -> Listener:
         """Keep a session to the coordinator open until stopped."""
-        return self._dial(_Caller(self.switch, self._who, address, ear))
+        return self._dial(_SessionClient(self.router, self._sender, address, handler))
 
-    def serve_models(self, address: str, store: ModelSource) -> ModelListener:
-        """Listen for pulls; of the address only the port counts."""
-        shop = Shop(self.switch, self.name, store, self.limits, self.allowed)
-        return self._listen(address, shop)
+    def serve_models(self, address: str, source: ModelSource) -> Listener:
+        """Listen for pulls; only the port of the address counts."""
+        server = MpiModelServer(self.router, self.name, source, self.limits, self.allowed)
+        return self._listen(address, server)
 
     def pull(
         self,
         name: str,
         address: str,
         request: PullRequest,
-        parcel: ModelSink,
-        patience: PullTimeouts,
+        sink: ModelSink,
+        timeouts: PullTimeouts,
         cancelled: threading.Event,
     ) -> None:
         """Pull once, in this thread."""
-        rank, _ = place_of(address)
-        if not 0 <= rank < self.switch.line.size or name not in self.switch.names[rank]:
+        rank, _ = parse_address(address)
+        if not 0 <= rank < self.router.endpoint.size or name not in self.router.names[rank]:
             raise PullBroken("unreachable")
-        pull_once(self.switch, self._who, (name, address), request, parcel, patience, cancelled)
+        pull_once(self.router, self._sender, (name, address), request, sink, timeouts, cancelled)

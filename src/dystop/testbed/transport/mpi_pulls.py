@@ -1,7 +1,7 @@
-"""Pulls over an MPI line: a thread for each on the serving side, the puller's own on the other.
+"""Pulls over MPI frames: the server uses one thread per transfer, the puller its own.
 
-The sender may be `WINDOW` chunks ahead of what the puller has taken, so that a slow puller does not
-fill its memory.
+The sender may be `WINDOW` chunks ahead of what the puller has received, so that a slow puller does
+not fill its memory.
 """
 
 import queue
@@ -12,112 +12,113 @@ from typing import TypeVar
 
 from dystop.testbed.params import Limits
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
-from dystop.testbed.protocol.interface import (
-    ModelSink,
-    ModelSource,
+from dystop.testbed.protocol.messages import (
+    ModelHeader,
     PullBroken,
     PullDenied,
-    PullTimeouts,
-    ServedModel,
+    PullRefused,
+    PullRequest,
 )
-from dystop.testbed.protocol.messages import ModelHeader, PullRefused, PullRequest
 from dystop.testbed.transport.admission import (
     BUSY_S,
     Allowed,
     PullLimiter,
     PullSlot,
-    answer_of,
-    ask,
+    request_model,
+    result_of,
 )
-from dystop.testbed.transport.mpi_switch import Frame, Kind, Switch
+from dystop.testbed.transport.interface import ModelSink, ModelSource, PullTimeouts, ServedModel
+from dystop.testbed.transport.mpi_router import Frame, FrameKind, FrameRouter
 from dystop.testbed.transport.pacing import paced
 
 WINDOW = 4
-_LOOK_S = 0.05  # how often somebody who waits looks whether it is still wanted
+_POLL_S = 0.05  # how often a wait checks whether it was cancelled
 Message = TypeVar("Message", ModelHeader, PullRefused)
 
 
-class _Errand:
-    """One model on its way out."""
+class _Transfer:
+    """One model that is sent to a peer."""
 
-    def __init__(self, shop: "Shop", frame: Frame, request: PullRequest, visit: PullSlot) -> None:
-        self.shop, self.frame, self.request, self.visit = shop, frame, request, visit
+    def __init__(
+        self, server: "MpiModelServer", frame: Frame, request: PullRequest, slot: PullSlot
+    ) -> None:
+        self.server, self.frame, self.request, self.slot = server, frame, request, slot
         self.credits = threading.Semaphore(WINDOW)
         self.thread = threading.Thread(target=self._run, name="mpi-pull", daemon=True)
 
     def _run(self) -> None:
         try:
-            found = self._answer(ask(self.shop.store, self.frame.name, self.request))
+            found = self._answer(request_model(self.server.source, self.frame.name, self.request))
             if isinstance(found, PullRefused):
-                self._reply(Kind.REFUSED, encode(found))
+                self._reply(FrameKind.REFUSED, encode(found))
             elif found is not None:
-                self._reply(Kind.HEAD, encode(found.header))
+                self._reply(FrameKind.HEAD, encode(found.header))
                 self._stream(found)
         finally:
-            self._reply(Kind.END)
-            self.shop.done(self)
+            self._reply(FrameKind.END)
+            self.server.done(self)
 
     def _answer(
         self, asked: "Future[ServedModel | PullRefused]"
     ) -> ServedModel | PullRefused | None:
-        """What the store says, as soon as it does; None if the puller has gone before."""
-        asked.add_done_callback(lambda _: self.visit.wake.set())
-        while not asked.done() and not self.visit.over.is_set():
-            self.visit.wake.wait()
+        """Return the answer of the source; None if the puller gives up before."""
+        asked.add_done_callback(lambda _: self.slot.wake.set())
+        while not asked.done() and not self.slot.ended.is_set():
+            self.slot.wake.wait()
         asked.cancel()  # does nothing once it is done
-        return None if self.visit.over.is_set() else answer_of(asked)
+        return None if self.slot.ended.is_set() else result_of(asked)
 
-    def _stream(self, shipment: ServedModel) -> None:
-        for chunk in paced(shipment, self.visit.over):
-            while not self.credits.acquire(timeout=_LOOK_S):
-                if self.visit.over.is_set():
+    def _stream(self, model: ServedModel) -> None:
+        for chunk in paced(model, self.slot.ended):
+            while not self.credits.acquire(timeout=_POLL_S):
+                if self.slot.ended.is_set():
                     return
-            self._reply(Kind.CHUNK, chunk)
+            self._reply(FrameKind.CHUNK, chunk)
 
-    def _reply(self, kind: Kind, body: bytes | memoryview = b"") -> None:
-        self.shop.switch.reply(kind, self.frame, body)
+    def _reply(self, kind: FrameKind, body: bytes | memoryview = b"") -> None:
+        self.server.router.reply(kind, self.frame, body)
 
 
-class Shop:
-    """Where a worker serves models."""
+class MpiModelServer:
+    """A worker's listener for pulls."""
 
     def __init__(
-        self, switch: Switch, name: str, store: ModelSource, limits: Limits, allowed: Allowed
+        self, router: FrameRouter, name: str, source: ModelSource, limits: Limits, allowed: Allowed
     ) -> None:
-        self.switch, self.name, self.store, self.allowed = switch, name, store, allowed
+        self.router, self.name, self.source, self.allowed = router, name, source, allowed
         self.address = ""
-        self._gate, self._lock = PullLimiter(limits), threading.Lock()
-        self._errands: dict[tuple[int, int], _Errand] = {}  # by rank and conversation
+        self._limiter, self._lock = PullLimiter(limits), threading.Lock()
+        self._transfers: dict[tuple[int, int], _Transfer] = {}  # by rank and conversation
 
-    def heard(self, frame: Frame) -> None:
-        """A frame has come."""
-        if frame.kind is Kind.ASK:
-            self.switch.dispatcher.post(lambda: self._begin(frame))
+    def handle(self, frame: Frame) -> None:
+        """Handle a frame."""
+        if frame.kind is FrameKind.ASK:
+            self.router.dispatcher.post(lambda: self._begin(frame))
             return
         with self._lock:
-            errand = self._errands.get((frame.rank, frame.talk))
-        if errand is None:
+            transfer = self._transfers.get((frame.rank, frame.conversation))
+        if transfer is None:
             return
-        if frame.kind is Kind.CREDIT:
-            errand.credits.release()
-        elif frame.kind is Kind.GONE:
-            errand.visit.cut()
+        if frame.kind is FrameKind.CREDIT:
+            transfer.credits.release()
+        elif frame.kind is FrameKind.GONE:
+            transfer.slot.cancel()
 
     def _begin(self, frame: Frame) -> None:
         wanted, _, request = bytes(frame.body).partition(b"\n")
         if wanted != self.name.encode():
-            self.switch.reply(Kind.END, frame)
+            self.router.reply(FrameKind.END, frame)
             return
-        found = self._let_in(frame, request)
+        found = self._admit(frame, request)
         if isinstance(found, PullRefused):
-            self.switch.reply(Kind.REFUSED, frame, encode(found))
+            self.router.reply(FrameKind.REFUSED, frame, encode(found))
             return
         with self._lock:
-            self._errands[frame.rank, frame.talk] = found
+            self._transfers[frame.rank, frame.conversation] = found
         found.thread.start()
 
-    def _let_in(self, frame: Frame, body: bytes) -> _Errand | PullRefused:
-        """Decide before anything is allocated."""
+    def _admit(self, frame: Frame, body: bytes) -> _Transfer | PullRefused:
+        """Accept or refuse a pull before anything is allocated."""
         if not self.allowed(frame.name, ""):
             return PullRefused("not_authorised")
         try:
@@ -126,90 +127,92 @@ class Shop:
             return PullRefused("malformed")
         if not isinstance(request, PullRequest):
             return PullRefused("malformed")
-        visit = self._gate.enter(frame.name)
-        if visit is None:
+        slot = self._limiter.enter(frame.name)
+        if slot is None:
             return PullRefused("busy", BUSY_S)
-        return _Errand(self, frame, request, visit)
+        return _Transfer(self, frame, request, slot)
 
-    def done(self, errand: _Errand) -> None:
-        """An errand is over."""
-        self._gate.leave(errand.visit)
+    def done(self, transfer: _Transfer) -> None:
+        """Remove a transfer that has ended."""
+        self._limiter.leave(transfer.slot)
         with self._lock:
-            self._errands.pop((errand.frame.rank, errand.frame.talk), None)
+            self._transfers.pop((transfer.frame.rank, transfer.frame.conversation), None)
 
     def drop(self, name: str) -> None:
-        """Cut the pulls of a peer."""
-        self._gate.drop(name)
+        """Cancel the pulls of a peer."""
+        self._limiter.drop(name)
 
     def stop(self) -> None:
-        """Cut everything; returns when all threads are gone."""
-        self.switch.release(self.address)
-        self._gate.close()
-        self.switch.dispatcher.flush()
+        """Cancel all pulls; returns when all threads have ended."""
+        self.router.release(self.address)
+        self._limiter.close()
+        self.router.dispatcher.flush()
         with self._lock:
-            errands = list(self._errands.values())
-        for errand in errands:
-            errand.thread.join()
+            transfers = list(self._transfers.values())
+        for transfer in transfers:
+            transfer.thread.join()
 
 
 class _Inbox:
-    """What has arrived for a puller."""
+    """The frames that have arrived for a puller."""
 
     def __init__(self) -> None:
         self.frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
 
-    def heard(self, frame: Frame) -> None:
+    def handle(self, frame: Frame) -> None:
         self.frames.put(frame)
 
     def next(self, at_most_s: float, cancelled: threading.Event) -> Frame:
-        """The next frame; PullBroken if none comes in time, or if nobody wants it any more."""
+        """Return the next frame; raises PullBroken if none arrives in time or on `cancelled`."""
         until = time.monotonic() + at_most_s
         while not cancelled.is_set() and (left_s := until - time.monotonic()) > 0:
             try:
-                return self.frames.get(timeout=min(left_s, _LOOK_S))
+                return self.frames.get(timeout=min(left_s, _POLL_S))
             except queue.Empty:
                 continue
         raise PullBroken("timeout")
 
 
 def pull_once(
-    switch: Switch,
-    who: int,
+    router: FrameRouter,
+    sender: int,
     peer: tuple[str, str],
     request: PullRequest,
-    parcel: ModelSink,
-    patience: PullTimeouts,
+    sink: ModelSink,
+    timeouts: PullTimeouts,
     cancelled: threading.Event,
 ) -> None:
     """Pull in this thread; see `Transport.pull`. `peer` is name and address."""
     inbox, (name, address) = _Inbox(), peer
-    talk = switch.begin(inbox)
-    switch.call(Kind.ASK, who, address, talk, name.encode() + b"\n" + encode(request))
+    conversation = router.open_conversation(inbox)
+    router.call(
+        FrameKind.ASK, sender, address, conversation, name.encode() + b"\n" + encode(request)
+    )
     try:
-        left = _begin(inbox.next(patience.first_byte_s, cancelled), parcel)
+        left = _begin(inbox.next(timeouts.first_byte_s, cancelled), sink)
         while left > 0:
-            frame = inbox.next(patience.progress_s, cancelled)
-            if frame.kind is not Kind.CHUNK:
+            frame = inbox.next(timeouts.progress_s, cancelled)
+            if frame.kind is not FrameKind.CHUNK:
                 raise PullBroken("unreachable")
-            parcel.write(frame.body)
+            sink.write(frame.body)
             left -= len(frame.body)
-            switch.call(Kind.CREDIT, who, address, talk)
+            router.call(FrameKind.CREDIT, sender, address, conversation)
     except BaseException:
-        switch.call(Kind.GONE, who, address, talk)
+        router.call(FrameKind.GONE, sender, address, conversation)
         raise
     finally:
-        switch.end(talk)
+        router.close_conversation(conversation)
 
 
-def _begin(frame: Frame, parcel: ModelSink) -> int:
-    """Read the answer; returns the bytes that are to come."""
-    if frame.kind is Kind.REFUSED:
+def _begin(frame: Frame, sink: ModelSink) -> int:
+    """Read the answer and return how many bytes follow."""
+    if frame.kind is FrameKind.REFUSED:
         refused = _decoded(frame, PullRefused)
         raise PullDenied(refused.code, refused.retry_s)
-    if frame.kind is not Kind.HEAD:
+    if frame.kind is not FrameKind.HEAD:
         raise PullBroken("unreachable")
     header = _decoded(frame, ModelHeader)
-    parcel.begin(header)
+    sink.begin(header)
     return header.size - header.offset
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from dystop.testbed.events import Asked, AskedNoMore, Publication, Vector
 from dystop.testbed.log_throttle import throttled_logger
-from dystop.testbed.protocol.interface import ServedModel
 from dystop.testbed.protocol.messages import ModelHeader, PullRefused, PullRequest
 from dystop.testbed.protocol.payload import Kind, Schema, digest, kept_of, wanted
+from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.history import Watch, form_of
 
 _LOG = throttled_logger(__name__)
@@ -103,7 +103,7 @@ class PublishedModelServer:
         self._waiting: dict[int, tuple[Future[Answer], PullRequest]] = {}
         self._pusher = ThreadPoolExecutor(1, "pusher")
 
-    def asked(self, name: str, request: PullRequest) -> "Future[Answer]":
+    def requested(self, name: str, request: PullRequest) -> "Future[Answer]":
         """A peer wants a model."""
         future: Future[Answer] = Future()
         with self._lock:

@@ -32,7 +32,6 @@ from dystop.testbed.events import (
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.log_throttle import shown, throttled_logger
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
-from dystop.testbed.protocol.interface import Link, ModelListener, Transport
 from dystop.testbed.protocol.messages import (
     Complaint,
     ExecuteAck,
@@ -44,6 +43,7 @@ from dystop.testbed.protocol.messages import (
 )
 from dystop.testbed.protocol.payload import Schema
 from dystop.testbed.transport.admission import AllowList
+from dystop.testbed.transport.interface import Link, Listener, Transport
 from dystop.testbed.worker.checkpoint import CheckpointStore
 from dystop.testbed.worker.guard import Guard
 from dystop.testbed.worker.history import Note, Watch
@@ -74,7 +74,7 @@ class SessionClient:
         self._free.clear()
         self._put(SessionOpened())
 
-    def said(self, message: bytes) -> None:
+    def received(self, message: bytes) -> None:
         """Pass on what the coordinator said; complain about what is not understood."""
         try:
             told = Told(decode(message, "worker"))
@@ -165,7 +165,7 @@ class WorkerProcess:
         )
         self._over = threading.Event()
         self._ended = threading.Event()
-        self._served: list[ModelListener] = []
+        self._served: list[Listener] = []
         self._updating = threading.Thread(target=self._update, name="updating", daemon=True)
         self._sample_s = 0.0
         self.exit: Exit | None = None

@@ -12,9 +12,15 @@ from dystop.testbed.events import Fetch, Fetched, FetchFailed, Vector
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.log_throttle import shown, throttled_logger
 from dystop.testbed.params import Timeouts
-from dystop.testbed.protocol.interface import PullBroken, PullDenied, PullTimeouts, Transport
-from dystop.testbed.protocol.messages import ModelHeader, PullRequest, RejectCode
+from dystop.testbed.protocol.messages import (
+    ModelHeader,
+    PullBroken,
+    PullDenied,
+    PullRequest,
+    RejectCode,
+)
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, wanted
+from dystop.testbed.transport.interface import PullTimeouts, Transport
 
 FIRST_S, MOST_S = 0.2, 1.5  # bounds of the pause between two attempts, before the dice
 _CHANGES = ("not_authorised", "no_model")  # may be over in a moment: a roster is on its way
