@@ -6,7 +6,7 @@ from dystop.mechanisms import DySTop
 from dystop.simulator import loop
 from dystop.testbed.coordinator import rounds
 from support.coordinator_fixtures import play as play_testbed
-from support.engine_fixtures import parts_for
+from support.engine_fixtures import components_for
 from support.engine_fixtures import play as play_simulator
 
 STEPS = ("build_view", "decide", "settle")
@@ -33,7 +33,7 @@ def calls(monkeypatch):
 
 
 def run_simulator():
-    play_simulator(parts_for(DySTop(), 5))
+    play_simulator(components_for(DySTop(), 5))
 
 
 def run_testbed():

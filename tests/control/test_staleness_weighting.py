@@ -18,7 +18,7 @@ from dystop.mechanisms import DySTop
 from dystop.plan import Plan, links, mix_of, no_links
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
-from support.engine_fixtures import CALM, Script, parts_for, play, weights
+from support.engine_fixtures import CALM, Script, components_for, play, weights
 from support.strategies import random_view
 
 RULES = ["constant", "polynomial", "hinge", "discard", "learning-rate", "compensate"]
@@ -79,14 +79,14 @@ PULL = Plan(
 
 @pytest.mark.parametrize("publish", ["eager", "on_completion"])
 def test_compensation_by_hand(publish):
-    parts = parts_for(
+    components = components_for(
         Script(plans=(PULL,)),
         3,
         stop=Stop(rounds=1),
         engine=EngineParams(publish=publish),
         staleness_weighting=StalenessWeighting("compensate", strength=0.1),
     )
-    _, state = play(parts)
+    _, state = play(components)
     # Worker 2 came from 0 with an update of 3; worker 0 stands at 1: 3 - 0.1 * 9 * (1 - 0) = 2.1.
     assert weights(state)[0] == pytest.approx((1 + 2.1) / 2 + 1)
 
@@ -98,13 +98,13 @@ def test_compensation_of_a_message():
         (mix_of(ints([2]), ints([2]), np.ones(1)),),
     )
     use = replace(PULL, links=no_links())
-    parts = parts_for(
+    components = components_for(
         Script(plans=(push, use)),
         3,
         stop=Stop(rounds=2),
         staleness_weighting=StalenessWeighting("compensate", strength=0.1),
     )
-    _, state = play(parts)
+    _, state = play(components)
     assert weights(state)[0] == pytest.approx((1 + 2.1) / 2 + 1)
     assert not state.models.origins
 
@@ -118,27 +118,27 @@ def test_the_age_of_a_message_is_counted_from_its_sending():
     other = Plan(ints([1]), no_links(), (mix_of(ints([1]), ints([1]), np.ones(1)),))
     use = replace(PULL, links=no_links())
     script = Script(plans=(push, other, other, use))
-    parts = parts_for(
+    components = components_for(
         script,
         3,
         stop=Stop(rounds=4),
         staleness_weighting=StalenessWeighting("polynomial", exponent=1.0),
     )
-    _, state = play(parts)
+    _, state = play(components)
     assert weights(state)[0] == pytest.approx(1 * 0.875 + 3 * 0.125 + 1)  # 0.5 / (3 + 1)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_remedy_runs_with_dystop(rule):
     params = replace(CALM, compute=replace(CALM.compute, spread=0.4))
-    parts = parts_for(
+    components = components_for(
         DySTop(),
         8,
         params=params,
         stop=Stop(rounds=15),
         staleness_weighting=StalenessWeighting(rule, strength=1e-4),
     )
-    records, state = play(parts)
+    records, state = play(components)
     assert len(records) == 15
     assert np.isfinite(state.models.latest.numpy()).all()
 

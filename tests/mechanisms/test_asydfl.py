@@ -20,7 +20,7 @@ from dystop.mechanisms._push import (
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Outcome, no_mail
-from support.engine_fixtures import parts_for, play, weights
+from support.engine_fixtures import components_for, play, weights
 from support.strategies import random_view, same
 from support.unstable_world import LAWS, survive
 
@@ -177,8 +177,10 @@ def test_measured_distances_replace_label_distances():
 
 
 def test_distances_reach_it_through_the_engine():
-    parts = parts_for(AsyDFL(quality="distance"), 4, stop=Stop(rounds=6), steps=ints([3, 4, 5, 6]))
-    _, state = play(parts)
+    components = components_for(
+        AsyDFL(quality="distance"), 4, stop=Stop(rounds=6), steps=ints([3, 4, 5, 6])
+    )
+    _, state = play(components)
     assert len(state.control.memory["pair"]) > 0
     assert state.control.memory["distance"].max() > 0
 
@@ -203,8 +205,8 @@ def replayed():
         mechanism = Notebook(fanout=5)
         laws = EngineParams(publish="on_completion")
         steps = ints([3, 4, 5, 6, 7])
-        parts = parts_for(mechanism, 5, stop=Stop(rounds=40), engine=laws, steps=steps)
-        records, state = play(parts)
+        components = components_for(mechanism, 5, stop=Stop(rounds=40), engine=laws, steps=steps)
+        records, state = play(components)
         out.append((mechanism.pages, records, state))
     return out
 
@@ -228,20 +230,20 @@ def test_plans_depend_on_memory_and_view_alone():
 @pytest.mark.parametrize("background", [False, True])
 def test_a_push_waits_for_the_next_activation(background):
     """Workers 0 and 1 tie in both rounds: each mixes what the other sent in the round before."""
-    parts = parts_for(AsyDFL(background=background), 2, stop=Stop(rounds=1))
-    _, state = play(parts)
+    components = components_for(AsyDFL(background=background), 2, stop=Stop(rounds=1))
+    _, state = play(components)
     assert weights(state) == [2.0, 4.0]  # the pushes of round 1 are still on their way
-    _, state = play(replace(parts, stop=Stop(rounds=2)))
+    _, state = play(replace(components, stop=Stop(rounds=2)))
     if not background:
         assert weights(state) == [(2 + 2) / 2 + 1, (4 + 1) / 2 + 2]
-    _, state = play(replace(parts, stop=Stop(rounds=3)))
+    _, state = play(replace(components, stop=Stop(rounds=3)))
     if not background:
         assert weights(state) == [(3 + 4) / 2 + 1, (4.5 + 2) / 2 + 2]
 
 
 def test_a_push_in_the_background_costs_the_sender_no_time():
-    blocking, _ = play(parts_for(AsyDFL(), 3, stop=Stop(rounds=1)))
-    free, state = play(parts_for(AsyDFL(background=True), 3, stop=Stop(rounds=1)))
+    blocking, _ = play(components_for(AsyDFL(), 3, stop=Stop(rounds=1)))
+    free, state = play(components_for(AsyDFL(background=True), 3, stop=Stop(rounds=1)))
     assert free[0].duration_s == 1.0 < blocking[0].duration_s
     assert len(state.progress.in_flight.dst) == free[0].links == 6
     assert np.isnan(state.progress.in_flight.weight).all()  # they will wait in mailboxes

@@ -15,7 +15,7 @@ from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.training.problem import Trained
 from mechanisms.test_asydfl import one_active
-from support.engine_fixtures import Adder, parts_for, play, weights
+from support.engine_fixtures import Adder, components_for, play, weights
 from support.strategies import dense, random_view
 from support.unstable_world import LAWS, survive
 
@@ -107,15 +107,15 @@ def test_every_update_is_applied_exactly_once(n, background, laws, tie):
     """Equal starts, everybody told, full weights: once the mail is read, all models are equal."""
     mechanism = AsyNG(fanout=max(n - 1, 1), weights="full", background=background)
     steps = ints(np.full(n, 10)) if tie else ints(10 + np.arange(n))
-    parts = parts_for(mechanism, n, trainer=Once(), steps=steps, engine=laws)
-    records, state = play(replace(parts, stop=Stop(rounds=4 * n)))
+    components = components_for(mechanism, n, trainer=Once(), steps=steps, engine=laws)
+    records, state = play(replace(components, stop=Stop(rounds=4 * n)))
     assert records[0].active == (n if tie else 1)
     assert weights(state) == [n * (n + 1) / 2] * n
 
 
 def test_without_the_pushes_models_stay_apart():
-    parts = parts_for(AsyNG(fanout=0), 3, trainer=Once(), stop=Stop(rounds=6))
-    assert weights(play(parts)[1]) == [1.0, 2.0, 3.0]
+    components = components_for(AsyNG(fanout=0), 3, trainer=Once(), stop=Stop(rounds=6))
+    assert weights(play(components)[1]) == [1.0, 2.0, 3.0]
 
 
 def test_resync_sends_every_second_time_the_model():
@@ -138,16 +138,18 @@ def test_resync_bounds_the_drift():
 
     def spread(resync):
         mechanism = AsyNG(fanout=1, gamma=0.0, resync=resync)
-        parts = parts_for(mechanism, 4, stop=Stop(rounds=200), steps=ints([10, 11, 12, 13]))
-        return np.ptp(weights(play(parts)[1]))
+        components = components_for(
+            mechanism, 4, stop=Stop(rounds=200), steps=ints([10, 11, 12, 13])
+        )
+        return np.ptp(weights(play(components)[1]))
 
     assert spread(1) < spread(3) < spread(0)
 
 
 def test_resync_in_the_engine_by_hand():
     """Both tie; every push carries a model: 2 and 1 meet in the middle, then train."""
-    parts = parts_for(AsyNG(resync=1), 2, stop=Stop(rounds=2), engine=EngineParams())
-    assert weights(play(parts)[1]) == [(2 + 2) / 2 + 1, (4 + 1) / 2 + 2]
+    components = components_for(AsyNG(resync=1), 2, stop=Stop(rounds=2), engine=EngineParams())
+    assert weights(play(components)[1]) == [(2 + 2) / 2 + 1, (4 + 1) / 2 + 2]
 
 
 @pytest.mark.parametrize("laws", LAWS, ids=str)

@@ -16,7 +16,7 @@ from dystop.types import Capabilities
 from dystop.world import Outages
 from simulator.test_dynamics import RESTLESS
 from support.contraction import complete_views, contraction
-from support.engine_fixtures import CALM, Adder, parts_for, play
+from support.engine_fixtures import CALM, Adder, components_for, play
 from support.strategies import dense, random_fleet, random_view
 
 ORIGINAL = BrainTorrent(variant="original")
@@ -34,8 +34,12 @@ class Bender(Adder):
 
 def uneven(mechanism, n=6):
     """Parts with unequal amounts of data, models of several weights, and bent training."""
-    parts = parts_for(mechanism, n, stop=Stop(rounds=7), trainer=Bender(width=33, gain=0.1))
-    return replace(parts, fleet=replace(parts.fleet, data_size=ints(3 + 5 * np.arange(n))))
+    components = components_for(
+        mechanism, n, stop=Stop(rounds=7), trainer=Bender(width=33, gain=0.1)
+    )
+    return replace(
+        components, fleet=replace(components.fleet, data_size=ints(3 + 5 * np.arange(n)))
+    )
 
 
 def test_everyone_exchanges_with_everyone_in_reach():
@@ -130,10 +134,10 @@ def test_callers_are_drawn_uniformly_among_those_present():
     np.testing.assert_allclose(share, 1 / len(here), atol=0.05)
 
 
-def pulls_of(parts):
+def pulls_of(components):
     """(dst, src, version) of all pulls that arrived, and the records."""
-    records, state = play(replace(parts, topology=True))
-    version = np.zeros(parts.fleet.workers, int)
+    records, state = play(replace(components, topology=True))
+    version = np.zeros(components.fleet.workers, int)
     taken = []
     for record in records:
         taken += [(i, j, version[j]) for i, j in record.link_pairs]
@@ -144,8 +148,8 @@ def pulls_of(parts):
 @pytest.mark.parametrize("loss", [0.0, 0.4])
 def test_no_peer_is_pulled_twice_at_one_version(loss):
     world = replace(CALM, outages=Outages(loss=loss))
-    parts = parts_for(ORIGINAL, 5, params=world, stop=Stop(rounds=80))
-    taken, records, state = pulls_of(parts)
+    components = components_for(ORIGINAL, 5, params=world, stop=Stop(rounds=80))
+    taken, records, state = pulls_of(components)
     assert len(taken) > 50
     assert len(taken) == len(set(taken))
     assert min(v for *_, v in taken) >= 1
@@ -156,15 +160,15 @@ def test_no_peer_is_pulled_twice_at_one_version(loss):
 
 def test_a_lost_model_is_asked_for_again():
     world = replace(CALM, outages=Outages(loss=1.0))
-    records, state = play(parts_for(ORIGINAL, 3, params=world, stop=Stop(rounds=20)))
+    records, state = play(components_for(ORIGINAL, 3, params=world, stop=Stop(rounds=20)))
     assert len(state.control.memory["pair"]) == 0
     assert records[-1].lost == 2
 
 
 def test_nobody_else_trains_and_rounds_wait_for_the_training():
-    parts = parts_for(ORIGINAL, 4, stop=Stop(rounds=6))
-    records, _ = play(parts)
-    assert len(parts.trainer.log) == 6  # no warm start, one training per round
+    components = components_for(ORIGINAL, 4, stop=Stop(rounds=6))
+    records, _ = play(components)
+    assert len(components.trainer.log) == 6  # no warm start, one training per round
     assert all(r.duration_s >= 1.0 for r in records)
     assert records[0].duration_s == pytest.approx(1.0)
 
@@ -182,10 +186,10 @@ def test_lonely_worker():
 def test_runs_through_churn_mobility_and_losses(mechanism, timing):
     area = np.random.default_rng(1).random((9, 2)) * 100
     laws = EngineParams(timing=timing, publish="on_completion")
-    parts = parts_for(
+    components = components_for(
         mechanism, 9, params=RESTLESS, position=area, stop=Stop(rounds=40), engine=laws
     )
-    records, state = play(parts)
+    records, state = play(components)
     assert len(records) == 40
     assert min(r.alive for r in records) < 9
     assert np.isfinite(state.models.latest.numpy()).all()

@@ -22,7 +22,7 @@ from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
 from support.contraction import complete_views, contraction
-from support.engine_fixtures import parts_for, play, weights
+from support.engine_fixtures import components_for, play, weights
 from support.strategies import dense, freeze, random_view
 from support.unstable_world import LAWS, survive
 
@@ -280,11 +280,11 @@ def test_absent_workers_count_as_in_reach_when_cliques_are_formed():
 def test_every_member_of_a_clique_applies_the_same_update():
     """Adder adds worker + 1: members get the mean of it, so equal starts stay equal in a clique."""
     mechanism = DCliques(clique_size=3, inter="ring")
-    parts = parts_for(mechanism, 3, stop=Stop(rounds=1))
-    _, state = play(parts)
+    components = components_for(mechanism, 3, stop=Stop(rounds=1))
+    _, state = play(components)
     assert weights(state) == [3.0, 4.0, 5.0]  # mean update 2 of all, then the own training
     cliques = DCliques(clique_size=3, inter="full")
-    _, state = play(parts_for(cliques, 6, stop=Stop(rounds=1)))
+    _, state = play(components_for(cliques, 6, stop=Stop(rounds=1)))
     assert np.mean(weights(state)) == pytest.approx(7.0)
     assert state.control.memory["clique"].tolist().count(0) == 3
 
@@ -292,8 +292,8 @@ def test_every_member_of_a_clique_applies_the_same_update():
 def test_updates_are_averaged_before_models():
     """After the first stage all members have the same model if they started from the same one."""
     n = 6
-    parts = parts_for(DCliques(clique_size=3), n, stop=Stop(rounds=1))
-    _, state = play(parts)
+    components = components_for(DCliques(clique_size=3), n, stop=Stop(rounds=1))
+    _, state = play(components)
     clique = state.control.memory["clique"]
     plan, _ = DCliques(clique_size=3).plan(state.control.memory, view_with(np.full((n, 2), 4)))
     update = np.arange(1.0, n + 1)  # of the training at time 0
@@ -304,10 +304,10 @@ def test_updates_are_averaged_before_models():
 
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_a_run_keeps_the_mean(timing):
-    parts = parts_for(
+    components = components_for(
         DCliques(clique_size=3), 7, stop=Stop(rounds=6), engine=EngineParams(timing=timing)
     )
-    records, state = play(parts)
+    records, state = play(components)
     assert np.mean(weights(state)) == pytest.approx(7 * 4.0, rel=1e-5)
     assert len({r.links for r in records}) == 1
 

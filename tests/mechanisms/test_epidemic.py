@@ -14,7 +14,7 @@ from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from simulator.test_dynamics import RESTLESS
 from support.contraction import complete_views, contraction
-from support.engine_fixtures import parts_for, play
+from support.engine_fixtures import components_for, play
 from support.strategies import dense, random_view
 
 
@@ -143,10 +143,10 @@ def test_what_is_out_of_reach_is_left_out_and_the_mean_still_kept():
 def test_runs_through_churn_mobility_and_losses(mechanism, timing):
     area = np.random.default_rng(1).random((9, 2)) * 100
     laws = EngineParams(timing=timing, publish="on_completion")
-    parts = parts_for(
+    components = components_for(
         mechanism, 9, params=RESTLESS, position=area, stop=Stop(rounds=40), engine=laws
     )
-    records, state = play(parts)
+    records, state = play(components)
     assert len(records) == 40
     assert min(r.alive for r in records) < 9
     assert not len(state.progress.in_flight.dst)  # pushes are used at once, nothing waits

@@ -19,7 +19,7 @@ from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
 from dystop.types import Outcome
 from dystop.world import Churn, Compute, Mobility, Outages, WorldParams
-from support.engine_fixtures import CALM, parts_for, play
+from support.engine_fixtures import CALM, components_for, play
 from support.strategies import dense, random_view, two_way, undirected
 
 RESTLESS = WorldParams(
@@ -267,9 +267,9 @@ def test_one_way_links_are_not_used():
 def test_round_time_is_the_slowest_of_training_and_exchange():
     """No fading, so that expected times come true; from round 2 on the chosen steps count."""
     still = replace(CALM, compute=Compute(batch_s=1.0, spread=0.4))
-    parts = parts_for(FedHP(kappa=1.0), 6, params=still, stop=Stop(rounds=4))
-    records, state = play(parts)
-    around = parts.world.observe(1, 0.0)
+    components = components_for(FedHP(kappa=1.0), 6, params=still, stop=Stop(rounds=4))
+    records, state = play(components)
+    around = components.world.observe(1, 0.0)
     pairs = ints(records[1].link_pairs)
     wait_s = np.zeros(6)
     np.maximum.at(wait_s, pairs[:, 0], around.link_s[around.reach.find(pairs[:, 0], pairs[:, 1])])
@@ -284,7 +284,7 @@ def test_round_time_is_the_slowest_of_training_and_exchange():
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_it_survives_everything_at_once(timing):
     area = np.random.default_rng(1).random((9, 2)) * 100
-    parts = parts_for(
+    components = components_for(
         FedHP(),
         9,
         params=RESTLESS,
@@ -292,7 +292,7 @@ def test_it_survives_everything_at_once(timing):
         stop=Stop(rounds=60),
         engine=EngineParams(timing=timing, publish="on_completion"),
     )
-    records, state = play(parts)
+    records, state = play(components)
     assert len(records) == 60
     assert min(r.alive for r in records) < 9
     assert sum(r.lost for r in records) > 0

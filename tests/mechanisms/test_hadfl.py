@@ -15,7 +15,7 @@ from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.world import Churn, Compute, Mobility, Outages, WorldParams
-from support.engine_fixtures import CALM, parts_for, play, weights
+from support.engine_fixtures import CALM, components_for, play, weights
 from support.strategies import dense, random_view, two_way, undirected
 
 RESTLESS = WorldParams(
@@ -255,8 +255,8 @@ def test_sync_age_counts_rounds_outside_the_ring():
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_with_everyone_in_the_ring_it_is_a_periodic_all_reduce(timing, publish):
     changes = {"stop": Stop(rounds=4), "engine": EngineParams(timing=timing, publish=publish)}
-    ring, ours = play(parts_for(HADFL(members=5), 5, **changes))
-    _, theirs = play(parts_for(DPSGD(topology="complete"), 5, **changes))
+    ring, ours = play(components_for(HADFL(members=5), 5, **changes))
+    _, theirs = play(components_for(DPSGD(topology="complete"), 5, **changes))
     assert weights(ours) == pytest.approx(weights(theirs), abs=1e-4)
     mean = 3.0 * 4  # of the first training and three rounds; the fourth is each one's own
     assert weights(ours) == pytest.approx([mean + k + 1 for k in range(5)], abs=1e-4)
@@ -265,9 +265,9 @@ def test_with_everyone_in_the_ring_it_is_a_periodic_all_reduce(timing, publish):
 
 def test_round_time_is_the_period_and_the_ring():
     still = replace(CALM, compute=Compute(batch_s=1.0, spread=0.4))
-    parts = parts_for(HADFL(members=4), 6, params=still, stop=Stop(rounds=3))
-    records, _ = play(parts)
-    around = parts.world.observe(1, 0.0)
+    components = components_for(HADFL(members=4), 6, params=still, stop=Stop(rounds=3))
+    records, _ = play(components)
+    around = components.world.observe(1, 0.0)
     period_s = hyperperiod_s(around.step_s, 4.0)
     steps = period_steps(period_s, around.step_s)
     pairs = ints(records[2].link_pairs)[:4]  # the ring comes first
@@ -279,7 +279,7 @@ def test_round_time_is_the_period_and_the_ring():
 
 
 def test_broadcast_is_mixed_in_when_it_arrives():
-    _, state = play(parts_for(HADFL(members=2), 3, stop=Stop(rounds=1)))
+    _, state = play(components_for(HADFL(members=2), 3, stop=Stop(rounds=1)))
     after, alone = weights(state), [2.0, 4.0, 6.0]
     outside = next(k for k in range(3) if after[k] == alone[k])  # its letter is still on the way
     inside = [k for k in range(3) if k != outside]
@@ -292,10 +292,10 @@ def test_broadcast_is_mixed_in_when_it_arrives():
 
 
 def test_a_broken_ring_brings_nobody_anything():
-    parts = parts_for(
+    components = components_for(
         HADFL(members=4), 4, params=replace(CALM, outages=Outages(loss=1.0)), stop=Stop(rounds=2)
     )
-    _, state = play(parts)
+    _, state = play(components)
     assert weights(state) == [3.0 * (k + 1) for k in range(4)]
 
 
@@ -303,7 +303,7 @@ def test_a_broken_ring_brings_nobody_anything():
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_it_survives_everything_at_once(timing, publish):
     area = np.random.default_rng(1).random((9, 2)) * 100
-    parts = parts_for(
+    components = components_for(
         HADFL(),
         9,
         params=RESTLESS,
@@ -311,7 +311,7 @@ def test_it_survives_everything_at_once(timing, publish):
         stop=Stop(rounds=60),
         engine=EngineParams(timing=timing, publish=publish),
     )
-    records, state = play(parts)
+    records, state = play(components)
     assert len(records) == 60
     assert min(r.alive for r in records) < 9
     assert sum(r.lost for r in records) > 0

@@ -16,7 +16,7 @@ from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Outcome
 from dystop.world import Churn, Mobility, Outages, WorldParams
-from support.engine_fixtures import parts_for, play
+from support.engine_fixtures import components_for, play
 from support.strategies import dense, random_view, same
 
 RESTLESS = WorldParams(
@@ -293,7 +293,7 @@ def test_used_pairs_are_remembered_by_round():
 @pytest.mark.parametrize("publish", ["eager", "on_completion"])
 def test_it_survives_everything_at_once(timing, publish):
     area = np.random.default_rng(1).random((9, 2)) * 100
-    parts = parts_for(
+    components = components_for(
         L2PL(pretrain=5),
         9,
         params=RESTLESS,
@@ -301,7 +301,7 @@ def test_it_survives_everything_at_once(timing, publish):
         stop=Stop(rounds=60),
         engine=EngineParams(timing=timing, publish=publish),
     )
-    records, state = play(parts)
+    records, state = play(components)
     assert len(records) == 60
     assert min(r.alive for r in records) < 9
     assert sum(r.lost for r in records) > 0

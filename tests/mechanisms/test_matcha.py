@@ -13,7 +13,7 @@ from dystop.mechanisms._graphs import is_connected
 from dystop.mechanisms.matcha_weights import best_mixing_weight, laplacian, partners
 from dystop.sparse import graph_of, ints
 from support.contraction import contraction
-from support.engine_fixtures import CALM, parts_for, play, weights
+from support.engine_fixtures import CALM, components_for, play, weights
 from support.strategies import dense, freeze, random_view
 from support.unstable_world import LAWS, survive
 
@@ -227,10 +227,10 @@ def test_a_run_keeps_the_mean_and_moves_the_models_together(timing):
     from dystop.control.stopping import Stop
     from dystop.simulator.params import EngineParams
 
-    parts = parts_for(
+    components = components_for(
         Matcha(), 6, params=CALM, stop=Stop(rounds=8), engine=EngineParams(timing=timing)
     )
-    records, state = play(parts)
+    records, state = play(components)
     values = weights(state)
     assert np.mean(values) == pytest.approx(9 * 3.5, rel=1e-5)  # nine trainings of 1..6
     assert np.ptp(values) < 9 * 5

@@ -10,7 +10,7 @@ from dystop.mechanisms import SAADFL
 from dystop.sparse import graph_of, ints
 from dystop.types import no_mail
 from support import twins
-from support.engine_fixtures import parts_for, play, weights
+from support.engine_fixtures import components_for, play, weights
 from support.strategies import random_view, same
 from support.unstable_world import LAWS, survive
 
@@ -118,8 +118,8 @@ def test_cost_counts_what_leaves_a_worker():
 @pytest.mark.parametrize(("sends", "sent"), [("trained", 2.0), ("mixed", 1.5)])
 def test_what_is_pushed_in_the_engine(sends, sent):
     """Two workers in turn: 0 pushes 1; 1 mixes 2 and 1 and pushes one of 2 and 1.5."""
-    parts = parts_for(SAADFL(sends=sends), 2, stop=Stop(rounds=3), steps=ints([3, 4]))
-    records, state = play(parts)
+    components = components_for(SAADFL(sends=sends), 2, stop=Stop(rounds=3), steps=ints([3, 4]))
+    records, state = play(components)
     assert [r.active_ids for r in records] == [[0], [1], [0]]
     assert weights(state) == [(2.0 + sent) / 2 + 1.0, 1.5 + 2.0]
 
@@ -128,7 +128,7 @@ def test_what_is_pushed_in_the_engine(sends, sent):
 def test_mail_is_read_once_or_until_newer_comes(mail):
     """Four workers of unequal speed, so that some wake twice before others push again."""
     steps = ints([2, 3, 5, 9])
-    records, state = play(parts_for(SAADFL(mail=mail), 4, stop=Stop(rounds=25), steps=steps))
+    records, state = play(components_for(SAADFL(mail=mail), 4, stop=Stop(rounds=25), steps=steps))
     model, box = [1.0, 2.0, 3.0, 4.0], [{} for _ in range(4)]
     for record in records:
         (i,) = record.active_ids
@@ -142,7 +142,7 @@ def test_mail_is_read_once_or_until_newer_comes(mail):
 
 
 def test_staleness_of_a_receiver_is_untouched_and_queues_grow():
-    records, state = play(parts_for(SAADFL(), 5, stop=Stop(rounds=30)))
+    records, state = play(components_for(SAADFL(), 5, stop=Stop(rounds=30)))
     assert all(r.active == 1 and r.links == 4 for r in records)
     assert sorted(state.control.staleness.tolist()) == [0, 1, 2, 3, 4]  # everyone in turn
     assert records[-1].queue_mean > 0

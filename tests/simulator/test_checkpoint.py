@@ -12,15 +12,15 @@ from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.world import WorldParams
-from support.engine_fixtures import DeltaScript, parts_for
+from support.engine_fixtures import DeltaScript, components_for
 
 CPU = torch.device("cpu")
 
 
-def walk(parts, rounds, state=None):
-    state = begin(parts) if state is None else state
+def walk(components, rounds, state=None):
+    state = begin(components) if state is None else state
     lines = []
-    for record, after in simulate(parts, state):
+    for record, after in simulate(components, state):
         lines.append(record.to_json())
         state = after
         if len(lines) == rounds:
@@ -30,7 +30,7 @@ def walk(parts, rounds, state=None):
 
 def dystop_parts():
     laws = EngineParams(publish="on_completion", timing="overlap")
-    return parts_for(
+    return components_for(
         DySTop(estimate="last"), 8, params=WorldParams(), stop=Stop(rounds=12), engine=laws
     )
 
@@ -56,12 +56,12 @@ def test_mail_and_deltas_survive(tmp_path):
         links(ints([]), ints([])),
         (mix_of(ints([0, 0]), ints([0, 2]), np.ones(2), kind="delta"),),
     )
-    parts = parts_for(DeltaScript(plans=(push, use)), 3, stop=Stop(rounds=2))
-    _, state = walk(parts, 1)
+    components = components_for(DeltaScript(plans=(push, use)), 3, stop=Stop(rounds=2))
+    _, state = walk(components, 1)
     checkpoint.save(tmp_path / "c", state)
     _, loaded = checkpoint.load_newest(tmp_path / "c", CPU)
     assert len(loaded.models.snapshots) == 1  # one copy for two receivers
-    _, end = walk(parts, 1, loaded)
+    _, end = walk(components, 1, loaded)
     assert float(end.models.latest[0, 0]) == 5.0
 
 

@@ -10,7 +10,7 @@ from dystop.mechanisms import DPSGD, DySTop, FedAvg
 from dystop.plan import Plan, links, mix_of
 from dystop.sparse import ints
 from dystop.world import Churn, Mobility, Outages, WorldParams
-from support.engine_fixtures import CALM, Script, line, parts_for, play, weights
+from support.engine_fixtures import CALM, Script, components_for, line, play, weights
 
 RESTLESS = WorldParams(
     churn=Churn(enabled=True, mean_up_s=20.0, mean_down_s=10.0),
@@ -27,7 +27,7 @@ def test_every_mechanism_survives_everything_at_once(mechanism, timing, publish)
     from dystop.simulator.params import EngineParams
 
     area = np.random.default_rng(1).random((9, 2)) * 100
-    parts = parts_for(
+    components = components_for(
         mechanism,
         9,
         params=RESTLESS,
@@ -36,7 +36,7 @@ def test_every_mechanism_survives_everything_at_once(mechanism, timing, publish)
         engine=EngineParams(timing=timing, publish=publish),
         moving=True,
     )
-    records, state = play(parts)
+    records, state = play(components)
     assert len(records) == 60
     assert min(r.alive for r in records) < 9
     assert sum(r.lost for r in records) > 0
@@ -48,7 +48,7 @@ def test_every_mechanism_survives_everything_at_once(mechanism, timing, publish)
 
 def test_clock_jumps_when_nobody_is_there():
     lonely = replace(CALM, churn=Churn(enabled=True, mean_up_s=2.0, mean_down_s=50.0))
-    records, _ = play(parts_for(DySTop(), 1, params=lonely, stop=Stop(rounds=8)))
+    records, _ = play(components_for(DySTop(), 1, params=lonely, stop=Stop(rounds=8)))
     slept = records[-1].clock_s - sum(r.duration_s for r in records)
     assert slept > 10
 
@@ -60,7 +60,9 @@ def test_lost_pull_leaves_the_rest_of_the_row():
         (mix_of(ints([0, 0, 0]), ints([0, 1, 2]), np.full(3, 1 / 3)),),
     )
     sure = replace(CALM, outages=Outages(loss=1.0))
-    records, state = play(parts_for(Script(plans=(plan,)), 3, params=sure, stop=Stop(rounds=1)))
+    records, state = play(
+        components_for(Script(plans=(plan,)), 3, params=sure, stop=Stop(rounds=1))
+    )
     assert weights(state)[0] == 2.0  # own model only, then training
     assert records[0].lost == 2
     assert records[0].wire_bytes == 80_000  # the air was used all the same
@@ -68,10 +70,10 @@ def test_lost_pull_leaves_the_rest_of_the_row():
 
 def test_mean_is_kept_when_a_symmetric_exchange_fails():
     half = replace(CALM, outages=Outages(loss=0.5))
-    parts = parts_for(
+    components = components_for(
         DPSGD(topology="complete"), 6, params=half, stop=Stop(rounds=5), position=line(6)
     )
-    records, state = play(parts)
+    records, state = play(components)
     assert sum(r.lost for r in records) > 0
     trained = 6 * np.mean([k + 1 for k in range(6)])  # first training and five rounds
     assert np.mean(weights(state)) == pytest.approx(trained, rel=1e-5)

@@ -10,7 +10,7 @@ from dystop.mechanisms import DPSGD, DySTop, FedAvg
 from dystop.plan import Plan, links, mix_of, no_links
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
-from support.engine_fixtures import CALM, Adder, Script, line, parts_for, play, weights
+from support.engine_fixtures import CALM, Adder, Script, components_for, line, play, weights
 
 ALONE = Plan(ints([2]), no_links(), (mix_of(ints([2]), ints([2]), np.ones(1)),))
 PULL = Plan(
@@ -19,14 +19,14 @@ PULL = Plan(
 
 
 def test_eager_pull_returns_the_training_in_flight():
-    _, state = play(parts_for(Script(plans=(ALONE, PULL)), 3, stop=Stop(rounds=2)))
+    _, state = play(components_for(Script(plans=(ALONE, PULL)), 3, stop=Stop(rounds=2)))
     assert weights(state)[0] == (1 + 6) / 2 + 1  # 6 would be finished only later
 
 
 def test_on_completion_pull_returns_the_last_finished_model():
     late = EngineParams(publish="on_completion")
-    parts = parts_for(Script(plans=(ALONE, PULL)), 3, stop=Stop(rounds=2), engine=late)
-    _, state = play(parts)
+    components = components_for(Script(plans=(ALONE, PULL)), 3, stop=Stop(rounds=2), engine=late)
+    _, state = play(components)
     assert weights(state)[0] == (1 + 3) / 2 + 1
 
 
@@ -34,8 +34,10 @@ def test_on_completion_sees_what_finishes_before_the_read():
     late = EngineParams(publish="on_completion")
     busy = Plan(ints([0]), no_links(), PULL.mixes and (mix_of(ints([0]), ints([0]), np.ones(1)),))
     slow = replace(busy, steps=ints([50]))
-    parts = parts_for(Script(plans=(slow, ALONE, PULL)), 3, stop=Stop(rounds=3), engine=late)
-    records, state = play(parts)
+    components = components_for(
+        Script(plans=(slow, ALONE, PULL)), 3, stop=Stop(rounds=3), engine=late
+    )
+    records, state = play(components)
     # Worker 0 trains for 50 s; worker 2 starts again meanwhile and is done when 0 pulls.
     assert records[2].duration_s > 40
     assert weights(state)[0] == ((1 + 1) + 6) / 2 + 1
@@ -47,24 +49,24 @@ def test_a_synchronous_plan_waits_for_its_partner():
     both = replace(
         plan, mixes=(mix_of(ints([0, 0, 2]), ints([0, 2, 2]), np.array([0.5, 0.5, 1.0])),)
     )
-    parts = parts_for(Script(plans=(ALONE, both)), 3, stop=Stop(rounds=2), engine=late)
-    _, state = play(parts)
+    components = components_for(Script(plans=(ALONE, both)), 3, stop=Stop(rounds=2), engine=late)
+    _, state = play(components)
     assert weights(state)[0] == (1 + 6) / 2 + 1
 
 
 def test_evaluation_sees_published_models_only():
     late = EngineParams(publish="on_completion")
     common = {"stop": Stop(rounds=1), "evaluate": Evaluate(every_rounds=1)}
-    eager, _ = play(parts_for(Script(plans=(ALONE,)), 3, **common))
-    honest, _ = play(parts_for(Script(plans=(ALONE,)), 3, engine=late, **common))
+    eager, _ = play(components_for(Script(plans=(ALONE,)), 3, **common))
+    honest, _ = play(components_for(Script(plans=(ALONE,)), 3, engine=late, **common))
     assert eager[0].accuracy == pytest.approx((1 + 2 + 6) / 300)
     assert honest[0].accuracy == pytest.approx((1 + 2 + 3) / 300)
 
 
 def test_paper_law_by_hand():
-    records, _ = play(parts_for(Script(plans=(PULL,)), 3, stop=Stop(rounds=2)))
-    parts = parts_for(Script(plans=(PULL,)), 3)
-    transfer = parts.world.transfer(1, 0.0, ints([0]), ints([2]), 1.0).seconds[0]
+    records, _ = play(components_for(Script(plans=(PULL,)), 3, stop=Stop(rounds=2)))
+    components = components_for(Script(plans=(PULL,)), 3)
+    transfer = components.world.transfer(1, 0.0, ints([0]), ints([2]), 1.0).seconds[0]
     assert records[0].duration_s == pytest.approx(
         1.0 + transfer
     )  # compute in flight, then the pull
@@ -75,9 +77,9 @@ def test_paper_law_by_hand():
 
 def test_overlap_law_by_hand():
     laws = EngineParams(timing="overlap")
-    parts = parts_for(Script(plans=(PULL,)), 3, stop=Stop(rounds=2), engine=laws)
-    records, state = play(parts)
-    transfer = parts.world.transfer(1, 0.0, ints([0]), ints([2]), 1.0).seconds[0]
+    components = components_for(Script(plans=(PULL,)), 3, stop=Stop(rounds=2), engine=laws)
+    records, state = play(components)
+    transfer = components.world.transfer(1, 0.0, ints([0]), ints([2]), 1.0).seconds[0]
     assert records[0].duration_s == pytest.approx(1.0)  # the transfer runs on
     assert records[1].duration_s == pytest.approx(transfer + 1.0)  # the rest of it, then training
     assert state.progress.started_s[0] == pytest.approx(2.0 + 2 * transfer)
@@ -89,14 +91,14 @@ def test_overlap_gets_further_in_the_same_rounds(mechanism, publish):
     params = replace(CALM, compute=replace(CALM.compute, spread=0.4))
     clocks = {}
     for timing in ("paper", "overlap"):
-        parts = parts_for(
+        components = components_for(
             mechanism,
             8,
             params=params,
             stop=Stop(rounds=12),
             engine=EngineParams(timing=timing, publish=publish),
         )
-        records, _ = play(parts)
+        records, _ = play(components)
         assert [r.round for r in records] == list(range(1, 13))
         assert all(r.duration_s >= 0 and r.idle_s >= 0 for r in records)
         clocks[timing] = records[-1].clock_s
@@ -104,8 +106,8 @@ def test_overlap_gets_further_in_the_same_rounds(mechanism, publish):
 
 
 def test_fedavg_gives_everyone_the_weighted_mean():
-    parts = parts_for(FedAvg(), 3, stop=Stop(rounds=1), trainer=Adder(gain=1.0))
-    records, state = play(parts)
+    components = components_for(FedAvg(), 3, stop=Stop(rounds=1), trainer=Adder(gain=1.0))
+    records, state = play(components)
     assert weights(state) == [3.0, 4.0, 5.0, 2.0]  # mean 2, then training; the server keeps 2
     assert records[0].links == 6
     assert records[0].wire_bytes == 6 * 40_000
@@ -114,6 +116,6 @@ def test_fedavg_gives_everyone_the_weighted_mean():
 
 def test_fedavg_equals_complete_dpsgd_by_size():
     complete = DPSGD(topology="complete", weights="size")
-    _, central = play(parts_for(FedAvg(), 5, stop=Stop(rounds=4), position=line(5)))
-    _, peers = play(parts_for(complete, 5, stop=Stop(rounds=4), position=line(5)))
+    _, central = play(components_for(FedAvg(), 5, stop=Stop(rounds=4), position=line(5)))
+    _, peers = play(components_for(complete, 5, stop=Stop(rounds=4), position=line(5)))
     np.testing.assert_allclose(weights(central)[:5], weights(peers), rtol=1e-6)

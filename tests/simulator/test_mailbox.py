@@ -20,7 +20,7 @@ from support.engine_fixtures import (
     DeltaScript,
     FeedbackScript,
     Script,
-    parts_for,
+    components_for,
     play,
     weights,
 )
@@ -38,7 +38,7 @@ def mix(*rows, **kind):
 
 def one(plan: Plan, n: int = 3, kind: type[Script] = Script, rounds: int = 1, **changes):
     changes.setdefault("stop", Stop(rounds=rounds))
-    return play(parts_for(kind(plans=(plan,)), n, **changes))
+    return play(components_for(kind(plans=(plan,)), n, **changes))
 
 
 def test_warm_start_trains_everyone_at_time_zero():
@@ -75,8 +75,8 @@ def test_push_waits_in_the_mailbox_until_the_receiver_is_active():
     other = Plan(ints([1]), no_links(), (mix(row(1, w1=1.0)),))
     consume = Plan(ints([0]), no_links(), (mix(row(0, w0=0.5, w2=0.5)),))
     script = Script(plans=(push, other, consume))
-    parts = parts_for(script, 3, stop=Stop(rounds=3))
-    _, state = play(parts)
+    components = components_for(script, 3, stop=Stop(rounds=3))
+    _, state = play(components)
     assert weights(state)[0] == 3.0  # mixed the 3 that worker 2 had *before* it trained on
     assert not len(state.progress.in_flight.dst)
     assert not state.models.snapshots
@@ -85,7 +85,7 @@ def test_push_waits_in_the_mailbox_until_the_receiver_is_active():
 def test_only_the_newest_message_of_a_sender_counts():
     push = Plan(ints([2]), links(ints([0]), ints([2]), pushed=True), (mix(row(2, w2=1.0)),))
     consume = Plan(ints([0]), no_links(), (mix(row(0, w2=1.0)),))
-    _, state = play(parts_for(Script(plans=(push, push, consume)), 3, stop=Stop(rounds=3)))
+    _, state = play(components_for(Script(plans=(push, push, consume)), 3, stop=Stop(rounds=3)))
     assert weights(state)[0] == 7.0  # 6, the second push, plus 1
 
 
@@ -94,7 +94,7 @@ def test_unused_mail_is_gone_after_an_activation():
     ignore = Plan(ints([0]), no_links(), (mix(row(0, w0=1.0)),))
     late = Plan(ints([0]), no_links(), (mix(row(0, w0=0.5, w2=0.5)),))
     with pytest.raises(PlanError, match="without a link or a message"):
-        play(parts_for(Script(plans=(push, ignore, late)), 3, stop=Stop(rounds=3)))
+        play(components_for(Script(plans=(push, ignore, late)), 3, stop=Stop(rounds=3)))
 
 
 def test_background_link_is_mixed_in_on_arrival_and_delays_nobody():
@@ -104,8 +104,8 @@ def test_background_link_is_mixed_in_on_arrival_and_delays_nobody():
         (mix(row(2, w2=1.0), row(0, w0=0.5, w2=0.5)),),
     )
     other = Plan(ints([1]), no_links(), (mix(row(1, w1=1.0)),))
-    parts = parts_for(Script(plans=(cast, other)), 3, stop=Stop(rounds=5))
-    records, state = play(parts)
+    components = components_for(Script(plans=(cast, other)), 3, stop=Stop(rounds=5))
+    records, state = play(components)
     assert records[0].duration_s == 1.0  # the compute of worker 2 and no transfer
     assert weights(state)[0] == 2.0  # (1 + 3) / 2, not trained again
 
@@ -127,13 +127,13 @@ def test_passive_mix_into_a_busy_worker_keeps_its_update():
         links(ints([0, 2]), ints([2, 0])),
         (mix(row(0, w0=0.5, w2=0.5), row(2, w0=0.5, w2=0.5)),),
     )
-    parts = parts_for(
+    components = components_for(
         Script(plans=(start, pair)),
         3,
         stop=Stop(rounds=2),
         engine=EngineParams(publish="on_completion"),
     )
-    _, state = play(parts)
+    _, state = play(components)
     # Worker 2 publishes 3 while it trains towards 6; mixed with 1 it publishes 2 and will have 5.
     assert float(state.models.finished[2, 0]) == 2.0
     assert weights(state) == [3.0, 2.0, 5.0]
@@ -154,7 +154,7 @@ def test_delta_in_the_mailbox():
         ints([2]), links(ints([0]), ints([2]), delta=True, pushed=True), (mix(row(2, w2=1.0)),)
     )
     consume = Plan(ints([0]), no_links(), (mix(row(0, w0=1.0, w2=1.0), kind="delta"),))
-    _, state = play(parts_for(DeltaScript(plans=(push, consume)), 3, stop=Stop(rounds=2)))
+    _, state = play(components_for(DeltaScript(plans=(push, consume)), 3, stop=Stop(rounds=2)))
     assert weights(state)[0] == 5.0  # 0 + 1 + 3, then + 1
 
 
@@ -189,9 +189,9 @@ def test_two_stages_run_in_order():
 
 def test_local_steps_and_join():
     plan = Plan(ints([0]), no_links(), (mix(row(0, w0=1.0)),), steps=ints([5]), join=True)
-    parts = parts_for(Script(plans=(plan,)), 2, stop=Stop(rounds=2))
-    records, _ = play(parts)
-    assert parts.trainer.log[-1] == (0, 2, 5)
+    components = components_for(Script(plans=(plan,)), 2, stop=Stop(rounds=2))
+    records, _ = play(components)
+    assert components.trainer.log[-1] == (0, 2, 5)
     assert records[0].duration_s == 1.0 + 5.0  # in flight, then five new mini-batches
     assert records[1].duration_s == 5.0  # nothing in flight any more
 
@@ -205,7 +205,7 @@ def test_feedback_reaches_the_next_view():
             return super().plan(memory, view)
 
     plan = Plan(ints([0]), links(ints([0]), ints([2])), (mix(row(0, w0=0.5, w2=0.5)),))
-    play(parts_for(Watch(plans=(plan,)), 3, stop=Stop(rounds=2)))
+    play(components_for(Watch(plans=(plan,)), 3, stop=Stop(rounds=2)))
     assert seen[0] is None
     assert seen[1].distance.tolist() == [2.0]
     assert seen[1].loss.tolist() == [1.0]
@@ -225,8 +225,8 @@ def test_distances_are_those_of_models_that_exist(publish, gap, pushed):
     wire = links(ints([2 * pushed]), ints([2 - 2 * pushed]), pushed=pushed)
     plan = Plan(ints([0]), wire, (own if pushed else other,))
     laws = EngineParams(publish=publish)
-    parts = parts_for(FeedbackScript(plans=(plan,)), 3, stop=Stop(rounds=1), engine=laws)
-    _, state = play(replace(parts, steps=ints([1, 50, 50])))
+    components = components_for(FeedbackScript(plans=(plan,)), 3, stop=Stop(rounds=1), engine=laws)
+    _, state = play(replace(components, steps=ints([1, 50, 50])))
     assert state.control.last.distance.tolist() == [gap]
 
 
@@ -236,13 +236,13 @@ def test_who_gets_an_update_cannot_measure_how_far_the_model_is():
 
     wires = [links(ints([i]), ints([2]), delta=delta) for i, delta in ((0, True), (1, False))]
     plan = Plan(ints([2]), join_links(wires), (mix(row(2, w2=1.0)),))
-    _, state = play(parts_for(Both(plans=(plan,)), 3, stop=Stop(rounds=1)))
+    _, state = play(components_for(Both(plans=(plan,)), 3, stop=Stop(rounds=1)))
     np.testing.assert_equal(state.control.last.distance, [np.nan, 1.0])
 
 
 def test_nothing_is_measured_that_was_not_asked_for():
     assert Mechanism().capabilities().needs == frozenset()
     plan = Plan(ints([0]), links(ints([0]), ints([2])), (mix(row(0, w0=0.5, w2=0.5)),))
-    parts = parts_for(Script(plans=(plan,)), 3, stop=Stop(rounds=1))
-    _, state = play(parts)
+    components = components_for(Script(plans=(plan,)), 3, stop=Stop(rounds=1))
+    _, state = play(components)
     assert state.control.last.distance is None

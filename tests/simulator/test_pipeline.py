@@ -18,7 +18,7 @@ from dystop.simulator.params import EngineParams
 from dystop.training.trainer import Trainer
 from dystop.world import WorldParams
 from support import crashing_child
-from support.engine_fixtures import Adder, parts_for, weights
+from support.engine_fixtures import Adder, components_for, weights
 
 
 @dataclass
@@ -49,7 +49,7 @@ def both(mechanism, needs_models=no_round, **changes):
     laws = EngineParams(publish="on_completion", timing="overlap")
     options = {"params": WorldParams(), "engine": laws, "stop": Stop(rounds=9), **changes}
     trainer = Slow()
-    plain = parts_for(mechanism, 8, **options, trainer=Adder())
+    plain = components_for(mechanism, 8, **options, trainer=Adder())
     slow = replace(plain, trainer=trainer)
     runs = simulate(plain, begin(plain)), run_rounds(slow, begin(slow), needs_models)
     found = [[(record.to_json(), weights(state)) for record, state in run] for run in runs]
@@ -106,8 +106,10 @@ def test_without_the_pipeline_the_plain_loop_runs(monkeypatch):
 
 def test_a_device_that_does_not_return_early_uses_the_plain_loop(monkeypatch):
     monkeypatch.setattr(pipeline, "simulate_overlapped", None)
-    parts = parts_for(DySTop(), 8, params=WorldParams(), trainer=Slow(returns_early=False))
-    assert len(list(run_rounds(parts, begin(parts), no_round))) == parts.stop.rounds
+    components = components_for(
+        DySTop(), 8, params=WorldParams(), trainer=Slow(returns_early=False)
+    )
+    assert len(list(run_rounds(components, begin(components), no_round))) == components.stop.rounds
 
 
 def test_states_that_are_kept_are_exact():

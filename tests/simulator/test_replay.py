@@ -13,7 +13,7 @@ from dystop.mechanisms import MECHANISMS, DySTop
 from dystop.simulator.params import EngineParams
 from dystop.world import Compute, Outages, TraceWorld, WorldParams, read_trace
 from dystop.world.trace import TRACE
-from support.engine_fixtures import parts_for, play
+from support.engine_fixtures import components_for, play
 from support.trace_recorder import play_and_record, write_trace
 
 LATE = EngineParams(publish="on_completion")
@@ -29,31 +29,31 @@ def scene(mechanism, **changes):
         "evaluate": Evaluate(every_rounds=5),
         "position": None,
     }
-    return parts_for(mechanism, N, **{**settings, **changes})
+    return components_for(mechanism, N, **{**settings, **changes})
 
 
-def replayed(parts, folder):
-    fleet = parts.fleet
+def replayed(components, folder):
+    fleet = components.fleet
     world = TraceWorld(
-        read_trace(folder), parts.world.params, N, fleet.model_bytes, fleet.seed, fleet.server
+        read_trace(folder), components.world.params, N, fleet.model_bytes, fleet.seed, fleet.server
     )
-    return replace(parts, world=world)
+    return replace(components, world=world)
 
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
 def test_a_replay_repeats_the_run_byte_for_byte(name, tmp_path):
-    parts = scene(MECHANISMS[name]())
-    records, state, lines = play_and_record(parts)
+    components = scene(MECHANISMS[name]())
+    records, state, lines = play_and_record(components)
     write_trace(tmp_path, lines)
-    again, after = play(replayed(parts, tmp_path))
+    again, after = play(replayed(components, tmp_path))
     assert [r.to_json() for r in again] == [r.to_json() for r in records]
     assert torch.equal(after.models.latest, state.models.latest)
 
 
 def test_the_trace_decides_not_the_world(tmp_path):
     """Whatever the channel model says of speeds and distances, the recorded run is repeated."""
-    parts = scene(DySTop())
-    records, _, lines = play_and_record(parts)
+    components = scene(DySTop())
+    records, _, lines = play_and_record(components)
     write_trace(tmp_path, lines)
     other = replace(WORLD, range_m=10.0, compute=Compute(batch_s=0.001), outages=Outages(loss=0.9))
     again, _ = play(replayed(scene(DySTop(), params=other), tmp_path))
@@ -81,15 +81,15 @@ def fail(lines, t, worker):
 
 
 def test_who_failed_neither_mixes_nor_trains(tmp_path):
-    parts = scene(DySTop(), stop=Stop(rounds=1))
-    _, before, lines = play_and_record(parts)
+    components = scene(DySTop(), stop=Stop(rounds=1))
+    _, before, lines = play_and_record(components)
     worker = lines[0]["active"][0]
     fail(lines, 1, worker)
     write_trace(tmp_path, lines)
-    parts.trainer.log.clear()
-    (record,), after = play(replayed(parts, tmp_path))
+    components.trainer.log.clear()
+    (record,), after = play(replayed(components, tmp_path))
     assert worker in record.active_ids
-    assert (worker, 1) not in [entry[:2] for entry in parts.trainer.log]
+    assert (worker, 1) not in [entry[:2] for entry in components.trainer.log]
     assert after.control.version[worker] == 0
     assert after.control.staleness[worker] == 1
     assert record.duration_s == 99.0
@@ -99,36 +99,36 @@ def test_who_failed_neither_mixes_nor_trains(tmp_path):
 
 
 def test_a_round_in_which_all_failed(tmp_path):
-    parts = scene(DySTop(), stop=Stop(rounds=1))
-    lines = play_and_record(parts)[2]
+    components = scene(DySTop(), stop=Stop(rounds=1))
+    lines = play_and_record(components)[2]
     lines[0]["orders"]["failed"] = [True] * len(lines[0]["orders"]["node"])
     write_trace(tmp_path, lines)
-    (record,), after = play(replayed(parts, tmp_path))
+    (record,), after = play(replayed(components, tmp_path))
     assert record.loss is None
     assert after.control.version.tolist() == [0] * N
 
 
 def test_recorded_staleness_decides_which_model_is_mixed(tmp_path):
-    parts = scene(DySTop(), stop=Stop(rounds=1))
-    lines = play_and_record(parts)[2]
+    components = scene(DySTop(), stop=Stop(rounds=1))
+    lines = play_and_record(components)[2]
     models = []
     for stale in (False, True):
         lines[0]["links"]["stale"] = [stale] * len(lines[0]["links"]["dst"])
         write_trace(tmp_path, lines)
-        _, after = play(replayed(parts, tmp_path))
+        _, after = play(replayed(components, tmp_path))
         models.append(after.models.latest.clone())
     assert lines[0]["links"]["dst"]  # or nothing was shown
     assert not torch.equal(*models)
 
 
 def test_durations_follow_the_measured_waits(tmp_path):
-    parts = scene(DySTop())
-    lines = play_and_record(parts)[2]
+    components = scene(DySTop())
+    lines = play_and_record(components)[2]
     orders = lines[3]["orders"]
     orders["waited_s"] = [5.0] * len(orders["node"])
     orders["exchange_s"] = [float(k) for k in range(len(orders["node"]))]
     write_trace(tmp_path, lines)
-    again, _ = play(replayed(parts, tmp_path))
+    again, _ = play(replayed(components, tmp_path))
     assert again[3].duration_s == 5.0 + len(orders["node"]) - 1
     assert again[4].clock_s == pytest.approx(lines[4]["opened_s"] + again[4].duration_s)
 

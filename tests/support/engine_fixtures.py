@@ -88,7 +88,7 @@ def line(n: int, gap_m: float = 10.0) -> np.ndarray:
     return np.stack([np.arange(n) * gap_m, np.zeros(n)], axis=1)
 
 
-def parts_for(mechanism: Mechanism, n: int, **changes: Any) -> Components:
+def components_for(mechanism: Mechanism, n: int, **changes: Any) -> Components:
     """Parts with one mini-batch of one second per local epoch, unless changed."""
     params = changes.pop("params", CALM)
     seed = changes.pop("seed", 0)
@@ -98,7 +98,7 @@ def parts_for(mechanism: Mechanism, n: int, **changes: Any) -> Components:
         counts.sum(axis=1), counts, 8, 40_000, horizon, seed, mechanism.capabilities().server
     )
     position = changes.pop("position", line(n))
-    parts = Components(
+    components = Components(
         fleet=fleet,
         mechanism=mechanism,
         world=World(params, n, fleet.model_bytes, seed, mechanism.capabilities().server, position),
@@ -108,14 +108,14 @@ def parts_for(mechanism: Mechanism, n: int, **changes: Any) -> Components:
         evaluate=Evaluate(every_rounds=100),
         steps=fleet.epoch_steps,
     )
-    return replace(parts, **changes)
+    return replace(components, **changes)
 
 
-def play(parts: Components) -> tuple[list[Any], Any]:
+def play(components: Components) -> tuple[list[Any], Any]:
     """All records, and the last state."""
-    state = begin(parts)
+    state = begin(components)
     records = []
-    for record, after in simulate(parts, state):
+    for record, after in simulate(components, state):
         records.append(record)
         state = after
     return records, state

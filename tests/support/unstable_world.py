@@ -5,7 +5,7 @@ import numpy as np
 from dystop.control.stopping import Stop
 from dystop.simulator.params import EngineParams
 from dystop.world import Churn, Compute, Mobility, Outages, WorldParams
-from support.engine_fixtures import parts_for, play
+from support.engine_fixtures import components_for, play
 
 RESTLESS = WorldParams(
     compute=Compute(batch_s=0.5),
@@ -21,8 +21,10 @@ def survive(mechanism, laws, rounds=60, n=9):
     """Play the run and hold it to what every run must keep; returns (records, state)."""
     area = np.random.default_rng(1).random((n, 2)) * 100
     stop = Stop(rounds=rounds)
-    parts = parts_for(mechanism, n, params=RESTLESS, position=area, stop=stop, engine=laws)
-    records, state = play(parts)
+    components = components_for(
+        mechanism, n, params=RESTLESS, position=area, stop=stop, engine=laws
+    )
+    records, state = play(components)
     assert len(records) == rounds
     assert sum(r.lost for r in records) > 0
     assert min(r.alive for r in records) < n

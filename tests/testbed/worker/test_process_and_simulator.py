@@ -19,7 +19,7 @@ from dystop.training.models.build import build_model
 from dystop.training.params import TrainerParams
 from dystop.training.samples import Arrays
 from dystop.training.trainer import Trainer
-from support.engine_fixtures import Script, parts_for
+from support.engine_fixtures import Script, components_for
 from support.worker_process_fixtures import SOON_S, standing
 
 
@@ -47,7 +47,7 @@ def test_two_rounds_equal_the_simulators(stand):
         (mix_of(np.array([1, 1, 2, 2]), np.array([0, 1, 1, 2]), np.array([0.4, 0.6, 0.7, 0.3])),),
         steps=np.array([1, 2]),
     )
-    parts = parts_for(
+    components = components_for(
         Script(plans=(first, second)),
         3,
         trainer=trainer,
@@ -55,8 +55,8 @@ def test_two_rounds_equal_the_simulators(stand):
         stop=Stop(rounds=2),
         steps=np.array([2, 2, 2]),
     )
-    state = begin(parts)
-    for _, after in simulate(parts, state):
+    state = begin(components)
+    for _, after in simulate(components, state):
         state = after
     expected = state.models.latest.numpy()
 
@@ -80,10 +80,10 @@ def test_two_rounds_equal_the_simulators(stand):
     for node in range(3):
         stand.coordinator.wait_report(f"w{node:02d}", 0, "trained")
     for round_, plan in ((1, first), (2, second)):
-        view = replace_view(parts, round_)
+        view = replace_view(components, round_)
         steps = np.full(len(plan.active), 2) if plan.steps is None else plan.steps
         rates = np.zeros(len(plan.links))
-        orders = orders_of(plan, view, parts.mechanism, steps, rates, 5.0, epoch=1)
+        orders = orders_of(plan, view, components.mechanism, steps, rates, 5.0, epoch=1)
         for node, execute in orders.items():
             stand.coordinator.tell(f"w{node:02d}", execute)
         for node in orders:
@@ -96,13 +96,13 @@ def test_two_rounds_equal_the_simulators(stand):
     assert not np.allclose(expected[0], expected[1], atol=1e-3)
 
 
-def replace_view(parts, round_):
+def replace_view(components, round_):
     from dystop.control.round import build_view, initial_state
     from dystop.types import Observation
 
-    books = replace(initial_state(parts.fleet, parts.mechanism), t=round_)
-    seen = parts.world.observe(round_, 0.0)
+    books = replace(initial_state(components.fleet, components.mechanism), t=round_)
+    seen = components.world.observe(round_, 0.0)
     observation = Observation(
         seen.alive, seen.reach, seen.distance_m, seen.link_s, seen.step_s, np.zeros(3), seen.budget
     )
-    return build_view(parts.fleet, books, observation)
+    return build_view(components.fleet, books, observation)
