@@ -51,7 +51,6 @@ def product(mechanism):
     return [json.loads(record.to_json()) for record, _ in run_rounds(components, begin(components))]
 
 
-@pytest.mark.xfail(reason="kernels and fast back ends are not optional yet", strict=True)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_core_alone_takes_the_same_decisions(mechanism, core):
     records, wanted = core[mechanism], product(mechanism)
