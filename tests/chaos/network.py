@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dystop.errors import ConfigError
-from dystop.testbed.launch.netns import Net, _call, check_possible
+from dystop.testbed.launch.netns import VirtualNetwork, _call, check_possible
 
 LEAST, MOST = 0.92, 1.04  # of the set rate must arrive
 TRIES = 4
@@ -47,7 +47,7 @@ def why_not() -> str:
     """Why namespaces cannot be had here; empty if they can."""
     try:
         check_possible()
-        with Net():
+        with VirtualNetwork():
             return ""
     except (ConfigError, OSError) as error:
         return str(error).replace("--netns", "namespaces", 1).split(";")[0]
@@ -60,7 +60,7 @@ def needs_namespaces() -> None:
 
 
 def needs_taps() -> None:
-    """Skip the test, in one line, where a `FarNet` cannot be had."""
+    """Skip the test, in one line, where a `DelayedNetwork` cannot be had."""
     needs_namespaces()
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         pytest.skip("TAP interfaces need /dev/net/tun")
@@ -68,7 +68,7 @@ def needs_taps() -> None:
         pytest.skip("delays are measured with ping (package iputils-ping)")
 
 
-def goodput_mbit(net: Net, source: str, sink: str, seconds: float = 3.0) -> float:
+def goodput_mbit(net: VirtualNetwork, source: str, sink: str, seconds: float = 3.0) -> float:
     """Megabits per second that a plain socket gets from one member to another."""
     place = [net.address(sink), str(_PORT)]
     taker = subprocess.Popen(
@@ -88,7 +88,7 @@ def goodput_mbit(net: Net, source: str, sink: str, seconds: float = 3.0) -> floa
         taker.stdout.close()
 
 
-def check_rate(net: Net, rates: Mapping[str, float], pair: tuple[str, str]) -> float:
+def check_rate(net: VirtualNetwork, rates: Mapping[str, float], pair: tuple[str, str]) -> float:
     """Refuse to go on where a link does not do what it was set to; answers the share."""
     wanted, share = min(rates[name] for name in pair), 0.0
     for _ in range(TRIES):  # a machine that is busy with other things gets another chance
@@ -101,7 +101,7 @@ def check_rate(net: Net, rates: Mapping[str, float], pair: tuple[str, str]) -> f
     )
 
 
-class FarNet(Net):
+class DelayedNetwork(VirtualNetwork):
     """Members on a switch of our own (see `switch`): far away, and lossy by a seed.
 
     Rates hold for a member's way out only.
@@ -181,7 +181,7 @@ class FarNet(Net):
         super().close()
 
 
-def ping_ms(net: Net, source: str, sink: str, count: int = 20) -> list[float]:
+def ping_ms(net: VirtualNetwork, source: str, sink: str, count: int = 20) -> list[float]:
     """Milliseconds that pings took, after one for which the address had to be found."""
     said = ""
     for number in (1, count):
@@ -193,7 +193,9 @@ def ping_ms(net: Net, source: str, sink: str, count: int = 20) -> list[float]:
     return [float(ms) for ms in re.findall(r"time=([\d.]+) ms", said)]
 
 
-def check_rtt(net: Net, pair: tuple[str, str], rtt_s: float, jitter_s: float) -> list[float]:
+def check_rtt(
+    net: VirtualNetwork, pair: tuple[str, str], rtt_s: float, jitter_s: float
+) -> list[float]:
     """Refuse to go on where pings do not take what was set; answers milliseconds, sorted."""
     least, most, found = 1e3 * rtt_s, 1e3 * (rtt_s + 2 * jitter_s), [-1.0]
     for _ in range(TRIES):
@@ -206,7 +208,7 @@ def check_rtt(net: Net, pair: tuple[str, str], rtt_s: float, jitter_s: float) ->
     )
 
 
-def sent_bytes(net: Net, name: str) -> int:
+def sent_bytes(net: VirtualNetwork, name: str) -> int:
     """Bytes that a member has sent over TCP, not counting what TCP itself sent again.
 
     The kernel counts segments; few are not full, so this is a little too much.
@@ -219,7 +221,7 @@ def sent_bytes(net: Net, name: str) -> int:
 class Split:
     """Members on another bridge: they hear each other, and nobody else."""
 
-    def __init__(self, net: Net, names: Iterable[str]) -> None:
+    def __init__(self, net: VirtualNetwork, names: Iterable[str]) -> None:
         self._net, self._names = net, list(names)
 
     def apart(self) -> None:
@@ -238,7 +240,7 @@ class Split:
             self._net._switch_link("set", f"p{self._net._port[name]}", "master", bridge)
 
 
-def leftovers(net: Net | None) -> list[str]:
+def leftovers(net: VirtualNetwork | None) -> list[str]:
     """Namespaces and interfaces that should be gone."""
     if net is None:
         return []

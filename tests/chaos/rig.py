@@ -26,13 +26,13 @@ from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_nam
 from dystop.experiments.testbed.launch import make_folder
 from dystop.record import RoundRecord
 from dystop.testbed.audit.check import Finding, check_run
-from dystop.testbed.launch.netns import Net
+from dystop.testbed.launch.netns import VirtualNetwork
 from dystop.testbed.security import authority
 
-from .crew import Freezer, Sampler, TestCrew
 from .facts import SAMPLES
 from .network import check_rate, leftovers
 from .schedule import Fault
+from .supervision import ChaosSupervisor, Freezer, Sampler
 
 HERE = Path(__file__).parent
 POLL_S = 0.05
@@ -67,7 +67,7 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.experiment: Experiment = read_experiment(None, list(self.setting.keys))
-        self.net: Net | None = None
+        self.net: VirtualNetwork | None = None
         self.events: list[dict[str, Any]] = []
         self.records: list[RoundRecord] = []
         self.planned = self.done = 0
@@ -80,16 +80,16 @@ class Rig:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             if self.setting.rates is not None:
-                self.net = stack.enter_context(Net())
+                self.net = stack.enter_context(VirtualNetwork())
                 self._lay_cables(self.net)
             self.folder, _ = make_folder(self.experiment, self.out, self.name)
             self.experiment = read_experiment(self.folder / CONFIG)
             self.names = node_names(self.experiment)
             self._certify()
             environment = _environment()
-            self.crew = TestCrew(environment, restart_s=self.setting.restart_s)
-            self.crew.expendable |= set(self.setting.bad)
-            stack.callback(self.crew.stop)
+            self.supervisor = ChaosSupervisor(environment, restart_s=self.setting.restart_s)
+            self.supervisor.expendable |= set(self.setting.bad)
+            stack.callback(self.supervisor.stop)
             self.freezer = Freezer()
             stack.callback(self.freezer.close)
             self.sampler = Sampler(self.folder / SAMPLES)
@@ -104,7 +104,7 @@ class Rig:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        pids = [self.crew.pid(name) for name in self.crew.children]
+        pids = [self.supervisor.pid(name) for name in self.supervisor.children]
         with _undisturbed():
             self._write_events()
             self._stack.close()
@@ -113,7 +113,7 @@ class Rig:
         if left:
             raise AssertionError(f"left behind: {', '.join(left)}")
 
-    def _lay_cables(self, net: Net) -> None:
+    def _lay_cables(self, net: VirtualNetwork) -> None:
         rates = self.setting.rates or ()
         net.add(COORDINATOR)
         net.add(OBSERVER)
@@ -136,16 +136,16 @@ class Rig:
     def start(self, only: Sequence[str] | None = None) -> None:
         """Start everybody (or only some workers) and wait until the coordinator answers."""
         host = "127.0.0.1" if self.net is None else self.net.address(COORDINATOR)
-        child = self._hire(COORDINATOR, self._coordinator(f"{host}:0"))
+        child = self._start_process(COORDINATOR, self._coordinator(f"{host}:0"))
         self.until(lambda: bool(read_status(self.folder).get("address")), READY_S)
         self.address = str(read_status(self.folder)["address"])
-        child.words = self._inside(COORDINATOR, self._coordinator(self.address))
+        child.command = self._inside(COORDINATOR, self._coordinator(self.address))
         for name in self.names if only is None else only:
-            self.hire(name)
+            self.start_worker(name)
         if self.experiment.testbed.observer:
-            self._hire(OBSERVER, self._party("observer"))
+            self._start_process(OBSERVER, self._party("observer"))
 
-    def hire(self, name: str) -> None:
+    def start_worker(self, name: str) -> None:
         """Start a worker."""
         host = "127.0.0.1" if self.net is None else self.net.address(name)
         words = self._party(
@@ -155,11 +155,11 @@ class Rig:
         if name in self.setting.bad:
             at = words.index("dystop")
             words = [*words[: at - 1], str(HERE / "bad_peer.py"), *words[at + 1 :]]
-        self._hire(name, words)
+        self._start_process(name, words)
 
-    def _hire(self, name: str, words: list[str]) -> Any:
+    def _start_process(self, name: str, words: list[str]) -> Any:
         log = self.folder / "logs" / f"{name}.log"
-        return self.crew.hire(name, self._inside(name, words), log)
+        return self.supervisor.start(name, self._inside(name, words), log)
 
     def _inside(self, name: str, words: list[str]) -> list[str]:
         return words if self.net is None else [*self.net.prefix(name), *words]
@@ -179,7 +179,7 @@ class Rig:
     @property
     def over(self) -> bool:
         """Whether the run has come to its end."""
-        child = self.crew.children.get(COORDINATOR)
+        child = self.supervisor.children.get(COORDINATOR)
         return child is not None and child.done
 
     @property
@@ -203,8 +203,8 @@ class Rig:
         self._agenda = [item for item in self._agenda if item[0] > now]
         for _, deed in sorted(due, key=lambda item: item[0]):
             deed()
-        self.crew.look()
-        self.sampler.look(self.crew)
+        self.supervisor.poll()
+        self.sampler.look(self.supervisor)
         self.records += self._tail.news()
 
     def until(self, condition: Callable[[], bool], at_most_s: float) -> float:
@@ -228,14 +228,14 @@ class Rig:
     def finish(self, at_most_s: float) -> None:
         """Go on until the run is over and everybody has left."""
         self.until(lambda: self.over, at_most_s)
-        self.crew.held |= set(self.crew.children)
-        self.crew.wait(self.crew.children, 6.0)
+        self.supervisor.held |= set(self.supervisor.children)
+        self.supervisor.wait(self.supervisor.children, 6.0)
         self.stop()
 
     def stop(self) -> None:
         """End everybody now; the run may still have rounds to go."""
-        self.crew.held |= set(self.crew.children)
-        self.crew.stop()
+        self.supervisor.held |= set(self.supervisor.children)
+        self.supervisor.stop()
         self.step()
 
     # Faults ------------------------------------------------------------------------------------
@@ -251,7 +251,9 @@ class Rig:
         if fault.kind == "kill_coordinator":
             name = COORDINATOR
         else:
-            running = [n for n in self.names if self.crew.pid(n) and n not in self.setting.bad]
+            running = [
+                n for n in self.names if self.supervisor.pid(n) and n not in self.setting.bad
+            ]
             if not running:
                 self.after(0.5, lambda: self._strike(fault))
                 return
@@ -271,11 +273,11 @@ class Rig:
 
     def kill(self, name: str) -> bool:
         """End a process as a power cut would."""
-        return self.crew.signal(name, signal.SIGKILL)
+        return self.supervisor.signal(name, signal.SIGKILL)
 
     def freeze(self, name: str, seconds: float) -> bool:
         """Stop a process for a while."""
-        pid = self.crew.pid(name)
+        pid = self.supervisor.pid(name)
         if pid is not None:
             self.freezer.freeze(pid, seconds)
         return pid is not None

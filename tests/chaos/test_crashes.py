@@ -67,18 +67,18 @@ def test_a5_a_crash_at_every_failpoint(tmp_path, tell):
     with Rig(tmp_path, Setting(FAST, restart_s=0.3)) as rig:
         for turn, n in enumerate((1, 3)):
             for k, site in enumerate(WORKER_SITES):
-                line = rig.crew.armed.setdefault(rig.names[(k + turn) % 4], [])
+                line = rig.supervisor.armed.setdefault(rig.names[(k + turn) % 4], [])
                 line.append(f"{site}:crash@{n}")
             arms = [
                 f"{site}:crash@{n}" for site in COORDINATOR_SITES if n == 1 or "backup" not in site
             ]
-            rig.crew.armed.setdefault(COORDINATOR, []).extend(arms)
-        total = sum(map(len, rig.crew.armed.values()))
+            rig.supervisor.armed.setdefault(COORDINATOR, []).extend(arms)
+        total = sum(map(len, rig.supervisor.armed.values()))
         rig.start()
         began = time.monotonic()
 
         def is_calm() -> bool:
-            starts = sum(child.starts for child in rig.crew.children.values())
+            starts = sum(child.starts for child in rig.supervisor.children.values())
             return starts >= total + 5 and rig.joined == 4
 
         rig.until(is_calm, 420)
@@ -118,11 +118,11 @@ def test_a6_the_coordinator_dies_again_and_again(tmp_path, tell):
 
 def _back_after_kill(rig: Rig) -> tuple[float, float]:
     """Kill the coordinator; seconds from its start until it listens, and from then to a record."""
-    child = rig.crew.children[COORDINATOR]
+    child = rig.supervisor.children[COORDINATOR]
     starts = child.starts
     assert rig.kill(COORDINATOR)
     rig.until(lambda: child.starts > starts, 10)
-    rig.until(lambda: read_status(rig.folder).get("pid") == rig.crew.pid(COORDINATOR), 60)
+    rig.until(lambda: read_status(rig.folder).get("pid") == rig.supervisor.pid(COORDINATOR), 60)
     started_s, before = time.monotonic() - child.began_s, rig.rounds
     return started_s, rig.until(lambda: rig.rounds > before, 60)
 

@@ -35,8 +35,8 @@ from dystop.testbed.transport.grpc import GrpcTransport
 from dystop.testbed.transport.grpc_settings import PULL, client_options
 from dystop.testbed.transport.interface import PullTimeouts
 
-from .crew import resources_of
 from .rig import QUICK, Rig, Setting
+from .supervision import resources_of
 from .transfer import Pair
 
 import grpc  # isort: skip
@@ -83,8 +83,8 @@ class Siege:
 
     def _state(self) -> dict[str, tuple[int, int, int]]:
         found = {}
-        for name, child in self.rig.crew.children.items():
-            taken = resources_of(self.rig.crew.pid(name) or 0) or {}
+        for name, child in self.rig.supervisor.children.items():
+            taken = resources_of(self.rig.supervisor.pid(name) or 0) or {}
             found[name] = (child.starts, taken.get("rss_bytes", 0), child.log.stat().st_size)
         return found
 

@@ -138,14 +138,14 @@ def test_c7_deaf_on_one_ear(tmp_path, tell, other):
         assert rig.net is not None
         rig.start()
         rig.until(lambda: rig.rounds > 5 and rig.joined == 4, 120)
-        rig.net.deaf("w03", to=other)
+        rig.net.block("w03", to=other)
         rig.note("deaf", name="w03", to=other)
         noticed_s = rig.until(lambda: rig.joined == 3, 30) if other == COORDINATOR else 0.0
         rig.spend(8.0)
         before = rig.rounds
         rig.spend(8.0)
         pace = (rig.rounds - before) / 8.0
-        rig.net.hearing("w03")
+        rig.net.unblock("w03")
         back_s = rig.until(lambda: rig.joined == 4, 30)
         before = rig.rounds
         rig.until(lambda: rig.rounds > before + 10, 60)
@@ -167,11 +167,11 @@ def test_c9_coming_and_going(tmp_path, tell):
         rig.until(lambda: rig.rounds > 5 and rig.joined >= 6, 120)
         before = rig.rounds
         for _ in range(30):
-            here = [name for name in rig.names if rig.crew.pid(name)]
+            here = [name for name in rig.names if rig.supervisor.pid(name)]
             if len(here) > 4:
                 name = here[int(dice.integers(len(here)))]
                 how = signal.SIGINT if dice.random() < 0.5 else signal.SIGKILL
-                rig.crew.signal(name, how)
+                rig.supervisor.signal(name, how)
                 rig.note("leave", name=name, how=how.name)
                 left += 1
             rig.spend(2.0)

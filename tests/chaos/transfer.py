@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dystop.testbed.launch.netns import Net
+from dystop.testbed.launch.netns import VirtualNetwork
 from dystop.testbed.security import authority
 
 from .network import check_rate
@@ -18,7 +18,7 @@ from .rig import HERE
 class Pair:
     """One peer that serves (`a`) and one that fetches (`b`)."""
 
-    def __init__(self, folder: Path, megabytes: float, net: Net | None = None) -> None:
+    def __init__(self, folder: Path, megabytes: float, net: VirtualNetwork | None = None) -> None:
         self.pki, self.megabytes, self.net = folder / "pki", megabytes, net
         self.address = ""
         if not self.pki.exists():
@@ -71,7 +71,7 @@ class Pair:
 @contextmanager
 def two_peers(folder: Path, megabytes: float, rate_mbit: float) -> Iterator[Pair]:
     """Two peers in namespaces whose links have this rate, which was measured first."""
-    with Net() as net:
+    with VirtualNetwork() as net:
         for name in "ab":
             net.add(name, rate_mbit)
         check_rate(net, {"a": rate_mbit, "b": rate_mbit}, ("a", "b"))

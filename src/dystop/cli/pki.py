@@ -79,7 +79,7 @@ def _rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
     from dystop.errors import ConfigError
     from dystop.testbed.security.authority import fingerprint
     from dystop.testbed.security.files import read_register
-    from dystop.testbed.security.identity import loaded, utc_now
+    from dystop.testbed.security.identity import parse_certificate, utc_now
 
     if not (folder / "ca.crt").is_file():
         raise ConfigError(f"{folder} holds no authority; make one with: dystop pki init")
@@ -87,7 +87,11 @@ def _rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
     for name, prints in sorted(issued.items()):
         file = folder / f"{name}.crt"
         newest = fingerprint(file.read_bytes()) if file.is_file() else str(prints[-1])
-        until = loaded(file, file.read_bytes()).not_valid_after_utc if file.is_file() else None
+        until = (
+            parse_certificate(file, file.read_bytes()).not_valid_after_utc
+            if file.is_file()
+            else None
+        )
         state = "revoked" if newest in revoked else "valid"
         if until is not None and until < utc_now() and state == "valid":
             state = "expired"

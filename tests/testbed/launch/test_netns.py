@@ -9,7 +9,7 @@ import pytest
 
 from dystop.errors import ConfigError
 from dystop.testbed.launch import netns
-from dystop.testbed.launch.netns import Net
+from dystop.testbed.launch.netns import VirtualNetwork
 
 possible = os.geteuid() == 0 and all(shutil.which(tool) for tool in netns.TOOLS)
 
@@ -17,7 +17,7 @@ possible = os.geteuid() == 0 and all(shutil.which(tool) for tool in netns.TOOLS)
 def test_without_root_one_line_says_so(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ConfigError, match="needs root; leave it out"):
-        Net().__enter__()
+        VirtualNetwork().__enter__()
 
 
 def test_missing_tools_are_named(monkeypatch):
@@ -31,7 +31,7 @@ def _can_make() -> bool:
     if not possible:
         return False
     try:
-        with Net():
+        with VirtualNetwork():
             return True
     except ConfigError:
         return False
@@ -79,7 +79,7 @@ def echo():
 
 @needs_root
 def test_members_talk_until_cut(echo):
-    with Net() as net:
+    with VirtualNetwork() as net:
         net.add("a", rate_mbit=10)
         net.add("b")
         echo(net, "b")
@@ -92,9 +92,9 @@ def test_members_talk_until_cut(echo):
         assert not reaches(net, "a", "b")
         net.loss(0)
         assert reaches(net, "a", "b")
-        net.deaf("a", to="b")
+        net.block("a", to="b")
         assert not reaches(net, "a", "b")
-        net.hearing("a")
+        net.unblock("a")
         assert reaches(net, "a", "b")
         with pytest.raises(ConfigError, match="there already"):
             net.add("a")
@@ -107,5 +107,5 @@ def test_what_a_killed_launcher_left_is_swept():
     gone.wait()
     left = f"dystop-{gone.pid}-switch"
     netns._call("ip", "netns", "add", left)
-    assert netns.sweep() >= 1
+    assert netns.remove_stale() >= 1
     assert left not in netns._namespaces()

@@ -1,4 +1,4 @@
-"""The crew: children are started, healed, given up and always stopped."""
+"""The supervised: children are started, healed, given up and always stopped."""
 
 import os
 import signal
@@ -13,99 +13,99 @@ from dystop.testbed.launch.supervisor import ProcessSupervisor
 
 
 @pytest.fixture
-def crew(monkeypatch):
+def supervised(monkeypatch):
     monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.01)
-    crew = ProcessSupervisor(dict(os.environ))
-    yield crew
-    crew.stop(0.5)
+    supervised = ProcessSupervisor(dict(os.environ))
+    yield supervised
+    supervised.stop(0.5)
 
 
-def hire(crew, tmp_path, script, name="one"):
-    return crew.hire(name, [sys.executable, "-c", script], tmp_path / f"{name}.log")
+def start(supervised, tmp_path, script, name="one"):
+    return supervised.start(name, [sys.executable, "-c", script], tmp_path / f"{name}.log")
 
 
-def until(crew, holds, within_s=10.0):
+def until(supervised, holds, within_s=10.0):
     end = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < end
-        crew.look()
+        supervised.poll()
         time.sleep(0.01)
 
 
-def test_a_child_that_ends_well_is_not_started_again(crew, tmp_path):
-    child = hire(crew, tmp_path, "print('done')")
-    until(crew, lambda: child.done)
-    crew.look()
+def test_a_child_that_ends_well_is_not_started_again(supervised, tmp_path):
+    child = start(supervised, tmp_path, "print('done')")
+    until(supervised, lambda: child.done)
+    supervised.poll()
     assert child.starts == 1
-    assert child.complaint() == "done"
+    assert child.last_log_line() == "done"
 
 
-def test_a_killed_child_is_started_again(crew, tmp_path):
-    child = hire(crew, tmp_path, "import time; time.sleep(60)")
+def test_a_killed_child_is_started_again(supervised, tmp_path):
+    child = start(supervised, tmp_path, "import time; time.sleep(60)")
     assert child.running
     os.kill(child.process.pid, signal.SIGKILL)
-    until(crew, lambda: child.starts == 2 and child.running)
+    until(supervised, lambda: child.starts == 2 and child.running)
     assert child.crashes == 0  # it was not its fault
 
 
 @pytest.mark.parametrize(
     ("code", "name"), [(signal.SIGABRT, "SIGABRT"), (signal.SIGSEGV, "SIGSEGV")]
 )
-def test_a_child_that_crashes_natively_is_given_up(crew, tmp_path, monkeypatch, code, name):
-    monkeypatch.setattr(supervisor, "MOST_CRASHES", 1)
-    child = hire(crew, tmp_path, f"import os; os.kill(os.getpid(), {int(code)})")
-    with pytest.raises(DystopError, match=rf"one was ended by {name} 2 times: it said nothing"):
-        until(crew, lambda: False)
+def test_a_child_that_crashes_natively_is_given_up(supervised, tmp_path, monkeypatch, code, name):
+    monkeypatch.setattr(supervisor, "MAX_CRASHES", 1)
+    child = start(supervised, tmp_path, f"import os; os.kill(os.getpid(), {int(code)})")
+    with pytest.raises(DystopError, match=rf"one was ended by {name} 2 times: it wrote no message"):
+        until(supervised, lambda: False)
     assert child.starts == 2
 
 
-def test_a_child_that_is_killed_again_and_again_is_given_up(crew, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervisor, "MOST_KILLS", 2)
-    hire(crew, tmp_path, "import os; os.kill(os.getpid(), 9)")
+def test_a_child_that_is_killed_again_and_again_is_given_up(supervised, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "MAX_KILLS", 2)
+    start(supervised, tmp_path, "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(DystopError, match="SIGKILL 3 times; perhaps memory is short"):
-        until(crew, lambda: False)
+        until(supervised, lambda: False)
 
 
-def test_every_new_start_is_told_of(crew, tmp_path):
-    child = hire(crew, tmp_path, "import time; time.sleep(60)")
+def test_every_new_start_is_told_of(supervised, tmp_path):
+    child = start(supervised, tmp_path, "import time; time.sleep(60)")
     os.kill(child.process.pid, signal.SIGKILL)
     child.process.wait()
-    (told,) = crew.look()
+    (told,) = supervised.poll()
     assert told == f"one was ended by SIGKILL; started again (log: {child.log})"
-    assert crew.look() == []
+    assert supervised.poll() == []
 
 
-def test_who_was_sent_away_stays_away_until_it_is_called_back(crew, tmp_path):
-    child = hire(crew, tmp_path, "import sys; sys.exit(6)")
-    until(crew, lambda: child.done)
-    crew.look()
+def test_who_was_sent_away_stays_away_until_it_is_called_back(supervised, tmp_path):
+    child = start(supervised, tmp_path, "import sys; sys.exit(6)")
+    until(supervised, lambda: child.done)
+    supervised.poll()
     assert child.starts == 1
-    crew.call_back("nobody")
-    crew.call_back("one")
-    until(crew, lambda: child.starts == 2 and child.done)
+    supervised.restart("nobody")
+    supervised.restart("one")
+    until(supervised, lambda: child.starts == 2 and child.done)
 
 
-def test_wrong_input_is_passed_on(crew, tmp_path):
-    hire(crew, tmp_path, "import sys; print('Error: port 1 is taken'); sys.exit(2)")
+def test_wrong_input_is_passed_on(supervised, tmp_path):
+    start(supervised, tmp_path, "import sys; print('Error: port 1 is taken'); sys.exit(2)")
     with pytest.raises(DystopError, match=r"one ended with code 2: port 1 is taken") as error:
-        until(crew, lambda: False)
+        until(supervised, lambda: False)
     assert error.value.exit_code == 2
 
 
-def test_a_child_that_always_crashes_is_given_up(crew, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervisor, "MOST_CRASHES", 2)
-    child = hire(crew, tmp_path, "import sys; print('Error: bad luck'); sys.exit(1)")
+def test_a_child_that_always_crashes_is_given_up(supervised, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "MAX_CRASHES", 2)
+    child = start(supervised, tmp_path, "import sys; print('Error: bad luck'); sys.exit(1)")
     with pytest.raises(DystopError, match="bad luck"):
-        until(crew, lambda: False)
+        until(supervised, lambda: False)
     assert child.starts == 3
 
 
-def test_a_child_that_will_not_leave_is_killed(crew, tmp_path):
+def test_a_child_that_will_not_leave_is_killed(supervised, tmp_path):
     script = "import signal,time; signal.signal(15, lambda *a: None); print('up', flush=True)\n"
-    child = hire(crew, tmp_path, script + "while True: time.sleep(1)")
-    until(crew, lambda: child.complaint() == "up")
+    child = start(supervised, tmp_path, script + "while True: time.sleep(1)")
+    until(supervised, lambda: child.last_log_line() == "up")
     began = time.monotonic()
-    crew.stop(0.3)
+    supervised.stop(0.3)
     assert time.monotonic() - began < 2
     assert child.process is None
 
@@ -116,7 +116,7 @@ def test_children_end_when_the_launcher_is_killed(tmp_path):
 import os, sys, time
 from pathlib import Path
 from dystop.testbed.launch.supervisor import ProcessSupervisor
-crew = ProcessSupervisor(dict(os.environ, DYSTOP_LIFELINE="2"))
+supervised = ProcessSupervisor(dict(os.environ, DYSTOP_LIFELINE="2"))
 child = '''
 import signal, time
 from dystop.exit_with_parent import exit_with_parent
@@ -125,8 +125,8 @@ exit_with_parent()
 print("up", flush=True)
 while True: time.sleep(1)
 '''
-one = crew.hire("one", [sys.executable, "-c", child], Path({str(tmp_path / "one.log")!r}))
-while one.complaint() != "up": time.sleep(0.05)
+one = supervised.start("one", [sys.executable, "-c", child], Path({str(tmp_path / "one.log")!r}))
+while one.last_log_line() != "up": time.sleep(0.05)
 print(one.process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """

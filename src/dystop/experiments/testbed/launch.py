@@ -41,7 +41,7 @@ from dystop.experiments.testbed.enrolment import (
     write_enrolment,
 )
 from dystop.record import RoundRecord
-from dystop.testbed.launch.netns import Net
+from dystop.testbed.launch.netns import VirtualNetwork
 from dystop.testbed.launch.supervisor import ProcessSupervisor
 
 if TYPE_CHECKING:
@@ -166,15 +166,15 @@ def run_processes(folder: Path, watch: Watch, network: Network | None = None) ->
             launch.startothers()
             launch.follow(watch)
         finally:
-            launch.crew.stop()
+            launch.supervisor.stop()
 
 
 @contextmanager
-def _network(experiment: Experiment, network: Network) -> Iterator[Net | None]:
+def _network(experiment: Experiment, network: Network) -> Iterator[VirtualNetwork | None]:
     if not network.namespaces:
         yield None
         return
-    with Net() as net:
+    with VirtualNetwork() as net:
         net.add(COORDINATOR)
         for name in others(experiment):
             net.add(name, 0.0 if name == OBSERVER else network.rate_mbit)
@@ -209,9 +209,11 @@ class _Launch:
 
     folder: Path
     experiment: Experiment
-    net: Net | None
+    net: VirtualNetwork | None
     check: Callable[[], None]  # raises if somebody has interrupted
-    crew: ProcessSupervisor = field(default_factory=lambda: ProcessSupervisor(_child_environment()))
+    supervisor: ProcessSupervisor = field(
+        default_factory=lambda: ProcessSupervisor(_child_environment())
+    )
     away: set[str] = field(default_factory=set)  # sent away by the coordinator
 
     def start_coordinator(self) -> None:
@@ -219,49 +221,53 @@ class _Launch:
         (self.folder / STATUS).unlink(missing_ok=True)
         _make_certificates(self.folder, [COORDINATOR, *others(self.experiment)])
         host = self._host(COORDINATOR)
-        child = self._hire(COORDINATOR, self._coordinator(f"{host}:{self.experiment.testbed.port}"))
+        child = self._start_process(
+            COORDINATOR, self._coordinator(f"{host}:{self.experiment.testbed.port}")
+        )
         until = time.monotonic() + FIRST_WORD_S
         while not (address := read_status(self.folder).get("address")):
             self.check()
-            self.crew.look()
+            self.supervisor.poll()
             if time.monotonic() > until:
                 raise DystopError(f"the coordinator does not answer (log: {child.log})")
             time.sleep(POLL_S / 4)
         self.address = str(address)
-        child.words = self._inside(COORDINATOR, self._coordinator(self.address))
+        child.command = self._inside(COORDINATOR, self._coordinator(self.address))
 
     def startothers(self) -> None:
         """Start the workers, all at once, and the observer."""
         for name in others(self.experiment):
             self.check()
-            self._hire(name, self._observer() if name == OBSERVER else self._worker(name))
+            self._start_process(name, self._observer() if name == OBSERVER else self._worker(name))
 
     def follow(self, watch: Watch) -> None:
         """Pass on what happens until the coordinator has ended in good order."""
         tail, workers = Tail(self.folder / RECORDS), self.experiment.fleet.workers
         while True:
-            over = self.crew.children[COORDINATOR].done
+            over = self.supervisor.children[COORDINATOR].done
             for record in tail.news():
                 watch.on_record(record)
             if over:
                 break
             status = read_status(self.folder)
             watch.on_joining(int(status.get("joined", 0)), workers)
-            self._call_back(set(status.get("away", ())))
+            self._restart_returned(set(status.get("away", ())))
             self.check()
-            for told in self.crew.look():
+            for told in self.supervisor.poll():
                 watch.on_restart(told)
             time.sleep(POLL_S)
-        self.crew.wait(self.crew.children, GOODBYE_S)
+        self.supervisor.wait(self.supervisor.children, GOODBYE_S)
 
-    def _call_back(self, away: set[str]) -> None:
+    def _restart_returned(self, away: set[str]) -> None:
         """Start those again that may come back: pardoned, or with a new certificate."""
         for name in self.away - away:
-            self.crew.call_back(name)
+            self.supervisor.restart(name)
         self.away = away
 
-    def _hire(self, name: str, words: list[str]) -> Any:
-        return self.crew.hire(name, self._inside(name, words), self.folder / LOGS / f"{name}.log")
+    def _start_process(self, name: str, words: list[str]) -> Any:
+        return self.supervisor.start(
+            name, self._inside(name, words), self.folder / LOGS / f"{name}.log"
+        )
 
     def _inside(self, name: str, words: list[str]) -> list[str]:
         return words if self.net is None else [*self.net.prefix(name), *words]

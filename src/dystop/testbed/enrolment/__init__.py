@@ -1,6 +1,6 @@
-"""How a newcomer gets its certificate over the network.
+"""How a new worker gets its certificate over the network.
 
-tokens    words that the operator hands out, each good for one certificate
-service   the port at which they are redeemed; closed unless asked for
-newcomer  what happens on the host of the newcomer
+tokens  created by the operator, each valid for one certificate
+server  the port where tokens are redeemed; closed unless asked for
+client  what happens on the host of the new worker
 """

@@ -1,7 +1,7 @@
-"""Getting a certificate over the network: what happens on the host of the newcomer.
+"""Getting a certificate over the network: what happens on the host of a new worker.
 
-The key is made here and never leaves. The token is said only to a coordinator whose certificate is
-of the authority that the operator named, by its file or by its fingerprint.
+The key is created here and never leaves. The token is sent only to a coordinator whose certificate
+belongs to the authority that the operator named, by its file or by its fingerprint.
 """
 
 import hmac
@@ -24,7 +24,12 @@ from dystop.errors import ConfigError, TransportError
 from dystop.storage import PRIVATE
 from dystop.testbed.enrolment.server import MAX_BYTES, SERVICE
 from dystop.testbed.security.files import checked_name, write_file
-from dystop.testbed.security.identity import check_private, fingerprint, load_identity, loaded
+from dystop.testbed.security.identity import (
+    check_private,
+    fingerprint,
+    load_identity,
+    parse_certificate,
+)
 from dystop.testbed.transport.grpc_settings import client_options, explain, split_address
 
 import grpc  # isort: skip
@@ -35,33 +40,34 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def join(folder: Path, name: str, token: str, ca_pem: bytes, address: str) -> str:
-    """Make a key, get a certificate for it, and write both; returns its fingerprint.
+    """Create a key, get a certificate for it, and write both; return the fingerprint.
 
     Args:
-        folder: For `NAME.key`, `NAME.crt` and `ca.crt`; what it holds for this name is replaced.
+        folder: For `NAME.key`, `NAME.crt` and `ca.crt`; existing files of this name are replaced.
         name: Of this party; the token must have been made for it.
         token: From the operator (`dystop pki token`).
-        ca_pem: Certificate of the authority; nobody else is believed.
+        ca_pem: Certificate of the authority; no other one is trusted.
         address: Of the coordinator's `--enrol`.
 
     Raises:
-        TransportError: It cannot be reached, is not of that authority, or refused the token.
+        TransportError: The coordinator cannot be reached, does not belong to that authority, or
+            refused the token.
     """
     checked_name(name)
     _check_folder(folder, ca_pem)
     key = ec.generate_private_key(ec.SECP256R1())
-    with _set_aside(folder / f"{name}.key", key) as put:
+    with _write_key_beside(folder / f"{name}.key", key) as move_into_place:
         message = {"token": token, "request": _request(key, name)}
         answer = _call(address, ca_pem, "Enrol", json.dumps(message).encode())
         cert = _certificate(answer, address)
         write_file(folder / "ca.crt", ca_pem)
         write_file(folder / f"{name}.crt", cert)
-        put()
+        move_into_place()
     return load_identity(folder, name).fingerprint
 
 
 def read_token(source: str) -> str:
-    """A token from a file that only its owner can read, or from standard input (`-`)."""
+    """Read a token from a file that only its owner can read, or from standard input (`-`)."""
     if source == "-":
         return input().strip()
     path = Path(source)
@@ -72,26 +78,26 @@ def read_token(source: str) -> str:
 
 
 def authority_at(address: str, sha256: str) -> bytes:
-    """The authority's certificate from the coordinator, if it is the one with this fingerprint."""
+    """Return the authority's certificate from the coordinator if it has this fingerprint."""
     wanted = sha256.lower().replace(":", "")
     if not _SHA256.fullmatch(wanted):
         raise ConfigError("--ca-sha256: 64 hexadecimal digits, as 'dystop pki token --out' shows")
-    # Nothing is believed yet: what comes back is public, and its fingerprint is compared below.
-    ca_pem = _call(address, _shown_by(address), "Authority", b"")
+    # Nothing is trusted yet: the answer is public, and its fingerprint is compared below.
+    ca_pem = _call(address, _certificate_shown_by(address), "Authority", b"")
     try:
         found = fingerprint(ca_pem)
     except ValueError:
-        raise TransportError(f"{address} is no coordinator with --enrol") from None
+        raise TransportError(f"{address} is not a coordinator with --enrol") from None
     if not hmac.compare_digest(found, wanted):
         raise TransportError(
-            f"{address} is of another authority: its fingerprint is {found[:16]}..., not "
+            f"{address} belongs to another authority: its fingerprint is {found[:16]}..., not "
             f"{wanted[:16]}...; compare both with the operator, the token was not sent"
         )
     return ca_pem
 
 
-def _shown_by(address: str) -> bytes:
-    """The certificate that a port shows, believed or not."""
+def _certificate_shown_by(address: str) -> bytes:
+    """Return the certificate that a port shows, trusted or not."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -103,7 +109,7 @@ def _shown_by(address: str) -> bytes:
         ):
             shown = wrapped.getpeercert(binary_form=True)
     except TimeoutError:
-        raise _silent(address) from None
+        raise _no_answer(address) from None
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise TransportError(
@@ -112,8 +118,8 @@ def _shown_by(address: str) -> bytes:
     return ssl.DER_cert_to_PEM_cert(shown or b"").encode()
 
 
-def _call(address: str, root_pem: bytes, word: str, message: bytes) -> bytes:
-    """Say one word to the coordinator; only a certificate under `root_pem` is believed."""
+def _call(address: str, root_pem: bytes, method: str, message: bytes) -> bytes:
+    """Call one method of the coordinator; trust only a certificate under `root_pem`."""
     split_address(address)
     options = [
         *client_options(COORDINATOR, 2 * ANSWER_S),
@@ -121,24 +127,24 @@ def _call(address: str, root_pem: bytes, word: str, message: bytes) -> bytes:
     ]
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(root_pem), options) as channel:
         try:
-            answer: bytes = channel.unary_unary(f"/{SERVICE}/{word}")(message, timeout=ANSWER_S)
+            answer: bytes = channel.unary_unary(f"/{SERVICE}/{method}")(message, timeout=ANSWER_S)
         except grpc.RpcError as error:
-            raise _explained(error, address) from None
+            raise _to_transport_error(error, address) from None
     return answer
 
 
-def _explained(error: Any, address: str) -> TransportError:
+def _to_transport_error(error: Any, address: str) -> TransportError:
     code = error.code()
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return _silent(address)
+        return _no_answer(address)
     if code == grpc.StatusCode.UNIMPLEMENTED:
-        return TransportError(f"{address} is not where newcomers are heard; see --enrol")
+        return TransportError(f"{address} does not accept new workers; give the address of --enrol")
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.PERMISSION_DENIED):
         return TransportError(explain(error, address))
     return TransportError(f"{address} refused: {str(error.details())[:200]}")
 
 
-def _silent(address: str) -> TransportError:
+def _no_answer(address: str) -> TransportError:
     return TransportError(
         f"{address} does not answer; check host, port and firewall, and that the coordinator runs "
         "with --enrol"
@@ -154,24 +160,24 @@ def _certificate(answer: bytes, address: str) -> bytes:
 
 
 def _request(key: ec.EllipticCurvePrivateKey, name: str) -> str:
-    """A signing request for this name."""
+    """Return a signing request for this name."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject)
     return request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
 
 def _check_folder(folder: Path, ca_pem: bytes) -> None:
-    """Refuse a folder that belongs to another federation."""
-    loaded(Path("--ca"), ca_pem)
+    """Refuse a folder that belongs to another authority."""
+    parse_certificate(Path("--ca"), ca_pem)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     here = folder / "ca.crt"
     if here.is_file() and fingerprint(here.read_bytes()) != fingerprint(ca_pem):
-        raise ConfigError(f"{here} is of another authority; choose another --folder")
+        raise ConfigError(f"{here} belongs to another authority; choose another --folder")
 
 
 @contextmanager
-def _set_aside(path: Path, key: ec.EllipticCurvePrivateKey) -> Iterator[Any]:
-    """Write a key beside its place first: a disk that refuses must not cost the token."""
+def _write_key_beside(path: Path, key: ec.EllipticCurvePrivateKey) -> Iterator[Any]:
+    """Write a key beside its place first, so that a full disk does not use up the token."""
     aside = path.with_suffix(".key.new")
     pem = key.private_bytes(
         serialization.Encoding.PEM,

@@ -1,9 +1,9 @@
-"""The port at which newcomers exchange a token for a certificate; closed unless it is asked for.
+"""The port where new workers exchange a token for a certificate; closed unless `--enrol` is given.
 
-The coordinator shows its certificate, newcomers have none yet, so this port is not one of the
-testbed's others. It knows two words: `Authority` answers with the authority's certificate, which
-everybody may read and whose fingerprint a newcomer compares before it says its token, and `Enrol`
-takes a token and a signing request. Sizes, rates and the number of calls are bounded first.
+The coordinator shows its certificate and a new worker has none yet, so this port is separate from
+the others. It has two methods. `Authority` returns the authority's certificate, which is public; a
+new worker compares its fingerprint before it sends its token. `Enrol` takes a token and a signing
+request. Size, rate and number of calls are limited before a message is read.
 """
 
 import json
@@ -22,7 +22,7 @@ from dystop.errors import ConfigError, DystopError, TransportError
 from dystop.testbed.enrolment.tokens import MAX_REQUEST_BYTES, WallClock, redeem
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.security.identity import Identity, fingerprint
-from dystop.testbed.security.tls import newcomers_credentials
+from dystop.testbed.security.tls import server_only_credentials
 from dystop.testbed.transport.grpc_settings import SESSIONS, listen_problem, split_address
 
 import grpc  # isort: skip
@@ -31,17 +31,17 @@ _LOG = throttled_logger(__name__)
 SERVICE = "dystop.Enrol"
 MAX_BYTES = 2 * MAX_REQUEST_BYTES  # of a message in either direction
 MAX_CALLS, THREADS = 16, 2
-CALLS, WINDOW_S = 20, 10.0  # at most so many from one address within so many seconds
+CALLS, WINDOW_S = 20, 10.0  # limit per address and window
 _MOST_ADDRESSES = 10_000
 _STOP_S = 2.0
 _TOKEN = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class AttemptLimiter:
-    """Lets an address through so many times within a while.
+    """Limits the number of calls per address and time window.
 
-    >>> turnstile = AttemptLimiter(2, 10.0, clock=lambda: 0.0)
-    >>> [turnstile("a"), turnstile("a"), turnstile("a"), turnstile("b")]
+    >>> limiter = AttemptLimiter(2, 10.0, clock=lambda: 0.0)
+    >>> [limiter("a"), limiter("a"), limiter("a"), limiter("b")]
     [True, True, False, True]
     """
 
@@ -53,11 +53,11 @@ class AttemptLimiter:
         self._lock = threading.Lock()
 
     def __call__(self, address: str) -> bool:
-        """Whether this call may go on."""
+        """Count a call and return whether it may proceed."""
         now_s = self._clock()
         with self._lock:
             times = self._times.pop(address, deque(maxlen=self._most))
-            self._times[address] = times  # the newest last, so that the oldest are forgotten
+            self._times[address] = times  # newest last, so that the oldest are removed first
             while len(self._times) > _MOST_ADDRESSES:
                 del self._times[next(iter(self._times))]
             if len(times) == self._most and now_s - times[0] < self._window_s:
@@ -67,13 +67,13 @@ class AttemptLimiter:
 
 
 class EnrolService:
-    """Listens for newcomers from `start` to `stop`."""
+    """Listens for new workers from `start` to `stop`."""
 
     def __init__(self, folder: Path, identity: Identity, clock: WallClock = time.time) -> None:
-        """The folder is that of the authority, with its key.
+        """Take the folder of the authority, with its key.
 
         Raises:
-            ConfigError: The authority's key is not there.
+            ConfigError: The authority's key is missing.
         """
         if not (folder / "ca.key").is_file():
             raise ConfigError(
@@ -81,7 +81,7 @@ class EnrolService:
                 "and issue certificates where that key is"
             )
         self._folder, self._identity, self._clock = folder, identity, clock
-        self._turnstile = AttemptLimiter(CALLS, WINDOW_S)
+        self._limiter = AttemptLimiter(CALLS, WINDOW_S)
         self._threads = ThreadPoolExecutor(THREADS, "enrol")
         limited = [option for option in SESSIONS if "message_length" not in option[0]]
         limited += [("grpc.max_receive_message_length", MAX_BYTES)]
@@ -91,14 +91,14 @@ class EnrolService:
         self.address = ""
 
     def start(self, address: str) -> "EnrolService":
-        """Begin to answer; raises TransportError where one cannot listen there."""
+        """Start to listen; raises TransportError if the address cannot be used."""
         host, _ = split_address(address)
-        words = {"Authority": self._authority, "Enrol": self._enrol}
-        handlers = {name: grpc.unary_unary_rpc_method_handler(f) for name, f in words.items()}
+        methods = {"Authority": self._authority, "Enrol": self._enrol}
+        handlers = {name: grpc.unary_unary_rpc_method_handler(f) for name, f in methods.items()}
         generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
         self._server.add_generic_rpc_handlers((generic,))
         try:
-            port = self._server.add_secure_port(address, newcomers_credentials(self._identity))
+            port = self._server.add_secure_port(address, server_only_credentials(self._identity))
         except (RuntimeError, ValueError):
             port = 0
         if not port:
@@ -111,7 +111,7 @@ class EnrolService:
         return self
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._server.stop(None).wait(_STOP_S)
         self._threads.shutdown(wait=False)
 
@@ -138,9 +138,9 @@ class EnrolService:
         return json.dumps(answer).encode()
 
     def _admit(self, context: Any) -> str:
-        """Where the call comes from; ends it if there were too many."""
+        """Return the address of a caller; abort the call if there were too many."""
         address = address_of(context.peer())
-        if not self._turnstile(address):
+        if not self._limiter(address):
             context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many requests; wait {WINDOW_S:.0f} s"
             )
@@ -148,7 +148,7 @@ class EnrolService:
 
 
 def _request(raw: bytes) -> tuple[str, bytes] | None:
-    """Token and signing request of a message; None if it is anything else."""
+    """Return token and signing request of a message; None if it is malformed."""
     try:
         found = json.loads(raw)
         token, request = found["token"], found["request"].encode()
@@ -159,9 +159,9 @@ def _request(raw: bytes) -> tuple[str, bytes] | None:
 
 
 def address_of(peer: str) -> str:
-    """Whose wrong words are counted together, from gRPC's name of a peer.
+    """Return the address under which wrong tokens are counted, from gRPC's name of a peer.
 
-    Whoever has one IPv6 address has all of its network.
+    An IPv6 address counts as its whole /64 network, because its owner has all of that network.
 
     >>> address_of("ipv4:127.0.0.1:50312"), address_of("ipv6:%5B2001:db8::7%5D:50312")
     ('127.0.0.1', '2001:db8::/64')

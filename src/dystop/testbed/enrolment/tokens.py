@@ -1,8 +1,8 @@
-"""Joining with a token: the operator hands out a word, the newcomer sends it with its request.
+"""Tokens: the operator gives a new worker a token, which it exchanges for a certificate.
 
-Off by default; nothing listens for it unless it is switched on. A token is 128 random bits, good
-once and for 24 hours, and kept only as a hash. Who guesses is locked out: five wrong words from an
-address within an hour, and nothing from there is looked at any more.
+Enrolment is off by default; nothing listens unless it is switched on. A token has 128 random bits,
+is valid once and for 24 hours, and only its hash is stored. After five wrong tokens from one
+address within an hour, all requests from that address are refused.
 """
 
 import hashlib
@@ -38,18 +38,18 @@ WallClock = Callable[[], float]  # seconds since 1970: tokens outlive processes
 
 
 def make_token(folder: Path, name: str, clock: WallClock = time.time) -> str:
-    """A word with which `name` can get its certificate, once, within 24 hours."""
+    """Return a token with which `name` can get its certificate, once, within 24 hours."""
     if checked_name(name) == "ca":
         raise ConfigError("the name 'ca' belongs to the authority; choose another one")
     if not (folder / "ca.key").is_file():
         raise ConfigError(f"{folder} holds no authority; run 'dystop pki init' first")
     token = secrets.token_hex(16)
     with locked(folder / _FILE):
-        book = _book(folder)
+        register = _register(folder)
         now = clock()
-        book["tokens"] = {k: v for k, v in book["tokens"].items() if v["until"] > now}
-        book["tokens"][_hashed(token)] = {"name": name, "until": now + TOKEN_S}
-        write_register(folder / _FILE, book, PRIVATE)
+        register["tokens"] = {k: v for k, v in register["tokens"].items() if v["until"] > now}
+        register["tokens"][_hashed(token)] = {"name": name, "until": now + TOKEN_S}
+        write_register(folder / _FILE, register, PRIVATE)
     return token
 
 
@@ -60,29 +60,29 @@ def redeem(
 
     Args:
         folder: Of the authority.
-        token: From `make_token`; it is used up only if a certificate comes back.
-        csr_pem: The newcomer's signing request; its common name must be the token's.
-        address: Where the newcomer calls from; wrong words are counted by it.
+        token: From `make_token`; it is used up only if a certificate is returned.
+        csr_pem: The signing request; its common name must be that of the token.
+        address: The caller's address; wrong tokens are counted by it.
         clock: Wall time.
 
     Raises:
-        TransportError: The word is wrong, used up or too old, the request does not fit it, or the
-            address is locked out. The text does not tell one wrong word from another.
+        TransportError: The token is wrong, used or expired, the request does not match it, or the
+            address is locked out. The text does not reveal which of the first three it is.
     """
     with locked(folder / _FILE):
-        book, now, address = _book(folder), clock(), address[:255]
-        _check_lock(book, address, now)
-        entry = _known(book, token, now)
+        register, now, address = _register(folder), clock(), address[:255]
+        _check_locked_out(register, address, now)
+        entry = _find_entry(register, token, now)
         if entry is None:
-            _count_wrong(folder, book, address, now)
+            _count_wrong(folder, register, address, now)
             raise TransportError("this token is wrong, used or expired; ask the operator for one")
         key = _checked_request(csr_pem, entry["name"])
-        del book["tokens"][_hashed(token)]
-        write_register(folder / _FILE, book, PRIVATE)  # before the certificate: never twice
+        del register["tokens"][_hashed(token)]
+        write_register(folder / _FILE, register, PRIVATE)  # before the certificate: never twice
         return certify(folder, entry["name"], key, clock=lambda: datetime.fromtimestamp(now, UTC))
 
 
-def _book(folder: Path) -> dict[str, Any]:
+def _register(folder: Path) -> dict[str, Any]:
     return {"tokens": {}, "wrong": {}, **read_register(folder / _FILE)}
 
 
@@ -90,17 +90,17 @@ def _hashed(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _known(book: dict[str, Any], token: str, now: float) -> dict[str, Any] | None:
-    """The entry of a token; all are compared, so that time tells nothing."""
+def _find_entry(register: dict[str, Any], token: str, now: float) -> dict[str, Any] | None:
+    """Return the entry of a token; all are compared, so that the time reveals nothing."""
     given, found = _hashed(token), None
-    for known, entry in book["tokens"].items():
+    for known, entry in register["tokens"].items():
         if hmac.compare_digest(known, given) and entry["until"] > now:
             found = entry
     return found
 
 
-def _check_lock(book: dict[str, Any], address: str, now: float) -> None:
-    recent = [at for at in book["wrong"].get(address, []) if at > now - WINDOW_S]
+def _check_locked_out(register: dict[str, Any], address: str, now: float) -> None:
+    recent = [at for at in register["wrong"].get(address, []) if at > now - WINDOW_S]
     if len(recent) >= WRONG_TRIES:
         until = datetime.fromtimestamp(min(recent) + WINDOW_S, UTC)
         raise TransportError(
@@ -108,16 +108,16 @@ def _check_lock(book: dict[str, Any], address: str, now: float) -> None:
         )
 
 
-def _count_wrong(folder: Path, book: dict[str, Any], address: str, now: float) -> None:
-    """Note a wrong word; addresses that have been quiet for an hour are forgotten."""
-    kept = {a: [t for t in at if t > now - WINDOW_S] for a, at in book["wrong"].items()}
-    book["wrong"] = dict([(a, at) for a, at in kept.items() if at][-_MOST_ADDRESSES:])
-    book["wrong"][address] = [*book["wrong"].get(address, []), now]
-    write_register(folder / _FILE, book, PRIVATE)
+def _count_wrong(folder: Path, register: dict[str, Any], address: str, now: float) -> None:
+    """Count a wrong token; addresses without one for an hour are forgotten."""
+    kept = {a: [t for t in at if t > now - WINDOW_S] for a, at in register["wrong"].items()}
+    register["wrong"] = dict([(a, at) for a, at in kept.items() if at][-_MOST_ADDRESSES:])
+    register["wrong"][address] = [*register["wrong"].get(address, []), now]
+    write_register(folder / _FILE, register, PRIVATE)
 
 
 def _checked_request(csr_pem: bytes, name: str) -> ec.EllipticCurvePublicKey:
-    """The key of a signing request that is well formed and asks for the right name."""
+    """Return the key of a signing request that is well formed and has the right name."""
     try:
         if len(csr_pem) > MAX_REQUEST_BYTES:
             raise ValueError

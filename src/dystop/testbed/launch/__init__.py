@@ -1,6 +1,6 @@
-"""What a party needs of the machine below it.
+"""What a party needs of its machine.
 
-launch      child processes: started, started again, all stopped at the end
-netns       a network of one's own: namespaces, rates, loss, cuts (Linux, root)
-failpoints  places where a test can make a process crash, hang, fail or wait
+supervisor  child processes: start, restart, stop
+netns       a virtual network: namespaces, rates, loss, cuts (Linux, root)
+failpoints  places where a test makes a process crash, hang, fail or wait
 """

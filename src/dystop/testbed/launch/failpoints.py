@@ -1,16 +1,16 @@
-"""Named places where a test can make a process crash, hang, fail or wait.
+"""Named places where a test makes a process crash, hang, fail or wait.
 
-`DYSTOP_FAILPOINT=site:action[@n]` arms one or more places, separated by commas. The action is taken
-when the place is reached for the n-th time (the first, if no n is given) and not again.
+`DYSTOP_FAILPOINT=site:action[@n]` arms one or more places, separated by commas. The action happens
+when the place is reached for the n-th time (default: the first time), and only then.
 
 =============  ===========================================
-crash          the process is gone at once, as by kill -9
-hang           this thread never comes back
+crash          the process ends at once, as by kill -9
+hang           this thread never returns
 error          `FailpointError` is raised
 delay:SECONDS  this thread sleeps
 =============  ===========================================
 
-Without the variable `reach` costs one look at an empty table.
+Without the variable, `reach` costs one lookup in an empty table.
 """
 
 import os
@@ -29,7 +29,7 @@ _RULE = re.compile(
 
 
 class FailpointError(OSError):
-    """Raised by `error`; an OSError, since that is what the world raises at such places."""
+    """Raised by `error`; an OSError, because real failures at such places are OSErrors."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Failpoint:
 
 
 def parse(text: str) -> dict[str, Failpoint]:
-    """Read the variable; raises ConfigError where it says nothing that we know.
+    """Parse the variable; raise ConfigError if it is malformed.
 
     >>> parse("vault.after_rename:delay:0.5@3")
     {'vault.after_rename': Failpoint(action='delay', seconds=0.5, at=3, reached=0)}
@@ -68,13 +68,13 @@ _lock = threading.Lock()
 
 
 def arm(text: str) -> None:
-    """Use these failpoints instead of those of the environment; an empty text disarms all."""
+    """Use these failpoints instead of those in the environment; an empty text disarms all."""
     global _armed
     _armed = parse(text)
 
 
 def reach(site: str) -> None:
-    """Say that a place has been reached; does nothing unless it is armed."""
+    """Mark that a place is reached; acts only if the place is armed."""
     if not _armed:
         return
     point = _armed.get(site)

@@ -1,8 +1,8 @@
-"""A small network of one's own: namespaces on a bridge, with rates, loss and cuts (Linux, root).
+"""A virtual network for a testbed: namespaces on a bridge, with rates, loss and cuts (Linux, root).
 
-Every member gets a network namespace with one interface and an address of its own; all interfaces
-meet on a bridge that lives in a namespace too, so nothing touches the host's own network. Names
-carry the number of the process that made them: what a killed launcher left is removed by the next.
+Every member gets a network namespace with one interface and an address. All interfaces meet on a
+bridge in a namespace of its own, so the host's network is not touched. The names contain the number
+of the launcher's process: the next launcher removes what a killed one left behind.
 """
 
 import os
@@ -16,14 +16,14 @@ from typing import Self
 from dystop.errors import ConfigError
 
 TOOLS = ("ip", "tc", "ethtool", "nft")
-MOST = 250  # members: addresses of the last byte
+MAX_MEMBERS = 250  # one address each in the last byte
 _NETWORK = "10.77.0"
 _MARK = "dystop"
 _TABLE = "faults"
 
 
 def check_possible() -> None:
-    """Refuse, in one line, where namespaces cannot be made."""
+    """Raise ConfigError where namespaces cannot be created."""
     if os.name != "posix" or not hasattr(os, "geteuid") or not os.path.isdir("/proc/self/ns"):
         raise ConfigError("--netns needs Linux; leave it out to run over loopback")
     if os.geteuid() != 0:
@@ -37,11 +37,11 @@ def check_possible() -> None:
 
 
 def _call(*words: str) -> str:
-    """Run a tool; what it says is the error."""
+    """Run a tool; if it fails, raise ConfigError with its message."""
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=20)
     if done.returncode:
-        said = " ".join(done.stderr.split())[:200]
-        raise ConfigError(f"--netns: '{' '.join(words)}' failed: {said or done.returncode}")
+        reason = " ".join(done.stderr.split())[:200]
+        raise ConfigError(f"--netns: '{' '.join(words)}' failed: {reason or done.returncode}")
     return done.stdout
 
 
@@ -49,8 +49,8 @@ def _namespaces() -> list[str]:
     return [line.split()[0] for line in _call("ip", "netns", "list").splitlines() if line.strip()]
 
 
-def sweep() -> int:
-    """Remove namespaces whose launcher is gone; returns how many."""
+def remove_stale() -> int:
+    """Remove namespaces whose launcher has ended; return how many."""
     removed = 0
     for name in _namespaces():
         made = re.fullmatch(rf"{_MARK}-(\d+)-.+", name)
@@ -61,8 +61,8 @@ def sweep() -> int:
     return removed
 
 
-class Net:
-    """Namespaces on a bridge for as long as the `with` block lasts."""
+class VirtualNetwork:
+    """Network namespaces on a bridge, for as long as the `with` block lasts."""
 
     def __init__(self) -> None:
         self._tag = f"{_MARK}-{os.getpid()}"
@@ -71,7 +71,7 @@ class Net:
 
     def __enter__(self) -> Self:
         check_possible()
-        sweep()
+        remove_stale()
         try:
             self._new(self._switch)
             self._switch_link("add", "br0", "type", "bridge")
@@ -104,22 +104,24 @@ class Net:
         return _call(*self.prefix(name), *words)
 
     def namespace(self, name: str) -> str:
-        """The namespace of a member."""
+        """Return the name of a member's namespace."""
         return f"{self._tag}-{name}"
 
     def prefix(self, name: str) -> list[str]:
-        """Words in front of a command that shall run inside; its process keeps its number."""
+        """Return the words that run a command inside; the process keeps its number."""
         return ["ip", "netns", "exec", self.namespace(name)]
 
     def address(self, name: str) -> str:
-        """Where a member can be reached, without a port."""
+        """Return the address of a member, without a port."""
         return f"{_NETWORK}.{self._port[name]}"
 
     def add(self, name: str, rate_mbit: float = 0.0) -> str:
-        """Add a member whose way in and out has this rate (0: as fast as it goes)."""
+        """Add a member whose link has this rate in both directions (0: no limit)."""
         number = len(self._port) + 1
-        if number > MOST or name in self._port:
-            raise ConfigError(f"--netns: {name!r} is there already, or more than {MOST} members")
+        if number > MAX_MEMBERS or name in self._port:
+            raise ConfigError(
+                f"--netns: {name!r} exists already, or there are more than {MAX_MEMBERS} members"
+            )
         space, port = self.namespace(name), f"p{number}"
         self._new(space)
         self._port[name] = number
@@ -129,7 +131,7 @@ class Net:
         self._switch_link("set", port, "master", "br0", "up")
         _call("ip", "-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "e0")
         _call("ip", "-n", space, "link", "set", "e0", "up")
-        with suppress(ConfigError):  # a kernel without cubic keeps its own choice
+        with suppress(ConfigError):  # a kernel without cubic keeps its default
             _call("ip", "-n", space, "route", "replace", f"{_NETWORK}.0/24", "dev", "e0",
                   "congctl", "cubic")  # fmt: skip
         self._inside(name, "ethtool", "-K", "e0", "tso", "off", "gso", "off", "gro", "off")
@@ -138,7 +140,7 @@ class Net:
         return self.address(name)
 
     def shape(self, name: str, rate_mbit: float) -> None:
-        """Set the rate of a member's way in and out."""
+        """Set the rate of a member's link in both directions."""
         kilobit = max(1, round(1000 * rate_mbit))
         how = ["root", "tbf", "rate", f"{kilobit}kbit", "burst", "32kb", "latency", "100ms"]
         self._inside(name, "tc", "qdisc", "replace", "dev", "e0", *how)
@@ -146,11 +148,11 @@ class Net:
         _call("ip", "netns", "exec", self._switch, "tc", "qdisc", "replace", "dev", port, *how)
 
     def cut(self, name: str) -> None:
-        """Take a member off the network; nothing tells the others."""
+        """Disconnect a member; the others are not notified."""
         self._switch_link("set", f"p{self._port[name]}", "down")
 
     def heal(self, name: str) -> None:
-        """Put it back."""
+        """Reconnect a member."""
         self._switch_link("set", f"p{self._port[name]}", "up")
 
     def loss(self, percent: float) -> None:
@@ -160,12 +162,12 @@ class Net:
         for name in self._port:
             self._rules(name, f"iif e0 {some}counter drop" if share else "")
 
-    def deaf(self, name: str, to: str) -> None:
-        """A member no longer hears another one, though it is heard by it."""
+    def block(self, name: str, to: str) -> None:
+        """Drop what a member receives from `to`; the other direction still works."""
         self._rules(name, f"ip saddr {self.address(to)} drop")
 
-    def hearing(self, name: str) -> None:
-        """End loss and deafness of one member."""
+    def unblock(self, name: str) -> None:
+        """End loss and blocking at one member."""
         self._rules(name, "")
 
     def _rules(self, name: str, rule: str) -> None:
@@ -175,7 +177,7 @@ class Net:
         self._inside(name, "nft", script + (f"add rule ip {_TABLE} in {rule}" if rule else ""))
 
     def close(self) -> None:
-        """Remove everything; what is gone already is no error."""
+        """Remove everything that still exists."""
         while self._made:
             with suppress(ConfigError, subprocess.TimeoutExpired):
                 _call("ip", "netns", "del", self._made.pop())

@@ -1,7 +1,7 @@
-"""A crew of child processes: started, started again after a crash, and all stopped at the end.
+"""Supervision of child processes: start, restart after a crash, stop all at the end.
 
-Every child hangs on a lifeline, the write end of its standard input: when this process ends,
-however it ends, the kernel closes it and the child ends too (`dystop.exit_with_parent`).
+Every child exits with this process, however this process ends (`dystop.exit_with_parent`): the
+kernel then closes the write end of the child's standard input.
 """
 
 import os
@@ -15,38 +15,38 @@ from pathlib import Path
 from dystop.errors import DystopError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.3, 5.0  # before a crashed child is started again
-STEADY_S = 20.0  # a child that lived this long starts afresh with the first pause
-MOST_CRASHES = 5  # by itself, in a row, none of them steady
-MOST_KILLS = 20  # from outside, likewise: somebody tries what happens, or memory is short
-WRONG_INPUT, BROKEN = 2, 4  # exit codes: starting again is no use
-SENT_AWAY = 6  # exit code of a worker in quarantine: the others go on without it
-_KILLED = (-signal.SIGKILL, -signal.SIGTERM, 137)  # the last: as a failpoint ends a process
+STEADY_S = 20.0  # after a life of this length the pause is the first one again
+MAX_CRASHES = 5  # in a row, each before STEADY_S
+MAX_KILLS = 20  # by a signal from outside, in a row: a user's test, or short memory
+WRONG_INPUT, BROKEN_PLAN = 2, 4  # exit codes after which a restart would fail, too
+QUARANTINED = 6  # exit code of a worker in quarantine: the run continues without it
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM, 137)  # 137: killed by a failpoint
 GRACE_S = 3.5  # for a child to save and leave
 _QUOTED_BYTES = 2000
 
 
 @dataclass
 class Child:
-    """One role and the process that plays it now."""
+    """One party and the process that runs it now."""
 
     name: str
-    words: Sequence[str]  # the command
+    command: Sequence[str]
     log: Path
     process: subprocess.Popen[bytes] | None = None
     began_s: float = 0.0
     crashes: int = 0  # in a row
     kills: int = 0  # in a row
     starts: int = 0
-    again_s: float = 0.0  # when to start it again
-    done: bool = False  # it has ended for good
+    restart_at_s: float = 0.0  # monotonic time of the next start
+    done: bool = False  # it needs no restart
 
     @property
     def running(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process is alive."""
         return self.process is not None and self.process.poll() is None
 
-    def complaint(self) -> str:
-        """The end of what it wrote."""
+    def last_log_line(self) -> str:
+        """Return the last line of its log."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _QUOTED_BYTES))
@@ -58,23 +58,23 @@ class Child:
 
 @dataclass
 class ProcessSupervisor:
-    """Children by name. Used from one thread; `stop` must be reached, so use it in `finally`."""
+    """Child processes by name. For one thread; call `stop` in a `finally` block."""
 
     environment: Mapping[str, str]
     children: dict[str, Child] = field(default_factory=dict)
 
-    def hire(self, name: str, words: Sequence[str], log: Path) -> Child:
+    def start(self, name: str, command: Sequence[str], log: Path) -> Child:
         """Start a child."""
-        child = self.children[name] = Child(name, list(words), log)
-        self._start(child)
+        child = self.children[name] = Child(name, list(command), log)
+        self._spawn(child)
         return child
 
-    def _start(self, child: Child) -> None:
+    def _spawn(self, child: Child) -> None:
         child.log.parent.mkdir(parents=True, exist_ok=True)
         with child.log.open("ab") as log:
-            # A group of its own: Ctrl-C reaches the launcher alone, which then stops the children.
+            # Its own process group: Ctrl-C reaches only the launcher, which stops the children.
             child.process = subprocess.Popen(
-                list(child.words),
+                list(child.command),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -84,52 +84,53 @@ class ProcessSupervisor:
         child.began_s = time.monotonic()
         child.starts += 1
 
-    def call_back(self, name: str) -> None:
-        """Start a child again that was sent away, with the next look."""
+    def restart(self, name: str) -> None:
+        """Let the next `poll` start a child again that was in quarantine."""
         child = self.children.get(name)
         if child is not None and child.done:
-            child.done, child.crashes, child.again_s = False, 0, 0.0
+            child.done, child.crashes, child.restart_at_s = False, 0, 0.0
 
-    def look(self) -> list[str]:
-        """Reap what has ended, and start again what has crashed; raises where that is no use.
+    def poll(self) -> list[str]:
+        """Reap children that have ended and restart those that crashed.
 
-        Returns a sentence for every child that will be started again.
+        Returns one sentence per child that will be restarted. Raises DystopError if a restart would
+        fail, too.
         """
-        return [told for child in self.children.values() if (told := self._look_after(child))]
+        return [notice for child in self.children.values() if (notice := self._poll_child(child))]
 
-    def _look_after(self, child: Child) -> str:
+    def _poll_child(self, child: Child) -> str:
         now = time.monotonic()
         if child.process is None:
-            if not child.done and now >= child.again_s:
-                self._start(child)
+            if not child.done and now >= child.restart_at_s:
+                self._spawn(child)
             return ""
         code = child.process.poll()
         if code is None:
             return ""
         _release(child.process)
         child.process = None
-        if code in (0, SENT_AWAY):
+        if code in (0, QUARANTINED):
             child.done = True
             return ""
-        child.again_s = now + self._pause_s(child, code)
-        return f"{child.name} {_how(code)}; started again (log: {child.log})"
+        child.restart_at_s = now + self._pause_s(child, code)
+        return f"{child.name} {_describe_exit(code)}; started again (log: {child.log})"
 
     def _pause_s(self, child: Child, code: int) -> float:
-        """Before the next start; what was killed from outside is not the child's own fault."""
+        """Return the pause before the next start; a kill from outside is no crash of the child."""
         if time.monotonic() - child.began_s > STEADY_S:
             child.crashes = child.kills = 0
         if code in _KILLED:
             child.kills += 1
-            if child.kills > MOST_KILLS:
-                raise _hopeless(child, code)
+            if child.kills > MAX_KILLS:
+                raise _give_up(child, code)
             return FIRST_PAUSE_S
         child.crashes += 1
-        if code in (WRONG_INPUT, BROKEN) or child.crashes > MOST_CRASHES:
-            raise _hopeless(child, code)
+        if code in (WRONG_INPUT, BROKEN_PLAN) or child.crashes > MAX_CRASHES:
+            raise _give_up(child, code)
         return min(FIRST_PAUSE_S * 2.0 ** (child.crashes - 1), LONGEST_PAUSE_S)
 
     def wait(self, names: Iterable[str], within_s: float) -> bool:
-        """Let children leave by themselves; False if some are still there after `within_s`."""
+        """Wait for children to exit by themselves; False if some still run after `within_s`."""
         until = time.monotonic() + within_s
         wanted = [self.children[name] for name in names]
         while any(child.running for child in wanted):
@@ -139,7 +140,7 @@ class ProcessSupervisor:
         return True
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """Ask every child to leave; kill what has not left in time. None is left afterwards."""
+        """Ask every child to exit, and kill what has not exited in time; none is left."""
         running = [child for child in self.children.values() if child.running]
         try:
             for child in running:
@@ -157,7 +158,7 @@ class ProcessSupervisor:
 
 
 def _process(child: Child) -> "subprocess.Popen[bytes]":
-    assert child.process is not None  # it runs
+    assert child.process is not None  # it is running
     return child.process
 
 
@@ -166,10 +167,10 @@ def _release(process: "subprocess.Popen[bytes]") -> None:
         process.stdin.close()
 
 
-def _how(code: int) -> str:
-    """How a process has ended.
+def _describe_exit(code: int) -> str:
+    """Return how a process has ended.
 
-    >>> _how(1), _how(-6), _how(-9)
+    >>> _describe_exit(1), _describe_exit(-6), _describe_exit(-9)
     ('ended with code 1', 'was ended by SIGABRT', 'was ended by SIGKILL')
     """
     if code >= 0:
@@ -178,10 +179,12 @@ def _how(code: int) -> str:
     return f"was ended by {known.get(-code, f'signal {-code}')}"
 
 
-def _hopeless(child: Child, code: int) -> DystopError:
-    said = child.complaint() or "it said nothing"
+def _give_up(child: Child, code: int) -> DystopError:
+    reason = child.last_log_line() or "it wrote no message"
     often = f" {child.starts} times" if child.starts > 1 else ""
     hint = "; perhaps memory is short" if code == -signal.SIGKILL else ""
-    error = DystopError(f"{child.name} {_how(code)}{often}{hint}: {said} (log: {child.log})")
-    error.exit_code = code if code in (WRONG_INPUT, BROKEN) else 1
+    error = DystopError(
+        f"{child.name} {_describe_exit(code)}{often}{hint}: {reason} (log: {child.log})"
+    )
+    error.exit_code = code if code in (WRONG_INPUT, BROKEN_PLAN) else 1
     return error

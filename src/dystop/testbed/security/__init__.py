@@ -1,6 +1,7 @@
-"""Who is who: keys and certificates of one federation.
+"""Keys and certificates of one federation.
 
-files      small files that are whole or not there, and private if need be
-identity   the key and certificate of one party, checked before anything starts
+files      small files that are replaced whole, under a lock, private if needed
+identity   key and certificate of one party, checked before anything starts
 authority  issuing and revoking certificates
+tls        credentials for gRPC, and the name of the peer
 """

@@ -1,8 +1,8 @@
-"""A certificate authority for one federation: every party has a key and a certificate of its own.
+"""A certificate authority for one federation: every party has its own key and certificate.
 
-A folder holds `ca.crt`, `ca.key`, `NAME.crt` and `NAME.key` for everybody, `issued.json` and
+A folder holds `ca.crt`, `ca.key`, `NAME.crt` and `NAME.key` of every party, `issued.json` and
 `revoked.json`. A worker on another host needs only `ca.crt` and its own two files. Certificates are
-dated five minutes back and end five minutes late, so that clocks may differ by that much.
+valid five minutes longer at both ends, so that clocks may differ by that much.
 """
 
 from datetime import timedelta
@@ -28,7 +28,7 @@ from dystop.testbed.security.identity import (
     check_private,
     fingerprint,
     load_identity,
-    loaded,
+    parse_certificate,
     utc_now,
 )
 
@@ -38,9 +38,9 @@ CA_DAYS, DAYS = 3650, 90
 
 
 def init(folder: Path, clock: Clock = utc_now) -> str:
-    """Make the authority of a new federation; returns its fingerprint.
+    """Create the authority of a new federation and return its fingerprint.
 
-    Refuses to replace one that is there: all its certificates would be worth nothing.
+    Refuses to replace an existing one, because all its certificates would become invalid.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if (folder / "ca.key").exists() or (folder / "ca.crt").exists():
@@ -58,7 +58,7 @@ def init(folder: Path, clock: Clock = utc_now) -> str:
 
 
 def issue(folder: Path, name: str, days: int = DAYS, clock: Clock = utc_now) -> str:
-    """Make key and certificate of a party, or renew them; returns the new fingerprint."""
+    """Create or renew key and certificate of a party; return the new fingerprint."""
     checked_name(name)
     if name == "ca":
         raise ConfigError("the name 'ca' belongs to the authority; choose another one")
@@ -76,10 +76,10 @@ def certify(
     days: int = DAYS,
     clock: Clock = utc_now,
 ) -> bytes:
-    """Sign a certificate for somebody's key and note its fingerprint; returns the PEM text."""
+    """Sign a certificate for a public key and register its fingerprint; return the PEM text."""
     ca_key, ca_cert = _authority(folder)
     builder = _dated(_subject(checked_name(name)), ca_cert.subject, days, clock)
-    # DNS: what gRPC compares with the name it dials. URI: what people and other tools read.
+    # gRPC compares the DNS name with the name that it calls. People and other tools read the URI.
     names = [x509.DNSName(name), x509.UniformResourceIdentifier(f"urn:dystop:{name}")]
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     builder = (
@@ -98,7 +98,7 @@ def certify(
 
 
 def revoke(folder: Path, name: str, clock: Clock = utc_now) -> list[str]:
-    """Refuse all certificates of a party from now on; returns their fingerprints."""
+    """Revoke all certificates of a party; return their fingerprints."""
     issued = read_register(folder / "issued.json")
     prints: list[str] = list(issued.get(checked_name(name), []))
     if not prints:
@@ -113,7 +113,7 @@ def revoke(folder: Path, name: str, clock: Clock = utc_now) -> list[str]:
 
 
 class Issued:
-    """The allow-list of a folder: issued to that name, and not revoked. Read again when changed."""
+    """The allow list of a folder: issued to that name, and not revoked. Reread after a change."""
 
     def __init__(self, folder: Path) -> None:
         self._files = (folder / "issued.json", folder / "revoked.json")
@@ -122,7 +122,7 @@ class Issued:
         self._revoked: dict[str, object] = {}
 
     def __call__(self, name: str, fingerprint: str) -> bool:
-        """Whether this party may take part with this certificate."""
+        """Return whether this party may take part with this certificate."""
         stamp = tuple(_stamp(file) for file in self._files)
         if stamp != self._stamp:
             self._issued, self._revoked = (read_register(file) for file in self._files)
@@ -131,15 +131,12 @@ class Issued:
 
 
 def _stamp(file: Path) -> object:
-    """Differs whenever a file was replaced."""
+    """Return a value that changes when the file is replaced."""
     try:
         found = file.stat()
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-# Pieces ----------------------------------------------------------------------------------------
 
 
 def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -150,7 +147,7 @@ def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
     key = serialization.load_pem_private_key(key_file.read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{key_file} is not a key that dystop made; make a new authority")
-    return key, loaded(cert_file, cert_file.read_bytes())
+    return key, parse_certificate(cert_file, cert_file.read_bytes())
 
 
 def _dated(

@@ -1,4 +1,4 @@
-"""Small files that matter: whole or not at all, private if need be, never through a link."""
+"""Small files of a certificate authority: replaced whole, under a lock, private if needed."""
 
 import json
 import re
@@ -15,7 +15,7 @@ PUBLIC = 0o644
 
 
 def checked_name(name: str, what: str = "worker name") -> str:
-    """The name, if it is one that can stand in a file name and in a certificate.
+    """Return the name if it may stand in a file name and in a certificate.
 
     >>> checked_name("w01")
     'w01'

@@ -1,7 +1,7 @@
-"""Who a party is: its key and certificate, checked before anything starts.
+"""The identity of a party: its key and certificate, checked before anything starts.
 
-Every refusal says which file, what is wrong with it and what to do. A missing file never means that
-something is sent in the clear.
+Every error names the file, what is wrong with it and what to do. A missing file never leads to
+unencrypted traffic.
 """
 
 import hashlib
@@ -19,18 +19,18 @@ from cryptography.x509.oid import NameOID
 from dystop.errors import TransportError
 from dystop.testbed.security.files import checked_name
 
-SKEW = timedelta(minutes=5)  # certificates are dated this far back, and end this late
+SKEW = timedelta(minutes=5)  # certificates start this much earlier and end this much later
 Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The wall clock; certificates are the only thing that needs it."""
+    """Return the wall time; only certificates need it."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a party shows to the others, and how it knows them."""
+    """Key and certificate of a party, and the authority that it trusts."""
 
     name: str
     key_pem: bytes = field(repr=False)  # never in a log
@@ -40,13 +40,13 @@ class Identity:
 
 
 def fingerprint(cert_pem: bytes) -> str:
-    """SHA-256 of a certificate, in hexadecimal."""
+    """Return the SHA-256 of a certificate, in hexadecimal."""
     der = x509.load_pem_x509_certificate(cert_pem).public_bytes(serialization.Encoding.DER)
     return hashlib.sha256(der).hexdigest()
 
 
 def load_identity(folder: Path, name: str, clock: Clock = utc_now) -> Identity:
-    """Key and certificate of a party, checked; there is no way to start without them."""
+    """Load and check key and certificate of a party; no party starts without them."""
     checked_name(name)
     key_file, cert_file, ca_file = (folder / n for n in (f"{name}.key", f"{name}.crt", "ca.crt"))
     for file in (key_file, cert_file, ca_file):
@@ -57,7 +57,7 @@ def load_identity(folder: Path, name: str, clock: Clock = utc_now) -> Identity:
             )
     check_private(key_file)
     key_pem, cert_pem, ca_pem = (f.read_bytes() for f in (key_file, cert_file, ca_file))
-    cert, ca = loaded(cert_file, cert_pem), loaded(ca_file, ca_pem)
+    cert, ca = parse_certificate(cert_file, cert_pem), parse_certificate(ca_file, ca_pem)
     _check_dates(cert_file, cert, clock())
     _check_dates(ca_file, ca, clock())
     _check_owner(cert_file, cert, name)
@@ -67,7 +67,7 @@ def load_identity(folder: Path, name: str, clock: Clock = utc_now) -> Identity:
 
 
 def names_of(cert: x509.Certificate) -> tuple[str, list[str]]:
-    """Common name and DNS names of a certificate."""
+    """Return common name and DNS names of a certificate."""
     common = cert.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     try:
         found = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -85,8 +85,8 @@ def check_private(file: Path) -> None:
         )
 
 
-def loaded(file: Path, pem: bytes) -> x509.Certificate:
-    """The certificate of a file."""
+def parse_certificate(file: Path, pem: bytes) -> x509.Certificate:
+    """Parse the content of a certificate file."""
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError:
@@ -122,7 +122,7 @@ def _check_signature(
 ) -> None:
     try:
         cert.verify_directly_issued_by(ca)
-    except Exception:  # several kinds, all meaning the same
+    except Exception:  # several types with the same meaning
         raise TransportError(
             f"{file} was not issued by {ca_file}; copy both from the same authority"
         ) from None
@@ -138,6 +138,6 @@ def _check_pair(key_file: Path, key_pem: bytes, cert: x509.Certificate) -> None:
 
 
 def name_of_request(request: x509.CertificateSigningRequest) -> str:
-    """The one common name of a signing request; empty if there is none or more than one."""
+    """Return the only common name of a signing request; empty if there is not exactly one."""
     common = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(common[0].value) if len(common) == 1 else ""

@@ -18,8 +18,8 @@ SAMPLE_S = 2.0
 
 
 @dataclass
-class TestCrew(ProcessSupervisor):
-    """A crew whose killed children stay away for a while, and come back armed where asked."""
+class ChaosSupervisor(ProcessSupervisor):
+    """A supervisor whose killed children stay away for a while, and come back armed where asked."""
 
     __test__ = False
 
@@ -89,14 +89,14 @@ class Sampler:
         self._began_s = time.monotonic()
         self.most: dict[str, dict[str, int]] = {}
 
-    def look(self, crew: TestCrew) -> None:
+    def look(self, supervisor: ChaosSupervisor) -> None:
         """Take a sample if one is due."""
         now = time.monotonic()
         if now < self._due_s:
             return
         self._due_s = now + SAMPLE_S
-        for name in crew.children:
-            pid = crew.pid(name)
+        for name in supervisor.children:
+            pid = supervisor.pid(name)
             taken = resources_of(pid) if pid else None
             if not taken:
                 continue
