@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -254,6 +254,30 @@ def test_a_view_draws_by_run_round_and_key():
     view = random_view(0, 3)
     assert view.rng("a").random() == view.rng("a").random()
     assert view.rng("a").random() != view.rng("b").random()
+
+
+@pytest.mark.parametrize("by", ["link_s", "distance_m"])
+@pytest.mark.parametrize("server", [False, True])
+def test_the_nearest_neighbours_of_every_worker(by, server):
+    for seed in range(20):
+        view = random_view(seed, 7, server=server)
+        cost = getattr(view, by)
+        for k in (0, 1, 3, 9):
+            expected = []
+            for i in range(7):
+                row = range(view.reach.indptr[i], view.reach.indptr[i + 1])
+                near = sorted((cost[e], view.reach.src[e]) for e in row if view.reach.src[e] < 7)
+                expected += [(i, j) for _, j in near[:k]]
+            dst, src = view.k_nearest(k, by=by)
+            assert list(zip(dst.tolist(), src.tolist(), strict=True)) == expected
+            one = view.k_nearest(k, by=by, worker=2)
+            assert list(zip(*one, strict=True)) == [pair for pair in expected if pair[0] == 2]
+
+
+def test_nearest_neighbours_at_the_same_distance_go_by_id():
+    view = random_view(0, 4, shape="complete", all_alive=True)
+    view = replace(view, distance_m=np.ones(view.reach.edges))
+    assert [x.tolist() for x in view.k_nearest(2, by="distance_m", worker=1)] == [[1, 1], [0, 2]]
 
 
 def test_a_mechanism_must_plan():

@@ -1,9 +1,13 @@
 """dystop: laboratory and runtime for asynchronous decentralized federated learning.
 
-import dystop
+    import dystop
 
-for record in dystop.simulate(mechanism=dystop.DySTop(V=10), workers=30):
-    print(record.round, record.clock_s, record.accuracy)
+    for record in dystop.simulate(mechanism=dystop.DySTop(V=10), workers=30):
+        print(record.round, record.clock_s, record.accuracy)
+
+simulate, compare     run one mechanism, or several on the same seeds
+load_run, load_model  read what `dystop run` has written
+Mechanism, View, Plan write a mechanism of your own (docs/mechanisms.md)
 """
 
 from importlib import import_module
@@ -11,14 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOME = {
+_MODULES = {
     "ADPSGD": "dystop.mechanisms",
     "AsyDFL": "dystop.mechanisms",
     "AsyNG": "dystop.mechanisms",
     "BrainTorrent": "dystop.mechanisms",
+    "Capabilities": "dystop.types",
+    "CapacityError": "dystop.errors",
+    "Comparison": "dystop.experiments.results",
+    "ConfigError": "dystop.errors",
     "DCliques": "dystop.mechanisms",
     "DPSGD": "dystop.mechanisms",
+    "DataError": "dystop.errors",
+    "Dataset": "dystop.data.dataset",
     "DySTop": "dystop.mechanisms",
+    "DystopError": "dystop.errors",
     "EpidemicLearning": "dystop.mechanisms",
     "FedAsync": "dystop.mechanisms",
     "FedAvg": "dystop.mechanisms",
@@ -28,22 +39,60 @@ _HOME = {
     "GossipFL": "dystop.mechanisms",
     "HADFL": "dystop.mechanisms",
     "L2PL": "dystop.mechanisms",
+    "Links": "dystop.plan",
+    "LoadedModel": "dystop.training.saved",
     "MECHANISMS": "dystop.mechanisms",
+    "Mailbox": "dystop.types",
     "Matcha": "dystop.mechanisms",
     "Mechanism": "dystop.types",
+    "Memory": "dystop.types",
+    "Mix": "dystop.plan",
     "Outcome": "dystop.types",
     "Plan": "dystop.plan",
+    "PlanError": "dystop.errors",
     "RoundRecord": "dystop.record",
+    "Run": "dystop.experiments.results",
+    "RunFolderError": "dystop.errors",
     "SAADFL": "dystop.mechanisms",
+    "Simulation": "dystop.experiments.api",
+    "StorageError": "dystop.errors",
+    "VerificationError": "dystop.errors",
     "View": "dystop.types",
+    "compare": "dystop.experiments.api",
+    "connect": "dystop.control.topology",
+    "join_links": "dystop.plan",
+    "links": "dystop.plan",
     "load_model": "dystop.experiments.trained_models",
+    "load_run": "dystop.experiments.results",
+    "mix_of": "dystop.plan",
+    "no_links": "dystop.plan",
+    "param": "dystop.params",
+    "ranked_candidates": "dystop.control.topology",
     "simulate": "dystop.experiments.api",
+    "size_weights": "dystop.control.aggregation",
 }
 
-__all__ = ["__version__", *_HOME]
+__all__ = ["__version__", *_MODULES]
 
 if TYPE_CHECKING:
+    from dystop.control.aggregation import size_weights as size_weights
+    from dystop.control.topology import connect as connect
+    from dystop.control.topology import ranked_candidates as ranked_candidates
+    from dystop.data.dataset import Dataset as Dataset
+    from dystop.errors import CapacityError as CapacityError
+    from dystop.errors import ConfigError as ConfigError
+    from dystop.errors import DataError as DataError
+    from dystop.errors import DystopError as DystopError
+    from dystop.errors import PlanError as PlanError
+    from dystop.errors import RunFolderError as RunFolderError
+    from dystop.errors import StorageError as StorageError
+    from dystop.errors import VerificationError as VerificationError
+    from dystop.experiments.api import Simulation as Simulation
+    from dystop.experiments.api import compare as compare
     from dystop.experiments.api import simulate as simulate
+    from dystop.experiments.results import Comparison as Comparison
+    from dystop.experiments.results import Run as Run
+    from dystop.experiments.results import load_run as load_run
     from dystop.experiments.trained_models import load_model as load_model
     from dystop.mechanisms import ADPSGD as ADPSGD
     from dystop.mechanisms import DPSGD as DPSGD
@@ -63,19 +112,30 @@ if TYPE_CHECKING:
     from dystop.mechanisms import FedSA as FedSA
     from dystop.mechanisms import GossipFL as GossipFL
     from dystop.mechanisms import Matcha as Matcha
+    from dystop.params import param as param
+    from dystop.plan import Links as Links
+    from dystop.plan import Mix as Mix
     from dystop.plan import Plan as Plan
+    from dystop.plan import join_links as join_links
+    from dystop.plan import links as links
+    from dystop.plan import mix_of as mix_of
+    from dystop.plan import no_links as no_links
     from dystop.record import RoundRecord as RoundRecord
+    from dystop.training.saved import LoadedModel as LoadedModel
+    from dystop.types import Capabilities as Capabilities
     from dystop.types import Fleet as Fleet
+    from dystop.types import Mailbox as Mailbox
     from dystop.types import Mechanism as Mechanism
+    from dystop.types import Memory as Memory
     from dystop.types import Outcome as Outcome
     from dystop.types import View as View
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `dystop --help` must not wait for torch."""
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'dystop' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

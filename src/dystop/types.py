@@ -172,8 +172,34 @@ class View:
         return min((self.t - 1) / self.fleet.horizon, 1.0)
 
     def rng(self, *key: str | int) -> np.random.Generator:
-        """A generator addressed by run seed, round and key."""
+        """Return a random generator that depends on the run's seed, the round and the key alone."""
         return stream(self.fleet.seed, "mechanism", self.t, *key)
+
+    def k_nearest(
+        self,
+        k: int,
+        *,
+        by: Literal["link_s", "distance_m"] = "link_s",
+        worker: int | None = None,
+    ) -> tuple[Ints, Ints]:
+        """Return links from the k nearest workers in reach, to every worker or to one.
+
+        Args:
+            k: In-neighbours of a worker; fewer where fewer are in reach.
+            by: What "near" means: the expected transfer time of a model, or metres.
+            worker: The only receiver; all workers if None.
+
+        Returns:
+            (dst, src), ordered by dst and then nearest first; ties go to the lower id.
+        """
+        dst, src = self.reach.dst, self.reach.src
+        here = (dst < self.fleet.workers) & (src < self.fleet.workers)
+        edge = np.flatnonzero(here if worker is None else here & (dst == worker))
+        cost: Floats = getattr(self, by)
+        edge = edge[np.lexsort((src[edge], cost[edge], dst[edge]))]
+        rank = np.arange(len(edge)) - np.searchsorted(dst[edge], dst[edge])
+        chosen = edge[rank < k]
+        return dst[chosen], src[chosen]
 
 
 FAITHFUL = frozenset({"paper", "authors' code", "own work", "example"})

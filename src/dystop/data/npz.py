@@ -7,7 +7,7 @@ Labels: integers from 0, [n] or [n, 1].
 
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,49 @@ def read_npz(
         DataError: the file is missing, corrupt, lacks a key or holds something unusable.
     """
     raw = _load(path, _KEYS, ("class_names",))
-    x_train, x_test = (_images(path, k, raw[k]) for k in ("x_train", "x_test"))
-    y_train, y_test = (_labels(path, k, raw[k]) for k in ("y_train", "y_test"))
     names = tuple(str(n) for n in np.ravel(raw.get("class_names", ()))) or tuple(class_names)
-    if classes is None:
-        seen = [int(y.max()) + 1 for y in (y_train, y_test) if len(y)]
-        classes = len(names) or max(seen, default=1)
-    splits = Splits(x_train, y_train, x_test, y_test)
+    splits = _splits(path, raw)
+    classes = _count_classes(splits, names) if classes is None else classes
     return assemble(name or path.stem, splits, classes=classes, class_names=names, source=str(path))
+
+
+def from_arrays(arrays: Mapping[str, Any], where: str, name: str = "arrays") -> Dataset:
+    """Make a data set of the arrays x_train, y_train, x_test, y_test and, if given, class_names.
+
+    Args:
+        arrays: Anything that NumPy turns into arrays of the kinds that an .npz may hold.
+        where: What errors call the source of the arrays.
+        name: Name of the set.
+
+    Raises:
+        DataError: an array is missing, unknown or unusable.
+
+    >>> x, y = np.zeros((4, 2, 2), np.uint8), np.array([0, 1, 0, 1])
+    >>> from_arrays({"x_train": x, "y_train": y, "x_test": x, "y_test": y}, "example").shape
+    (1, 2, 2)
+    """
+    for key in (*_KEYS, *arrays):
+        if key not in arrays or key not in (*_KEYS, "class_names"):
+            wrong = f"has no {key}" if key not in arrays else f"has an unknown key {key!r}"
+            raise DataError(
+                f"{where}: {wrong}; expected {', '.join(_KEYS)} and perhaps class_names"
+            )
+    splits = _splits(where, {key: np.asarray(arrays[key]) for key in _KEYS})
+    names = tuple(map(str, arrays.get("class_names", ())))
+    classes = _count_classes(splits, names)
+    return assemble(name, splits, classes=classes, class_names=names, source=where)
+
+
+def _splits(where: Path | str, raw: Mapping[str, NDArray[Any]]) -> Splits:
+    x_train, x_test = (_images(where, k, raw[k]) for k in ("x_train", "x_test"))
+    y_train, y_test = (_labels(where, k, raw[k]) for k in ("y_train", "y_test"))
+    return Splits(x_train, y_train, x_test, y_test)
+
+
+def _count_classes(splits: Splits, names: Sequence[str]) -> int:
+    """Return the number of class names, or the largest label plus one where there are none."""
+    seen = [int(y.max()) + 1 for y in (splits.y_train, splits.y_test) if len(y)]
+    return len(names) or max(seen, default=1)
 
 
 def read_samples(path: Path) -> tuple[Images, Ints]:
@@ -87,18 +122,25 @@ def _load(path: Path, keys: Sequence[str], also: Sequence[str]) -> dict[str, NDA
     raise refusal(path, f"has no {', '.join(missing)}", f"the arrays {', '.join(keys)}", _ADVICE)
 
 
-def _images(path: Path, key: str, x: NDArray[Any]) -> Images:
-    x = _channels_first(path, key, x)
+def _images(where: Path | str, key: str, x: NDArray[Any]) -> Images:
+    x = _channels_first(where, key, x)
     if x.dtype == np.uint8:
         return np.ascontiguousarray(x)
     if x.dtype not in (np.float32, np.float64):
-        raise refusal(path, f"{key} is {x.dtype}", "uint8 (0..255), float32 or float64", _ADVICE)
+        raise _unusable(where, f"{key} is {x.dtype}", "uint8 (0..255), float32 or float64")
     if not np.isfinite(x).all():
-        raise refusal(path, f"{key} holds NaN or infinite values", "finite numbers", _ADVICE)
+        raise _unusable(where, f"{key} holds NaN or infinite values", "finite numbers")
     return np.ascontiguousarray(x, np.float32)
 
 
-def _channels_first(path: Path, key: str, x: NDArray[Any]) -> NDArray[Any]:
+def _unusable(where: Path | str, wrong: str, expected: str) -> DataError:
+    """Return the error for an array; a file comes with advice on how to write it."""
+    if isinstance(where, Path):
+        return refusal(where, wrong, expected, _ADVICE)
+    return DataError(f"{where}: {wrong}; expected {expected}")
+
+
+def _channels_first(where: Path | str, key: str, x: NDArray[Any]) -> NDArray[Any]:
     """Bring images to [n, C, H, W]; 4 axes are told apart by the rules written here, in order."""
     if x.ndim == 2:
         return x[:, :, None, None]
@@ -115,13 +157,13 @@ def _channels_first(path: Path, key: str, x: NDArray[Any]) -> NDArray[Any]:
         if a == b:  # [n, H, W, C], many channels, square
             return x.transpose(0, 3, 1, 2)
     wrong = f"{key} has shape {x.shape}, in which the channels cannot be told"
-    raise refusal(path, wrong, "[n, F], [n, H, W], [n, C, H, W] or [n, H, W, C]", _ADVICE)
+    raise _unusable(where, wrong, "[n, F], [n, H, W], [n, C, H, W] or [n, H, W, C]")
 
 
-def _labels(path: Path, key: str, y: NDArray[Any]) -> Ints:
+def _labels(where: Path | str, key: str, y: NDArray[Any]) -> Ints:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1 or y.dtype.kind not in "iu":
         wrong = f"{key} is {y.dtype} of shape {y.shape}"
-        raise refusal(path, wrong, "integers of shape [n]", _ADVICE)
+        raise _unusable(where, wrong, "integers of shape [n]")
     return ints(y)

@@ -22,7 +22,7 @@ from dystop.experiments.config import Experiment
 from dystop.simulator.state import Components
 from dystop.sparse import Ints
 from dystop.training.memory import available_bytes, ensure_fits
-from dystop.training.models.build import build_model
+from dystop.training.models.build import CustomModel, build_model
 from dystop.training.samples import Arrays
 from dystop.training.saved import ModelCard
 from dystop.training.trainer import Trainer
@@ -46,16 +46,24 @@ class Built:
     card: ModelCard  # of its trained models
 
 
-def build(experiment: Experiment) -> Built:
-    """Load, split, place and size everything; refuses what cannot fit before it is allocated."""
+def build(
+    experiment: Experiment, data: Dataset | None = None, model: CustomModel | None = None
+) -> Built:
+    """Load, split, place and size everything; refuse what cannot fit before it is allocated.
+
+    Args:
+        experiment: The configuration.
+        data: A data set to use instead of the one that the configuration names.
+        model: A module or factory to use instead of the model that the configuration names.
+    """
     if experiment.data.private.classes:
         raise ConfigError(
             "data.private: only the workers of a testbed bring data along; leave these keys out"
         )
     check_remedy(experiment)
-    data = load_data(experiment)
+    data = load_data(experiment, data)
     shards = split_data(experiment, data)
-    trainer = make_trainer(experiment, data, shards)
+    trainer = make_trainer(experiment, data, shards, model)
     experiment = measured(experiment, trainer)
     memory = _ensure_memory(experiment, trainer)
     counts = label_counts(data.y_train, shards, data.classes)
@@ -90,10 +98,10 @@ def check_remedy(experiment: Experiment) -> None:
         )
 
 
-def load_data(experiment: Experiment) -> Dataset:
-    """The data set, cut to the wanted size."""
+def load_data(experiment: Experiment, given: Dataset | None = None) -> Dataset:
+    """Return the data set, given or loaded by name, cut to the configured size."""
     spec = experiment.data
-    data = load(
+    data = given or load(
         spec.name,
         root=spec.root or None,
         download=spec.download,
@@ -115,11 +123,17 @@ def split_data(experiment: Experiment, data: Dataset) -> list[Ints]:
     )
 
 
-def make_trainer(experiment: Experiment, data: Dataset, shards: list[Ints]) -> Trainer:
-    """The trainer of these shards, with the initial model."""
-    _, channels, *size = data.x_train.shape
+def make_trainer(
+    experiment: Experiment, data: Dataset, shards: list[Ints], model: CustomModel | None = None
+) -> Trainer:
+    """Return the trainer of these shards, with the initial model."""
+    channels, *size = data.shape
     module = build_model(
-        experiment.model.name, channels, (size[0], size[1]), data.classes, experiment.seed
+        experiment.model.name if model is None else model,
+        channels,
+        tuple(size),
+        data.classes,
+        experiment.seed,
     )
     arrays = Arrays(data.x_train, data.y_train, data.x_test, data.y_test, data.mean, data.std)
     return Trainer(module, arrays, shards, experiment.training, experiment.seed)

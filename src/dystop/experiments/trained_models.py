@@ -15,6 +15,7 @@ from dystop.simulator.evaluation import (
 from dystop.simulator.state import Components, State
 from dystop.sparse import ints
 from dystop.training.batch_norm import ALL_WORKERS
+from dystop.training.models.build import CustomModel
 from dystop.training.saved import LoadedModel, ModelCard, loaded_model, read_model, to_bytes
 
 Which = Literal["none", "global", "all"]
@@ -56,13 +57,19 @@ def _tested(parts: Components, now: EvaluationModels, who: int) -> tuple[Tensor,
     return vector, counters
 
 
-def model_of(parts: Components, state: State, card: ModelCard, worker: int | None) -> LoadedModel:
-    """The global model, or a worker's, as it is now."""
+def model_of(
+    parts: Components,
+    state: State,
+    card: ModelCard,
+    worker: int | None,
+    custom: CustomModel | None = None,
+) -> LoadedModel:
+    """Return the current global model, or the current model of one worker."""
     now = evaluation_models(parts, state)
     if worker is not None and not 0 <= worker < len(now.models):
         raise IndexError(f"worker = {worker}; expected 0 to {len(now.models) - 1}")
     model = _tested(parts, now, ALL_WORKERS if worker is None else worker)
-    return loaded_model(parts.trainer.layout, *model, card)
+    return loaded_model(parts.trainer.layout, *model, card, custom)
 
 
 def load_model(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dystop.errors import RunFolderError
 from dystop.training.flat import Layout, layout_of
-from dystop.training.models.build import MODELS, build_model
+from dystop.training.models.build import MODELS, CustomModel, build_model
 from dystop.training.samples import normaliser
 
 FORMAT = "dystop-model-1"
@@ -57,9 +57,16 @@ class LoadedModel:
         return [self.card.class_names[k] for k in self(images).argmax(1).tolist()]
 
 
-def loaded_model(layout: Layout, vector: Tensor, counters: Tensor, card: ModelCard) -> LoadedModel:
-    """Build the model that the card names, with these weights."""
-    return _fill(_build(card), layout.unflatten(vector.cpu(), counters.cpu()), card, card.model)
+def loaded_model(
+    layout: Layout,
+    vector: Tensor,
+    counters: Tensor,
+    card: ModelCard,
+    custom: CustomModel | None = None,
+) -> LoadedModel:
+    """Return the model with these weights, built by its name or from a user's own model."""
+    tensors = layout.unflatten(vector.cpu(), counters.cpu())
+    return _fill(_build(card, custom), tensors, card, card.model)
 
 
 def to_bytes(layout: Layout, vector: Tensor, counters: Tensor, card: ModelCard) -> bytes:
@@ -121,10 +128,12 @@ def _card(blob: bytes) -> ModelCard:
     return ModelCard(**plain)
 
 
-def _build(card: ModelCard) -> nn.Module:
-    """Build a module of this kind; its weights will be replaced."""
+def _build(card: ModelCard, custom: CustomModel | None = None) -> nn.Module:
+    """Return a module of this kind; its weights will be replaced."""
     channels, *size = card.shape
-    return build_model(card.model, channels, tuple(size), card.classes, seed=0)
+    return build_model(
+        card.model if custom is None else custom, channels, tuple(size), card.classes, seed=0
+    )
 
 
 def _fill(

@@ -39,13 +39,14 @@ class Source:
     """Where the values of a configuration come from, for messages."""
 
     file: str
-    overridden: frozenset[str] = frozenset()  # keys that the command line sets
+    overridden: frozenset[str] = frozenset()  # keys that `key=value` words set
+    words: str = COMMAND_LINE  # where the words come from
 
     def of(self, key: str) -> str:
-        """Return the source of this key: the command line, or the file."""
+        """Return the source of this key: the words, or the file."""
         parts = key.split(".")
         heads = {".".join(parts[: n + 1]) for n in range(len(parts))}
-        return COMMAND_LINE if heads & self.overridden else self.file
+        return self.words if heads & self.overridden else self.file
 
 
 def read_experiment(
@@ -59,14 +60,31 @@ def read_experiment(
     Raises:
         ConfigError: With the source, the key, what was given and what is allowed.
     """
-    tree: dict[str, Any] = _load(file) if file else {}
-    given = [_override(word) for word in overrides]
+    return experiment_from(_load(file) if file else {}, overrides, str(file) if file else origin)
+
+
+def experiment_from(
+    tables: Mapping[str, Any], overrides: Sequence[str], origin: str, words: str = COMMAND_LINE
+) -> Experiment:
+    """Build an experiment from plain tables and `key=value` words; the words win.
+
+    Args:
+        tables: Values by section, as a configuration file holds them.
+        overrides: Words such as "stop.rounds=100".
+        origin: What errors call the source of the tables.
+        words: What errors call the source of the words.
+
+    Raises:
+        ConfigError: With the source, the key, what was given and what is allowed.
+    """
+    tree = dict(tables)
+    given = [_override(word, words) for word in overrides]
     for key, value in given:
         tree = _merge(tree, _nested(key, value))
-    origin = str(file) if file else origin
     if isinstance(run := tree.get("trace"), str) and run:
-        tree, origin = _merge(_recorded_config(run, tree), tree), str(file or Path(run) / CONFIG)
-    source = Source(origin, frozenset(key for key, _ in given))
+        origin = origin if tables else str(Path(run) / CONFIG)
+        tree = _merge(_recorded_config(run, tree), tree)
+    source = Source(origin, frozenset(key for key, _ in given), words)
     return as_replay(_experiment_of(tree, source))
 
 
@@ -250,16 +268,16 @@ def _load(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: not usable TOML: nested too deeply") from None
 
 
-def _override(word: str) -> tuple[str, Any]:
-    """Split one `key=value` word."""
+def _override(word: str, origin: str) -> tuple[str, Any]:
+    """Split one `key=value` word; errors name the origin."""
     key, equals, text = word.partition("=")
     key = key.strip()
     if not equals or not key:
-        raise ConfigError(f"{COMMAND_LINE}: {word!r} is not key=value, as in stop.rounds=100")
+        raise ConfigError(f"{origin}: {word!r} is not key=value, as in stop.rounds=100")
     try:
         word.encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{COMMAND_LINE}: {key} = {text!r}; expected UTF-8 text") from None
+        raise ConfigError(f"{origin}: {key} = {text!r}; expected UTF-8 text") from None
     return key, _override_value(text.strip())
 
 

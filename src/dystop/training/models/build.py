@@ -1,9 +1,10 @@
-"""`build_model`: a model by its name in the catalogue, or a user's own by its import path.
+"""Build a model: one of the catalogue by its name, or a user's own.
 
-The weights are seeded, and torch's global generators stay as they were.
-`dystop.training.models.catalogue` describes the models that come with dystop.
+A user's own model is an import path, a factory or a module that serves as a prototype.
+`build_model` seeds the weights and leaves torch's global randomness unchanged.
 """
 
+import copy
 import importlib
 import inspect
 import os
@@ -20,18 +21,22 @@ from dystop.errors import ConfigError, nearest
 from dystop.training.models.catalogue import MODELS, ModelEntry
 from dystop.training.randomness import seed_generators
 
-__all__ = ["MODELS", "Factory", "build_model"]
+__all__ = ["MODELS", "CustomModel", "Factory", "build_model", "model_name"]
 
 Factory = Callable[[int, tuple[int, ...], int], nn.Module]
+CustomModel = nn.Module | Callable[..., nn.Module]
+"""A module that is copied, or a callable as described by `EXPECTED`."""
 
 
 def build_model(
-    name: str, channels: int, size: tuple[int, ...], classes: int, seed: int
+    model: str | CustomModel, channels: int, size: tuple[int, ...], classes: int, seed: int
 ) -> nn.Module:
-    """Build a model. Its weights depend on (seed, name) alone.
+    """Make a model; its weights depend on the seed and on the name of the model alone.
+
+    A module is copied with the weights it has.
 
     Args:
-        name: A key of `MODELS`, or "package.module:factory" for a module of the user.
+        model: A key of `MODELS`, "package.module:factory", a factory, or a module.
         channels: Channels of one sample.
         size: Height and width of one sample in pixels.
         classes: Number of classes K.
@@ -41,10 +46,30 @@ def build_model(
     >>> sum(p.numel() for p in model.parameters())
     21840
     """
+    name = model_name(model)
+    if isinstance(model, nn.Module):
+        return _checked(name, copy.deepcopy(model), (channels, *size), classes)
     with seed_generators(torch.device("cpu"), seed, f"model/{name}"):
+        if not isinstance(model, str):
+            return _from_factory(name, model, channels, size, classes)
         if ":" in name:
-            return own_model(name, channels, size, classes)
+            return _from_factory(name, _import(name), channels, size, classes)
         return _factory(_entry(name, size))(channels, size, classes)
+
+
+def model_name(model: str | CustomModel) -> str:
+    """Return the name of a model; that of a user's own is its import path.
+
+    >>> model_name("cnn"), model_name(nn.Flatten()), model_name(nn.Flatten)
+    ('cnn', 'torch.nn.modules.flatten:Flatten', 'torch.nn.modules.flatten:Flatten')
+    """
+    if isinstance(model, str):
+        return model
+    named = type(model) if isinstance(model, nn.Module) else model
+    named = getattr(named, "func", named)  # of a functools.partial
+    kind = type(named)
+    module = getattr(named, "__module__", kind.__module__)
+    return f"{module}:{getattr(named, '__qualname__', kind.__qualname__)}"
 
 
 def _factory(entry: ModelEntry) -> Factory:
@@ -78,9 +103,10 @@ EXPECTED = (
 )
 
 
-def own_model(path: str, channels: int, size: tuple[int, ...], classes: int) -> nn.Module:
-    """Import the factory, call it with the arguments it accepts, and try the module once."""
-    factory = _import(path)
+def _from_factory(
+    path: str, factory: Any, channels: int, size: tuple[int, ...], classes: int
+) -> nn.Module:
+    """Call the factory with the arguments it takes, and check the result."""
     offered = {"channels": channels, "size": size, "classes": classes}
     try:
         module = factory(**_accepted(factory, offered))
@@ -90,9 +116,14 @@ def own_model(path: str, channels: int, size: tuple[int, ...], classes: int) -> 
         ) from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model = {path!r} returned a {type(module).__name__}; {EXPECTED}")
+    return _checked(path, module, (channels, *size), classes)
+
+
+def _checked(path: str, module: nn.Module, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return the module if it can be trained and maps samples to class scores."""
     if not any(p.requires_grad for p in module.parameters()):
         raise ConfigError(f"model = {path!r} has no trainable parameter")
-    _try_forward(path, module, (channels, *size), classes)
+    _try_forward(path, module, shape, classes)
     return module
 
 

@@ -1,0 +1,159 @@
+"""Finished runs as Python values: records, arrays and data frames."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dystop.experiments.run_folder import open_run
+from dystop.record import RoundRecord
+from dystop.units import data, seconds
+
+_LISTS = {"staleness_histogram", "active_ids", "link_pairs", "positions"}
+_COLUMNS = [f.name for f in fields(RoundRecord) if f.name not in _LISTS and f.name != "notes"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its configuration and its history."""
+
+    name: str
+    config: Mapping[str, Any]  # tables by section, as in config.toml
+    records: Sequence[RoundRecord]
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.config["seed"])
+
+    @property
+    def accuracy(self) -> float:
+        """The last test accuracy, mean over the workers; NaN if no round was tested."""
+        tested = [r.accuracy for r in self.records if r.accuracy is not None]
+        return tested[-1] if tested else float("nan")
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return one array per field of `RoundRecord`, with one entry per round.
+
+        A value that a round does not have is NaN, as `accuracy` in a round that was not tested.
+        Notes of the mechanism are called `notes.KEY`. Fields that hold lists, such as
+        `link_pairs`, are left out; read them from `records`.
+        """
+        columns = {name: _column([getattr(r, name) for r in self.records]) for name in _COLUMNS}
+        keys = dict.fromkeys(key for r in self.records for key in r.notes)
+        notes = {f"notes.{key}": _column([r.notes.get(key) for r in self.records]) for key in keys}
+        return columns | notes
+
+    def to_pandas(self) -> Any:
+        """Return `to_arrays` as a pandas DataFrame; needs pandas."""
+        return _pandas().DataFrame(self.to_arrays())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs of several mechanisms on the same seeds. `print` shows a summary table."""
+
+    runs: Mapping[str, Sequence[Run]]  # by mechanism, one run per seed
+
+    def __iter__(self) -> Iterator[tuple[str, Run]]:
+        """Yield every run with the name of its mechanism."""
+        for name, runs in self.runs.items():
+            for run in runs:
+                yield name, run
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of all runs joined, with the columns `mechanism` and `seed` in front.
+
+        A note that only some mechanisms write is NaN in the rounds of the others.
+        """
+        tables = [
+            {
+                "mechanism": np.full(len(run.records), name, object),
+                "seed": np.full(len(run.records), run.seed),
+                **run.to_arrays(),
+            }
+            for name, run in self
+        ]
+        return {
+            key: np.concatenate([t[key] if key in t else _missing(len(t["seed"])) for t in tables])
+            for key in dict.fromkeys(key for table in tables for key in table)
+        }
+
+    def to_pandas(self) -> Any:
+        """Return `to_arrays` as a pandas DataFrame; needs pandas."""
+        return _pandas().DataFrame(self.to_arrays())
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Return one row per mechanism, best accuracy first; means are taken over the seeds."""
+        rows = [
+            {
+                "mechanism": name,
+                "seeds": len(runs),
+                "accuracy": float(np.mean([run.accuracy for run in runs])),
+                "accuracy_std": float(np.std([run.accuracy for run in runs])),
+                "clock_s": float(np.mean([_last(run, "clock_s") for run in runs])),
+                "wire_bytes": float(np.mean([_last(run, "wire_bytes_total") for run in runs])),
+            }
+            for name, runs in self.runs.items()
+        ]
+        return sorted(rows, key=lambda row: -np.nan_to_num(row["accuracy"], nan=-1.0))
+
+    def __str__(self) -> str:
+        head = ("mechanism", "seeds", "accuracy", "time", "traffic")
+        table = [head, *map(_cells, self.summary())]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
+        return "\n".join(lines)
+
+
+def load_run(folder: str | Path) -> Run:
+    """Read a run folder, finished or not.
+
+    Args:
+        folder: Folder of a run, such as "runs/dystop-fmnist-mini-s0".
+
+    Raises:
+        RunFolderError: The folder is missing, incomplete or not a run.
+    """
+    read = open_run(Path(folder))
+    return Run(read.name, read.config, tuple(read.records))
+
+
+def _column(values: list[Any]) -> NDArray[Any]:
+    """Return an array of numbers with NaN for None; whole numbers stay whole if none is missing."""
+    if any(value is None for value in values):
+        return np.array([np.nan if value is None else value for value in values], float)
+    return np.array(values)
+
+
+def _missing(rounds: int) -> NDArray[np.float64]:
+    return np.full(rounds, np.nan)
+
+
+def _last(run: Run, field: str) -> float:
+    """Return a total after the last round; 0 if there was no round."""
+    return float(getattr(run.records[-1], field)) if run.records else 0.0
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    spread = f" ± {row['accuracy_std']:.1%}" if row["seeds"] > 1 else ""
+    return (
+        row["mechanism"],
+        str(row["seeds"]),
+        f"{row['accuracy']:.1%}{spread}",
+        seconds(row["clock_s"]),
+        data(row["wire_bytes"]),
+    )
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError(
+            "to_pandas needs pandas; install it by 'pip install pandas', or use to_arrays()"
+        ) from None
+    return pandas
