@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dystop.experiments.run_folder import RunData, open_run
 from dystop.experiments.study import open_study
-from dystop.report.data.summary import evaluated
+from dystop.report.data.summary import evaluated_rounds
 
 RUN = ("campaign", "arm", "seed", "status", "rounds", "clock_s", "accuracy", "accuracy_global",
        "wire_bytes", "epochs", "staleness_mean", "staleness_max", "wall_s")  # fmt: skip
@@ -23,7 +23,7 @@ TEST = ("campaign", "arm", "seed", "round", "clock_s", "accuracy", "accuracy_glo
 
 def run_line(campaign: str, arm: str, run: RunData) -> list[object]:
     """One line of `runs.csv`."""
-    rows, last = run.records, evaluated(run.records)[-1]
+    rows, last = run.records, evaluated_rounds(run.records)[-1]
     stale = sum(r.staleness_mean for r in rows) / len(rows)
     return [
         campaign, arm, run.info["seed"], run.info["status"], len(rows), round(last.clock_s, 2),
@@ -39,7 +39,7 @@ def test_lines(campaign: str, arm: str, run: RunData) -> list[list[object]]:
         [campaign, arm, run.info["seed"], r.round, round(r.clock_s, 3), round(r.accuracy or 0, 6),
          round(r.accuracy_global or 0, 6), None if r.loss is None else round(r.loss, 4),
          r.wire_bytes_total, round(r.epochs_total, 2)]
-        for r in evaluated(run.records)
+        for r in evaluated_rounds(run.records)
     ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ fields are made by `param`. The configuration reader takes types and bounds from
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -36,6 +36,19 @@ def default_of(field: Field[Any]) -> Any:
     if field.default is not MISSING:
         return field.default
     return None if field.default_factory is MISSING else field.default_factory()
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested tables under dotted keys.
+
+    >>> list(flatten({"seed": 1, "mechanism": {"name": "dystop"}}))
+    [('seed', 1), ('mechanism.name', 'dystop')]
+    """
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:

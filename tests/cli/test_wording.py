@@ -15,7 +15,7 @@ from dystop.cli import app
 from dystop.cli.progress import show_start
 from dystop.control.stopping import Stop, stop_reason
 from dystop.report.data import measures, ranking
-from dystop.report.data.groups import Spread
+from dystop.report.data.groups import SeedSpread
 from dystop.report.figures import maps
 from dystop.rng import stream
 from dystop.units import number, percent, plural
@@ -71,9 +71,9 @@ def test_one_round_is_done(capsys):
 
 
 def test_one_seed_one_link():
-    one, two = Spread((0.5,), 1), Spread((0.5,), 2)
-    assert [ranking._count(s) for s in (one, two)] == ["in 1 of 1 seed", "in 1 of 2 seeds"]
-    assert measures.show_spread(two, "accuracy").endswith("(1 of 2 seeds)")
+    one, two = SeedSpread((0.5,), 1), SeedSpread((0.5,), 2)
+    assert [ranking._seed_count(s) for s in (one, two)] == ["in 1 of 1 seed", "in 1 of 2 seeds"]
+    assert measures.format_spread(two, "accuracy").endswith("(1 of 2 seeds)")
     scene = SimpleNamespace(round=14, active=[0], dst=[1], workers=1)
     assert maps._panel_title(None, scene, False) == "round 14: 1 active, 1 link"
     entry = SimpleNamespace(label="x")

@@ -25,10 +25,10 @@ from dystop.experiments.reproduce.paper_claims import (
 )
 from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
-from dystop.report.data.measures import Outcome, counted, target_for
-from dystop.report.data.verdicts import arms_of, judge
+from dystop.report.data.measures import ArmRuns, reachable_target, with_accuracy_of
+from dystop.report.data.verdicts import arms_of, judge_claims
 from dystop.report.figures.reproduced import bars
-from dystop.report.pages.verdict import draw
+from dystop.report.pages.verdict import draw_recipe
 
 PAPER = Path(__file__).parents[2] / "docs" / "paper-map.md"
 ONE_EACH = {r.campaign.name: r for r in reversed(RECIPES.values())}
@@ -103,7 +103,7 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
         recipe_of("fig-stalenes")
 
 
-def outcome(key: str, *seeds: list[float]) -> Outcome:
+def outcome(key: str, *seeds: list[float]) -> ArmRuns:
     """An arm whose accuracies are given at 10 s, 20 s, ..., one list per seed."""
     runs = []
     for accuracies in seeds:
@@ -118,18 +118,18 @@ def outcome(key: str, *seeds: list[float]) -> Outcome:
             for k, accuracy in enumerate(accuracies)
         ]  # fmt: skip
         runs.append(RunData(Path(key), key, {}, {}, {}, records))
-    return Outcome(Arm(key, key, ()), tuple(runs))
+    return ArmRuns(Arm(key, key, ()), tuple(runs))
 
 
 def test_a_reduction_is_judged_against_the_paper_s() -> None:
     fast = outcome("fast", [0.5, 0.8], [0.5, 0.8])
     slow = outcome("slow", [0.1, 0.2, 0.5, 0.8], [0.1, 0.2, 0.5, 0.8])
     every = {"fast": fast, "slow": slow}
-    (row,) = judge([Reduction("less", "time", "fast", "slow", 0.5, 0.8)], every)
+    (row,) = judge_claims([Reduction("less", "time", "fast", "slow", 0.5, 0.8)], every)
     assert (row.verdict, row.ours) == ("holds", "50.0% less (20 s ± 0 s against 40 s ± 0 s)")
-    (row,) = judge([Reduction("less", "time", "fast", "slow", 0.9, 0.8)], every)
+    (row,) = judge_claims([Reduction("less", "time", "fast", "slow", 0.9, 0.8)], every)
     assert row.verdict == "holds partly"
-    (row,) = judge([Reduction("less", "time", "slow", "fast", 0.5, 0.8)], every)
+    (row,) = judge_claims([Reduction("less", "time", "slow", "fast", 0.5, 0.8)], every)
     assert (row.verdict, row.ours[:12]) == ("does not hold", "100.0% more ")
 
 
@@ -146,52 +146,55 @@ def test_bars_stand_for_the_targets_that_the_paper_names() -> None:
 
 def test_a_rival_that_never_gets_there() -> None:
     every = {"fast": outcome("fast", [0.8]), "never": outcome("never", [0.1] * 8)}
-    (row,) = judge([Reduction("less", "time", "fast", "never", 0.8)], every)
+    (row,) = judge_claims([Reduction("less", "time", "fast", "never", 0.8)], every)
     assert row.verdict == "holds"
     assert row.ours == "at least 87.5% less (10 s against not reached)"
-    (row,) = judge([Reduction("less", "bytes", "fast", "never", 0.8)], every)
+    (row,) = judge_claims([Reduction("less", "bytes", "fast", "never", 0.8)], every)
     assert row.verdict == "holds"
     every["never"] = outcome("never", [0.1])  # as many bytes as `fast` needed to its target
-    (row,) = judge([Reduction("less", "bytes", "fast", "never", 0.8)], every)
-    assert row.verdict == "cannot be told"
+    (row,) = judge_claims([Reduction("less", "bytes", "fast", "never", 0.8)], every)
+    assert row.verdict == "undecided"
 
 
 def test_the_best_must_be_best_beyond_the_spread() -> None:
     clear = {"a": outcome("a", [0.8], [0.82]), "b": outcome("b", [0.6], [0.62])}
     blurred = {"a": outcome("a", [0.8], [0.82]), "b": outcome("b", [0.79], [0.83])}
     claims = [Best("best", "accuracy", "a", ("a", "b"))]
-    assert judge(claims, clear)[0].verdict == "holds"
-    assert judge(claims, blurred)[0].verdict == "holds partly"
-    assert judge([Best("best", "accuracy", "b", ("a", "b"))], clear)[0].verdict == "does not hold"
+    assert judge_claims(claims, clear)[0].verdict == "holds"
+    assert judge_claims(claims, blurred)[0].verdict == "holds partly"
+    assert (
+        judge_claims([Best("best", "accuracy", "b", ("a", "b"))], clear)[0].verdict
+        == "does not hold"
+    )
 
 
 def test_a_slower_arm_does_not_hold_even_if_its_rival_fails_once() -> None:
     slow = outcome("a", [0.1, 0.1, 0.1, 0.8], [0.1, 0.1, 0.1, 0.8])
     fast = outcome("b", [0.8, 0.8, 0.8, 0.8], [0.1, 0.2, 0.3, 0.3])
-    (row,) = judge([Reduction("less", "time", "a", "b", 0.5, 0.8)], {"a": slow, "b": fast})
+    (row,) = judge_claims([Reduction("less", "time", "a", "b", 0.5, 0.8)], {"a": slow, "b": fast})
     assert row.verdict == "does not hold"
 
 
 def test_a_rival_whose_run_was_too_short_tells_nothing() -> None:
     every = {"a": outcome("a", [0.1] * 7 + [0.8]), "b": outcome("b", [0.1] * 4)}
     claims = [Reduction("less", "time", "a", "b", 0.5, 0.8), Best("first", "time", "a", ("a", "b"))]
-    assert {row.verdict for row in judge(claims, every)} == {"cannot be told"}
+    assert {row.verdict for row in judge_claims(claims, every)} == {"undecided"}
 
 
 def test_a_number_waits_for_the_arm_that_sets_its_target() -> None:
     claim = Figure("is", "time", "b", 20.0, set_by="a")
     alone = {"b": outcome("b", [0.5, 0.6, 0.7])}
-    assert judge([claim], alone) == []
-    assert judge([claim], {"a": outcome("a", [0.62]), **alone})[0].verdict == "holds"
+    assert judge_claims([claim], alone) == []
+    assert judge_claims([claim], {"a": outcome("a", [0.62]), **alone})[0].verdict == "holds"
 
 
 def test_a_time_beyond_the_run_is_told_only_if_the_run_was_long_enough() -> None:
     every = {"a": outcome("a", [0.8]), "b": outcome("b", [0.1] * 5)}
     soon = Figure("is", "time", "b", 20.0, set_by="a")
     late = Figure("is", "time", "b", 45.0, set_by="a")
-    assert [row.verdict for row in judge([soon, late], every)] == [
+    assert [row.verdict for row in judge_claims([soon, late], every)] == [
         "does not hold",
-        "cannot be told",
+        "undecided",
     ]
 
 
@@ -207,7 +210,7 @@ def test_the_legend_has_the_colours_of_the_bars() -> None:
     assert drawn == [to_hex(shown["AsyDFL"]), to_hex(shown["MATCHA"])]
 
 
-def mechanism_of(outcome: Outcome, name: str, provenance: str) -> Outcome:
+def mechanism_of(outcome: ArmRuns, name: str, provenance: str) -> ArmRuns:
     runs = tuple(
         replace(r, info=r.info | {"mechanism": {"name": name, "provenance": provenance}})
         for r in outcome.runs
@@ -225,8 +228,8 @@ def test_figures_say_what_is_a_reconstruction_and_keep_colours_where_an_arm_is_m
         )
         for name, provenance in rebuilt.items()
     }
-    plain = draw(recipe, every)[0].figure
-    missing = draw(recipe, {k: o for k, o in every.items() if k != "asydfl-phi1"})[0].figure
+    plain = draw_recipe(recipe, every)[0].figure
+    missing = draw_recipe(recipe, {k: o for k, o in every.items() if k != "asydfl-phi1"})[0].figure
     assert plain is not None
     assert missing is not None
     colours = dict(entries_of(plain))
@@ -247,45 +250,48 @@ def entries_of(figure: MplFigure) -> list[tuple[str, str]]:
 def test_a_rival_that_does_not_always_arrive_leaves_a_doubt() -> None:
     steady = outcome("a", [0.1, 0.2, 0.8], [0.1, 0.2, 0.8])
     wild = outcome("b", [0.8, 0.8, 0.8], [0.1, 0.2, 0.3])
-    (row,) = judge([Best("fastest", "time", "a", ("a", "b"))], {"a": steady, "b": wild})
+    (row,) = judge_claims([Best("fastest", "time", "a", ("a", "b"))], {"a": steady, "b": wild})
     assert row.verdict == "holds partly"
 
 
 def test_a_time_to_a_target_that_is_not_reached_cannot_be_told() -> None:
     every = {"a": outcome("a", [0.5, 0.6])}
-    assert judge([Figure("is", "time", "a", 20.0, 0.6)], every)[0].verdict == "holds"
-    (row,) = judge([Figure("is", "time", "a", 20.0, 0.7)], every)
-    assert (row.verdict, row.ours) == ("cannot be told", "20 s")
+    assert judge_claims([Figure("is", "time", "a", 20.0, 0.6)], every)[0].verdict == "holds"
+    (row,) = judge_claims([Figure("is", "time", "a", 20.0, 0.7)], every)
+    assert (row.verdict, row.ours) == ("undecided", "20 s")
 
 
 def test_rising_and_figures() -> None:
     every = {"a": outcome("a", [0.5]), "b": outcome("b", [0.6]), "c": outcome("c", [0.55])}
-    assert judge([Rising("up", "accuracy", ("a", "b"))], every)[0].verdict == "holds"
-    assert judge([Rising("up", "accuracy", ("a", "b", "c"))], every)[0].verdict == "does not hold"
-    assert judge([Figure("is", "accuracy", "a", 0.52)], every)[0].verdict == "holds"
-    assert judge([Figure("is", "accuracy", "a", 0.54)], every)[0].verdict == "holds partly"
-    assert judge([Figure("is", "accuracy", "a", 0.62)], every)[0].verdict == "does not hold"
-    assert judge([Figure("is", "accuracy", "absent", 0.9)], every) == []
+    assert judge_claims([Rising("up", "accuracy", ("a", "b"))], every)[0].verdict == "holds"
+    assert (
+        judge_claims([Rising("up", "accuracy", ("a", "b", "c"))], every)[0].verdict
+        == "does not hold"
+    )
+    assert judge_claims([Figure("is", "accuracy", "a", 0.52)], every)[0].verdict == "holds"
+    assert judge_claims([Figure("is", "accuracy", "a", 0.54)], every)[0].verdict == "holds partly"
+    assert judge_claims([Figure("is", "accuracy", "a", 0.62)], every)[0].verdict == "does not hold"
+    assert judge_claims([Figure("is", "accuracy", "absent", 0.9)], every) == []
 
 
 def test_growth_is_a_share_of_the_longer_time() -> None:
     """As the paper counts: 67.39 and 80.16 s are 15.93 %."""
     every = {"even": outcome("even", [0.6]), "skewed": outcome("skewed", [0.1, 0.2, 0.3, 0.6])}
     claims = [Growth("grows", "time", "skewed", "even", share) for share in (0.7, 0.6, 0.16)]
-    rows = judge(claims, every)
+    rows = judge_claims(claims, every)
     assert [row.verdict for row in rows] == ["holds", "holds partly", "does not hold"]
     assert rows[0].claim == "grows to 60 %"
     assert rows[0].ours == "by 75.0% of the longer"
     every["even"] = outcome("even", [0.01])
-    assert judge(claims[:1], every)[0].verdict == "cannot be told"
+    assert judge_claims(claims[:1], every)[0].verdict == "undecided"
 
 
 def test_targets_fall_back_to_what_is_reached() -> None:
     found = outcome("a", [0.5, 0.83], [0.4, 0.78])
-    assert target_for([found], 0.75) == 0.75
-    assert target_for([found], 0.8) == 0.75
-    assert target_for([found], None) == 0.75
-    assert target_for([outcome("a", [0.01])], 0.8) is None
+    assert reachable_target([found], 0.75) == 0.75
+    assert reachable_target([found], 0.8) == 0.75
+    assert reachable_target([found], None) == 0.75
+    assert reachable_target([outcome("a", [0.01])], 0.8) is None
 
 
 def test_a_finished_recipe_is_not_run_again(tmp_path: Path) -> None:
@@ -308,7 +314,7 @@ def test_a_page_tells_how_it_was_made_and_siblings_follow(tmp_path: Path) -> Non
     folder = tmp_path / "smoke"
     page = (folder / "fig-accuracy-bound" / "report.html").read_text()
     assert "dystop reproduce fig-accuracy-bound --scale smoke --seeds 1 training.batch=16" in page
-    assert "Changed from the recipe: training.batch=16." in page
+    assert "Changed settings: training.batch=16." in page
     assert "1 of 6 settings are done" in page
     whole = (folder / "paper.html").read_text()
     assert "1 of 27 recipes" in whole
@@ -344,12 +350,13 @@ def test_the_global_model_may_count_instead(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*words, "--accuracy", "global"]).exit_code == 0
     page = (tmp_path / "smoke" / "fig-phases-global" / "report.html").read_text()
     assert "is that of the global model" in page
-    assert "is better: the test accuracy of the global model by the simulated clock" in page
+    assert "the test accuracy of the global model" in page
+    assert "the mean test accuracy of the workers" not in page
     assert (
         'href="fig-phases-global/report.html"'
         in (tmp_path / "smoke" / "paper-global.html").read_text()
     )
     run = outcome("one", [0.5, 0.6]).runs[0]
     run = replace(run, records=[replace(r, accuracy_global=0.9) for r in run.records])
-    assert [r.accuracy for r in counted(run, "global").records] == [0.9, 0.9]
-    assert counted(run, "own") is run
+    assert [r.accuracy for r in with_accuracy_of(run, "global").records] == [0.9, 0.9]
+    assert with_accuracy_of(run, "own") is run

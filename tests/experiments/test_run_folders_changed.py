@@ -18,7 +18,7 @@ from dystop.experiments.config import read_experiment
 from dystop.experiments.run_folder import RunLock, is_abandoned, open_run, update_info
 from dystop.experiments.testbed.launch import make_folder, resumable_folder
 from dystop.report import write_report
-from dystop.report.data.names import status
+from dystop.report.data.names import run_status
 from dystop.report.data.notices import notices
 
 WORDS = [
@@ -205,12 +205,12 @@ def test_a_killed_run_was_interrupted_and_a_running_one_is_running(tmp_path):
         try:
             live = open_run(folder)
             told = "one · dystop was still running when this report was written."
-            assert (status(live), told in notices([live])) == ("running", True)
+            assert (run_status(live), told in notices([live])) == ("running", True)
         finally:
             process.kill()
     dead = open_run(folder)
     assert dead.info["status"] == "running"  # it had no time to say anything else
-    assert status(dead) == "interrupted"
+    assert run_status(dead) == "interrupted"
     told = (
         f"interrupted; its numbers stop where it stopped; go on with it by: dystop resume {folder}"
     )
@@ -218,7 +218,7 @@ def test_a_killed_run_was_interrupted_and_a_running_one_is_running(tmp_path):
     page = write_report([dead], tmp_path / "page", formats=()).html
     assert "was interrupted" in page.read_text()
     run.resume_run(folder, quiet, quiet)
-    assert status(open_run(folder)) == "finished"
+    assert run_status(open_run(folder)) == "finished"
 
 
 def test_a_killed_run_of_the_testbed_goes_on_with_its_own_command(tmp_path):
@@ -255,6 +255,6 @@ def test_where_locks_cannot_be_had_the_run_is_believed(tmp_path, monkeypatch):
 
     folder = begun(tmp_path)
     update_info(folder, status="running")
-    assert status(open_run(folder)) == "interrupted"
+    assert run_status(open_run(folder)) == "interrupted"
     monkeypatch.setattr(storage.fcntl, "flock", refuse)
-    assert status(open_run(folder)) == "running"
+    assert run_status(open_run(folder)) == "running"

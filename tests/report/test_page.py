@@ -11,13 +11,15 @@ from torch import nn
 
 from dystop.errors import ConfigError, RunFolderError, StorageError
 from dystop.experiments.run_folder import RunData
-from dystop.report import draw, write_report
-from dystop.report.data.names import command
+from dystop.report import draw_runs, write_report
+from dystop.report.data.names import rerun_command
 from dystop.report.data.notices import notices
+from dystop.report.data.settings import differing_settings
+from dystop.report.data.summary import summarise
 from dystop.report.figures.labels import sorted_shares
-from dystop.report.figures.maps import scene_of, typical_round
+from dystop.report.figures.maps import map_data, typical_round
 from dystop.report.figures.svg import save
-from dystop.report.pages.html import differing, render
+from dystop.report.pages.runs import render_runs
 from dystop.sparse import ints
 from dystop.training.models.build import build_model
 from dystop.training.models.catalogue import MODELS
@@ -70,7 +72,7 @@ def test_page_asks_nothing_from_outside_and_explains_every_figure(three, tmp_pat
     assert all(
         ref.startswith(("#", "data:")) for ref in re.findall(r'(?:href|src)="([^"]*)"', page)
     )
-    assert all(plot.caption in text_of(page) for plot in draw(three[:count]))
+    assert all(plot.caption in text_of(page) for plot in draw_runs(three[:count]))
     assert page.count('<svg role="img" aria-label="') == len(KEYS)
     assert not re.search(r"\bnan\b", page, re.IGNORECASE)
 
@@ -101,21 +103,21 @@ def test_provenance_is_in_the_legends_and_in_the_table(three, tmp_path):
 
 
 def test_differing_settings_are_listed(three):
-    rows = dict(differing(three))
+    rows = dict(differing_settings(three))
     assert rows["mechanism.name"] == ['"dystop"', '"AsyDFL"', '"MATCHA"']
     assert rows["mechanism.staleness_bound"] == ["2", "–", "–"]
     assert "workers" not in rows
-    assert differing([three[0], three[0]]) == []
+    assert differing_settings([three[0], three[0]]) == []
 
 
 def test_a_key_without_a_value_is_unset_and_a_foreign_one_is_a_dash(three):
     dystop, other, _ = three
     block = {k: v for k, v in dystop.config["mechanism"].items() if k != "staleness_bound"}
     bare = replace(dystop, config={**dystop.config, "mechanism": block})
-    rows = dict(differing([dystop, bare, other]))
+    rows = dict(differing_settings([dystop, bare, other]))
     assert rows["mechanism.staleness_bound"] == ["2", "unset", "–"]
     limited = replace(dystop, config={**dystop.config, "training": {"workers": 2}})
-    assert ["2", "unset"] in dict(differing([limited, dystop])).values()
+    assert ["2", "unset"] in dict(differing_settings([limited, dystop])).values()
 
 
 def test_names_cannot_become_markup(three, tmp_path):
@@ -140,7 +142,7 @@ def test_odd_names_do_not_break_figures(tmp_path):
     names = ["$x", "a$b$c", "_hidden", "日本", "a\nb", "%s {x}", "--", "]]>", ""]
     page = page_of([replace(run, name=name) for name in names], tmp_path)
     assert "日本" in page
-    (single,) = [p.figure for p in draw([replace(run, name="日本")]) if p.key == "map"]
+    (single,) = [p.figure for p in draw_runs([replace(run, name="日本")]) if p.key == "map"]
     assert single is not None
     assert save(single, "png").startswith(b"\x89PNG")
 
@@ -169,7 +171,7 @@ def test_bare_folder_still_gives_a_page(tmp_path):
 @pytest.mark.parametrize("workers", [1, 41, 1000])
 def test_any_number_of_workers(workers, tmp_path):
     run = fake_run(workers=workers, rounds=3, every=1)
-    plots = {plot.key: plot for plot in draw([run])}
+    plots = {plot.key: plot for plot in draw_runs([run])}
     assert all(plot.figure is not None for plot in plots.values())
     assert ("staircase" in plots["label-distribution"].caption) == (workers > 40)
     assert len(page_of([run], tmp_path)) < 3_000_000
@@ -177,9 +179,9 @@ def test_any_number_of_workers(workers, tmp_path):
 
 def test_alive_workers_are_drawn_only_under_churn():
     run = fake_run(workers=5, rounds=4)
-    assert "alive-workers" not in {plot.key for plot in draw([run])}
+    assert "alive-workers" not in {plot.key for plot in draw_runs([run])}
     fewer = [replace(r, alive=4) for r in run.records]
-    assert "alive-workers" in {plot.key for plot in draw([replace(run, records=fewer)])}
+    assert "alive-workers" in {plot.key for plot in draw_runs([replace(run, records=fewer)])}
 
 
 def test_map_shows_a_typical_round_and_the_server():
@@ -194,19 +196,19 @@ def test_map_shows_a_typical_round_and_the_server():
     record = typical_round(rows)
     assert record is not None
     assert record.round == 3
-    scene = scene_of(run, record)
-    assert scene is not None
-    assert (scene.workers, len(scene.at)) == (6, 7)
-    assert scene.dst.tolist() == [6, 2]
-    assert scene.src.tolist() == [1, 6]
+    shown = map_data(run, record)
+    assert shown is not None
+    assert (shown.workers, len(shown.positions)) == (6, 7)
+    assert shown.dst.tolist() == [6, 2]
+    assert shown.src.tolist() == [1, 6]
 
 
 def test_map_follows_workers_that_move():
     run = fake_run(workers=2, rounds=1)
     moved = plain_record(1, 1.0, positions=[[1.0, 2.0], [3.0, 4.0]])
-    scene = scene_of(run, moved)
-    assert scene is not None
-    assert scene.at.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    shown = map_data(run, moved)
+    assert shown is not None
+    assert shown.positions.tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
 def test_heat_map_rows_are_shares_sorted_by_class():
@@ -215,8 +217,9 @@ def test_heat_map_rows_are_shares_sorted_by_class():
 
 
 def test_the_same_runs_give_the_same_bytes(three):
-    plots, again = draw(three[:1]), draw(three[:1])
-    assert render(three[:1], plots) == render(three[:1], again)
+    plots, again = draw_runs(three[:1]), draw_runs(three[:1])
+    summaries = summarise(three[:1])
+    assert render_runs(three[:1], summaries, plots) == render_runs(three[:1], summaries, again)
     first, second = plots[0].figure, again[0].figure
     assert first is not None
     assert second is not None
@@ -225,7 +228,7 @@ def test_the_same_runs_give_the_same_bytes(three):
 
 def test_long_histories_say_that_points_are_means():
     rows = [plain_record(t, 10.0 * t) for t in range(1, 1001)]
-    plots = {p.key: p for p in draw([replace(fake_run(rounds=0), records=rows)])}
+    plots = {p.key: p for p in draw_runs([replace(fake_run(rounds=0), records=rows)])}
     assert "mean of 5 rounds" in " ".join(plots["loss-time"].notes)
 
 
@@ -238,16 +241,16 @@ def test_user_mistakes_are_named(three, tmp_path):
         write_report(three, tmp_path, target=80)
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match="a file is in the way"):
+    with pytest.raises(RunFolderError, match=str(tmp_path / "file")):
         write_report(three[:1], tmp_path / "file")
 
 
 @pytest.mark.parametrize(("number", "space"), [(errno.ENOSPC, True), (errno.EACCES, False)])
 def test_space_is_asked_for_only_where_it_helps(three, tmp_path, monkeypatch, number, space):
-    def refuse(path, content):
+    def refuse(path, content, **options):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("dystop.report.pages.write._replace", refuse)
+    monkeypatch.setattr("dystop.report.pages.files.write_atomic", refuse)
     with pytest.raises(StorageError, match="could not be written") as caught:
         write_report(three[:1], tmp_path, formats=())
     assert ("free some space" in str(caught.value)) is space
@@ -256,8 +259,8 @@ def test_space_is_asked_for_only_where_it_helps(three, tmp_path, monkeypatch, nu
 def test_a_run_of_the_testbed_says_so():
     simulated = RunData(Path("runs/a"), "a", {}, {"status": "finished"}, {}, [])
     real = RunData(Path("runs/b"), "b", {}, {"status": "finished", "kind": "testbed"}, {}, [])
-    assert command(simulated) == "dystop run runs/a/config.toml"
-    assert command(real) == "dystop testbed runs/b/config.toml"
+    assert rerun_command(simulated) == "dystop run runs/a/config.toml"
+    assert rerun_command(real) == "dystop testbed runs/b/config.toml"
     assert any("ran on the testbed" in sentence for sentence in notices([real]))
     assert not any("testbed" in sentence for sentence in notices([simulated]))
 
@@ -290,10 +293,10 @@ def test_the_catalogue_knows_which_models_have_batch_norm():
         assert entry.batch_norm == any(isinstance(part, nn.BatchNorm2d) for part in parts)
 
 
-def test_a_stand_in_is_told_of():
+def test_a_substituted_model_is_reported():
     run = fake_run()
     odd = replace(run, config=run.config | {"model": {"name": "cnn", "wire_bytes": 44_734_248}})
     told = " ".join(notices([odd, odd]))
-    assert told.count("A stand-in: clock, plans and traffic are those of a model of 44.7 MB") == 1
-    assert "those of cnn" in told
-    assert not any("stand-in" in sentence for sentence in notices([run]))
+    assert told.count("44.7 MB") == told.count("model.wire_bytes") == 1
+    assert "cnn" in told
+    assert not any("model.wire_bytes" in sentence for sentence in notices([run]))

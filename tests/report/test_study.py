@@ -7,13 +7,19 @@ import pytest
 
 from dystop.errors import ConfigError
 from dystop.report import write_study
-from dystop.report.data.groups import common_time_s, groups, over_seeds, shared_target
+from dystop.report.data.groups import common_time_s, group_runs, over_seeds
 from dystop.report.data.notices import study_notes, study_notices
-from dystop.report.data.ranking import accuracy_by, moves, plus_minus, rank, to_target
-from dystop.report.figures.bars import _bins
-from dystop.report.figures.curves import curve
-from dystop.report.figures.learning import clock
-from dystop.report.pages.study import choose_target, draw_study
+from dystop.report.data.ranking import (
+    accuracy_at,
+    cost_to_target,
+    plus_minus,
+    rank_changes,
+    rank_groups,
+)
+from dystop.report.data.series import clock_s, mean_curve
+from dystop.report.data.study_results import choose_target, shared_target
+from dystop.report.figures.bars import _staleness_bins
+from dystop.report.pages.study import draw_groups
 from support.fake_runs import fake_run, plain_record
 
 KEYS = {
@@ -49,19 +55,19 @@ def study():
 
 
 def test_runs_that_differ_only_in_seed_are_one_group(study):
-    found = groups(study)
+    found = group_runs(study)
     assert [(g.label, g.timing, g.seeds) for g in found] == [
         ("dystop (paper)", "paper", ["0", "1"]),
         ("slow (reconstruction)", "paper", ["0", "1"]),
         ("dystop (paper)", "overlap", ["0", "1"]),
         ("slow (reconstruction)", "overlap", ["0", "1"]),
     ]
-    assert found[0].color == found[2].color != found[1].color
+    assert found[0].color_index == found[2].color_index != found[1].color_index
 
 
 def test_the_same_mechanism_with_other_keys_is_another_group(study):
     other = replace(study[0], config={**study[0].config, "mechanism": {"name": "dystop", "V": 1}})
-    assert [g.label for g in groups([study[0], other])] == [
+    assert [g.label for g in group_runs([study[0], other])] == [
         "dystop (paper), V = 10, staleness_bound = 2",
         "dystop (paper), V = 1, staleness_bound = unset",
     ]
@@ -77,61 +83,61 @@ def test_spread_over_seeds_by_hand():
 
 
 def test_time_to_target_counts_seeds_and_never_interpolates(study):
-    dystop, slow, *_ = groups(study)
-    assert to_target(dystop, 0.75, clock).values == (30.0, 20.0)
-    assert to_target(slow, 0.65, clock).values == (30.0,)
-    assert to_target(slow, 0.65, clock).total == 2
-    assert accuracy_by(study[0].records, 29.9) == 0.7
+    dystop, slow, *_ = group_runs(study)
+    assert cost_to_target(dystop, 0.75, clock_s).values == (30.0, 20.0)
+    assert cost_to_target(slow, 0.65, clock_s).values == (30.0,)
+    assert cost_to_target(slow, 0.65, clock_s).total == 2
+    assert accuracy_at(study[0].records, 29.9) == 0.7
 
 
 def test_ranking_is_by_seeds_at_the_target_then_time_then_accuracy(study):
-    paper, overlap = rank(groups(study), 0.65)
+    paper, overlap = rank_groups(group_runs(study), 0.65)
     assert [g.mechanism.name for g in paper.groups] == ["dystop", "slow"]
     assert [g.mechanism.name for g in overlap.groups] == ["slow", "dystop"]
     time = paper.results[0]
     assert (time.title, time.cells[0].text) == ("time to 65 %", "20 s")
-    assert (time.cells[1].text, time.cells[1].small) == ("30 s", "in 1 of 2 seeds")
+    assert (time.cells[1].text, time.cells[1].note) == ("30 s", "in 1 of 2 seeds")
     assert [c.best for c in time.cells] == [True, False]
-    moved = moves([paper, overlap], 0.65)
+    moved = rank_changes([paper, overlap], 0.65)
     assert [(m.group.mechanism.name, m.change) for m in moved] == [
         ("dystop", "down 1"),
         ("slow", "up 1"),
     ]
-    assert moved[1].places == ["2. 30 s, 1 of 2 seeds", "1. 10 s"]
-    never = rank(groups(study), 0.95)[0]
+    assert moved[1].ranks == ["2. 30 s, 1 of 2 seeds", "1. 10 s"]
+    never = rank_groups(group_runs(study), 0.95)[0]
     assert [c.text for c in never.results[0].cells] == ["not reached", "not reached"]
-    assert never.results[0].cells[0].small == "in 0 of 2 seeds"
+    assert never.results[0].cells[0].note == "in 0 of 2 seeds"
     assert [g.mechanism.name for g in never.groups] == ["dystop", "slow"]
 
 
 def test_lucky_seeds_alone_do_not_win_the_star():
     runs = [hand("a", 0, 0.9), hand("a", 1, 0.1), hand("b", 0, 0.1, 0.9), hand("b", 1, 0.1, 0.9)]
-    (ranking,) = rank(groups(runs), 0.8)
+    (ranking,) = rank_groups(group_runs(runs), 0.8)
     assert [g.mechanism.name for g in ranking.groups] == ["b", "a"]
     assert [c.best for c in ranking.results[0].cells] == [True, False]
 
 
 def test_target_is_asked_for_or_stopped_at_or_shared(study):
-    every = groups(study)
-    assert choose_target(every, 0.42).target == 0.42
+    every = group_runs(study)
+    assert choose_target(every, 0.42).accuracy == 0.42
     stop = [replace(r, config={**r.config, "stop": {"accuracy": 0.55}}) for r in study]
-    assert choose_target(groups(stop), None).target == 0.55
+    assert choose_target(group_runs(stop), None).accuracy == 0.55
     # worst best of each group: 0.8, 0.6, 0.8, 0.9
     assert shared_target(every) == (0.8, "at least half of the rows reached with every seed")
-    lucky = groups([hand("a", 0, 0.1), hand("b", 0, 0.1), hand("c", 0, 0.62)])
+    lucky = group_runs([hand("a", 0, 0.1), hand("b", 0, 0.1), hand("c", 0, 0.62)])
     assert shared_target(lucky) == (0.6, "any run reached")
-    assert shared_target(groups([hand("a", 0, 0.1)])) == (None, "")
+    assert shared_target(group_runs([hand("a", 0, 0.1)])) == (None, "")
 
 
 def test_curves_are_means_where_all_seeds_have_data():
     long, short = hand("a", 0, 0.2, 0.4, 0.6), hand("a", 1, 0.4, 0.8, step_s=5.0)
-    (group,) = groups([long, short])
-    line = curve(group, clock, lambda r: r.accuracy)
+    (group,) = group_runs([long, short])
+    line = mean_curve(group, clock_s, lambda r: r.accuracy)
     assert line.x.tolist() == [10.0]  # one ends where the other begins
     assert (line.low[0], line.mean[0], line.high[0]) == (0.2, pytest.approx(0.5), 0.8)
-    assert line.apart
-    (group,) = groups([long, hand("a", 1, 0.4, 0.6, 0.6, step_s=8.0)])
-    line = curve(group, clock, lambda r: r.accuracy)
+    assert line.covers_little
+    (group,) = group_runs([long, hand("a", 1, 0.4, 0.6, 0.6, step_s=8.0)])
+    line = mean_curve(group, clock_s, lambda r: r.accuracy)
     assert line.x.tolist() == [10.0, 16.0, 20.0, 24.0]
     assert line.mean[1] == pytest.approx((0.32 + 0.6) / 2)
     assert common_time_s([group]) == 24.0
@@ -139,16 +145,16 @@ def test_curves_are_means_where_all_seeds_have_data():
 
 def test_a_common_time_is_one_by_which_every_run_was_tested():
     early, late = hand("a", 0, 0.2, 0.4), hand("b", 0, 0.9, 0.9, step_s=20.0)
-    assert common_time_s(groups([early, late])) == 20.0
+    assert common_time_s(group_runs([early, late])) == 20.0
     late = hand("b", 0, 0.9, step_s=21.0)  # first tested when `a` had ended
-    every = groups([early, late])
+    every = group_runs([early, late])
     assert common_time_s(every) is None
-    titles = [column.title for column in rank(every, 0.3)[0].results]
+    titles = [column.title for column in rank_groups(every, 0.3)[0].results]
     assert not any(title.startswith("accuracy at") for title in titles)
-    assert common_time_s([]) is common_time_s(groups([early, hand("b", 0)])) is None
-    assert "at one common time" not in " ".join(study_notices(groups([early, replace_end(late)])))
-    near = groups([early, hand("b", 0, 0.9, 0.9, step_s=20.0)])
-    assert "at one common time" in " ".join(study_notices(near))
+    assert common_time_s([]) is common_time_s(group_runs([early, hand("b", 0)])) is None
+    assert "common time" not in " ".join(study_notices(group_runs([early, replace_end(late)])))
+    near = group_runs([early, hand("b", 0, 0.9, 0.9, step_s=20.0)])
+    assert "common time" in " ".join(study_notices(near))
 
 
 def replace_end(run):
@@ -158,9 +164,9 @@ def replace_end(run):
 
 def test_means_over_some_seeds_say_so_and_nobody_wins():
     runs = [hand("a", 0, 0.9), hand("a", 1), hand("b", 0, 0.5), hand("b", 1, 0.5)]
-    (ranking,) = rank(groups(runs), 0.4)
+    (ranking,) = rank_groups(group_runs(runs), 0.4)
     final = next(c for c in ranking.results if c.title == "final accuracy")
-    assert {(c.text, c.small) for c in final.cells} == {
+    assert {(c.text, c.note) for c in final.cells} == {
         ("90.0 %", "in 1 of 2 seeds"),
         ("50.0 ± 0.0 %", ""),
     }
@@ -168,17 +174,18 @@ def test_means_over_some_seeds_say_so_and_nobody_wins():
 
 
 def test_page_is_complete_and_says_what_it_is(study, tmp_path):
-    files = write_study(study, tmp_path, title="a <b> study", formats=("pdf",))
+    files = write_study(study, tmp_path, title="a <b> study", formats=("pdf",)).files
     page = files.html.read_text()
     assert {f.stem for f in files.figures} == {
         f"{k}-{law}" for k in KEYS for law in ("paper", "overlap")
     }
     for words in (
-        "a &lt;b&gt; study", "2 mechanisms, 2 seeds each, both timing laws: 8 runs", "Seeds 0, 1.",
+        "a &lt;b&gt; study", "2 mechanisms", "2 seeds each", "both timing laws", "8 runs",
+        "Seeds 0, 1.",
         "slow (reconstruction)", "dystop (paper)", "sample standard deviation", "time to 80 %",
-        "Does the ranking depend on the timing law?", "Yes: 2 of 2 mechanisms change places",
+        "Yes: 2 of 2 mechanisms", "up 1", "down 1",
         "is a reconstruction", "dystop-s0 (finished)", "not reached", "idle share",
-        "the same workers, places, data split, initial model and channel draws",
+        "data split, initial model and channel draws",
     ):  # fmt: skip
         assert words in page.replace("&#39;", "'"), words
     assert "http://" not in page
@@ -194,12 +201,12 @@ def test_settings_of_one_mechanism_are_not_called_mechanisms(tmp_path):
     runs = [hand("dystop", 0, 0.5), hand("dystop", 0, 0.6)]
     for run, v in zip(runs, (1, 10), strict=True):
         run.config["mechanism"] = {"name": "dystop", "V": v}
-    page = write_study(runs, tmp_path, title="V", formats=("png",)).html.read_text()
+    page = write_study(runs, tmp_path, title="V", formats=("png",)).files.html.read_text()
     assert "1 mechanism in 2 settings, 1 seed each: 2 runs." in page
 
 
 def test_nothing_is_drawn_against_rounds(study):
-    plots = draw_study(groups(study)[:2], 0.7)
+    plots = draw_groups(group_runs(study)[:2], 0.7)
     assert {plot.key for plot in plots} == KEYS
     for plot in plots:
         assert plot.figure is not None
@@ -210,7 +217,7 @@ def test_nothing_is_drawn_against_rounds(study):
 def test_one_law_one_seed_one_mechanism(tmp_path):
     page = write_study(
         [hand("dystop", 4, 0.6, 0.9)], tmp_path, title="one", formats=()
-    ).html.read_text()
+    ).files.html.read_text()
     assert "One seed each" in page
     assert "1 mechanism, 1 seed each: 1 runs." not in page
     assert "1 mechanism, 1 seed each" in page
@@ -221,24 +228,25 @@ def test_one_law_one_seed_one_mechanism(tmp_path):
 def test_empty_runs_still_give_a_page(tmp_path):
     page = write_study(
         [hand("a", 0), hand("b", 0)], tmp_path, title="x", formats=()
-    ).html.read_text()
+    ).files.html.read_text()
     assert "has not closed a round yet" in page
     assert "There is no target" in page
 
 
 def test_warnings_where_a_comparison_is_not_fair(study):
     assert all(
-        "same seeds" not in n and "share one fleet" not in n for n in study_notices(groups(study))
+        "same seeds" not in n and "share one fleet" not in n
+        for n in study_notices(group_runs(study))
     )
     fleet = {**study[1].fleet, "label_counts": [[1]]}
     odd = [study[0], replace(study[1], fleet=fleet)]
-    assert any("do not share one fleet" in n for n in study_notices(groups(odd)))
-    assert not any("Within a seed" in n for n in study_notes(groups(odd)))
+    assert any("do not share one fleet" in n for n in study_notices(group_runs(odd)))
+    assert not any("Within a seed" in n for n in study_notes(group_runs(odd)))
     apart = [hand("a", 0, 0.5), hand("b", 1, 0.5, step_s=20.0)]
-    told = " ".join(study_notices(groups(apart)))
+    told = " ".join(study_notices(group_runs(apart)))
     assert "from 10 s (a (paper)) to 20 s (b (paper))" in told
     uneven = [hand("a", 0, 0.5), hand("a", 1, 0.5), hand("b", 0, 0.5)]
-    assert any("Not all were run with the same seeds" in n for n in study_notices(groups(uneven)))
+    assert any("same seeds" in n for n in study_notices(group_runs(uneven)))
 
 
 def test_mistakes_are_named(study, tmp_path):
@@ -248,10 +256,10 @@ def test_mistakes_are_named(study, tmp_path):
         write_study(study, tmp_path, title="x", target=80)
 
 
-def test_staleness_bins_cover_what_occurred():
-    assert _bins(1) == [(0, 0)]
-    assert _bins(12) == [(0, 0), (1, 1), (2, 2), (3, 4), (5, 9), (10, 11)]
-    assert _bins(500)[-1] == (100, 499)
+def test_staleness_staleness_bins_cover_what_occurred():
+    assert _staleness_bins(1) == [(0, 0)]
+    assert _staleness_bins(12) == [(0, 0), (1, 1), (2, 2), (3, 4), (5, 9), (10, 11)]
+    assert _staleness_bins(500)[-1] == (100, 499)
 
 
 def test_a_dozen_mechanisms_fit(tmp_path):
@@ -262,5 +270,5 @@ def test_a_dozen_mechanisms_fit(tmp_path):
     ]
     for k, run in enumerate(runs):
         run.config["mechanism"]["V"] = k // 2
-    files = write_study(runs, tmp_path, title="many", formats=())
-    assert files.html.read_text().count("mech-12 (reconstruction)") >= 6
+    report = write_study(runs, tmp_path, title="many", formats=())
+    assert report.files.html.read_text().count("mech-12 (reconstruction)") >= 6

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from dystop.experiments.run_folder import RunData
-from dystop.report import default_target, draw, summarise, summary_rows
-from dystop.report.data.names import command, identity, labels, timing_words
+from dystop.report import default_target, draw_runs, summarise, summary_rows
+from dystop.report.data.names import mechanism_of, rerun_command, run_labels, timing_text
 from dystop.report.data.notices import notices
-from dystop.report.data.series import BINS, series
+from dystop.report.data.series import MAX_POINTS, series, staleness_shares
 from dystop.report.data.summary import first_reaching
-from dystop.report.figures.rounds import staleness_shares
 from support.fake_runs import fake_run, plain_record
 
 
@@ -81,19 +80,19 @@ def test_time_that_was_measured_is_not_called_simulated():
     assert row["measured time"] == "10 s"
     assert "simulated time" not in row
     assert [row["time"] for row in summary_rows([run, real])] == ["10 s", "10 s"]
-    assert timing_words(real).startswith("measured")
-    assert timing_words(run).startswith("paper")
+    assert timing_text(real).startswith("measured")
+    assert timing_text(run).startswith("paper")
     for runs, name in (([run], "simulated time"), ([real], "measured time"), ([run, real], "time")):
-        entry = next(plot for plot in draw(runs) if plot.key == "accuracy-time")
+        entry = next(plot for plot in draw_runs(runs) if plot.key == "accuracy-time")
         (axes,) = entry.figure.axes
         assert axes.get_xlabel() == f"{name} (s)"
 
 
 def test_own_work_needs_no_warning():
     mine = fake_run("mine", "my-idea", "own work")
-    assert not identity(mine).doubtful
-    assert labels([mine]) == labels([fake_run("mine", "my-idea", "paper")])
-    assert identity(fake_run("x", "rebuilt", "reconstruction")).doubtful
+    assert not mechanism_of(mine).inexact
+    assert run_labels([mine]) == run_labels([fake_run("mine", "my-idea", "paper")])
+    assert mechanism_of(fake_run("x", "rebuilt", "reconstruction")).inexact
 
 
 def test_rows_have_units_and_sensible_digits():
@@ -107,29 +106,29 @@ def test_rows_have_units_and_sensible_digits():
 
 def test_reconstruction_is_labelled_wherever_the_mechanism_is_named():
     run = fake_run("asydfl-s1", "AsyDFL", "reconstruction", rounds=2)
-    assert labels([run]) == ["asydfl-s1 (reconstruction)"]
-    assert identity(run).title == "AsyDFL (reconstruction)"
+    assert run_labels([run]) == ["asydfl-s1 (reconstruction)"]
+    assert mechanism_of(run).title == "AsyDFL (reconstruction)"
     assert any("reconstruction" in text for text in notices([run]))
 
 
 def test_labels_name_the_mechanism_and_stay_distinct():
     run = fake_run("trial", rounds=1)
-    assert labels([run, run]) == ["trial · dystop #1", "trial · dystop #2"]
+    assert run_labels([run, run]) == ["trial · dystop #1", "trial · dystop #2"]
     long = fake_run("x" * 200, "MATCHA", "reconstruction", rounds=1)
-    (label,) = labels([long])
+    (label,) = run_labels([long])
     assert len(label) < 70
     assert label.endswith("· MATCHA (reconstruction)")
 
 
 def test_a_run_without_a_description_still_has_a_name():
     run = replace(fake_run(rounds=1), info={}, config={"mechanism": {"name": "own"}})
-    assert identity(run).title == "own"
-    assert identity(replace(run, config={})).name == "unknown mechanism"
+    assert mechanism_of(run).title == "own"
+    assert mechanism_of(replace(run, config={})).name == "unknown mechanism"
 
 
 def test_command_survives_a_folder_with_spaces():
     run = replace(fake_run(rounds=1), path=Path("my runs/a"))
-    assert command(run) == "dystop run 'my runs/a/config.toml'"
+    assert rerun_command(run) == "dystop run 'my runs/a/config.toml'"
 
 
 def test_notices_warn_of_unfair_comparisons():
@@ -154,9 +153,9 @@ def test_staleness_shares_add_histograms_of_any_length():
 
 
 def test_long_histories_are_grouped_and_keep_their_extremes():
-    rows = [plain_record(t, float(t), loss=float(t % 10)) for t in range(1, 5 * BINS + 1)]
+    rows = [plain_record(t, float(t), loss=float(t % 10)) for t in range(1, 5 * MAX_POINTS + 1)]
     line = series(rows, lambda r: r.clock_s, lambda r: r.loss)
-    assert (len(line), line.group) == (BINS, 5)
+    assert (len(line), line.group) == (MAX_POINTS, 5)
     assert (line.low.min(), line.high.max()) == (0.0, 9.0)
     assert line.x[0] == 5.0  # a group is drawn where it ends
     assert line.mean[0] == 3.0

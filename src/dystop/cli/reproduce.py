@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from dystop.experiments.reproduce import Recipe
     from dystop.experiments.reproduce.campaigns import Scale
     from dystop.experiments.study import Study
-    from dystop.report.data.measures import Whose
-    from dystop.report.data.verdicts import Row
-    from dystop.report.pages.verdict import Asked
+    from dystop.report.data.measures import AccuracyOf
+    from dystop.report.data.verdicts import ClaimVerdict
+    from dystop.report.pages.verdict import VerdictRequest
 
 ALL = "all"
 OUT = Path("reproduce")
@@ -55,7 +55,7 @@ class Order:
     out: Path
     jobs: int
     only: Sequence[str]
-    whose: "Whose"
+    whose: "AccuracyOf"
     quiet: bool
 
     @property
@@ -72,12 +72,12 @@ class Order:
         first = ["dystop", "reproduce", recipe.name, "--scale", self.scale]
         return shlex.join([*first, *seeds, *only, *whose, *place, *self.words])
 
-    def asked(self, recipe: "Recipe") -> "Asked":
+    def asked(self, recipe: "Recipe") -> "VerdictRequest":
         """The same for a page."""
-        from dystop.report.pages.verdict import Asked
+        from dystop.report.pages.verdict import VerdictRequest
 
         command = replace(self, only=()).command(recipe, here=False)
-        return Asked(self.scale, self.whose, tuple(self.words), command)
+        return VerdictRequest(self.scale, self.whose, tuple(self.words), command)
 
 
 @handle_errors
@@ -123,7 +123,7 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     words = [word for word in names if "=" in word]
     wanted = [word for word in names if "=" not in word]
     chosen = list(RECIPES.values()) if wanted == [ALL] else [recipe_of(name) for name in wanted]
-    whose: Whose = "own" if accuracy is Accuracy.own else "global"
+    whose: AccuracyOf = "own" if accuracy is Accuracy.own else "global"
     order = Order(size, seeds, words, out, jobs, only or [], whose, quiet)
     for recipe in chosen:
         _judge(recipe, _run(recipe, order), order)
@@ -176,25 +176,23 @@ def _fits(name: str, only: Sequence[str]) -> bool:
 
 def _judge(recipe: "Recipe", study: "Study", order: Order) -> None:
     from dystop.experiments.reproduce.progress import page_folder, runs_by_arm
-    from dystop.report.data.verdicts import judge
-    from dystop.report.pages.verdict import outcomes_of, tally, write_verdict
+    from dystop.report.pages.verdict import arm_runs, count_verdicts, write_verdict
 
     if (left := len(study.todo())) and not order.quiet:
         echo(f"{recipe.name}: {left} of {are(len(study.experiments), 'run')} still to do")
-    outcomes = outcomes_of(recipe, runs_by_arm(study), order.whose)
-    if not outcomes:
+    runs = arm_runs(recipe, runs_by_arm(study), order.whose)
+    if not runs:
         return
     page = page_folder(order.out, order.scale, recipe, order.suffix)
-    files = write_verdict(recipe, order.asked(recipe), outcomes, page)
+    report = write_verdict(recipe, order.asked(recipe), runs, page)
     if order.quiet:
         return
-    rows = judge(recipe.claims, outcomes)
-    _show(rows)
-    echo(f"{recipe.name}: {tally(rows)}")
-    echo(f"verdict: {files.html}")
+    _show(report.verdicts)
+    echo(f"{recipe.name}: {count_verdicts(report.verdicts)}")
+    echo(f"verdict: {report.files.html}")
 
 
-def _show(rows: "list[Row]") -> None:
+def _show(rows: "list[ClaimVerdict]") -> None:
     if rows:
         lines = [[row.claim, row.paper, row.ours, row.verdict] for row in rows]
         show_table(("claim", "paper", "ours", "verdict"), lines)
@@ -225,15 +223,17 @@ def _write_paper(order: Order) -> None:
     """The page of the whole paper, from every recipe that has a page here."""
     from dystop.experiments.reproduce import RECIPES
     from dystop.experiments.reproduce.progress import known_study, runs_by_arm
-    from dystop.report.pages.verdict import Asked, outcomes_of, whole_paper
+    from dystop.report.pages.verdict import VerdictRequest, arm_runs, render_paper
     from dystop.storage import write_atomic
 
     pages = {}
     for recipe in RECIPES.values():
         study = known_study(recipe, order.scale, order.out) if _has_page(recipe, order) else None
         if study is not None and (arms := runs_by_arm(study)):
-            pages[recipe.name] = outcomes_of(recipe, arms, order.whose)
+            pages[recipe.name] = arm_runs(recipe, arms, order.whose)
     page = order.out / order.scale / f"paper{order.suffix}.html"
-    write_atomic(page, whole_paper(pages, Asked(order.scale, order.whose), order.suffix).encode())
+    write_atomic(
+        page, render_paper(pages, VerdictRequest(order.scale, order.whose), order.suffix).encode()
+    )
     if not order.quiet:
         echo(f"all recipes so far: {page}")

@@ -16,7 +16,7 @@ from dystop.units import are, plural
 if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
     from dystop.experiments.study import Outline, Study
-    from dystop.report.data.ranking import Ranked
+    from dystop.report.data.ranking import Ranking
 
 Target = Annotated[
     float | None, typer.Option(help="Accuracy whose time and cost are compared, up to 1.")
@@ -159,39 +159,34 @@ def report_study(path: Path, target: float | None, *, out: Path | None = None, q
     """Write the page of a study, as far as it got, and show its ranking."""
     from dystop.experiments.run_folder import open_run
     from dystop.experiments.study import outline
-    from dystop.report.data.groups import groups
-    from dystop.report.data.notices import study_notices
-    from dystop.report.data.ranking import rank
-    from dystop.report.pages.study import choose_target, write_study
+    from dystop.report.pages.study import write_study
 
     study = outline(path)
     begun, missing = _begun(study)
     runs, title = [open_run(folder) for folder in begun], path.resolve().name
-    files = write_study(
+    report = write_study(
         runs, out or path / "report", title=title, target=target, over=study.over, notices=missing
     )
     if quiet:
         return
-    every = groups(runs)
-    aim = choose_target(every, target)
-    for sentence in (*missing, *study_notices(every)):
+    for sentence in report.results.notices:
         echo(f"note: {sentence}", colour="yellow", err=True)
-    for ranking in rank(every, aim.target):
+    for ranking in report.results.rankings:
         _show(ranking, "setting" if study.over else "mechanism")
-    echo(aim.why)
-    echo(f"report: {files.html}")
+    echo(report.results.target.reason)
+    echo(f"report: {report.files.html}")
 
 
-def _show(ranking: "Ranked", who: str) -> None:
+def _show(ranking: "Ranking", who: str) -> None:
     """One ranking as a table: a line per mechanism or setting, best first."""
     echo(f"timing law: {ranking.timing}; mean ± standard deviation over seeds")
     shown = ranking.results
     rows = [
-        [group.label, *(_cell(c.cells[k].text, c.cells[k].small) for c in shown)]
+        [group.label, *(_cell(c.cells[k].text, c.cells[k].note) for c in shown)]
         for k, group in enumerate(ranking.groups)
     ]
     show_table((who, *(c.title for c in shown)), rows)
 
 
-def _cell(text: str, small: str) -> str:
-    return f"{text}\n{small}" if small else text
+def _cell(text: str, note: str) -> str:
+    return f"{text}\n{note}" if note else text

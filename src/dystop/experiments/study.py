@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from dystop.errors import RunFolderError, shell_command
 from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
 from dystop.experiments.config.write import toml_value
 from dystop.experiments.run_folder import INFO, STUDY, check_name, is_study
+from dystop.params import flatten
 from dystop.storage import read_json, write_atomic
 
 PLAN = "plan"
@@ -178,17 +179,9 @@ def _row(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
 def _differences(there: Sequence[Experiment], asked: Sequence[Experiment]) -> Iterator[str]:
     """What keeps two lists of experiments from being the same, in words, each thing once."""
-    old, new = ({e.name: dict(_flat(to_tree(e))) for e in many} for many in (there, asked))
+    old, new = ({e.name: dict(flatten(to_tree(e))) for e in many} for many in (there, asked))
     if only := [name for name in old if name not in new]:
         yield f"it also has {', '.join(only)}"
     if only := [name for name in new if name not in old]:

@@ -1,37 +1,36 @@
-"""From run folders to tables, figures and one HTML page."""
+"""Reports of runs: `data` computes, `figures` draws, `pages` renders and writes."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dystop.report.garbage import spare_the_old
-
-_HOME = {
-    "ReportFiles": "pages.write",
-    "Summary": "data.summary",
+_MODULES = {
+    "ReportFiles": "pages.files",
+    "RunSummary": "data.summary",
+    "StudyReport": "pages.study",
     "default_target": "data.summary",
-    "draw": "pages.write",
+    "draw_runs": "pages.runs",
     "summarise": "data.summary",
     "summary_rows": "data.summary",
-    "write_report": "pages.write",
+    "write_report": "pages.runs",
     "write_study": "pages.study",
 }
 
-__all__ = list(_HOME)
+__all__ = list(_MODULES)
 
 if TYPE_CHECKING:
-    from dystop.report.data.summary import Summary as Summary
+    from dystop.report.data.summary import RunSummary as RunSummary
     from dystop.report.data.summary import default_target as default_target
     from dystop.report.data.summary import summarise as summarise
     from dystop.report.data.summary import summary_rows as summary_rows
+    from dystop.report.pages.files import ReportFiles as ReportFiles
+    from dystop.report.pages.runs import draw_runs as draw_runs
+    from dystop.report.pages.runs import write_report as write_report
+    from dystop.report.pages.study import StudyReport as StudyReport
     from dystop.report.pages.study import write_study as write_study
-    from dystop.report.pages.write import ReportFiles as ReportFiles
-    from dystop.report.pages.write import draw as draw
-    from dystop.report.pages.write import write_report as write_report
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: tables alone need no matplotlib."""
-    if name not in _HOME:
+    """Import a name at its first use, so that tables alone need no matplotlib."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'dystop.report' has no attribute {name!r}")
-    with spare_the_old():
-        return getattr(import_module(f"dystop.report.{_HOME[name]}"), name)
+    return getattr(import_module(f"dystop.report.{_MODULES[name]}"), name)

@@ -10,7 +10,7 @@ given by rule, never by hand:
 `Rising`     holds if every step goes up; partly, if only steps within the spread go down.
 `Growth`     holds within 10 % of the paper's number, partly within 30 %.
 `Figure`     likewise, an accuracy within 3 and 10 points; a time to a target that is not reached
-             cannot be told, unless the run lasted far longer than the paper's time.
+             is undecided, unless the run lasted far longer than the paper's time.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but the seed, taken together: a group is one line of a comparison."""
+"""Groups of runs that differ in nothing but the seed: one row of a comparison each."""
 
 import json
 import math
@@ -7,40 +7,43 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dystop.experiments.run_folder import RunData
-from dystop.params import short_names
+from dystop.params import flatten, short_names
 from dystop.record import RoundRecord
-from dystop.report.data.names import Identity, identity
-from dystop.report.data.summary import TARGETS, best_accuracy, evaluated
-from dystop.report.figures.style import Mark, look
+from dystop.report.data.names import MechanismInfo, mechanism_of
+from dystop.report.data.settings import differing_settings
+from dystop.report.data.summary import evaluated_rounds
 from dystop.units import known
 
-_OF_A_SEED = ("seed", "name")
-_MOST_KEYS = 3
-"""Differing settings that a label can tell; with more of them it is a number."""
+_SEED_KEYS = ("seed", "name")
+"""Keys that differ between the seeds of a group."""
+_MAX_LABEL_KEYS = 3
+"""Differing settings that a label can list; with more of them, rows are numbered."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group(Mark):
-    """One mechanism under one timing law, with a run per seed."""
+class Group:
+    """A mechanism with its settings under one timing law, with one run per seed."""
 
-    mechanism: Identity
+    label: str
+    color_index: int  # the same for one label under both timing laws
+    mechanism: MechanismInfo
     timing: str
     runs: tuple[RunData, ...]
 
     @property
     def seeds(self) -> list[str]:
-        """The seeds, in order."""
+        """The seeds, in the order of the runs."""
         return [str(run.info.get("seed")) for run in self.runs]
 
     @property
     def histories(self) -> list[list[RoundRecord]]:
-        """The records of every seed that has some."""
+        """The records of every run that has some."""
         return [run.records for run in self.runs if run.records]
 
 
 @dataclass(frozen=True)
-class Spread:
-    """A quantity over the seeds: those that have a value, out of all."""
+class SeedSpread:
+    """A quantity over the seeds: the values that exist, and the number of seeds."""
 
     values: tuple[float, ...]
     total: int
@@ -61,69 +64,66 @@ class Spread:
         return len(self.values) == self.total
 
 
-def over_seeds(values: Iterable[float | None]) -> Spread:
-    """Collect one value per seed.
+def over_seeds(values: Iterable[float | None]) -> SeedSpread:
+    """Collect one value per seed; None and non-finite numbers count as missing.
 
     >>> over_seeds([1.0, None, 3.0])
-    Spread(values=(1.0, 3.0), total=3)
+    SeedSpread(values=(1.0, 3.0), total=3)
     """
     every = [known(value) for value in values]
-    return Spread(tuple(v for v in every if v is not None), len(every))
+    return SeedSpread(tuple(v for v in every if v is not None), len(every))
 
 
-def _setting(run: RunData) -> str:
-    """The configuration without what tells seeds apart."""
-    kept = {key: value for key, value in run.config.items() if key not in _OF_A_SEED}
-    return json.dumps(kept, sort_keys=True, default=str)
-
-
-def groups(runs: Sequence[RunData]) -> list[Group]:
-    """Put runs together that differ only in their seed, in the order of first appearance."""
+def group_runs(runs: Sequence[RunData]) -> list[Group]:
+    """Group the runs that differ only in their seed, in the order of first appearance."""
     found: dict[str, list[RunData]] = {}
     for run in runs:
-        found.setdefault(_setting(run), []).append(run)
-    laws = [str(many[0].info.get("timing") or "not recorded") for many in found.values()]
-    titles = _distinct([many[0] for many in found.values()], laws)
-    order: dict[str, int] = {}  # a mechanism keeps its colour under both laws
-    for title in titles:
-        order.setdefault(title, len(order))
+        found.setdefault(_settings_key(run), []).append(run)
+    seeds = list(found.values())
+    laws = [str(many[0].info.get("timing") or "not recorded") for many in seeds]
+    labels = _distinct_labels([many[0] for many in seeds], laws)
+    color = {label: k for k, label in enumerate(dict.fromkeys(labels))}
     return [
         Group(
-            title, *look(order[title]), len(found) > 1,
-            mechanism=identity(many[0]), timing=law, runs=tuple(many),
+            label=label, color_index=color[label], mechanism=mechanism_of(many[0]), timing=law,
+            runs=tuple(many),
         )
-        for title, law, many in zip(titles, laws, found.values(), strict=True)
+        for label, law, many in zip(labels, laws, seeds, strict=True)
     ]  # fmt: skip
 
 
-def _distinct(runs: Sequence[RunData], laws: Sequence[str]) -> list[str]:
-    """A title per run; one that occurs twice under a law is told apart by its settings."""
-    titles = [identity(run).title for run in runs]
-    alike: dict[tuple[str, str], list[int]] = {}
-    for k, pair in enumerate(zip(titles, laws, strict=True)):
-        alike.setdefault(pair, []).append(k)
-    for ks in alike.values():
+def _settings_key(run: RunData) -> str:
+    """Return the configuration without the keys that tell seeds apart."""
+    kept = {key: value for key, value in run.config.items() if key not in _SEED_KEYS}
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+def _distinct_labels(runs: Sequence[RunData], laws: Sequence[str]) -> list[str]:
+    """Label each run by its mechanism; add settings where a law would have the label twice."""
+    labels = [mechanism_of(run).title for run in runs]
+    equal: dict[tuple[str, str], list[int]] = {}
+    for k, pair in enumerate(zip(labels, laws, strict=True)):
+        equal.setdefault(pair, []).append(k)
+    for ks in equal.values():
         if len(ks) > 1:
-            for k, more in zip(ks, _apart([runs[k] for k in ks]), strict=True):
-                titles[k] += more
-    return titles
+            for k, suffix in zip(ks, _label_suffixes([runs[k] for k in ks]), strict=True):
+                labels[k] += suffix
+    return labels
 
 
-def _apart(runs: Sequence[RunData]) -> list[str]:
-    """What to add to the title that runs share: the settings that differ, else a number."""
-    from dystop.report.pages.html import differing, flat
-
-    rows = [row for row in differing(runs) if row[0] not in _OF_A_SEED]
-    short = short_names({key: None for run in runs for key, _ in flat(run.config)})
-    told = [[f", {short[key]} = {_plain(v)}" for v in values] for key, values in rows]
-    out = ["".join(each) for each in zip(*told, strict=True)]
-    if len(rows) <= _MOST_KEYS and len(set(out)) == len(runs):
-        return out
+def _label_suffixes(runs: Sequence[RunData]) -> list[str]:
+    """Return the settings on which runs of one label differ, or a number where they are many."""
+    rows = [row for row in differing_settings(runs) if row[0] not in _SEED_KEYS]
+    short = short_names({key: None for run in runs for key, _ in flatten(run.config)})
+    columns = [[f", {short[key]} = {_plain(v)}" for v in values] for key, values in rows]
+    suffixes = ["".join(each) for each in zip(*columns, strict=True)]
+    if len(rows) <= _MAX_LABEL_KEYS and len(set(suffixes)) == len(runs):
+        return suffixes
     return [f" #{k}" for k in range(1, len(runs) + 1)]
 
 
 def _plain(value: str) -> str:
-    """A value of a configuration as a label has it.
+    """Return a JSON value without quotes and without a zero fraction.
 
     >>> _plain("10.0"), _plain("0.4"), _plain('"combined"')
     ('10', '0.4', 'combined')
@@ -131,42 +131,26 @@ def _plain(value: str) -> str:
     return value.strip('"').removesuffix(".0")
 
 
-def shared_target(every: Sequence[Group]) -> tuple[float | None, str]:
-    """A usual target to compare by, and by which rule it was chosen.
-
-    The largest that half of the groups reached with every seed; else that any run reached.
-    """
-    best = [[best_accuracy(run.records) or 0.0 for run in group.runs] for group in every]
-    worst = sorted(map(min, best), reverse=True)
-    rules = {
-        "at least half of the rows reached with every seed": worst[(len(worst) - 1) // 2],
-        "any run reached": max(map(max, best)),
-    }
-    for rule, level in rules.items():
-        if reached := [target for target in TARGETS if target <= level]:
-            return max(reached), rule
-    return None, ""
-
-
-def interval_s(every: Sequence[Group]) -> float:
-    """Simulated seconds between two tests, where all runs have the same; else 0."""
-    blocks = [run.config.get("evaluate") or {} for group in every for run in group.runs]
-    found = {float(block.get("every_s") or 0.0) for block in blocks}
+def evaluation_interval_s(groups: Sequence[Group]) -> float:
+    """Return the configured seconds between two evaluations; 0 where the runs do not agree."""
+    sections = [run.config.get("evaluate") or {} for group in groups for run in group.runs]
+    found = {float(section.get("every_s") or 0.0) for section in sections}
     return found.pop() if len(found) == 1 else 0.0
 
 
-def common_time_s(every: Sequence[Group]) -> float | None:
-    """The last simulated time at which the tests of all runs compare.
+def common_time_s(groups: Sequence[Group]) -> float | None:
+    """Return the last clock time at which the accuracies of all runs compare.
 
-    Where all are tested every so many seconds, it is the last planned test that no run missed;
-    else the last time by which every run was tested, and none has ended its tests.
-    None where there is no such time: a run was never tested, or first when another had ended.
+    Where all runs are evaluated at the same interval, it is the last planned evaluation that every
+    run reached. Otherwise it is the last time by which every run was evaluated, and no run has
+    ended its evaluations. None where no such time exists.
     """
-    tested = [evaluated(run.records) for g in every for run in g.runs]
-    if not tested or not all(tested):
+    histories = [evaluated_rounds(run.records) for g in groups for run in g.runs]
+    if not histories or not all(histories):
         return None
-    first, last = max(rows[0].clock_s for rows in tested), min(rows[-1].clock_s for rows in tested)
-    step_s = interval_s(every)
+    first = max(rows[0].clock_s for rows in histories)
+    last = min(rows[-1].clock_s for rows in histories)
+    step_s = evaluation_interval_s(groups)
     if not step_s:
         return last if last >= first else None
     k = math.floor(last / step_s)

@@ -1,30 +1,29 @@
-"""What things are called: runs, mechanisms with their provenance, settings in plain words."""
+"""Names and sentences about a run: its mechanism, label, status, rules and commands."""
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dystop.experiments.run_folder import RunData, is_abandoned
 from dystop.types import FAITHFUL
 
-TIMING = {
+TIMING_LAWS = {
     "paper": "paper: a round lasts until its slowest active worker has pulled, and nothing else "
     "moves the clock (eq:duration)",
     "overlap": "overlap: transfers of different workers overlap, and the next round opens when "
     "the mechanism may next act",
 }
-PUBLISH = {
-    "eager": "eager: a pull returns the newest model even while its training would still be "
+PUBLISH_RULES = {
+    "eager": "eager: a pull returns the newest model, even if its training would still be "
     "running (the paper's equations)",
     "on_completion": "on_completion: a pull returns the last finished model, as on real workers",
 }
 
 
 @dataclass(frozen=True)
-class Identity:
-    """Which mechanism a run used, and how far its code can be trusted to be the published one."""
+class MechanismInfo:
+    """The mechanism of a run, and how closely its code follows the published one."""
 
     name: str
     mode: str
@@ -38,50 +37,50 @@ class Identity:
 
     @property
     def caveat(self) -> str:
-        """Provenance in brackets where it is not the source itself, for legends."""
-        plain = not self.provenance or self.provenance in FAITHFUL
-        return "" if plain else f" ({self.provenance})"
+        """Provenance in parentheses, for legends; empty where the code follows the source."""
+        faithful = not self.provenance or self.provenance in FAITHFUL
+        return "" if faithful else f" ({self.provenance})"
 
     @property
-    def doubtful(self) -> bool:
-        """Whether it stands for a published mechanism that could not be followed exactly."""
+    def inexact(self) -> bool:
+        """Whether the code of a published mechanism could not be followed exactly."""
         return bool(self.caveat) and self.provenance != "reference"
 
 
-def identity(run: RunData) -> Identity:
-    """The mechanism of a run; the configuration stands in where run.json is silent."""
-    told = run.info.get("mechanism") or {}
-    told = told if isinstance(told, dict) else {"name": told}
-    name = told.get("name") or _configured(run).get("name") or "unknown mechanism"
-    return Identity(
+def mechanism_of(run: RunData) -> MechanismInfo:
+    """Return the mechanism of a run, from run.json or else from its configuration."""
+    found = run.info.get("mechanism") or {}
+    found = found if isinstance(found, dict) else {"name": found}
+    name = found.get("name") or _mechanism_section(run).get("name") or "unknown mechanism"
+    return MechanismInfo(
         str(name),
-        str(told.get("mode") or ""),
-        str(told.get("provenance") or ""),
-        str(told.get("summary") or ""),
+        str(found.get("mode") or ""),
+        str(found.get("provenance") or ""),
+        str(found.get("summary") or ""),
     )
 
 
-def clock_name(runs: Sequence[RunData]) -> str:
-    """What the clock of these runs shows: on the testbed seconds really pass."""
-    real = {run.info.get("kind") == "testbed" for run in runs}
-    if len(real) > 1:
-        return "time"
-    return "measured time" if real == {True} else "simulated time"
-
-
-def _configured(run: RunData) -> dict[str, object]:
-    block = run.config.get("mechanism")
-    return block if isinstance(block, dict) else {}
+def _mechanism_section(run: RunData) -> dict[str, object]:
+    section = run.config.get("mechanism")
+    return section if isinstance(section, dict) else {}
 
 
 def staleness_bound(run: RunData) -> float | None:
-    """The staleness bound of the mechanism, where it has one."""
-    bound = _configured(run).get("staleness_bound")
+    """Return the staleness bound of the mechanism, None where it has none."""
+    bound = _mechanism_section(run).get("staleness_bound")
     return float(bound) if isinstance(bound, (int, float)) else None
 
 
-def labels(runs: Sequence[RunData], longest: int = 34) -> list[str]:
-    """One distinct label per run; says what is a reconstruction, numbers runs of equal name."""
+def clock_name(runs: Sequence[RunData]) -> str:
+    """Return what the clock of these runs shows: measured time on the testbed, else simulated."""
+    testbed = {run.info.get("kind") == "testbed" for run in runs}
+    if len(testbed) > 1:
+        return "time"
+    return "measured time" if testbed == {True} else "simulated time"
+
+
+def run_labels(runs: Sequence[RunData], longest: int = 34) -> list[str]:
+    """Return one distinct label per run; runs of equal label are numbered."""
     plain = [_label(run, longest) for run in runs]
     total, seen = Counter(plain), Counter[str]()
     out = []
@@ -92,93 +91,52 @@ def labels(runs: Sequence[RunData], longest: int = 34) -> list[str]:
 
 
 def _label(run: RunData, longest: int) -> str:
-    """Run name, then the mechanism unless the name says it; only the run name is ever cut."""
-    mechanism = identity(run)
+    """Return the run's name, shortened if long, and the mechanism unless the name contains it."""
+    mechanism = mechanism_of(run)
     name = run.name if len(run.name) <= longest else run.name[: longest - 1] + "…"
-    said = mechanism.name.lower() in name.lower()
-    return name + ("" if said else f" · {mechanism.name}") + mechanism.caveat
+    contained = mechanism.name.lower() in name.lower()
+    return name + ("" if contained else f" · {mechanism.name}") + mechanism.caveat
 
 
-def workers(run: RunData) -> int:
-    """Number of workers of a run."""
-    known = len(run.fleet.get("data_size") or run.fleet.get("label_counts") or ())
-    return known or max((r.alive for r in run.records), default=0)
+def worker_count(run: RunData) -> int:
+    """Return the number of workers of a run."""
+    recorded = len(run.fleet.get("data_size") or run.fleet.get("label_counts") or ())
+    return recorded or max((r.alive for r in run.records), default=0)
 
 
-def timing_words(run: RunData) -> str:
-    """The timing law in a sentence; on the testbed time needs none."""
+def timing_text(run: RunData) -> str:
+    """Return the timing law as a sentence; the testbed has none, its clock is measured."""
     if run.info.get("kind") == "testbed":
-        return "measured: seconds as they passed on real processes"
+        return "measured: seconds on real processes"
     value = str(run.info.get("timing") or "not recorded")
-    return TIMING.get(value, value)
+    return TIMING_LAWS.get(value, value)
 
 
-def publish_words(run: RunData) -> str:
-    """The publish rule in a sentence."""
+def publish_text(run: RunData) -> str:
+    """Return the publish rule as a sentence."""
     value = str(run.info.get("publish") or "not recorded")
-    return PUBLISH.get(value, value)
+    return PUBLISH_RULES.get(value, value)
 
 
-def command(run: RunData) -> str:
-    """The command that repeats the run."""
+def run_status(run: RunData) -> str:
+    """Return finished, failed, interrupted or running; a run without a process is interrupted."""
+    recorded = str(run.info.get("status") or "unknown")
+    return "interrupted" if recorded == "running" and is_abandoned(run.path) else recorded
+
+
+def rerun_command(run: RunData) -> str:
+    """Return the command that repeats the run."""
     verb = "testbed" if run.info.get("kind") == "testbed" else "run"
     return f"dystop {verb} {shlex.quote(str(run.path / 'config.toml'))}"
 
 
-def status(run: RunData) -> str:
-    """finished, failed, interrupted or running; a run whose process is gone was interrupted."""
-    noted = str(run.info.get("status") or "unknown")
-    return "interrupted" if noted == "running" and is_abandoned(run.path) else noted
-
-
-def way_on(run: RunData) -> str:
-    """The command that goes on with an interrupted run."""
+def resume_command(run: RunData) -> str:
+    """Return the command that resumes an interrupted run."""
     words = "testbed --resume" if run.info.get("kind") == "testbed" else "resume"
     return f"dystop {words} {shlex.quote(str(run.path))}"
 
 
-def check(run: RunData) -> str:
-    """The command that says whether the records are to be believed."""
+def check_command(run: RunData) -> str:
+    """Return the command that checks the records of a run."""
     verb = "check" if run.info.get("kind") == "testbed" else "verify"
     return f"dystop {verb} {shlex.quote(str(run.path))}"
-
-
-# MERGED: Settings of runs as the pages of a sweep need them: values, their order, and words for
-#   them.
-
-
-UNSET = "unset"
-"""The value of a key that has none, as the configuration spells it."""
-
-
-def value_of(run: RunData, key: str) -> Any:
-    """A setting of a run, as its configuration has it; None where it has none."""
-    found: Any = run.config
-    for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
-
-
-def values_of(runs: Iterable[RunData], key: str) -> list[Any]:
-    """The values of a key, each once: numbers in their order, others as they first appear."""
-    found: list[Any] = []
-    for run in runs:
-        if (value := value_of(run, key)) not in found:
-            found.append(value)
-    return sorted(found) if numeric(found) else found
-
-
-def numeric(values: Sequence[Any]) -> bool:
-    """Whether all values are numbers, which yes and no are not."""
-    return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
-
-
-def shown(value: Any) -> str:
-    """A value as a tick has it.
-
-    >>> shown(10.0), shown(0.4), shown("ring"), shown(True), shown(None)
-    ('10', '0.4', 'ring', 'true', 'unset')
-    """
-    if value is None or isinstance(value, bool):
-        return {None: UNSET, True: "true", False: "false"}[value]
-    return f"{value:g}" if numeric([value]) else str(value)

@@ -1,4 +1,4 @@
-"""From records to the numbers of the summary table. Pure: no file, no figure."""
+"""The numbers of a run, and the summary table that shows them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,16 +6,18 @@ from typing import Literal
 
 from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
-from dystop.report.data.names import clock_name, identity, labels, status
+from dystop.report.data.names import clock_name, mechanism_of, run_labels, run_status
 from dystop.units import NOTHING, data, goal, known, number, percent, seconds, spread
 
 TARGETS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
-"""Accuracies tried as a target when none is given."""
+"""Default target accuracies."""
+
+TARGET_RULE = "first evaluated round at or above the target, never interpolated"
 
 
 @dataclass(frozen=True)
-class Summary:
-    """The numbers of one run; None where there is nothing to say."""
+class RunSummary:
+    """The numbers of one run; None where there is no value. Fields are columns of results.csv."""
 
     label: str
     mechanism: str  # with its provenance
@@ -40,41 +42,62 @@ class Summary:
     clock: str = "simulated time"  # what `clock_s` is
 
 
-def evaluated(records: Sequence[RoundRecord]) -> list[RoundRecord]:
-    """The rounds after which the models were tested."""
+@dataclass(frozen=True)
+class TableCell:
+    """A value of a table as text, with a note in small print."""
+
+    text: str
+    note: str = ""
+    value: float | None = None  # compared to find the best; None is never the best
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """A metric of the summary table, with one cell per run."""
+
+    title: str
+    meaning: str
+    cells: list[TableCell]
+
+
+def evaluated_rounds(records: Sequence[RoundRecord]) -> list[RoundRecord]:
+    """Return the rounds after which the models were evaluated."""
     return [r for r in records if known(r.accuracy) is not None]
 
 
 def first_reaching(records: Sequence[RoundRecord], target: float) -> RoundRecord | None:
-    """First evaluated round at or above the target; nothing is interpolated."""
-    return next((r for r in evaluated(records) if (r.accuracy or 0.0) >= target), None)
+    """Return the first evaluated round at or above the target; nothing is interpolated."""
+    return next((r for r in evaluated_rounds(records) if (r.accuracy or 0.0) >= target), None)
 
 
 def best_accuracy(records: Sequence[RoundRecord]) -> float | None:
-    """Highest mean accuracy of all evaluations."""
-    return max((r.accuracy for r in evaluated(records) if r.accuracy is not None), default=None)
+    """Return the highest mean accuracy of all evaluations."""
+    scores = [r.accuracy for r in evaluated_rounds(records) if r.accuracy is not None]
+    return max(scores, default=None)
 
 
 def default_target(runs: Sequence[RunData]) -> float | None:
-    """The largest of the usual targets that at least one run reached."""
+    """Return the largest default target that at least one run reached."""
     best = max((best_accuracy(run.records) or 0.0 for run in runs), default=0.0)
     return max((t for t in TARGETS if t <= best), default=None)
 
 
-def summarise(runs: Sequence[RunData], target: float | None = None) -> list[Summary]:
-    """Numbers of every run, against the given target or the default one."""
-    aim = default_target(runs) if target is None else target
-    return [_summary(run, label, aim) for run, label in zip(runs, labels(runs), strict=True)]
+def summarise(runs: Sequence[RunData], target: float | None = None) -> list[RunSummary]:
+    """Return the numbers of every run, against the given target or the default one."""
+    chosen = default_target(runs) if target is None else target
+    pairs = zip(runs, run_labels(runs), strict=True)
+    return [_summary(run, label, chosen) for run, label in pairs]
 
 
-def _summary(run: RunData, label: str, target: float | None) -> Summary:
-    names = (label, identity(run).title, status(run))
+def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
+    names = (label, mechanism_of(run).title, run_status(run))
     if not run.records:
-        return Summary(*names, 0, 0.0, 0, 0, 0.0, target=target, clock=clock_name([run]))
+        return RunSummary(*names, 0, 0.0, 0, 0, 0.0, target=target, clock=clock_name([run]))
     rows, last = run.records, run.records[-1]
-    score = (evaluated(rows) or [last])[-1]
+    score = (evaluated_rounds(rows) or [last])[-1]
     reached = None if target is None else first_reaching(rows, target)
-    return Summary(
+    return RunSummary(
         *names,
         rounds=len(rows),
         clock_s=last.clock_s,
@@ -89,7 +112,7 @@ def _summary(run: RunData, label: str, target: float | None) -> Summary:
         staleness_max=max(r.staleness_max for r in rows),
         active_mean=sum(r.active for r in rows) / len(rows),
         idle_share=_idle_share(rows),
-        turn_s=_turn_s(rows),
+        turn_s=_activation_interval_s(rows),
         target=target,
         target_s=reached.clock_s if reached else None,
         target_bytes=reached.wire_bytes_total if reached else None,
@@ -98,25 +121,26 @@ def _summary(run: RunData, label: str, target: float | None) -> Summary:
 
 
 def _idle_share(records: Sequence[RoundRecord]) -> float | None:
-    """Idle worker-seconds out of all worker-seconds of the workers that were alive."""
-    there = sum(r.alive * r.duration_s for r in records)
-    return sum(r.idle_s for r in records) / there if there > 0 else None
+    """Return idle worker-seconds divided by the worker-seconds of all alive workers."""
+    alive_s = sum(r.alive * r.duration_s for r in records)
+    return sum(r.idle_s for r in records) / alive_s if alive_s > 0 else None
 
 
-def _turn_s(records: Sequence[RoundRecord]) -> float | None:
-    """Worker-seconds per activation: the mean time between two turns of a worker."""
-    turns = sum(r.active for r in records)
-    return sum(r.alive * r.duration_s for r in records) / turns if turns else None
+def _activation_interval_s(records: Sequence[RoundRecord]) -> float | None:
+    """Return worker-seconds per activation: the mean time between activations of a worker."""
+    activations = sum(r.active for r in records)
+    alive_s = sum(r.alive * r.duration_s for r in records)
+    return alive_s / activations if activations else None
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One line of the summary table."""
+    """A line of the summary table: how it reads from a summary, and which value is better."""
 
     title: str
     meaning: str
-    show: Callable[[Summary], str]
-    value: Callable[[Summary], float | None] = lambda _: None
+    show: Callable[[RunSummary], str]
+    value: Callable[[RunSummary], float | None] = lambda _: None
     better: Literal["high", "low"] | None = None
 
 
@@ -124,12 +148,12 @@ def _or(text: str, instead: str) -> str:
     return instead if text == NOTHING else text
 
 
-def _scored(text: str) -> str:
+def _score(text: str) -> str:
     return _or(text, "not evaluated")
 
 
-def metrics(summaries: Sequence[Summary]) -> list[Metric]:
-    """The lines of the summary table, in reading order."""
+def metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
+    """Return the lines of the summary table, in reading order."""
     target = summaries[0].target if summaries else None
     clocks = {s.clock for s in summaries}
     clock = clocks.pop() if len(clocks) == 1 else "time"
@@ -137,21 +161,21 @@ def metrics(summaries: Sequence[Summary]) -> list[Metric]:
         Metric(
             "final accuracy",
             "mean ± standard deviation over the workers' own models, at the last evaluation",
-            lambda s: _scored(spread(s.accuracy, s.accuracy_std)),
+            lambda s: _score(spread(s.accuracy, s.accuracy_std)),
             lambda s: s.accuracy,
             "high",
         ),
         Metric(
             "global model",
             "accuracy of the data-weighted average of all models, at the last evaluation",
-            lambda s: _scored(percent(s.accuracy_global)),
+            lambda s: _score(percent(s.accuracy_global)),
             lambda s: s.accuracy_global,
             "high",
         ),
         Metric(
             "best accuracy",
             "highest mean over the workers' models at any evaluation",
-            lambda s: _scored(percent(s.accuracy_best)),
+            lambda s: _score(percent(s.accuracy_best)),
             lambda s: s.accuracy_best,
             "high",
         ),
@@ -161,21 +185,20 @@ def metrics(summaries: Sequence[Summary]) -> list[Metric]:
 
 
 def _target_metrics(target: float | None, clock: str) -> list[Metric]:
-    aim = "target" if target is None else goal(target)
-    missed = "no target" if target is None else "not reached"
-    rule = "first evaluated round at or above the target, never interpolated"
+    name = "target" if target is None else goal(target)
+    missing = "no target" if target is None else "not reached"
     return [
         Metric(
-            f"time to {aim}",
-            f"{clock}; {rule}",
-            lambda s: _or(seconds(s.target_s), missed),
+            f"time to {name}",
+            f"{clock}; {TARGET_RULE}",
+            lambda s: _or(seconds(s.target_s), missing),
             lambda s: s.target_s,
             "low",
         ),
         Metric(
-            f"data to {aim}",
-            f"on the wire; {rule}",
-            lambda s: _or(data(s.target_bytes), missed),
+            f"data to {name}",
+            f"on the wire; {TARGET_RULE}",
+            lambda s: _or(data(s.target_bytes), missing),
             lambda s: s.target_bytes,
             "low",
         ),
@@ -205,17 +228,34 @@ def _cost_metrics(clock: str) -> list[Metric]:
         ),
         Metric(
             "idle share",
-            "share of worker time spent neither training nor exchanging",
+            "share of worker time spent neither training nor exchanging models",
             lambda s: percent(s.idle_share),
         ),
     ]
 
 
+def summary_table(summaries: Sequence[RunSummary]) -> list[SummaryRow]:
+    """Return the summary table, metric by metric; the best run of each metric is marked."""
+    return [_summary_row(metric, summaries) for metric in metrics(summaries)]
+
+
+def _summary_row(metric: Metric, summaries: Sequence[RunSummary]) -> SummaryRow:
+    values = [metric.value(s) for s in summaries]
+    present = [v for v in values if v is not None]
+    pick = max if metric.better == "high" else min
+    best = pick(present) if metric.better and len(summaries) > 1 and present else None
+    cells = [
+        TableCell(metric.show(s), value=v, best=best is not None and v == best)
+        for s, v in zip(summaries, values, strict=True)
+    ]
+    return SummaryRow(metric.title, metric.meaning, cells)
+
+
 def summary_rows(runs: Sequence[RunData], target: float | None = None) -> list[dict[str, str]]:
-    """One row of ready text per run, for a terminal: column title -> value."""
+    """Return one row of text per run for a terminal: column title -> value."""
     summaries = summarise(runs, target)
-    shown = metrics(summaries)
+    lines = metrics(summaries)
     heads = [{"run": s.label, "mechanism": s.mechanism, "status": s.status} for s in summaries]
     return [
-        head | {m.title: m.show(s) for m in shown} for head, s in zip(heads, summaries, strict=True)
+        head | {m.title: m.show(s) for m in lines} for head, s in zip(heads, summaries, strict=True)
     ]

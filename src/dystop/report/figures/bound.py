@@ -1,4 +1,4 @@
-"""The figure of `dystop bound`: the measured gap under the bounds of Theorem 1."""
+"""The figure of `dystop bound`: the measured gap below the bounds of Theorem 1."""
 
 from typing import Literal
 
@@ -8,48 +8,48 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from dystop.experiments.bound import BoundReport
-from dystop.report.figures.style import INK, RUNS, Plot, canvas, house_style, mark_level
+from dystop.report.figures.style import INK, RUNS, Plot, draw_level, figure_style, new_figure
 from dystop.units import plural
 
 _LINES: tuple[tuple[str, str, str, Literal["-", "--", ":"]], ...] = (
     ("gap", "measured F(w_t) - F*", INK, "-"),
     ("recursion", "Lemma 1 followed through the run", RUNS[0], "-"),
-    ("theorem", "Theorem 1, its statement mended", RUNS[2], "--"),
+    ("theorem", "Theorem 1, corrected", RUNS[2], "--"),
     ("literal", "Theorem 1 as printed", RUNS[1], ":"),
 )
-_HEADROOM = 4.0  # times the largest bound that is worth drawing; the printed one leaves the figure
-_NARROW = 100.0  # of largest to smallest: numbers are then told by 1, 2 and 5, not by powers of ten
+_HEADROOM = 4.0  # times the largest bound; the bound as printed may leave the figure
+_NARROW = 100.0  # ratio of the limits below which ticks are 1, 2 and 5, not powers of ten
 
 
-@house_style()
-def bound_figure(found: BoundReport) -> Plot:
-    """Measured gap and bounds over rounds, on a logarithmic scale."""
+@figure_style()
+def bound_figure(report: BoundReport) -> Plot:
+    """Draw the measured gap and the bounds over rounds on a logarithmic scale."""
     keys = [Line2D([], [], color=c, linestyle=s, label=label) for _, label, c, s in _LINES]
-    figure, axes = canvas(keys)
-    rounds = np.arange(found.rounds + 1)
+    figure, axes = new_figure(keys)
+    rounds = np.arange(report.rounds + 1)
     for name, _, color, style in _LINES:
-        line = getattr(found, name)
-        shown = np.isfinite(line) & (line > 0)  # a gap may round to nothing, a bound overflow
+        line = getattr(report, name)
+        shown = np.isfinite(line) & (line > 0)  # a gap may round to zero, a bound may overflow
         axes.plot(rounds[shown], line[shown], color=color, linestyle=style)
-    _scale(axes, found)
-    mark_level(axes, found.start, "F(w_0) - F*")
+    _set_scale(axes, report)
+    draw_level(axes, report.start, "F(w_0) - F*")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("round")
     axes.set_ylabel("loss above the optimum")
     alt = (
-        f"After {plural(found.rounds, 'round')} the measured gap is {found.gap[-1]:.3g}, Lemma 1 "
-        f"allows {found.recursion[-1]:.3g}, Theorem 1 {found.theorem[-1]:.3g}; it began at "
-        f"{found.start:.3g}."
+        f"After {plural(report.rounds, 'round')} the measured gap is {report.gap[-1]:.3g}, Lemma 1 "
+        f"allows {report.recursion[-1]:.3g}, Theorem 1 {report.theorem[-1]:.3g}; it starts at "
+        f"{report.start:.3g}."
     )
-    words = Plot("bound", "Gap and bounds", "How far the global model is from the optimum.")
-    return words.drawn(figure, alt)
+    plot = Plot("bound", "Gap and bounds", "How far the global model is from the optimum.")
+    return plot.with_figure(figure, alt)
 
 
-def _scale(axes: Axes, found: BoundReport) -> None:
-    """A logarithmic scale that the bound as printed does not stretch."""
-    drawn = np.concatenate([found.gap, found.recursion, found.theorem, [found.start]])
-    drawn = drawn[np.isfinite(drawn) & (drawn > 0)]
-    low, high = 0.5 * float(drawn.min()), _HEADROOM * float(drawn.max())
+def _set_scale(axes: Axes, report: BoundReport) -> None:
+    """Set a logarithmic scale that ignores the bound as printed."""
+    values = np.concatenate([report.gap, report.recursion, report.theorem, [report.start]])
+    values = values[np.isfinite(values) & (values > 0)]
+    low, high = 0.5 * float(values.min()), _HEADROOM * float(values.max())
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     if high / low < _NARROW:

@@ -1,233 +1,195 @@
-"""A line per mechanism: the mean over its seeds, with a band from the lowest to the highest."""
+"""Line charts of a comparison: the mean over the seeds of a group, with a band over the seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from dystop.record import RoundRecord
-from dystop.report.data.arrays import Floats
 from dystop.report.data.groups import Group
-from dystop.report.data.series import BINS, Pick, evaluation_note, series
-from dystop.report.figures.learning import NO_LOSS, NO_ROUND, NO_SCORE, clock, wire
-from dystop.report.figures.rounds import CALM, moving_mean
-from dystop.report.figures.style import Plot, canvas, house_style, legend_keys, mark_level
+from dystop.report.data.series import (
+    MeanCurve,
+    Quantity,
+    clock_s,
+    epochs,
+    evaluation_note,
+    mean_curve,
+    wire_bytes,
+)
+from dystop.report.figures.learning import NO_EVALUATION, NO_LOSS, NO_ROUND
+from dystop.report.figures.style import (
+    LineStyle,
+    Plot,
+    draw_level,
+    figure_style,
+    group_style,
+    legend_handles,
+    new_figure,
+)
 from dystop.units import data_unit, goal, number, time_unit
 
-BAND = "Line: mean over the seeds, where all of them have data; band: lowest to highest seed."
-APART = "Seeds of {names} share less than half of this axis: each one is drawn too, as a thin line."
-OWN = "the mean test accuracy of the workers' own models"
-CALMED = "Every seed was smoothed first, by a moving mean over a tenth of its points."
-
-Points = tuple[Floats, Floats]
+BAND_NOTE = "Line: mean over the seeds where all of them have data; band: lowest to highest seed."
+SEEDS_NOTE = "Seeds of {names} share less than half of this axis, so each is also a thin line."
+SMOOTHED_NOTE = "Every seed was smoothed first by a moving mean over a tenth of its points."
+OWN_ACCURACY = "the mean test accuracy of the workers' own models"
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Points of one line, over the stretch that all seeds cover."""
+class AxisSpec:
+    """Quantity, scale and title of an axis."""
 
-    x: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
-    seeds: tuple[Points, ...]  # x and y of each
-    smoothed: bool = False
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    @property
-    def apart(self) -> bool:
-        """Whether the mean covers less than half of what the longest seed covers."""
-        longest = max((at[-1] - at[0] for at, _ in self.seeds), default=0.0)
-        return len(self.seeds) > 1 and bool(self.x[-1] - self.x[0] < 0.5 * longest)
-
-
-def curve(group: Group, x: Pick, y: Pick, *, calm: bool = False) -> Curve:
-    """Mean, lowest and highest over the seeds wherever one of them has a point.
-
-    With a single seed the points are its own; nothing is interpolated.
-    """
-    lines = [series(records, x, y) for records in group.histories]
-    points = [(line.x, line.mean) for line in lines if len(line)]
-    smoothed = calm and any(len(at) > CALM for at, _ in points)
-    if smoothed:
-        points = [(at, moving_mean(value, len(at) // 20)) for at, value in points]
-    if not points:
-        none = np.zeros(0)
-        return Curve(none, none, none, none, ())
-    grid = _grid([at for at, _ in points])
-    rows = np.array([np.interp(grid, at, value) for at, value in points])
-    low, high = rows.min(axis=0), rows.max(axis=0)
-    return Curve(grid, rows.mean(axis=0), low, high, tuple(points), smoothed)
-
-
-def _grid(places: Sequence[Floats]) -> Floats:
-    """Every place where some seed has a point and all of them go; at most `BINS`, evenly taken."""
-    first, last = max(at[0] for at in places), min(at[-1] for at in places)
-    every = np.unique(np.concatenate(places))
-    inside = every[(every >= first) & (every <= last)]
-    if not len(inside):  # seeds that do not overlap: their one common statement is the first start
-        inside = np.array([first])
-    take = np.unique(np.linspace(0, len(inside) - 1, BINS).round().astype(int))
-    out: Floats = inside[take] if len(inside) > BINS else inside
-    return out
-
-
-def epochs(record: RoundRecord) -> float:
-    """Local epochs executed since the start."""
-    return record.epochs_total
-
-
-@dataclass(frozen=True)
-class Axis:
-    """What is on an axis: how it is read, scaled and named."""
-
-    pick: Pick
+    quantity: Quantity
     scale: float
     title: str
 
 
-def time_axis(every: Sequence[Group]) -> Axis:
-    """Simulated time, in seconds or hours."""
-    scale, unit = time_unit(_largest(every, clock))
-    return Axis(clock, scale, f"simulated time ({unit})")
+def time_axis(groups: Sequence[Group]) -> AxisSpec:
+    """Return the axis of simulated time, in seconds or hours."""
+    scale, unit = time_unit(_largest(groups, clock_s))
+    return AxisSpec(clock_s, scale, f"simulated time ({unit})")
 
 
-def wire_axis(every: Sequence[Group]) -> Axis:
-    """Bytes on the wire."""
-    scale, unit = data_unit(_largest(every, wire))
-    return Axis(wire, scale, f"data on the wire since the start ({unit})")
+def wire_axis(groups: Sequence[Group]) -> AxisSpec:
+    """Return the axis of bytes on the wire."""
+    scale, unit = data_unit(_largest(groups, wire_bytes))
+    return AxisSpec(wire_bytes, scale, f"data on the wire since the start ({unit})")
 
 
-def epochs_axis(every: Sequence[Group]) -> Axis:
-    """Local epochs executed."""
-    return Axis(epochs, 1.0, "local epochs executed (passes over the training set)")
+def epochs_axis() -> AxisSpec:
+    """Return the axis of local epochs."""
+    return AxisSpec(epochs, 1.0, "local epochs (passes over the training set)")
 
 
-def _largest(every: Sequence[Group], pick: Pick) -> float:
-    return max((pick(rows[-1]) or 0.0 for g in every for rows in g.histories), default=0.0)
+def _largest(groups: Sequence[Group], quantity: Quantity) -> float:
+    ends = [quantity(rows[-1]) or 0.0 for g in groups for rows in g.histories]
+    return max(ends, default=0.0)
 
 
-def _lines(plot: Plot, every: Sequence[Group], x: Axis, y: Axis, *, calm: bool = False) -> Plot:
-    """One line per group; a plot without any says why."""
-    found = [(g, curve(g, x.pick, y.pick, calm=calm)) for g in every]
-    found = [(g, line) for g, line in found if len(line)]
-    if not found:
+def _draw_curves(
+    plot: Plot, groups: Sequence[Group], x: AxisSpec, y: AxisSpec, *, smooth: bool = False
+) -> Plot:
+    """Draw one curve per group; without any, return the plot without a figure."""
+    curves = [(g, mean_curve(g, x.quantity, y.quantity, smooth=smooth)) for g in groups]
+    curves = [(g, curve) for g, curve in curves if len(curve)]
+    if not curves:
         return plot
-    figure, axes = canvas(legend_keys([g for g, _ in found]))
-    for group, line in found:
-        _draw(axes, group, line, x.scale, y.scale)
+    styles = [group_style(g, len(groups) > 1) for g, _ in curves]
+    figure, axes = new_figure(legend_handles(styles))
+    for style, (_, curve) in zip(styles, curves, strict=True):
+        _draw_curve(axes, style, curve, (x.scale, y.scale))
     axes.set_xlabel(x.title)
     axes.set_ylabel(y.title)
-    told = [f"{g.label} ends at {_ending(line, x, y)}" for g, line in found]
-    alt = f"Line chart: {y.title} against {x.title}. {'; '.join(told)}."
-    return plot.drawn(figure, alt, _notes(found))
+    ends = [f"{g.label} ends at {_end(curve, x, y)}" for g, curve in curves]
+    alt = f"Line chart: {y.title} against {x.title}. {'; '.join(ends)}."
+    return plot.with_figure(figure, alt, _notes(curves))
 
 
-def _ending(line: Curve, x: Axis, y: Axis) -> str:
-    across, up = float(line.x[-1]) / x.scale, float(line.mean[-1]) / y.scale
-    return f"{number(up)} at {number(across)}"
+def _end(curve: MeanCurve, x: AxisSpec, y: AxisSpec) -> str:
+    last_x, last_y = float(curve.x[-1]) / x.scale, float(curve.mean[-1]) / y.scale
+    return f"{number(last_y)} at {number(last_x)}"
 
 
-def _draw(axes: Axes, group: Group, line: Curve, across: float, up: float) -> None:
-    x, color = line.x / across, group.color
-    if len(line.seeds) > 1:
-        axes.fill_between(x, line.low / up, line.high / up, color=color, alpha=0.15, linewidth=0)
-    if line.apart:
-        for at, value in line.seeds:
-            axes.plot(at / across, value / up, color=color, linewidth=0.8, alpha=0.7)
-    axes.plot(x, line.mean / up, color=color, **group.marks(len(line)))
+def _draw_curve(axes: Axes, style: LineStyle, curve: MeanCurve, scale: tuple[float, float]) -> None:
+    x_scale, y_scale = scale
+    x, color = curve.x / x_scale, style.color
+    if len(curve.seeds) > 1:
+        low, high = curve.low / y_scale, curve.high / y_scale
+        axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+    if curve.covers_little:
+        for seed_x, seed_y in curve.seeds:
+            axes.plot(seed_x / x_scale, seed_y / y_scale, color=color, linewidth=0.8, alpha=0.7)
+    axes.plot(x, curve.mean / y_scale, color=color, **style.marker_options(len(curve)))
 
 
-def _notes(found: Sequence[tuple[Group, Curve]]) -> tuple[str, ...]:
-    lines = [line for _, line in found]
-    apart = ", ".join(group.label for group, line in found if line.apart)
+def _notes(curves: Sequence[tuple[Group, MeanCurve]]) -> tuple[str, ...]:
+    several_seeds = any(len(curve.seeds) > 1 for _, curve in curves)
+    names = ", ".join(group.label for group, curve in curves if curve.covers_little)
+    smoothed = any(curve.smoothed for _, curve in curves)
     return (
-        *((BAND,) if any(len(line.seeds) > 1 for line in lines) else ()),
-        *((APART.format(names=apart),) if apart else ()),
-        *((CALMED,) if any(line.smoothed for line in lines) else ()),
+        *((BAND_NOTE,) if several_seeds else ()),
+        *((SEEDS_NOTE.format(names=names),) if names else ()),
+        *((SMOOTHED_NOTE,) if smoothed else ()),
     )
 
 
-def _accuracy(plot: Plot, every: Sequence[Group], x: Axis, target: float | None) -> Plot:
-    drawn = _lines(plot, every, x, Axis(lambda r: r.accuracy, 1.0, "test accuracy"))
-    if drawn.figure is None:
-        return drawn
-    axes = drawn.figure.axes[0]
+def _draw_accuracy(plot: Plot, groups: Sequence[Group], x: AxisSpec, target: float | None) -> Plot:
+    accuracy = AxisSpec(lambda r: r.accuracy, 1.0, "test accuracy")
+    plot = _draw_curves(plot, groups, x, accuracy)
+    if plot.figure is None:
+        return plot
+    axes = plot.figure.axes[0]
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     if target is not None:
-        mark_level(axes, target, f"target\n{goal(target)}")
-    notes = (*drawn.notes, *evaluation_note([rows for g in every for rows in g.histories]))
-    return drawn.drawn(drawn.figure, drawn.alt, notes)
+        draw_level(axes, target, f"target\n{goal(target)}")
+    notes = (*plot.notes, *evaluation_note([rows for g in groups for rows in g.histories]))
+    return plot.with_figure(plot.figure, plot.alt, notes)
 
 
-@house_style()
-def accuracy_time(every: Sequence[Group], target: float | None) -> Plot:
-    """Accuracy against simulated seconds."""
+@figure_style()
+def accuracy_time(groups: Sequence[Group], target: float | None) -> Plot:
+    """Draw accuracy against simulated time."""
     plot = Plot(
         "accuracy-time",
         "Test accuracy over simulated time",
-        f"Higher and further left is better: {OWN} by the simulated clock.",
-        missing=NO_SCORE,
+        f"Higher and further left is better: {OWN_ACCURACY} against the simulated clock.",
+        missing=NO_EVALUATION,
     )
-    return _accuracy(plot, every, time_axis(every), target)
+    return _draw_accuracy(plot, groups, time_axis(groups), target)
 
 
-@house_style()
-def accuracy_data(every: Sequence[Group], target: float | None) -> Plot:
-    """Accuracy against bytes."""
+@figure_style()
+def accuracy_data(groups: Sequence[Group], target: float | None) -> Plot:
+    """Draw accuracy against the data sent."""
     plot = Plot(
         "accuracy-communication",
-        "Test accuracy for the data sent",
-        "Further up and left is cheaper communication: the same accuracy by the data that had "
-        "crossed the wire, every transfer counted once.",
-        missing=NO_SCORE,
+        "Test accuracy against data sent",
+        "Further up and left means cheaper communication: the same accuracy against the data "
+        "that crossed the wire, every transfer counted once.",
+        missing=NO_EVALUATION,
     )
-    return _accuracy(plot, every, wire_axis(every), target)
+    return _draw_accuracy(plot, groups, wire_axis(groups), target)
 
 
-@house_style()
-def accuracy_epochs(every: Sequence[Group], target: float | None) -> Plot:
-    """Accuracy against local epochs executed."""
+@figure_style()
+def accuracy_epochs(groups: Sequence[Group], target: float | None) -> Plot:
+    """Draw accuracy against local epochs."""
     plot = Plot(
         "accuracy-epochs",
-        "Test accuracy for the training done",
-        "Further up and left is cheaper computing: a mechanism that wins over time and not here "
-        "wins by training more in the same time.",
-        missing=NO_SCORE,
+        "Test accuracy against local epochs",
+        "Further up and left means cheaper computation: a mechanism that wins over time but not "
+        "here wins by training more in the same time.",
+        missing=NO_EVALUATION,
     )
-    return _accuracy(plot, every, epochs_axis(every), target)
+    return _draw_accuracy(plot, groups, epochs_axis(), target)
 
 
-@house_style()
-def loss_time(every: Sequence[Group]) -> Plot:
-    """Training loss against simulated seconds."""
+@figure_style()
+def loss_time(groups: Sequence[Group]) -> Plot:
+    """Draw the training loss against simulated time."""
     plot = Plot(
         "loss-time",
         "Training loss over simulated time",
         "Lower is better: the mean loss of the local trainings that ended in a round, each on its "
-        "worker's own data; a low loss on skewed data need not be a good model.",
+        "worker's own data. A low loss on skewed data need not mean a good model.",
         missing=NO_LOSS,
     )
-    loss = Axis(lambda r: r.loss, 1.0, "training loss")
-    return _lines(plot, every, time_axis(every), loss, calm=True)
+    loss = AxisSpec(lambda r: r.loss, 1.0, "training loss")
+    return _draw_curves(plot, groups, time_axis(groups), loss, smooth=True)
 
 
-@house_style()
-def data_time(every: Sequence[Group]) -> Plot:
-    """Bytes against simulated seconds."""
+@figure_style()
+def data_time(groups: Sequence[Group]) -> Plot:
+    """Draw the data sent against simulated time."""
     plot = Plot(
         "communication-time",
         "Data sent over simulated time",
         "Lower is cheaper: all bytes that crossed the wire since the start, every transfer counted "
-        "once; counted at both ends, as the paper does, it is twice as much.",
+        "once. The paper counts both ends, which is twice as much.",
         missing=NO_ROUND,
     )
-    scale, unit = data_unit(_largest(every, wire))
-    drawn = _lines(plot, every, time_axis(every), Axis(wire, scale, f"data on the wire ({unit})"))
-    if drawn.figure is not None:
-        drawn.figure.axes[0].set_ylim(bottom=0)
-    return drawn
+    scale, unit = data_unit(_largest(groups, wire_bytes))
+    sent = AxisSpec(wire_bytes, scale, f"data on the wire ({unit})")
+    plot = _draw_curves(plot, groups, time_axis(groups), sent)
+    if plot.figure is not None:
+        plot.figure.axes[0].set_ylim(bottom=0)
+    return plot

@@ -1,4 +1,4 @@
-"""Who holds which data: the label distribution of the workers."""
+"""The label distribution of the workers: stacked bars, or a heat map for many workers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,98 +9,112 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
-from dystop.report.data.arrays import Floats, Ints, ints
-from dystop.report.figures.style import CLASSES, PAPER, Entry, Plot, draw_boxes, house_style
+from dystop.report.data.series import Floats
+from dystop.report.figures.style import (
+    CLASSES,
+    PAPER,
+    Plot,
+    StyledRun,
+    draw_rectangles,
+    figure_style,
+)
 
-MOST_BARS = 40
-MOST_SPLITS = 4
+MAX_BARS = 40
+MAX_SPLITS = 4
+
+Ints = NDArray[np.int64]
 
 
-def splits(all_runs: Sequence[Entry]) -> list[tuple[str, Ints, list[str]]]:
-    """The distinct data splits among the runs: labels of their runs, counts, class names."""
+def data_splits(runs: Sequence[StyledRun]) -> list[tuple[str, Ints, list[str]]]:
+    """Return the distinct data splits: labels of the runs, label counts, class names."""
     found: dict[str, tuple[list[str], Ints, list[str]]] = {}
-    for entry in all_runs:
-        counts = ints(entry.run.fleet.get("label_counts") or [])
+    for styled in runs:
+        counts = np.asarray(styled.run.fleet.get("label_counts") or [], np.int64)
         if counts.ndim != 2 or not counts.size:
             continue
-        names = entry.run.fleet.get("class_names") or range(counts.shape[1])
+        names = styled.run.fleet.get("class_names") or range(counts.shape[1])
         key = str(counts.tolist())
-        found.setdefault(key, ([], counts, [str(n) for n in names]))[0].append(entry.legend)
+        found.setdefault(key, ([], counts, [str(n) for n in names]))[0].append(styled.legend_label)
     return [(", ".join(who), counts, names) for who, counts, names in found.values()]
 
 
-@house_style()
-def label_distribution(all_runs: Sequence[Entry]) -> Plot:
-    """How the classes are spread over the workers: bars for a few workers, else a heat map."""
+@figure_style()
+def label_distribution(runs: Sequence[StyledRun]) -> Plot:
+    """Draw how the classes are distributed over the workers."""
     plot = Plot(
         "label-distribution",
-        "Which worker holds which labels",
+        "Label distribution of the workers",
         "",
         missing="The label counts of the workers were not recorded.",
     )
-    found = splits(all_runs)
-    shown = found[:MOST_SPLITS]
+    found = data_splits(runs)
+    shown = found[:MAX_SPLITS]
     if not shown:
-        return replace(plot, caption="How the classes of the data are spread over the workers.")
+        return replace(
+            plot, caption="How the classes of the data are distributed over the workers."
+        )
     bars = all(_fits_bars(counts) for _, counts, _ in shown)
-    several = len(all_runs) > 1
+    several = len(runs) > 1
     size = (9.9, 3.3 * len(shown)) if several else (5.6, 4.6)
     figure = Figure(figsize=size, layout="constrained")
     for k, (who, counts, names) in enumerate(shown):
         axes = figure.add_subplot(len(shown), 1, k + 1)
-        draw = draw_bars if bars else draw_heat
+        draw = draw_bars if bars else draw_heat_map
         draw(figure, axes, counts, names)
         if len(shown) > 1:
             axes.set_title(who)
     counts = shown[0][1]
     alt = f"Label distribution of {counts.shape[0]} workers over {counts.shape[1]} classes."
-    notes = [f"{len(found)} different splits; the first {MOST_SPLITS} are drawn."]
+    notes = [f"The first {MAX_SPLITS} of {len(found)} data splits are drawn."]
     caption = _BARS if bars else _HEAT
-    return replace(plot, caption=caption, wide=several).drawn(
-        figure, alt, notes if len(found) > MOST_SPLITS else ()
+    return replace(plot, caption=caption, wide=several).with_figure(
+        figure, alt, notes if len(found) > MAX_SPLITS else ()
     )
 
 
 _BARS = (
-    "Each bar is one worker's training data, coloured by class: bars of different mixture mean a "
+    "Each bar is one worker's training data, coloured by class. Bars of different mixture mean a "
     "non-IID split, bars of different height mean unequal amounts of data."
 )
 _HEAT = (
-    "Each column is one worker and each row a class, brighter where more of the worker's data is "
-    "of that class; workers are sorted by their most frequent class, so that a non-IID split "
+    "Each column is a worker and each row a class; brighter means more of the worker's data is "
+    "of that class. Workers are sorted by their most frequent class, so that a non-IID split "
     "shows as a staircase."
 )
 
 
 def _fits_bars(counts: Ints) -> bool:
-    held, classes = counts.shape
-    return bool(held <= MOST_BARS and classes <= len(CLASSES))
+    workers, classes = counts.shape
+    return bool(workers <= MAX_BARS and classes <= len(CLASSES))
 
 
 def draw_bars(figure: Figure, axes: Axes, counts: Ints, names: Sequence[str]) -> None:
-    """Stacked bars: samples of every class, worker by worker."""
+    """Draw stacked bars: samples of every class, worker by worker."""
     place, top = np.arange(len(counts)), np.cumsum(counts, axis=1).T
     sides = (place - 0.43, place + 0.43)
     for k, base in enumerate(top - counts.T):
-        look = {"facecolor": CLASSES[k], "edgecolor": PAPER, "linewidth": 0.3}
-        draw_boxes(axes, sides, (base, top[k]), **look)
+        options = {"facecolor": CLASSES[k], "edgecolor": PAPER, "linewidth": 0.3}
+        draw_rectangles(axes, sides, (base, top[k]), **options)
     axes.grid(False, axis="x")
     axes.set_ylim(0, 1.05 * max(top.max(), 1))
     axes.set_xlim(-0.7, max(len(counts) - 0.3, 0.7))
     axes.set_xticks(place[:: max(1, -(-len(counts) // 20))])
     axes.set_xlabel("worker")
     axes.set_ylabel("training samples")
-    keys = [Patch(color=CLASSES[k], label=_name(n)) for k, n in enumerate(names)]
-    axes.legend(handles=keys[::-1], loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=0.9)
+    handles = [Patch(color=CLASSES[k], label=_legend_text(n)) for k, n in enumerate(names)]
+    axes.legend(
+        handles=handles[::-1], loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=0.9
+    )
 
 
-def _name(text: str) -> str:
+def _legend_text(text: str) -> str:
     return text.replace("$", r"\$").removeprefix("_")
 
 
-def draw_heat(figure: Figure, axes: Axes, counts: Ints, names: Sequence[str]) -> None:
-    """Heat map: share of every class in a worker's data."""
+def draw_heat_map(figure: Figure, axes: Axes, counts: Ints, names: Sequence[str]) -> None:
+    """Draw a heat map: the share of every class in a worker's data."""
     share = sorted_shares(counts)
     cells = axes.imshow(
         share.T, aspect="auto", cmap=matplotlib.colormaps["viridis"], vmin=0, vmax=1,
@@ -108,7 +122,7 @@ def draw_heat(figure: Figure, axes: Axes, counts: Ints, names: Sequence[str]) ->
     )  # fmt: skip
     axes.grid(False)
     if len(names) <= 20:
-        axes.set_yticks(range(len(names)), [_name(n) for n in names])
+        axes.set_yticks(range(len(names)), [_legend_text(n) for n in names])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     axes.set_xlabel("worker, sorted by most frequent class")
     axes.set_ylabel("class")
@@ -118,7 +132,7 @@ def draw_heat(figure: Figure, axes: Axes, counts: Ints, names: Sequence[str]) ->
 
 
 def sorted_shares(counts: Ints) -> Floats:
-    """Rows as shares, ordered by most frequent class and then by how dominant it is."""
+    """Return rows as shares, sorted by most frequent class and then by its share."""
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     order = np.lexsort((-share.max(axis=1), share.argmax(axis=1)))
     out: Floats = share[order]

@@ -1,4 +1,4 @@
-"""One look for all figures: colours, sizes, legends. No pyplot, no state that outlives a call."""
+"""Colours, line styles, sizes and legends of all figures. No pyplot, no global state."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,15 +17,16 @@ from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
 from dystop.experiments.run_folder import RunData
-from dystop.report.data.names import labels
+from dystop.report.data.groups import Group
+from dystop.report.data.names import run_labels
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b76", "#e2e6ea", "#ffffff"
 RUNS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#6b4c9a",
     "#7f7f7f", "#8c2d04", "#4d9221", "#01665e", "#e7298a",
 )  # fmt: skip
-"""Okabe and Ito's colours, which colour-blind readers can tell apart; the orange is darkened and
-a violet replaces the yellow, both to be seen on white."""
+"""Okabe and Ito's colours, which colour-blind readers can tell apart. The orange is darkened and
+a violet replaces the yellow, so that both are visible on white."""
 
 CLASSES = (
     "#332288", "#88ccee", "#44aa99", "#117733", "#999933",
@@ -35,7 +36,7 @@ CLASSES = (
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
-HOUSE: dict[Any, Any] = {
+RC_PARAMS: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"],
     "font.size": 9.0,
     "axes.labelsize": 9.0,
@@ -75,116 +76,130 @@ HOUSE: dict[Any, Any] = {
 
 WIDTH_IN, HEIGHT_IN = 5.6, 3.2
 DPI = 160
+MARKED_POINTS = 40
+"""Points of a line that may all have a marker."""
 
 Span = tuple[ArrayLike, ArrayLike]
 
-POINTS = 40
-"""Points of a line that may all have a marker."""
-
 
 @contextmanager
-def house_style() -> Iterator[None]:
-    """The house look inside the block or function, the reader's own settings outside."""
-    with matplotlib.rc_context(HOUSE):
+def figure_style() -> Iterator[None]:
+    """Apply the style of the reports inside the block or function, and restore it afterwards."""
+    with matplotlib.rc_context(RC_PARAMS):
         yield
 
 
 @dataclass(frozen=True)
-class Mark:
-    """How a run, or a group of runs, is drawn: the same in every figure."""
+class LineStyle:
+    """Label, colour and marker of a run or a group: the same in every figure."""
 
     label: str
     color: str
     marker: str
-    several: bool = False  # whether others are drawn beside it
+    several: bool = False  # whether other lines are drawn beside it
 
     @property
-    def legend(self) -> str:
-        """Label as matplotlib takes it literally: no math, no hidden leading underscore."""
+    def legend_label(self) -> str:
+        """Label that matplotlib takes literally: no math, no leading underscore that hides it."""
         text = self.label.replace("\n", " ").replace("$", r"\$")
         return f" {text}" if text.startswith("_") else text
 
-    def marks(self, points: int) -> dict[str, Any]:
-        """Markers of a line: on every point of a short one, on a dozen of a long one.
+    def marker_options(self, points: int) -> dict[str, Any]:
+        """Return the markers of a line: on every point of a short one, on a dozen of a long one.
 
-        A long line that is alone needs none; beside others they tell equal colours apart.
+        A single long line needs none. Several lines need them to tell equal colours apart.
         """
-        if points > POINTS and not self.several:
+        if points > MARKED_POINTS and not self.several:
             return {}
-        return {"marker": self.marker, "markevery": 1 if points <= POINTS else points // 12}
+        every = 1 if points <= MARKED_POINTS else points // 12
+        return {"marker": self.marker, "markevery": every}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry(Mark):
-    """A run with the way it is drawn."""
+class StyledRun(LineStyle):
+    """A run with its line style."""
 
     run: RunData
 
 
-def look(k: int) -> tuple[str, str]:
-    """Colour and marker of the k-th line; when the colours begin again the pairing shifts."""
-    return RUNS[k % len(RUNS)], MARKERS[(k + k // len(RUNS)) % len(MARKERS)]
+def color_and_marker(index: int) -> tuple[str, str]:
+    """Return colour and marker of a line; where colours repeat, the markers differ."""
+    return RUNS[index % len(RUNS)], MARKERS[(index + index // len(RUNS)) % len(MARKERS)]
 
 
-def entries(runs: Sequence[RunData]) -> list[Entry]:
+def css_color(index: int) -> str:
+    """Return the style-sheet variable with the colour of a line.
+
+    >>> css_color(0), css_color(13)
+    ('var(--run0)', 'var(--run1)')
+    """
+    return f"var(--run{index % len(RUNS)})"
+
+
+def styled_runs(runs: Sequence[RunData]) -> list[StyledRun]:
     """Give every run its label, colour and marker."""
     return [
-        Entry(label, *look(k), len(runs) > 1, run=run)
-        for k, (run, label) in enumerate(zip(runs, labels(runs), strict=True))
+        StyledRun(label, *color_and_marker(k), len(runs) > 1, run=run)
+        for k, (run, label) in enumerate(zip(runs, run_labels(runs), strict=True))
     ]
+
+
+def group_style(group: Group, several: bool = False) -> LineStyle:
+    """Return label, colour and marker of a group."""
+    return LineStyle(group.label, *color_and_marker(group.color_index), several)
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure with its words. Where there is no figure, `missing` says why."""
+    """A figure with its title, caption and notes. Without a figure, `missing` says why."""
 
     key: str  # file name
     title: str
-    caption: str  # one sentence: how to read it
+    caption: str  # how to read it
     alt: str = ""
     figure: Figure | None = None
     notes: tuple[str, ...] = ()
     missing: str = ""
     wide: bool = False
 
-    def drawn(self, figure: Figure, alt: str, notes: Sequence[str] = ()) -> "Plot":
-        """The same words, now with the figure, what it shows, and what to mind."""
+    def with_figure(self, figure: Figure, alt: str, notes: Sequence[str] = ()) -> "Plot":
+        """Return the plot with its figure, the alternative text and the notes."""
         return replace(self, figure=figure, alt=alt, notes=tuple(notes), missing="")
 
 
-def legend_keys(drawn: Sequence[Mark]) -> list[Line2D]:
-    """One legend line per run or group; none when there is only one."""
-    if len(drawn) < 2:
+def legend_handles(styles: Sequence[LineStyle]) -> list[Line2D]:
+    """Return one legend line per run or group; none where there is only one."""
+    if len(styles) < 2:
         return []
-    return [Line2D([], [], color=e.color, marker=e.marker, label=e.legend) for e in drawn]
+    return [Line2D([], [], color=s.color, marker=s.marker, label=s.legend_label) for s in styles]
 
 
-def line_key(label: str, style: Literal["-", "--"] = "-", width: float = 1.7) -> Line2D:
-    """A legend line that explains a line style, in the colour of the text."""
+def style_handle(label: str, style: Literal["-", "--"] = "-", width: float = 1.7) -> Line2D:
+    """Return a legend line that explains a line style, in the colour of the text."""
     return Line2D([], [], color=INK, linestyle=style, linewidth=width, label=label)
 
 
-def canvas(keys: Sequence[Artist] = (), height_in: float = HEIGHT_IN) -> tuple[Figure, Axes]:
-    """A figure with one set of axes, and a legend above it that never covers data."""
-    columns = _columns([str(k.get_label()) for k in keys])
-    rows = math.ceil(len(keys) / columns)
+def new_figure(handles: Sequence[Artist] = (), height_in: float = HEIGHT_IN) -> tuple[Figure, Axes]:
+    """Return a figure with one set of axes, and its legend above them."""
+    columns = _legend_columns([str(k.get_label()) for k in handles])
+    rows = math.ceil(len(handles) / columns)
     figure = Figure(figsize=(WIDTH_IN, height_in + 0.2 * rows), layout="constrained")
     axes = figure.add_subplot()
-    if keys:
-        figure.legend(handles=list(keys), loc="outside upper left", ncols=columns)
+    if handles:
+        figure.legend(handles=list(handles), loc="outside upper left", ncols=columns)
     return figure, axes
 
 
 def freeze_layout(figure: Figure) -> None:
-    """Lay a finished figure out, once for all formats, and keep it so.
+    """Lay a finished figure out once for all file formats.
 
-    Saving would do it anew for every format, and draw everything twice each time.
+    Otherwise every save would lay it out again, and the bytes of a file would depend on the
+    formats that were saved before.
     """
     engine = figure.get_layout_engine()
     if engine is None:
         return
-    # The canvas stays with the figure: a PNG is drawn on it with texts that are measured already.
-    FigureCanvasAgg(figure)
+    FigureCanvasAgg(figure)  # becomes the canvas of the figure: it measures the texts
     before = figure.dpi
     figure.dpi = DPI
     try:
@@ -194,21 +209,21 @@ def freeze_layout(figure: Figure) -> None:
     figure.set_layout_engine(None)
 
 
-def _columns(texts: Sequence[str]) -> int:
-    """As many legend columns as fit, reckoned with a generous width per letter."""
+def _legend_columns(texts: Sequence[str]) -> int:
+    """Return how many legend columns fit, with a generous width per letter."""
     widest = max((len(t) for t in texts), default=0) * 0.064 + 0.5
     return max(1, min(len(texts), int(WIDTH_IN / widest)))
 
 
-def draw_boxes(axes: Axes, x: Span, y: Span, **look: Any) -> None:
-    """Rectangles over spans (from, to) of x and of y, as one artist; limits stay as they are."""
+def draw_rectangles(axes: Axes, x: Span, y: Span, **options: Any) -> None:
+    """Draw rectangles over spans (from, to) of x and y as one artist; the limits stay."""
     left, right, bottom, top = np.broadcast_arrays(*x, *y)
     corners = np.array([(left, bottom), (right, bottom), (right, top), (left, top)])
-    axes.add_collection(PolyCollection(list(corners.transpose(2, 0, 1)), **look), autolim=False)
+    axes.add_collection(PolyCollection(list(corners.transpose(2, 0, 1)), **options), autolim=False)
 
 
-def mark_level(axes: Axes, level: float, text: str) -> None:
-    """A thin line across the axes, a target or a bound, named in the margin clear of the data."""
+def draw_level(axes: Axes, level: float, text: str) -> None:
+    """Draw a thin dashed line at a level, such as a target, with its name in the right margin."""
     axes.axhline(level, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     axes.annotate(
         text, (1, level), xycoords=("axes fraction", "data"), xytext=(4, 0),

@@ -1,14 +1,12 @@
-"""A figure as SVG inside the page: it scales, follows dark mode and can be searched."""
+"""Figures as files, and as inline SVG that scales, follows dark mode and can be searched."""
 
 import io
 import re
 import warnings
-from contextlib import nullcontext
 
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-from dystop.report.figures.fonts import lean_fonts
 from dystop.report.figures.style import (
     DPI,
     GRID,
@@ -16,15 +14,15 @@ from dystop.report.figures.style import (
     MUTED,
     PAPER,
     RUNS,
+    figure_style,
     freeze_layout,
-    house_style,
 )
 
 VARIABLES = {
     INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "card",
     **{color: f"run{k}" for k, color in enumerate(RUNS)},
 }  # fmt: skip
-"""Colours of the figures that the page's style sheet may replace."""
+"""Colours that the style sheet of the page may replace, with the names of their variables."""
 
 _COLOR = re.compile("|".join(VARIABLES))
 _HEAD = re.compile(r"\A.*?<svg[^>]*?viewBox=\"([^\"]*)\"[^>]*>", re.DOTALL)
@@ -34,22 +32,25 @@ _SPACE = re.compile(r"\n\s*")
 
 
 def save(figure: Figure, kind: str) -> bytes:
-    """The figure as the bytes of a PNG, PDF or SVG file; the same figure gives the same bytes."""
-    dated = {"png": {}, "pdf": {"CreationDate": None, "ModDate": None}, "svg": {"Date": None}}
-    fonts = lean_fonts() if kind == "pdf" else nullcontext()
+    """Return a figure as a PNG, PDF or SVG file; equal figures give equal bytes."""
+    metadata: dict[str, dict[str, None]] = {
+        "png": {},
+        "pdf": {"CreationDate": None, "ModDate": None},
+        "svg": {"Date": None},
+    }
     out = io.BytesIO()
-    with house_style(), fonts, warnings.catch_warnings():
-        # A run may be named in a script the figure font lacks; the page itself shows it right.
+    with figure_style(), warnings.catch_warnings():
+        # A run's name may use a script that the figure font lacks; the page shows it all the same.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         freeze_layout(figure)
-        figure.savefig(out, format=kind, dpi=DPI, metadata=dated[kind])
+        figure.savefig(out, format=kind, dpi=DPI, metadata=metadata[kind])
     return out.getvalue()
 
 
 def inline_svg(figure: Figure, key: str, alt: str) -> Markup:
-    """The figure as an `<svg>` element whose ids are its own and whose colours are variables.
+    """Return a figure as an `<svg>` element with unique ids and variables for colours.
 
-    Matplotlib escapes the text it draws, so a run's name cannot become markup here.
+    Matplotlib escapes the text that it draws, so a run's name cannot become markup.
     """
     text = save(figure, "svg").decode()
     head = _HEAD.match(text)
@@ -58,8 +59,8 @@ def inline_svg(figure: Figure, key: str, alt: str) -> Markup:
     body = _DROP.sub("", text[head.end() :])
     body = _REFERENCE.sub(lambda m: f"{m[1]}{key}-", body)
     body = _COLOR.sub(lambda m: f"var(--{VARIABLES[m[0]]})", _SPACE.sub("\n", body))
-    floor = round(62 * float(figure.get_figwidth()))
+    min_width = round(62 * float(figure.get_figwidth()))
     return Markup(
         f'<svg role="img" aria-label="{escape(alt)}" viewBox="{head[1]}" '
-        f'style="min-width:{floor}px">{body}'
+        f'style="min-width:{min_width}px">{body}'
     )

@@ -1,79 +1,39 @@
-"""The page of a comparison or a sweep: groups side by side, never against rounds."""
+"""The report of a comparison or a sweep: groups side by side, never against rounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dystop import __version__
 from dystop.experiments.run_folder import RunData
-from dystop.report.data.groups import Group, groups, shared_target
-from dystop.report.data.names import TIMING, status
-from dystop.report.data.notices import study_notes, study_notices
-from dystop.report.data.ranking import Move, Ranked, moves, rank
+from dystop.report.data.groups import Group
+from dystop.report.data.names import TIMING_LAWS, run_status
+from dystop.report.data.notices import study_notes
+from dystop.report.data.ranking import UNCHANGED, RankChange, Ranking, rank_changes
 from dystop.report.data.results_csv import results_csv
-from dystop.report.data.summary import TARGETS
+from dystop.report.data.settings import Table, differing_settings, setting_rows
+from dystop.report.data.study_results import StudyResults, study_results
 from dystop.report.figures import bars, curves
-from dystop.report.figures.style import RUNS, Plot
+from dystop.report.figures.style import Plot
 from dystop.report.figures.sweep import draw_sweep
-from dystop.report.garbage import spare_the_old
-from dystop.report.pages.html import Folded, Table, differing, flat, fleet_rows, picture, templates
-from dystop.report.pages.write import ReportFiles, check_request, write_files
-from dystop.units import goal
+from dystop.report.pages.files import ReportFiles, check_arguments, write_files
+from dystop.report.pages.html import DetailTable, fleet_rows, inline_figures, render_template
+from dystop.units import goal, plural
 
-MOST_CURVES = 8
+MAX_CURVES = 8
 """Settings of a sweep that are drawn as lines over time."""
-_OWN = ("seed", "name", "mechanism.", "engine.timing")
+_NOT_SHARED = ("seed", "name", "mechanism.", "engine.timing")
+"""Beginnings of keys that are shown elsewhere on the page."""
 
 
 @dataclass(frozen=True)
-class Aim:
-    """The accuracy that the comparison is about, and who chose it."""
+class StudyReport:
+    """The files of a written report, and the results that they show."""
 
-    target: float | None
-    why: str
-
-
-def choose_target(every: Sequence[Group], asked: float | None) -> Aim:
-    """The target asked for, else the one that runs stop at, else one that half of them reached."""
-    if asked is not None:
-        return Aim(asked, f"The target accuracy is {goal(asked)}, as asked for.")
-    stop = every[0].runs[0].config.get("stop") or {}
-    if ends := stop.get("accuracy"):
-        return Aim(ends, f"The target accuracy is {goal(ends)}, at which the runs stop.")
-    target, rule = shared_target(every)
-    if target is None:
-        return Aim(None, "There is no target: none was given, and no run reached 50 %.")
-    usual = ", ".join(f"{100 * t:.0f}" for t in TARGETS)
-    return Aim(
-        target,
-        f"The target accuracy is {goal(target)}: none was given, and of the usual ones ({usual} %) "
-        f"this is the highest that {rule}.",
-    )
+    files: ReportFiles
+    results: StudyResults
 
 
-def draw_study(
-    every: Sequence[Group], target: float | None, over: Sequence[str] = ()
-) -> list[Plot]:
-    """All figures under one timing law, in reading order; of a sweep the best settings as lines."""
-    lines = every[:MOST_CURVES] if over else every
-    plots = [
-        bars.target_cost(every, target),
-        curves.accuracy_time(lines, target),
-        curves.accuracy_data(lines, target),
-        curves.accuracy_epochs(lines, target),
-        curves.loss_time(lines),
-        curves.data_time(lines),
-        bars.idle_share(every),
-        bars.staleness(every),
-    ]
-    if len(lines) < len(every):
-        note = f"The best {len(lines)} of {len(every)} settings, by the order of the table."
-        plots[1:6] = [replace(plot, notes=(note, *plot.notes)) for plot in plots[1:6]]
-    return [*(draw_sweep(every, over, target) if over else ()), *plots]
-
-
-@spare_the_old()
 def write_study(
     runs: Sequence[RunData],
     out: Path,
@@ -83,135 +43,147 @@ def write_study(
     formats: Sequence[str] = ("png", "pdf"),
     over: Sequence[str] = (),
     notices: Sequence[str] = (),
-) -> ReportFiles:
+) -> StudyReport:
     """Write the report of a study: `out/report.html`, `out/results.csv` and `out/figures/*`.
 
-    Runs that differ only in their seed are taken together.
+    Runs that differ only in their seed form one group.
 
     Args:
-        runs: Every run of the comparison that there is.
-        out: Folder to write to; made where it is missing.
+        runs: All runs of the study that exist.
+        out: Folder to write to; created if missing.
         title: Heading of the page.
         target: Accuracy whose time and data are compared; see `choose_target` for the default.
-        formats: Of the figure files: png, pdf, svg.
-        over: The keys that a sweep is over.
-        notices: Warnings that the runs themselves do not give, such as what is missing.
+        formats: Formats of the figure files: png, pdf, svg.
+        over: The keys that a sweep varies.
+        notices: Warnings that do not follow from the runs, such as missing runs.
     """
-    check_request(runs, target, formats)
-    every = groups(runs)
-    aim = choose_target(every, target)
-    rankings = rank(every, aim.target)
-    plots = [
-        _named(draw_study(r.groups, aim.target, over), r.timing, len(rankings)) for r in rankings
+    check_arguments(runs, target, formats)
+    results = study_results(runs, target, over, notices)
+    plots = [draw_ranking(results, ranking) for ranking in results.rankings]
+    page = _render(title, results, plots)
+    every = [plot for many in plots for plot in many]
+    files = write_files(out, every, page, formats, {"results.csv": results_csv(results)})
+    return StudyReport(files, results)
+
+
+def draw_ranking(results: StudyResults, ranking: Ranking) -> list[Plot]:
+    """Draw all figures under one timing law; with two laws, the file names contain the law."""
+    plots = draw_groups(ranking.groups, results.target.accuracy, results.swept)
+    if len(results.rankings) == 1:
+        return plots
+    return [replace(plot, key=f"{plot.key}-{ranking.timing}") for plot in plots]
+
+
+def draw_groups(
+    groups: Sequence[Group], target: float | None, swept: Sequence[str] = ()
+) -> list[Plot]:
+    """Draw the figures of ranked groups, in reading order; of a sweep, only the best as lines."""
+    best = groups[:MAX_CURVES] if swept else groups
+    lines = [
+        curves.accuracy_time(best, target),
+        curves.accuracy_data(best, target),
+        curves.accuracy_epochs(best, target),
+        curves.loss_time(best),
+        curves.data_time(best),
     ]
-    page = _render(Heading(title, tuple(over), tuple(notices)), rankings, plots, aim)
-    table = results_csv([g for r in rankings for g in r.groups], over, aim.target)
-    return write_files(
-        out, [plot for many in plots for plot in many], page, formats, {"results.csv": table}
+    if len(best) < len(groups):
+        note = f"The best {len(best)} of {len(groups)} settings, in the order of the table."
+        lines = [replace(plot, notes=(note, *plot.notes)) for plot in lines]
+    return [
+        *(draw_sweep(groups, swept, target) if swept else ()),
+        bars.target_cost(groups, target),
+        *lines,
+        bars.idle_share(groups),
+        bars.staleness(groups),
+    ]
+
+
+def _render(title: str, results: StudyResults, plots: Sequence[Sequence[Plot]]) -> str:
+    groups, target = results.ranked_groups, results.target
+    changes = rank_changes(results.rankings, target.accuracy)
+    name = "target" if target.accuracy is None else goal(target.accuracy)
+    return render_template(
+        "study.html.jinja",
+        title=title,
+        kind="sweep" if results.swept else "comparison",
+        lead=_lead(groups, results.swept),
+        notices=results.notices,
+        notes=[target.reason, *study_notes(groups)],
+        sections=list(zip(results.rankings, map(inline_figures, plots), strict=True)),
+        laws={r.timing: TIMING_LAWS.get(r.timing, r.timing) for r in results.rankings},
+        changes=changes,
+        change_summary=_change_summary(changes),
+        time_to_target=f"time to {name}",
+        cards=_cards(groups, results.swept),
+        details=_details(groups),
     )
 
 
-def _named(plots: Sequence[Plot], law: str, laws: int) -> list[Plot]:
-    """File names say the law where there are two."""
-    return [replace(p, key=f"{p.key}-{law}") if laws > 1 else p for p in plots]
-
-
-@dataclass(frozen=True)
-class Heading:
-    """What the page is about."""
-
-    title: str
-    over: tuple[str, ...]  # the keys of a sweep
-    notices: tuple[str, ...]  # before those about the runs
-
-
-def _render(
-    heading: Heading, rankings: Sequence[Ranked], plots: Sequence[Sequence[Plot]], aim: Aim
-) -> str:
-    every = [group for ranking in rankings for group in ranking.groups]
-    moved = moves(rankings, aim.target)
-    charts = [[(plot, picture(plot)) for plot in many] for many in plots]
-    return templates().get_template("study.html.jinja").render(
-        title=heading.title,
-        kind="sweep" if heading.over else "comparison",
-        version=__version__,
-        lead=_lead(every, heading.over),
-        notices=[*heading.notices, *study_notices(every)],
-        notes=[aim.why, *study_notes(every)],
-        parts_by_law=list(zip(rankings, charts, strict=True)),
-        laws={ranking.timing: TIMING.get(ranking.timing, ranking.timing) for ranking in rankings},
-        moves=moved,
-        verdict=_verdict(moved),
-        aim="time to target" if aim.target is None else f"time to {goal(aim.target)}",
-        cards=_cards(every, heading.over),
-        colors={color: f"var(--run{k})" for k, color in enumerate(RUNS)},
-        folds=_folds(every),
-    )  # fmt: skip
-
-
-def _lead(every: Sequence[Group], over: Sequence[str]) -> str:
-    settings = len({group.label for group in every})
-    names = len({run.info["mechanism"]["name"] for group in every for run in group.runs})
-    seeds = sorted({len(group.runs) for group in every})
-    laws = len({group.timing for group in every})
+def _lead(groups: Sequence[Group], swept: Sequence[str]) -> str:
+    """Return the sentence that says how much was run."""
+    settings = len({group.label for group in groups})
+    names = len({run.info["mechanism"]["name"] for group in groups for run in group.runs})
+    seeds = sorted({len(group.runs) for group in groups})
+    laws = len({group.timing for group in groups})
     each = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    told = [
-        f"{names} mechanism{'s' if names > 1 else ''}"
-        + (f" in {settings} settings" if settings > names else ""),
+    parts = [
+        plural(names, "mechanism") + (f" in {settings} settings" if settings > names else ""),
         f"{each} seed{'s' if seeds[-1] > 1 else ''} each",
         *(["both timing laws"] if laws > 1 else []),
     ]
-    runs = sum(len(group.runs) for group in every)
-    axes = f" Over {', '.join(over)}." if over else ""
-    return f"{', '.join(told)}: {runs} run{'s' if runs > 1 else ''}.{axes}"
+    runs = sum(len(group.runs) for group in groups)
+    keys = f" Over {', '.join(swept)}." if swept else ""
+    return f"{', '.join(parts)}: {plural(runs, 'run')}.{keys}"
 
 
-def _verdict(moved: Sequence[Move]) -> str:
-    changed = [move for move in moved if move.change != "same place"]
+def _change_summary(changes: Sequence[RankChange]) -> str:
+    changed = [change for change in changes if change.change != UNCHANGED]
     if not changed:
-        return "No: every mechanism keeps its place under the other law."
+        return "No: every mechanism keeps its rank under the other law."
     return (
-        f"Yes: {len(changed)} of {len(moved)} mechanisms change places. Times under different laws "
-        "do not compare with each other; places do."
+        f"Yes: {len(changed)} of {len(changes)} mechanisms change their rank. Times under "
+        "different laws do not compare with each other; ranks do."
     )
 
 
-def _cards(every: Sequence[Group], over: Sequence[str]) -> list[dict[str, Any]]:
-    """What is told about each mechanism, once for all timing laws and all points of a sweep."""
-    together: dict[str, list[Group]] = {}
-    for group in every:
-        together.setdefault(group.mechanism.title if over else group.label, []).append(group)
+def _cards(groups: Sequence[Group], swept: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what the page shows about each mechanism, once for all laws and swept values."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        found.setdefault(group.mechanism.title if swept else group.label, []).append(group)
     return [
-        {"title": title, "group": many[0], "facts": _facts(many, over)}
-        for title, many in together.items()
+        {"title": title, "group": many[0], "facts": _facts(many, swept)}
+        for title, many in found.items()
     ]
 
 
-def _facts(groups: Sequence[Group], over: Sequence[str]) -> Table:
-    own = flat({"mechanism": groups[0].runs[0].config.get("mechanism") or {}})
-    knobs = [
-        f"{key.removeprefix('mechanism.')} = {'swept' if key in over else value}"
-        for key, value in own
+def _facts(groups: Sequence[Group], swept: Sequence[str]) -> Table:
+    section = {"mechanism": groups[0].runs[0].config.get("mechanism") or {}}
+    parameters = [
+        f"{key.removeprefix('mechanism.')} = {'swept' if key in swept else value}"
+        for key, value in setting_rows(section)
         if key != "mechanism.name"
     ]
-    runs = [f"{run.name} ({status(run)})" for group in groups for run in group.runs]
-    return [("keys", ", ".join(knobs) or "none"), ("runs", ", ".join(runs))]
+    runs = [f"{run.name} ({run_status(run)})" for group in groups for run in group.runs]
+    return [("parameters", ", ".join(parameters) or "none"), ("runs", ", ".join(runs))]
 
 
-def _folds(every: Sequence[Group]) -> list[tuple[str, list[Folded]]]:
-    """Tables that all runs share; the fleet is the one of the first seed."""
-    first = every[0].runs[0]
-    unlike = {key for key, _ in differing([group.runs[0] for group in every])}
+def _details(groups: Sequence[Group]) -> list[tuple[str, list[DetailTable]]]:
+    """Return the settings that all runs share; the fleet is that of the first run."""
+    first = groups[0].runs[0]
+    differing = {key for key, _ in differing_settings([group.runs[0] for group in groups])}
     shared: Table = [
-        row for row in flat(first.config) if row[0] not in unlike and not row[0].startswith(_OWN)
+        row
+        for row in setting_rows(first.config)
+        if row[0] not in differing and not row[0].startswith(_NOT_SHARED)
     ]
-    seed = first.info.get("seed")
     environment = [
-        *flat(first.info.get("versions") or {}), *flat(first.info.get("machine") or {})
-    ]  # fmt: skip
+        *setting_rows(first.info.get("versions") or {}),
+        *setting_rows(first.info.get("machine") or {}),
+    ]
     parts = [
         ("Configuration, fully resolved", shared),
-        (f"Fleet and physics (seed {seed})", fleet_rows(first)),
+        (f"Fleet and physics (seed {first.info.get('seed')})", fleet_rows(first)),
         ("Environment (of the first run)", environment),
     ]
-    return [(title, [Folded("", rows)]) for title, rows in parts if rows]
+    return [(title, [DetailTable("", rows)]) for title, rows in parts if rows]

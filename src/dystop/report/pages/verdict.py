@@ -1,219 +1,258 @@
-"""The verdict page of a recipe: our figure, the paper's numbers, each claim with its verdict."""
+"""The verdict page of a recipe, with one verdict per claim, and the page of the whole paper."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dystop import __version__
 from dystop.experiments.reproduce import RECIPES, Recipe
 from dystop.experiments.reproduce.campaigns import Scale
 from dystop.experiments.run_folder import RunData
 from dystop.report.data.groups import Group
-from dystop.report.data.measures import Outcome, Outcomes, Whose, counted
-from dystop.report.data.names import identity
-from dystop.report.data.notices import guessing, lagging, stand_ins
-from dystop.report.data.verdicts import Row, judge
+from dystop.report.data.measures import AccuracyOf, ArmRuns, RunsByArm, with_accuracy_of
+from dystop.report.data.names import mechanism_of
+from dystop.report.data.notices import (
+    moving_batch_norm,
+    no_better_than_guessing,
+    substituted_models,
+)
+from dystop.report.data.settings import UNSET, setting_rows
+from dystop.report.data.verdicts import ClaimVerdict, Verdict, judge_claims
 from dystop.report.figures import curves, reproduced
-from dystop.report.figures.style import Plot, look
-from dystop.report.garbage import spare_the_old
-from dystop.report.pages.html import flat, picture, templates
-from dystop.report.pages.write import ReportFiles, write_files
+from dystop.report.figures.style import Plot
+from dystop.report.pages.files import ReportFiles, write_files
+from dystop.report.pages.html import inline_figures, render_template
 from dystop.units import plural
 
-OPEN = (
+OPEN_SETTINGS = (
     ("communication range", "world.range_m", "not stated; 40 m keeps links usable (ADR 0005)"),
     ("fading", "world.channel.coherence_blocks", "one draw has no finite mean time (ADR 0005)"),
     ("timing law", "engine.timing", "eq:duration, literally (ADR 0006)"),
     ("publish rule", "engine.publish", "the equations, literally (ADR 0007)"),
-    ("seconds per batch", "world.compute.batch_s", "measured in the paper, not told (ADR 0009)"),
+    ("seconds per batch", "world.compute.batch_s", "measured in the paper, not stated (ADR 0009)"),
     ("spread of speeds", "world.compute.spread", "a normal coefficient of unknown width"),
-    ("end of phase 1", "mechanism.phase_threshold", "t_thre is not told; a quarter (ADR 0010)"),
-    ("bandwidth budget", "world.budget.models", "not told; 2 ceil(log2 N) models (ADR 0004)"),
-    ("learning rate", "training.learning_rate", "not told; 0.05, 0.02 for SqueezeNet (ADR 0009)"),
-    ("mini-batch", "training.batch", "not told; 32, and 64 for ResNet-18 (ADR 0009)"),
-    ("batch norm in tests", "evaluate.statistics", "not told; moving averages (ADR 0026)"),
-)
-"""Settings that the paper leaves open: what it is, our key, why."""
+    ("end of phase 1", "mechanism.phase_threshold", "t_thre not stated; a quarter (ADR 0010)"),
+    ("bandwidth budget", "world.budget.models", "not stated; 2 ceil(log2 N) models (ADR 0004)"),
+    ("learning rate", "training.learning_rate",
+     "not stated; 0.05, 0.02 for SqueezeNet (ADR 0009)"),
+    ("mini-batch", "training.batch", "not stated; 32, and 64 for ResNet-18 (ADR 0009)"),
+    ("batch norm in tests", "evaluate.statistics", "not stated; moving averages (ADR 0026)"),
+)  # fmt: skip
+"""Settings that the paper leaves open: name, configuration key, reason for our value."""
 
-SIZES = {
-    "smoke": "Smoke scale: a few workers for a moment. It shows that the recipe runs; "
+SCALE_NOTES = {
+    "smoke": "Smoke scale: a few workers for a short time. It shows that the recipe runs; "
     "its verdicts mean nothing.",
     "small": "Small scale: fewer workers, less data and less time than the paper. "
     "Directions can be compared, numbers cannot.",
     "paper": "",
 }
 
-
-@dataclass(frozen=True)
-class Asked:
-    """What was asked for, as a page has to tell it."""
-
-    scale: Scale
-    whose: Whose = "own"
-    changed: tuple[str, ...] = ()  # KEY=VALUE words
-    command: str = ""  # how to get the page again
-
-
-WHOSE: dict[Whose, list[str]] = {
+ACCURACY_NOTES: dict[AccuracyOf, list[str]] = {
     "own": [],
     "global": [
         "Accuracy on this page, in claims and figures, is that of the global model, the average of "
         "all models by data size. The paper's is the mean over the workers' own models."
     ],
 }
-GLOBAL = "the test accuracy of the global model"
+GLOBAL_ACCURACY = "the test accuracy of the global model"
+
+_PLURALS: dict[Verdict, str] = {
+    "holds": "hold",
+    "holds partly": "hold partly",
+    "does not hold": "do not hold",
+    "undecided": "undecided",
+}
 
 
-def outcomes_of(
-    recipe: Recipe, runs: Mapping[str, Sequence[RunData]], whose: Whose = "own"
-) -> Outcomes:
-    """Runs by the key of their arm, as outcomes in the order of the campaign."""
+@dataclass(frozen=True)
+class VerdictRequest:
+    """What was requested, as far as a page shows it."""
+
+    scale: Scale
+    accuracy_of: AccuracyOf = "own"
+    overrides: tuple[str, ...] = ()  # KEY=VALUE words
+    command: str = ""  # writes the page again
+
+
+@dataclass(frozen=True)
+class VerdictReport:
+    """The files of a written verdict page, and the verdicts that it shows."""
+
+    files: ReportFiles
+    verdicts: list[ClaimVerdict]
+
+
+def arm_runs(
+    recipe: Recipe, runs: Mapping[str, Sequence[RunData]], accuracy_of: AccuracyOf = "own"
+) -> RunsByArm:
+    """Collect the runs of every arm that has some, in the order of the campaign."""
     return {
-        arm.key: Outcome(arm, tuple(counted(run, whose) for run in runs[arm.key]))
+        arm.key: ArmRuns(arm, tuple(with_accuracy_of(run, accuracy_of) for run in runs[arm.key]))
         for arm in recipe.campaign.arms
         if runs.get(arm.key)
     }
 
 
-@spare_the_old()
-def write_verdict(recipe: Recipe, asked: Asked, outcomes: Outcomes, out: Path) -> ReportFiles:
-    """Write `out/report.html` and its figures."""
-    rows = judge(recipe.claims, outcomes)
-    plots = [_about(plot, asked.whose) for plot in draw(recipe, outcomes)]
-    first = next(iter(outcomes.values())).runs[0]
-    page = templates().get_template("verdict.html.jinja").render(
+def write_verdict(
+    recipe: Recipe, request: VerdictRequest, runs: RunsByArm, out: Path
+) -> VerdictReport:
+    """Judge the claims of a recipe; write `out/report.html` and its figures."""
+    verdicts = judge_claims(recipe.claims, runs)
+    plots = [_caption_for(plot, request.accuracy_of) for plot in draw_recipe(recipe, runs)]
+    first = next(iter(runs.values())).runs[0]
+    page = render_template(
+        "verdict.html.jinja",
         title=recipe.title,
-        version=__version__,
-        lead=_lead(asked.scale, outcomes),
-        notices=_notices(recipe, asked, outcomes),
+        lead=_lead(request.scale, runs),
+        notices=_notices(recipe, request, runs),
         labels=", ".join(recipe.labels),
-        rows=rows,
-        tally=tally(rows),
-        charts=[(plot, picture(plot)) for plot in plots],
-        open=_open_settings(first),
-        provenance=_provenance(outcomes),
-        command=asked.command,
-        versions=flat(first.info.get("versions") or {}),
-    )  # fmt: skip
-    return write_files(out, plots, page, ("png", "pdf"))
+        rows=verdicts,
+        counts=count_verdicts(verdicts),
+        charts=inline_figures(plots),
+        open_settings=_open_settings(first),
+        provenance=_provenance(runs),
+        command=request.command,
+        versions=setting_rows(first.info.get("versions") or {}),
+    )
+    return VerdictReport(write_files(out, plots, page, ("png", "pdf")), verdicts)
 
 
-def _about(plot: Plot, whose: Whose) -> Plot:
-    """A plot whose words name the accuracy that counts."""
-    if whose == "own":
+def _caption_for(plot: Plot, accuracy_of: AccuracyOf) -> Plot:
+    """Return the plot with a caption that names the accuracy in use."""
+    if accuracy_of == "own":
         return plot
-    return replace(plot, caption=plot.caption.replace(curves.OWN, GLOBAL))
+    return replace(plot, caption=plot.caption.replace(curves.OWN_ACCURACY, GLOBAL_ACCURACY))
 
 
-def tally(rows: Sequence[Row]) -> str:
-    """How many claims hold.
+def count_verdicts(rows: Sequence[ClaimVerdict]) -> str:
+    """Return how many claims have each verdict.
 
-    >>> tally([Row("a", "", "", "holds"), Row("b", "", "", "holds")])
+    >>> count_verdicts([ClaimVerdict("a", "", "", "holds"), ClaimVerdict("b", "", "", "holds")])
     '2 hold'
     """
-    words = {"holds": "hold", "holds partly": "hold partly", "does not hold": "do not hold",
-             "cannot be told": "cannot be told"}  # fmt: skip
     counts = Counter(row.verdict for row in rows)
-    told = [f"{n} {words[v] if n > 1 else v}" for v in words if (n := counts[v])]  # type: ignore[index]
-    return ", ".join(told) or "no claim in numbers"
+    texts = [
+        f"{counts[verdict]} {several if counts[verdict] > 1 else verdict}"
+        for verdict, several in _PLURALS.items()
+        if counts[verdict]
+    ]
+    return ", ".join(texts) or "no claim in numbers"
 
 
-def draw(recipe: Recipe, outcomes: Outcomes) -> list[Plot]:
-    """The figures of a recipe, one for each split where the arms are split."""
+def draw_recipe(recipe: Recipe, runs: RunsByArm) -> list[Plot]:
+    """Draw the figures of a recipe."""
     plots = []
     for kind in recipe.draws:
         if kind == "bars":
-            plots.append(reproduced.bars(recipe, outcomes))
+            plots.append(reproduced.bars(recipe, runs))
         elif kind == "choices":
-            plots.append(reproduced.choices(outcomes))
+            plots.append(reproduced.choices(runs))
         else:
-            plots += _lines(kind, recipe, outcomes)
+            plots += _draw_curves(kind, recipe, runs)
     return plots
 
 
-def _lines(kind: str, recipe: Recipe, outcomes: Outcomes) -> list[Plot]:
-    """One plot of curves, or one for every phi of a comparison of mechanisms."""
+def _draw_curves(kind: str, recipe: Recipe, runs: RunsByArm) -> list[Plot]:
+    """Draw one plot of curves, or one per phi where a campaign compares mechanisms."""
     draws: dict[str, Callable[[Sequence[Group]], Plot]] = {
-        "accuracy-time": lambda every: curves.accuracy_time(every, None),
+        "accuracy-time": lambda groups: curves.accuracy_time(groups, None),
         "loss-time": curves.loss_time,
-        "accuracy-bytes": lambda every: curves.accuracy_data(every, None),
+        "accuracy-bytes": lambda groups: curves.accuracy_data(groups, None),
     }
     if not recipe.campaign.name.startswith(("main", "testbed")):
-        return [draws[kind](_groups(list(outcomes.values())))]
+        return [draws[kind](_groups(list(runs.values())))]
     plots = []
-    for phi in dict.fromkeys(o.arm.x for o in outcomes.values()):
-        some = _groups([o for o in outcomes.values() if o.arm.x == phi])
-        plot = draws[kind](some)
-        plots.append(
-            replace(plot, key=f"{plot.key}-phi{phi:g}", title=f"{plot.title}, phi = {phi:g}")
-        )
+    for phi in dict.fromkeys(o.arm.x for o in runs.values()):
+        plot = draws[kind](_groups([o for o in runs.values() if o.arm.x == phi]))
+        title = f"{plot.title}, phi = {phi:g}"
+        plots.append(replace(plot, key=f"{plot.key}-phi{phi:g}", title=title))
     return plots
 
 
-def _groups(outcomes: Sequence[Outcome]) -> list[Group]:
+def _groups(arms: Sequence[ArmRuns]) -> list[Group]:
     return [
         Group(
-            o.arm.label + identity(o.runs[0]).caveat, *look(reproduced.place(o.arm.label, k)),
-            len(outcomes) > 1,
-            mechanism=identity(o.runs[0]), timing=str(o.runs[0].info.get("timing")), runs=o.runs,
+            label=o.arm.label + mechanism_of(o.runs[0]).caveat,
+            color_index=reproduced.mechanism_index(o.arm.label, k),
+            mechanism=mechanism_of(o.runs[0]),
+            timing=str(o.runs[0].info.get("timing")),
+            runs=o.runs,
         )
-        for k, o in enumerate(outcomes)
-    ]  # fmt: skip
+        for k, o in enumerate(arms)
+    ]
 
 
-def _notices(recipe: Recipe, asked: Asked, outcomes: Outcomes) -> list[str]:
-    """What must be known before a verdict is believed."""
-    runs = [run for outcome in outcomes.values() for run in outcome.runs]
-    idle = [] if asked.scale == "smoke" else guessing(runs)  # too short to learn anything
-    changed = [f"Changed from the recipe: {', '.join(asked.changed)}."] if asked.changed else []
-    known = [*stand_ins(runs), *lagging(runs), *idle]
-    return [*_words(asked), *changed, *_partial(recipe, outcomes), *known]
+def _notices(recipe: Recipe, request: VerdictRequest, runs: RunsByArm) -> list[str]:
+    """Return the warnings that a reader needs before trusting a verdict."""
+    every = [run for arm in runs.values() for run in arm.runs]
+    overrides = ", ".join(request.overrides)
+    return [
+        *_request_notes(request),
+        *([f"Changed settings: {overrides}."] if overrides else []),
+        *_missing_arms(recipe, runs),
+        *substituted_models(every),
+        *moving_batch_norm(every),
+        *([] if request.scale == "smoke" else no_better_than_guessing(every)),  # smoke is too short
+    ]
 
 
-def _words(asked: Asked) -> list[str]:
-    """Whose accuracy counts and how large the runs were, where that is not the paper's."""
-    return [*WHOSE[asked.whose], *([SIZES[asked.scale]] if SIZES[asked.scale] else [])]
+def _request_notes(request: VerdictRequest) -> list[str]:
+    """Return notes on the accuracy and the scale, where they are not the paper's."""
+    scale = SCALE_NOTES[request.scale]
+    return [*ACCURACY_NOTES[request.accuracy_of], *([scale] if scale else [])]
 
 
-def _partial(recipe: Recipe, outcomes: Outcomes) -> list[str]:
-    """What is said while runs are missing."""
-    done, total = len(outcomes), len(recipe.campaign.arms)
+def _missing_arms(recipe: Recipe, runs: RunsByArm) -> list[str]:
+    done, total = len(runs), len(recipe.campaign.arms)
     if done == total:
         return []
     return [f"{done} of {total} settings are done; claims about the others are left out."]
 
 
-def _lead(scale: Scale, outcomes: Outcomes) -> str:
-    runs = sum(len(o.runs) for o in outcomes.values())
-    seeds = max(len(o.runs) for o in outcomes.values())
-    counts = plural(len(outcomes), "setting"), plural(seeds, "seed"), plural(runs, "run")
+def _lead(scale: Scale, runs: RunsByArm) -> str:
+    total = sum(len(o.runs) for o in runs.values())
+    seeds = max(len(o.runs) for o in runs.values())
+    counts = plural(len(runs), "setting"), plural(seeds, "seed"), plural(total, "run")
     return f"{', '.join(counts)} at {scale} scale."
 
 
 def _open_settings(run: RunData) -> list[tuple[str, str, str, str]]:
-    found = dict(flat(run.config))
-    return [(what, key, str(found.get(key, "")) or "unset", why) for what, key, why in OPEN]
+    found = dict(setting_rows(run.config))
+    return [
+        (name, key, str(found.get(key, "")) or UNSET, reason) for name, key, reason in OPEN_SETTINGS
+    ]
 
 
-def _provenance(outcomes: Outcomes) -> list[str]:
-    """Mechanisms that could not be followed exactly."""
-    found = dict.fromkeys(identity(o.runs[0]).title for o in outcomes.values())
+def _provenance(runs: RunsByArm) -> list[str]:
+    """Return the mechanisms whose code does not follow the paper."""
+    found = dict.fromkeys(mechanism_of(o.runs[0]).title for o in runs.values())
     return [title for title in found if "(paper)" not in title]
 
 
-def whole_paper(pages: Mapping[str, Outcomes], asked: Asked, suffix: str) -> str:
-    """One page for everything that was reproduced at a scale: recipes by name, with their runs."""
-    judged = {name: judge(RECIPES[name].claims, outcomes) for name, outcomes in pages.items()}
+def render_paper(pages: Mapping[str, RunsByArm], request: VerdictRequest, suffix: str) -> str:
+    """Return one page for all recipes that were reproduced at a scale.
+
+    Args:
+        pages: The runs of every recipe that has a page, by its name.
+        request: Scale and accuracy of the pages.
+        suffix: End of the names of the recipes' folders.
+    """
+    judged = {name: judge_claims(RECIPES[name].claims, runs) for name, runs in pages.items()}
     every = [row for rows in judged.values() for row in rows]
-    return templates().get_template("paper.html.jinja").render(
+    counts = count_verdicts(every)
+    return render_template(
+        "paper.html.jinja",
         title="The paper's evaluation, reproduced",
-        version=__version__,
-        lead=f"{len(pages)} of {len(RECIPES)} recipes at {asked.scale} scale: {tally(every)}.",
-        notices=_words(asked),
+        lead=f"{len(pages)} of {len(RECIPES)} recipes at {request.scale} scale: {counts}.",
+        notices=_request_notes(request),
         suffix=suffix,
         recipes=[
-            (RECIPES[name], [*_partial(RECIPES[name], pages[name]), tally(rows)], rows)
+            (
+                RECIPES[name],
+                [*_missing_arms(RECIPES[name], pages[name]), count_verdicts(rows)],
+                rows,
+            )
             for name, rows in judged.items()
         ],
-    )  # fmt: skip
+    )

@@ -1,0 +1,78 @@
+"""Settings of runs: dotted keys, where runs differ, and values as text."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dystop.experiments.run_folder import RunData
+from dystop.params import flatten
+from dystop.units import NOTHING
+
+UNSET = "unset"
+"""Text for a key without a value, as the configuration spells it."""
+
+_MECHANISM = "mechanism.name"
+
+Table = list[tuple[str, str]]
+"""Rows of key and value."""
+
+
+def setting_rows(tree: Mapping[str, Any]) -> Table:
+    """Return nested tables as rows of dotted key and JSON value.
+
+    >>> setting_rows({"seed": 1, "mechanism": {"name": "dystop", "V": 10.0}})
+    [('seed', '1'), ('mechanism.name', '"dystop"'), ('mechanism.V', '10.0')]
+    """
+    return [
+        (key, json.dumps(value, default=str, ensure_ascii=False)) for key, value in flatten(tree)
+    ]
+
+
+def differing_settings(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:
+    """Return every key whose value is not the same in all runs, with one value per run."""
+    tables = [dict(setting_rows(run.config)) for run in runs]
+    keys = dict.fromkeys(key for table in tables for key in table)
+    rows = [(key, [_value(key, table, tables) for table in tables]) for key in keys]
+    return [(key, values) for key, values in rows if len(set(values)) > 1]
+
+
+def _value(key: str, table: Mapping[str, str], tables: Sequence[Mapping[str, str]]) -> str:
+    """Return the value of a key; "unset", or a dash where the run's mechanism has no such key."""
+    if key in table:
+        return table[key]
+    owners = {other.get(_MECHANISM) for other in tables if key in other}
+    foreign = key.startswith("mechanism.") and table.get(_MECHANISM) not in owners
+    return NOTHING if foreign else UNSET
+
+
+def value_of(run: RunData, key: str) -> Any:
+    """Return the value of a dotted key in a run's configuration, None where it has none."""
+    found: Any = run.config
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def values_of(runs: Iterable[RunData], key: str) -> list[Any]:
+    """Return the distinct values of a key: numbers sorted, others in order of appearance."""
+    found: list[Any] = []
+    for run in runs:
+        if (value := value_of(run, key)) not in found:
+            found.append(value)
+    return sorted(found) if are_numbers(found) else found
+
+
+def are_numbers(values: Sequence[Any]) -> bool:
+    """Return whether all values are numbers; a Boolean is not."""
+    return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+
+
+def value_text(value: Any) -> str:
+    """Return a value as a tick label shows it.
+
+    >>> value_text(10.0), value_text(0.4), value_text("ring"), value_text(True), value_text(None)
+    ('10', '0.4', 'ring', 'true', 'unset')
+    """
+    if value is None or isinstance(value, bool):
+        return {None: UNSET, True: "true", False: "false"}[value]
+    return f"{value:g}" if are_numbers([value]) else str(value)

@@ -1,0 +1,91 @@
+"""Results of a comparison or a sweep, computed once: groups, target accuracy and rankings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dystop.experiments.run_folder import RunData
+from dystop.report.data.groups import Group, group_runs
+from dystop.report.data.notices import study_notices
+from dystop.report.data.ranking import Ranking, rank_groups
+from dystop.report.data.summary import TARGETS, best_accuracy
+from dystop.units import goal
+
+
+@dataclass(frozen=True)
+class Target:
+    """The accuracy that a study compares by, and the sentence that says who chose it."""
+
+    accuracy: float | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """Everything that the page, the figures and the terminal show of a study."""
+
+    groups: tuple[Group, ...]  # in the order of the runs
+    target: Target
+    rankings: tuple[Ranking, ...]  # one per timing law
+    swept: tuple[str, ...]  # the keys of a sweep; empty for a comparison
+    notices: tuple[str, ...]
+
+    @property
+    def ranked_groups(self) -> list[Group]:
+        """All groups, law by law, the best of each law first."""
+        return [group for ranking in self.rankings for group in ranking.groups]
+
+
+def study_results(
+    runs: Sequence[RunData],
+    target: float | None = None,
+    swept: Sequence[str] = (),
+    notices: Sequence[str] = (),
+) -> StudyResults:
+    """Group and rank the runs of a study.
+
+    Args:
+        runs: All runs of the study that exist.
+        target: Accuracy to compare by; see `choose_target` for the default.
+        swept: The keys that a sweep varies.
+        notices: Warnings that do not follow from the runs, such as missing runs.
+    """
+    groups = group_runs(runs)
+    chosen = choose_target(groups, target)
+    rankings = tuple(rank_groups(groups, chosen.accuracy))
+    warnings = (*notices, *study_notices(groups))
+    return StudyResults(tuple(groups), chosen, rankings, tuple(swept), warnings)
+
+
+def choose_target(groups: Sequence[Group], requested: float | None) -> Target:
+    """Choose the requested target, or the accuracy at which runs stop, or `shared_target`."""
+    if requested is not None:
+        return Target(requested, f"The target accuracy is {goal(requested)}, as requested.")
+    stop = groups[0].runs[0].config.get("stop") or {}
+    if accuracy := stop.get("accuracy"):
+        return Target(accuracy, f"The target accuracy is {goal(accuracy)}: the runs stop there.")
+    shared, rule = shared_target(groups)
+    if shared is None:
+        return Target(None, "There is no target: none was requested, and no run reached 50 %.")
+    defaults = ", ".join(f"{100 * t:.0f}" for t in TARGETS)
+    return Target(
+        shared,
+        f"The target accuracy is {goal(shared)}: none was requested, and among the defaults "
+        f"({defaults} %) this is the highest that {rule}.",
+    )
+
+
+def shared_target(groups: Sequence[Group]) -> tuple[float | None, str]:
+    """Return a default target and the rule that chose it.
+
+    It is the largest that half of the groups reached with every seed, or else that any run reached.
+    """
+    best = [[best_accuracy(run.records) or 0.0 for run in group.runs] for group in groups]
+    worst = sorted(map(min, best), reverse=True)
+    rules = {
+        "at least half of the rows reached with every seed": worst[(len(worst) - 1) // 2],
+        "any run reached": max(map(max, best)),
+    }
+    for rule, level in rules.items():
+        if reached := [target for target in TARGETS if target <= level]:
+            return max(reached), rule
+    return None, ""
