@@ -268,13 +268,13 @@ def test_following_the_workers_equals_searching_from_scratch(pause_s, server):
 def test_links_between_resting_workers_are_not_measured_again(monkeypatch):
     params, workers = walking((3000.0, 9000.0))
     world, measured = World(params, workers, 1000, 5), []
-    real = world_reach.distance_and_power
+    real = world_reach.distance
 
-    def counted(nodes, dst, src):
+    def counted(position, dst, src):
         measured.append(len(dst))
-        return real(nodes, dst, src)
+        return real(position, dst, src)
 
-    monkeypatch.setattr(world_reach, "distance_and_power", counted)
+    monkeypatch.setattr(world_reach, "distance", counted)
     spots = [world.observe(1, now_s).position for now_s in (60.0, 61.0)]
     moved = (spots[0] != spots[1]).any(axis=1)
     reach = world.observe(1, 61.0).reach

@@ -2,23 +2,20 @@
 
 import numpy as np
 
-from dystop.parallel import run_in_blocks
 from dystop.sparse import Floats, Ints
-
-_HALF = 1 << 15  # workers worth a thread
 
 
 def activate(candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V: float) -> Ints:
-    """Choose whom to wake: the prefix of the cheapest workers that minimises eq:lya (alg:device).
+    """Choose the active set: the prefix of the cheapest workers that minimises eq:lya (alg:device).
 
-    Workers are tried in ascending order of H_t^i, ties to the lower id. With the staleness updated
-    in advance (0 inside the set, tau + 1 outside; ADR 0002) the objective of the first K workers is
+    Workers join in ascending order of H_t^i, ties to the lower id. With the staleness updated in
+    advance (0 inside the set, tau + 1 outside; ADR 0002) the objective of the first K workers is
 
         constant + V * cost_K - sum over the first K of q_i (tau_i + 1),
 
-    so that one sort and one running sum replace the N evaluations: O(N log N). The bound cancels;
-    it acts through the queues only. While all queues are empty exactly one worker, the cheapest,
-    wakes.
+    so one sort and one running sum replace the N evaluations: O(N log N). The bound cancels; it
+    acts through the queues only. While all queues are empty, exactly one worker is active: the
+    cheapest.
 
     Args:
         candidates: workers that may be activated, [C].
@@ -45,33 +42,18 @@ def activate(candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V
 
 
 def _cheapest_first(candidates: Ints, cost_s: Floats) -> Ints:
-    """Candidates by cost, ties to the lower id; the quick sort serves where there is no tie."""
-    order = _argsort(cost_s)
+    """Return the candidates by ascending cost, ties to the lower id."""
+    order = np.argsort(cost_s)
     ascending = cost_s[order]
-    if not (ascending[1:] > ascending[:-1]).all():  # a tie, or no number
+    if not (ascending[1:] > ascending[:-1]).all():  # a tie, or NaN: the slower sort decides
         order = np.lexsort((candidates, cost_s))
     return candidates[order]
-
-
-def _argsort(values: Floats) -> Ints:
-    """An order that sorts the values, worked out for the lower and the upper half side by side."""
-    half = len(values) // 2
-    if half < _HALF:
-        return np.argsort(values)
-    low = values < np.partition(values, half)[half]
-    parts = [np.flatnonzero(low), np.flatnonzero(~low)]
-
-    def sort(k: int, _: int) -> None:
-        parts[k] = parts[k][np.argsort(values[parts[k]])]
-
-    run_in_blocks(sort, 2, 1)
-    return np.concatenate(parts)
 
 
 def activate_one(
     candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V: float
 ) -> Ints:
-    """The single worker that minimises eq:lya, ties to the lower id.
+    """Choose the single worker that minimises eq:lya, ties to the lower id.
 
     >>> cost, queue, tau = np.array([1., 2, 3, 4]), np.array([0., 0, 2, 6]), np.array([0, 1, 3, 5])
     >>> activate_one(np.arange(4), cost, queue, tau, V=10).tolist()

@@ -12,7 +12,6 @@ import numpy as np
 from dystop.compiled import compiled
 from dystop.parallel import as_readonly, run_in_blocks
 from dystop.sparse import Bools, Floats, Graph, Ints, check_ids
-from dystop.world.geometry import Transmitters
 
 Rows = tuple[Ints, Ints]  # (indptr, src ascending in a row)
 
@@ -27,15 +26,6 @@ def distance(position: Floats, dst: Ints, src: Ints) -> Floats:
     if not _distance(as_readonly(position), as_readonly(dst), as_readonly(src), out):
         check_ids(len(position), dst, src)
     return out
-
-
-def distance_and_power(nodes: Transmitters, dst: Ints, src: Ints) -> tuple[Floats, Floats]:
-    """Return metres and sender power; see `dystop.world.geometry.distance_and_power`."""
-    metres, power_w = np.empty(len(dst)), np.empty(len(dst))
-    given = as_readonly(nodes.position), as_readonly(nodes.power_w)
-    if not _distance_and_power(*given, as_readonly(dst), as_readonly(src), metres, power_w):
-        check_ids(len(nodes.position), dst, src)
-    return metres, power_w
 
 
 def kept_edges(old: Graph, new: Graph, still: Bools) -> Ints:
@@ -64,24 +54,6 @@ def _distance(position: Floats, dst: Ints, src: Ints, out: Floats) -> bool:
                 return False
             x[k], y[k] = position[i, 0] - position[j, 0], position[i, 1] - position[j, 1]
         _lengths(x, y, size, lo, out)
-    return True
-
-
-@compiled
-def _distance_and_power(
-    position: Floats, power: Floats, dst: Ints, src: Ints, metres: Floats, power_w: Floats
-) -> bool:
-    """Write metres and the sender's power of each link; return False: an id is out of bounds."""
-    nodes, x, y = position.shape[0], np.empty(_CHUNK), np.empty(_CHUNK)
-    for lo in range(0, len(dst), _CHUNK):
-        size = min(_CHUNK, len(dst) - lo)
-        for k in range(size):
-            i, j = dst[lo + k], src[lo + k]
-            if not (0 <= i < nodes and 0 <= j < nodes):
-                return False
-            x[k], y[k] = position[i, 0] - position[j, 0], position[i, 1] - position[j, 1]
-            power_w[lo + k] = power[j]
-        _lengths(x, y, size, lo, metres)
     return True
 
 

@@ -12,20 +12,15 @@ expected time is finite; with eight it is close to the time at the expected rate
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from dystop.acceleration import accelerated
 from dystop.rng import Words, bits, fold_in, normal, uniform, unit
 from dystop.sparse import Bools, Floats, Ints
-from dystop.world.geometry import Transmitters, distance, distance_and_power
 from dystop.world.params import Channel, WorldParams
 
 _SERIES_FROM = 100.0  # ten terms of the asymptotic series are exact to 1e-13 from here on
-
-Measure = Callable[[Ints, Ints], tuple[Floats, Floats]]
-"""A function of links (dst, src) that returns their metres and the power of their senders."""
 
 
 def dbm_to_w(dbm: float | Floats) -> Floats:
@@ -145,20 +140,16 @@ class RadioChannel:
     power_w: Floats  # nominal, [nodes]
     seed: int
 
-    def measure(self, t: int, position: Floats, links: int) -> Measure:
-        """Return a function that gives metres and the sender's power in round t for some links.
+    def power_of(self, t: int, links: int) -> Callable[[Ints], Floats]:
+        """Return a function that gives the power of some senders in round t.
 
-        Where `links`, the number of links to measure, is at least the number of nodes, the powers
-        of all nodes are drawn at once.
+        Where `links`, the number of links to serve, is at least the number of nodes, the powers of
+        all nodes are drawn at once.
         """
-        if links >= len(self.power_w):
-            power_w = self.power_w * self._power_factor(t, np.arange(len(self.power_w)))
-            return partial(distance_and_power, Transmitters(position, power_w))
-
-        def measure_few(dst: Ints, src: Ints) -> tuple[Floats, Floats]:
-            return distance(position, dst, src), self.power_w[src] * self._power_factor(t, src)
-
-        return measure_few
+        if links < len(self.power_w):
+            return lambda src: self.power_w[src] * self._power_factor(t, src)
+        power_w = self.power_w * self._power_factor(t, np.arange(len(self.power_w)))
+        return power_w.__getitem__
 
     def seconds(
         self, t: int, link: tuple[Ints, Ints], power_w: Floats, distance_m: Floats, bytes_: Floats

@@ -42,19 +42,6 @@ def distance(position: Floats, dst: Ints, src: Ints) -> Floats:
     return np.hypot(gap[:, 0], gap[:, 1])
 
 
-class Transmitters(NamedTuple):
-    """Position and transmit power of every node."""
-
-    position: Floats  # metres, [nodes, 2]
-    power_w: Floats  # [nodes]
-
-
-@accelerated("dystop.kernels.geometry:distance_and_power")
-def distance_and_power(nodes: Transmitters, dst: Ints, src: Ints) -> tuple[Floats, Floats]:
-    """Return the metres between the ends of each link and the power of its sender, [L] each."""
-    return distance(nodes.position, dst, src), nodes.power_w[src]
-
-
 def with_hub(graph: Graph, hub: int) -> Graph:
     """Return a graph with links added between `hub`, its last and so far isolated node, and all."""
     others, ends = np.arange(hub), graph.indptr[1 : hub + 1]

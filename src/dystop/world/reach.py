@@ -8,13 +8,7 @@ from dystop.acceleration import accelerated
 from dystop.parallel import run_in_blocks
 from dystop.sparse import Bools, Floats, Graph, Ints
 from dystop.world.channel import expected_rate_bps, mean_snr, transfer_s
-from dystop.world.geometry import (
-    Before,
-    Transmitters,
-    distance_and_power,
-    neighbours_within,
-    with_hub,
-)
+from dystop.world.geometry import Before, distance, neighbours_within, with_hub
 from dystop.world.overlay import Routes
 from dystop.world.params import WorldParams
 
@@ -87,11 +81,11 @@ class ReachFinder:
         """Return the links with distance and expected transfer time at nominal power."""
         distance_m, link_s = np.empty(graph.edges), np.empty(graph.edges)
         new = self._copy_known(graph, position, distance_m, link_s)
-        nodes = Transmitters(position, self._power_w)
 
         def measure(lo: int, hi: int) -> None:
             part = slice(lo, hi) if new is None else new[lo:hi]
-            metres, power_w = distance_and_power(nodes, graph.dst[part], graph.src[part])
+            metres = distance(position, graph.dst[part], graph.src[part])
+            power_w = self._power_w[graph.src[part]]
             distance_m[part], link_s[part] = metres, self._expected_s(metres, power_w)
 
         run_in_blocks(measure, graph.edges if new is None else len(new), _LINKS)

@@ -216,16 +216,16 @@ class World:
     def _direct(self, t: int, now_s: float, link: tuple[Ints, Ints], fraction: Floats) -> Transfer:
         """Return the outcome of transfers over direct links."""
         position, here, size = self._position(now_s), self._here(now_s), len(fraction)
-        measure = self._channel.measure(t, position, size)
+        power_of = self._channel.power_of(t, size)
         seconds, lost = np.empty(size), np.empty(size, bool)
 
         def move(lo: int, hi: int) -> None:
             part = dst, src = link[0][lo:hi], link[1][lo:hi]
-            (metres, power_w), bytes_ = measure(dst, src), self.model_bytes * fraction[lo:hi]
+            metres, bytes_ = distance(position, dst, src), self.model_bytes * fraction[lo:hi]
             served = np.maximum(dst, src) == self.workers
             near = (metres <= self.params.range_m * _ROUNDING) | served
             lost[lo:hi] = self._channel.lost(t, part) | ~(near & self._up(t, here, part))
-            seconds[lo:hi] = self._channel.seconds(t, part, power_w, metres, bytes_)
+            seconds[lo:hi] = self._channel.seconds(t, part, power_of(src), metres, bytes_)
 
         run_in_blocks(move, size, _LINKS)
         return Transfer(seconds, np.broadcast_to(np.int64(1), size), lost)
@@ -237,9 +237,9 @@ class World:
         routes, position = self._reach(t, now_s).routes, self._position(now_s)
         assert routes is not None  # an overlay always has routes
         seconds, hops = np.zeros(len(fraction)), np.zeros(len(fraction), np.int64)
-        measure = self._channel.measure(t, position, len(fraction))
+        power_of = self._channel.power_of(t, len(fraction))
         for pair, to, by in routes.hops(*link):
-            (metres, power_w), bytes_ = measure(to, by), self.model_bytes * fraction[pair]
-            seconds[pair] += self._channel.seconds(t, (to, by), power_w, metres, bytes_)
+            metres, bytes_ = distance(position, to, by), self.model_bytes * fraction[pair]
+            seconds[pair] += self._channel.seconds(t, (to, by), power_of(by), metres, bytes_)
             hops[pair] += 1
         return Transfer(seconds, hops, self._channel.lost(t, link) | ~routes.known(*link))
