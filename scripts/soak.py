@@ -31,7 +31,7 @@ from chaos.schedule import Rhythm, schedule  # noqa: E402
 from dystop.experiments.testbed.parts import worker_parts  # noqa: E402
 from dystop.rng import stream  # noqa: E402
 from dystop.testbed.audit.check import accuracy_near  # noqa: E402
-from dystop.testbed.events import Train  # noqa: E402
+from dystop.testbed.events import StartTraining  # noqa: E402
 
 SOAK, CONTROL = "soak-facts.json", "control-facts.json"
 QUIET_S = 20.0  # at the end, for everybody to come back
@@ -151,7 +151,7 @@ def _warm(rig: Rig) -> None:
     """Train a step here, so that kernels are compiled once and not by every worker at a time."""
     parts = worker_parts(rig.experiment, 0)
     if parts.train is not None:
-        parts.train(Train(0, parts.vector, parts.counters, 1, 1.0))
+        parts.train(StartTraining(0, parts.vector, parts.counters, 1, 1.0))
 
 
 def _follow(rig: Rig, at_most_s: float) -> float:

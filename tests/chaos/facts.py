@@ -11,8 +11,8 @@ from dystop.experiments.config import read_experiment
 from dystop.experiments.run_folder import CONFIG
 from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names
 from dystop.testbed.ledger.sqlite import SqliteLedger
-from dystop.testbed.worker.checkpoint import decode
-from dystop.testbed.worker.history import read_history
+from dystop.testbed.worker.checkpoint import decode_state
+from dystop.testbed.worker.history import read_event_log
 
 SAMPLES = "samples.jsonl"
 WARM_S = 300.0  # memory is watched from here on
@@ -78,14 +78,14 @@ def _used_of(folder: Path, name: str) -> int:
     """How often somebody used what this peer served."""
     number = int(name[1:])
     diaries = [p for p in folder.rglob("history.jsonl") if p.parent.name != name]
-    lines = (line for path in diaries for line in read_history(path))
+    lines = (line for path in diaries for line in read_event_log(path))
     return sum(line["kind"] == "used" and line["node"] == number for line in lines)
 
 
 def accuracy_of(folder: Path, without: Container[str] = ()) -> dict[str, float]:
     """Of the models in the checkpoints, on the whole test set."""
     from dystop.experiments.testbed.parts import observer_parts
-    from dystop.testbed.observer import score_of
+    from dystop.testbed.observer import evaluate_models
 
     experiment = read_experiment(folder / CONFIG)
     parts: Any = replace(observer_parts(experiment), samples=None)
@@ -93,10 +93,10 @@ def accuracy_of(folder: Path, without: Container[str] = ()) -> dict[str, float]:
     for node, name in enumerate(node_names(experiment)):
         path = folder / "workers" / name / "worker.safetensors"
         if name not in without and path.is_file():
-            state: Any = decode(path.read_bytes())
+            state: Any = decode_state(path.read_bytes())
             state = state[0] if isinstance(state, tuple) else state  # as it was in early runs
             models[node] = state.published
-    score = score_of(parts, models)
+    score = evaluate_models(parts, models)
     assert score is not None
     return {"end_global": score["accuracy_global"], "end_local": score["accuracy"]}
 

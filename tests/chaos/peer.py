@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dystop.testbed.events import Fetch, Fetched
+from dystop.testbed.events import PullFinished, StartPull
 from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.messages import ModelHeader, PullRequest
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
@@ -76,17 +76,17 @@ def take(
     transport = GrpcTransport(authority.load_identity(Path(folder), name), anyone)
     schema = schema_of(megabytes)
     began = time.monotonic()
-    action = Fetch(1, 0, peer, address, PullRequest(RUN, 1), began + float(seconds))
+    action = StartPull(1, 0, peer, address, PullRequest(RUN, 1), began + float(seconds))
     parcels = lambda: PayloadReceiver(schema)  # noqa: E731
     timeouts = Timeouts(away_s=float(away_s))
     came = pull(transport, action, parcels, timeouts, threading.Event())
     say(
         json.dumps(
             {
-                "code": "" if isinstance(came, Fetched) else came.code,
+                "code": "" if isinstance(came, PullFinished) else came.code,
                 "bytes": came.bytes,
                 "seconds": time.monotonic() - began,
-                "resumes": came.resumes if isinstance(came, Fetched) else 0,
+                "resumes": came.resumes if isinstance(came, PullFinished) else 0,
                 "rss": int(Path("/proc/self/statm").read_text().split()[1]) * 4096,
             }
         )

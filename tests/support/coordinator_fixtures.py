@@ -18,17 +18,17 @@ from dystop.testbed.coordinator.machine import (
     member_name,
 )
 from dystop.testbed.events import (
+    CloseSession,
     Commit,
-    Consult,
-    Consulted,
-    Finish,
-    Gone,
-    Hang,
-    Heard,
-    Publish,
-    Tell,
+    CommitFailed,
+    EpochFound,
+    FinishRun,
+    LookUpEpoch,
+    MemberDisconnected,
+    MessageFromMember,
+    PublishRecord,
+    SendToMember,
     Tick,
-    WriteFailed,
 )
 from dystop.testbed.ledger.tables import MemoryLedger, restore
 from dystop.testbed.params import TestbedParams, Timeouts
@@ -113,7 +113,7 @@ class Rig:
         self.told: list[tuple[str, Any]] = []
         self.records: list[Any] = []
         self.traces: list[dict[str, Any]] = []
-        self.finished: Finish | None = None
+        self.finished: FinishRun | None = None
         self.commits = 0
         self.crash_after: int | None = None  # this many commits
         self.crash_before = False  # ... and then refuse to write
@@ -152,24 +152,24 @@ class Rig:
 
     def carry_out(self, actions: Any) -> None:
         for action in actions:
-            if isinstance(action, Tell):
+            if isinstance(action, SendToMember):
                 self.told.append((action.name, action.message))
                 if self.deliver(action.name, action.message):
                     self.later(0.0, lambda a=action: self.hear(a.name, a.message))
             elif isinstance(action, Commit):
                 if not self.commit(action):
-                    self.carry_out(self.machine.handle(WriteFailed("full"), self.now_s))
+                    self.carry_out(self.machine.handle(CommitFailed(action, "full"), self.now_s))
                     return
-                self.carry_out(action.then)
-            elif isinstance(action, Publish):
+                self.carry_out(action.after_commit)
+            elif isinstance(action, PublishRecord):
                 self.records.append(action.record)
                 self.traces.append(action.trace)
-            elif isinstance(action, Finish):
+            elif isinstance(action, FinishRun):
                 self.finished = action
-            elif isinstance(action, Consult):
-                answer = Consulted(action.heard, self.ledger.epoch())
+            elif isinstance(action, LookUpEpoch):
+                answer = EpochFound(action.claim, self.ledger.epoch())
                 self.later(0.0, lambda a=answer: self.event(a))
-            elif isinstance(action, Hang):
+            elif isinstance(action, CloseSession):
                 pass
 
     def commit(self, action: Commit) -> bool:
@@ -198,7 +198,7 @@ class Rig:
             self.join("observer")
 
     def hear_from(self, name: str, message: Any) -> None:
-        self.event(Heard(name, message))
+        self.event(MessageFromMember(name, message))
 
     # Puppets ------------------------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class Rig:
     def kill(self, name: str) -> None:
         p = self.puppets[name]
         p.up, p.training, p.queued = False, False, None
-        self.event(Gone(name))
+        self.event(MemberDisconnected(name))
 
 
 class Crashed(Exception):

@@ -1,17 +1,18 @@
-"""The worker's machine and a shell that remembers, to drive it by hand."""
+"""A worker machine, and a driver that records its actions."""
 
 import numpy as np
 
 from dystop.testbed.events import (
-    Asked,
-    Fetched,
-    Save,
-    Say,
-    Serve,
+    AnswerPull,
+    CheckpointFailed,
+    CheckpointSaved,
+    MessageFromCoordinator,
+    PullFinished,
+    PullRequested,
+    SaveCheckpoint,
+    SendToCoordinator,
     SessionOpened,
-    Told,
-    TrainingDone,
-    WriteFailed,
+    TrainingFinished,
 )
 from dystop.testbed.protocol.messages import (
     Execute,
@@ -37,7 +38,7 @@ def vec(*values):
 
 
 class Bench:
-    """A machine and a shell that remembers; the disk works unless told otherwise."""
+    """A machine and a driver that records actions; the disk works unless a test disables it."""
 
     def __init__(self, state=None, first_steps=3, deltas=False, **setup):
         self.setup = WorkerSetup(
@@ -58,15 +59,16 @@ class Bench:
     def _carry_out(self, actions):
         for action in actions:
             self.done.append(action)
-            if isinstance(action, Save):
+            if isinstance(action, SaveCheckpoint):
                 if self.disk_ok:
                     self.disk = action.state
-                    self._carry_out(action.then)
+                    self._carry_out(self.machine.handle(CheckpointSaved(), self.now))
+                    self._carry_out(action.after_save)
                 else:
-                    self._carry_out(self.machine.handle(WriteFailed("full"), self.now))
+                    self._carry_out(self.machine.handle(CheckpointFailed("full"), self.now))
 
     def tell(self, message, after_s=0.0):
-        return self(Told(message), after_s)
+        return self(MessageFromCoordinator(message), after_s)
 
     def join(self, warm=False, epoch=1, round_=1, peers=PEERS):
         self(SessionOpened())
@@ -81,14 +83,14 @@ class Bench:
 
     def bring(self, fetch, *values, version=1, number=0):
         head = ModelHeader(version, number, 0, 8, "d" * 64, "s")
-        return self(Fetched(fetch.key, head, vec(*values), 100, 0.25, 1))
+        return self(PullFinished(fetch.key, head, vec(*values), 100, 0.25, 1))
 
     def end_training(self, *values, number=None, seconds=2.0, loss=0.5):
-        number = self.machine.state.flight.number if number is None else number
-        return self(TrainingDone(number, vec(*values), np.array([9]), loss, 64, seconds))
+        number = self.machine.state.training.number if number is None else number
+        return self(TrainingFinished(number, vec(*values), np.array([9]), loss, 64, seconds))
 
     def ask(self, key=1, peer="w01", **request):
-        return self(Asked(key, peer, PullRequest(RUN, **request)))
+        return self(PullRequested(key, peer, PullRequest(RUN, **request)))
 
     @property
     def state(self):
@@ -106,7 +108,7 @@ def of(actions, kind):
 
 
 def said(actions, kind):
-    return [a.message for a in of(actions, Say) if isinstance(a.message, kind)]
+    return [a.message for a in of(actions, SendToCoordinator) if isinstance(a.message, kind)]
 
 
 def reports(actions):
@@ -119,6 +121,6 @@ def ack_of(actions):
 
 
 def refusal(actions):
-    (serve,) = of(actions, Serve)
+    (serve,) = of(actions, AnswerPull)
     assert isinstance(serve.answer, PullRefused)
     return serve.answer.code

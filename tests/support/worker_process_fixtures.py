@@ -1,4 +1,4 @@
-"""Real nodes with threads, and a coordinator that follows a script."""
+"""Real workers with threads, and a scripted coordinator."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from dystop.testbed.events import Train, TrainingDone
+from dystop.testbed.events import StartTraining, TrainingFinished
 from dystop.testbed.launch import failpoints
 from dystop.testbed.protocol.codec import decode, encode
 from dystop.testbed.protocol.messages import (
@@ -38,10 +38,10 @@ SOON_S = 10.0
 
 
 class Coordinator:
-    """Lets everybody in, acknowledges reports, echoes heartbeats, and remembers what it heard."""
+    """Accepts every join, acknowledges reports, echoes heartbeats, and records all messages."""
 
     def __init__(self, transport, listen="memory:0", warm=False):
-        self.links, self.peers, self.heard = {}, {}, []
+        self.links, self.peers, self.messages = {}, {}, []
         self.warm, self.refuse = warm, None
         self._changed = threading.Condition()
         self.transport = transport
@@ -54,23 +54,23 @@ class Coordinator:
     def closed(self, name, link):
         self.links.pop(name, None)
 
-    def said(self, name, link, message):
-        told = decode(message, "coordinator")
-        if isinstance(told, Join) and self.refuse:
+    def received(self, name, link, data):
+        message = decode(data, "coordinator")
+        if isinstance(message, Join) and self.refuse:
             link.send(encode(self.refuse))
-        elif isinstance(told, Join):
-            self._welcome(name, told)
-        elif isinstance(told, Report):
-            link.send(encode(ReportAck(told.round, told.kind)))
-        elif isinstance(told, Heartbeat):
-            link.send(encode(told))
+        elif isinstance(message, Join):
+            self._accept(name, message)
+        elif isinstance(message, Report):
+            link.send(encode(ReportAck(message.round, message.kind)))
+        elif isinstance(message, Heartbeat):
+            link.send(encode(message))
         with self._changed:
-            self.heard.append((name, told))
+            self.messages.append((name, message))
             self._changed.notify_all()
 
-    def _welcome(self, name, told):
+    def _accept(self, name, message):
         if name.startswith("w"):
-            self.peers[name] = Peer(name, int(name[1:]), told.address, "")
+            self.peers[name] = Peer(name, int(name[1:]), message.address, "")
         peers = tuple(self.peers.values())
         self.tell(name, JoinOk(RUN, 1, 1, 0.05, self.warm, peers))
         for other in set(self.links) - {name}:
@@ -80,35 +80,39 @@ class Coordinator:
         self.links[name].send(encode(message))
 
     def wait(self, holds, what=""):
-        """Wait until something that was heard fulfils a condition."""
+        """Wait for a message that fulfils a condition."""
         until = time.monotonic() + SOON_S
         with self._changed:
-            while not (found := [m for m in self.heard if holds(*m)]):
-                assert self._changed.wait(until - time.monotonic()), what or "not heard in time"
+            while not (found := [m for m in self.messages if holds(*m)]):
+                assert self._changed.wait(until - time.monotonic()), (
+                    what or "no such message in time"
+                )
         return found[0][1]
 
     def wait_report(self, name, round_, kind):
-        def holds(who, told):
-            return who == name and isinstance(told, Report) and (told.round, told.kind) == key
+        def holds(who, message):
+            return (
+                who == name and isinstance(message, Report) and (message.round, message.kind) == key
+            )
 
         key = (round_, kind)
         return self.wait(holds, f"{name} {key}")
 
 
-def plus(node, gate=None):
-    """Training adds node + 1; optionally waits for leave to end."""
+def plus(node, released=None):
+    """Training adds node + 1; optionally it waits until it is released."""
 
-    def train(order: Train) -> TrainingDone:
-        if gate is not None:
-            gate.wait(SOON_S)
+    def train(order: StartTraining) -> TrainingFinished:
+        if released is not None:
+            released.wait(SOON_S)
         vector = order.vector + np.float32(node + 1) * np.float32(order.rate)
-        return TrainingDone(order.number, vector, order.counters + order.steps, 0.5, 8, 0.0)
+        return TrainingFinished(order.number, vector, order.counters + order.steps, 0.5, 8, 0.0)
 
     return train
 
 
-class Stand:
-    """A hub with nodes; everything is closed at the end."""
+class WorkerTestbed:
+    """Workers over the memory transport; `close` ends everything."""
 
     listen = "memory:0"
 
@@ -117,25 +121,25 @@ class Stand:
         self.coordinator = Coordinator(self.transport("coordinator"), self.listen)
         self.nodes = []
 
-    def transport(self, name, door=anyone):
-        return MemoryTransport(self.hub, name, allowed=door)
+    def transport(self, name, allow_list=anyone):
+        return MemoryTransport(self.hub, name, allowed=allow_list)
 
     def add(self, node, train=None, schema=TOY, initial=None, started=True, setup=None, **more):
         name = f"w{node:02d}"
-        door = AllowList("observer")
+        allow_list = AllowList("observer")
         zero = (np.zeros(schema.width, np.float32), np.zeros(1, np.int64))
-        parts = WorkerComponents(
-            transport=self.transport(name, door),
+        components = WorkerComponents(
+            transport=self.transport(name, allow_list),
             coordinator=self.coordinator.address,
             setup=setup or WorkerSetup(name, node, schema.hash, first_steps=1),
             schema=schema,
             initial=initial or zero,
             train=train or plus(node),
             listen=self.listen,
-            door=door,
+            allow_list=allow_list,
             **more,
         )
-        worker = WorkerProcess(parts)
+        worker = WorkerProcess(components)
         self.nodes.append(worker)
         if started:
             worker.start()
@@ -144,20 +148,20 @@ class Stand:
 
     def everybody_knows(self, count):
         until = time.monotonic() + SOON_S
-        while any(len(n.machine.fetches.peers) < count - 1 for n in self.nodes):
+        while any(len(n.machine.pulls.peers) < count - 1 for n in self.nodes):
             assert time.monotonic() < until
             time.sleep(0.01)
 
     def close(self):
         for node in self.nodes:
             node.close()
-            node.parts.transport.close()
+            node.components.transport.close()
         self.coordinator.transport.close()
         self.hub.close()
 
 
-class GrpcStand(Stand):
-    """The same over mutual TLS."""
+class GrpcTestbed(WorkerTestbed):
+    """Workers over gRPC with mutual TLS."""
 
     listen = "127.0.0.1:0"
 
@@ -166,18 +170,18 @@ class GrpcStand(Stand):
         self.folder = folder
         super().__init__()
 
-    def transport(self, name, door=anyone):
+    def transport(self, name, allow_list=anyone):
         authority.issue(self.folder, name)
-        return GrpcTransport(load_identity(self.folder, name), door)
+        return GrpcTransport(load_identity(self.folder, name), allow_list)
 
 
 @contextmanager
-def standing():
-    """A stand that is closed at the end, with no thread left behind."""
+def running_testbed():
+    """Run a testbed, close it, and check that no thread is left."""
     before = threading.active_count()
-    stand = Stand()
-    yield stand
-    stand.close()
+    testbed = WorkerTestbed()
+    yield testbed
+    testbed.close()
     failpoints.arm("")
     until = time.monotonic() + 2.0
     while threading.active_count() > before and time.monotonic() < until:
@@ -192,11 +196,11 @@ def order(round_, *pulls, train=True, weights=None, rate=1.0):
     return Execute(1, round_, train, (Stage(pulled, row),), steps=2, rate=rate, budget_s=5.0)
 
 
-def pull(stand, node, name="observer", **request):
-    """Fetch a model by hand."""
-    parcel = PayloadReceiver(TOY)
-    transport = MemoryTransport(stand.hub, name)
-    peer = stand.coordinator.peers[f"w{node:02d}"]
+def pull(testbed, node, name="observer", **request):
+    """Pull a model without a worker."""
+    receiver = PayloadReceiver(TOY)
+    transport = MemoryTransport(testbed.hub, name)
+    peer = testbed.coordinator.peers[f"w{node:02d}"]
     request = PullRequest(RUN, **{"round": 99, **request})
-    transport.pull(peer.name, peer.address, request, parcel, PullTimeouts(), threading.Event())
-    return parcel.header, parcel.finish()
+    transport.pull(peer.name, peer.address, request, receiver, PullTimeouts(), threading.Event())
+    return receiver.header, receiver.finish()

@@ -8,7 +8,13 @@ import pytest
 from dystop.testbed.audit.check import accuracy_near, check_story
 from dystop.testbed.audit.facts import Book, CameLate, Closed, Planned, RunFacts
 from dystop.testbed.audit.leaks import leaks
-from dystop.testbed.events import Publication, Save, Say, Told, Train
+from dystop.testbed.events import (
+    MessageFromCoordinator,
+    Publication,
+    SaveCheckpoint,
+    SendToCoordinator,
+    StartTraining,
+)
 from dystop.testbed.protocol.messages import (
     Execute,
     ExecuteAck,
@@ -18,7 +24,7 @@ from dystop.testbed.protocol.messages import (
     Roster,
     Used,
 )
-from dystop.testbed.worker.history import History, Watch, read_history
+from dystop.testbed.worker.history import EventLog, EventLogger, read_event_log
 from dystop.testbed.worker.state import WorkerState
 
 
@@ -223,19 +229,21 @@ def test_i10_accuracy_too_far_below():
 
 def test_a_watch_turns_messages_into_lines():
     lines = []
-    watch = Watch(lambda kind, **fields: lines.append({"kind": kind, **fields}))
+    watch = EventLogger(lambda kind, **fields: lines.append({"kind": kind, **fields}))
     watch.started(incarnation=1, version=0, number=-1, round=0, epoch=0)
-    watch.event(Told(Roster(9, ())))  # whether it is obeyed is up to the machine
-    watch.action(Save(WorkerState(np.zeros(2, np.float32), np.zeros(0, np.int64), epoch=3)))
-    watch.event(Told(Execute(3, 5, True)))
-    watch.action(Say(ExecuteAck(5, "accepted")))
+    watch.event(MessageFromCoordinator(Roster(9, ())))  # whether it is obeyed is up to the machine
+    watch.action(
+        SaveCheckpoint(WorkerState(np.zeros(2, np.float32), np.zeros(0, np.int64), epoch=3))
+    )
+    watch.event(MessageFromCoordinator(Execute(3, 5, True)))
+    watch.action(SendToCoordinator(ExecuteAck(5, "accepted")))
     model = Publication(4, 2, 1, np.zeros(2, np.float32))
     watch.served(model, PullRequest("run", 5), "d")
     watch.served(model, PullRequest("run", 6), "d")
     report = Report(5, "mixed", (Used(1, 0, 7, 2, "e", 8, 0.1),), (Rejected(2, 0, "norm"),), 4, 2)
-    watch.action(Say(report))
-    watch.action(Say(report))
-    watch.action(Train(3, np.zeros(2, np.float32), np.zeros(0, np.int64), 1, 1.0))
+    watch.action(SendToCoordinator(report))
+    watch.action(SendToCoordinator(report))
+    watch.action(StartTraining(3, np.zeros(2, np.float32), np.zeros(0, np.int64), 1, 1.0))
     kinds = [entry["kind"] for entry in lines]
     assert kinds == [
         "start", "epoch", "order", "published", "used", "rejected", "applied", "training",
@@ -245,16 +253,16 @@ def test_a_watch_turns_messages_into_lines():
 
 def test_a_diary_survives_a_line_cut_short(tmp_path):
     path = tmp_path / "w00" / "history.jsonl"
-    diary = History(path)
-    diary.note("epoch", epoch=1)
+    diary = EventLog(path)
+    diary.write("epoch", epoch=1)
     diary.close()
     with path.open("a") as file:
         file.write('{"kind":"epo')
-    again = History(path)
-    again.note("epoch", epoch=2)
+    again = EventLog(path)
+    again.write("epoch", epoch=2)
     again.close()
-    again.note("epoch", epoch=3)  # after the end: lost, not raised
-    assert [entry["epoch"] for entry in read_history(path)] == [1, 2]
+    again.write("epoch", epoch=3)  # after the end: lost, not raised
+    assert [entry["epoch"] for entry in read_event_log(path)] == [1, 2]
 
 
 def test_i9_private_keys_and_canaries_are_found_outside_key_files(tmp_path):

@@ -14,32 +14,34 @@ import numpy as np
 
 from dystop.rng import stream
 from dystop.testbed.events import (
-    Abandon,
-    Asked,
-    AskedNoMore,
+    AnswerPull,
+    CancelPull,
+    CheckpointFailed,
+    CheckpointSaved,
+    CloseSession,
     Commit,
-    Consult,
-    Consulted,
+    CommitFailed,
+    EpochFound,
     Exit,
-    Fetch,
-    Fetched,
-    FetchFailed,
-    Finish,
-    Hang,
+    FinishRun,
+    LookUpEpoch,
     Publication,
-    Publish,
-    Save,
-    Say,
-    Serve,
-    Tell,
+    PublishRecord,
+    PullFailed,
+    PullFinished,
+    PullRequested,
+    PullWithdrawn,
+    SaveCheckpoint,
+    SendToCoordinator,
+    SendToMember,
+    StartPull,
+    StartTraining,
     Tick,
-    Train,
-    TrainingDone,
-    WriteFailed,
+    TrainingFinished,
 )
 from dystop.testbed.ledger.tables import RoundLine
 from dystop.testbed.protocol.messages import Execute, ModelHeader, PullRefused
-from dystop.testbed.worker.history import Watch
+from dystop.testbed.worker.history import EventLogger
 from virtual.actors import Actor, Crash
 from virtual.agenda import Agenda
 from virtual.faults import CALM, Episode, Faults, draw_episodes
@@ -60,7 +62,7 @@ class Ask:
     life: int
     key: int
     server: Actor
-    fetch: Fetch
+    fetch: StartPull
     until_s: float
     begun_s: float
     over: bool = False
@@ -92,7 +94,7 @@ class Cluster(Wires):
         self.cuts: list[frozenset[int]] = []
         self.last_at: dict[tuple[str, str], float] = {}  # order of a session
         self.finished: str | None = None
-        self.published: list[Publish] = []
+        self.published: list[PublishRecord] = []
         self.shipped: dict[tuple[int, int, str], Any] = {}  # (src, version, digest) -> vector
         self.committed: set[int] = set()  # rounds whose plans are on the disk
         self.told: list[tuple[float, str, Any]] = []  # every message from the coordinator
@@ -118,7 +120,7 @@ class Cluster(Wires):
         make = self.make_coordinator if actor is self.boss else self.make_worker
         actor.machine = make(actor)
         if actor is not self.boss:
-            actor.watch = Watch(lambda kind, **f: actor.lines.append({"kind": kind, **f}))
+            actor.watch = EventLogger(lambda kind, **f: actor.lines.append({"kind": kind, **f}))
             state = actor.machine.state
             actor.watch.started(
                 incarnation=actor.life,
@@ -248,25 +250,26 @@ class Cluster(Wires):
 
     # What workers want -------------------------------------------------------------------------
 
-    def on_say(self, actor: Actor, action: Say) -> None:
+    def on_sendtocoordinator(self, actor: Actor, action: SendToCoordinator) -> None:
         self.said.append((self.agenda.now_s, actor.name, action.message))
         self.transmit(actor.name, "up", action.message)
 
-    def on_save(self, actor: Actor, action: Save) -> None:
+    def on_savecheckpoint(self, actor: Actor, action: SaveCheckpoint) -> None:
         if actor.full:
-            self.perform(actor, actor.machine.handle(WriteFailed("full"), self.clock_s(actor)))
+            self.perform(actor, actor.machine.handle(CheckpointFailed("full"), self.clock_s(actor)))
             return
         actor.disk = action.state
-        self.perform(actor, action.then)
+        self.perform(actor, actor.machine.handle(CheckpointSaved(), self.clock_s(actor)))
+        self.perform(actor, action.after_save)
 
-    def on_train(self, actor: Actor, action: Train) -> None:
+    def on_starttraining(self, actor: Actor, action: StartTraining) -> None:
         steps = self.slow[actor.node] * self.step_s[actor.node] * max(action.steps, 1)
         vector = train(action.vector, actor.node, action.number, action.steps, action.rate)
         seconds = steps * self.between(0.9, 1.1)
-        done = TrainingDone(action.number, vector, action.counters, 1.0, action.steps, seconds)
+        done = TrainingFinished(action.number, vector, action.counters, 1.0, action.steps, seconds)
         self.give(actor, seconds, done)
 
-    def on_fetch(self, actor: Actor, action: Fetch) -> None:
+    def on_startpull(self, actor: Actor, action: StartPull) -> None:
         server = self.by_name[action.name]
         patience = max(action.deadline_s - self.clock_s(actor), 0.0)
         now_s = self.agenda.now_s
@@ -284,9 +287,9 @@ class Cluster(Wires):
         if bad or not ask.server.up or self.is_cut(ask.asker.node, ask.server.node):
             self.agenda.after(delay, lambda: self.fail(ask, "unreachable"))
             return
-        self.give(ask.server, delay, Asked(number, ask.asker.name, ask.fetch.request))
+        self.give(ask.server, delay, PullRequested(number, ask.asker.name, ask.fetch.request))
 
-    def on_serve(self, actor: Actor, action: Serve) -> None:
+    def on_answerpull(self, actor: Actor, action: AnswerPull) -> None:
         ask = self.asks.pop(action.key, None)
         if ask is None or ask.over:
             return
@@ -321,7 +324,7 @@ class Cluster(Wires):
             self.forget(ask)
             took = self.agenda.now_s - ask.begun_s
             if ask.asker.life == ask.life and ask.asker.up:
-                self.handle(ask.asker, Fetched(ask.key, header, vector, 4 * WIDTH, took))
+                self.handle(ask.asker, PullFinished(ask.key, header, vector, 4 * WIDTH, took))
 
         self.agenda.after(seconds, arrive)
 
@@ -331,7 +334,7 @@ class Cluster(Wires):
         self.forget(ask)
         if ask.asker.life == ask.life and ask.asker.up:
             seconds = self.agenda.now_s - ask.begun_s
-            self.handle(ask.asker, FetchFailed(ask.key, code, 0, seconds))
+            self.handle(ask.asker, PullFailed(ask.key, code, 0, seconds))
 
     def forget(self, ask: Ask) -> None:
         """It is over; a server that still has it in mind hears that the asker has gone."""
@@ -339,9 +342,9 @@ class Cluster(Wires):
         self.fetching.pop((ask.asker.name, ask.life, ask.key), None)
         for number in [k for k, a in self.asks.items() if a is ask]:
             del self.asks[number]
-            self.give(ask.server, self.between(*self.faults.delay_s), AskedNoMore(number))
+            self.give(ask.server, self.between(*self.faults.delay_s), PullWithdrawn(number))
 
-    def on_abandon(self, actor: Actor, action: Abandon) -> None:
+    def on_cancelpull(self, actor: Actor, action: CancelPull) -> None:
         ask = self.fetching.get((actor.name, actor.life, action.key))
         if ask is not None:
             self.forget(ask)
@@ -352,31 +355,33 @@ class Cluster(Wires):
 
     # What the coordinator wants ----------------------------------------------------------------
 
-    def on_tell(self, actor: Actor, action: Tell) -> None:
+    def on_sendtomember(self, actor: Actor, action: SendToMember) -> None:
         message = action.message
         if isinstance(message, Execute):  # nothing is promised before it is written down
             assert message.round in self.committed
         self.told.append((self.agenda.now_s, action.name, message))
         self.transmit(action.name, "down", message)
 
-    def on_hang(self, actor: Actor, action: Hang) -> None:
+    def on_closesession(self, actor: Actor, action: CloseSession) -> None:
         self.agenda.after(self.faults.delay_s[1], lambda: self.break_session(action.name))
 
     def on_commit(self, actor: Actor, action: Commit) -> None:
         if actor.full:
-            self.perform(actor, actor.machine.handle(WriteFailed("full"), self.clock_s(actor)))
+            self.perform(
+                actor, actor.machine.handle(CommitFailed(action, "full"), self.clock_s(actor))
+            )
             return
         actor.disk.write(action.entries)
         self.committed |= {e.round for e in action.entries if isinstance(e, RoundLine)}
-        self.perform(actor, action.then)
+        self.perform(actor, action.after_commit)
 
-    def on_consult(self, actor: Actor, action: Consult) -> None:
-        self.give(actor, 0.0, Consulted(action.heard, actor.disk.epoch()))
+    def on_lookupepoch(self, actor: Actor, action: LookUpEpoch) -> None:
+        self.give(actor, 0.0, EpochFound(action.claim, actor.disk.epoch()))
 
-    def on_publish(self, actor: Actor, action: Publish) -> None:
+    def on_publishrecord(self, actor: Actor, action: PublishRecord) -> None:
         self.published.append(action)
 
-    def on_finish(self, actor: Actor, action: Finish) -> None:
+    def on_finishrun(self, actor: Actor, action: FinishRun) -> None:
         self.finished = action.reason
 
     # The end -----------------------------------------------------------------------------------

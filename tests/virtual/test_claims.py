@@ -5,8 +5,8 @@ from copy import deepcopy
 import pytest
 
 from dystop.mechanisms import MECHANISMS
-from dystop.testbed.coordinator.quarantine import LEAP
-from dystop.testbed.events import Heard
+from dystop.testbed.coordinator.quarantine import MAX_EPOCH_LEAP
+from dystop.testbed.events import MessageFromMember
 from dystop.testbed.ledger.sqlite import STARTS
 from dystop.testbed.ledger.tables import MetaLine
 from dystop.testbed.protocol.messages import ExecuteAck, Heartbeat
@@ -14,7 +14,7 @@ from virtual.build import Case, cluster_of, story, verdict
 
 
 def strikes_of(cluster):
-    return [s.accused for s in cluster.boss.machine.core.trust.strikes()]
+    return [s.accused for s in cluster.boss.machine.state.strikes.all()]
 
 
 def lies(cluster, name, at_s, ahead, kind="beat"):
@@ -23,7 +23,7 @@ def lies(cluster, name, at_s, ahead, kind="beat"):
     def lie():
         epoch = min(cluster.boss.machine.epoch + ahead, 2**63 - 1)
         said = Heartbeat(99, epoch) if kind == "beat" else ExecuteAck(1, "stale_epoch", epoch)
-        cluster.handle(cluster.boss, Heard(name, said))
+        cluster.handle(cluster.boss, MessageFromMember(name, said))
 
     cluster.agenda.after(at_s, lie)
 
@@ -33,7 +33,7 @@ def last_done(cluster, node):
 
 
 @pytest.mark.parametrize("kind", ["beat", "ack"])
-@pytest.mark.parametrize("ahead", [1, 7, LEAP + 1, 2**63])
+@pytest.mark.parametrize("ahead", [1, 7, MAX_EPOCH_LEAP + 1, 2**63])
 def test_one_lie_stops_nothing(ahead, kind):
     cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=20, seed=2))
     lies(cluster, "w01", 5.0, ahead, kind)
@@ -41,7 +41,7 @@ def test_one_lie_stops_nothing(ahead, kind):
     assert cluster.finished == "20 rounds are over"
     assert verdict(cluster) == []
     assert strikes_of(cluster) == [1]
-    assert cluster.boss.machine.epoch == cluster.boss.disk.epoch() < 1 + LEAP
+    assert cluster.boss.machine.epoch == cluster.boss.disk.epoch() < 1 + MAX_EPOCH_LEAP
     assert [last_done(cluster, node) for node in range(4)] == [20] * 4  # the liar as well
 
 
@@ -54,7 +54,7 @@ def test_who_lies_again_and_again_is_sent_away(ahead):
     assert cluster.finished == "20 rounds are over"
     assert verdict(cluster) == []
     assert strikes_of(cluster) == [1] * 3  # who is in quarantine is not even asked about
-    assert cluster.boss.machine.core.members.get("w01").state == "QUARANTINED"
+    assert cluster.boss.machine.state.members.get("w01").state == "QUARANTINED"
     assert [exit.code for exit in cluster.nodes[1].exits] == [6]
     assert [last_done(cluster, node) for node in (0, 2, 3)] == [20] * 3
 

@@ -6,7 +6,16 @@ from dataclasses import replace
 import pytest
 
 from dystop.mechanisms import MECHANISMS
-from dystop.testbed.events import Commit, Consult, Consulted, Finish, Heard, Tell, Tick, Told
+from dystop.testbed.events import (
+    Commit,
+    EpochFound,
+    FinishRun,
+    LookUpEpoch,
+    MessageFromCoordinator,
+    MessageFromMember,
+    SendToMember,
+    Tick,
+)
 from dystop.testbed.ledger.tables import read_blob
 from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.messages import Execute, Heartbeat, Join, JoinOk, Report
@@ -63,20 +72,20 @@ def test_messages_of_an_old_epoch_or_another_run_have_no_effect():
             before = actor.machine.state
             for _, name, message in old:
                 if name == actor.name and not isinstance(message, Heartbeat):
-                    cluster.handle(actor, Told(message))
+                    cluster.handle(actor, MessageFromCoordinator(message))
             other = JoinOk("cd" * 16, 9, 99, 1.0, True, ())
-            cluster.handle(actor, Told(other))
-            for name in ("version", "number", "last_round", "epoch", "flight", "letters"):
+            cluster.handle(actor, MessageFromCoordinator(other))
+            for name in ("version", "number", "last_round", "epoch", "training", "mailbox"):
                 assert getattr(actor.machine.state, name) == getattr(before, name)
             assert actor.machine.state.published is before.published
 
     def replay_reports():
-        before = cluster.boss.machine.core.books
+        before = cluster.boss.machine.state.control
         old_ones = [(n, m) for _, n, m in cluster.said if isinstance(m, Report)]
         for name, message in old_ones:
             if message.round < before.t - 1:
-                cluster.handle(cluster.boss, Heard(name, message))
-        assert cluster.boss.machine.core.books is before
+                cluster.handle(cluster.boss, MessageFromMember(name, message))
+        assert cluster.boss.machine.state.control is before
         played.append(len(old_ones))
 
     cluster.agenda.after(6.0, change_coordinator)
@@ -107,7 +116,7 @@ def _flat(actions):
     for action in actions:
         yield action
         if isinstance(action, Commit):
-            yield from _flat(action.then)
+            yield from _flat(action.after_commit)
 
 
 def test_of_two_coordinators_the_lower_epoch_has_no_effect_and_goes():
@@ -123,19 +132,23 @@ def test_of_two_coordinators_the_lower_epoch_has_no_effect_and_goes():
 
     def wake_up():
         old, now_s = kept["machine"], cluster.agenda.now_s + kept["offset_s"]
-        joins = [Heard(n, m) for _, n, m in cluster.said if isinstance(m, Join) and m.epoch == 0]
+        joins = [
+            MessageFromMember(n, m)
+            for _, n, m in cluster.said
+            if isinstance(m, Join) and m.epoch == 0
+        ]
         asked = old.handle_all([Tick(), *joins], now_s)  # makes it repeat the orders of its round
-        orders = [a for a in _flat(asked) if isinstance(a, Tell)]
+        orders = [a for a in _flat(asked) if isinstance(a, SendToMember)]
         assert any(isinstance(a.message, Execute) for a in orders)
         for a in orders:
             actor = cluster.by_name[a.name]
             before = actor.machine.state
-            cluster.handle(actor, Told(a.message))
+            cluster.handle(actor, MessageFromCoordinator(a.message))
             assert actor.machine.state is before
-        asked = Heard("w00", Heartbeat(99, 2))
-        assert old.handle(asked, now_s + 0.1)[0] == Consult(asked)
-        last = old.handle(Consulted(asked, cluster.boss.disk.epoch()), now_s + 0.1)
-        assert [a.code for a in last if isinstance(a, Finish)] == [3]
+        asked = MessageFromMember("w00", Heartbeat(99, 2))
+        assert old.handle(asked, now_s + 0.1)[0] == LookUpEpoch(asked)
+        last = old.handle(EpochFound(asked, cluster.boss.disk.epoch()), now_s + 0.1)
+        assert [a.code for a in last if isinstance(a, FinishRun)] == [3]
         assert old.handle(Tick(), now_s + 60.0) == []
 
     cluster.agenda.after(7.0, replace_it)

@@ -9,7 +9,7 @@ from dystop.testbed.audit.check import check_run
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import KEYS, MetaLine
 from dystop.testbed.worker.checkpoint import CheckpointStore
-from dystop.testbed.worker.history import HISTORY_FILE, History
+from dystop.testbed.worker.history import HISTORY_FILE, EventLog
 from virtual.build import play
 from virtual.test_chaos import rough_case
 
@@ -27,9 +27,9 @@ def folder(cluster, tmp_path):
     ledger.close()
     for actor in cluster.nodes:
         home = tmp_path / "workers" / actor.name
-        diary = History(home / HISTORY_FILE)
+        diary = EventLog(home / HISTORY_FILE)
         for line in actor.lines:
-            diary.note(**line)
+            diary.write(**line)
         diary.close()
         CheckpointStore(home / "worker.safetensors").save(actor.disk)
     return tmp_path

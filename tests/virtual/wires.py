@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from dystop.testbed.events import Gone, Heard, SessionLost, SessionOpened, Told
+from dystop.testbed.events import (
+    MemberDisconnected,
+    MessageFromCoordinator,
+    MessageFromMember,
+    SessionLost,
+    SessionOpened,
+)
 from virtual.actors import Actor
 
 
@@ -27,7 +33,7 @@ class Wires:
 
     def gone(self, name: str) -> None:
         if name not in self.sessions:  # else a newer session has taken its place
-            self.handle(self.boss, Gone(name))
+            self.handle(self.boss, MemberDisconnected(name))
 
     def transmit(self, name: str, way: str, message: Any) -> None:
         """Send over the session: late, lost, twice or out of order, as the faults say."""
@@ -55,6 +61,6 @@ class Wires:
         if self.sessions.get(name) != number or self.is_cut(actor.node, -1):
             return
         if way == "up" and self.boss.up:
-            self.handle(self.boss, Heard(name, message))
+            self.handle(self.boss, MessageFromMember(name, message))
         elif way == "down" and actor.up:
-            self.handle(actor, Told(message))
+            self.handle(actor, MessageFromCoordinator(message))

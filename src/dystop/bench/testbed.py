@@ -257,7 +257,7 @@ def decision_rounds_per_s(setup: CoordinatorSetup) -> float:
             began = time.perf_counter()
         world_state = setup.world.observe(control.t, control.clock_s)
         view = build_view(fleet, control, observations.observe(world_state, here, control.clock_s))
-        plan, control = decide(mechanism, control, view, setup.remedy)
+        plan, control = decide(mechanism, control, view, setup.staleness_weighting)
         _, control = settle(mechanism, control, view, plan, _outcome(fleet, plan))
     return (setup.stop.rounds - _WARM) / (time.perf_counter() - began)
 

@@ -1,13 +1,14 @@
-"""What happens to a state machine and what it wants done.
+"""Events and actions of the testbed's two state machines.
 
-`CoordinatorMachine` and `WorkerMachine` know neither sockets nor clocks nor disks: a shell calls
-`machine.handle(event, now_s)` and carries out the actions that come back, in their order. The
-shells are `shell.node` and `shell.seat` with real sockets, and the virtual-time harness of the
-tests. `now_s` is monotonic and local; no two machines share a clock.
+`CoordinatorMachine` and `WorkerMachine` use no sockets, clocks or disks. A driver calls
+`machine.handle(event, now_s)` and carries out the returned actions in their order. The drivers are
+`coordinator.process` and `worker.process`, which use real sockets, and the virtual-time harness of
+the tests. `now_s` is monotonic and local: no two machines share a clock.
 
-An action that must not happen before something is on the disk hangs in `then` of a `Save` or
-`Commit`: the shell carries it out only after the write succeeded, and reports a failed write as
-`WriteFailed`.
+Some actions must not happen before a write is on disk. They are listed in `after_save` of a
+`SaveCheckpoint`, or in `after_commit` of a `Commit`. The driver carries them out only after the
+write succeeded. It reports a failed write as `CheckpointFailed` or `CommitFailed` before any other
+event.
 """
 
 from dataclasses import dataclass, field
@@ -29,27 +30,17 @@ Vector = NDArray[np.float32]
 Counters = NDArray[np.int64]
 
 
-# What happens to either machine -----------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed."""
+    """The passage of time; both machines receive it a few times a second."""
 
 
-@dataclass(frozen=True)
-class WriteFailed:
-    """The disk refused the last `Save` or `Commit`."""
-
-    text: str
-
-
-# What happens to a worker -----------------------------------------------------------------------
+# Events of a worker -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class SessionOpened:
-    """The coordinator answers; say who you are."""
+    """The session to the coordinator is open; the worker joins."""
 
 
 @dataclass(frozen=True)
@@ -58,27 +49,27 @@ class SessionLost:
 
 
 @dataclass(frozen=True)
-class Told:
-    """The coordinator said something."""
+class MessageFromCoordinator:
+    """A message from the coordinator."""
 
     message: ToWorker
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """A fetch has brought a whole model: digest checked, schema checked, not yet trusted."""
+class PullFinished:
+    """A pull delivered a whole model: digest and schema are checked, its content is not."""
 
     key: int
     header: ModelHeader
     vector: Vector
-    bytes: int  # on the wire, re-sent ones included
+    bytes: int  # on the wire, including bytes sent twice
     seconds: float
     resumes: int = 0
 
 
 @dataclass(frozen=True)
-class FetchFailed:
-    """A fetch was given up."""
+class PullFailed:
+    """A pull was given up."""
 
     key: int
     code: RejectCode
@@ -87,8 +78,8 @@ class FetchFailed:
 
 
 @dataclass(frozen=True)
-class TrainingDone:
-    """The local training has ended."""
+class TrainingFinished:
+    """The local training ended."""
 
     number: int
     vector: Vector
@@ -107,8 +98,8 @@ class TrainingFailed:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A peer wants a model; answer with `Serve` under the same key, now or later."""
+class PullRequested:
+    """A peer requests a model; answer with `AnswerPull` under the same key, now or later."""
 
     key: int
     peer: str  # name from the certificate
@@ -116,25 +107,37 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class AskedNoMore:
-    """The peer of this key has gone."""
+class PullWithdrawn:
+    """The peer no longer waits for the answer under this key."""
 
     key: int
 
 
-# What a worker wants done -----------------------------------------------------------------------
+@dataclass(frozen=True)
+class CheckpointSaved:
+    """The last `SaveCheckpoint` is on disk."""
 
 
 @dataclass(frozen=True)
-class Say:
-    """Send to the coordinator; lost in silence if there is no session."""
+class CheckpointFailed:
+    """The disk refused the last `SaveCheckpoint`."""
+
+    text: str
+
+
+# Actions of a worker ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SendToCoordinator:
+    """Send a message to the coordinator; it is lost silently if there is no session."""
 
     message: ToCoordinator
 
 
 @dataclass(frozen=True)
-class Fetch:
-    """Fetch a model from a peer until `deadline_s` (machine time); resume where it breaks."""
+class StartPull:
+    """Pull a model from a peer until `deadline_s` (machine time); resume after a break."""
 
     key: int
     node: int
@@ -145,15 +148,15 @@ class Fetch:
 
 
 @dataclass(frozen=True)
-class Abandon:
-    """Give up a fetch; no event follows."""
+class CancelPull:
+    """Give up a pull; no event follows."""
 
     key: int
 
 
 @dataclass(frozen=True)
-class Train:
-    """Begin a local training; `TrainingDone` follows."""
+class StartTraining:
+    """Start a local training; `TrainingFinished` or `TrainingFailed` follows."""
 
     number: int
     vector: Vector
@@ -164,33 +167,33 @@ class Train:
 
 @dataclass(frozen=True)
 class Publication:
-    """An immutable model that peers may fetch."""
+    """An immutable model that peers may pull."""
 
     version: int
     number: int
-    round: int  # whose order began the training that made it
+    round: int  # of the order that started the training behind this model
     vector: Vector
 
 
 @dataclass(frozen=True)
-class Serve:
-    """Answer a peer."""
+class AnswerPull:
+    """Answer the pull request of a peer."""
 
     key: int
     answer: Publication | PullRefused
 
 
 @dataclass(frozen=True)
-class Save:
-    """Write the worker's checkpoint atomically, then carry out `then`."""
+class SaveCheckpoint:
+    """Write the worker's state atomically, then carry out `after_save`."""
 
     state: Any  # `worker.state.WorkerState`
-    then: tuple["WorkerAction", ...] = ()
+    after_save: tuple["WorkerAction", ...] = ()
 
 
 @dataclass(frozen=True)
 class Exit:
-    """End the process, cleanly (0) or because going on is no use."""
+    """End the process: code 0 at the end of the run, another code if it cannot continue."""
 
     code: int
     text: str = ""
@@ -198,26 +201,29 @@ class Exit:
 
 WorkerEvent = (
     Tick
-    | WriteFailed
     | SessionOpened
     | SessionLost
-    | Told
-    | Fetched
-    | FetchFailed
-    | TrainingDone
+    | MessageFromCoordinator
+    | PullFinished
+    | PullFailed
+    | TrainingFinished
     | TrainingFailed
-    | Asked
-    | AskedNoMore
+    | PullRequested
+    | PullWithdrawn
+    | CheckpointSaved
+    | CheckpointFailed
 )
-WorkerAction = Say | Fetch | Abandon | Train | Serve | Save | Exit
+WorkerAction = (
+    SendToCoordinator | StartPull | CancelPull | StartTraining | AnswerPull | SaveCheckpoint | Exit
+)
 
 
-# What happens to the coordinator ----------------------------------------------------------------
+# Events of the coordinator ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Heard:
-    """A peer said something; its name comes from its certificate."""
+class MessageFromMember:
+    """A message from a member; the name comes from its certificate."""
 
     name: str
     message: ToCoordinator
@@ -225,76 +231,86 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Gone:
-    """The session of a peer broke."""
+class MemberDisconnected:
+    """The session of a member broke."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Consulted:
-    """What the ledger says: the highest epoch that a coordinator of this run has had."""
+class EpochFound:
+    """The answer to `LookUpEpoch`: the highest epoch in the ledger of this run."""
 
-    heard: Heard  # what was doubtful
+    claim: MessageFromMember  # the message that claimed a newer epoch
     epoch: int
 
 
-# What the coordinator wants done ----------------------------------------------------------------
+# Actions of the coordinator ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Tell:
-    """Send to a peer; lost in silence if it has no session."""
+class SendToMember:
+    """Send a message to a member; it is lost silently if the member has no session."""
 
     name: str
     message: ToWorker
-    data: bytes = field(default=b"", compare=False, repr=False)  # the message, where it is written
+    data: bytes = field(default=b"", compare=False, repr=False)  # the encoded message, if known
 
 
 @dataclass(frozen=True)
-class Hang:
-    """Close the session of a peer after what was told to it."""
+class CloseSession:
+    """Close the session of a member after all messages sent to it."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Commit:
-    """Write to the ledger in one transaction, then carry out `then`."""
+    """Write lines to the ledger in one transaction, then carry out `after_commit`."""
 
-    entries: tuple[Any, ...]  # `ledger.tables` lines
-    then: tuple["CoordinatorAction", ...] = ()
+    entries: tuple[Any, ...]  # lines of `ledger.tables`
+    after_commit: tuple["CoordinatorAction", ...] = ()
 
 
 @dataclass(frozen=True)
-class Publish:
-    """A round is history: its record, and what was observed in it (one line of the trace)."""
+class CommitFailed:
+    """The disk refused this `Commit` (an event)."""
+
+    commit: Commit
+    text: str
+
+
+@dataclass(frozen=True)
+class PublishRecord:
+    """Append the record of a closed round, and its line of the trace, to the run folder."""
 
     record: Any  # `dystop.record.RoundRecord`
     trace: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Pardoned:
-    """An operator's pardon has been taken in, whether or not there was something to forgive."""
+class ConfirmPardon:
+    """Confirm to the operator that a pardon was applied, even if there was nothing to pardon."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Consult:
-    """Look up the epoch in the ledger as it is on the disk now; `Consulted` follows as an event."""
+class LookUpEpoch:
+    """Read the epoch from the ledger as it is on disk now; `EpochFound` follows."""
 
-    heard: Heard
+    claim: MessageFromMember
 
 
 @dataclass(frozen=True)
-class Finish:
-    """The run is over."""
+class FinishRun:
+    """End the coordinator's process."""
 
     reason: str
     code: int = 0  # 3: a newer coordinator is in charge
 
 
-CoordinatorEvent = Tick | WriteFailed | Heard | Gone | Consulted
-CoordinatorAction = Tell | Hang | Commit | Publish | Pardoned | Consult | Finish
+CoordinatorEvent = Tick | MessageFromMember | MemberDisconnected | EpochFound | CommitFailed
+CoordinatorAction = (
+    SendToMember | CloseSession | Commit | PublishRecord | ConfirmPardon | LookUpEpoch | FinishRun
+)

@@ -20,7 +20,7 @@ from dystop.experiments.testbed.enrolment import (
     write_enrolment,
 )
 from dystop.experiments.testbed.parts import observer_parts, prepare, worker_parts
-from dystop.testbed.events import Train
+from dystop.testbed.events import StartTraining
 from dystop.training.trainer import Trainer
 from dystop.world.capacity import JETSONS, jetson_factors
 
@@ -42,7 +42,7 @@ def test_a_worker_trains_as_the_simulator_does(experiment):
     for node in (0, 3):
         worker = worker_parts(experiment, node)
         np.testing.assert_array_equal(worker.vector, vector.numpy())
-        order = Train(2, worker.vector, worker.counters, int(parts.steps[node]), 0.5)
+        order = StartTraining(2, worker.vector, worker.counters, int(parts.steps[node]), 0.5)
         mine = worker.train(order)
         whole = parts.trainer.train(
             vector[None],

@@ -22,7 +22,7 @@ from dystop.experiments.testbed.enrolment import node_names, read_enrolled, read
 from dystop.experiments.testbed.parties import Way, make_worker
 from dystop.experiments.testbed.parts import observer_parts, prepare, worker_parts
 from dystop.experiments.testbed.threads import Office
-from dystop.testbed.events import Train
+from dystop.testbed.events import StartTraining
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 
 PUBLIC = ["data.name=fmnist-mini", "data.train_limit=200", "data.test_limit=50", "fleet.workers=3"]
@@ -85,7 +85,7 @@ def test_a_worker_trains_on_its_own_file_alone(lab, monkeypatch, node):
     for name in ("data_size", "label_counts", "first_steps", "step_s"):
         assert getattr(own, name) == getattr(public, name)
     assert own.schema.hash == public.schema.hash
-    order = Train(1, own.vector, own.counters, own.first_steps, 1.0)
+    order = StartTraining(1, own.vector, own.counters, own.first_steps, 1.0)
     theirs = public.train(order)  # normalised by the whole set, of which 200 images were taken
     np.testing.assert_allclose(own.train(order).vector, theirs.vector, atol=2e-2)
 

@@ -14,7 +14,7 @@ from dystop.experiments.build import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.gap import gap_of
 from dystop.simulator.loop import begin, simulate
-from dystop.testbed.worker.checkpoint import decode
+from dystop.testbed.worker.checkpoint import decode_state
 from dystop.world import read_trace
 
 # Links and trainings take a good part of a second. Nobody is given up for being slow: a machine may
@@ -86,7 +86,7 @@ def test_models(recorded):
     *_, (_, state) = simulate(parts, begin(parts))
     for node, version in enumerate(state.control.version.tolist()):
         saved = recorded / "workers" / f"w{node:02d}" / "worker.safetensors"
-        worker = decode(saved.read_bytes())
+        worker = decode_state(saved.read_bytes())
         assert worker.number in (version, version - 1)
         models = state.models.latest if worker.number == version else state.models.finished
         np.testing.assert_allclose(worker.published, models[node].numpy(), atol=1e-5)

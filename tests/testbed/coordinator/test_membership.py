@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dystop.testbed.coordinator.machine import CoordinatorMachine, member_name
-from dystop.testbed.events import Consult, Consulted, Finish, Heard, Tick
+from dystop.testbed.events import EpochFound, FinishRun, LookUpEpoch, MessageFromMember, Tick
 from dystop.testbed.ledger.tables import MetaLine, read_blob, restore
 from dystop.testbed.params import Limits, Timeouts
 from dystop.testbed.protocol.messages import (
@@ -46,7 +46,7 @@ def test_who_is_not_what_was_enrolled_is_refused(code, change):
     rig = Rig(setup_for("dystop"))
     rig.join("w01", **change)
     assert rejected(rig, "w01") == [code]
-    assert rig.machine.core.members.get("w01").state == "ENROLLED"
+    assert rig.machine.state.members.get("w01").state == "ENROLLED"
     assert told(rig, JoinOk) == []
 
 
@@ -60,20 +60,20 @@ def test_a_new_worker_has_no_run_and_an_old_one_must_have_ours():
     rig.join("w01", run="")
     assert [m.run for m in told(rig, JoinOk)] == [RUN]
     rig.join("w02", run="ee" * 16)
-    said = why(rig, "w02")
-    assert f"of run {'ee' * 8}..., this is run {RUN[:16]}..." in said
-    assert "another --folder" in said
-    assert len(said) < 200
+    reason = why(rig, "w02")
+    assert all(fact in reason for fact in ("ee" * 8, RUN[:16], "--folder"))
+    assert len(reason) < 200
 
 
 def test_other_labels_are_named():
     rig = Rig(setup_for("dystop"))
     (a, b, *rest) = rig.setup.members[1].label_counts
     rig.join("w01", label_counts=(a, b + 1, *rest))
-    size = "samples of label 1, enrolled were"
-    assert size in why(rig, "w01")
+    reason = why(rig, "w01")
+    assert all(fact in reason for fact in (f"{b + 1} ", "label 1", f" {b};"))
     rig.join("w02", label_counts=())
-    assert "0 label counts, enrolled were" in why(rig, "w02")
+    reason = why(rig, "w02")
+    assert all(fact in reason for fact in ("0 label counts", f" {2 + len(rest)};"))
 
 
 def test_a_lie_about_the_data_changes_nothing_b4():
@@ -128,10 +128,10 @@ def test_two_coordinators_the_lower_epoch_gives_way():
     rig.restart()
     rig.run(2)
     assert rig.puppets["w00"].epoch == 2
-    asked = Heard("w00", Heartbeat(1, 2))
-    assert old.handle(asked, rig.now_s)[0] == Consult(asked)
-    assert old.handle(Consulted(asked, rig.ledger.epoch()), rig.now_s) == [
-        Finish("a newer coordinator is in charge", 3)
+    asked = MessageFromMember("w00", Heartbeat(1, 2))
+    assert old.handle(asked, rig.now_s)[0] == LookUpEpoch(asked)
+    assert old.handle(EpochFound(asked, rig.ledger.epoch()), rig.now_s) == [
+        FinishRun("a newer coordinator is in charge", 3)
     ]
 
 
@@ -160,13 +160,13 @@ def test_a_dead_worker_fails_at_the_deadline_and_is_left_out():
     assert rig.finished
     outcomes = {(o.round, o.node): o.outcome for o in rows(rig, "orders")}
     assert list(outcomes.values()).count("FAILED") == 1
-    assert rig.machine.core.members.get("w03").state == "DEAD"
+    assert rig.machine.state.members.get("w03").state == "DEAD"
     failed = next(r for (r, i), x in outcomes.items() if x == "FAILED")
     assert rig.records[failed - 1].duration_s == pytest.approx(10.0, abs=0.2)
     assert [r.alive for r in rig.records][failed:] == [4] * (6 - failed)
-    books = read_blob(rows(rig, "rounds")[-1].books)
-    assert books.staleness[3] == 1  # grew by the failed round, then stood still
-    assert books.version[3] == books.version[0] - (6 - failed) - 1
+    control = read_blob(rows(rig, "rounds")[-1].books)
+    assert control.staleness[3] == 1  # grew by the failed round, then stood still
+    assert control.version[3] == control.version[0] - (6 - failed) - 1
 
 
 def test_absence_can_also_age():
@@ -223,13 +223,13 @@ def test_a_bad_sender_is_quarantined():
     rig.join_all()
     rig.run(60)
     assert rig.finished
-    assert rig.machine.core.members.get("w02").state == "QUARANTINED"
+    assert rig.machine.state.members.get("w02").state == "QUARANTINED"
     assert told(rig, Reject, "w02")[0].code == "quarantined"
     assert all(p.name != "w02" for p in told(rig, Roster, "w00")[-1].peers)
     assert rig.records[-1].alive == 4
     before = len(told(rig, JoinOk, "w02"))
-    rig2 = CoordinatorMachine(rig.setup, restore(rig.ledger))
-    assert rig2.core.members.get("w02").state == "QUARANTINED"
+    restarted = CoordinatorMachine(rig.setup, restore(rig.ledger))
+    assert restarted.state.members.get("w02").state == "QUARANTINED"
     assert len(told(rig, JoinOk, "w02")) == before
 
 
@@ -239,8 +239,8 @@ def test_one_slanderer_only_loses_its_own_link_b7():
     refuse(rig, 2, {"w01"})
     rig.join_all()
     rig.run(400)
-    assert len(rig.machine.core.trust.strikes()) >= 3
-    assert rig.machine.core.members.get("w02").state == "LEFT"  # at the end, as everybody
+    assert len(rig.machine.state.strikes.all()) >= 3
+    assert rig.machine.state.members.get("w02").state == "LEFT"  # at the end, as everybody
     assert all(r.alive == 5 for r in rig.records)
 
 

@@ -1,4 +1,4 @@
-"""Plans as orders: every link is fetched once, every weight is fed."""
+"""Plans as orders: every link is pulled once, every weight has its model."""
 
 from collections import Counter
 from dataclasses import replace
@@ -11,7 +11,7 @@ from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, join_links, links, mix_of, no_links
 from dystop.sparse import ints
-from dystop.testbed.coordinator.orders import orders_of, stages_of
+from dystop.testbed.coordinator.orders import orders_from_plan, stage_count
 from dystop.testbed.protocol.codec import decode, encode
 from dystop.types import Mailbox
 from support.engine_fixtures import Script
@@ -27,7 +27,7 @@ def view_of(n=4, **changes):
 def orders(plan, view, rates=None, mechanism=None):
     steps = np.full(len(plan.active), 7) if plan.steps is None else plan.steps
     rates = np.zeros(len(plan.links)) if rates is None else rates
-    return orders_of(plan, view, mechanism or Script(), steps, rates, 5.0, epoch=2)
+    return orders_from_plan(plan, view, mechanism or Script(), steps, rates, 5.0, epoch=2)
 
 
 def test_pulls_of_an_active_worker():
@@ -116,9 +116,9 @@ def plans_of(name, count=14):
         view = random_view(seed, n, server=kind().capabilities().server)
         view = replace(view, fleet=replace(view.fleet, server=kind().capabilities().server))
         mechanism = kind()
-        books = initial_state(view.fleet, mechanism)
-        remedy = StalenessWeighting(("none", "polynomial", "discard")[seed % 3])
-        yield decide(mechanism, books, view, remedy)[0], view, mechanism
+        control = initial_state(view.fleet, mechanism)
+        weighting = StalenessWeighting(("none", "polynomial", "discard")[seed % 3])
+        yield decide(mechanism, control, view, weighting)[0], view, mechanism
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -130,7 +130,7 @@ def test_orders_of_every_mechanism(name):
         for stage, mix in enumerate(plan.mixes):
             _check_rows(plan, view, mix, stage, found)
         for order in found.values():
-            assert len(order.stages) == stages_of(plan)
+            assert len(order.stages) == stage_count(plan)
             assert decode(encode(order), "worker") == order
 
 

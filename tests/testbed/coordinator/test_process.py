@@ -1,4 +1,4 @@
-"""The coordinator's shell over the memory transport: sessions, bad messages, disk, crashes."""
+"""The coordinator's process over the memory transport: sessions, bad messages, disk, crashes."""
 
 import json
 import time
@@ -25,8 +25,8 @@ from support.threads import in_thread
 FAST = replace(QUICK, timeouts=Timeouts(heartbeat_s=5.0, suspect_s=60.0, dead_s=90.0))
 
 
-class Stand:
-    """A seat, its hub and its echoes."""
+class Setting:
+    """A coordinator's process, its hub and its echo workers."""
 
     def __init__(self, setup, ledger=None, **more):
         self.hub = MemoryHub()
@@ -34,9 +34,9 @@ class Stand:
         self.records, self.traces, self.alarms = [], [], []
         self.more = more
         self.echoes = echo_workers(self.hub, setup)
-        self.seat = self.sit()
+        self.process = self.new_process()
 
-    def sit(self):
+    def new_process(self):
         machine = CoordinatorMachine(self.setup, restore(self.ledger))
         return CoordinatorProcess(
             MemoryTransport(self.hub, "coordinator"),
@@ -50,7 +50,7 @@ class Stand:
 
     def start(self):
         for echo in self.echoes:
-            echo.start(self.seat.address)
+            echo.start(self.process.address)
 
     def close(self):
         for echo in self.echoes:
@@ -59,11 +59,11 @@ class Stand:
 
 
 @pytest.fixture
-def stand():
+def setting():
     made = []
 
     def make(setup, ledger=None):
-        made.append(Stand(setup, ledger))
+        made.append(Setting(setup, ledger))
         return made[-1]
 
     yield make
@@ -72,15 +72,15 @@ def stand():
         each.close()
 
 
-def test_a_run_from_start_to_end(stand, tmp_path):
+def test_a_run_from_start_to_end(setting, tmp_path):
     ledger = SqliteLedger(tmp_path / "state.db")
-    place = stand(setup_for("dystop", 6, 12, params=FAST), ledger)
-    place.start()
-    assert place.seat.run() == "12 rounds are over"
-    assert [r.round for r in place.records] == list(range(1, 13))
-    assert [json.loads(json.dumps(t))["round"] for t in place.traces] == list(range(1, 13))
+    run = setting(setup_for("dystop", 6, 12, params=FAST), ledger)
+    run.start()
+    assert run.process.run() == "12 rounds are over"
+    assert [r.round for r in run.records] == list(range(1, 13))
+    assert [json.loads(json.dumps(t))["round"] for t in run.traces] == list(range(1, 13))
     done = {(o.round, o.node) for o in ledger.rows("orders") if o.outcome == "DONE"}
-    did = Counter((r, k) for k, e in enumerate(place.echoes) for r in e.orders)
+    did = Counter((r, k) for k, e in enumerate(run.echoes) for r in e.orders)
     assert set(did) == done
     assert set(did.values()) == {1}
     ledger.close()
@@ -97,77 +97,77 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_a_crash_at_any_place_loses_no_round(stand, site, monkeypatch):
-    place = stand(setup_for("dystop", 5, 10, params=FAST))
+def test_a_crash_at_any_place_loses_no_round(setting, site, monkeypatch):
+    run = setting(setup_for("dystop", 5, 10, params=FAST))
 
     def die(name, point):
         raise Died
 
     monkeypatch.setattr(failpoints, "_act", die)
     failpoints.arm(f"coordinator.{site}:crash@3")
-    place.start()
+    run.start()
     with pytest.raises(Died):
-        place.seat.run()
+        run.process.run()
     failpoints.arm("")
-    seen = {r.round for r in place.records}
-    place.seat = place.sit()
-    place.seat.published = max(seen, default=0)
-    assert place.seat.run() == "10 rounds are over"
-    assert [r.round for r in place.records] == list(range(1, 11))
-    assert {o.outcome for o in place.ledger.rows("orders")} == {"DONE"}
-    assert all(max(Counter(e.orders).values(), default=1) == 1 for e in place.echoes)
+    seen = {r.round for r in run.records}
+    run.process = run.new_process()
+    run.process.published = max(seen, default=0)
+    assert run.process.run() == "10 rounds are over"
+    assert [r.round for r in run.records] == list(range(1, 11))
+    assert {o.outcome for o in run.ledger.rows("orders")} == {"DONE"}
+    assert all(max(Counter(e.orders).values(), default=1) == 1 for e in run.echoes)
 
 
-def test_garbage_is_answered_and_then_cut_off(stand):
-    place = stand(setup_for("dystop", 3, 5, params=FAST))
-    (bad, *good) = place.echoes
+def test_garbage_is_answered_and_then_cut_off(setting):
+    run = setting(setup_for("dystop", 3, 5, params=FAST))
+    (bad, *good) = run.echoes
     heard, ends = [], []
     bad.opened = lambda link: [link.send(b"garbage") for _ in range(10)]
-    bad.said = heard.append
+    bad.received = heard.append
     bad.closed = ends.append
-    bad.start(place.seat.address)
-    thread = in_thread(place.seat.run)
+    bad.start(run.process.address)
+    thread = in_thread(run.process.run)
     deadline = time.monotonic() + 5.0
     while not ends and time.monotonic() < deadline:
         time.sleep(0.01)
-    place.seat.interrupt()
+    run.process.interrupt()
     thread.join(10.0)
     assert ends
     assert all(b"complaint" in m for m in heard)
     assert good
 
 
-def test_interrupt_ends_a_run_that_waits(stand):
-    place = stand(setup_for("dystop", 3, 5, params=FAST))
-    thread = in_thread(place.seat.run)
-    place.seat.interrupt("enough")
+def test_interrupt_ends_a_run_that_waits(setting):
+    run = setting(setup_for("dystop", 3, 5, params=FAST))
+    thread = in_thread(run.process.run)
+    run.process.interrupt("enough")
     thread.join(10.0)
-    assert (place.seat.finish.reason, place.seat.finish.code) == ("enough", 130)
+    assert (run.process.finish.reason, run.process.finish.code) == ("enough", 130)
 
 
-def test_a_broken_plan_ends_the_run_with_its_error(stand):
+def test_a_broken_plan_ends_the_run_with_its_error(setting):
     setup = setup_for("dystop", 3, 5, params=FAST)
-    place = stand(replace(setup, mechanism=Script()))
-    place.start()
+    run = setting(replace(setup, mechanism=Script()))
+    run.start()
     with pytest.raises((PlanError, IndexError)):
-        place.seat.run()
+        run.process.run()
 
 
-def test_a_full_disk_is_an_alarm_and_goes_away(stand):
-    place = stand(setup_for("dystop", 4, 8, params=FAST))
-    write, refused = place.ledger.write, []
+def test_a_full_disk_is_an_alarm_and_goes_away(setting):
+    run = setting(setup_for("dystop", 4, 8, params=FAST))
+    write, refused = run.ledger.write, []
 
     def full(lines):
-        if place.records and len(refused) < 2:
+        if run.records and len(refused) < 2:
             refused.append(lines)
             raise StorageError("disk full")
         write(lines)
 
-    place.ledger.write = full
-    place.start()
-    assert place.seat.run() == "8 rounds are over"
-    assert place.alarms == ["disk full", "the disk takes writes again"]
-    assert {o.outcome for o in place.ledger.rows("orders")} == {"DONE"}
+    run.ledger.write = full
+    run.start()
+    assert run.process.run() == "8 rounds are over"
+    assert run.alarms == ["disk full", "the disk takes writes again"]
+    assert {o.outcome for o in run.ledger.rows("orders")} == {"DONE"}
 
 
 def claiming(echo, epoch):
@@ -176,42 +176,42 @@ def claiming(echo, epoch):
 
     def lie(told):
         welcome(told)
-        echo.say(Heartbeat(1, epoch))
+        echo.send(Heartbeat(1, epoch))
 
     echo._answers[JoinOk] = lie
 
 
 @pytest.mark.parametrize("kind", [MemoryLedger, SqliteLedger])
-def test_a_claim_that_the_ledger_does_not_bear_out_stops_nothing(stand, tmp_path, kind):
+def test_a_claim_that_the_ledger_does_not_bear_out_stops_nothing(setting, tmp_path, kind):
     ledger = kind() if kind is MemoryLedger else kind(tmp_path / "state.db")
-    place = stand(setup_for("dystop", 4, 8, params=FAST), ledger)
-    claiming(place.echoes[1], 7)
-    place.start()
-    assert place.seat.run() == "8 rounds are over"
+    run = setting(setup_for("dystop", 4, 8, params=FAST), ledger)
+    claiming(run.echoes[1], 7)
+    run.start()
+    assert run.process.run() == "8 rounds are over"
     assert ledger.epoch() == 8  # above the claim, so that one who has told the truth would obey
     ledger.close()
 
 
-def test_a_claim_that_the_ledger_bears_out_ends_the_coordinator(stand):
-    place = stand(setup_for("dystop", 4, 8, params=FAST))
-    place.ledger.write([MetaLine("epoch", "7")])
-    claiming(place.echoes[1], 7)
-    place.start()
-    assert place.seat.run() == "a newer coordinator is in charge"
-    assert place.seat.finish.code == 3
+def test_a_claim_that_the_ledger_bears_out_ends_the_coordinator(setting):
+    run = setting(setup_for("dystop", 4, 8, params=FAST))
+    run.ledger.write([MetaLine("epoch", "7")])
+    claiming(run.echoes[1], 7)
+    run.start()
+    assert run.process.run() == "a newer coordinator is in charge"
+    assert run.process.finish.code == 3
 
 
-def test_a_claim_that_cannot_be_looked_up_is_not_heard(stand, tmp_path, monkeypatch):
-    place = stand(setup_for("dystop", 4, 8, params=FAST))
+def test_a_claim_that_cannot_be_looked_up_is_not_heard(setting, tmp_path, monkeypatch):
+    run = setting(setup_for("dystop", 4, 8, params=FAST))
 
     def gone():
         raise StorageError("it is gone")
 
-    monkeypatch.setattr(place.ledger, "epoch", gone)
-    claiming(place.echoes[1], 7)
-    place.start()
-    assert place.seat.run() == "8 rounds are over"
-    assert place.alarms == ["it is gone"]
+    monkeypatch.setattr(run.ledger, "epoch", gone)
+    claiming(run.echoes[1], 7)
+    run.start()
+    assert run.process.run() == "8 rounds are over"
+    assert run.alarms == ["it is gone"]
     with closing(SqliteLedger(tmp_path / "state.db")) as ledger:
         ledger.path = tmp_path / "no such"
         with pytest.raises(StorageError, match="cannot be read"):

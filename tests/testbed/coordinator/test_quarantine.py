@@ -21,7 +21,7 @@ from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Enrolled, Member
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.coordinator.quarantine import REVOKED
-from dystop.testbed.events import Heard, Pardoned, Tick
+from dystop.testbed.events import ConfirmPardon, MessageFromMember, Tick
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import MemoryLedger, WorkerLine, restore
 from dystop.testbed.protocol.messages import JoinOk, Peer, Reject, Roster
@@ -36,35 +36,34 @@ def told(rig, kind, name):
 
 
 class Certified(Rig):
-    """Everybody joins with a certificate; `marks` names those that are not called after them."""
+    """All members have a certificate; `fingerprints` holds those that differ from the default."""
 
     def __init__(self, *words):
         super().__init__(*words)
-        self.marks = {}
+        self.fingerprints = {}
 
     def hear_from(self, name, message):
-        self.event(Heard(name, message, self.marks.get(name, f"of-{name}")))
+        self.event(MessageFromMember(name, message, self.fingerprints.get(name, f"of-{name}")))
 
 
-def struck(rounds=40) -> Rig:
+def run_with_quarantine(rounds=40) -> Rig:
     """A run whose worker 2 has been put in quarantine by the others."""
     rig = Certified(setup_for("d-psgd", rounds=rounds))
     rig.join_all()
     rig.run(5.0)
     for reporter in (0, 1, 3):
-        rig.machine.core.trust.refused(reporter, 2, "norm", rig.machine.core.at_s)
-        rig.machine.core.probe.failed(reporter, 2, "norm", rig.machine.core.at_s)
-    rig.machine._sanctions.shut_out(2)
-    rig.machine.core.keep_state()
+        rig.machine.state.strikes.model_refused(reporter, 2, "norm", rig.machine.state.at_s)
+        rig.machine.state.observations.pull_failed(reporter, 2, "norm", rig.machine.state.at_s)
+    rig.machine._quarantine.quarantine_sender(2)
+    rig.machine.state.write_state()
     rig.puppets["w02"].up = False
-    rig.machine.core.close_lines()
-    rig.ledger.write(rig.machine.core.out.lines)
-    assert rig.machine.core.members.get("w02").state == "QUARANTINED"
+    rig.carry_out(rig.machine._commits.actions(rig.machine.state))
+    assert rig.machine.state.members.get("w02").state == "QUARANTINED"
     return rig
 
 
 def test_a_pardon_clears_strikes_and_lets_it_join():
-    rig = struck()
+    rig = run_with_quarantine()
     rig.join("w02", incarnation=9)
     assert told(rig, Reject, "w02")[-1].code == "quarantined"
     actions = []
@@ -72,11 +71,11 @@ def test_a_pardon_clears_strikes_and_lets_it_join():
     rig.carry_out = lambda todo: (actions.extend(todo), carry_out(todo))
     rig.machine.sanction("pardon", "w02")
     rig.event(Tick())
-    assert actions[-1] == Pardoned("w02")  # after the commit
-    again = CoordinatorMachine(rig.setup, restore(rig.ledger)).core
-    for core in (rig.machine.core, again):
-        assert (core.trust.strikes(), core.probe.excluded) == ([], {})
-        assert core.members.get("w02").state == "LEFT"
+    assert actions[-1] == ConfirmPardon("w02")  # after the commit
+    again = CoordinatorMachine(rig.setup, restore(rig.ledger)).state
+    for state in (rig.machine.state, again):
+        assert (state.strikes.all(), state.observations.excluded) == ([], {})
+        assert state.members.get("w02").state == "LEFT"
     rig.join("w02", incarnation=10)
     rig.run(60)
     assert len(told(rig, JoinOk, "w02")) == 2
@@ -91,7 +90,7 @@ def test_a_pardon_of_who_did_nothing_changes_nothing():
     before = rows(rig, "workers")
     for name in ("w01", "nobody"):
         rig.machine.sanction("pardon", name)
-        assert Pardoned(name) in rig.machine.handle(Tick(), rig.now_s)
+        assert ConfirmPardon(name) in rig.machine.handle(Tick(), rig.now_s)
     assert rows(rig, "workers") == before
 
 
@@ -106,20 +105,20 @@ def test_a_new_certificate_lets_back_in_and_the_old_one_never():
     rig.join("w01", incarnation=9)  # an old session that is not yet cut
     assert len(told(rig, JoinOk, "w01")) == 1
     assert told(rig, Reject, "w01")[-1].code == "revoked"
-    rig.marks["w01"] = "new"
+    rig.fingerprints["w01"] = "new"
     rig.join("w01", incarnation=10)
     assert len(told(rig, JoinOk, "w01")) == 2
     rig.run(2.0)
-    marks = {p.name: p.fingerprint for p in told(rig, Roster, "w00")[-1].peers}
-    assert (marks["w01"], marks["w02"]) == ("new", "of-w02")
+    fingerprints = {p.name: p.fingerprint for p in told(rig, Roster, "w00")[-1].peers}
+    assert (fingerprints["w01"], fingerprints["w02"]) == ("new", "of-w02")
 
 
 def test_a_new_certificate_is_no_pardon():
-    rig = struck()
+    rig = run_with_quarantine()
     rig.machine.sanction("expel", "w02")
     rig.machine.sanction("readmit", "w02")
     rig.event(Tick())
-    assert rig.machine.core.members.get("w02").state == "QUARANTINED"
+    assert rig.machine.state.members.get("w02").state == "QUARANTINED"
 
 
 def test_a_renewed_certificate_is_a_new_roster():
@@ -127,60 +126,64 @@ def test_a_renewed_certificate_is_a_new_roster():
     rig.join_all()
     rig.run(2.0)
     before = len(told(rig, Roster, "w00"))
-    rig.marks["w03"] = "renewed"
+    rig.fingerprints["w03"] = "renewed"
     rig.join("w03", incarnation=5)
     rig.run(1.0)
     assert len(told(rig, Roster, "w00")) == before + 1
     assert Peer("w03", 3, "mem:w03", "renewed") in told(rig, Roster, "w00")[-1].peers
 
 
-def test_the_door_holds_peers_to_their_certificates():
-    door = AllowList("observer")
-    assert door("observer", "zz")  # before the first roster
+def test_the_allow_list_holds_peers_to_their_certificates():
+    allowed = AllowList("observer")
+    assert allowed("observer", "zz")  # before the first roster
     peers = [Peer("w01", 1, "", ""), Peer("observer", 5, "", "")]
-    door.update(peers)
-    assert door("w01", "anything")  # has not joined yet
+    allowed.update(peers)
+    assert allowed("w01", "anything")  # has not joined yet
     joined = [replace(peers[0], fingerprint="aa"), replace(peers[1], fingerprint="oo")]
-    assert door.update(joined) == set()  # its first pull may have been faster than the roster
-    assert (door("w01", "aa"), door("w01", "bb"), door("observer", "zz")) == (True, False, False)
-    assert door.update(peers) == set()  # a coordinator that was started again
-    assert not door("w01", "bb")
-    assert door.update([replace(joined[0], fingerprint="bb"), joined[1]]) == {"w01"}
-    assert (door("w01", "aa"), door("w01", "bb")) == (False, True)
-    assert door.update([joined[0]]) == {"w01", "observer"}
-    assert not door("observer", "oo")  # sent away
-    assert door("w01", "")  # a transport without certificates
+    assert allowed.update(joined) == set()  # its first pull may have been faster than the roster
+    assert (allowed("w01", "aa"), allowed("w01", "bb"), allowed("observer", "zz")) == (
+        True,
+        False,
+        False,
+    )
+    assert allowed.update(peers) == set()  # a coordinator that was started again
+    assert not allowed("w01", "bb")
+    assert allowed.update([replace(joined[0], fingerprint="bb"), joined[1]]) == {"w01"}
+    assert (allowed("w01", "aa"), allowed("w01", "bb")) == (False, True)
+    assert allowed.update([joined[0]]) == {"w01", "observer"}
+    assert not allowed("observer", "oo")  # sent away
+    assert allowed("w01", "")  # a transport without certificates
 
 
-class Chair:
-    """A seat that only listens."""
+class FakeProcess:
+    """A coordinator's process that only records requests."""
 
     finish = None
 
     def __init__(self, *members):
-        self.asked, self.people, self.on_pardoned = [], list(members), None
+        self.asked, self.current, self.on_pardoned = [], list(members), None
 
-    def sanction(self, measure, name):
-        self.asked.append((measure, name))
+    def sanction(self, sanction, name):
+        self.asked.append((sanction, name))
 
     def members(self):
-        return self.people
+        return self.current
 
 
 def test_requests_are_handed_over_once_and_deleted_when_done(tmp_path):
-    chair = Chair()
-    pardons = Pardons(tmp_path, chair)
+    process = FakeProcess()
+    pardons = Pardons(tmp_path, process)
     pardons.look()
     (tmp_path / PARDONS).mkdir()
     (tmp_path / PARDONS / "w01").touch()
     pardons.look()
     pardons.look()
-    assert chair.asked == [("pardon", "w01")]
-    chair.on_pardoned("w01")
+    assert process.asked == [("pardon", "w01")]
+    process.on_pardoned("w01")
     assert not list((tmp_path / PARDONS).iterdir())
     (tmp_path / PARDONS / "w01").touch()
     pardons.look()
-    assert len(chair.asked) == 2
+    assert len(process.asked) == 2
 
 
 def test_a_seat_takes_requests_in_after_the_commit(tmp_path):
@@ -188,18 +191,18 @@ def test_a_seat_takes_requests_in_after_the_commit(tmp_path):
     ledger.write([WorkerLine("w01", 1, "QUARANTINED", 1, "", "bad", 0.0)])
     machine = CoordinatorMachine(setup_for("dystop"), restore(ledger))
     with MemoryHub() as hub:
-        seat = CoordinatorProcess(MemoryTransport(hub, "coordinator"), machine, ledger, "here")
-        pardons = Pardons(tmp_path, seat)
+        process = CoordinatorProcess(MemoryTransport(hub, "coordinator"), machine, ledger, "here")
+        pardons = Pardons(tmp_path, process)
         (tmp_path / PARDONS).mkdir()
         (tmp_path / PARDONS / "w01").touch()
         pardons.look()
-        thread = threading.Thread(target=seat.run)
+        thread = threading.Thread(target=process.run)
         thread.start()
         until = time.monotonic() + 5
         while (tmp_path / PARDONS / "w01").exists() and time.monotonic() < until:
             time.sleep(0.01)
         kept = {line.name: line.state for line in ledger.rows("workers")}
-        seat.interrupt()
+        process.interrupt()
         thread.join()
     assert kept["w01"] == "LEFT"
     assert not (tmp_path / PARDONS / "w01").exists()
@@ -250,21 +253,21 @@ def test_certificates_are_compared_with_members(tmp_path):
     authority.init(tmp_path)
     first = authority.issue(tmp_path, "w00")
     here = Member(Enrolled("w00", 0), "JOINED", fingerprint=first, session=True)
-    chair = Chair(here)
+    process = FakeProcess(here)
 
     def look():
-        chair.asked.clear()
-        look_at_certificates(tmp_path, chair)
-        return list(chair.asked)
+        process.asked.clear()
+        look_at_certificates(tmp_path, process)
+        return list(process.asked)
 
     assert look() == []
     authority.revoke(tmp_path, "w00")
     assert look() == [("expel", "w00")]
     authority.issue(tmp_path, "w00")  # at once: the old one is on the session all the same
     assert look() == [("expel", "w00")]
-    chair.people = [replace(here, state="QUARANTINED", session=False, note=REVOKED)]
+    process.current = [replace(here, state="QUARANTINED", session=False, note=REVOKED)]
     assert look() == [("readmit", "w00")]
-    chair.people = [replace(here, state="QUARANTINED", session=False, note="3 refused models")]
+    process.current = [replace(here, state="QUARANTINED", session=False, note="3 refused models")]
     assert look() == []
     (tmp_path / "revoked.json").write_text("{")  # half-written: nobody is let in by it
     assert look() == []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dystop.testbed.coordinator.machine import CoordinatorMachine, member_name
-from dystop.testbed.events import Heard
+from dystop.testbed.events import MessageFromMember
 from dystop.testbed.ledger.tables import read_blob, restore
 from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.codec import decode
@@ -34,7 +34,7 @@ def test_trained_before_mixed_waits():
     rig = Rig(setup_for("dystop"))
     rig.join_all()
     rig.run(0.5)
-    node, order = next((n, o) for n, o in rig.machine.rounds.open.orders.items() if o.train)
+    node, order = next((n, o) for n, o in rig.machine.rounds.current.orders.items() if o.train)
     name = member_name(node, 5)
     rig.told.clear()
     rig.hear_from(name, Report(order.round, "trained"))
@@ -51,9 +51,9 @@ def test_a_failed_order_does_not_reset_staleness():
     rig.puppets["w02"].mute = True
     rig.hear_from("w02", Report(1, "failed", text="disk"))
     rig.run(1.5)
-    books = read_blob(rows(rig, "rounds")[0].books)
-    assert books.staleness.tolist() == [0, 0, 1, 0, 0]
-    assert books.version.tolist() == [1, 1, 0, 1, 1]
+    control = read_blob(rows(rig, "rounds")[0].books)
+    assert control.staleness.tolist() == [0, 0, 1, 0, 0]
+    assert control.version.tolist() == [1, 1, 0, 1, 1]
     assert told(rig, Cancel, "w02") == []
 
 
@@ -65,13 +65,13 @@ def test_late_is_applied_once():
     assert told(rig, Cancel, "w02")[0].round == 1
     line = next(o for o in rows(rig, "orders") if (o.round, o.node) == (1, 2))
     assert (line.outcome, line.train) == ("FAILED", 1)
-    before = rig.machine.core.books
+    before = rig.machine.state.control
     assert before.staleness[2] > 1
     order = next(m for n, m in rig.told if n == "w02" and isinstance(m, Execute))
     used = tuple(Used(p.node, 0, 1, 0, "", 100, 0.1) for p in order.stages[0].pulls[:1])
     for _ in range(3):
         rig.hear_from("w02", Report(1, "mixed", used))
-    after = rig.machine.core.books
+    after = rig.machine.state.control
     assert (after.staleness[2], after.version[2]) == (0, before.version[2] + 1)
     assert after.pulls.counts.sum() == before.pulls.counts.sum() + 1
     assert after.wire_bytes == before.wire_bytes + 100
@@ -81,7 +81,7 @@ def test_late_is_applied_once():
     assert [(x.round, x.node) for x in rows(rig, "lates")] == [(1, 2)]
     assert [r.late for r in rows(rig, "reports") if r.node == 2 and r.kind == "mixed"] == [1]
     assert len([a for a in told(rig, ReportAck, "w02") if a.kind == "mixed"]) == 3
-    again = CoordinatorMachine(rig.setup, restore(rig.ledger)).core.books
+    again = CoordinatorMachine(rig.setup, restore(rig.ledger)).state.control
     assert np.array_equal(again.staleness, after.staleness)
     assert np.array_equal(again.pulls.counts, after.pulls.counts)
 
@@ -90,29 +90,29 @@ def test_reports_of_another_time_have_no_effect_f10():
     rig = Rig(setup_for("dystop", rounds=20))
     rig.join_all()
     rig.run(4.0)
-    old = [Heard(f"w{r.node:02d}", r.json) for r in rows(rig, "reports")]
+    old = [MessageFromMember(f"w{r.node:02d}", r.json) for r in rows(rig, "reports")]
     assert old
-    kept, books = len(rows(rig, "reports")), rig.machine.core.books
+    kept, control = len(rows(rig, "reports")), rig.machine.state.control
     for event in old:
         rig.hear_from(event.name, decode(event.message.encode(), "coordinator"))
     rig.hear_from("w00", Report(10_000, "mixed"))
     rig.hear_from("w00", Report(10_000, "trained"))
     assert len(rows(rig, "reports")) == kept
-    assert rig.machine.core.books is books
+    assert rig.machine.state.control is control
 
 
 def test_deadline_and_budget():
     rig = Rig(setup_for("d-psgd", rounds=2))
     rig.join_all()
     rig.run(0.3)
-    now = rig.machine.rounds.open
+    now = rig.machine.rounds.current
     assert now.deadline_s - now.line.opened_s == 10.0
     assert {o.budget_s for o in now.orders.values()} == {5.0}
     capped = Timeouts(round_cap_s=4.0, pull_s=60.0)
     rig = Rig(setup_for("d-psgd", rounds=2, params=replace(QUICK, timeouts=capped)))
     rig.join_all()
     rig.run(0.3)
-    now = rig.machine.rounds.open
+    now = rig.machine.rounds.current
     assert now.deadline_s - now.line.opened_s == 4.0
     assert {o.budget_s for o in now.orders.values()} == {3.0}
 
@@ -122,11 +122,11 @@ def test_links_are_paced_to_the_world():
     rig = Rig(setup_for("d-psgd", rounds=2, params=params))
     rig.join_all()
     rig.run(0.3)
-    plan, view = rig.machine.rounds.open.plan, rig.machine.rounds.open.view
+    plan, view = rig.machine.rounds.current.plan, rig.machine.rounds.current.view
     want = rig.setup.world.transfer(1, view.now_s, plan.links.dst, plan.links.src, 1.0).seconds
     got = {
         (i, p.node): p.bytes_per_s
-        for i, o in rig.machine.rounds.open.orders.items()
+        for i, o in rig.machine.rounds.current.orders.items()
         for p in o.stages[0].pulls
     }
     for k, seconds in enumerate(want):

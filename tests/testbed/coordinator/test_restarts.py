@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dystop.testbed.coordinator.machine import CoordinatorMachine
-from dystop.testbed.events import Finish
+from dystop.testbed.events import FinishRun
 from dystop.testbed.ledger.tables import restore
 from dystop.testbed.protocol.messages import Cancel, Execute, Heartbeat, ReportAck
 from support.coordinator_fixtures import QUICK, Rig, check_history, play, rows, setup_for, told
@@ -44,7 +44,7 @@ def test_a_restart_before_the_last_score_opens_no_further_round():
     rig = Rig(setup_for("dystop", rounds=6, params=replace(QUICK, observer=True)))
     rig.puppets["observer"].mute = True
     rig.join_all()
-    rig.run(100, until=lambda: 6 in rig.machine.records.waiting)
+    rig.run(100, until=lambda: 6 in rig.machine.records.held)
     rig.restart()
     rig.puppets["observer"].mute = False
     rig.join("observer")
@@ -64,11 +64,11 @@ def test_a_restarted_machine_knows_what_the_old_one_knew():
     assert new.epoch == old.epoch + 1
     assert new.round == old.round
     for name in ("staleness", "queue", "version"):
-        assert np.array_equal(getattr(new.core.books, name), getattr(old.core.books, name))
-    assert np.array_equal(new.core.books.pulls.counts, old.core.books.pulls.counts)
-    assert new.core.probe.links == old.core.probe.links
-    assert np.array_equal(new.core.trained_round, old.core.trained_round)
-    a, b = new.rounds.open, old.rounds.open
+        assert np.array_equal(getattr(new.state.control, name), getattr(old.state.control, name))
+    assert np.array_equal(new.state.control.pulls.counts, old.state.control.pulls.counts)
+    assert new.state.observations.links == old.state.observations.links
+    assert np.array_equal(new.state.trained_round, old.state.trained_round)
+    a, b = new.rounds.current, old.rounds.current
     assert (a is None) == (b is None)
     if a is not None and b is not None:
         assert (a.t, a.mixed, a.orders) == (b.t, b.mixed, b.orders)
@@ -80,7 +80,7 @@ def test_rounds_that_a_restored_ledger_has_forgotten_pass_at_once():
         p.last_round = 3 + (k == 0)
     rig.join_all()
     rig.run(100)
-    assert rig.finished == Finish("8 rounds are over")
+    assert rig.finished == FinishRun("8 rounds are over")
     failed = {(o.round, o.node) for o in rows(rig, "orders") if o.outcome == "FAILED"}
     assert failed == {(r, i) for r in (1, 2, 3) for i in range(5)} | {(4, 0)}
     assert max(r.duration_s for r in rig.records) < 3.0  # nobody waits for a deadline
@@ -93,7 +93,7 @@ def test_an_interrupted_run_can_be_taken_up():
     rig.run(3.0)
     rig.machine.interrupt("interrupted")
     rig.run(10.0)
-    assert rig.finished == Finish("interrupted", 130)
+    assert rig.finished == FinishRun("interrupted", 130)
     again = Rig(rig.setup, rig.ledger)
     again.puppets = rig.puppets
     for p in again.puppets.values():
@@ -135,4 +135,4 @@ def test_a_worker_with_a_full_disk_is_left_in_peace():
     rig.hear_from("w01", Heartbeat(9, 1, disk_full=True))
     rig.beat = lambda name: None
     rig.run(4.0, until=lambda: len(rows(rig, "rounds")) > 1)
-    assert rig.machine.rounds.open.view.alive.tolist() == [True, False, True, True, True]
+    assert rig.machine.rounds.current.view.alive.tolist() == [True, False, True, True, True]

@@ -1,4 +1,4 @@
-"""Reports as an outcome, and what failed and late orders do to the books."""
+"""Reports as an outcome, and the effect of failed and late orders on the control state."""
 
 import json
 from dataclasses import replace
@@ -11,9 +11,9 @@ from dystop.plan import Plan, join_links, links
 from dystop.sparse import ints
 from dystop.testbed.coordinator.round_reports import (
     RoundReports,
-    outcome_of,
-    trace_observation,
+    round_outcome,
     trace_outcome,
+    traced_view,
 )
 from dystop.testbed.ledger.tables import read_blob, write_blob
 from dystop.testbed.protocol.messages import Rejected, Report, Used
@@ -23,7 +23,7 @@ from dystop.world.trace import TRACE, seen_part
 from support.strategies import random_fleet, random_view, same
 
 
-def stage(n=4):
+def view_and_plan(n=4):
     view = replace(random_view(3, n, all_alive=True, shape="complete"), now_s=100.0)
     pulls = links(ints([0, 0, 1]), ints([1, 2, 3]))
     return view, Plan(ints([1, 0]), join_links([pulls, links(ints([3]), ints([0]), pushed=True)]))
@@ -41,11 +41,11 @@ def reports():
 
 
 def test_outcome_of_reports():
-    view, plan = stage()
+    view, plan = view_and_plan()
     loss = np.array([0.25, np.nan, np.nan, np.nan])
     ended = np.array([np.inf, np.inf, 90.0, 104.0])
-    tally = RoundReports(reports(), 10.0, 2.0, loss, ended, samples=64, distances=True)
-    got = outcome_of(plan, view, tally)
+    summary = RoundReports(reports(), 10.0, 2.0, loss, ended, samples=64, distances=True)
+    got = round_outcome(plan, view, summary)
     assert (got.duration_s, got.samples) == (10.0, 64)
     assert got.link_s.tolist() == [1.0, 2.0, 0.0, 0.5]
     assert got.link_bytes.tolist() == [500, 100, 0, 500]
@@ -58,74 +58,74 @@ def test_outcome_of_reports():
 
 
 def test_a_background_link_is_on_its_way():
-    view, _ = stage()
+    view, _ = view_and_plan()
     plan = Plan(ints([0]), links(ints([1]), ints([0]), background=True, fraction=0.5))
-    got = outcome_of(plan, view, RoundReports({1: Report(1, "mixed")}, 1.0))
+    got = round_outcome(plan, view, RoundReports({1: Report(1, "mixed")}, 1.0))
     assert (got.lost.tolist(), got.link_bytes.tolist()) == ([False], [2000])
-    gone = outcome_of(plan, view, RoundReports({}, 1.0))
+    gone = round_outcome(plan, view, RoundReports({}, 1.0))
     assert (gone.lost.tolist(), gone.link_bytes.tolist()) == ([True], [0])
 
 
 def test_trace_says_what_was_used(tmp_path):
-    view, plan = stage()
+    view, plan = view_and_plan()
     view = replace(view, t=1, version=ints([6, 5, 5, 5]))
-    tally = RoundReports(reports(), 10.0, trained=[(2, 0, 4, 1.5)])
-    outcome = outcome_of(plan, view, tally)
-    came = trace_outcome(plan, view, tally, outcome, {0, 1, 3})
+    summary = RoundReports(reports(), 10.0, trainings=[(2, 0, 4, 1.5)])
+    outcome = round_outcome(plan, view, summary)
+    came = trace_outcome(plan, view, summary, outcome, {0, 1, 3})
     assert came["links"]["stale"] == [False, False, False, True]
     assert came["links"]["number"] == [5, -1, -1, 5]
     assert came["links"]["seconds"] == [2.0, 4.0, None, 1.0]
     assert came["orders"]["failed"] == [False, True, False]
     assert came["orders"]["waited_s"] == [1.0, None, 0.0]
     assert came["trained"] == {"node": [2], "round": [0], "steps": [4], "seconds": [1.5]}
-    line = {**seen_part(read_blob(write_blob(trace_observation(view)))), **came}
+    line = {**seen_part(read_blob(write_blob(traced_view(view)))), **came}
     (tmp_path / TRACE).write_text(json.dumps(line, allow_nan=False) + "\n")
     (back,) = read_trace(tmp_path).rounds
     assert same(back.reach, view.reach)
     assert same(back.link_s, view.link_s)
 
 
-def books_of(**more):
+def control_of(**more):
     mechanism = MECHANISMS["dystop"]()
     return mechanism, replace(initial_state(random_fleet(3, 4), mechanism), **more)
 
 
 def test_failed_workers_grow_older():
-    view, plan = stage()
-    mechanism, books = books_of(staleness=ints([4, 3, 2, 1]))
-    outcome = outcome_of(plan, view, RoundReports(reports(), 10.0))
-    after = advance(mechanism, books, view, plan, outcome)
+    view, plan = view_and_plan()
+    mechanism, control = control_of(staleness=ints([4, 3, 2, 1]))
+    outcome = round_outcome(plan, view, RoundReports(reports(), 10.0))
+    after = advance(mechanism, control, view, plan, outcome)
     assert after.staleness.tolist() == [0, 4, 3, 2]
     assert after.version.tolist() == [1, 0, 0, 0]
     assert after.pulls.get(ints([0, 0, 1, 3]), ints([1, 2, 3, 0])).tolist() == [1, 0, 0, 0]
 
 
 def test_nobody_failed_is_the_same_as_ever():
-    view, plan = stage()
-    mechanism, books = books_of(staleness=ints([4, 3, 2, 1]))
+    view, plan = view_and_plan()
+    mechanism, control = control_of(staleness=ints([4, 3, 2, 1]))
     everyone = Outcome(
         1.0, np.zeros(2), np.ones(4), ints([1] * 4), np.zeros(4, bool), np.ones(2), 1
     )
-    said = replace(everyone, failed=np.zeros(2, bool))
-    a, b = (advance(mechanism, books, view, plan, o) for o in (everyone, said))
+    nobody_failed = replace(everyone, failed=np.zeros(2, bool))
+    a, b = (advance(mechanism, control, view, plan, o) for o in (everyone, nobody_failed))
     assert same(replace(a, last=None), replace(b, last=None))
     assert a.staleness.tolist() == [0, 0, 3, 2]
 
 
 def test_frozen_workers_do_not_age():
-    view, plan = stage()
-    mechanism, books = books_of(staleness=ints([4, 3, 2, 1]))
-    outcome = outcome_of(plan, view, RoundReports(reports(), 10.0))
+    view, plan = view_and_plan()
+    mechanism, control = control_of(staleness=ints([4, 3, 2, 1]))
+    outcome = round_outcome(plan, view, RoundReports(reports(), 10.0))
     away = np.array([True, False, True, False])
-    after = advance(mechanism, books, view, plan, outcome, away)
+    after = advance(mechanism, control, view, plan, outcome, away)
     assert after.staleness.tolist() == [0, 4, 2, 2]
 
 
 def test_a_late_report_counts_from_now_on():
-    _, books = books_of(staleness=ints([4, 3, 2, 1]), version=ints([1, 1, 1, 1]), wire_bytes=10)
-    after = apply_late_report(books, 2, ints([0, 3]), 500)
+    _, control = control_of(staleness=ints([4, 3, 2, 1]), version=ints([1, 1, 1, 1]), wire_bytes=10)
+    after = apply_late_report(control, 2, ints([0, 3]), 500)
     assert (after.staleness.tolist(), after.version.tolist()) == ([4, 3, 0, 1], [1, 1, 2, 1])
     assert after.pulls.get(ints([2, 2, 2]), ints([0, 3, 1])).tolist() == [1, 1, 0]
-    assert (after.wire_bytes, after.t, books.staleness.tolist()) == (510, 1, [4, 3, 2, 1])
-    passive = apply_late_report(books, 2, ints([0]), 1, trains=False)
+    assert (after.wire_bytes, after.t, control.staleness.tolist()) == (510, 1, [4, 3, 2, 1])
+    passive = apply_late_report(control, 2, ints([0]), 1, trains=False)
     assert passive.staleness.tolist() == [4, 3, 2, 1]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dystop.testbed.events import Fetch, Fetched, FetchFailed
+from dystop.testbed.events import PullFailed, PullFinished, StartPull
 from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.messages import ModelHeader, PullRequest
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
@@ -111,7 +111,7 @@ def wire(folder, closing):
 
 def fetching(folder, closing, proxy, budget_s) -> BackgroundCall:
     puller = closing(GrpcTransport(authority.load_identity(folder, "w01"), anyone))
-    action = Fetch(1, 0, "w00", proxy.address, NOW, time.monotonic() + budget_s)
+    action = StartPull(1, 0, "w00", proxy.address, NOW, time.monotonic() + budget_s)
     receiver = PayloadReceiver(SCHEMA)
     job = BackgroundCall(
         lambda: pull(puller, action, lambda: receiver, Timeouts(), threading.Event())
@@ -130,7 +130,7 @@ def test_a_wire_cut_for_three_seconds(how, wire, folder, closing):
     time.sleep(3.0)
     proxy.thaw() if how == "freeze" else proxy.heal()
     done = job.result(10.0)
-    assert isinstance(done, Fetched)
+    assert isinstance(done, PullFinished)
     assert np.array_equal(done.vector, models.vector)
     assert time.monotonic() - began <= 1.0 + 5.0 + 0.5
     if how == "cut":
@@ -145,6 +145,6 @@ def test_a_wire_cut_for_good(wire, folder, closing):
     proxy.freeze()
     began = time.monotonic()
     done = job.result(12.0)
-    assert isinstance(done, FetchFailed)
+    assert isinstance(done, PullFailed)
     assert done.code in ("timeout", "unreachable")
     assert time.monotonic() - began <= 3.2 + 4.3

@@ -14,7 +14,7 @@ from dystop.errors import StorageError
 from dystop.testbed.launch import failpoints
 from dystop.testbed.protocol.messages import Rejected, Report, Used
 from dystop.testbed.worker.checkpoint import CheckpointStore
-from dystop.testbed.worker.state import MailboxEntry, TrainingInFlight, first_state
+from dystop.testbed.worker.state import MailboxEntry, RunningTraining, first_state
 
 RUN = "ab" * 16
 
@@ -27,7 +27,7 @@ def a_state(version=0, width=7):
         version=version,
         number=4,
         mixed=vector * 2,
-        flight=TrainingInFlight(5, 9, 3, 0.5, 2),
+        training=RunningTraining(5, 9, 3, 0.5, 2),
         last_round=9,
         epoch=2,
         incarnation=77,
@@ -36,7 +36,7 @@ def a_state(version=0, width=7):
             Report(9, "mixed", (Used(1, 0, 3, 2, "ff", 10, 0.5),), (Rejected(2, 0, "timeout"),)),
             Report(8, "trained", loss=0.25),
         ),
-        letters={3: MailboxEntry(1, 8, vector * 3, delta=True)},
+        mailbox={3: MailboxEntry(1, 8, vector * 3, delta=True)},
     )
 
 
@@ -44,14 +44,14 @@ def assert_same(one, two):
     for name in ("published", "counters", "start", "mixed"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
         assert getattr(one, name).dtype == getattr(two, name).dtype
-    plain = ("version", "number", "round", "flight", "last_round", "epoch", "reports")
+    plain = ("version", "number", "round", "training", "last_round", "epoch", "reports")
     assert all(getattr(one, n) == getattr(two, n) for n in (*plain, "incarnation", "shift"))
     assert one.mail == two.mail
-    np.testing.assert_array_equal(one.letters[3].vector, two.letters[3].vector)
+    np.testing.assert_array_equal(one.mailbox[3].vector, two.mailbox[3].vector)
 
 
 @pytest.fixture
-def vault(tmp_path):
+def store(tmp_path):
     return CheckpointStore(tmp_path / "w00" / "ckpt.safetensors")
 
 
@@ -61,138 +61,138 @@ def disarmed():
     failpoints.arm("")
 
 
-def test_what_is_saved_is_loaded(vault):
-    assert vault.load().state is None
-    vault.save(a_state(1))
-    found = vault.load()
+def test_what_is_saved_is_loaded(store):
+    assert store.load().state is None
+    store.save(a_state(1))
+    found = store.load()
     assert_same(found.state, a_state(1))
     assert found.note == ""
 
 
-def test_it_is_a_safetensors_file(vault):
+def test_it_is_a_safetensors_file(store):
     from safetensors.numpy import load_file
 
-    vault.save(a_state(1))
-    assert any(len(t) == 7 for t in load_file(vault.path).values())
-    assert vault.path.stat().st_mode & 0o077 == 0
+    store.save(a_state(1))
+    assert any(len(t) == 7 for t in load_file(store.path).values())
+    assert store.path.stat().st_mode & 0o077 == 0
 
 
-def test_the_one_before_is_kept(vault):
-    vault.save(a_state(1))
-    vault.save(a_state(2))
-    assert vault.load().state.version == 2
-    vault.path.unlink()
-    assert vault.load().state.version == 1
+def test_the_one_before_is_kept(store):
+    store.save(a_state(1))
+    store.save(a_state(2))
+    assert store.load().state.version == 2
+    store.path.unlink()
+    assert store.load().state.version == 1
 
 
 @pytest.mark.parametrize("where", [0, 3, 9, 60, 200, -1, -30])
-def test_a_flipped_bit_is_noticed_and_the_one_before_used(vault, where):
-    vault.save(a_state(1))
-    vault.save(a_state(2))
-    blob = bytearray(vault.path.read_bytes())
+def test_a_flipped_bit_is_noticed_and_the_one_before_used(store, where):
+    store.save(a_state(1))
+    store.save(a_state(2))
+    blob = bytearray(store.path.read_bytes())
     blob[where] ^= 1
-    vault.path.write_bytes(blob)
-    found = vault.load()
+    store.path.write_bytes(blob)
+    found = store.load()
     assert found.state.version == 1
     assert "ckpt.safetensors" in found.note
     assert "damaged" in found.note
 
 
-def test_every_single_byte_counts(vault):
-    vault.save(a_state(2))
-    good = vault.path.read_bytes()
+def test_every_single_byte_counts(store):
+    store.save(a_state(2))
+    good = store.path.read_bytes()
     draw = rng.stream(0, "flips")
     for where in draw.choice(len(good), 300, replace=False):
         blob = bytearray(good)
         blob[where] ^= 1 << int(draw.integers(8))
-        vault.path.write_bytes(blob)
-        assert vault.load().state is None, where
+        store.path.write_bytes(blob)
+        assert store.load().state is None, where
 
 
 @pytest.mark.parametrize("length", [0, 5, 100, -1])
-def test_a_file_that_was_cut_is_noticed(vault, length):
-    vault.save(a_state(1))
-    vault.path.write_bytes(vault.path.read_bytes()[:length])
-    found = vault.load()
+def test_a_file_that_was_cut_is_noticed(store, length):
+    store.save(a_state(1))
+    store.path.write_bytes(store.path.read_bytes()[:length])
+    found = store.load()
     assert found.state is None
     assert found.note
 
 
-def test_both_bad_means_a_new_beginning(vault):
-    vault.save(a_state(1))
-    vault.save(a_state(2))
-    vault.path.write_bytes(b"x")
-    vault.before.write_bytes(b"y")
-    found = vault.load()
+def test_both_bad_means_a_new_beginning(store):
+    store.save(a_state(1))
+    store.save(a_state(2))
+    store.path.write_bytes(b"x")
+    store.before.write_bytes(b"y")
+    found = store.load()
     assert found.state is None
     assert found.note.count("damaged") == 2
 
 
-def test_the_run_is_kept(vault):
-    vault.save(a_state(1))
-    assert vault.load().state.run == RUN
+def test_the_run_is_kept(store):
+    store.save(a_state(1))
+    assert store.load().state.run == RUN
 
 
-def test_a_full_disk_leaves_the_old_file(vault, monkeypatch):
-    vault.save(a_state(1))
+def test_a_full_disk_leaves_the_old_file(store, monkeypatch):
+    store.save(a_state(1))
 
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="No space left"):
-        vault.save(a_state(2))
+        store.save(a_state(2))
     monkeypatch.undo()
-    assert vault.load().state.version == 1
-    assert sorted(p.name for p in vault.path.parent.iterdir()) == ["ckpt.safetensors"]
-    vault.save(a_state(2))
-    assert vault.load().state.version == 2
+    assert store.load().state.version == 1
+    assert sorted(p.name for p in store.path.parent.iterdir()) == ["ckpt.safetensors"]
+    store.save(a_state(2))
+    assert store.load().state.version == 2
 
 
 SITES = ("vault.before_fsync", "vault.after_fsync", "vault.before_rename", "vault.after_rename")
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_an_error_at_each_place_leaves_something_whole(vault, site):
-    vault.save(a_state(1))
+def test_an_error_at_each_place_leaves_something_whole(store, site):
+    store.save(a_state(1))
     failpoints.arm(f"{site}:error")
     with pytest.raises(StorageError):
-        vault.save(a_state(2))
+        store.save(a_state(2))
     failpoints.arm("")
-    assert vault.load().state.version == (2 if site.endswith("after_rename") else 1)
+    assert store.load().state.version == (2 if site.endswith("after_rename") else 1)
 
 
-def test_a_link_in_the_way_is_not_followed(vault, tmp_path):
-    vault.save(a_state(1))
+def test_a_link_in_the_way_is_not_followed(store, tmp_path):
+    store.save(a_state(1))
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    vault.path.with_name(f".{vault.path.name}.tmp-{os.getpid()}").symlink_to(victim)
-    vault.save(a_state(2))
+    store.path.with_name(f".{store.path.name}.tmp-{os.getpid()}").symlink_to(victim)
+    store.save(a_state(2))
     assert victim.read_text() == "mine"
 
 
-def keep_writing(vault, said):
+def keep_writing(store, writing):
     """Body of the child: checkpoints as fast as they go, each announced after it is written."""
-    found = vault.load()
+    found = store.load()
     k = found.state.version if found.state else 0
-    os.write(said, b"%d\n" % k)
+    os.write(writing, b"%d\n" % k)
     while True:
         k += 1
-        vault.save(a_state(k, width=50_000))
-        os.write(said, b"%d\n" % k)
+        store.save(a_state(k, width=50_000))
+        os.write(writing, b"%d\n" % k)
 
 
-def killed_after(vault, pause_s):
+def killed_after(store, pause_s):
     """Let a child write, kill it, and tell the last version that it had announced."""
-    heard, said = os.pipe()
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            keep_writing(vault, said)
+            keep_writing(store, writing)
         finally:
             os._exit(1)
-    os.close(said)
-    with os.fdopen(heard, "rb", buffering=0) as lines:
+    os.close(writing)
+    with os.fdopen(reading, "rb", buffering=0) as lines:
         first = lines.readline() + lines.readline()  # at least one was written
         time.sleep(pause_s)
         os.kill(child, signal.SIGKILL)
@@ -200,10 +200,10 @@ def killed_after(vault, pause_s):
         return int((first + lines.read()).split()[-1])
 
 
-def test_forty_kills_never_tear_a_checkpoint(vault):
+def test_forty_kills_never_tear_a_checkpoint(store):
     for pause_s in rng.stream(1, "kills").uniform(0.002, 0.04, 40):
-        last = killed_after(vault, pause_s)
-        found = vault.load()
+        last = killed_after(store, pause_s)
+        found = store.load()
         version = found.state.version if found.state else 0
         assert not found.note
         assert version in (last, last + 1)

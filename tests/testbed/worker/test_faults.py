@@ -3,14 +3,14 @@
 import numpy as np
 
 from dystop.testbed.events import (
-    Fetch,
     Publication,
-    Save,
+    SaveCheckpoint,
     SessionOpened,
+    StartPull,
+    StartTraining,
     Tick,
-    Train,
-    TrainingDone,
     TrainingFailed,
+    TrainingFinished,
 )
 from dystop.testbed.protocol.messages import Heartbeat, Join, JoinOk, Pull, Report, ReportAck
 from dystop.testbed.worker.state import VERSION_GAP, first_state
@@ -28,7 +28,7 @@ def test_a_result_that_is_not_finite_is_dropped():
     assert "not finite" in report.text
     assert (bench.state.version, bench.state.number) == (0, 1)
     np.testing.assert_array_equal(bench.state.published, [1, 1])
-    assert of(bench.execute(2), Train)[0].number == 2
+    assert of(bench.execute(2), StartTraining)[0].number == 2
 
 
 def test_a_training_that_raised_is_reported_and_the_queue_goes_on():
@@ -54,7 +54,7 @@ def test_the_end_of_another_training_is_ignored():
     assert bench.end_training(1, 1, number=7) == []
     assert bench(TrainingFailed(7, "?")) == []
     bench.end_training(1, 1)
-    assert bench(TrainingDone(1, vec(9, 9), np.array([1]), 0.0, 1, 1.0)) == []
+    assert bench(TrainingFinished(1, vec(9, 9), np.array([1]), 0.0, 1, 1.0)) == []
 
 
 # Restarts ---------------------------------------------------------------------------------------
@@ -63,11 +63,11 @@ def test_the_end_of_another_training_is_ignored():
 def test_a_restart_in_the_middle_of_training_trains_again():
     bench = Bench()
     bench.join()
-    (fetch,) = of(bench.execute(1, Pull(1)), Fetch)
-    (train,) = of(bench.bring(fetch, 2, 2), Train)
+    (pull,) = of(bench.execute(1, Pull(1)), StartPull)
+    (train,) = of(bench.bring(pull, 2, 2), StartTraining)
     again = bench.restart()
     actions = again(SessionOpened())
-    (repeat,) = of(actions, Train)
+    (repeat,) = of(actions, StartTraining)
     assert (repeat.number, repeat.steps, repeat.rate) == (train.number, train.steps, train.rate)
     np.testing.assert_array_equal(repeat.vector, train.vector)
     (join,) = said(actions, Join)
@@ -101,8 +101,8 @@ def test_versions_are_never_used_twice():
 def test_after_a_restart_exact_pulls_of_the_open_round_can_still_be_served():
     bench = Bench()
     bench.join()
-    (fetch,) = of(bench.execute(1, Pull(1)), Fetch)
-    bench.bring(fetch, 2, 2)
+    (pull,) = of(bench.execute(1, Pull(1)), StartPull)
+    bench.bring(pull, 2, 2)
     again = bench.restart()
     again.join()
     (served,) = again.ask(round=1, exact=True)
@@ -119,7 +119,7 @@ def test_a_full_disk_fails_the_order_and_keeps_the_worker_up():
     bench.join()
     bench.disk_ok = False
     actions = bench.execute(1)
-    assert not of(actions, Train)
+    assert not of(actions, StartTraining)
     (report,) = said(actions, Report)
     assert (report.kind, report.round) == ("failed", 1)
     assert "full" in report.text
@@ -136,14 +136,14 @@ def test_the_disk_is_tried_again_until_it_takes_the_state():
     bench.join()
     bench.disk_ok = False
     bench.execute(1)
-    assert not of(bench(Tick(), 1.0), Save)
-    assert of(bench(Tick(), 4.1), Save)
+    assert not of(bench(Tick(), 1.0), SaveCheckpoint)
+    assert of(bench(Tick(), 4.1), SaveCheckpoint)
     bench.disk_ok = True
-    assert of(bench(Tick(), 5.1), Save)
+    assert of(bench(Tick(), 5.1), SaveCheckpoint)
     assert bench.disk.last_round == 1
     (beat,) = said(bench(Tick(), 1.0), Heartbeat)
     assert not beat.disk_full
-    assert len(of(bench.execute(2), Train)) == 1
+    assert len(of(bench.execute(2), StartTraining)) == 1
 
 
 def test_a_result_that_could_not_be_written_is_served_but_not_reported_yet():
@@ -163,9 +163,9 @@ def test_a_result_that_could_not_be_written_is_served_but_not_reported_yet():
 def test_a_passive_mix_that_could_not_be_written_is_taken_back():
     bench = Bench()
     bench.join()
-    (fetch,) = of(bench.execute(1, Pull(1), train=False), Fetch)
+    (pull,) = of(bench.execute(1, Pull(1), train=False), StartPull)
     bench.disk_ok = False
-    assert reports(bench.bring(fetch, 4, 4)) == [(1, "failed")]
+    assert reports(bench.bring(pull, 4, 4)) == [(1, "failed")]
     np.testing.assert_array_equal(bench.state.published, [0, 0])
     np.testing.assert_array_equal(bench.ask(round=9)[0].answer.vector, [0, 0])
 
@@ -173,8 +173,8 @@ def test_a_passive_mix_that_could_not_be_written_is_taken_back():
 def test_the_first_training_begins_when_the_disk_works_again():
     bench = Bench()
     bench.disk_ok = False
-    assert not of(bench.join(warm=True), Train)
+    assert not of(bench.join(warm=True), StartTraining)
     assert bench.state.number == -1
     bench.disk_ok = True
     bench(Tick(), 5.1)
-    assert len(of(bench(Tick(), 0.1), Train)) == 1
+    assert len(of(bench(Tick(), 0.1), StartTraining)) == 1

@@ -15,7 +15,7 @@ from dystop.simulator.mixing import Models, Sources, mixed_rows
 from dystop.testbed.params import Guards
 from dystop.testbed.protocol.messages import Row
 from dystop.testbed.protocol.payload import Schema
-from dystop.testbed.worker.guard import Claim, Guard, arrived_weights, mix_arrived
+from dystop.testbed.worker.guard import Guard, ModelClaim, arrived_weights, mix_arrived
 
 quick = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -31,8 +31,8 @@ def a_guard(**params) -> Guard:
     return guard
 
 
-def claim(version=1, number=0, round=1, node=3) -> Claim:
-    return Claim(node, round, version, number)
+def claim(version=1, number=0, round=1, node=3) -> ModelClaim:
+    return ModelClaim(node, round, version, number)
 
 
 def changed(at: int, value: float) -> np.ndarray:
@@ -244,7 +244,7 @@ def test_models_that_no_row_names_are_not_used():
 
 
 def test_updates_need_a_start():
-    with pytest.raises(ValueError, match="training began"):
+    with pytest.raises(ValueError, match="start"):
         mix_arrived(Row((2,), (1.0,), "delta"), 1, OWN, {2: OWN}, PLAIN)
 
 

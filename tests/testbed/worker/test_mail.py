@@ -1,8 +1,8 @@
-"""Orders without a training, updates, mail, and what comes in the background."""
+"""Passive orders, updates, mail, and background pulls."""
 
 import numpy as np
 
-from dystop.testbed.events import Fetch, FetchFailed, Tick, Train
+from dystop.testbed.events import PullFailed, StartPull, StartTraining, Tick
 from dystop.testbed.protocol.messages import Execute, Join, Pull, Report, Row, Stage
 from support.worker_fixtures import Bench, ack_of, of, reports, said
 
@@ -12,9 +12,9 @@ def test_a_passive_order_moves_what_is_published_and_the_training_keeps_its_upda
     bench.join(warm=True)
     actions = bench.execute(1, Pull(1), train=False)
     assert ack_of(actions) == "accepted"
-    actions = bench.bring(of(actions, Fetch)[0], 4, 8)
+    actions = bench.bring(of(actions, StartPull)[0], 4, 8)
     assert reports(actions) == [(1, "mixed")]
-    assert not of(actions, Train)
+    assert not of(actions, StartTraining)
     np.testing.assert_allclose(bench.state.published, [2, 4])
     assert (bench.state.version, bench.state.number, bench.state.round) == (1, -1, 0)
     assert bench.machine.phase == "training"
@@ -26,10 +26,10 @@ def test_a_passive_order_moves_what_is_published_and_the_training_keeps_its_upda
 def test_a_passive_shift_survives_a_restart():
     bench = Bench()
     bench.join(warm=True)
-    (fetch,) = of(bench.execute(1, Pull(1), train=False), Fetch)
-    bench.bring(fetch, 4, 8)
+    (pull,) = of(bench.execute(1, Pull(1), train=False), StartPull)
+    bench.bring(pull, 4, 8)
     again = bench.restart()
-    (train,) = of(again(Tick()), Train)
+    (train,) = of(again(Tick()), StartTraining)
     assert train.number == 0
     again.end_training(1, 1)
     np.testing.assert_allclose(again.state.published, [3, 5])
@@ -50,9 +50,9 @@ def test_updates_are_added_to_where_the_training_began():
     bench.execute(1)
     bench.end_training(2, 0)  # from 0: the own update is (2, 0)
     actions = bench.execute(2, Pull(1, delta=True), weights=(0.5, 0.25), kind="delta")
-    (fetch,) = of(actions, Fetch)
-    assert fetch.request.delta
-    bench.bring(fetch, 0, 4)
+    (pull,) = of(actions, StartPull)
+    assert pull.request.delta
+    bench.bring(pull, 0, 4)
     np.testing.assert_allclose(bench.state.mixed, [1, 1])
     np.testing.assert_allclose(bench.state.start, [0, 0])
     bench.end_training(3, 3)
@@ -62,8 +62,8 @@ def test_updates_are_added_to_where_the_training_began():
 def test_mail_waits_for_the_next_activation_and_is_consumed_by_it():
     bench = Bench()
     bench.join()
-    (fetch,) = of(bench.execute(1, Pull(2, into="mail"), train=False), Fetch)
-    bench.bring(fetch, 6, 6, number=3)
+    (pull,) = of(bench.execute(1, Pull(2, into="mail"), train=False), StartPull)
+    bench.bring(pull, 6, 6, number=3)
     assert [(m.node, m.number, m.round) for m in bench.disk.mail] == [(2, 3, 1)]
     assert said(bench.join(), Join) == []
     bench.tell(Execute(1, 2, True, (Stage((), Row((0, 2), (0.5, 0.5), mailed=(2,))),)))
@@ -74,13 +74,13 @@ def test_mail_waits_for_the_next_activation_and_is_consumed_by_it():
 def test_mail_that_is_kept_gives_way_to_newer_mail_only():
     bench = Bench()
     bench.join()
-    (fetch,) = of(bench.execute(1, Pull(2, into="mail"), train=False), Fetch)
-    bench.bring(fetch, 6, 6, number=3, version=1)
+    (pull,) = of(bench.execute(1, Pull(2, into="mail"), train=False), StartPull)
+    bench.bring(pull, 6, 6, number=3, version=1)
     row = Row((0, 2), (0.5, 0.5), mailed=(2,))
     bench.tell(Execute(1, 2, True, (Stage((), row),), keep_mail=True))
     assert [(m.node, m.number, m.round) for m in bench.disk.mail] == [(2, 3, 1)]
-    (fetch,) = of(bench.execute(3, Pull(2, into="mail"), train=False), Fetch)
-    bench.bring(fetch, 8, 8, number=4, version=2)
+    (pull,) = of(bench.execute(3, Pull(2, into="mail"), train=False), StartPull)
+    bench.bring(pull, 8, 8, number=4, version=2)
     assert [(m.node, m.number, m.round) for m in bench.disk.mail] == [(2, 4, 3)]
 
 
@@ -88,21 +88,21 @@ def test_the_newest_mail_of_a_sender_counts():
     bench = Bench()
     bench.join()
     for round_, value in ((1, 2), (2, 4)):
-        (fetch,) = of(bench.execute(round_, Pull(2, into="mail"), train=False), Fetch)
-        bench.bring(fetch, value, value, version=round_)
+        (pull,) = of(bench.execute(round_, Pull(2, into="mail"), train=False), StartPull)
+        bench.bring(pull, value, value, version=round_)
     assert [(m.node, m.round) for m in bench.state.mail] == [(2, 2)]
-    np.testing.assert_array_equal(bench.state.letters[2].vector, [4, 4])
+    np.testing.assert_array_equal(bench.state.mailbox[2].vector, [4, 4])
 
 
 def test_mail_that_comes_with_an_activation_is_for_the_next_one():
     bench = Bench()
     bench.join()
-    (fetch,) = of(bench.execute(1, Pull(2, into="mail"), train=False), Fetch)
-    bench.bring(fetch, 2, 2, version=1)
+    (pull,) = of(bench.execute(1, Pull(2, into="mail"), train=False), StartPull)
+    bench.bring(pull, 2, 2, version=1)
     row = Row((0, 2), (0.5, 0.5), mailed=(2,))
     order = Execute(1, 2, True, (Stage((Pull(2, into="mail"),), row),), budget_s=5.0)
-    (fetch,) = of(bench.tell(order), Fetch)
-    bench.bring(fetch, 8, 8, version=2)
+    (pull,) = of(bench.tell(order), StartPull)
+    bench.bring(pull, 8, 8, version=2)
     np.testing.assert_allclose(bench.state.mixed, [1, 1])
     assert [(m.node, m.round) for m in bench.state.mail] == [(2, 2)]
 
@@ -111,11 +111,11 @@ def test_nobody_waits_for_a_background_link():
     bench = Bench()
     bench.join()
     actions = bench.execute(1, Pull(2, background=True), weights=(0.75, 0.25))
-    (fetch,) = of(actions, Fetch)
+    (pull,) = of(actions, StartPull)
     assert reports(actions) == [(1, "mixed")]
-    assert len(of(actions, Train)) == 1
+    assert len(of(actions, StartTraining)) == 1
     np.testing.assert_array_equal(bench.state.mixed, [0, 0])
-    bench.bring(fetch, 4, 8)
+    bench.bring(pull, 4, 8)
     np.testing.assert_allclose(bench.state.published, [1, 2])
     actions = bench.end_training(10, 10)
     np.testing.assert_allclose(bench.state.published, [11, 12])
@@ -126,8 +126,8 @@ def test_nobody_waits_for_a_background_link():
 def test_background_mail_that_fails_is_told_with_the_next_report():
     bench = Bench()
     bench.join()
-    (fetch,) = of(bench.execute(1, Pull(2, background=True, into="mail")), Fetch)
-    bench(FetchFailed(fetch.key, "timeout"))
+    (pull,) = of(bench.execute(1, Pull(2, background=True, into="mail")), StartPull)
+    bench(PullFailed(pull.key, "timeout"))
     (report,) = said(bench.end_training(1, 1), Report)
     assert [r.node for r in report.rejected] == [2]
 
@@ -135,9 +135,9 @@ def test_background_mail_that_fails_is_told_with_the_next_report():
 def test_what_comes_in_the_background_waits_for_the_order_at_hand():
     bench = Bench()
     bench.join()
-    (late,) = of(bench.execute(1, Pull(2, background=True), train=False), Fetch)
-    (fetch,) = of(bench.execute(2, Pull(1)), Fetch)
+    (late,) = of(bench.execute(1, Pull(2, background=True), train=False), StartPull)
+    (pull,) = of(bench.execute(2, Pull(1)), StartPull)
     assert bench.bring(late, 4, 4) == []
-    bench.bring(fetch, 2, 2)
+    bench.bring(pull, 2, 2)
     np.testing.assert_allclose(bench.state.mixed, [1, 1])
     np.testing.assert_allclose(bench.state.published, [2, 2])

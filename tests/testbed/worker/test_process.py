@@ -1,4 +1,4 @@
-"""Real nodes with threads, over the memory transport: rounds, doors, diaries."""
+"""Real nodes with threads, over the memory transport: rounds, access, event logs."""
 
 import logging
 import threading
@@ -22,47 +22,46 @@ from dystop.testbed.protocol.messages import (
     Stage,
 )
 from dystop.testbed.protocol.messages import Stop as StopNow
-from dystop.testbed.worker.history import History, read_history
-from dystop.testbed.worker.process import resources
-from support.worker_process_fixtures import SOON_S, GrpcStand, order, plus, pull, standing
+from dystop.testbed.worker.history import EventLog, process_resources, read_event_log
+from support.worker_process_fixtures import SOON_S, GrpcTestbed, order, plus, pull, running_testbed
 
 
 @pytest.fixture
-def stand():
-    with standing() as stand:
-        yield stand
+def testbed():
+    with running_testbed() as testbed:
+        yield testbed
 
 
 # Rounds -----------------------------------------------------------------------------------------
 
 
-def test_three_nodes_exchange_mix_and_train(stand):
-    stand.coordinator.warm = True
+def test_three_nodes_exchange_mix_and_train(testbed):
+    testbed.coordinator.warm = True
     for node in range(3):
-        stand.add(node)
-    stand.everybody_knows(3)
+        testbed.add(node)
+    testbed.everybody_knows(3)
     for node in range(3):
-        stand.coordinator.wait_report(f"w{node:02d}", 0, "trained")
+        testbed.coordinator.wait_report(f"w{node:02d}", 0, "trained")
     stages = (Stage((Pull(1), Pull(2)), Row((0, 1, 2), (0.5, 0.25, 0.25))),)
-    stand.coordinator.tell("w00", Execute(1, 1, True, stages, steps=2, rate=0.5, budget_s=5.0))
-    mixed = stand.coordinator.wait_report("w00", 1, "mixed")
+    testbed.coordinator.tell("w00", Execute(1, 1, True, stages, steps=2, rate=0.5, budget_s=5.0))
+    mixed = testbed.coordinator.wait_report("w00", 1, "mixed")
     assert [(u.node, u.number) for u in sorted(mixed.used, key=lambda u: u.node)] == [
         (1, 0),
         (2, 0),
     ]
     assert all(len(u.digest) == 64 and u.bytes > 24 and u.seconds >= 0 for u in mixed.used)
-    trained = stand.coordinator.wait_report("w00", 1, "trained")
-    header, vector = pull(stand, 0)
+    trained = testbed.coordinator.wait_report("w00", 1, "trained")
+    header, vector = pull(testbed, 0)
     np.testing.assert_allclose(vector, 0.5 * 1 + 0.25 * 2 + 0.25 * 3 + 0.5)
     assert (header.number, header.round, header.version) == (1, 1, trained.version)
     assert header.sha256 == trained.digest
     assert trained.loss == 0.5
 
 
-def test_heartbeats_and_pulls_go_on_while_training(stand):
-    gate = threading.Event()
-    stand.coordinator.warm = True
-    stand.add(0, plus(0, gate))
+def test_heartbeats_and_pulls_go_on_while_training(testbed):
+    released = threading.Event()
+    testbed.coordinator.warm = True
+    testbed.add(0, plus(0, released))
     seen = []
 
     def thrice(who, told):
@@ -70,116 +69,118 @@ def test_heartbeats_and_pulls_go_on_while_training(stand):
             seen.append(told.seq)
         return len(set(seen)) >= 3
 
-    stand.coordinator.wait(thrice)
-    assert pull(stand, 0)[0].version == 0
-    gate.set()
-    stand.coordinator.wait_report("w00", 0, "trained")
+    testbed.coordinator.wait(thrice)
+    assert pull(testbed, 0)[0].version == 0
+    released.set()
+    testbed.coordinator.wait_report("w00", 0, "trained")
 
 
-def test_an_exact_pull_waits_for_the_training_of_its_round(stand):
-    gate = threading.Event()
-    stand.coordinator.warm = True
-    stand.add(0)
-    stand.add(1, plus(1, gate))
-    stand.everybody_knows(2)
-    stand.coordinator.wait_report("w00", 0, "trained")
+def test_an_exact_pull_waits_for_the_training_of_its_round(testbed):
+    released = threading.Event()
+    testbed.coordinator.warm = True
+    testbed.add(0)
+    testbed.add(1, plus(1, released))
+    testbed.everybody_knows(2)
+    testbed.coordinator.wait_report("w00", 0, "trained")
     stages = (Stage((Pull(1, exact=True),), Row((0, 1), (0.5, 0.5))),)
-    stand.coordinator.tell("w00", Execute(1, 1, True, stages, steps=1, budget_s=5.0))
-    stand.coordinator.tell("w01", Execute(1, 1, True, (), steps=1, budget_s=5.0))
-    stand.coordinator.wait(lambda who, m: isinstance(m, ExecuteAck) and m.state == "queued")
+    testbed.coordinator.tell("w00", Execute(1, 1, True, stages, steps=1, budget_s=5.0))
+    testbed.coordinator.tell("w01", Execute(1, 1, True, (), steps=1, budget_s=5.0))
+    testbed.coordinator.wait(lambda who, m: isinstance(m, ExecuteAck) and m.state == "queued")
     time.sleep(0.1)
-    assert not any(isinstance(m, Report) and m.kind == "mixed" for _, m in stand.coordinator.heard)
-    gate.set()
-    used = stand.coordinator.wait_report("w00", 1, "mixed").used
+    assert not any(
+        isinstance(m, Report) and m.kind == "mixed" for _, m in testbed.coordinator.messages
+    )
+    released.set()
+    used = testbed.coordinator.wait_report("w00", 1, "mixed").used
     assert [(u.node, u.number) for u in used] == [(1, 0)]
 
 
-def test_a_training_lasts_as_long_as_the_device_would_take(stand):
-    stand.coordinator.warm = True
-    stand.add(0, step_s=0.3)
-    assert stand.coordinator.wait_report("w00", 0, "trained").seconds >= 0.3
+def test_a_training_lasts_as_long_as_the_device_would_take(testbed):
+    testbed.coordinator.warm = True
+    testbed.add(0, step_s=0.3)
+    assert testbed.coordinator.wait_report("w00", 0, "trained").seconds >= 0.3
 
 
-def test_closing_does_not_wait_for_an_emulated_training(stand):
-    stand.coordinator.warm = True
-    node = stand.add(0, step_s=100.0)
+def test_closing_does_not_wait_for_an_emulated_training(testbed):
+    testbed.coordinator.warm = True
+    node = testbed.add(0, step_s=100.0)
     began = time.monotonic()
     node.close()
     assert time.monotonic() - began < 2.0
 
 
-def test_a_training_that_raises_is_reported(stand, caplog):
+def test_a_training_that_raises_is_reported(testbed, caplog):
     def broken(order):
-        raise ValueError("no\nluck")
+        raise ValueError("no\ndata")
 
-    stand.coordinator.warm = True
-    stand.add(0, broken)
-    assert "no\\nluck" in stand.coordinator.wait_report("w00", 0, "trained").text
+    testbed.coordinator.warm = True
+    testbed.add(0, broken)
+    assert "no\\ndata" in testbed.coordinator.wait_report("w00", 0, "trained").text
 
 
 def test_a_round_over_grpc(tmp_path):
-    stand = GrpcStand(tmp_path)
-    stand.coordinator.warm = True
+    testbed = GrpcTestbed(tmp_path)
+    testbed.coordinator.warm = True
     try:
-        nodes = [stand.add(node) for node in range(2)]
-        stand.everybody_knows(2)
+        nodes = [testbed.add(node) for node in range(2)]
+        testbed.everybody_knows(2)
         for node in range(2):
-            stand.coordinator.wait_report(f"w{node:02d}", 0, "trained")
+            testbed.coordinator.wait_report(f"w{node:02d}", 0, "trained")
         stages = (Stage((Pull(1),), Row((0, 1), (0.5, 0.5))),)
-        stand.coordinator.tell("w00", Execute(1, 1, True, stages, steps=1, budget_s=5.0))
-        stand.coordinator.wait_report("w00", 1, "trained")
+        testbed.coordinator.tell("w00", Execute(1, 1, True, stages, steps=1, budget_s=5.0))
+        testbed.coordinator.wait_report("w00", 1, "trained")
         np.testing.assert_allclose(nodes[0].machine.state.published, 2.5)
-        stand.coordinator.tell("w00", StopNow(1, "over"))
+        testbed.coordinator.tell("w00", StopNow(1, "over"))
         assert nodes[0].wait(SOON_S).code == 0
-        stand.coordinator.wait(lambda who, m: who == "w00" and isinstance(m, Leave))
+        testbed.coordinator.wait(lambda who, m: who == "w00" and isinstance(m, Leave))
         nodes[1].stop("ctrl-c")
         assert nodes[1].wait(SOON_S).code == 0
-        stand.coordinator.wait(lambda who, m: who == "w01" and isinstance(m, Leave))
+        testbed.coordinator.wait(lambda who, m: who == "w01" and isinstance(m, Leave))
     finally:
-        stand.close()
+        testbed.close()
 
 
 # Who may come in --------------------------------------------------------------------------------
 
 
-def test_strangers_are_refused_and_those_who_leave_too(stand):
-    stand.add(0)
+def test_strangers_are_refused_and_those_who_leave_too(testbed):
+    testbed.add(0)
     with pytest.raises(PullBroken) as refused:
-        pull(stand, 0, name="w07")
+        pull(testbed, 0, name="w07")
     assert refused.value.code == "not_authorised"
-    stand.coordinator.tell("w00", Roster(1, (Peer("w07", 7, "memory:7", ""),)))
+    testbed.coordinator.tell("w00", Roster(1, (Peer("w07", 7, "memory:7", ""),)))
     until = time.monotonic() + SOON_S
-    while 7 not in stand.nodes[0].machine.fetches.peers:
+    while 7 not in testbed.nodes[0].machine.pulls.peers:
         assert time.monotonic() < until
         time.sleep(0.01)
-    pull(stand, 0, name="w07")
-    stand.coordinator.tell("w00", Roster(1, ()))
-    while 7 in stand.nodes[0].machine.fetches.peers:
+    pull(testbed, 0, name="w07")
+    testbed.coordinator.tell("w00", Roster(1, ()))
+    while 7 in testbed.nodes[0].machine.pulls.peers:
         assert time.monotonic() < until
         time.sleep(0.01)
     with pytest.raises(PullBroken):
-        pull(stand, 0, name="w07")
+        pull(testbed, 0, name="w07")
 
 
-# Diary, logs, resources -------------------------------------------------------------------------
+# Event log, logs, resources ---------------------------------------------------------------------
 
 
-def test_the_diary_tells_what_happened(stand, tmp_path):
-    history = History(tmp_path / "history.jsonl")
-    node = stand.add(0, note=history.note)
-    stand.coordinator.tell("w00", order(1))
-    stand.coordinator.wait_report("w00", 1, "trained")
-    pull(stand, 0)
+def test_the_event_log_contains_what_happened(testbed, tmp_path):
+    history = EventLog(tmp_path / "history.jsonl")
+    node = testbed.add(0, write_line=history.write)
+    testbed.coordinator.tell("w00", order(1))
+    testbed.coordinator.wait_report("w00", 1, "trained")
+    pull(testbed, 0)
     node.close()
     history.close()
-    kinds = [line["kind"] for line in read_history(tmp_path / "history.jsonl")]
+    kinds = [line["kind"] for line in read_event_log(tmp_path / "history.jsonl")]
     assert {"start", "epoch", "order", "applied", "training", "trained", "published", "sample"} <= {
         *kinds
     }
 
 
 def test_resources_are_told():
-    assert resources()["threads"] >= 1
+    assert process_resources()["threads"] >= 1
 
 
 def test_the_same_line_is_written_five_times_a_minute():

@@ -11,7 +11,7 @@ from dystop.data import load, take
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
-from dystop.testbed.coordinator.orders import orders_of
+from dystop.testbed.coordinator.orders import orders_from_plan
 from dystop.testbed.protocol.payload import schema_of
 from dystop.testbed.worker.state import WorkerSetup
 from dystop.testbed.worker.training_thread import local_trainer
@@ -20,16 +20,16 @@ from dystop.training.params import TrainerParams
 from dystop.training.samples import Arrays
 from dystop.training.trainer import Trainer
 from support.engine_fixtures import Script, components_for
-from support.worker_process_fixtures import SOON_S, standing
+from support.worker_process_fixtures import SOON_S, running_testbed
 
 
 @pytest.fixture
-def stand():
-    with standing() as stand:
-        yield stand
+def testbed():
+    with running_testbed() as testbed:
+        yield testbed
 
 
-def test_two_rounds_equal_the_simulators(stand):
+def test_two_rounds_equal_the_simulators(testbed):
     """Same plans, same trainer, same numbers: mixing and training agree with the engine."""
     data = take(load("fmnist-mini"), 240, 50, seed=0)
     shards = np.array_split(np.arange(240), 3)
@@ -61,37 +61,39 @@ def test_two_rounds_equal_the_simulators(stand):
     expected = state.models.latest.numpy()
 
     vector, counters = trainer.initial()
-    schema, lock, gate = schema_of(trainer.layout), threading.Lock(), threading.Event()
-    stand.coordinator.warm = True
+    schema, lock, released = schema_of(trainer.layout), threading.Lock(), threading.Event()
+    testbed.coordinator.warm = True
     for node in range(3):
-        lesson = local_trainer(trainer, node)
+        train_node = local_trainer(trainer, node)
 
-        def train(order, lesson=lesson, node=node):
+        def train(order, train_node=train_node, node=node):
             if node == 0 and order.number == 1:
-                gate.wait(SOON_S)  # still busy when the second round reads it, as in the simulator
+                released.wait(
+                    SOON_S
+                )  # still busy when the second round reads it, as in the simulator
             with lock:
-                return lesson(order)
+                return train_node(order)
 
         setup = WorkerSetup(f"w{node:02d}", node, schema.hash, first_steps=2)
-        stand.add(
+        testbed.add(
             node, train, schema=schema, initial=(vector.numpy(), counters.numpy()), setup=setup
         )
-    stand.everybody_knows(3)
+    testbed.everybody_knows(3)
     for node in range(3):
-        stand.coordinator.wait_report(f"w{node:02d}", 0, "trained")
+        testbed.coordinator.wait_report(f"w{node:02d}", 0, "trained")
     for round_, plan in ((1, first), (2, second)):
         view = replace_view(components, round_)
         steps = np.full(len(plan.active), 2) if plan.steps is None else plan.steps
         rates = np.zeros(len(plan.links))
-        orders = orders_of(plan, view, components.mechanism, steps, rates, 5.0, epoch=1)
+        orders = orders_from_plan(plan, view, components.mechanism, steps, rates, 5.0, epoch=1)
         for node, execute in orders.items():
-            stand.coordinator.tell(f"w{node:02d}", execute)
+            testbed.coordinator.tell(f"w{node:02d}", execute)
         for node in orders:
-            stand.coordinator.wait_report(f"w{node:02d}", round_, "mixed")
-    gate.set()
+            testbed.coordinator.wait_report(f"w{node:02d}", round_, "mixed")
+    released.set()
     for node, round_ in ((0, 1), (1, 2), (2, 2)):
-        stand.coordinator.wait_report(f"w{node:02d}", round_, "trained")
-    found = np.stack([n.machine.state.published for n in stand.nodes])
+        testbed.coordinator.wait_report(f"w{node:02d}", round_, "trained")
+    found = np.stack([n.machine.state.published for n in testbed.nodes])
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
     assert not np.allclose(expected[0], expected[1], atol=1e-3)
 
@@ -100,9 +102,9 @@ def replace_view(components, round_):
     from dystop.control.round import build_view, initial_state
     from dystop.types import Observation
 
-    books = replace(initial_state(components.fleet, components.mechanism), t=round_)
+    control = replace(initial_state(components.fleet, components.mechanism), t=round_)
     seen = components.world.observe(round_, 0.0)
     observation = Observation(
         seen.alive, seen.reach, seen.distance_m, seen.link_s, seen.step_s, np.zeros(3), seen.budget
     )
-    return build_view(components.fleet, books, observation)
+    return build_view(components.fleet, control, observation)

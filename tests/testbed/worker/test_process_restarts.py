@@ -19,69 +19,69 @@ from dystop.testbed.protocol.messages import (
 )
 from dystop.testbed.protocol.messages import Stop as StopNow
 from dystop.testbed.worker.checkpoint import CheckpointStore
-from support.worker_process_fixtures import SOON_S, order, plus, pull, standing
+from support.worker_process_fixtures import SOON_S, order, plus, pull, running_testbed
 
 
 @pytest.fixture
-def stand():
-    with standing() as stand:
-        yield stand
+def testbed():
+    with running_testbed() as testbed:
+        yield testbed
 
 
-def test_a_node_that_died_goes_on_from_its_checkpoint(stand, tmp_path):
-    gate, vault = threading.Event(), CheckpointStore(tmp_path / "ckpt.safetensors")
-    stand.coordinator.warm = True
-    first = stand.add(0, plus(0, gate), vault=vault)
+def test_a_node_that_died_goes_on_from_its_checkpoint(testbed, tmp_path):
+    released, checkpoints = threading.Event(), CheckpointStore(tmp_path / "ckpt.safetensors")
+    testbed.coordinator.warm = True
+    first = testbed.add(0, plus(0, released), checkpoints=checkpoints)
     dying = threading.Thread(target=first.close)
     dying.start()
     assert first.wait(SOON_S)
-    gate.set()  # the result comes too late
+    released.set()  # the result comes too late
     dying.join()
-    stand.coordinator.heard.clear()
-    second = stand.add(0, vault=vault)
-    report = stand.coordinator.wait_report("w00", 0, "trained")
+    testbed.coordinator.messages.clear()
+    second = testbed.add(0, checkpoints=checkpoints)
+    report = testbed.coordinator.wait_report("w00", 0, "trained")
     assert second.machine.setup.incarnation > first.machine.setup.incarnation
-    np.testing.assert_allclose(pull(stand, 0)[1], 1.0)
+    np.testing.assert_allclose(pull(testbed, 0)[1], 1.0)
     assert report.version > 60  # what the first one may have handed out is not used again
 
 
-def test_stop_saves_and_says_goodbye(stand, tmp_path):
-    vault = CheckpointStore(tmp_path / "ckpt.safetensors")
-    node = stand.add(0, vault=vault)
-    stand.coordinator.tell("w00", StopNow(1, "over"))
+def test_stop_saves_and_says_goodbye(testbed, tmp_path):
+    checkpoints = CheckpointStore(tmp_path / "ckpt.safetensors")
+    node = testbed.add(0, checkpoints=checkpoints)
+    testbed.coordinator.tell("w00", StopNow(1, "over"))
     assert node.wait(SOON_S).code == 0
-    stand.coordinator.wait(lambda who, m: isinstance(m, Leave))
-    assert vault.load().state.epoch == 1
+    testbed.coordinator.wait(lambda who, m: isinstance(m, Leave))
+    assert checkpoints.load().state.epoch == 1
 
 
-def test_a_node_can_be_stopped_from_its_own_side(stand):
-    node = stand.add(0)
+def test_a_node_can_be_stopped_from_its_own_side(testbed):
+    node = testbed.add(0)
     node.stop("ctrl-c")
     assert node.wait(SOON_S).code == 0
-    assert stand.coordinator.wait(lambda who, m: isinstance(m, Leave)).text == "ctrl-c"
+    assert testbed.coordinator.wait(lambda who, m: isinstance(m, Leave)).text == "ctrl-c"
 
 
-def test_a_refusal_ends_the_process_with_its_text(stand):
-    stand.coordinator.refuse = Reject("schema", "b is [3] instead of [2]")
-    node = stand.add(0, started=False)
+def test_a_refusal_ends_the_process_with_its_text(testbed):
+    testbed.coordinator.refuse = Reject("schema", "b is [3] instead of [2]")
+    node = testbed.add(0, started=False)
     node.start()
     end = node.wait(SOON_S)
     assert end.code == 2
     assert "b is [3] instead of [2]" in end.text
 
 
-def test_a_lost_session_is_opened_again_and_reports_are_repeated(stand):
-    gate = threading.Event()
-    stand.coordinator.warm = True
-    stand.add(0, plus(0, gate))
-    stand.coordinator.heard.clear()
-    stand.coordinator.served.drop("w00")
-    stand.coordinator.wait(lambda who, m: isinstance(m, Join) and m.phase == "training")
-    gate.set()
-    stand.coordinator.wait_report("w00", 0, "trained")
+def test_a_lost_session_is_opened_again_and_reports_are_repeated(testbed):
+    released = threading.Event()
+    testbed.coordinator.warm = True
+    testbed.add(0, plus(0, released))
+    testbed.coordinator.messages.clear()
+    testbed.coordinator.served.drop("w00")
+    testbed.coordinator.wait(lambda who, m: isinstance(m, Join) and m.phase == "training")
+    released.set()
+    testbed.coordinator.wait_report("w00", 0, "trained")
 
 
-class FullVault(CheckpointStore):
+class FullDisk(CheckpointStore):
     full = False
 
     def save(self, state):
@@ -90,41 +90,41 @@ class FullVault(CheckpointStore):
         super().save(state)
 
 
-def test_a_full_disk_fails_the_order_and_shows_in_the_heartbeat(stand, tmp_path):
-    vault = FullVault(tmp_path / "ckpt.safetensors")
-    stand.add(0, vault=vault)
-    vault.full = True
-    stand.coordinator.tell("w00", order(1))
-    assert "no space left" in stand.coordinator.wait_report("w00", 1, "failed").text
-    stand.coordinator.wait(lambda who, m: isinstance(m, Heartbeat) and m.disk_full)
-    pull(stand, 0)
+def test_a_full_disk_fails_the_order_and_shows_in_the_heartbeat(testbed, tmp_path):
+    checkpoints = FullDisk(tmp_path / "ckpt.safetensors")
+    testbed.add(0, checkpoints=checkpoints)
+    checkpoints.full = True
+    testbed.coordinator.tell("w00", order(1))
+    assert "no space left" in testbed.coordinator.wait_report("w00", 1, "failed").text
+    testbed.coordinator.wait(lambda who, m: isinstance(m, Heartbeat) and m.disk_full)
+    pull(testbed, 0)
 
 
 @pytest.mark.parametrize("site", ["before_pull", "after_header", "mid_chunk", "after_digest"])
-def test_an_error_in_a_pull_costs_that_model_only(stand, site):
+def test_an_error_in_a_pull_costs_that_model_only(testbed, site):
     for node in range(2):
-        stand.add(node)
-    stand.everybody_knows(2)
+        testbed.add(node)
+    testbed.everybody_knows(2)
     failpoints.arm(f"worker.{site}:error")
     stages = (Stage((Pull(1),), Row((0, 1), (0.5, 0.5))),)
-    stand.coordinator.tell("w00", Execute(1, 1, True, stages, steps=1, budget_s=3.0))
-    assert len(stand.coordinator.wait_report("w00", 1, "mixed").rejected) == 1
+    testbed.coordinator.tell("w00", Execute(1, 1, True, stages, steps=1, budget_s=3.0))
+    assert len(testbed.coordinator.wait_report("w00", 1, "mixed").rejected) == 1
 
 
 @pytest.mark.parametrize(
     "site", ["after_accept", "after_aggregate", "before_publish", "after_rename_before_report"]
 )
-def test_an_error_in_the_updating_thread_ends_the_node(stand, site, tmp_path):
-    node = stand.add(0, vault=CheckpointStore(tmp_path / "c"))
+def test_an_error_in_the_updating_thread_ends_the_node(testbed, site, tmp_path):
+    node = testbed.add(0, checkpoints=CheckpointStore(tmp_path / "c"))
     failpoints.arm(f"worker.{site}:error")
-    stand.coordinator.tell("w00", order(1))
+    testbed.coordinator.tell("w00", order(1))
     end = node.wait(SOON_S)
     assert end.code == 1
     assert site in end.text
 
 
-def test_an_error_in_training_is_reported(stand):
-    stand.add(0)
+def test_an_error_in_training_is_reported(testbed):
+    testbed.add(0)
     failpoints.arm("worker.mid_train:error")
-    stand.coordinator.tell("w00", order(1))
-    assert "mid_train" in stand.coordinator.wait_report("w00", 1, "trained").text
+    testbed.coordinator.tell("w00", order(1))
+    assert "mid_train" in testbed.coordinator.wait_report("w00", 1, "trained").text

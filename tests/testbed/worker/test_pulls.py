@@ -1,11 +1,11 @@
-"""Fetching a model through breaks and refusals, on a clock that only pauses move."""
+"""Pulling a model through breaks and refusals, on a clock that only pauses move."""
 
 import threading
 
 import numpy as np
 import pytest
 
-from dystop.testbed.events import Fetch, Fetched, FetchFailed
+from dystop.testbed.events import PullFailed, PullFinished, StartPull
 from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.messages import ModelHeader, PullBroken, PullDenied, PullRequest
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
@@ -24,7 +24,7 @@ class Script:
         self.now_s = 50.0
         self.pauses: list[float] = []
         self.requests: list[PullRequest] = []
-        self.patiences = []
+        self.timeouts = []
 
     def clock(self) -> float:
         return self.now_s
@@ -33,25 +33,25 @@ class Script:
         self.pauses.append(seconds)
         self.now_s += seconds
 
-    def pull(self, name, address, request, parcel, patience, cancelled) -> None:
+    def pull(self, name, address, request, receiver, timeouts, cancelled) -> None:
         assert (name, address) == ("w03", "somewhere:1")
         self.requests.append(request)
-        self.patiences.append(patience)
+        self.timeouts.append(timeouts)
         self.now_s += self.step_s
         step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
-        step(request, parcel)
+        step(request, receiver)
 
 
 def send(count: int | None = None, error: Exception | None = None, version=7, payload=PAYLOAD):
     """Send so many bytes from the offset that was asked for, and then break."""
 
-    def step(request, parcel) -> None:
+    def step(request, receiver) -> None:
         offset = request.offset if request.version == version else 0
         sha = digest([PAYLOAD])
-        parcel.begin(ModelHeader(version, 3, 2, len(payload), sha, SCHEMA.hash, offset))
+        receiver.begin(ModelHeader(version, 3, 2, len(payload), sha, SCHEMA.hash, offset))
         end = len(payload) if count is None else offset + count
         if end > offset:
-            parcel.write(memoryview(payload)[offset:end])
+            receiver.write(memoryview(payload)[offset:end])
         if error is not None:
             raise error
 
@@ -59,19 +59,19 @@ def send(count: int | None = None, error: Exception | None = None, version=7, pa
 
 
 def fail(error: Exception):
-    def step(request, parcel) -> None:
+    def step(request, receiver) -> None:
         raise error
 
     return step
 
 
 ALL = send()
-SPOILT = send(payload=PAYLOAD[:-1] + b"?")
+CORRUPT = send(payload=PAYLOAD[:-1] + b"?")
 
 
 def run(script: Script, budget_s: float = 100.0, exact=False, cancelled=None):
     request = PullRequest("ab", round=5, exact=exact)
-    action = Fetch(9, 3, "w03", "somewhere:1", request, script.now_s + budget_s)
+    action = StartPull(9, 3, "w03", "somewhere:1", request, script.now_s + budget_s)
     return pull(
         script, action, lambda: PayloadReceiver(SCHEMA), Timeouts(), cancelled or threading.Event(),
         script.clock, script.sleep,
@@ -80,7 +80,7 @@ def run(script: Script, budget_s: float = 100.0, exact=False, cancelled=None):
 
 def test_at_once():
     done = run(Script(ALL, step_s=0.5))
-    assert isinstance(done, Fetched)
+    assert isinstance(done, PullFinished)
     assert np.array_equal(done.vector, MODEL)
     assert (done.key, done.bytes, done.seconds, done.resumes) == (9, len(PAYLOAD), 0.5, 0)
     assert done.header.version == 7
@@ -92,7 +92,7 @@ def test_it_goes_on_where_it_was_with_the_same_version():
         send(500, PullBroken("timeout")), ALL,
     )  # fmt: skip
     done = run(script)
-    assert isinstance(done, Fetched)
+    assert isinstance(done, PullFinished)
     assert np.array_equal(done.vector, MODEL)
     assert [(r.version, r.offset) for r in script.requests] == [
         (0, 0),
@@ -123,23 +123,23 @@ def test_pauses_grow_and_stay_below_their_bound():
 
 def test_a_busy_peer_says_when_to_come_back():
     script = Script(fail(PullDenied("busy", retry_s=3.0)), ALL)
-    assert isinstance(run(script), Fetched)
+    assert isinstance(run(script), PullFinished)
     assert script.pauses == [3.0]
 
 
 def test_a_peer_cannot_keep_us_beyond_the_deadline():
     script = Script(fail(PullDenied("busy", retry_s=1e9)))
     done = run(script, budget_s=5.0)
-    assert done == FetchFailed(9, "busy", 0, 5.0)
+    assert done == PullFailed(9, "busy", 0, 5.0)
 
 
-def test_spoilt_bytes_are_fetched_once_more_from_the_beginning():
-    script = Script(SPOILT, ALL)
+def test_corrupt_bytes_are_pulled_once_more_from_the_beginning():
+    script = Script(CORRUPT, ALL)
     done = run(script)
-    assert isinstance(done, Fetched)
+    assert isinstance(done, PullFinished)
     assert [r.offset for r in script.requests] == [0, 0]
     assert done.bytes == 2 * len(PAYLOAD)
-    again = Script(SPOILT)
+    again = Script(CORRUPT)
     assert run(again).code == "digest"
     assert len(again.requests) == 2
 
@@ -153,7 +153,7 @@ def test_some_answers_leave_no_hope(code):
 
 @pytest.mark.parametrize("code", ["not_authorised", "no_model"])
 def test_some_answers_may_change_in_a_moment(code):
-    assert isinstance(run(Script(*[fail(PullDenied(code))] * 2, ALL)), Fetched)
+    assert isinstance(run(Script(*[fail(PullDenied(code))] * 2, ALL)), PullFinished)
     script = Script(fail(PullDenied(code)))
     assert run(script).code == code
     assert len(script.requests) == 3
@@ -175,7 +175,7 @@ def test_a_peer_that_stays_away_is_given_up():
 
 def test_a_slow_peer_that_brings_bytes_is_not_given_up():
     script = Script(*[send(100, PullBroken("timeout"))] * 30, ALL, step_s=3.0)
-    assert isinstance(run(script, budget_s=1000.0), Fetched)
+    assert isinstance(run(script, budget_s=1000.0), PullFinished)
 
 
 def test_the_deadline_ends_it():
@@ -190,30 +190,30 @@ def test_nobody_wants_it_any_more():
     cancelled = threading.Event()
     cancelled.set()
     script = Script(ALL)
-    assert isinstance(run(script, cancelled=cancelled), FetchFailed)
+    assert isinstance(run(script, cancelled=cancelled), PullFailed)
     assert script.requests == []
 
 
 def test_a_lost_goodbye_does_no_harm():
     script = Script(send(len(PAYLOAD), PullBroken("unreachable")))
-    assert isinstance(run(script), Fetched)
+    assert isinstance(run(script), PullFinished)
     assert len(script.requests) == 1
 
 
 def test_an_exact_pull_may_wait_until_its_deadline():
     script = Script(ALL)
     run(script, budget_s=77.0, exact=True)
-    assert script.patiences[0].first_byte_s == 77.0
+    assert script.timeouts[0].first_byte_s == 77.0
     usual = Script(ALL)
     run(usual, budget_s=77.0)
-    assert usual.patiences[0].first_byte_s == Timeouts().first_byte_s
-    assert usual.patiences[0].progress_s == Timeouts().progress_s
+    assert usual.timeouts[0].first_byte_s == Timeouts().first_byte_s
+    assert usual.timeouts[0].progress_s == Timeouts().progress_s
 
 
 def test_what_does_not_fit_the_schema_is_given_up():
     other = Schema((("w", (999,)),))
 
-    def step(request, parcel) -> None:
-        parcel.begin(ModelHeader(7, 3, 2, other.size(), "0" * 64, other.hash))
+    def step(request, receiver) -> None:
+        receiver.begin(ModelHeader(7, 3, 2, other.size(), "0" * 64, other.hash))
 
     assert run(Script(step)).code == "schema"

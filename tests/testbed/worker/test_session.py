@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dystop.testbed.events import Exit, SessionLost, SessionOpened, Tick, Train
+from dystop.testbed.events import Exit, SessionLost, SessionOpened, StartTraining, Tick
 from dystop.testbed.protocol.messages import (
     Complaint,
     Heartbeat,
@@ -42,9 +42,9 @@ def test_join_says_who_and_where():
 
 def test_a_new_worker_begins_training_under_a_warm_start():
     bench = Bench()
-    (train,) = of(bench.join(warm=True), Train)
+    (train,) = of(bench.join(warm=True), StartTraining)
     assert (train.number, train.steps, train.rate) == (0, 3, 1.0)
-    assert bench.disk.flight.number == 0  # written before it began
+    assert bench.disk.training.number == 0  # written before it began
     assert bench.machine.phase == "training"
     actions = bench.end_training(1, 2)
     assert reports(actions) == [(0, "trained")]
@@ -53,14 +53,14 @@ def test_a_new_worker_begins_training_under_a_warm_start():
 
 def test_without_a_warm_start_the_initial_model_counts_as_trained():
     bench = Bench()
-    assert not of(bench.join(warm=False), Train)
+    assert not of(bench.join(warm=False), StartTraining)
     assert bench.state.number == 0
-    assert of(bench.execute(1), Train)[0].number == 1
+    assert of(bench.execute(1), StartTraining)[0].number == 1
 
 
 def test_a_server_never_trains_by_itself():
     bench = Bench(first_steps=0)
-    assert not of(bench.join(warm=True), Train)
+    assert not of(bench.join(warm=True), StartTraining)
 
 
 def test_a_refusal_without_hope_ends_the_process():
@@ -85,7 +85,7 @@ def test_a_join_ok_of_an_older_coordinator_is_ignored():
     bench.join(epoch=3)
     assert bench.disk.epoch == 3
     bench.join(epoch=2, peers=())
-    assert bench.machine.fetches.peers
+    assert bench.machine.pulls.peers
     assert not bench.machine.session.is_joined
 
 
@@ -149,7 +149,7 @@ def test_stop_saves_leaves_and_exits():
     bench.join()
     bench.execute(1)
     actions = bench.tell(Stop(1, "done"))
-    assert [type(a).__name__ for a in actions] == ["Save", "Say", "Exit"]
+    assert [type(a).__name__ for a in actions] == ["SaveCheckpoint", "SendToCoordinator", "Exit"]
     assert said(actions, Leave)
     assert actions[-1].code == 0
 

@@ -33,7 +33,7 @@ from dystop.experiments.testbed.enrolment import (
 from dystop.experiments.testbed.operations import LEDGER, Pardons, away, watch_revoked
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
-from dystop.testbed.events import Finish
+from dystop.testbed.events import FinishRun
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import Ledger, restore
 from dystop.testbed.log_throttle import throttled_logger
@@ -93,7 +93,7 @@ class CoordinatorRun:
         transport: Transport,
         listen: str,
         on_seat: Callable[[CoordinatorProcess], None] = lambda seat: None,
-    ) -> Finish:
+    ) -> FinishRun:
         """Coordinate until the run is over; raises where it cannot go on."""
         began = time.monotonic()
         with RunLock(self.folder), _ledger(self.folder) as ledger:
@@ -112,7 +112,7 @@ class CoordinatorRun:
         transport: Transport,
         listen: str,
         on_seat: Callable[[CoordinatorProcess], None],
-    ) -> Finish:
+    ) -> FinishRun:
         done = _published(self.folder)
         past = restore(ledger)
         setup = coordinator_setup(self.experiment, self.enrolment, past.run or new_run_id())
@@ -156,7 +156,7 @@ def _ledger(folder: Path) -> Iterator[SqliteLedger]:
 @contextmanager
 def _telling(folder: Path, seat: CoordinatorProcess, machine: CoordinatorMachine) -> Iterator[None]:
     """Keep telling the launcher where the coordinator is and how many have joined."""
-    over, setup, pardons = threading.Event(), machine.core.setup, Pardons(folder, seat)
+    over, setup, pardons = threading.Event(), machine.state.setup, Pardons(folder, seat)
     pardons.look()  # before anybody can join
 
     def tell() -> None:

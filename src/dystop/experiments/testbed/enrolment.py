@@ -293,7 +293,7 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
         params=experiment.testbed,
         stop=experiment.stop,
         evaluate=experiment.evaluate,
-        remedy=experiment.staleness,
+        staleness_weighting=experiment.staleness,
         topology=topology,
         moving=topology and experiment.world.mobility.enabled,
     )

@@ -16,8 +16,8 @@ from dystop.testbed.observer import Observer, ObserverComponents
 from dystop.testbed.transport.admission import AllowList
 from dystop.testbed.transport.interface import Transport
 from dystop.testbed.worker.checkpoint import CheckpointStore
-from dystop.testbed.worker.history import HISTORY_FILE, History, Note
-from dystop.testbed.worker.process import WorkerComponents, WorkerProcess, no_note
+from dystop.testbed.worker.history import HISTORY_FILE, EventLog, WriteLine
+from dystop.testbed.worker.process import WorkerComponents, WorkerProcess, write_nothing
 from dystop.testbed.worker.state import WorkerSetup
 from dystop.training.saved import to_bytes
 
@@ -37,7 +37,7 @@ class Way:
     listen: str = "127.0.0.1:0"
     advertise: str = ""  # where peers find it, if that is not where it listens
     door: AllowList = field(default_factory=lambda: AllowList(OBSERVER))
-    note: Note = no_note  # the diary
+    note: WriteLine = write_nothing  # writes a line of the event log
 
 
 def make_worker(
@@ -66,12 +66,12 @@ def make_worker(
             schema=parts.schema,
             initial=(parts.vector, parts.counters),
             train=parts.train,
-            vault=CheckpointStore(folder / CHECKPOINT) if folder else None,
+            checkpoints=CheckpointStore(folder / CHECKPOINT) if folder else None,
             listen=way.listen,
             advertise=way.advertise,
             step_s=parts.step_s,
-            door=way.door,
-            note=way.note,
+            allow_list=way.door,
+            write_line=way.note,
         )
     )
 
@@ -114,7 +114,7 @@ def serve_worker(
     experiment = read_experiment(place.file)
     node, door = node_of(experiment, name), AllowList(OBSERVER)
     transport = _transport(place.pki, name, door, experiment)
-    note = History(folder / HISTORY_FILE).note
+    note = EventLog(folder / HISTORY_FILE).write
     way = Way(transport, place.coordinator, listen, advertise, door, note)
     parts = worker_parts(experiment, node, data)
     end = _live(make_worker(parts, experiment, folder, way), transport)

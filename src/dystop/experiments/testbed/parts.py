@@ -31,7 +31,7 @@ from dystop.experiments.testbed.enrolment import (
     world_of,
 )
 from dystop.sparse import Ints
-from dystop.testbed.events import Counters, Train, TrainingDone, Vector
+from dystop.testbed.events import Counters, StartTraining, TrainingFinished, Vector
 from dystop.testbed.protocol.payload import Schema, schema_of
 from dystop.testbed.worker.training_thread import local_trainer
 from dystop.training.flat import Layout
@@ -154,7 +154,9 @@ class WorkerParts:
     schema: Schema
     vector: Vector  # the initial model
     counters: Counters
-    train: Callable[[Train], TrainingDone] | None  # None for a server, which has no data
+    train: (
+        Callable[[StartTraining], TrainingFinished] | None
+    )  # None for a server, which has no data
     data_size: int
     label_counts: tuple[int, ...]
     first_steps: int  # mini-batches of the training that begins at the start of the run

@@ -30,8 +30,8 @@ from dystop.testbed.transport.interface import Transport
 from dystop.testbed.transport.mpi import MpiTransport
 from dystop.testbed.transport.mpi_endpoint import MpiEndpoint, join_job, names_by_rank
 from dystop.testbed.transport.mpi_router import FrameRouter
-from dystop.testbed.worker.history import HISTORY_FILE, History
-from dystop.testbed.worker.process import no_note
+from dystop.testbed.worker.history import HISTORY_FILE, EventLog
+from dystop.testbed.worker.process import write_nothing
 
 COUNTER = "0:1"  # rank and port of the coordinator
 FOLDER_S = 300.0  # for rank 0 to load the data and make the run folder
@@ -193,7 +193,7 @@ def _work(
     door = AllowList(OBSERVER)
     transport = MpiTransport(router, name, experiment.testbed.limits, door)
     home = folder / WORKERS / name if folder else None
-    note = History(home / HISTORY_FILE).note if home else no_note
+    note = EventLog(home / HISTORY_FILE).write if home else write_nothing
     way = Way(transport, COUNTER, f"{router.endpoint.rank}:0", "", door, note)
     parts = worker_parts(experiment, node)
     party = make_worker(parts, experiment, home, way)

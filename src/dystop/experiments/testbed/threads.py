@@ -29,7 +29,7 @@ from dystop.testbed.observer import Observer
 from dystop.testbed.transport.admission import AllowList
 from dystop.testbed.transport.interface import Transport
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
-from dystop.testbed.worker.history import HISTORY_FILE, History, Note
+from dystop.testbed.worker.history import HISTORY_FILE, EventLog, WriteLine
 from dystop.testbed.worker.process import WorkerProcess
 
 FAREWELL_S = 8.0  # for the parties to end after the coordinator has
@@ -159,16 +159,16 @@ class Company:
 
     def _worker(self, name: str, stack: ExitStack) -> WorkerProcess:
         home, door = self.folder / WORKERS / name, AllowList(OBSERVER)
-        diary = History(home / HISTORY_FILE)
+        diary = EventLog(home / HISTORY_FILE)
         stack.callback(diary.close)
-        note = _without_samples(diary.note)
+        note = _without_samples(diary.write)
         way = Way(self.transport(name, door), self.coordinator, "memory:0", door=door, note=note)
         parts = worker_parts(self.experiment, node_of(self.experiment, name))
         stack.callback(leave_model, parts, self.experiment, home)
         return make_worker(parts, self.experiment, home, way)
 
 
-def _without_samples(note: Note) -> Note:
+def _without_samples(note: WriteLine) -> WriteLine:
     """A diary that leaves out what the process takes: it is not this worker's alone."""
 
     def kept(kind: str, **fields: Any) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 
 from dystop.testbed.audit.facts import Book, CameLate, Closed, RunFacts, read_story
 from dystop.testbed.audit.leaks import leaks
-from dystop.testbed.worker.history import Line
+from dystop.testbed.worker.history import LogLine
 
 MAX_DESCRIPTORS = 256
 MAX_THREADS = 64
@@ -126,7 +126,7 @@ def applied_once(story: RunFacts) -> Iterator[Finding]:
         yield from _trainings(node, lines)
 
 
-def _trainings(node: int, lines: Sequence[Line]) -> Iterator[Finding]:
+def _trainings(node: int, lines: Sequence[LogLine]) -> Iterator[Finding]:
     """A training number has one beginning, however often it is repeated, and one round."""
     starts: dict[int, set[str]] = defaultdict(set)
     rounds: dict[int, set[int]] = defaultdict(set)
@@ -162,7 +162,7 @@ def used_was_published(story: RunFacts) -> Iterator[Finding]:
                 yield Finding("I4", f"{what}{line['node']} was used and refused")
 
 
-def _slot(line: Line) -> tuple[int, int, int]:
+def _slot(line: LogLine) -> tuple[int, int, int]:
     return line["round"], line["stage"], line["node"]
 
 
@@ -238,7 +238,7 @@ def versions_rise(story: RunFacts) -> Iterator[Finding]:
         yield from _trained_rise(node, lines)
 
 
-def _trained_rise(node: int, lines: Sequence[Line]) -> Iterator[Finding]:
+def _trained_rise(node: int, lines: Sequence[LogLine]) -> Iterator[Finding]:
     """Versions of finished trainings rise with their numbers."""
     seen: dict[int, int] = {}
     for line in lines:

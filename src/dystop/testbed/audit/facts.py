@@ -10,8 +10,8 @@ from typing import Any
 from dystop.errors import RunFolderError
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import read_blob
-from dystop.testbed.worker.checkpoint import decode
-from dystop.testbed.worker.history import HISTORY_FILE, Line, read_history
+from dystop.testbed.worker.checkpoint import decode_state
+from dystop.testbed.worker.history import HISTORY_FILE, LogLine, read_event_log
 from dystop.types import ControlState
 
 Pair = tuple[int, int]  # (dst, src): dst receives from src
@@ -66,7 +66,7 @@ class RunFacts:
     planned: Sequence[Planned]
     outcomes: Sequence[tuple[int, int, str]]  # (round, node, ending), every one ever stored
     steps: Sequence[Closed | CameLate]  # in the order in which they were committed
-    diaries: Mapping[int, Sequence[Line]]  # `history.jsonl` of each node
+    diaries: Mapping[int, Sequence[LogLine]]  # `history.jsonl` of each node
     freeze: bool = True  # staleness of absent workers stands still
     queues: bool = True  # whether the bound is known
     unfinished: frozenset[int] = frozenset()  # rounds still open at the end
@@ -83,7 +83,7 @@ Rows = Callable[[str], Iterable[Any]]  # lines of a table of the ledger, by key
 
 
 def story_of(
-    rows: Rows, diaries: Mapping[int, Sequence[Line]], unheard: Mapping[int, frozenset[int]]
+    rows: Rows, diaries: Mapping[int, Sequence[LogLine]], unheard: Mapping[int, frozenset[int]]
 ) -> RunFacts:
     """The story of a run.
 
@@ -219,14 +219,14 @@ def _node_numbers(rows: Rows) -> dict[str, int]:
 
 def _nodes(
     folder: Path, numbers: Mapping[str, int]
-) -> tuple[dict[int, list[Line]], dict[int, frozenset[int]]]:
+) -> tuple[dict[int, list[LogLine]], dict[int, frozenset[int]]]:
     """Diaries and unacknowledged reports; the folder of a node has its name."""
-    diaries: dict[int, list[Line]] = {}
+    diaries: dict[int, list[LogLine]] = {}
     unheard: dict[int, frozenset[int]] = {}
     for path in sorted(folder.rglob(HISTORY_FILE)):
         node = numbers.get(path.parent.name)
         if node is not None:
-            diaries[node] = read_history(path)
+            diaries[node] = read_event_log(path)
             unheard[node] = _unheard(path.parent)
     return diaries, unheard
 
@@ -235,6 +235,6 @@ def _unheard(home: Path) -> frozenset[int]:
     """Rounds of the reports in a checkpoint; none where there is no checkpoint to read."""
     for path in sorted(home.glob("*.safetensors")):
         with suppress(OSError, ValueError):
-            state = decode(path.read_bytes())
+            state = decode_state(path.read_bytes())
             return frozenset(r.round for r in state.reports if r.kind == "mixed")
     return frozenset()

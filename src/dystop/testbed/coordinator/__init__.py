@@ -1,17 +1,15 @@
-"""The coordinator as a state machine: no clock, no socket, no disk.
+"""The coordinator: a pure state machine, and the process that runs it.
 
-machine     events in, actions out: the whole of it (alg:dystop)
-setup       what it is made of, and who it lets in
-core        what its parts share: books, members, measurements, outbox
-members     who takes part, by what was heard of them and when
-probe       measurements as the observation that decisions are made from
-rounds      from planning to closing
-orders      a plan as one order for each node
-open_round  a round under way
-closing     what a round came to
-records     history on its way out
-allowance   how much a peer may say
-claims      who says that there is a newer coordinator
-trust       strikes, and when they lead to quarantine
-sanctions   who is sent away, and who may come back
+machine        events in, actions out (alg:dystop)
+state          what the parts of the machine share, and the actions they request
+setup          what a coordinator is built from, and which joins it refuses
+members        the members of a run and their states
+misbehaviour   strikes against members, and their message rate
+quarantine     excluded and readmitted members, false claims of a newer epoch
+observations   measurements, as the observation that a mechanism decides from
+rounds         rounds from planning to closing
+orders         a plan as one order for each node
+round_reports  the reports of a round as its outcome and its trace line
+records        records that wait for their evaluation
+process        the thread, sockets and ledger around the machine: the only module with I/O
 """

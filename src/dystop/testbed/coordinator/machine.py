@@ -1,22 +1,24 @@
 """The coordinator as a state machine (alg:dystop): events in, actions out, no clock, no socket.
 
-A shell calls `handle` (or `handle_all` for several events at once, which costs one commit) and
-carries out the actions in their order. A refused commit is reported as `WriteFailed` before any
-other event. `now_s` is monotonic; a machine that is made from what the ledger holds goes on where
-the last one stopped, under an epoch of its own.
+A driver calls `handle`, or `handle_all` for several events at once, which costs one commit, and
+carries out the actions in their order. It reports a refused commit as `CommitFailed` before any
+other event. `now_s` is monotonic. A machine that is built from a ledger continues where the last
+one stopped, under an epoch of its own.
+
+After the events, `_advance` does what they made possible, in this order: detect silent members,
+close the open round, publish records, finish the run or open the next round, send the roster.
 """
 
 import math
 from collections.abc import Sequence
 
 from dystop.errors import RunFolderError
-from dystop.testbed.coordinator.core import CommitBatcher, Core, PendingActions
 from dystop.testbed.coordinator.members import Enrolled, Member
+from dystop.testbed.coordinator.misbehaviour import RateLimit
 from dystop.testbed.coordinator.quarantine import (
     EpochClaims,
-    Measure,
     Quarantine,
-    RateLimit,
+    Sanction,
     claimed_epoch,
 )
 from dystop.testbed.coordinator.records import Records
@@ -25,20 +27,21 @@ from dystop.testbed.coordinator.setup import (
     OBSERVER,
     SERVER,
     CoordinatorSetup,
+    join_refusal,
     member_name,
-    refusal,
 )
+from dystop.testbed.coordinator.state import CommitBatcher, CoordinatorState, PendingActions
 from dystop.testbed.events import (
-    Consult,
-    Consulted,
+    CloseSession,
+    CommitFailed,
     CoordinatorAction,
     CoordinatorEvent,
-    Finish,
-    Gone,
-    Hang,
-    Heard,
-    Tell,
-    WriteFailed,
+    EpochFound,
+    FinishRun,
+    LookUpEpoch,
+    MemberDisconnected,
+    MessageFromMember,
+    SendToMember,
 )
 from dystop.testbed.ledger.tables import MetaLine, Restored
 from dystop.testbed.protocol.codec import decode
@@ -62,344 +65,341 @@ __all__ = ["CoordinatorMachine", "CoordinatorSetup", "Enrolled", "member_name"]
 REPLACED = "a newer coordinator is in charge"
 REPLACED_CODE = 3
 INTERRUPTED_CODE = 130
-FAREWELL_S = 5.0  # for everybody to leave at the end
-ROSTER_S = 0.5  # between two rosters, unless an order needs a newer one
+STOP_S = 5.0  # time that the members have to leave at the end
+ROSTER_S = 0.5  # least pause between two rosters, unless an order needs a newer one
 
 
 class CoordinatorMachine:
-    """Plans rounds, keeps the books, remembers everything that was promised."""
+    """Plans rounds, keeps the control state, and remembers every promise in the ledger."""
 
     def __init__(self, setup: CoordinatorSetup, restored: Restored) -> None:
-        """Begin, or go on from what the ledger holds (`ledger.tables.restore`)."""
-        self.core = Core(setup, restored.epoch)
-        self.rounds, self.records = Rounds(self.core), Records(self.core)
-        self._writer = CommitBatcher()
-        self._allowance = RateLimit(setup.params.limits)
-        self._start_s: float | None = None  # machine time at the first event
+        """Start, or continue from what the ledger holds (`ledger.tables.restore`)."""
+        self.state = CoordinatorState(setup, restored.epoch)
+        self.rounds, self.records = Rounds(self.state), Records(self.state)
+        self._commits = CommitBatcher()
+        self._rate_limit = RateLimit(setup.params.limits)
+        self._quarantine = Quarantine(self.state)
+        self._epoch_claims = EpochClaims(self.state, self._quarantine)
+        self._start_s: float | None = None  # machine time of the first event
         self._offset_s = restored.at_s
-        self._gather_s = restored.at_s  # since when we wait for members
-        self._fresh = restored.state is None
-        self._gathered = False
-        self._wanted = 0  # members that a restarted run waits for
+        self._waiting_since_s = restored.at_s  # when the wait for members started
+        self._is_new_run = restored.state is None
+        self._has_quorum = False
+        self._expected_members = 0  # members that took part before a restart
         self._roster_due = False
         self._roster_s = -math.inf
-        self._farewell_s: float | None = None
+        self._stopping_since_s: float | None = None
         self._finished = False
         self._interrupted = ""
-        self._sanctions = Quarantine(self.core)
-        self._claims = EpochClaims(self.core, self._sanctions)
-        self._recall(restored)
+        self._restore(restored)
 
     @property
     def epoch(self) -> int:
-        """Number of this coordinator; workers obey only the highest they have seen."""
-        return self.core.epoch
+        """Number of this coordinator; workers obey only the highest epoch they have seen."""
+        return self.state.epoch
 
     @property
     def round(self) -> int:
-        """The round that is open, or opens next."""
-        return self.core.books.t
+        """The round that is open or opens next."""
+        return self.state.control.t
 
-    def _recall(self, restored: Restored) -> None:
-        """Take over the past: state, open round, and the reports that came after it."""
-        core = self.core
-        if restored.run not in ("", core.setup.run):
+    def _restore(self, restored: Restored) -> None:
+        """Restore the state, the open round, and the reports that arrived after both."""
+        state = self.state
+        if restored.run not in ("", state.setup.run):
             raise RunFolderError(
-                f"the ledger is of run {restored.run[:16]}..., not of {core.setup.run[:16]}...;"
-                " choose another folder or go on with that run"
+                f"the ledger belongs to run {restored.run[:16]}..., not to run "
+                f"{state.setup.run[:16]}...; choose another folder or resume that run"
             )
-        core.at_s = restored.at_s
-        for line in restored.workers:
-            core.members.recall(line)
-            self._wanted += line.state in ("JOINED", "SUSPECT") and line.name != OBSERVER
+        state.at_s = restored.at_s
+        for worker in restored.workers:
+            state.members.restore(worker)
+            was_present = worker.state in ("JOINED", "SUSPECT")
+            self._expected_members += was_present and worker.name != OBSERVER
         if restored.state is not None:
-            core.recall(restored.state)
-        self.rounds.recall(restored)
-        self.records.recall(restored)
-        counted = core.seq
-        for kept in restored.reports:
-            report = decode(kept.json.encode(), "coordinator")
+            state.restore(restored.state)
+        self.rounds.restore(restored)
+        self.records.restore(restored)
+        counted = state.seq
+        for line in restored.reports:
+            report = decode(line.json.encode(), "coordinator")
             assert isinstance(report, Report)
-            core.at_s = kept.at_s
-            if kept.seq <= counted:
-                self.rounds.recount(kept.node, report)
+            state.at_s = line.at_s
+            if line.seq <= counted:
+                self.rounds.mark_answered(line.node, report)
             else:
-                self.rounds.absorb(kept.node, report)
-                core.seq = kept.seq
-        core.at_s, core.out = restored.at_s, PendingActions()
+                self.rounds.apply_report(line.node, report)
+                state.seq = line.seq
+        state.at_s, state.pending = restored.at_s, PendingActions()
 
     def interrupt(self, reason: str) -> None:
-        """End the run with the next event; the ledger does not call it finished."""
+        """End the run at the next event; the ledger does not mark it as finished."""
         self._interrupted = reason
 
-    def sanction(self, measure: Measure, name: str) -> None:
-        """Expel, pardon or readmit a member with the next event."""
-        self._sanctions.ask(measure, name)
+    def sanction(self, sanction: Sanction, name: str) -> None:
+        """Expel, pardon or readmit a member at the next event."""
+        self._quarantine.request(sanction, name)
 
     # Events -------------------------------------------------------------------------------------
 
     def handle(self, event: CoordinatorEvent, now_s: float) -> list[CoordinatorAction]:
-        """Take in one event; answers what is to be done."""
+        """Handle one event; return the actions."""
         return self.handle_all([event], now_s)
 
     def handle_all(
         self, events: Sequence[CoordinatorEvent], now_s: float
     ) -> list[CoordinatorAction]:
-        """Take in several events of one moment; answers what is to be done, one commit at most."""
+        """Handle the events of one moment; return the actions, with one commit at most."""
         if self._finished:
             return []
-        self.core.out = PendingActions()
+        self.state.pending = PendingActions()
         self._set_time(now_s)
-        self._roster_due |= self._sanctions.carry_out()
+        self._roster_due |= self._quarantine.apply_requests()
         for event in events:
-            self._take(event)
-        self._drive()
-        self.core.close_lines()
-        return self._writer.actions(self.core.out, self.core.at_s)
+            self._on_event(event)
+        self._advance()
+        return self._commits.actions(self.state)
 
     def _set_time(self, now_s: float) -> None:
+        state = self.state
         if self._start_s is None:
             self._start_s = now_s
-            self.core.members.touch(self._offset_s)
-            self.core.keep(*self._facts())
-        self.core.at_s = self._offset_s + max(now_s - self._start_s, 0.0)
+            state.members.start_timeouts(self._offset_s)
+            state.write(
+                MetaLine("run", state.setup.run),
+                MetaLine("queue_bound", repr(state.setup.mechanism.capabilities().queue_bound)),
+                MetaLine("away", state.params.away),
+            )
+        state.at_s = self._offset_s + max(now_s - self._start_s, 0.0)
 
-    def _facts(self) -> list[MetaLine]:
-        """What a reader of the ledger must know about the run."""
-        setup = self.core.setup
-        return [
-            MetaLine("run", setup.run),
-            MetaLine("queue_bound", repr(setup.mechanism.capabilities().queue_bound)),
-            MetaLine("away", setup.params.away),
-        ]
+    def _on_event(self, event: CoordinatorEvent) -> None:
+        state = self.state
+        if isinstance(event, CommitFailed):
+            self._commits.failed(event.commit, state.at_s)
+        elif isinstance(event, MessageFromMember):
+            self._on_message(event)
+        elif isinstance(event, EpochFound):
+            self._on_epoch_found(event)
+        elif isinstance(event, MemberDisconnected) and state.members.get(event.name):
+            state.write_member(state.members.disconnected(event.name))
 
-    def _take(self, event: CoordinatorEvent) -> None:
-        if isinstance(event, WriteFailed):
-            self._writer.refused(self.core.at_s)
-            return
-        self._writer.written()
-        if isinstance(event, Heard):
-            self._heard(event)
-        elif isinstance(event, Consulted):
-            self._consulted(event)
-        elif isinstance(event, Gone) and self.core.members.get(event.name):
-            self.core.note(self.core.members.gone(event.name, self.core.at_s))
-
-    def _heard(self, event: Heard) -> None:
-        core, name, message = self.core, event.name, event.message
-        if not self._allowance.spend(name, core.at_s):
+    def _on_message(self, event: MessageFromMember) -> None:
+        state, name, message = self.state, event.name, event.message
+        if not self._rate_limit.take(name, state.at_s):
             return
         if isinstance(message, Join):
-            self._join(event, message)
+            self._on_join(event, message)
             return
-        member = core.members.get(name)
-        if self._claims.is_doubtful(member, message):
-            core.out.now.append(Consult(event))
+        member = state.members.get(name)
+        if self._epoch_claims.needs_lookup(member, message):
+            state.pending.immediate.append(LookUpEpoch(event))
             return
         if member is None or not member.session:
-            core.tell(name, Complaint("not_joined", "join first"))
+            state.send_now(name, Complaint("not_joined", "join first"))
             return
         full = message.disk_full if isinstance(message, Heartbeat) else None
-        core.note(core.members.heard(name, core.at_s, full))
-        self._from_member(member, message)
+        state.write_member(state.members.message_received(name, state.at_s, full))
+        self._on_member_message(member, message)
 
-    def _consulted(self, event: Consulted) -> None:
-        """What the ledger says about a newer coordinator of which somebody has told us."""
-        heard, member = event.heard, self.core.members.get(event.heard.name)
-        if event.epoch > self.core.epoch:
+    def _on_epoch_found(self, event: EpochFound) -> None:
+        """Step down if the ledger confirms a newer coordinator; otherwise refute the claim."""
+        claim, member = event.claim, self.state.members.get(event.claim.name)
+        if event.epoch > self.state.epoch:
             self._step_down()
             return
-        if member is not None and self._claims.is_doubtful(member, heard.message):
-            self._roster_due |= self._claims.judge(member, claimed_epoch(heard.message))
-        if member is not None and claimed_epoch(heard.message) <= self.core.epoch:
-            self._heard(heard)
-            self.rounds.resend(member.node)  # it may have refused what came under the old epoch
+        if member is not None and self._epoch_claims.needs_lookup(member, claim.message):
+            self._roster_due |= self._epoch_claims.refute(member, claimed_epoch(claim.message))
+        if member is not None and claimed_epoch(claim.message) <= self.state.epoch:
+            self._on_message(claim)
+            self.rounds.resend(member.node)  # it may have refused an order of the old epoch
 
-    def _from_member(self, member: Member, message: ToCoordinator) -> None:
-        core = self.core
+    def _on_member_message(self, member: Member, message: ToCoordinator) -> None:
+        state = self.state
         if isinstance(message, Heartbeat):
-            core.tell(member.name, Heartbeat(message.seq, core.epoch))
+            state.send_now(member.name, Heartbeat(message.seq, state.epoch))
         elif isinstance(message, Report):
-            self._report(member, message)
+            self._on_report(member, message)
         elif isinstance(message, Scored) and member.name == OBSERVER:
-            self.records.scored(message)
+            self.records.on_score(message)
         elif isinstance(message, Leave):
-            core.note(core.members.leave(member.name, message.text))
+            state.write_member(state.members.leave(member.name, message.text))
             self._roster_due = True
 
-    # Members ------------------------------------------------------------------------------------
+    def _on_report(self, member: Member, report: Report) -> None:
+        state = self.state
+        effect, bad_senders = self.rounds.apply_report(member.node, report)
+        if effect in ("early", "strange"):
+            return
+        if effect != "known":
+            state.write(self.rounds.report_line(member.node, report, effect))
+        state.send_after_commit(member.name, ReportAck(report.round, report.kind))
+        for node in bad_senders:
+            self._roster_due |= self._quarantine.quarantine_sender(node)
 
-    def _join(self, event: Heard, join: Join) -> None:
-        core, name, fingerprint = self.core, event.name, event.fingerprint
-        member = core.members.get(name)
-        refused = self._sanctions.refusal(fingerprint) or refusal(core.setup, member, join)
+    # Joins --------------------------------------------------------------------------------------
+
+    def _on_join(self, event: MessageFromMember, join: Join) -> None:
+        state, name, fingerprint = self.state, event.name, event.fingerprint
+        member = state.members.get(name)
+        refused = self._quarantine.certificate_refusal(fingerprint)
+        refused = refused or join_refusal(state.setup, member, join)
         if refused is not None or member is None:
-            core.tell(name, refused or Reject("unknown", "not enrolled"))
-            core.out.now.append(Hang(name))
-            return
-        if self._claims.is_doubtful(member, join):
-            core.out.now.append(Consult(event))
-            return
-        if self._farewell_s is not None:
-            core.tell(name, Stop(core.epoch, (self._interrupted or self.records.reason)[:200]))
-            return
-        self._welcome(member, join, fingerprint)
+            state.send_now(name, refused or Reject("unknown", "not enrolled"))
+            state.pending.immediate.append(CloseSession(name))
+        elif self._epoch_claims.needs_lookup(member, join):
+            state.pending.immediate.append(LookUpEpoch(event))
+        elif self._stopping_since_s is not None:
+            reason = self._interrupted or self.records.stop_reason
+            state.send_now(name, Stop(state.epoch, reason[:200]))
+        else:
+            self._admit(member, join, fingerprint)
 
-    def _welcome(self, member: Member, join: Join, fingerprint: str) -> None:
-        core, name = self.core, member.name
+    def _admit(self, member: Member, join: Join, fingerprint: str) -> None:
+        state, name = self.state, member.name
         if member.state in ("ENROLLED", "LEFT"):
-            self._gather_s = core.at_s  # others may be on their way, too
+            self._waiting_since_s = state.at_s  # others may join soon, too
         known = (member.address, member.fingerprint) == (join.address, fingerprint)
         self._roster_due |= not known or member.state in ("ENROLLED", "LEFT")
         restarted = join.incarnation != member.incarnation
-        core.note(core.members.join(name, join, core.at_s, fingerprint))
-        warm = (
-            core.setup.mechanism.capabilities().warm_start
-            and member.node < core.setup.fleet.workers
-        )
-        self._training(member.node, join, restarted, warm)
-        core.since_s[member.node] = core.at_s
+        state.write_member(state.members.join(name, join, state.at_s, fingerprint))
+        warm = state.setup.mechanism.capabilities().warm_start
+        warm = warm and member.node < state.setup.fleet.workers
+        self._observe_join(member.node, join, restarted, warm)
+        state.exchange_from_s[member.node] = state.at_s
         ok = JoinOk(
-            run=core.setup.run,
-            epoch=core.epoch,
-            round=core.books.t,
-            heartbeat_s=core.params.timeouts.heartbeat_s,
+            run=state.setup.run,
+            epoch=state.epoch,
+            round=state.control.t,
+            heartbeat_s=state.params.timeouts.heartbeat_s,
             warm_start=warm,
-            peers=core.members.roster(),
+            peers=state.members.roster(),
         )
-        core.tell_then(name, ok)
-        self._allowance.grant(name)
+        state.send_after_commit(name, ok)
+        self._rate_limit.grant(name)
         self.rounds.resend(member.node)
         if name == OBSERVER:
             self.records.observer_joined()
 
-    def _training(self, node: int, join: Join, restarted: bool, warm: bool) -> None:
-        """What a join says about the training in flight and the mailbox."""
-        core = self.core
-        if node >= core.setup.fleet.workers:
+    def _observe_join(self, node: int, join: Join, restarted: bool, warm: bool) -> None:
+        """Register what a join says about the running training and the mailbox."""
+        state, observations = self.state, self.state.observations
+        if node >= state.setup.fleet.workers:
             return
-        core.probe.holds(node, join.mail)
-        begins = warm and join.number == -1
-        if begins:
-            core.training_round[node] = max(core.training_round[node], 0)
-        if begins and (restarted or join.phase != "training"):
-            core.probe.began(node, int(core.setup.steps[node]), core.at_s)
+        observations.mailbox_reported(node, join.mail)
+        starts = warm and join.number == -1
+        if starts:
+            state.training_round[node] = max(state.training_round[node], 0)
+        if starts and (restarted or join.phase != "training"):
+            observations.training_started(node, int(state.setup.steps[node]), state.at_s)
         elif join.phase == "training" and restarted:
-            core.probe.began(node, int(core.probe.flight_steps[node]), core.at_s)
-        elif join.phase == "idle" and math.isnan(core.probe.began_s[node]):
-            core.probe.idle(node, core.at_s)
+            steps = int(observations.training_steps[node])
+            observations.training_started(node, steps, state.at_s)
+        elif join.phase == "idle" and math.isnan(observations.began_s[node]):
+            observations.is_idle(node, state.at_s)
 
     def _step_down(self) -> None:
-        """A newer coordinator has this ledger: go, without a word to anybody."""
-        self.core.out = PendingActions(now=[Finish(REPLACED, REPLACED_CODE)])
+        """Finish without a message to anybody: a newer coordinator owns this ledger."""
+        self.state.pending = PendingActions(immediate=[FinishRun(REPLACED, REPLACED_CODE)])
         self._finished = True
 
-    # Reports ------------------------------------------------------------------------------------
+    # Progress -----------------------------------------------------------------------------------
 
-    def _report(self, member: Member, report: Report) -> None:
-        core = self.core
-        effect, bad = self.rounds.absorb(member.node, report)
-        if effect in ("early", "strange"):
-            return
-        if effect != "known":
-            core.keep(self.rounds.line_of(member.node, report, effect))
-        core.tell_then(member.name, ReportAck(report.round, report.kind))
-        for node in bad:
-            self._roster_due |= self._sanctions.shut_out(node)
-
-    # What is due --------------------------------------------------------------------------------
-
-    def _drive(self) -> None:
-        """Whatever time and events have made possible."""
-        core = self.core
+    def _advance(self) -> None:
+        """Do what time and events have made possible."""
+        state = self.state
         if self._finished:
             return
-        for member in core.members.tick(core.at_s):
-            core.note(member)
+        for member in state.members.apply_timeouts(state.at_s):
+            state.write_member(member)
             if member.state == "DEAD":
-                core.out.now.append(Hang(member.name))
+                state.pending.immediate.append(CloseSession(member.name))
         if self._interrupted:
-            self._farewell(self._interrupted, INTERRUPTED_CODE)
+            self._stop(self._interrupted, INTERRUPTED_CODE)
             return
-        if self.rounds.is_over:
+        if self.rounds.is_complete:
             self.records.add(self.rounds.close())
-        self.records.leave()
+        self.records.publish_ready()
         if self._is_done():
-            self._farewell(self.records.reason)
-        elif self._may_open():
-            self._open()
+            self._stop(self.records.stop_reason)
+        elif self._may_open_round():
+            self._open_round()
         self._send_roster(force=False)
 
-    def _may_open(self) -> bool:
-        if self.rounds.open or self.records.reason or self._writer.is_blocked:
+    def _may_open_round(self) -> bool:
+        if self.rounds.current or self.records.stop_reason or self._commits.is_blocked:
             return False
-        core, n = self.core, self.core.setup.fleet.workers
-        if core.setup.fleet.server:
-            server = core.members.get(SERVER)
+        state, n = self.state, self.state.setup.fleet.workers
+        if state.setup.fleet.server:
+            server = state.members.get(SERVER)
             if server is None or server.state != "JOINED" or server.disk_full:
                 return False
-        here = sum(m.state == "JOINED" and m.node < n for m in core.members)
-        if here == 0:
+        present = sum(m.state == "JOINED" and m.node < n for m in state.members)
+        if present == 0:
             return False
-        self._gathered = self._gathered or self._is_quorum(here, n)
-        return self._gathered
+        self._has_quorum = self._has_quorum or self._is_quorum(present, n)
+        return self._has_quorum
 
-    def _is_quorum(self, here: int, n: int) -> bool:
-        """After a start: wait for the quorum; after a restart: for half of those who were there."""
-        core = self.core
-        waited = core.at_s - self._gather_s >= core.params.timeouts.gather_s
-        if not self._fresh:
-            return waited or 2 * here >= self._wanted
-        observer = core.members.get(OBSERVER)
-        seen = observer is None or not core.params.observer or observer.state == "JOINED"
-        return waited or (seen and here >= core.params.quorum * n)
+    def _is_quorum(self, present: int, workers: int) -> bool:
+        """Whether enough workers are present for the first round after a start.
 
-    def _open(self) -> None:
-        before = len(self.core.out.then)
+        A new run waits for `quorum`; a restarted one for half of the members it had before.
+        """
+        state = self.state
+        waited = state.at_s - self._waiting_since_s >= state.params.timeouts.gather_s
+        if not self._is_new_run:
+            return waited or 2 * present >= self._expected_members
+        observer = state.members.get(OBSERVER)
+        observed = observer is None or not state.params.observer or observer.state == "JOINED"
+        return waited or (observed and present >= state.params.quorum * workers)
+
+    def _open_round(self) -> None:
+        after_commit = self.state.pending.after_commit
+        before = len(after_commit)
         self._send_roster(force=True)
-        if not self.rounds.begin():
-            del self.core.out.then[before:]
+        if not self.rounds.open_next():
+            del after_commit[before:]
             return
-        if self.rounds.seen is not None:
-            self.records.remember(self.rounds.seen)
-        for node in self.rounds.open.orders if self.rounds.open else ():
-            member = self.core.members.of_node(node)
+        if self.rounds.traced_view is not None:
+            self.records.remember_view(self.rounds.traced_view)
+        for node in self.rounds.current.orders if self.rounds.current else ():
+            member = self.state.members.of_node(node)
             if member is not None:
-                self._allowance.grant(member.name)
+                self._rate_limit.grant(member.name)
 
     def _send_roster(self, *, force: bool) -> None:
-        """Tell everybody who takes part, if that has changed."""
-        core = self.core
-        soon = core.at_s - self._roster_s < ROSTER_S
-        if not self._roster_due or (soon and not force):
+        """Send the roster to all members if it has changed; at most every `ROSTER_S` seconds."""
+        state = self.state
+        too_soon = state.at_s - self._roster_s < ROSTER_S
+        if not self._roster_due or (too_soon and not force):
             return
-        self._roster_due, self._roster_s = False, core.at_s
-        roster = Roster(core.epoch, core.members.roster())
-        for member in core.members:
+        self._roster_due, self._roster_s = False, state.at_s
+        roster = Roster(state.epoch, state.members.roster())
+        for member in state.members:
             if member.session:
-                core.tell_then(member.name, roster)
+                state.send_after_commit(member.name, roster)
 
     # The end ------------------------------------------------------------------------------------
 
     def _is_done(self) -> bool:
-        """Whether a stop rule holds and nothing is on its way any more."""
-        return bool(self.records.reason) and not (self.rounds.open or self.records.waiting)
+        """Whether a stop rule holds and no round or record is pending."""
+        return bool(self.records.stop_reason) and not (self.rounds.current or self.records.held)
 
-    def _farewell(self, reason: str, code: int = 0) -> None:
-        """Tell everybody to stop; finish when they have gone, or after a while.
+    def _stop(self, reason: str, code: int = 0) -> None:
+        """Send `Stop` to all members; finish when they have left, or after `STOP_S` seconds.
 
-        Where the run is only interrupted, nothing is written, so a full disk is no hindrance.
+        An interrupted run writes nothing, so that a full disk does not prevent its end.
         """
-        core = self.core
-        do = core.out.now if code else core.out.then
-        if self._farewell_s is None:
-            self._farewell_s = core.at_s
+        state = self.state
+        actions = state.pending.immediate if code else state.pending.after_commit
+        if self._stopping_since_s is None:
+            self._stopping_since_s = state.at_s
             if not code:
-                core.keep(self.records.finished())
-            do += [Tell(m.name, Stop(core.epoch, reason[:200])) for m in core.members if m.session]
+                state.write(MetaLine("finished", reason))
+            stop = Stop(state.epoch, reason[:200])
+            actions += [SendToMember(m.name, stop) for m in state.members if m.session]
             return
-        left = not any(m.state in ("JOINED", "SUSPECT") for m in core.members)
-        late = core.at_s - self._farewell_s >= FAREWELL_S
-        if (left or late) and (code or not self._writer.is_blocked):
-            do.append(Finish(reason, code))
+        all_left = not any(m.state in ("JOINED", "SUSPECT") for m in state.members)
+        too_late = state.at_s - self._stopping_since_s >= STOP_S
+        if (all_left or too_late) and (code or not self._commits.is_blocked):
+            actions.append(FinishRun(reason, code))
             self._finished = True

@@ -1,14 +1,14 @@
-"""Who takes part: the states of members, by what was heard of them and when.
+"""The members of a run and their states, derived from messages, sessions and silence.
 
     ENROLLED --join--> JOINED <--> SUSPECT --silence--> DEAD
                          ^ |          |                  |
                          | +--leave-> LEFT               |
                          +------------join---------------+      any --> QUARANTINED
 
-A round is planned with those that are JOINED. A broken session, or silence for `suspect_s`, makes a
-member SUSPECT; a word makes it JOINED again, if its session still stands. Silence for `dead_s`
-makes it DEAD: its session is closed, and it has to join anew. Only an operator takes somebody out
-of quarantine.
+A round is planned with the members that are JOINED. A broken session, or silence for `suspect_s`,
+makes a member SUSPECT. A message makes it JOINED again if its session is still open. Silence for
+`dead_s` makes it DEAD: its session is closed, and it has to join again. Only an operator ends a
+quarantine.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,14 +21,14 @@ from dystop.testbed.protocol.messages import Join, Peer
 if TYPE_CHECKING:
     from dystop.testbed.ledger.tables import WorkerLine  # slow to import; a worker has no ledger
 
-State = Literal["ENROLLED", "JOINED", "SUSPECT", "DEAD", "LEFT", "QUARANTINED"]
-_STATES: tuple[State, ...] = get_args(State)
+MemberState = Literal["ENROLLED", "JOINED", "SUSPECT", "DEAD", "LEFT", "QUARANTINED"]
+_STATES: tuple[MemberState, ...] = get_args(MemberState)
 _ABSENT = ("LEFT", "QUARANTINED")
 
 
 @dataclass(frozen=True)
 class Enrolled:
-    """What is known of a member before it comes, fixed for the run."""
+    """What is known about a member before it joins; fixed for the run."""
 
     name: str
     node: int
@@ -39,60 +39,60 @@ class Enrolled:
 
 @dataclass(frozen=True)
 class Member:
-    """A member as it stands."""
+    """The current state of a member."""
 
     enrolled: Enrolled
-    state: State = "ENROLLED"
+    state: MemberState = "ENROLLED"
     incarnation: int = 0  # of the newest process of this member
     address: str = ""
-    fingerprint: str = ""  # of the certificate with which it joined; empty: no certificates
-    session: bool = False  # whether it can be told something
+    fingerprint: str = ""  # of the certificate used to join; empty: no certificates
+    session: bool = False  # whether messages can be sent to it
     disk_full: bool = False
     note: str = ""  # why it is in this state
-    last_round: int = 0  # that it had taken up when it joined
+    last_round: int = 0  # last round that it had started when it joined
 
     @property
     def name(self) -> str:
-        """Name from its certificate."""
+        """Name from the certificate."""
         return self.enrolled.name
 
     @property
     def node(self) -> int:
-        """Number of its node."""
+        """Number of the node."""
         return self.enrolled.node
 
 
 class Members:
-    """All members by name. Every change answers the member as it is now, or None: no change."""
+    """All members by name. A method that changes one returns its new state; None: no change."""
 
     def __init__(self, enrolled: Iterable[Enrolled], timeouts: Timeouts) -> None:
         self._timeouts = timeouts
         self._by_name = {e.name: Member(e) for e in enrolled}
         self._names = {m.node: m.name for m in self._by_name.values()}
-        self._heard_s = dict.fromkeys(self._by_name, 0.0)  # apart: it changes with every message
+        self._last_message_s = dict.fromkeys(self._by_name, 0.0)
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._by_name.values())
 
     def get(self, name: str) -> Member | None:
-        """A member by name."""
+        """Return a member by name."""
         return self._by_name.get(name)
 
     def of_node(self, node: int) -> Member | None:
-        """A member by node."""
+        """Return a member by node."""
         name = self._names.get(node)
         return None if name is None else self._by_name[name]
 
-    def recall(self, line: "WorkerLine") -> None:
-        """A member as the ledger remembers it: nobody has a session after a restart."""
-        known = self._by_name.get(line.name)
-        if known is None:
+    def restore(self, line: "WorkerLine") -> None:
+        """Restore a member from the ledger; after a restart nobody has a session."""
+        member = self._by_name.get(line.name)
+        if member is None:
             return
         state = next(s for s in _STATES if s == line.state)
         state = "SUSPECT" if state == "JOINED" else state
         self._set(
             replace(
-                known,
+                member,
                 state=state,
                 incarnation=line.incarnation,
                 address=line.address,
@@ -100,13 +100,13 @@ class Members:
             )
         )
 
-    def touch(self, now_s: float) -> None:
-        """Begin to count silence now."""
-        self._heard_s = dict.fromkeys(self._by_name, now_s)
+    def start_timeouts(self, now_s: float) -> None:
+        """Measure the silence of all members from now on."""
+        self._last_message_s = dict.fromkeys(self._by_name, now_s)
 
     def join(self, name: str, join: Join, now_s: float, fingerprint: str = "") -> Member:
-        """A member comes, or comes back."""
-        self._heard_s[name] = now_s
+        """Register that a member joins, for the first time or again."""
+        self._last_message_s[name] = now_s
         return self._set(
             replace(
                 self._by_name[name],
@@ -120,78 +120,80 @@ class Members:
             )
         )
 
-    def heard(self, name: str, now_s: float, disk_full: bool | None = None) -> Member | None:
-        """A member with a session said something."""
-        self._heard_s[name] = now_s
-        known = self._by_name[name]
-        if disk_full is not None and disk_full != known.disk_full:
-            known = self._set(replace(known, disk_full=disk_full))
-        if known.state != "SUSPECT":
+    def message_received(
+        self, name: str, now_s: float, disk_full: bool | None = None
+    ) -> Member | None:
+        """Register a message of a member that has a session."""
+        self._last_message_s[name] = now_s
+        member = self._by_name[name]
+        if disk_full is not None and disk_full != member.disk_full:
+            member = self._set(replace(member, disk_full=disk_full))
+        if member.state != "SUSPECT":
             return None
-        return self._set(replace(known, state="JOINED", note="heard again"))
+        return self._set(replace(member, state="JOINED", note="heard again"))
 
-    def gone(self, name: str, now_s: float) -> Member | None:
-        """The session of a member broke."""
-        known = self._by_name[name]
-        if not known.session:
+    def disconnected(self, name: str) -> Member | None:
+        """Register that the session of a member broke."""
+        member = self._by_name[name]
+        if not member.session:
             return None
-        lost = self._set(replace(known, session=False))
-        if known.state != "JOINED":
+        without = self._set(replace(member, session=False))
+        if member.state != "JOINED":
             return None
-        return self._set(replace(lost, state="SUSPECT", note="session broke"))
+        return self._set(replace(without, state="SUSPECT", note="session broke"))
 
     def leave(self, name: str, note: str) -> Member | None:
-        """A member goes on purpose."""
-        known = self._by_name[name]
-        if known.state in ("ENROLLED", *_ABSENT):
+        """Register that a member leaves on purpose."""
+        member = self._by_name[name]
+        if member.state in ("ENROLLED", *_ABSENT):
             return None
-        return self._set(replace(known, state="LEFT", session=False, note=note))
+        return self._set(replace(member, state="LEFT", session=False, note=note))
 
     def quarantine(self, name: str, note: str) -> Member | None:
-        """A member is shut out until an operator lets it in again."""
-        known = self._by_name[name]
-        if known.state == "QUARANTINED":
+        """Exclude a member until an operator readmits it."""
+        member = self._by_name[name]
+        if member.state == "QUARANTINED":
             return None
-        return self._set(replace(known, state="QUARANTINED", session=False, note=note))
+        return self._set(replace(member, state="QUARANTINED", session=False, note=note))
 
     def readmit(self, name: str, note: str) -> Member | None:
-        """A member may come back; it is away until it joins."""
-        known = self._by_name[name]
-        if known.state != "QUARANTINED":
+        """Allow an excluded member to join again."""
+        member = self._by_name[name]
+        if member.state != "QUARANTINED":
             return None
-        return self._set(replace(known, state="LEFT", note=note))
+        return self._set(replace(member, state="LEFT", note=note))
 
-    def tick(self, now_s: float) -> list[Member]:
-        """Who has become silent for too long."""
+    def apply_timeouts(self, now_s: float) -> list[Member]:
+        """Change the state of members that are silent for too long; return those members."""
         changed = []
         soonest_s = min(self._timeouts.suspect_s, self._timeouts.dead_s)
-        for name, heard_s in self._heard_s.items():
-            if now_s - heard_s < soonest_s:
+        for name, last_s in self._last_message_s.items():
+            if now_s - last_s < soonest_s:
                 continue
-            known = self._by_name[name]
-            state = self._by_silence(known, now_s - heard_s)
-            if state != known.state:
-                session = known.session and state != "DEAD"
-                note = f"silent for {now_s - heard_s:.1f} s"
-                changed.append(self._set(replace(known, state=state, session=session, note=note)))
+            member = self._by_name[name]
+            state = self._state_after_silence(member, now_s - last_s)
+            if state != member.state:
+                session = member.session and state != "DEAD"
+                note = f"silent for {now_s - last_s:.1f} s"
+                changed.append(self._set(replace(member, state=state, session=session, note=note)))
         return changed
 
-    def _by_silence(self, known: Member, silence_s: float) -> State:
-        if known.state not in ("JOINED", "SUSPECT"):
-            return known.state
+    def _state_after_silence(self, member: Member, silence_s: float) -> MemberState:
+        if member.state not in ("JOINED", "SUSPECT"):
+            return member.state
         if silence_s >= self._timeouts.dead_s:
             return "DEAD"
-        return "SUSPECT" if silence_s >= self._timeouts.suspect_s else known.state
+        return "SUSPECT" if silence_s >= self._timeouts.suspect_s else member.state
 
     def _set(self, member: Member) -> Member:
         self._by_name[member.name] = member
         return member
 
     def roster(self) -> tuple[Peer, ...]:
-        """Who may fetch and be fetched from: all that are enrolled and were not sent away.
+        """Return the peers that may pull and be pulled from: all that are not excluded.
 
-        Also those that have not come yet, without an address: a worker can then let somebody in
-        before it has heard that they joined.
+        Members that have not joined yet are included without an address. A worker can then accept
+        their pulls before it knows that they joined.
         """
         return tuple(
             Peer(m.name, m.node, m.address, m.fingerprint or m.enrolled.fingerprint)

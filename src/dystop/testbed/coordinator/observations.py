@@ -1,243 +1,245 @@
-"""Measurements as an `Observation`: what links and trainings take, who is excluded, what waits.
+"""Measurements of links, trainings and mail, as the `Observation` that a mechanism decides from.
 
-Nothing is taken at its word. Seconds of a link come from the receiver, but together they must fill
-the time that the coordinator has seen pass between the order and the report; the length of a
-training is what the coordinator sees pass between `mixed` and `trained`. An estimate moves by at
-most a factor of `JUMP` in one step. First guesses come from the world.
+The coordinator does not trust reported times. Receivers report the seconds of each link. Together
+these must fill the time that the coordinator measured between the order and the report. The
+duration of a training is the time that the coordinator measured between the reports `mixed` and
+`trained`. One measurement changes an estimate by at most a factor of `MAX_FACTOR`. The world
+provides the initial estimates.
 
-Times named `at_s` are seconds of the run by the coordinator's clock; estimates are emulated seconds
-(the world's), that is, divided by `time_scale`.
+Times named `at_s` are seconds of the run by the coordinator's clock. Estimates are emulated
+seconds, that is, real seconds divided by `time_scale`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from dystop.sparse import Bools, Floats, Graph, Ints
+from dystop.sparse import Bools, Floats, Ints
 from dystop.testbed.params import TestbedParams
 from dystop.testbed.protocol.messages import Execute, Mail, Pull, RejectCode, Rejected, Report
 from dystop.types import Fleet, Mailbox, Observation
+from dystop.world import WorldState
 
-JUMP = 20.0  # most that one report can change an estimate, as a factor either way
+MAX_FACTOR = 20.0  # most that one report can change an estimate, in either direction
 GAIN = 0.3  # weight of the newest measurement
-SLACK_S = 0.25  # of an exchange that nobody need account for: mixing, saving, the way of a message
-CREDIT = 0.8  # share of an exchange that a receiver must account for
-LEAST_S = 1e-6  # left of a training whose end was not reported
-LONGEST_S = 300.0  # most that a failed peer is excluded for
+SLACK_S = 0.25  # part of an exchange for mixing, saving and messages, which no link explains
+MIN_EXPLAINED = 0.8  # fraction of an exchange that the reported times must explain
+LEAST_S = 1e-6  # remaining time of a training whose end was not reported
+MAX_EXCLUSION_S = 300.0
 _ALL = slice(None)
 
-
-class MeasuredState(Protocol):
-    """What may be known of the world when a round opens (`world.Surroundings`)."""
-
-    @property
-    def reach(self) -> Graph:
-        """Usable directed links."""
-        ...
-
-    @property
-    def distance_m(self) -> Floats:
-        """Of each link."""
-        ...
-
-    @property
-    def link_s(self) -> Floats:
-        """First guess for each link."""
-        ...
-
-    @property
-    def step_s(self) -> Floats:
-        """First guess for each worker."""
-        ...
-
-    @property
-    def budget(self) -> Floats:
-        """Models that a node may send and receive."""
-        ...
+_STORED_ARRAYS = {  # attribute -> name in the ledger
+    "step_s": "step_s",
+    "began_s": "began_s",
+    "training_steps": "flight_steps",
+    "ended_s": "ended_s",
+    "training_s": "training_s",
+    "loss": "loss",
+}
 
 
-def blend(old: float, new: float) -> float:
-    """Exponential average whose newest value is held within [1/JUMP, JUMP] of the old one.
+def bounded_average(old: float, new: float) -> float:
+    """Return the exponential average, with `new` clipped to [1/MAX_FACTOR, MAX_FACTOR] * old.
 
-    >>> [round(blend(1.0, new), 3) for new in (2.0, 1e9, 0.0)]
+    >>> [round(bounded_average(1.0, new), 3) for new in (2.0, 1e9, 0.0)]
     [1.3, 6.7, 0.715]
     """
-    held = min(max(new, old / JUMP), old * JUMP)
-    return (1.0 - GAIN) * old + GAIN * held
+    clipped = min(max(new, old / MAX_FACTOR), old * MAX_FACTOR)
+    return (1.0 - GAIN) * old + GAIN * clipped
 
 
 @dataclass
-class Exclusion:
-    """A link that failed is not used for a while; each failure doubles the time."""
+class LinkExclusion:
+    """A failed link is excluded for some time; each failure doubles that time."""
 
     until_s: float
     length_s: float
 
 
 class Observations:
-    """What has been measured so far. Owned by the coordinator machine."""
+    """All measurements so far. Owned by the coordinator machine."""
 
     def __init__(self, fleet: Fleet, steps: Ints, params: TestbedParams) -> None:
         n = fleet.workers
         self._fleet, self._steps, self._params = fleet, steps, params
         self.step_s = np.full(n, np.nan)  # estimates; NaN: never measured
-        self.began_s = np.full(n, np.nan)  # when the training in flight began; NaN: not known
-        self.flight_steps = np.zeros(n, np.int64)
-        self.ended_s = np.full(n, np.inf)  # when the last training ended; inf: one is in flight
-        self.training_s = np.full(n, np.nan)  # how long the last one took
+        self.began_s = np.full(n, np.nan)  # when the running training started; NaN: unknown
+        self.training_steps = np.zeros(n, np.int64)  # mini-batches of the newest training
+        self.ended_s = np.full(n, np.inf)  # when the last training ended; inf: one is running
+        self.training_s = np.full(n, np.nan)  # duration of the last training
         self.loss = np.full(n, np.nan)
         self._keys = np.zeros(0, np.int64)
         self.links: dict[int, float] = {}  # dst * nodes + src -> seconds per model
         self.mail: dict[tuple[int, int], Mail] = {}  # (dst, src) -> newest message
         self.awaited: dict[tuple[int, int], int] = {}  # (dst, src) -> round of a slow message
-        self.excluded: dict[tuple[int, int], Exclusion] = {}
+        self.excluded: dict[tuple[int, int], LinkExclusion] = {}
 
-    # What the ledger keeps ----------------------------------------------------------------------
+    # Persistence --------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """All of it as a tree of arrays and lists."""
+    def to_tree(self) -> dict[str, Any]:
+        """Return all measurements as a tree of arrays and lists, for the ledger."""
         return {
-            "arrays": {k: getattr(self, k).copy() for k in _ARRAYS},
-            "links": self._known_links(),
+            "arrays": {name: getattr(self, a).copy() for a, name in _STORED_ARRAYS.items()},
+            "links": self._link_keys(),
             "seconds": np.fromiter(self.links.values(), float, len(self.links)),
             "mail": [[*pair, m.number, m.round] for pair, m in self.mail.items()],
             "awaited": [[*pair, t] for pair, t in self.awaited.items()],
             "excluded": [[*pair, e.until_s, e.length_s] for pair, e in self.excluded.items()],
         }
 
-    def recall(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that the ledger has kept."""
-        for name in _ARRAYS:
-            setattr(self, name, state["arrays"][name].copy())
-        self.links = dict(zip(state["links"].tolist(), state["seconds"].tolist(), strict=True))
-        self._keys = state["links"].copy()
-        self.mail = {(i, j): Mail(j, number, t) for i, j, number, t in state["mail"]}
-        self.awaited = {(i, j): t for i, j, t in state["awaited"]}
-        self.excluded = {(i, j): Exclusion(u, n) for i, j, u, n in state["excluded"]}
+    def restore(self, tree: Mapping[str, Any]) -> None:
+        """Continue from measurements that the ledger holds."""
+        for attribute, name in _STORED_ARRAYS.items():
+            setattr(self, attribute, tree["arrays"][name].copy())
+        self.links = dict(zip(tree["links"].tolist(), tree["seconds"].tolist(), strict=True))
+        self._keys = tree["links"].copy()
+        self.mail = {(i, j): Mail(j, number, t) for i, j, number, t in tree["mail"]}
+        self.awaited = {(i, j): t for i, j, t in tree["awaited"]}
+        self.excluded = {(i, j): LinkExclusion(u, n) for i, j, u, n in tree["excluded"]}
 
     # Trainings ----------------------------------------------------------------------------------
 
-    def began(self, node: int, steps: int, at_s: float) -> None:
-        """A worker has begun to train."""
+    def training_started(self, node: int, steps: int, at_s: float) -> None:
+        """Register that a worker started a training."""
         if node < self._fleet.workers:
-            self.began_s[node], self.flight_steps[node] = at_s, steps
+            self.began_s[node], self.training_steps[node] = at_s, steps
             self.ended_s[node] = np.inf
 
-    def idle(self, node: int, at_s: float) -> None:
-        """A worker is known not to train."""
+    def is_idle(self, node: int, at_s: float) -> None:
+        """Register that a worker does not train."""
         if node < self._fleet.workers and not np.isfinite(self.ended_s[node]):
             self.began_s[node], self.ended_s[node] = np.nan, at_s
 
-    def trained(self, node: int, report: Report, guess_s: Floats, at_s: float) -> float | None:
-        """A training is over; how long it took is what the coordinator has seen pass.
+    def training_finished(
+        self, node: int, report: Report, estimate_s: Floats, at_s: float
+    ) -> float | None:
+        """Register the end of a training; return its measured duration in emulated seconds.
 
-        Answers those (emulated) seconds; None where its beginning is not known.
+        Args:
+            node: The worker.
+            report: Its report.
+            estimate_s: The world's seconds per mini-batch of each worker, [N].
+            at_s: When the report arrived.
+
+        Returns:
+            None if the start of the training is unknown.
         """
-        steps, began = int(self.flight_steps[node]), float(self.began_s[node])
+        steps, began_s = int(self.training_steps[node]), float(self.began_s[node])
         took_s = None
-        if np.isfinite(began):
-            took_s = (at_s - began) / self._params.time_scale
+        if np.isfinite(began_s):
+            took_s = (at_s - began_s) / self._params.time_scale
             self.training_s[node] = took_s
             if steps > 0 and took_s > 0:
-                old = self._step_s(guess_s, node)
-                self.step_s[node] = blend(float(old), took_s / steps)
+                old = self._seconds_per_step(estimate_s, node)
+                self.step_s[node] = bounded_average(float(old), took_s / steps)
         self.began_s[node], self.ended_s[node] = np.nan, at_s
         if report.loss is not None:
             self.loss[node] = report.loss
         return took_s
 
-    def _step_s(self, guess_s: Floats, of: int | slice = _ALL) -> Any:
-        """Seconds per mini-batch; an emulated device is never faster than its emulation."""
-        guess, measured = guess_s[of], self.step_s[of]
-        known = np.where(np.isnan(measured), guess, measured)
-        return known if self._params.devices == "free" else np.maximum(known, guess)
+    def _seconds_per_step(self, estimate_s: Floats, of: int | slice = _ALL) -> Any:
+        """Return seconds per mini-batch; a device is never faster than its emulation."""
+        estimate, measured = estimate_s[of], self.step_s[of]
+        known = np.where(np.isnan(measured), estimate, measured)
+        return known if self._params.devices == "free" else np.maximum(known, estimate)
 
     def remaining_s(self, step_s: Floats, at_s: float) -> Floats:
-        """Training still to run (eq:h_comp).
+        """Return the remaining time of each running training (eq:h_comp).
 
-        A training that is overdue is expected to take as long again as it is overdue already, so
-        that nobody stays attractive by never finishing.
+        A training that is overdue by x seconds is expected to need another x seconds. A worker that
+        never finishes therefore becomes less and less attractive.
         """
-        full = step_s * self.flight_steps
+        full = step_s * self.training_steps
         elapsed = (at_s - self.began_s) / self._params.time_scale
-        left = np.maximum(np.abs(full - elapsed), LEAST_S)  # 0 only when it is known to be over
+        left = np.maximum(np.abs(full - elapsed), LEAST_S)  # 0 only after a reported end
         return np.where(np.isfinite(self.began_s), left, 0.0)
 
     # Links --------------------------------------------------------------------------------------
 
-    def exchanged(self, node: int, order: Execute, report: Report, observed_s: float) -> None:
-        """A node has reported its exchange; `observed_s` have passed on our own clock meanwhile."""
-        real_s, pulls = _honest_seconds(report, observed_s), pulls_of(order)
+    def exchange_reported(
+        self, node: int, order: Execute, report: Report, observed_s: float
+    ) -> None:
+        """Measure the links of an exchange that took `observed_s` by the coordinator's clock."""
+        corrected_s, pulls = _time_correction(report, observed_s), pulls_by_stage_and_sender(order)
         for used in report.used:
             self.excluded.pop((node, used.node), None)
             pull = pulls.get((used.stage, used.node))
-            if pull is not None and not pull.exact:  # an exact one has waited for its sender
-                share = used.bytes / self._fleet.model_bytes
-                self._measured(node, used.node, real_s(used.seconds), share)
+            if pull is not None and not pull.exact:  # an exact pull waits for its sender
+                fraction = used.bytes / self._fleet.model_bytes
+                self._link_measured(node, used.node, corrected_s(used.seconds), fraction)
         for lost in report.rejected:
             pull = pulls.get((lost.stage, lost.node))
             if pull is not None and not pull.exact and lost.code == "timeout":
-                self._too_slow(node, lost)
+                self._link_timed_out(node, lost)
 
-    def _too_slow(self, dst: int, lost: Rejected) -> None:
-        """A pull that was not over in time: the part that came tells how slow the link has become.
+    def _link_timed_out(self, dst: int, lost: Rejected) -> None:
+        """Measure a link from the part of a model that arrived before the timeout.
 
-        Else the link would be given the same time again as soon as it is no longer excluded.
+        Otherwise the next pull over this link would get the same, too short time again.
         """
-        share, old = lost.bytes / self._fleet.model_bytes, self.link_s(dst, lost.node)
-        if share > 0 and (old is None or lost.seconds / share / self._params.time_scale > old):
-            self._measured(dst, lost.node, lost.seconds, share)
-
-    def _measured(self, dst: int, src: int, seconds: float, share: float) -> None:
-        if seconds <= 0 or share <= 0:
+        fraction, old = lost.bytes / self._fleet.model_bytes, self.link_s(dst, lost.node)
+        if fraction <= 0:
             return
-        new, key = seconds / share / self._params.time_scale, dst * self._fleet.nodes + src
+        if old is None or lost.seconds / fraction / self._params.time_scale > old:
+            self._link_measured(dst, lost.node, lost.seconds, fraction)
+
+    def _link_measured(self, dst: int, src: int, seconds: float, fraction: float) -> None:
+        if seconds <= 0 or fraction <= 0:
+            return
+        new, key = seconds / fraction / self._params.time_scale, dst * self._fleet.nodes + src
         old = self.links.get(key)
-        self.links[key] = new if old is None else blend(old, new)
+        self.links[key] = new if old is None else bounded_average(old, new)
 
     def link_s(self, dst: int, src: int) -> float | None:
-        """Estimate of a link; None where it was never used."""
+        """Return the estimate of a link; None if it was never used."""
         return self.links.get(dst * self._fleet.nodes + src)
 
-    def guess(self, around: MeasuredState, dst: Ints, src: Ints) -> None:
-        """Begin with the world's guess where a link was never used, so that steps are bounded."""
-        at = around.reach.find(dst, src)
-        fine = at >= 0
-        keys = (dst * self._fleet.nodes + src)[fine].tolist()
-        for key, seconds in zip(keys, around.link_s[at[fine]].tolist(), strict=True):
+    def assume_link_times(self, world: WorldState, dst: Ints, src: Ints) -> None:
+        """Take the world's estimate for links that were never used.
+
+        The first measurement of a link is then bounded like every later one.
+        """
+        at = world.reach.find(dst, src)
+        found = at >= 0
+        keys = (dst * self._fleet.nodes + src)[found].tolist()
+        for key, seconds in zip(keys, world.link_s[at[found]].tolist(), strict=True):
             self.links.setdefault(key, seconds)
 
-    def failed(self, dst: int, src: int, code: RejectCode, at_s: float) -> None:
-        """A pull failed: the link is not used for a while, longer each time.
+    def pull_failed(self, dst: int, src: int, code: RejectCode, at_s: float) -> None:
+        """Exclude a link after a failed pull, for longer each time.
 
-        Somebody who cannot be reached is not asked to fetch from there either.
+        If the sender was unreachable, the reverse link is excluded as well.
         """
         if code == "busy":
             return
         for pair in ((dst, src), (src, dst))[: 2 if code == "unreachable" else 1]:
             known = self.excluded.get(pair)
             first_s = self._params.timeouts.exclude_s
-            length_s = first_s if known is None else min(2.0 * known.length_s, LONGEST_S)
-            self.excluded[pair] = Exclusion(at_s + length_s, length_s)
+            length_s = first_s if known is None else min(2.0 * known.length_s, MAX_EXCLUSION_S)
+            self.excluded[pair] = LinkExclusion(at_s + length_s, length_s)
+
+    def clear_exclusions(self, node: int) -> None:
+        """Allow all links from a node again."""
+        self.excluded = {pair: e for pair, e in self.excluded.items() if pair[1] != node}
 
     # Mail ---------------------------------------------------------------------------------------
 
-    def ordered(self, node: int, order: Execute) -> None:
-        """An order goes out; messages that nobody waits for may be told of in any later report."""
+    def order_issued(self, node: int, order: Execute) -> None:
+        """Register the background messages of an order; any later report may contain them."""
         for stage in order.stages:
             for pull in stage.pulls:
                 if pull.background and pull.into == "mail":
                     self.awaited[node, pull.node] = order.round
 
-    def mailed(self, node: int, order: Execute, report: Report) -> None:
-        """Messages that came with a report; an activation uses up what was there."""
+    def mail_reported(self, node: int, order: Execute, report: Report) -> None:
+        """Register the messages of a report; an activation consumes the earlier ones."""
         if order.train and report.kind == "mixed" and not order.keep_mail:
             old = [p for p, m in self.mail.items() if p[0] == node and m.round < order.round]
             for pair in old:
                 del self.mail[pair]
-        pulls = pulls_of(order)
+        pulls = pulls_by_stage_and_sender(order)
         for used in report.used:
             pull = pulls.get((used.stage, used.node))
             if pull is None or pull.background:
@@ -247,83 +249,76 @@ class Observations:
             if sent is not None:
                 self.mail[node, used.node] = Mail(used.node, used.number, sent)
 
-    def holds(self, node: int, mail: Iterable[Mail]) -> None:
-        """What a worker says when it joins about its mailbox."""
+    def mailbox_reported(self, node: int, mail: Iterable[Mail]) -> None:
+        """Replace the known mailbox of a worker by what its join says."""
         self.mail = {pair: m for pair, m in self.mail.items() if pair[0] != node}
         self.mail |= {(node, m.node): m for m in mail}
 
     def mailbox(self) -> Mailbox:
-        """All that waits, sorted by (dst, src)."""
+        """Return all waiting messages, sorted by (dst, src)."""
         rows = [(i, j, m.number + 1, m.round) for (i, j), m in sorted(self.mail.items())]
         return Mailbox(*np.array(rows, np.int64).reshape(-1, 4).T.copy())
 
-    def forgive(self, node: int) -> None:
-        """Nobody has to keep away from this node any more."""
-        self.excluded = {pair: e for pair, e in self.excluded.items() if pair[1] != node}
+    # The observation ----------------------------------------------------------------------------
 
-    # All together -------------------------------------------------------------------------------
-
-    def observe(self, around: MeasuredState, present: Bools, at_s: float) -> Observation:
-        """What the mechanism is told. `present` says which nodes take part, [nodes]."""
-        reach, n = around.reach, self._fleet.workers
-        keep = present[reach.dst] & present[reach.src]
-        # Everybody needs the server: who fails to reach it fails again, or is not there.
-        shut = [p for p, e in self.excluded.items() if e.until_s > at_s and max(p) < n]
-        if shut:
-            dst, src = np.array(shut, np.int64).T.copy()
+    def observe(self, world: WorldState, present: Bools, at_s: float) -> Observation:
+        """Return what the mechanism sees. `present` marks the nodes that take part, [nodes]."""
+        reach, n = world.reach, self._fleet.workers
+        usable = present[reach.dst] & present[reach.src]
+        # Links of the server stay: every worker needs it, and a failure repeats or means absence.
+        excluded = [p for p, e in self.excluded.items() if e.until_s > at_s and max(p) < n]
+        if excluded:
+            dst, src = np.array(excluded, np.int64).T.copy()
             at = reach.find(dst, src)
-            keep[at[at >= 0]] = False
-        link_s = self._estimates(around)
-        step_s = self._step_s(around.step_s)
+            usable[at[at >= 0]] = False
+        link_s = self._link_estimates(world)
+        step_s = self._seconds_per_step(world.step_s)
         return Observation(
             alive=present[:n],
-            reach=reach.keep(keep),
-            distance_m=around.distance_m[keep],
-            link_s=link_s[keep],
+            reach=reach.keep(usable),
+            distance_m=world.distance_m[usable],
+            link_s=link_s[usable],
             step_s=step_s,
             remaining_s=self.remaining_s(step_s, at_s),
-            budget=around.budget,
+            budget=world.budget,
             mailbox=self.mailbox(),
         )
 
-    def _estimates(self, around: MeasuredState) -> Floats:
-        """Seconds of every link in reach."""
-        link_s, size = around.link_s.copy(), len(self.links)
-        dst, src = np.divmod(self._known_links(), self._fleet.nodes)
-        at = around.reach.find(dst, src)
+    def _link_estimates(self, world: WorldState) -> Floats:
+        """Return the estimated seconds of every link in reach."""
+        link_s, size = world.link_s.copy(), len(self.links)
+        dst, src = np.divmod(self._link_keys(), self._fleet.nodes)
+        at = world.reach.find(dst, src)
         link_s[at[at >= 0]] = np.fromiter(self.links.values(), float, size)[at >= 0]
         return link_s
 
-    def _known_links(self) -> Ints:
-        """Keys of `links`; none is ever forgotten, so their number tells whether some are new."""
+    def _link_keys(self) -> Ints:
+        """Return the keys of `links`; links are never removed, so the count shows new ones."""
         if len(self._keys) != len(self.links):
             self._keys = np.fromiter(self.links, np.int64, len(self.links))
         return self._keys
 
 
-_ARRAYS = ("step_s", "began_s", "flight_steps", "ended_s", "training_s", "loss")
+def _time_correction(report: Report, observed_s: float) -> Callable[[float], float]:
+    """Return a function that corrects the reported seconds of a link.
 
-
-def _honest_seconds(report: Report, observed_s: float) -> Callable[[float], float]:
-    """What a link really took, by what its receiver says and what we have seen pass.
-
-    All stages together, each as slow as its slowest transfer, must fill the time of the exchange,
-    but for what mixing and messages take. Where they do not, they are stretched until they fill all
-    of it: who claims too little ends up with more than who is honest.
+    The slowest transfers of all stages together must fill the observed time of the exchange, except
+    for mixing and messages. If they do not, all times are stretched until they fill it completely.
+    A receiver that reports too little therefore ends with longer times than an honest one.
     """
     slowest: dict[int, float] = {}
-    told = [(u.stage, u.seconds) for u in report.used]
-    told += [(r.stage, r.seconds) for r in report.rejected]
-    for stage, seconds in told:
+    reported = [(u.stage, u.seconds) for u in report.used]
+    reported += [(r.stage, r.seconds) for r in report.rejected]
+    for stage, seconds in reported:
         slowest[stage] = max(slowest.get(stage, 0.0), seconds)
-    claimed_s = sum(slowest.values())
-    if claimed_s >= CREDIT * (observed_s - SLACK_S):
+    reported_s = sum(slowest.values())
+    if reported_s >= MIN_EXPLAINED * (observed_s - SLACK_S):
         return lambda seconds: seconds
-    if claimed_s <= 0:
+    if reported_s <= 0:
         return lambda seconds: observed_s
-    return lambda seconds: seconds * observed_s / claimed_s
+    return lambda seconds: seconds * observed_s / reported_s
 
 
-def pulls_of(order: Execute) -> dict[tuple[int, int], Pull]:
-    """Pulls of an order by stage and sender."""
+def pulls_by_stage_and_sender(order: Execute) -> dict[tuple[int, int], Pull]:
+    """Return the pulls of an order by (stage, sender)."""
     return {(k, p.node): p for k, stage in enumerate(order.stages) for p in stage.pulls}

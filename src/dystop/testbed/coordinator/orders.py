@@ -1,141 +1,139 @@
-"""A round under way, and what of a plan is kept for it."""
+"""Turn a plan into orders: what each node pulls and mixes, stage by stage.
+
+The receiver of a link realises it as a pull. This holds for a pushed link, too: its sender pays for
+the time in the control state only. A model that no row of its stage uses goes to the receiver's
+mailbox. A collective row (a ring) is realised by pulling from every source directly.
+"""
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from dystop.control.plan_check import source_kind
+from dystop.control.timing import timetable
 from dystop.plan import Mix, Plan
-from dystop.sparse import Floats, Ints, graph_of_sorted, no_pairs
-from dystop.testbed.ledger.tables import OrderLine, RoundLine
+from dystop.sparse import Floats, Ints
+from dystop.testbed.coordinator.setup import CoordinatorSetup
+from dystop.testbed.ledger.tables import OrderLine
 from dystop.testbed.protocol.codec import decode
-from dystop.testbed.protocol.messages import Execute, Pull, Report, Row, Stage
-from dystop.types import Mechanism, View, no_mail
+from dystop.testbed.protocol.messages import Execute, Pull, Row, Stage
+from dystop.types import Mechanism, View
 
 
-@dataclass
-class OpenRound:
-    """A round under way."""
+@dataclass(frozen=True)
+class RoundLimits:
+    """How long a round, its pulls and each of its links may take."""
 
-    plan: Plan
-    view: View  # without links
-    line: RoundLine
-    orders: dict[int, Execute]
-    lines: dict[int, OrderLine]
-    deadline_s: float  # of the run
-    mixed: dict[int, Report] = field(default_factory=dict)
-    failed: set[int] = field(default_factory=set)  # said so themselves
-    training: set[int] = field(default_factory=set)  # the round waits for these to have trained
-
-    @property
-    def t(self) -> int:
-        """Its number."""
-        return self.line.round
-
-    def awaits(self, node: int) -> bool:
-        """Whether a node has an order and has not answered."""
-        return node in self.orders and node not in self.mixed and node not in self.failed
-
-    @property
-    def missing(self) -> set[int]:
-        """Nodes that have not answered."""
-        return self.orders.keys() - self.mixed.keys() - self.failed
+    deadline_s: float  # seconds until the round closes without the missing reports
+    pull_s: float  # seconds for all pulls of an order
+    rates: Floats  # bytes per second that each link is paced to, 0: not paced, [L]
 
 
-def execute_of(line: OrderLine) -> Execute:
-    """The order as it was given."""
-    order = decode((line.execute or "").encode(), "worker")
-    assert isinstance(order, Execute)
-    return order
+def round_limits(setup: CoordinatorSetup, plan: Plan, view: View, steps: Ints) -> RoundLimits:
+    """Compute the limits of a round from the expected times of its links and trainings.
+
+    Args:
+        setup: The coordinator's setup.
+        plan: The plan of the round.
+        view: The view that the plan was decided from.
+        steps: Mini-batches of each active worker, [A].
+    """
+    link_s, rates = _link_times(setup, plan, view)
+    timeouts, scale = setup.params.timeouts, setup.params.time_scale
+    busy = np.append(view.remaining_s, np.zeros(view.fleet.nodes - view.fleet.workers))
+    training_s = view.step_s[plan.active] * steps
+    duration_s = timetable("paper", plan, link_s, busy, training_s).duration_s * scale
+    deadline_s = min(timeouts.round_cap_s, max(timeouts.round_s, 3.0 * duration_s))
+    stages = np.unique(plan.links.stage)
+    slowest = sum(link_s[plan.links.stage == k].max(initial=0.0) for k in stages)
+    waits = busy[plan.active].max(initial=0.0)  # an exact pull waits for the sender's training
+    pull_s = max(timeouts.pull_s, 2.0 * float(slowest + waits) * scale)
+    return RoundLimits(deadline_s, min(pull_s, max(deadline_s - 1.0, deadline_s / 2.0)), rates)
+
+
+def _link_times(setup: CoordinatorSetup, plan: Plan, view: View) -> tuple[Floats, Floats]:
+    """Return the expected emulated seconds of each link, and the rate that paces it (0: none)."""
+    links = plan.links
+    edge = view.reach.find(links.dst, links.src)
+    expected = np.where(edge >= 0, view.link_s[edge] if len(view.link_s) else 0.0, 0.0)
+    expected = expected * links.fraction
+    if setup.params.links == "free" or not len(links):
+        return expected, np.zeros(len(links))
+    moved = setup.world.transfer(view.t, view.now_s, links.dst, links.src, links.fraction)
+    size = transferred_fraction(plan) * setup.fleet.model_bytes
+    real_s = moved.seconds * setup.params.time_scale
+    rates = np.divide(size, real_s, out=np.zeros(len(links)), where=real_s > 0)
+    return np.maximum(expected, moved.seconds), rates
+
+
+def transferred_fraction(plan: Plan) -> Floats:
+    """Return the fraction of a model that each link transfers; a ring transfers whole models."""
+    fraction = np.array(plan.links.fraction, float)
+    for stage, mix in enumerate(plan.mixes):
+        if mix.collective:
+            fraction[plan.links.stage == stage] = 1.0
+    return fraction
 
 
 def pulls_by_node(plan: Plan) -> dict[int, list[list[int]]]:
-    """[stage, src] of all links that are not pushed, by receiver."""
+    """Return [stage, src] of all links that are not pushed, by receiver."""
     links, found = plan.links, defaultdict[int, list[list[int]]](list)
-    own = ~links.pushed
-    columns = links.dst[own].tolist(), links.stage[own].tolist(), links.src[own].tolist()
+    pulled = ~links.pushed
+    columns = links.dst[pulled].tolist(), links.stage[pulled].tolist(), links.src[pulled].tolist()
     for dst, stage, src in zip(*columns, strict=True):
         found[dst].append([stage, src])
     return found
 
 
-def payload(plan: Plan) -> Floats:
-    """Share of a model that each link really carries: a ring is realised by whole models."""
-    share = np.array(plan.links.fraction, float)
-    for stage, mix in enumerate(plan.mixes):
-        if mix.collective:
-            share[plan.links.stage == stage] = 1.0
-    return share
+def stored_order(line: OrderLine) -> Execute:
+    """Decode the order that a line of the ledger holds."""
+    order = decode((line.execute or "").encode(), "worker")
+    assert isinstance(order, Execute)
+    return order
 
 
-def slim(view: View) -> View:
-    """The view without what only the decision needed."""
-    none = np.zeros(0, np.int64)
-    return replace(
-        view,
-        reach=graph_of_sorted(view.fleet.nodes, none, none),
-        distance_m=np.zeros(0),
-        link_s=np.zeros(0),
-        pulls=no_pairs(view.fleet.nodes),
-        mailbox=no_mail(),
-        last=None,
-    )
-
-
-def nameless(view: View) -> View:
-    """The view without the fleet, which does not change."""
-    none = np.zeros(0, np.int64)
-    return replace(view, fleet=replace(view.fleet, data_size=none, label_counts=none))
-
-
-# MERGED: A plan as orders: what each node has to fetch and to mix, stage by stage. Every link of
-#   a plan is realised as a pull by its receiver, also a pushed one (whose sender pays for the
-#   time in the books only). A link that no row of its stage names lands in the receiver's
-#   mailbox. A collective row (a ring) is realised by pulling every source directly.
-
-
-def orders_of(
+def orders_from_plan(
     plan: Plan,
     view: View,
     mechanism: Mechanism,
     steps: Ints,
     rates: Floats,
-    budget_s: float,
+    pull_s: float,
     epoch: int = 0,
 ) -> dict[int, Execute]:
-    """The order of every node that is active, mixes or receives something in this round.
+    """Return the order of every node that is active, mixes or receives a model in this round.
 
     Args:
-        plan: What was decided.
-        view: On which grounds.
-        mechanism: By whom.
+        plan: The plan of the round.
+        view: The view that the plan was decided from.
+        mechanism: The mechanism that decided it.
         steps: Mini-batches of each active worker, [A].
-        rates: Emulated bytes per second of each link, 0 for none, [L].
-        budget_s: For fetching, from the moment that an order is taken up.
-        epoch: Of the coordinator.
+        rates: Bytes per second that each link is paced to, 0: not paced, [L].
+        pull_s: Seconds for all pulls of an order, from its start.
+        epoch: The coordinator's epoch.
     """
-    count = stages_of(plan)
-    parts = [_Stage(plan, view, mechanism, rates, k) for k in range(count)]
-    cells = [part.cells() for part in parts]
+    stages = [
+        _StageOrders(plan, view, mechanism, rates, k).by_node() for k in range(stage_count(plan))
+    ]
     place = {int(i): k for k, i in enumerate(plan.active)}
     return {
         node: Execute(
             epoch=epoch,
             round=view.t,
             train=node in place,
-            stages=tuple(cell.get(node, Stage()) for cell in cells),
+            stages=tuple(stage.get(node, Stage()) for stage in stages),
             steps=int(steps[place[node]]) if node in place else 0,
             rate=_rate(plan, place.get(node)),
-            budget_s=budget_s,
+            budget_s=pull_s,
             keep_mail=plan.keep_mail,
         )
-        for node in sorted(set(place).union(*cells))
+        for node in sorted(set(place).union(*stages))
     }
 
 
-def stages_of(plan: Plan) -> int:
-    """Stages of mixing and of transfers."""
+def stage_count(plan: Plan) -> int:
+    """Return the number of stages of a plan, counting mixes and transfers."""
     return max(len(plan.mixes), int(plan.links.stage.max(initial=-1)) + 1)
 
 
@@ -144,8 +142,8 @@ def _rate(plan: Plan, place: int | None) -> float:
 
 
 @dataclass(frozen=True)
-class _Stage:
-    """One stage of a plan."""
+class _StageOrders:
+    """The part of all orders that belongs to one stage of a plan."""
 
     plan: Plan
     view: View
@@ -153,8 +151,8 @@ class _Stage:
     rates: Floats  # [L]
     stage: int
 
-    def cells(self) -> dict[int, Stage]:
-        """What each node does in this stage."""
+    def by_node(self) -> dict[int, Stage]:
+        """Return what each node does in this stage."""
         rows, pulls = self._rows(), self._pulls()
         return {
             node: Stage(tuple(pulls.get(node, ())), rows.get(node))
@@ -163,7 +161,7 @@ class _Stage:
 
     @property
     def mix(self) -> Mix | None:
-        """Rows of this stage; there may be none."""
+        """The mix of this stage, if it has one."""
         return self.plan.mixes[self.stage] if self.stage < len(self.plan.mixes) else None
 
     def _rows(self) -> dict[int, Row]:
@@ -185,63 +183,63 @@ class _Stage:
         return rows
 
     def _pulls(self) -> dict[int, list[Pull]]:
-        """Pulls of the links of this stage, and those that stand in for a ring."""
-        links, wanted, waits = self.plan.links, self._wanted(), self._exact()
+        """Return the pulls of this stage by receiver, including those that realise a ring."""
+        links, used, exact = self.plan.links, self._used_links(), self._exact_senders()
         active, mask = self._active, _mask(self.mix)
         pulls: dict[int, list[Pull]] = defaultdict(list)
-        own = links.stage == self.stage
+        here = links.stage == self.stage
         columns = links.pushed, links.delta, self.rates, links.background
-        table = (values[own].tolist() for values in (links.dst, links.src, *columns))
+        table = (values[here].tolist() for values in (links.dst, links.src, *columns))
         for dst, src, pushed, delta, rate, background in zip(*table, strict=True):
-            named = (dst, src) in wanted
+            is_used = (dst, src) in used
             pulls[dst].append(
                 Pull(
                     node=src,
-                    exact=src in waits or (pushed and src in active),
+                    exact=src in exact or (pushed and src in active),
                     delta=delta,
-                    mask=mask if named else None,
-                    into="row" if named else "mail",
+                    mask=mask if is_used else None,
+                    into="row" if is_used else "mail",
                     bytes_per_s=float(rate),
                     background=background,
                 )
             )
-        self._add_ring(pulls, wanted, waits)
+        self._add_ring(pulls, used, exact)
         return pulls
 
     def _add_ring(
-        self, pulls: dict[int, list[Pull]], wanted: set[tuple[int, int]], waits: set[int]
+        self, pulls: dict[int, list[Pull]], used: set[tuple[int, int]], exact: set[int]
     ) -> None:
-        """Whom a member of a ring hears through others, it asks directly, at its slowest rate."""
+        """Add direct pulls for the members of a ring that have no link, at the slowest rate."""
         if self.mix is None or not self.mix.collective:
             return
-        slowest = {i: min(p.bytes_per_s for p in have) for i, have in pulls.items()}
-        known = {(i, p.node) for i, have in pulls.items() for p in have}
-        for dst, src in sorted(wanted - known):
+        slowest = {i: min(p.bytes_per_s for p in planned) for i, planned in pulls.items()}
+        linked = {(i, p.node) for i, planned in pulls.items() for p in planned}
+        for dst, src in sorted(used - linked):
             rate = slowest.get(dst, 0.0)
-            pulls[dst].append(Pull(src, exact=src in waits, bytes_per_s=rate))
+            pulls[dst].append(Pull(src, exact=src in exact, bytes_per_s=rate))
 
-    def _wanted(self) -> set[tuple[int, int]]:
-        """Pairs (dst, src) that rows of this stage name and that do not come from the mailbox."""
+    def _used_links(self) -> set[tuple[int, int]]:
+        """Return the pairs (dst, src) of the links whose model a row of this stage uses."""
         if (mix := self.mix) is None:
             return set()
         linked, mailed = source_kind(self.plan, self.view, self.stage)
-        fed = (~mailed & (mix.dst != mix.source)) if mix.collective else linked
-        return set(zip(mix.dst[fed].tolist(), mix.source[fed].tolist(), strict=True))
+        used = (~mailed & (mix.dst != mix.source)) if mix.collective else linked
+        return set(zip(mix.dst[used].tolist(), mix.source[used].tolist(), strict=True))
 
     @property
     def _active(self) -> set[int]:
         return set(self.plan.active.tolist())
 
-    def _exact(self) -> set[int]:
-        """Senders whose model of this very moment is meant.
+    def _exact_senders(self) -> set[int]:
+        """Return the senders whose model at this point of the round is needed.
 
-        An active one under a synchronous exchange or in a later stage, and in a later stage anybody
-        who has mixed before in this round.
+        These are the active workers in a synchronous exchange or in a later stage. In a later stage
+        they also include every node that mixed in an earlier stage.
         """
-        waits = self._active if self.plan.synchronous or self.stage > 0 else set()
+        exact = self._active if self.plan.synchronous or self.stage > 0 else set()
         for earlier in self.plan.mixes[: self.stage]:
-            waits |= set(earlier.receiver.tolist())
-        return waits
+            exact |= set(earlier.receiver.tolist())
+        return exact
 
 
 def _mask(mix: Mix | None) -> tuple[int, float] | None:

@@ -1,7 +1,7 @@
-"""The coordinator's shell: one thread that owns the machine, the ledger and the sessions.
+"""The coordinator's process: one thread owns the machine, the ledger and the sessions.
 
-Callbacks of the transport only put things into a queue. The thread takes all that has come, lets
-the machine decide in one go (one commit), and carries out what it wants.
+Callbacks of the transport only put items into a queue. The thread takes all queued items, lets the
+machine handle them at once (one commit), and carries out the actions.
 """
 
 import gc
@@ -9,29 +9,29 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
 from dystop.errors import StorageError
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Member
-from dystop.testbed.coordinator.quarantine import Measure
+from dystop.testbed.coordinator.quarantine import Sanction
 from dystop.testbed.events import (
+    CloseSession,
     Commit,
-    Consult,
-    Consulted,
+    CommitFailed,
+    ConfirmPardon,
     CoordinatorAction,
     CoordinatorEvent,
-    Finish,
-    Gone,
-    Hang,
-    Heard,
-    Pardoned,
-    Publish,
-    Tell,
+    EpochFound,
+    FinishRun,
+    LookUpEpoch,
+    MemberDisconnected,
+    MessageFromMember,
+    PublishRecord,
+    SendToMember,
     Tick,
-    WriteFailed,
 )
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.ledger.tables import Ledger, Line, ReportLine, RoundLine
@@ -40,22 +40,22 @@ from dystop.testbed.protocol.messages import Complaint, Execute, ReportAck, ToWo
 from dystop.testbed.transport.interface import Link, Listener, Transport, fingerprint_of
 
 TICK_S = 0.05
-BATCH = 2000  # events taken in one go
-BACKLOG = 1000  # messages of one peer that may wait; a peer beyond that is cut off
+MAX_BATCH = 2000  # items handled at once
+MAX_BACKLOG = 1000  # queued messages of one peer; its session is closed beyond that
 MINUTE_S = 60.0
 
-_What = Measure | Literal["opened", "said", "closed", "interrupt"]
-_Item = tuple[_What, str, Link | None, bytes]
+_ItemKind = Sanction | Literal["opened", "message", "closed", "interrupt"]
+_Item = tuple[_ItemKind, str, Link | None, bytes]
 
 
-def _nothing(value: Any) -> None:
-    """Nobody wants to know."""
+def _ignore(value: Any) -> None:
+    """Do nothing: the default of all callbacks."""
 
 
 class CoordinatorProcess:
-    """Runs a coordinator machine on a transport and a ledger. `run` blocks until the run is over.
+    """Runs a coordinator machine on a transport and a ledger. `run` blocks until the run ends.
 
-    `Publish` may repeat a round after a restart; rounds up to `published` are not handed on again.
+    After a restart the machine may publish a round again; rounds up to `published` are skipped.
     """
 
     def __init__(
@@ -64,77 +64,79 @@ class CoordinatorProcess:
         machine: CoordinatorMachine,
         ledger: Ledger,
         address: str,
-        on_record: Callable[[Any], None] = _nothing,
-        on_trace: Callable[[dict[str, Any]], None] = _nothing,
-        on_alarm: Callable[[str], None] = _nothing,
+        on_record: Callable[[Any], None] = _ignore,
+        on_trace: Callable[[dict[str, Any]], None] = _ignore,
+        on_alarm: Callable[[str], None] = _ignore,
     ) -> None:
-        """Listen at once, so that `address` is known before `run`."""
+        """Listen immediately, so that `address` is known before `run`."""
         self._machine, self._ledger = machine, ledger
         self._on_record, self._on_trace, self._on_alarm = on_record, on_trace, on_alarm
         self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._links: dict[str, Link] = {}
         self._backlog: Counter[str] = Counter()
-        self._counting = threading.Lock()
-        self._bad: dict[str, deque[float]] = {}
-        self._last: tuple[ToWorker | None, bytes] = (None, b"")  # one roster goes to everybody
-        self._answers: list[Consulted] = []  # events of the next turn
-        self._is_full = False
+        self._backlog_lock = threading.Lock()
+        self._malformed_s: dict[str, deque[float]] = {}  # times of bad messages, by peer
+        self._last_encoded: tuple[ToWorker | None, bytes] = (None, b"")  # for rosters
+        self._epochs_found: list[EpochFound] = []  # events for the next turn
+        self._is_disk_full = False
         self.published = 0
-        self.finish: Finish | None = None
-        self.on_pardoned: Callable[[str], None] = _nothing
-        self._served: Listener = transport.serve_control(address, self)
+        self.finish: FinishRun | None = None
+        self.on_pardoned: Callable[[str], None] = _ignore
+        self._listener: Listener = transport.serve_control(address, self)
 
     @property
     def address(self) -> str:
-        """Where members reach the coordinator."""
-        return self._served.address
+        """Address where members reach the coordinator."""
+        return self._listener.address
 
     def members(self) -> list[Member]:
-        """Everybody as they stand, from any thread."""
-        return list(self._machine.core.members)
+        """Return the current state of all members; callable from any thread."""
+        return list(self._machine.state.members)
 
     # Called by the transport, from any thread ---------------------------------------------------
 
     def opened(self, name: str, link: Link) -> None:
-        """A peer has opened a session."""
+        """Queue a new session."""
         self._items.put(("opened", name, link, b""))
 
     def received(self, name: str, link: Link, message: bytes) -> None:
-        """A peer sent a message."""
-        with self._counting:
+        """Queue a message; close the session of a peer that sends too many."""
+        with self._backlog_lock:
             self._backlog[name] += 1
-            too_many = self._backlog[name] > BACKLOG
+            too_many = self._backlog[name] > MAX_BACKLOG
         if too_many:
             link.close()
-        self._items.put(("said", name, link, b"" if too_many else message))
+        self._items.put(("message", name, link, b"" if too_many else message))
 
     def closed(self, name: str, link: Link) -> None:
-        """That session is over."""
+        """Queue the end of a session."""
         self._items.put(("closed", name, link, b""))
 
+    # Called by operators, from any thread -------------------------------------------------------
+
     def interrupt(self, reason: str = "interrupted") -> None:
-        """End the run early, from any thread; it can be taken up again later."""
+        """End the run early; it can be resumed later."""
         self._items.put(("interrupt", reason, None, b""))
 
-    def sanction(self, measure: Measure, name: str) -> None:
-        """Expel, pardon or readmit a member, from any thread."""
-        self._items.put((measure, name, None, b""))
+    def sanction(self, sanction: Sanction, name: str) -> None:
+        """Expel, pardon or readmit a member."""
+        self._items.put((sanction, name, None, b""))
 
     # The thread that owns everything ------------------------------------------------------------
 
     def run(self) -> str:
-        """Until the run is over; answers why. The ledger stays open.
+        """Run until the end; return the reason. The ledger stays open.
 
         Raises:
             PlanError: The mechanism broke its contract.
         """
-        gc.freeze()  # what is there now stays: no need to look at it again and again
+        gc.freeze()  # the objects that exist now stay: the collector need not scan them again
         try:
             tick_s = time.monotonic()
             while self.finish is None:
-                answers, self._answers = self._answers, []
-                patience_s = 0.0 if answers else max(tick_s - time.monotonic(), 0.0)
-                events = [*answers, *self._gather(patience_s)]
+                found, self._epochs_found = self._epochs_found, []
+                timeout_s = 0.0 if found else max(tick_s - time.monotonic(), 0.0)
+                events = [*found, *self._next_events(timeout_s)]
                 if time.monotonic() >= tick_s:
                     events.append(Tick())
                     tick_s = time.monotonic() + TICK_S
@@ -145,14 +147,14 @@ class CoordinatorProcess:
             gc.unfreeze()
             for link in self._links.values():
                 link.close()
-            self._served.stop()
+            self._listener.stop()
 
-    def _gather(self, patience_s: float) -> list[CoordinatorEvent]:
-        """All that has come, or nothing after a while."""
+    def _next_events(self, timeout_s: float) -> list[CoordinatorEvent]:
+        """Return the events of all queued items; wait up to `timeout_s` for the first one."""
         events: list[CoordinatorEvent] = []
-        for k in range(BATCH):
+        for k in range(MAX_BATCH):
             try:
-                item = self._items.get(timeout=0.0 if k else patience_s)
+                item = self._items.get(timeout=0.0 if k else timeout_s)
             except queue.Empty:
                 break
             event = self._event(item)
@@ -161,89 +163,90 @@ class CoordinatorProcess:
         return events
 
     def _event(self, item: _Item) -> CoordinatorEvent | None:
-        what, name, link, message = item
-        if what == "interrupt":
+        kind, name, link, message = item
+        if kind == "interrupt":
             self._machine.interrupt(name)
             return Tick()
-        if what in ("expel", "pardon", "readmit"):
-            self._machine.sanction(what, name)
+        if kind in ("expel", "pardon", "readmit"):
+            self._machine.sanction(kind, name)
             return Tick()
         if link is None:
             return None
-        if what == "opened":
+        if kind == "opened":
             self._links[name] = link
             return None
-        if what == "closed":
+        if kind == "closed":
             if self._links.get(name) is not link:
                 return None
             del self._links[name]
-            return Gone(name)
-        with self._counting:
+            return MemberDisconnected(name)
+        with self._backlog_lock:
             self._backlog[name] -= 1
-        return self._read(name, link, message) if self._links.get(name) is link else None
+        return self._decoded(name, link, message) if self._links.get(name) is link else None
 
-    def _read(self, name: str, link: Link, message: bytes) -> Heard | None:
+    def _decoded(self, name: str, link: Link, message: bytes) -> MessageFromMember | None:
         try:
-            return Heard(name, decode(message, "coordinator"), fingerprint_of(link))
+            return MessageFromMember(name, decode(message, "coordinator"), fingerprint_of(link))
         except BadMessage as error:
             link.send(encode(Complaint(error.code, error.text)))
-            if self._is_nuisance(name):
+            if self._sends_too_many_bad_messages(name):
                 link.close()
             return None
 
-    def _is_nuisance(self, name: str) -> bool:
-        """Whether a peer has sent too many bad messages within a minute."""
-        now_s, limit = time.monotonic(), self._machine.core.params.limits.malformed
-        times = self._bad.setdefault(name, deque(maxlen=limit))
-        times.append(now_s)
-        return len(times) == limit and now_s - times[0] < MINUTE_S
+    def _sends_too_many_bad_messages(self, name: str) -> bool:
+        """Count a bad message; return whether its peer exceeds the limit per minute."""
+        now_s, limit = time.monotonic(), self._machine.state.params.limits.malformed
+        times_s = self._malformed_s.setdefault(name, deque(maxlen=limit))
+        times_s.append(now_s)
+        return len(times_s) == limit and now_s - times_s[0] < MINUTE_S
 
     # Actions ------------------------------------------------------------------------------------
 
-    def _carry_out(self, actions: list[CoordinatorAction] | tuple[CoordinatorAction, ...]) -> None:
+    def _carry_out(self, actions: Sequence[CoordinatorAction]) -> None:
         for action in actions:
-            if isinstance(action, Tell):
-                self._tell(action.name, action.message, action.data)
-            elif isinstance(action, Commit):
-                self._commit(action)
-            elif isinstance(action, Hang):
-                self._hang(action.name)
-            elif isinstance(action, Publish):
-                self._publish(action)
-            elif isinstance(action, Pardoned):
-                self.on_pardoned(action.name)
-            elif isinstance(action, Consult):
-                self._consult(action)
-            else:
-                self.finish = action
+            match action:
+                case SendToMember(name, message, data):
+                    self._send(name, message, data)
+                case Commit():
+                    self._commit(action)
+                case CloseSession(name):
+                    self._close_session(name)
+                case PublishRecord():
+                    self._publish(action)
+                case ConfirmPardon(name):
+                    self.on_pardoned(name)
+                case LookUpEpoch(claim):
+                    self._look_up_epoch(claim)
+                case FinishRun():
+                    self.finish = action
 
-    def _tell(self, name: str, message: ToWorker, data: bytes) -> None:
+    def _send(self, name: str, message: ToWorker, data: bytes) -> None:
         link = self._links.get(name)
         if link is None:
             return
         if isinstance(message, ReportAck):
             reach("coordinator.before_ack")
-            link.send(_ack(message))
+            link.send(_encoded_ack(message))
             return
-        if self._last[0] is not message:
-            self._last = (message, data or encode(message))
-        link.send(self._last[1])
+        if self._last_encoded[0] is not message:
+            self._last_encoded = (message, data or encode(message))
+        link.send(self._last_encoded[1])
         if isinstance(message, Execute):
             reach("coordinator.after_execute")
 
-    def _hang(self, name: str) -> None:
+    def _close_session(self, name: str) -> None:
         link = self._links.get(name)
         if link is not None:
             link.close()
 
-    def _consult(self, action: Consult) -> None:
-        """Not answered where the ledger cannot be read: whoever claims something says it again."""
+    def _look_up_epoch(self, claim: MessageFromMember) -> None:
+        """Read the epoch from the ledger; if that fails, the member repeats its claim."""
         try:
-            self._answers.append(Consulted(action.heard, self._ledger.epoch()))
+            self._epochs_found.append(EpochFound(claim, self._ledger.epoch()))
         except StorageError as error:
             self._on_alarm(str(error))
 
-    def _publish(self, action: Publish) -> None:
+    def _publish(self, action: PublishRecord) -> None:
         if action.record.round <= self.published:
             return
         self.published = action.record.round
@@ -251,34 +254,35 @@ class CoordinatorProcess:
         self._on_trace(action.trace)
 
     def _commit(self, action: Commit) -> None:
-        """Write, then do what waited for it; a disk that refuses is the machine's business."""
-        sites = _sites(action.entries)
+        """Write to the ledger, then carry out the actions that waited for it."""
+        sites = _failpoint_sites(action.entries)
         try:
             for site in sites:
                 reach(f"coordinator.before_{site}")
             self._ledger.write(action.entries)
         except (StorageError, OSError) as error:
-            if not self._is_full:
+            if not self._is_disk_full:
                 self._on_alarm(str(error))
-            self._is_full = True
-            self._carry_out(self._machine.handle(WriteFailed(str(error)), time.monotonic()))
+            self._is_disk_full = True
+            failed = CommitFailed(action, str(error))
+            self._carry_out(self._machine.handle(failed, time.monotonic()))
             return
-        if self._is_full:
-            self._is_full = False
+        if self._is_disk_full:
+            self._is_disk_full = False
             self._on_alarm("the disk takes writes again")
         for site in sites:
             reach(f"coordinator.after_{site}")
-        self._carry_out(action.then)
+        self._carry_out(action.after_commit)
 
 
 @lru_cache(maxsize=64)
-def _ack(message: ReportAck) -> bytes:
-    """The same words for everybody who reports on a round."""
+def _encoded_ack(message: ReportAck) -> bytes:
+    """Encode an acknowledgement once for all members that report on a round."""
     return encode(message)
 
 
-def _sites(lines: tuple[Line, ...]) -> list[str]:
-    """Names of the failpoints around a commit, by what is in it."""
+def _failpoint_sites(lines: Sequence[Line]) -> list[str]:
+    """Return the names of the failpoints around a commit, by its content."""
     rounds = [line for line in lines if isinstance(line, RoundLine)]
     found = {
         "report_commit": any(isinstance(line, ReportLine) for line in lines),

@@ -1,167 +1,126 @@
-"""Members that misbehave: quarantine, epoch claims and rate limits."""
+"""Exclude members and readmit them: quarantine, revoked certificates, pardons, false epoch claims.
+
+A worker whose models several others refuse, or that makes false claims, stays out until an
+operator pardons it. A worker whose certificate was revoked stays out until it has a new one. The
+old certificate is refused on every session.
+
+A member may claim that it has obeyed a newer coordinator. Two coordinators must not plan at once,
+so a replaced one has to stop. A newer coordinator raises the epoch in the ledger before it sends
+anything. The process therefore looks up the epoch there (`LookUpEpoch`). If the ledger confirms the
+claim, this coordinator stops. If it does not, either the member lies, or somebody restored an old
+copy of the ledger. One member alone cannot show which. Its claim costs it a strike, and the
+coordinator takes an epoch above the claimed one, so that an honest member obeys it again. An honest
+member never needs to repeat its claim; one that does is quarantined.
+"""
 
 from typing import Literal
 
-from dystop.testbed.coordinator.core import Core
 from dystop.testbed.coordinator.members import Member
-from dystop.testbed.events import Hang, Pardoned
+from dystop.testbed.coordinator.state import CoordinatorState
+from dystop.testbed.events import CloseSession, ConfirmPardon
 from dystop.testbed.ledger.tables import MetaLine
-from dystop.testbed.params import Limits
-from dystop.testbed.protocol.messages import (
-    ExecuteAck,
-    Heartbeat,
-    Join,
-    Reject,
-    ToCoordinator,
-)
-
-# MERGED: Who is sent away, and who may come back: quarantine, revoked certificates, pardons. A
-#   worker whose models several others refuse, or that lies to the coordinator (`claims`), stays
-#   out until an operator pardons it. One whose certificate was revoked stays out until it has a
-#   new one; what it then shows must not be the old certificate, on whatever session.
-
+from dystop.testbed.protocol.messages import ExecuteAck, Heartbeat, Join, Reject, ToCoordinator
 
 REVOKED = "its certificate was revoked"
-Measure = Literal["expel", "pardon", "readmit"]
+MAX_EPOCH_LEAP = 1_000_000  # no honest member is further ahead: a start adds 1, a restore 1000
+FALSE_EPOCH = "claims of a newer coordinator, of which the ledger knows nothing"
+Sanction = Literal["expel", "pardon", "readmit"]
 
 
 class Quarantine:
-    """What operators want done with members; `carry_out` does it at the next event."""
+    """Excludes and readmits members. `apply_requests` carries out what operators requested."""
 
-    def __init__(self, core: Core) -> None:
-        """Nobody is wanted yet."""
-        self._core = core
-        self._asked: list[tuple[Measure, str]] = []
-        self._barred: set[str] = set()  # fingerprints of certificates that were sent away
+    def __init__(self, state: CoordinatorState) -> None:
+        self._state = state
+        self._requests: list[tuple[Sanction, str]] = []
+        self._revoked: set[str] = set()  # fingerprints of revoked certificates
 
-    def ask(self, measure: Measure, name: str) -> None:
+    def request(self, sanction: Sanction, name: str) -> None:
         """Expel (revoked), pardon (whatever it did), or readmit (it has a new certificate)."""
-        self._asked.append((measure, name))
+        self._requests.append((sanction, name))
 
-    def carry_out(self) -> bool:
-        """Do what was asked for; whether the roster has changed."""
+    def apply_requests(self) -> bool:
+        """Apply all requested sanctions; return whether the roster has changed."""
         changed = False
-        while self._asked:
-            changed |= self._do(*self._asked.pop(0))
+        while self._requests:
+            changed |= self._apply(*self._requests.pop(0))
         return changed
 
-    def _do(self, measure: Measure, name: str) -> bool:
-        core, member = self._core, self._core.members.get(name)
-        if measure == "pardon":
-            core.out.then.append(Pardoned(name))  # also where there is nothing to forgive
+    def _apply(self, sanction: Sanction, name: str) -> bool:
+        state, member = self._state, self._state.members.get(name)
+        if sanction == "pardon":
+            state.pending.after_commit.append(ConfirmPardon(name))  # even without a strike
         if member is None:
             return False
-        if measure == "expel":
-            self._barred |= {member.fingerprint} - {""}
-            return self._send_away(member, Reject("revoked", REVOKED))
-        if measure == "readmit" and member.note != REVOKED:
+        if sanction == "expel":
+            self._revoked |= {member.fingerprint} - {""}
+            return self._exclude(member, Reject("revoked", REVOKED))
+        if sanction == "readmit" and member.note != REVOKED:
             return False
-        return self._readmit(member, forgive=measure == "pardon")
+        self._readmit(member, pardoned=sanction == "pardon")
+        return False  # the roster names the member when it joins again
 
-    def _readmit(self, member: Member, *, forgive: bool) -> bool:
-        core = self._core
+    def _readmit(self, member: Member, *, pardoned: bool) -> None:
+        state = self._state
         if member.state != "QUARANTINED":
-            return False
-        if forgive:
-            core.trust.forgive(member.node)
-            core.probe.forgive(member.node)
-            core.keep_state()
-        note = "pardoned" if forgive else "a new certificate was issued"
-        core.note(core.members.readmit(member.name, note))
-        return False  # rosters name it when it comes
+            return
+        if pardoned:
+            state.strikes.clear(member.node)
+            state.observations.clear_exclusions(member.node)
+            state.write_state()
+        note = "pardoned" if pardoned else "a new certificate was issued"
+        state.write_member(state.members.readmit(member.name, note))
 
-    def shut_out(self, node: int) -> bool:
-        """Too many have refused its models; whether the roster has changed."""
-        member, guards = self._core.members.of_node(node), self._core.params.guards
-        why = f"{guards.strikes} refused models from {guards.reporters} workers"
-        return member is not None and self.quarantine(member, why)
+    def quarantine_sender(self, node: int) -> bool:
+        """Quarantine the sender of too many refused models; return whether the roster changed."""
+        member, guards = self._state.members.of_node(node), self._state.params.guards
+        reason = f"{guards.strikes} refused models from {guards.reporters} workers"
+        return member is not None and self.quarantine(member, reason)
 
-    def quarantine(self, member: Member, why: str) -> bool:
-        """Send a member away until it is pardoned; whether the roster has changed."""
-        return self._send_away(member, Reject("quarantined", why))
+    def quarantine(self, member: Member, reason: str) -> bool:
+        """Exclude a member until it is pardoned; return whether the roster has changed."""
+        return self._exclude(member, Reject("quarantined", reason))
 
-    def _send_away(self, member: Member, reject: Reject) -> bool:
-        core, had_session = self._core, member.session
+    def _exclude(self, member: Member, reject: Reject) -> bool:
+        state, had_session = self._state, member.session
         if member.state == "QUARANTINED":
             return False
-        core.note(core.members.quarantine(member.name, reject.text))
+        state.write_member(state.members.quarantine(member.name, reject.text))
         if had_session:
-            core.tell_then(member.name, reject)
-            core.out.then.append(Hang(member.name))
+            state.send_after_commit(member.name, reject)
+            state.pending.after_commit.append(CloseSession(member.name))
         return True
 
-    def refusal(self, fingerprint: str) -> Reject | None:
-        """Whether somebody comes with a certificate that was sent away."""
-        return Reject("revoked", REVOKED) if fingerprint in self._barred else None
-
-
-# MERGED: Members that say they have obeyed a newer coordinator: is it true? Two coordinators must
-#   not plan at once, so one that was replaced has to go. A newer one has raised the epoch in the
-#   ledger before anybody could hear of it: the shell looks there (`Consult`), and if the ledger
-#   agrees, this coordinator goes. If it does not, the member lies, or the ledger is older than
-#   what the member has seen, because somebody put an old copy in its place. One voice cannot tell
-#   these apart, and need not: the claim costs its member a strike, and the coordinator takes an
-#   epoch above the claimed one, so that an honest member obeys it again. That one never needs to
-#   repeat itself; who does is put in quarantine.
-
-
-LEAP = 1_000_000  # no honest member is so far ahead: starts count one each, restores a thousand
-FALSE_EPOCH = "claims of a newer coordinator, of which the ledger knows nothing"
+    def certificate_refusal(self, fingerprint: str) -> Reject | None:
+        """Return the answer to somebody who joins with a revoked certificate."""
+        return Reject("revoked", REVOKED) if fingerprint in self._revoked else None
 
 
 def claimed_epoch(message: ToCoordinator) -> int:
-    """The epoch that a member says it has obeyed; 0 where it says nothing about it."""
+    """Return the epoch that a member says it has obeyed; 0 if the message does not say."""
     return message.epoch if isinstance(message, Join | Heartbeat | ExecuteAck) else 0
 
 
 class EpochClaims:
-    """Judges claims that the ledger does not bear out."""
+    """Handles claims of a newer epoch."""
 
-    def __init__(self, core: Core, sanctions: Quarantine) -> None:
-        """Nobody has claimed anything yet."""
-        self._core, self._sanctions = core, sanctions
+    def __init__(self, state: CoordinatorState, quarantine: Quarantine) -> None:
+        self._state, self._quarantine = state, quarantine
 
-    def is_doubtful(self, member: Member | None, message: ToCoordinator) -> bool:
-        """Whether the ledger must be asked before this message is heard."""
+    def needs_lookup(self, member: Member | None, message: ToCoordinator) -> bool:
+        """Whether the ledger must be read before this message is handled."""
         known = member is not None and member.state != "QUARANTINED"
-        return known and claimed_epoch(message) > self._core.epoch
+        return known and claimed_epoch(message) > self._state.epoch
 
-    def judge(self, member: Member, epoch: int) -> bool:
-        """The ledger knows nothing of it; whether the member was sent away for it."""
-        core = self._core
-        verdict = core.trust.lied(member.node, core.at_s)
-        core.keep_state()
-        if verdict == "quarantine":
-            count = core.params.guards.strikes
-            return self._sanctions.quarantine(member, f"{count} {FALSE_EPOCH}")
-        if epoch <= core.epoch + LEAP:
-            core.epoch = epoch + 1
-            core.keep(MetaLine("epoch", str(core.epoch)))
+    def refute(self, member: Member, epoch: int) -> bool:
+        """Handle a claim that the ledger does not confirm; return whether the roster changed."""
+        state = self._state
+        consequence = state.strikes.false_claim(member.node, state.at_s)
+        state.write_state()
+        if consequence == "quarantine":
+            count = state.params.guards.strikes
+            return self._quarantine.quarantine(member, f"{count} {FALSE_EPOCH}")
+        if epoch <= state.epoch + MAX_EPOCH_LEAP:
+            state.epoch = epoch + 1
+            state.write(MetaLine("epoch", str(state.epoch)))
         return False
-
-
-# MERGED: How much a peer may say: no single one keeps the coordinator busy.
-
-
-BURST = 5.0  # seconds' worth of messages that a peer may send at once
-PER_ORDER = 4.0  # messages that an order entitles to
-
-
-class RateLimit:
-    """How many messages each peer may still send; orders and joins entitle to more."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._rate = float(limits.messages_per_s)
-        self._left: dict[str, tuple[float, float]] = {}
-
-    def spend(self, name: str, at_s: float) -> bool:
-        """Whether one more message is taken."""
-        left, then_s = self._left.get(name, (BURST * self._rate, at_s))
-        left = min(BURST * self._rate, left + (at_s - then_s) * self._rate)
-        self._left[name] = (max(left - 1.0, 0.0), at_s)
-        return left >= 1.0
-
-    def grant(self, name: str) -> None:
-        """A few more, for what is expected of it."""
-        left, then_s = self._left.get(name, (BURST * self._rate, 0.0))
-        self._left[name] = (min(left + PER_ORDER, BURST * self._rate), then_s)

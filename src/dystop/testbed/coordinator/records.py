@@ -1,4 +1,4 @@
-"""History on its way out: records are held back until their score has come, and leave in order."""
+"""Records of closed rounds: each waits for its evaluation, and all are published in order."""
 
 import json
 import math
@@ -13,142 +13,134 @@ from dystop.control.stopping import (
     stop_reason,
 )
 from dystop.record import RoundRecord, from_json
-from dystop.testbed.coordinator.core import Core
 from dystop.testbed.coordinator.rounds import ClosedRound
 from dystop.testbed.coordinator.setup import OBSERVER
-from dystop.testbed.events import Publish
-from dystop.testbed.ledger.tables import (
-    KeptLine,
-    MetaLine,
-    RecordLine,
-    Restored,
-    read_blob,
-    text_of,
-)
+from dystop.testbed.coordinator.state import CoordinatorState
+from dystop.testbed.events import PublishRecord
+from dystop.testbed.ledger.tables import KeptLine, RecordLine, Restored, read_blob, text_of
 from dystop.testbed.protocol.codec import decode
 from dystop.testbed.protocol.messages import Evaluate, Scored
 from dystop.types import Score, View
 from dystop.world.trace import seen_part
 
-SCORE_S = 30.0  # longest wait for a score
+SCORE_S = 30.0  # longest wait for an evaluation
 
 
 @dataclass
-class Waiting:
-    """A record that has not left yet."""
+class HeldRecord:
+    """A record that is not published yet."""
 
     line: RecordLine
-    until_s: float  # it leaves without a score then; -inf: none is wanted
+    until_s: float  # published without a score then; -inf: no evaluation was requested
     record: RoundRecord
-    came: dict[str, Any]
+    trace_outcome: dict[str, Any]
 
 
 class Records:
-    """Records that wait, by round, oldest first."""
+    """Unpublished records by round, oldest first."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-        self.waiting: dict[int, Waiting] = {}
-        self.reason = ""  # why the run is over
-        self._seen: dict[int, View] = {}  # first halves of lines of the trace
-        self._left: list[RecordLine] = []  # handed on, but not written down as such
+    def __init__(self, state: CoordinatorState) -> None:
+        self.state = state
+        self.held: dict[int, HeldRecord] = {}
+        self.stop_reason = ""  # why no further round opens
+        self._views: dict[int, View] = {}  # first halves of the lines of the trace
+        self._published: list[RecordLine] = []  # published, but not yet marked in the ledger
 
     def add(self, closed: ClosedRound) -> None:
-        """A round was closed; its models are tested where that is due."""
-        core, record = self.core, closed.record
-        came = json.dumps(closed.came, separators=(",", ":"))
+        """Hold the record of a closed round; request an evaluation if one is due."""
+        state, record = self.state, closed.record
+        came = json.dumps(closed.trace_outcome, separators=(",", ":"))
         line = RecordLine(record.round, record.to_json(), came)
-        core.keep(line)
-        wanted = self._is_due(record) and core.params.observer
-        until_s = core.at_s + SCORE_S if wanted else -math.inf
-        self.waiting[record.round] = Waiting(line, until_s, record, closed.came)
-        if wanted:
-            self._ask(record.round)
-        self.reason = self.reason or self._over(record)
+        state.write(line)
+        is_wanted = self._is_evaluation_due(record) and state.params.observer
+        until_s = state.at_s + SCORE_S if is_wanted else -math.inf
+        self.held[record.round] = HeldRecord(line, until_s, record, closed.trace_outcome)
+        if is_wanted:
+            self._request_evaluation(record.round)
+        self.stop_reason = self.stop_reason or self._reason_to_stop(record)
 
-    def _is_due(self, record: RoundRecord) -> bool:
-        """Whether all models are tested now: at the chosen intervals, and at the end."""
-        core, rules = self.core, self.core.setup.evaluate
-        due = is_evaluation_due(rules, record.round, record.clock_s, core.next_evaluation_s)
-        if due:
-            core.next_evaluation_s = next_evaluation_s(rules, record.clock_s)
-        return due or ends_run(core.setup.stop, record)
+    def _is_evaluation_due(self, record: RoundRecord) -> bool:
+        """Whether all models are evaluated now: at the configured intervals, and at the end."""
+        state, rules = self.state, self.state.setup.evaluate
+        is_due = is_evaluation_due(rules, record.round, record.clock_s, state.next_evaluation_s)
+        if is_due:
+            state.next_evaluation_s = next_evaluation_s(rules, record.clock_s)
+        return is_due or ends_run(state.setup.stop, record)
 
-    def _over(self, record: RoundRecord) -> str:
-        """Return why no round follows this one; empty: one does."""
-        stop = self.core.setup.stop
+    def _reason_to_stop(self, record: RoundRecord) -> str:
+        """Return why no round follows this one; empty: another round follows."""
+        stop = self.state.setup.stop
         return stop_reason(stop, record, "emulated") if ends_run(stop, record) else ""
 
-    def _ask(self, round_: int) -> None:
-        """Have the observer test everybody who is there."""
-        core, n = self.core, self.core.setup.fleet.workers
-        here = [m.node for m in core.members if m.node < n and m.state == "JOINED"]
-        observer = core.members.get(OBSERVER)
-        if observer is not None and observer.session and here:
-            core.tell_then(OBSERVER, Evaluate(core.epoch, round_, tuple(sorted(here))))
+    def _request_evaluation(self, round_: int) -> None:
+        """Ask the observer to evaluate the models of all present workers."""
+        state, n = self.state, self.state.setup.fleet.workers
+        present = [m.node for m in state.members if m.node < n and m.state == "JOINED"]
+        observer = state.members.get(OBSERVER)
+        if observer is not None and observer.session and present:
+            evaluate = Evaluate(state.epoch, round_, tuple(sorted(present)))
+            state.send_after_commit(OBSERVER, evaluate)
 
     def observer_joined(self) -> None:
-        """Ask again for what is still wanted."""
-        for round_, held in self.waiting.items():
-            if held.line.score is None and held.until_s > self.core.at_s:
-                self._ask(round_)
+        """Request the missing evaluations again."""
+        for round_, held in self.held.items():
+            if held.line.score is None and held.until_s > self.state.at_s:
+                self._request_evaluation(round_)
 
-    def scored(self, message: Scored) -> None:
-        """A score has come; those behind it get more time, for an observer takes one by one."""
-        held = self.waiting.get(message.round)
+    def on_score(self, message: Scored) -> None:
+        """Store a score; later records may wait longer, because the observer works in order."""
+        held = self.held.get(message.round)
         if held is None or held.line.score is not None or held.until_s == -math.inf:
             return
         held.line = replace(held.line, score=text_of(message))
-        self.core.keep(held.line)
-        for other in self.waiting.values():
+        self.state.write(held.line)
+        for other in self.held.values():
             if other.until_s > -math.inf:
-                other.until_s = max(other.until_s, self.core.at_s + SCORE_S)
+                other.until_s = max(other.until_s, self.state.at_s + SCORE_S)
 
-    def leave(self) -> None:
-        """Hand on, in order, what has nothing to wait for any more.
+    def publish_ready(self) -> None:
+        """Publish, in order, the records that wait for nothing.
 
-        That they have left is written down with the next commit, so that a crash in between makes
-        a record leave twice rather than never.
+        The next commit marks them as published. A crash in between publishes a record twice rather
+        than never.
         """
-        core = self.core
-        for line in self._left:
-            core.keep(replace(line, published=1), KeptLine(f"seen:{line.round}", None))
-        self._left = []
-        while self.waiting:
-            round_, held = next(iter(self.waiting.items()))
-            if held.line.score is None and core.at_s < held.until_s:
+        state = self.state
+        for line in self._published:
+            state.write(replace(line, published=1), KeptLine(f"seen:{line.round}", None))
+        self._published = []
+        while self.held:
+            round_, held = next(iter(self.held.items()))
+            if held.line.score is None and state.at_s < held.until_s:
                 return
-            del self.waiting[round_]
+            del self.held[round_]
             record = _scored(held.record, held.line.score)
-            core.out.then.append(Publish(record, {**self._first_half(round_), **held.came}))
-            self._left.append(held.line)
-            self.reason = self.reason or self._over(record)
+            view = self._views.pop(round_, None)
+            observed = {} if view is None else seen_part(view)
+            state.pending.after_commit.append(
+                PublishRecord(record, {**observed, **held.trace_outcome})
+            )
+            self._published.append(held.line)
+            self.stop_reason = self.stop_reason or self._reason_to_stop(record)
 
-    def _first_half(self, round_: int) -> dict[str, Any]:
-        seen = self._seen.pop(round_, None)
-        return {} if seen is None else seen_part(seen)
+    def remember_view(self, view: View) -> None:
+        """Keep the first half of the trace line of a round that opens."""
+        self._views[view.t] = view
 
-    def remember(self, seen: View) -> None:
-        """First half of the trace line of a round that opens."""
-        self._seen[seen.t] = seen
-
-    def recall(self, restored: Restored) -> None:
-        """What had not left when the last coordinator ended."""
-        self.reason = restored.finished
-        self._seen = {round_: read_blob(blob) for round_, blob in restored.seen.items()}
+    def restore(self, restored: Restored) -> None:
+        """Restore the records that the last coordinator had not published."""
+        self.stop_reason = restored.finished
+        self._views = {round_: read_blob(blob) for round_, blob in restored.seen.items()}
         for line in restored.waiting:
-            wanted = line.score is None and self.core.params.observer
-            until_s = self.core.at_s + SCORE_S if wanted else -math.inf
+            is_wanted = line.score is None and self.state.params.observer
+            until_s = self.state.at_s + SCORE_S if is_wanted else -math.inf
             record, came = from_json(line.record), json.loads(line.came)
-            self.waiting[line.round] = Waiting(line, until_s, record, came)
-            self.reason = self.reason or self._over(record)  # the last may only lack its score
-
-    def finished(self) -> MetaLine:
-        """What the ledger is told at the end."""
-        return MetaLine("finished", self.reason)
+            self.held[line.round] = HeldRecord(line, until_s, record, came)
+            # The last record may lack nothing but its score.
+            self.stop_reason = self.stop_reason or self._reason_to_stop(record)
 
 
 def _scored(record: RoundRecord, score: str | None) -> RoundRecord:
+    """Return a record with the score that the ledger holds, if there is one."""
     if score is None:
         return record
     scored = decode(score.encode(), "coordinator")

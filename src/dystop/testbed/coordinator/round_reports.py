@@ -1,7 +1,7 @@
-"""What a round came to: reports of the nodes as an `Outcome`, and as a line of the trace.
+"""The reports of a round as its `Outcome`, and as its line of the trace.
 
-TRACE: `Publish.trace` of a round is a whole line as `dystop.world.trace` describes it, with two
-more columns in `links`: `number` and `version` of the model that was used, -1 where none was.
+`PublishRecord.trace` of a round is a whole line as `dystop.world.trace` describes it. Its `links`
+have two more columns: `number` and `version` of the model that was used, -1 if none was.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,126 +11,146 @@ from typing import Any
 import numpy as np
 
 from dystop.plan import Plan
-from dystop.sparse import Bools, Floats, Ints, no_pairs
+from dystop.sparse import Bools, Floats, Ints, graph_of_sorted, no_pairs
 from dystop.testbed.protocol.messages import Rejected, Report, Used
-from dystop.types import Outcome, View
-from dystop.world.trace import Orders, Trainings, came_part
+from dystop.types import Outcome, View, no_mail
+from dystop.world.trace import Orders as TracedOrders
+from dystop.world.trace import Trainings as TracedTrainings
+from dystop.world.trace import came_part
 
-Training = tuple[int, int, int, float]  # node, round that began it, steps, emulated seconds
+Training = tuple[int, int, int, float]  # node, round that started it, steps, emulated seconds
 
 
 @dataclass(frozen=True)
 class RoundReports:
-    """All that has been heard of a round when it closes."""
+    """Everything that is known about a round when it closes."""
 
-    reports: Mapping[int, Report]  # `mixed` reports, by node
+    reports: Mapping[int, Report]  # reports of kind `mixed`, by node
     duration_s: float  # emulated
-    time_scale: float = 1.0  # seconds of a worker's clock per emulated second
-    loss: Floats | None = None  # newest training loss of every worker, NaN: none yet, [N]
-    ended_s: Floats | None = None  # when the last training ended, inf: it still runs, [N]
-    samples: int = 0  # images trained on, reported since the last round closed
-    trained: Sequence[Training] = ()  # trainings whose end was reported since then
-    distances: bool = False  # whether the mechanism asks for the distance of models
+    time_scale: float = 1.0  # real seconds per emulated second
+    loss: Floats | None = None  # newest training loss of each worker, NaN: none yet, [N]
+    ended_s: Floats | None = None  # when the last training ended, inf: one is running, [N]
+    samples: int = 0  # samples trained on since the last round closed
+    trainings: Sequence[Training] = ()  # trainings that ended since the last round closed
+    distances: bool = False  # whether the mechanism needs distances of models
 
 
 LinkOutcome = Used | Rejected | None
 
 
 def link_outcomes(plan: Plan, reports: Mapping[int, Report]) -> list[LinkOutcome]:
-    """What became of each link of a plan, as its receiver says; None where it says nothing."""
-    told: dict[tuple[int, int, int], Used | Rejected] = {}
+    """Return what each receiver reported about its links; None: not reported."""
+    reported: dict[tuple[int, int, int], Used | Rejected] = {}
     for node, report in reports.items():
-        told |= {(node, r.node, r.stage): r for r in report.rejected}
-        told |= {(node, u.node, u.stage): u for u in report.used}
+        reported |= {(node, r.node, r.stage): r for r in report.rejected}
+        reported |= {(node, u.node, u.stage): u for u in report.used}
     links = plan.links
     keys = zip(links.dst.tolist(), links.src.tolist(), links.stage.tolist(), strict=True)
-    return [told.get(key) for key in keys]
+    return [reported.get(key) for key in keys]
 
 
-def outcome_of(plan: Plan, view: View, tally: RoundReports) -> Outcome:
-    """The outcome of a round, from what its nodes have reported (eq:duration is the clock's)."""
-    links, known = plan.links, link_outcomes(plan, tally.reports)
-    lost = _lost(plan, known, tally.reports)
+def round_outcome(plan: Plan, view: View, summary: RoundReports) -> Outcome:
+    """Return the outcome of a round from the reports; its duration (eq:duration) is measured."""
+    links, outcomes = plan.links, link_outcomes(plan, summary.reports)
+    lost = _lost(plan, outcomes, summary.reports)
     return Outcome(
-        duration_s=tally.duration_s,
-        comm_s=_exchange_s(plan, tally),
-        link_s=np.array([f.seconds if f else 0.0 for f in known]) / tally.time_scale,
-        link_bytes=_link_bytes(plan, view, known, lost),
+        duration_s=summary.duration_s,
+        comm_s=_exchange_s(plan, summary),
+        link_s=np.array([o.seconds if o else 0.0 for o in outcomes]) / summary.time_scale,
+        link_bytes=_link_bytes(plan, view, outcomes, lost),
         lost=lost,
-        loss=_losses(plan, tally),
-        samples=tally.samples,
-        idle_s=_idle_s(view, tally),
+        loss=_losses(plan, summary),
+        samples=summary.samples,
+        idle_s=_idle_s(view, summary),
         active=plan.active,
         dst=links.dst,
         src=links.src,
-        distance=_distance(known) if tally.distances else None,
-        failed=_failed(plan, tally),
+        distance=_distance(outcomes) if summary.distances else None,
+        failed=_failed(plan, summary),
     )
 
 
-def _failed(plan: Plan, tally: RoundReports) -> Bools:
-    return np.array([int(i) not in tally.reports for i in plan.active], bool)
+def _failed(plan: Plan, summary: RoundReports) -> Bools:
+    return np.array([int(i) not in summary.reports for i in plan.active], bool)
 
 
-def _lost(plan: Plan, known: list[LinkOutcome], reports: Mapping[int, Report]) -> Bools:
-    """Transfers that did not arrive. One that nobody waits for is on its way: it counts as sent."""
-    way = plan.links.background & np.array([int(i) in reports for i in plan.links.dst], bool)
-    arrived = np.array([isinstance(f, Used) for f in known], bool)
-    silent = np.array([f is None for f in known], bool)
-    lost: Bools = ~(arrived | (way & silent))
+def _lost(plan: Plan, outcomes: list[LinkOutcome], reports: Mapping[int, Report]) -> Bools:
+    """Return which transfers did not arrive; a running background transfer counts as sent."""
+    running = plan.links.background & np.array([int(i) in reports for i in plan.links.dst], bool)
+    arrived = np.array([isinstance(o, Used) for o in outcomes], bool)
+    unreported = np.array([o is None for o in outcomes], bool)
+    lost: Bools = ~(arrived | (running & unreported))
     return lost
 
 
-def _link_bytes(plan: Plan, view: View, known: list[LinkOutcome], lost: Bools) -> Ints:
-    """Bytes on the wire; of what is still on its way, those that it is going to take."""
+def _link_bytes(plan: Plan, view: View, outcomes: list[LinkOutcome], lost: Bools) -> Ints:
+    """Return the bytes on the wire; a running background transfer counts with its full size."""
     size = np.ceil(plan.links.fraction * view.fleet.model_bytes).astype(np.int64)
-    told = np.array([f.bytes if f else 0 for f in known], np.int64)
-    silent = np.array([f is None for f in known], bool)
-    return np.where(silent & ~lost, size, told)
+    reported = np.array([o.bytes if o else 0 for o in outcomes], np.int64)
+    unreported = np.array([o is None for o in outcomes], bool)
+    return np.where(unreported & ~lost, size, reported)
 
 
-def _exchange_s(plan: Plan, tally: RoundReports) -> Floats:
-    """Seconds that each active worker spent fetching and mixing; the round where it failed."""
-    reports = [tally.reports.get(int(i)) for i in plan.active]
-    spent = [r.seconds / tally.time_scale if r else tally.duration_s for r in reports]
+def _exchange_s(plan: Plan, summary: RoundReports) -> Floats:
+    """Return the exchange time of each active worker; the duration of the round if it failed."""
+    reports = [summary.reports.get(int(i)) for i in plan.active]
+    spent = [r.seconds / summary.time_scale if r else summary.duration_s for r in reports]
     return np.array(spent, float)
 
 
-def _losses(plan: Plan, tally: RoundReports) -> Floats:
-    if tally.loss is None:
+def _losses(plan: Plan, summary: RoundReports) -> Floats:
+    if summary.loss is None:
         return np.full(len(plan.active), np.nan)
-    return tally.loss[plan.active]
+    return summary.loss[plan.active]
 
 
-def _idle_s(view: View, tally: RoundReports) -> float:
-    """Seconds, summed over the workers present, from the end of a training to the close."""
-    if tally.ended_s is None:
+def _idle_s(view: View, summary: RoundReports) -> float:
+    """Return the time between the end of a training and the close, summed over present workers."""
+    if summary.ended_s is None:
         return 0.0
-    close_s = view.now_s + tally.duration_s
-    spare = np.clip(close_s - np.maximum(tally.ended_s, view.now_s), 0.0, None)
+    close_s = view.now_s + summary.duration_s
+    spare = np.clip(close_s - np.maximum(summary.ended_s, view.now_s), 0.0, None)
     return float(spare[view.alive].sum())
 
 
-def _distance(known: list[LinkOutcome]) -> Floats:
-    measured = [f.distance if isinstance(f, Used) else None for f in known]
+def _distance(outcomes: list[LinkOutcome]) -> Floats:
+    measured = [o.distance if isinstance(o, Used) else None for o in outcomes]
     return np.array([np.nan if d is None else d for d in measured], float)
 
 
-def trace_observation(view: View) -> View:
-    """What of a view goes into the trace: what the mechanism saw of its surroundings."""
+def traced_view(view: View) -> View:
+    """Return the part of a view that goes into the trace: what the mechanism saw of the world."""
+    return replace(without_fleet_data(view), pulls=no_pairs(view.fleet.nodes), last=None)
+
+
+def without_links(view: View) -> View:
+    """Return the view without the links and counts that only the decision needs."""
     none = np.zeros(0, np.int64)
-    fleet = replace(view.fleet, data_size=none, label_counts=none)
-    return replace(view, fleet=fleet, pulls=no_pairs(view.fleet.nodes), last=None)
+    return replace(
+        view,
+        reach=graph_of_sorted(view.fleet.nodes, none, none),
+        distance_m=np.zeros(0),
+        link_s=np.zeros(0),
+        pulls=no_pairs(view.fleet.nodes),
+        mailbox=no_mail(),
+        last=None,
+    )
+
+
+def without_fleet_data(view: View) -> View:
+    """Return the view without data sizes and label counts, which do not change during a run."""
+    none = np.zeros(0, np.int64)
+    return replace(view, fleet=replace(view.fleet, data_size=none, label_counts=none))
 
 
 def trace_outcome(
-    plan: Plan, view: View, tally: RoundReports, outcome: Outcome, orders: Iterable[int]
+    plan: Plan, view: View, summary: RoundReports, outcome: Outcome, orders: Iterable[int]
 ) -> dict[str, Any]:
-    """Second half of a line of the trace: what became of the plan. `orders` are its nodes."""
-    known = link_outcomes(plan, tally.reports)
-    used = [f if isinstance(f, Used) else None for f in known]
+    """Return the second half of a trace line: what became of the plan. `orders` are its nodes."""
+    outcomes = link_outcomes(plan, summary.reports)
+    used = [o if isinstance(o, Used) else None for o in outcomes]
     number = np.array([-1 if u is None else u.number for u in used], np.int64)
-    seconds = np.where([f is None for f in known], np.nan, outcome.link_s)
+    seconds = np.where([o is None for o in outcomes], np.nan, outcome.link_s)
     src = np.minimum(plan.links.src, view.fleet.workers - 1)
     stale = (number < view.version[src]) & (plan.links.src < view.fleet.workers)
     stale &= np.array([u is not None for u in used], bool)
@@ -138,19 +158,19 @@ def trace_outcome(
         plan,
         replace(outcome, link_s=seconds),
         stale,
-        _orders(plan, tally, sorted(orders)),
-        _trainings(tally),
+        _traced_orders(plan, summary, sorted(orders)),
+        _traced_trainings(summary),
     )
     line["links"]["number"] = number.tolist()
     line["links"]["version"] = [-1 if u is None else u.version for u in used]
     return line
 
 
-def _orders(plan: Plan, tally: RoundReports, nodes: list[int]) -> Orders:
-    reports = [tally.reports.get(node) for node in nodes]
-    waited = [np.nan if r is None else r.waited_s / tally.time_scale for r in reports]
-    spent = [np.nan if r is None else r.seconds / tally.time_scale for r in reports]
-    return Orders(
+def _traced_orders(plan: Plan, summary: RoundReports, nodes: list[int]) -> TracedOrders:
+    reports = [summary.reports.get(node) for node in nodes]
+    waited = [np.nan if r is None else r.waited_s / summary.time_scale for r in reports]
+    spent = [np.nan if r is None else r.seconds / summary.time_scale for r in reports]
+    return TracedOrders(
         node=np.array(nodes, np.int64),
         train=np.isin(nodes, plan.active),
         waited_s=np.array(waited, float),
@@ -159,9 +179,10 @@ def _orders(plan: Plan, tally: RoundReports, nodes: list[int]) -> Orders:
     )
 
 
-def _trainings(tally: RoundReports) -> Trainings:
-    node, began, steps, seconds = zip(*tally.trained, strict=True) if tally.trained else ((),) * 4
-    return Trainings(
+def _traced_trainings(summary: RoundReports) -> TracedTrainings:
+    columns = zip(*summary.trainings, strict=True) if summary.trainings else ((),) * 4
+    node, began, steps, seconds = columns
+    return TracedTrainings(
         np.array(node, np.int64),
         np.array(began, np.int64),
         np.array(steps, np.int64),

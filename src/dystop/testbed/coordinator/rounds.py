@@ -1,9 +1,19 @@
-"""Rounds from planning to closing (alg:dystop): part of the coordinator machine."""
+"""Rounds from planning to closing (alg:dystop).
+
+A round makes the same calls in the same order as the simulator's loop:
+
+1. `build_view` turns the measurements into what the mechanism may see (`Rounds.open_next`).
+2. `decide` returns the plan. Each node gets its part of the plan as an order (`_issue_orders`).
+3. The nodes execute their orders and report (`apply_report`).
+4. `settle` updates staleness and queues (eq:staleness, eq:queue) and makes the record (`close`).
+
+A report that arrives after its round was closed is applied with `apply_late_report`.
+"""
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,27 +24,25 @@ from dystop.control.round import (
     settle,
     with_topology,
 )
-from dystop.control.timing import timetable
 from dystop.plan import Plan
 from dystop.record import RoundRecord
-from dystop.sparse import Floats
-from dystop.testbed.coordinator.core import Core
-from dystop.testbed.coordinator.observations import MeasuredState, pulls_of
+from dystop.sparse import Ints
+from dystop.testbed.coordinator.observations import pulls_by_stage_and_sender
 from dystop.testbed.coordinator.orders import (
-    OpenRound,
-    execute_of,
-    nameless,
-    orders_of,
-    payload,
+    orders_from_plan,
     pulls_by_node,
-    slim,
+    round_limits,
+    stored_order,
 )
 from dystop.testbed.coordinator.round_reports import (
     RoundReports,
-    outcome_of,
-    trace_observation,
+    round_outcome,
     trace_outcome,
+    traced_view,
+    without_fleet_data,
+    without_links,
 )
+from dystop.testbed.coordinator.state import CoordinatorState
 from dystop.testbed.ledger.tables import (
     KeptLine,
     LateLine,
@@ -49,324 +57,337 @@ from dystop.testbed.ledger.tables import (
 from dystop.testbed.protocol.codec import encode
 from dystop.testbed.protocol.messages import Cancel, Execute, Report
 from dystop.types import Outcome, View
+from dystop.world import WorldState
 
-Effect = str  # "new", "late", "known" (no second effect), "early" (not yet), "strange"
+# What a report does: "new" and "late" change the state; "known" was applied before; "early" cannot
+# be applied yet (the worker repeats it); "strange" belongs to no order.
+ReportEffect = Literal["new", "late", "known", "early", "strange"]
+
+
+@dataclass
+class OpenRound:
+    """A round whose orders were issued and that is not closed yet."""
+
+    plan: Plan
+    view: View  # without links
+    line: RoundLine
+    orders: dict[int, Execute]
+    lines: dict[int, OrderLine]
+    deadline_s: float  # of the run
+    mixed: dict[int, Report] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)  # nodes that reported a failure
+    training: set[int] = field(default_factory=set)  # the round waits for these trainings
+
+    @property
+    def t(self) -> int:
+        """Number of the round."""
+        return self.line.round
+
+    def awaits(self, node: int) -> bool:
+        """Whether a node has an order and has not answered."""
+        return node in self.orders and node not in self.mixed and node not in self.failed
+
+    @property
+    def missing(self) -> set[int]:
+        """Nodes that have not answered."""
+        return self.orders.keys() - self.mixed.keys() - self.failed
 
 
 @dataclass(frozen=True)
 class ClosedRound:
-    """A round that is history."""
+    """The results of a closed round."""
 
     record: RoundRecord
-    came: dict[str, Any]  # second half of its line of the trace
+    trace_outcome: dict[str, Any]  # second half of its line of the trace
 
 
 class Rounds:
-    """Plans rounds, takes in reports, closes rounds."""
+    """Plans rounds, applies reports, closes rounds."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-        self.open: OpenRound | None = None
-        self.unsettled: dict[tuple[int, int], OrderLine] = {}  # orders that failed, (round, node)
-        self.seen: View | None = None  # first half of the newest line of the trace
-        self._around: MeasuredState | None = None  # newest look at the world
+    def __init__(self, state: CoordinatorState) -> None:
+        self.state = state
+        self.current: OpenRound | None = None
+        self.unconfirmed: dict[tuple[int, int], OrderLine] = {}  # failed orders, (round, node)
+        self.traced_view: View | None = None  # first half of the newest line of the trace
+        self._world: WorldState | None = None  # newest state of the emulated world
 
     # Opening ------------------------------------------------------------------------------------
 
-    def begin(self) -> bool:
-        """Plan a round and order it; nothing where nobody is there."""
-        core, setup = self.core, self.core.setup
-        if core.zero_s is None:
-            core.zero_s = core.at_s
-        clock_s = max(core.books.clock_s, core.clock_s(core.at_s))
-        self._around = around = setup.world.observe(core.books.t, clock_s)
-        present = core.present()
+    def open_next(self) -> bool:
+        """Plan a round and issue its orders; return False if no worker is present."""
+        state, setup = self.state, self.state.setup
+        if state.zero_s is None:
+            state.zero_s = state.at_s
+        clock_s = max(state.control.clock_s, state.clock_s(state.at_s))
+        self._world = world = setup.world.observe(state.control.t, clock_s)
+        present = state.present()
         if not present[: setup.fleet.workers].any():
             return False
-        books = replace(core.books, clock_s=clock_s)
-        view = build_view(setup.fleet, books, core.probe.observe(around, present, core.at_s))
-        plan, core.books = decide(setup.mechanism, books, view, setup.remedy)
-        self._commit(plan, view, around)
+        control = replace(state.control, clock_s=clock_s)
+        observation = state.observations.observe(world, present, state.at_s)
+        view = build_view(setup.fleet, control, observation)
+        plan, state.control = decide(setup.mechanism, control, view, setup.staleness_weighting)
+        self._issue_orders(plan, view, world)
         return True
 
-    def _commit(self, plan: Plan, view: View, around: MeasuredState) -> None:
-        core = self.core
-        link_s, rates = self._links(plan, view)
-        deadline_s, budget_s = self._limits(plan, view, link_s)
-        orders = orders_of(
-            plan, view, core.setup.mechanism, self._steps(plan), rates, budget_s, core.epoch
+    def _issue_orders(self, plan: Plan, view: View, world: WorldState) -> None:
+        """Write the plan and its orders to the ledger, and send them after the commit."""
+        state, steps = self.state, self._steps(plan)
+        limits = round_limits(state.setup, plan, view, steps)
+        mechanism = state.setup.mechanism
+        orders = orders_from_plan(
+            plan, view, mechanism, steps, limits.rates, limits.pull_s, state.epoch
         )
-        rest = slim(view)
-        blob = write_blob({"plan": plan, "view": nameless(rest)})
-        line = RoundLine(view.t, core.epoch, core.at_s, blob)
+        kept_view = without_links(view)
+        blob = write_blob({"plan": plan, "view": without_fleet_data(kept_view)})
+        line = RoundLine(view.t, state.epoch, state.at_s, blob)
         pulls = pulls_by_node(plan)
-        lines = {  # what is written down is also what is sent
+        lines = {  # the ledger holds the bytes that are sent
             node: OrderLine(
                 view.t, node, int(o.train), None, json.dumps(pulls[node]), encode(o).decode()
             )
             for node, o in orders.items()
         }
-        self.open = OpenRound(plan, rest, line, orders, lines, core.at_s + deadline_s)
-        self.open.training = set(plan.active.tolist()) if plan.join else set()
-        self.open.failed = {node for node in orders if self._taken_up(node) >= view.t}
-        core.probe.guess(around, plan.links.dst, plan.links.src)
+        deadline_s = state.at_s + limits.deadline_s
+        self.current = OpenRound(plan, kept_view, line, orders, lines, deadline_s)
+        self.current.training = set(plan.active.tolist()) if plan.join else set()
+        self.current.failed = {node for node in orders if self._started_round(node) >= view.t}
+        state.observations.assume_link_times(world, plan.links.dst, plan.links.src)
         for node, order in orders.items():
-            core.since_s[node] = core.at_s
-            core.probe.ordered(node, order)
-        self.seen = trace_observation(view)
-        core.keep(line, *lines.values(), KeptLine(f"seen:{view.t}", write_blob(self.seen)))
-        core.keep_state()
+            state.exchange_from_s[node] = state.at_s
+            state.observations.order_issued(node, order)
+        self.traced_view = traced_view(view)
+        seen = KeptLine(f"seen:{view.t}", write_blob(self.traced_view))
+        state.write(line, *lines.values(), seen)
+        state.write_state()
         for node in orders:
-            if self.open.awaits(node):
-                self._send(node)
+            if self.current.awaits(node):
+                self._send_order(node)
 
-    def _taken_up(self, node: int) -> int:
-        """The last round that a node had taken up when it joined; it takes up none twice.
+    def _started_round(self, node: int) -> int:
+        """Return the last round that a node had started when it joined; it starts none twice.
 
-        It can be beyond ours only if our ledger was restored from a backup.
+        It can be later than the coordinator's round only after a restore from a backup.
         """
-        member = self.core.members.of_node(node)
+        member = self.state.members.of_node(node)
         return 0 if member is None else member.last_round
 
-    def _send(self, node: int) -> None:
-        """Give a node its order, once it is on the disk."""
-        member = self.core.members.of_node(node)
-        if self.open is not None and member is not None and member.session:
-            order, text = self.open.orders[node], self.open.lines[node].execute or ""
-            if order.epoch != self.core.epoch:
-                order, text = replace(order, epoch=self.core.epoch), ""
-            self.core.tell_then(member.name, order, text.encode())
+    def _send_order(self, node: int) -> None:
+        """Send a node its order after the commit."""
+        state, member = self.state, self.state.members.of_node(node)
+        if self.current is not None and member is not None and member.session:
+            order, text = self.current.orders[node], self.current.lines[node].execute or ""
+            if order.epoch != state.epoch:
+                order, text = replace(order, epoch=state.epoch), ""
+            state.send_after_commit(member.name, order, text.encode())
 
     def resend(self, node: int) -> None:
-        """A node has come back: what it has not answered, it is told again."""
-        if self.open is None or not self.open.awaits(node):
+        """Send the unanswered order again to a node that joined again."""
+        if self.current is None or not self.current.awaits(node):
             return
-        if self._taken_up(node) > self.open.t:
-            self.open.failed.add(node)
+        if self._started_round(node) > self.current.t:
+            self.current.failed.add(node)
         else:
-            self._send(node)
+            self._send_order(node)
 
-    def _steps(self, plan: Plan) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return self.core.setup.steps[plan.active] if plan.steps is None else plan.steps
-
-    def _links(self, plan: Plan, view: View) -> tuple[Floats, Floats]:
-        """Expected emulated seconds of each link, and the rate that it is paced to (0: none)."""
-        setup, links = self.core.setup, plan.links
-        edge = view.reach.find(links.dst, links.src)
-        expected = np.where(edge >= 0, view.link_s[edge] if len(view.link_s) else 0.0, 0.0)
-        expected = expected * links.fraction
-        if self.core.params.links == "free" or not len(links):
-            return expected, np.zeros(len(links))
-        moved = setup.world.transfer(view.t, view.now_s, links.dst, links.src, links.fraction)
-        size = payload(plan) * setup.fleet.model_bytes
-        real_s = moved.seconds * self.core.params.time_scale
-        rates = np.divide(size, real_s, out=np.zeros(len(links)), where=real_s > 0)
-        return np.maximum(expected, moved.seconds), rates
-
-    def _limits(self, plan: Plan, view: View, link_s: Floats) -> tuple[float, float]:
-        """Seconds until the round closes without the rest, and for the pulls of an order."""
-        core, limits = self.core, self.core.params.timeouts
-        scale, n = core.params.time_scale, view.fleet.workers
-        busy = np.append(view.remaining_s, np.zeros(view.fleet.nodes - n))
-        training = view.step_s[plan.active] * self._steps(plan)
-        duration_s = timetable("paper", plan, link_s, busy, training).duration_s * scale
-        deadline_s = min(limits.round_cap_s, max(limits.round_s, 3.0 * duration_s))
-        stages = np.unique(plan.links.stage)
-        slowest = sum(link_s[plan.links.stage == k].max(initial=0.0) for k in stages)
-        waits = busy[plan.active].max(initial=0.0)  # an exact pull waits for somebody's training
-        budget_s = max(limits.pull_s, 2.0 * float(slowest + waits) * scale)
-        return deadline_s, min(budget_s, max(deadline_s - 1.0, deadline_s / 2.0))
+    def _steps(self, plan: Plan) -> Ints:
+        return self.state.setup.steps[plan.active] if plan.steps is None else plan.steps
 
     # Reports ------------------------------------------------------------------------------------
 
-    def absorb(self, node: int, report: Report) -> tuple[Effect, list[int]]:
-        """Take in a report, once; answers what it did, and who is to be quarantined for it."""
+    def apply_report(self, node: int, report: Report) -> tuple[ReportEffect, list[int]]:
+        """Apply a report once; return its effect, and the senders to be quarantined for it."""
         if report.kind == "trained":
-            return self._trained(node, report), []
-        now = self.open
-        if now is not None and report.round == now.t and node in now.orders:
-            if not now.awaits(node):
+            return self._training_finished(node, report), []
+        current = self.current
+        if current is not None and report.round == current.t and node in current.orders:
+            if not current.awaits(node):
                 return "known", []
             if report.kind == "failed":
-                now.failed.add(node)
+                current.failed.add(node)
                 return "new", []
-            now.mixed[node] = report
-            return "new", self._mixed(node, now.orders[node], report)
-        line = self.unsettled.get((report.round, node))
+            current.mixed[node] = report
+            return "new", self._exchange_finished(node, current.orders[node], report)
+        line = self.unconfirmed.get((report.round, node))
         if line is not None and report.kind == "mixed" and line.execute:
-            return "late", self._late(node, line, report)
-        return ("known" if report.round < self.core.books.t else "strange"), []
+            return "late", self._apply_late(node, line, report)
+        return ("known" if report.round < self.state.control.t else "strange"), []
 
-    def _mixed(self, node: int, order: Execute, report: Report) -> list[int]:
-        """An exchange is over: measure it, and let the training begin."""
-        core = self.core
-        observed_s = core.at_s - core.since_s.get(node, core.at_s)
-        core.probe.exchanged(node, order, report, observed_s)
-        core.probe.mailed(node, order, report)
+    def mark_answered(self, node: int, report: Report) -> None:
+        """Mark a node of the open round as answered, after a restart.
+
+        The restored measurements already include this report.
+        """
+        current = self.current
+        if current is None or report.round != current.t or node not in current.orders:
+            return
+        if report.kind == "mixed":
+            current.mixed[node] = report
+        elif report.kind == "failed":
+            current.failed.add(node)
+        else:
+            current.training.discard(node)
+
+    def _exchange_finished(self, node: int, order: Execute, report: Report) -> list[int]:
+        """Measure a finished exchange; return the senders to be quarantined."""
+        state = self.state
+        observed_s = state.at_s - state.exchange_from_s.get(node, state.at_s)
+        state.observations.exchange_reported(node, order, report, observed_s)
+        state.observations.mail_reported(node, order, report)
         if order.train:
-            core.began(node, order)
-        return self._refusals(node, order, report)
+            state.training_started(node, order)
+        return self._register_refusals(node, order, report)
 
-    def _refusals(self, node: int, order: Execute, report: Report) -> list[int]:
-        """Strikes for models that were refused; only what the order named can be refused."""
-        bad = []
-        told = {(r.stage, r.node): r.code for r in report.rejected}
-        pulls = pulls_of(order) if told else {}
-        for (stage, sender), code in told.items():
+    def _register_refusals(self, node: int, order: Execute, report: Report) -> list[int]:
+        """Add strikes for refused models; only models that the order names can be refused."""
+        state, bad_senders = self.state, []
+        rejected = {(r.stage, r.node): r.code for r in report.rejected}
+        pulls = pulls_by_stage_and_sender(order) if rejected else {}
+        for (stage, sender), code in rejected.items():
             if (stage, sender) not in pulls:
                 continue
-            self.core.probe.failed(node, sender, code, self.core.at_s)
-            verdict = self.core.trust.refused(node, sender, code, self.core.at_s)
-            if verdict == "quarantine":
-                bad.append(sender)
-        return bad
+            state.observations.pull_failed(node, sender, code, state.at_s)
+            consequence = state.strikes.model_refused(node, sender, code, state.at_s)
+            if consequence == "quarantine":
+                bad_senders.append(sender)
+        return bad_senders
 
-    def _late(self, node: int, line: OrderLine, report: Report) -> list[int]:
-        """The round is closed, but the worker has carried out its order: it counts from now on."""
-        core, order = self.core, execute_of(line)
-        del self.unsettled[line.round, node]
+    def _apply_late(self, node: int, line: OrderLine, report: Report) -> list[int]:
+        """Apply the report of an order whose round is closed; it counts from now on."""
+        state, order = self.state, stored_order(line)
+        del self.unconfirmed[line.round, node]
         pulls = {(stage, src) for stage, src in json.loads(line.pulls)}
         src = [u.node for u in report.used if (u.stage, u.node) in pulls]
         size = sum(u.bytes for u in report.used)
-        core.books = apply_late_report(
-            core.books, node, np.array(src, np.int64), size, bool(line.train)
+        state.control = apply_late_report(
+            state.control, node, np.array(src, np.int64), size, bool(line.train)
         )
-        bad = self._mixed(node, order, report)
-        done = replace(line, outcome="LATE", execute=None)
-        books = LateLine(core.seq + 1, line.round, node, write_blob(core.books))
-        core.keep(done, books)
-        core.keep_state()
-        return bad
+        bad_senders = self._exchange_finished(node, order, report)
+        confirmed = replace(line, outcome="LATE", execute=None)
+        late = LateLine(state.seq + 1, line.round, node, write_blob(state.control))
+        state.write(confirmed, late)
+        state.write_state()
+        return bad_senders
 
-    def _trained(self, node: int, report: Report) -> Effect:
-        core = self.core
-        if node >= core.setup.fleet.workers:
+    def _training_finished(self, node: int, report: Report) -> ReportEffect:
+        state, observations = self.state, self.state.observations
+        if node >= state.setup.fleet.workers:
             return "known"
-        if report.round > core.training_round[node]:
-            return "early"  # what it began with is not known yet; it will be said again
-        if report.round <= core.trained_round[node]:
+        if report.round > state.training_round[node]:
+            return "early"  # the report of its exchange is missing
+        if report.round <= state.trained_round[node]:
             return "known"
-        core.trained_round[node] = report.round
-        most = int(core.probe.flight_steps[node]) * core.setup.fleet.batch
-        core.samples += min(report.samples, most)
-        if self._around is None:
-            self._around = core.setup.world.observe(core.books.t, core.books.clock_s)
-        steps = int(core.probe.flight_steps[node])
-        took_s = core.probe.trained(node, report, self._around.step_s, core.at_s)
+        state.trained_round[node] = report.round
+        steps = int(observations.training_steps[node])
+        state.samples += min(report.samples, steps * state.setup.fleet.batch)
+        if self._world is None:
+            self._world = state.setup.world.observe(state.control.t, state.control.clock_s)
+        took_s = observations.training_finished(node, report, self._world.step_s, state.at_s)
         if took_s is not None:
-            core.trained.append((node, report.round, steps, took_s))
-        core.since_s[node] = core.at_s
-        if self.open is not None and report.round == self.open.t:
-            self.open.training.discard(node)
+            state.trainings.append((node, report.round, steps, took_s))
+        state.exchange_from_s[node] = state.at_s
+        if self.current is not None and report.round == self.current.t:
+            self.current.training.discard(node)
         return "new"
 
-    def line_of(self, node: int, report: Report, effect: Effect) -> ReportLine:
-        """The report as the ledger keeps it."""
-        core = self.core
-        core.seq += 1
+    def report_line(self, node: int, report: Report, effect: ReportEffect) -> ReportLine:
+        """Return the ledger line of a report, with the next sequence number."""
+        state = self.state
+        state.seq += 1
         text = text_of(report)
         is_late = int(effect == "late")
-        return ReportLine(core.seq, report.round, node, report.kind, core.at_s, is_late, text)
+        return ReportLine(state.seq, report.round, node, report.kind, state.at_s, is_late, text)
 
     # Closing ------------------------------------------------------------------------------------
 
     @property
-    def is_over(self) -> bool:
-        """Whether the open round has nothing more to wait for."""
-        now = self.open
-        if now is None:
+    def is_complete(self) -> bool:
+        """Whether the open round has nothing left to wait for."""
+        current = self.current
+        if current is None:
             return False
-        if self.core.at_s >= now.deadline_s:
+        if self.state.at_s >= current.deadline_s:
             return True
-        missing = now.missing
-        if missing:
-            return all(self._is_away(node) for node in missing)
-        return not any(i in now.mixed and not self._is_away(i) for i in now.training)
+        if current.missing:
+            return all(self._has_left(node) for node in current.missing)
+        return not any(i in current.mixed and not self._has_left(i) for i in current.training)
 
-    def _is_away(self, node: int) -> bool:
-        """Gone for good: nobody waits for them."""
-        member = self.core.members.of_node(node)
+    def _has_left(self, node: int) -> bool:
+        """Whether a node has left for good, so that the round does not wait for it."""
+        member = self.state.members.of_node(node)
         return member is None or member.state in ("LEFT", "QUARANTINED")
 
     def close(self) -> ClosedRound:
-        """Settle the open round (eq:staleness, eq:queue) and write it down."""
-        core, now = self.core, self.open
-        assert now is not None
-        tally = self._tally(now)
-        outcome = outcome_of(now.plan, now.view, tally)
-        record = self._settle(now, outcome)
-        came = trace_outcome(now.plan, now.view, tally, outcome, now.orders)
-        endings = list(self._endings(now))
+        """Settle the open round (eq:staleness, eq:queue) and write it to the ledger."""
+        state, current = self.state, self.current
+        assert current is not None
+        reports = self._collect_reports(current)
+        outcome = round_outcome(current.plan, current.view, reports)
+        record = self._settle(current, outcome)
+        traced = trace_outcome(current.plan, current.view, reports, outcome, current.orders)
+        order_lines = list(self._end_orders(current))
         closed = replace(
-            now.line, closed_s=core.at_s, closed_seq=core.seq, books=write_blob(core.books)
+            current.line,
+            closed_s=state.at_s,
+            closed_seq=state.seq,
+            books=write_blob(state.control),
         )
-        self.open = None
-        core.keep(closed, *endings)
-        core.keep_state()
-        return ClosedRound(record, came)
+        self.current = None
+        state.write(closed, *order_lines)
+        state.write_state()
+        return ClosedRound(record, traced)
 
-    def _tally(self, now: OpenRound) -> RoundReports:
-        core = self.core
-        ended = core.probe.ended_s
-        samples, core.samples = core.samples, 0
-        trained, core.trained = core.trained, []
+    def _collect_reports(self, current: OpenRound) -> RoundReports:
+        state, observations = self.state, self.state.observations
+        samples, state.samples = state.samples, 0
+        trainings, state.trainings = state.trainings, []
         return RoundReports(
-            reports=now.mixed,
-            duration_s=core.clock_s(core.at_s) - now.view.now_s,
-            time_scale=core.params.time_scale,
-            loss=core.probe.loss,
-            ended_s=(ended - (core.zero_s or 0.0)) / core.params.time_scale,
+            reports=current.mixed,
+            duration_s=state.clock_s(state.at_s) - current.view.now_s,
+            time_scale=state.params.time_scale,
+            loss=observations.loss,
+            ended_s=(observations.ended_s - (state.zero_s or 0.0)) / state.params.time_scale,
             samples=samples,
-            trained=trained,
-            distances="distance" in core.setup.mechanism.capabilities().needs,
+            trainings=trainings,
+            distances="distance" in state.setup.mechanism.capabilities().needs,
         )
 
-    def _settle(self, now: OpenRound, outcome: Outcome) -> RoundRecord:
-        core, mechanism = self.core, self.core.setup.mechanism
-        frozen = ~now.view.alive if core.params.away == "freeze" else None
-        record, core.books = settle(mechanism, core.books, now.view, now.plan, outcome, frozen)
-        return with_topology(record, now.plan, outcome.lost) if core.setup.topology else record
+    def _settle(self, current: OpenRound, outcome: Outcome) -> RoundRecord:
+        state, mechanism = self.state, self.state.setup.mechanism
+        frozen = ~current.view.alive if state.params.away == "freeze" else None
+        record, state.control = settle(
+            mechanism, state.control, current.view, current.plan, outcome, frozen
+        )
+        return with_topology(record, current.plan, outcome.lost) if state.setup.topology else record
 
-    def _endings(self, now: OpenRound) -> Iterator[OrderLine]:
-        """How each order ended; who did not answer is told that the round is over."""
-        for node, line in now.lines.items():
-            if node in now.mixed:
+    def _end_orders(self, current: OpenRound) -> Iterator[OrderLine]:
+        """Return the outcome of each order; cancel the orders that were not answered."""
+        for node, line in current.lines.items():
+            if node in current.mixed:
                 yield replace(line, outcome="DONE", execute=None)
                 continue
-            ending = "CANCELLED" if self._is_away(node) else "FAILED"
-            ended = replace(line, outcome=ending)
-            self.unsettled[now.t, node] = ended
-            member = self.core.members.of_node(node)
-            if member is not None and member.session and node not in now.failed:
-                self.core.tell_then(member.name, Cancel(self.core.epoch, now.t))
+            ended = replace(line, outcome="CANCELLED" if self._has_left(node) else "FAILED")
+            self.unconfirmed[current.t, node] = ended
+            member = self.state.members.of_node(node)
+            if member is not None and member.session and node not in current.failed:
+                self.state.send_after_commit(member.name, Cancel(self.state.epoch, current.t))
             yield ended
 
-    # After a restart ----------------------------------------------------------------------------
+    # Restart ------------------------------------------------------------------------------------
 
-    def recount(self, node: int, report: Report) -> None:
-        """Answer to the open round that the state has measured already."""
-        now = self.open
-        if now is None or report.round != now.t or node not in now.orders:
-            return
-        if report.kind == "mixed":
-            now.mixed[node] = report
-        elif report.kind == "failed":
-            now.failed.add(node)
-        else:
-            now.training.discard(node)
-
-    def recall(self, restored: Restored) -> None:
-        """The open round and unconfirmed orders, as the ledger holds them."""
+    def restore(self, restored: Restored) -> None:
+        """Restore the open round and the unconfirmed orders from the ledger."""
         for line in restored.orders:
             if line.outcome is not None:
-                self.unsettled[line.round, line.node] = line
+                self.unconfirmed[line.round, line.node] = line
         if restored.open is None:
             return
-        kept = read_blob(restored.open.plan)
-        view: View = replace(kept["view"], fleet=self.core.setup.fleet)
+        stored = read_blob(restored.open.plan)
+        view: View = replace(stored["view"], fleet=self.state.setup.fleet)
         lines = {o.node: o for o in restored.orders if o.outcome is None}
-        orders = {node: execute_of(line) for node, line in lines.items()}
-        limits = self.core.params.timeouts  # members may have to come back first
-        until_s = self.core.at_s + max(limits.round_s, limits.gather_s)
-        self.open = OpenRound(kept["plan"], view, restored.open, orders, lines, until_s)
-        self.open.training = set(self.open.plan.active.tolist()) if self.open.plan.join else set()
+        orders = {node: stored_order(line) for node, line in lines.items()}
+        timeouts = self.state.params.timeouts  # members may have to join again first
+        until_s = self.state.at_s + max(timeouts.round_s, timeouts.gather_s)
+        plan: Plan = stored["plan"]
+        self.current = OpenRound(plan, view, restored.open, orders, lines, until_s)
+        self.current.training = set(plan.active.tolist()) if plan.join else set()

@@ -1,8 +1,8 @@
-"""The worker's checkpoint: one safetensors file that is always whole, and the one before it.
+"""The worker's checkpoint: one safetensors file that is always whole, and the previous one.
 
-Written beside, flushed to the disk, renamed into place, and the folder flushed; the file that was
-there stays as `.1`. The SHA-256 in its header is that of the whole file with 64 zeros in the place
-of the digest, so that a single wrong bit anywhere is noticed.
+A save writes a temporary file, flushes it to disk, renames it and flushes the folder. The previous
+checkpoint stays as `.1`. The header contains the SHA-256 of the whole file, computed with 64 zeros
+in place of the digest. A single wrong bit anywhere is therefore detected.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from dystop.errors import StorageError
-from dystop.serialization import Kinds, from_bytes, pack
+from dystop.serialization import Kinds, Stored, from_bytes, pack
 from dystop.storage import PRIVATE, remove_temporary_files, write_atomic
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.protocol.messages import Rejected, Report, Used
-from dystop.testbed.worker.state import MailboxEntry, TrainingInFlight, WorkerState
+from dystop.testbed.worker.state import MailboxEntry, RunningTraining, WorkerState
 
 FORMAT = "dystop-worker-1"
 _KINDS = Kinds(
-    WorkerState=WorkerState,
-    Flight=TrainingInFlight,
+    WorkerState=Stored(WorkerState, {"training": "flight", "mailbox": "letters"}),
+    Flight=RunningTraining,
     Letter=MailboxEntry,
     Report=Report,
     Used=Used,
@@ -38,29 +38,28 @@ _DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """What a vault held."""
+    """The result of loading a checkpoint."""
 
-    state: WorkerState | None  # None: nothing that can be used; begin as a new worker
-    note: str = ""  # what was wrong, for the log
+    state: WorkerState | None  # None: no usable checkpoint
+    note: str = ""  # what is wrong with the files, for the log
 
 
 class CheckpointStore:
-    """Where one worker keeps its state. Used by one thread."""
+    """The checkpoint files of one worker. Used by one thread."""
 
     def __init__(self, path: Path) -> None:
-        """Use this file."""
         self.path = path
         self.before = path.with_name(path.name + ".1")
 
     def save(self, state: WorkerState) -> None:
-        """Write the state; raises StorageError where the disk refuses, and what was there stays."""
+        """Write the state. Raises StorageError if the disk refuses; the old checkpoint stays."""
         try:
-            self._write(encode(state))
+            self._write(encode_state(state))
         except OSError as error:
             why = error.strerror or str(error)
             raise StorageError(
-                f"{self.path}: cannot be written: {why}; the checkpoint before is still there. "
-                "Free some space: the worker tries again by itself"
+                f"{self.path}: cannot be written: {why}; the previous checkpoint is intact. "
+                "Free some space: the worker retries by itself"
             ) from error
 
     def _write(self, blob: bytes) -> None:
@@ -74,12 +73,12 @@ class CheckpointStore:
         )
 
     def load(self) -> LoadedCheckpoint:
-        """Newest state that is whole, and a note where it is not the last one written."""
+        """Return the newest whole state, with a note if it is not the last one written."""
         remove_temporary_files(self.path.parent, self.path.name)
         notes: list[str] = []
         for path in (self.path, self.before):
             try:
-                return LoadedCheckpoint(decode(path.read_bytes()), "; ".join(notes))
+                return LoadedCheckpoint(decode_state(path.read_bytes()), "; ".join(notes))
             except FileNotFoundError:
                 continue
             except (ValueError, OSError) as error:
@@ -87,8 +86,8 @@ class CheckpointStore:
         return LoadedCheckpoint(None, "; ".join(notes))
 
 
-def encode(state: WorkerState) -> bytes:
-    """A state as a safetensors file with its own digest."""
+def encode_state(state: WorkerState) -> bytes:
+    """Return a state as a safetensors file that contains its own digest."""
     arrays: dict[str, NDArray[Any]] = {}
 
     def keep(value: Any) -> Any:
@@ -106,12 +105,12 @@ def encode(state: WorkerState) -> bytes:
     return b"".join((blob[:at], digest, blob[at + len(digest) :]))
 
 
-def decode(blob: bytes) -> WorkerState:
-    """The state; raises ValueError where a single bit is not as it was written."""
+def decode_state(blob: bytes) -> WorkerState:
+    """Return the state. Raises ValueError if a single bit differs from what was written."""
     length = int.from_bytes(blob[:8], "little")
     found = _DIGEST.search(blob, 8, 8 + length)
     if found is None:
-        raise ValueError("no digest is found; the file is damaged")
+        raise ValueError("no digest found; the file is damaged")
     whole = hashlib.sha256(blob[: found.start(1)])
     whole.update(_ZEROS.encode())
     whole.update(memoryview(blob)[found.end(1) :])

@@ -1,4 +1,4 @@
-"""What a worker has, what it hands out, and what it has written down. Part of `WorkerMachine`."""
+"""The worker's state, its saves, and the models and reports that must stay consistent with it."""
 
 import math
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ import numpy as np
 
 from dystop.testbed.events import (
     Publication,
-    Save,
-    Say,
-    Train,
-    TrainingDone,
+    SaveCheckpoint,
+    SendToCoordinator,
+    StartTraining,
     TrainingFailed,
+    TrainingFinished,
     Vector,
     WorkerAction,
 )
@@ -22,7 +22,7 @@ from dystop.testbed.worker.published_models import PublishedModel, PublishedMode
 from dystop.testbed.worker.session import Session
 from dystop.testbed.worker.state import (
     VERSION_GAP,
-    TrainingInFlight,
+    RunningTraining,
     WorkerSetup,
     WorkerState,
     training_failed,
@@ -31,87 +31,85 @@ from dystop.testbed.worker.state import (
     with_report,
 )
 
-WRITE_AGAIN_S = 5.0  # after the disk refused
+RETRY_SAVE_S = 5.0  # pause after the disk refused a save
 
 
 class DurableState:
-    """The state, with everything that must stay in step with it."""
+    """The current state, and everything that must stay consistent with it."""
 
     def __init__(self, setup: WorkerSetup, state: WorkerState, guard: Guard) -> None:
-        """Publish what the checkpoint has."""
+        """Publish the model of the checkpoint."""
         self.setup, self.guard = setup, guard
-        # What an earlier process handed out in the middle of an order is not on its disk.
-        self._minted = state.version + (VERSION_GAP if state.incarnation else 0)
+        # An earlier process may have served snapshots whose versions are not on disk.
+        self._last_version = state.version + (VERSION_GAP if state.incarnation else 0)
         self.state = replace(state, incarnation=setup.incarnation)
         self.now_s = 0.0
         self.session = Session(setup.timeouts.report_s, setup.timeouts.heartbeat_s)
-        self.slot = PublishedModels(per_peer=setup.limits.pulls_per_peer)
+        self.published = PublishedModels(per_peer=setup.limits.pulls_per_peer)
         self.disk_full = False
         self._undo: WorkerState | None = None
-        self._saving = False
-        self._write_again_s = 0.0
+        self._retry_save_s = 0.0
         self.publish(self.state.version, self.state.round)
 
     # Models ------------------------------------------------------------------------------------
 
-    def mint(self) -> int:
-        """A version that was never used."""
-        self._minted += 1
-        return self._minted
+    def next_version(self) -> int:
+        """Return a version that was never used."""
+        self._last_version += 1
+        return self._last_version
 
-    def entry(
+    def publishable(
         self, vector: Vector, version: int, since: int, start: Vector | None
     ) -> PublishedModel:
-        """Something to hand out, made of the last finished training."""
-        made = Publication(version, self.state.number, self.state.round, vector)
-        return PublishedModel(made, since, start)
+        """Return a model, based on the last finished training, in the form that is served."""
+        publication = Publication(version, self.state.number, self.state.round, vector)
+        return PublishedModel(publication, since, start)
 
     def publish(self, version: int, since: int) -> None:
-        """Hand out the published model of the state from now on."""
+        """Serve the published model of the state from now on."""
         state = self.state
         self.guard.learn(state.published)
-        self.slot.publish(self.entry(state.published, version, since, state.start))
+        self.published.publish(self.publishable(state.published, version, since, state.start))
 
-    # The disk ----------------------------------------------------------------------------------
+    # Saving ------------------------------------------------------------------------------------
 
-    def save(self, *then: WorkerAction, undo: WorkerState | None = None) -> list[WorkerAction]:
-        """Write the state; `undo` is the one to go back to if the disk refuses."""
-        self._saving = True
+    def save(
+        self, *after_save: WorkerAction, undo: WorkerState | None = None
+    ) -> list[WorkerAction]:
+        """Save the state; `undo` is restored if the disk refuses."""
         self._undo = self._undo or undo
-        return [Save(self.state, then)]
+        return [SaveCheckpoint(self.state, after_save)]
 
-    def confirm(self) -> None:
-        """Nothing was heard of a failed write, so the last one has succeeded."""
-        if self._saving:
-            self.disk_full = False
-        self._saving, self._undo = False, None
+    def save_succeeded(self) -> None:
+        """Register that the last save is on disk."""
+        self.disk_full, self._undo = False, None
 
-    def write_failed(self) -> WorkerState | None:
-        """The disk refused: what to go back to, if the new state must not be used unwritten."""
-        undo, self._undo, self._saving = self._undo, None, False
-        self.disk_full, self._write_again_s = True, self.now_s + WRITE_AGAIN_S
+    def save_failed(self) -> WorkerState | None:
+        """Register a refused save; return the state that was restored, if one had to be."""
+        undo, self._undo = self._undo, None
+        self.disk_full, self._retry_save_s = True, self.now_s + RETRY_SAVE_S
         if undo is not None:
             self.state = undo
-            self.slot.retract(undo.version)
+            self.published.retract_after(undo.version)
         return undo
 
-    def write_again(self) -> list[WorkerAction]:
-        """Try the disk again from time to time after it has refused."""
-        if not self.disk_full or self.now_s < self._write_again_s:
+    def retry_save(self) -> list[WorkerAction]:
+        """Save again after a pause if the disk refused the last save."""
+        if not self.disk_full or self.now_s < self._retry_save_s:
             return []
         return self.save()
 
     # Reports -----------------------------------------------------------------------------------
 
     @property
-    def ready_reports(self) -> tuple[Report, ...]:
-        """Reports that may be sent: after a failed write only those that say so."""
+    def sendable_reports(self) -> tuple[Report, ...]:
+        """Reports that may be sent; while the disk is full, only those of failed orders."""
         if not self.disk_full:
             return self.state.reports
         return tuple(r for r in self.state.reports if r.kind == "failed")
 
-    def report(self, report: Report) -> list[Say]:
-        """Keep a report until it is acknowledged; what to say once that is written."""
+    def add_report(self, report: Report) -> list[SendToCoordinator]:
+        """Keep a report until it is acknowledged; return the message for after the save."""
         state = self.state
         report = replace(
             report,
@@ -121,95 +119,88 @@ class DurableState:
             text=report.text[:200],
         )
         self.state = with_report(state, report)
-        return self.session.first(report, self.now_s)
+        return self.session.first_report(report, self.now_s)
+
+    # Local training ----------------------------------------------------------------------------
+
+    def resume_training(self) -> list[WorkerAction]:
+        """Repeat the training of an earlier process: same model, number and steps."""
+        state, published = self.state, self.published
+        if state.training is None or state.mixed is None:
+            return []
+        published.open_round(state.training.round)
+        if state.shift is None:  # otherwise the model before the exchange is lost
+            published.add_snapshot(0, published.models[-1])
+        version, round_ = self.next_version(), state.training.round
+        after = self.publishable(state.mixed, version, round_, state.start)
+        published.add_snapshot(max(state.training.stages, 1), after, last=True)
+        return [self.start_training(state.training)]
+
+    def start_first_training(self) -> list[WorkerAction]:
+        """Start the training that every worker runs at the start of a run (warm start)."""
+        before, steps = self.state, self.setup.first_steps
+        training = RunningTraining(number=0, round=0, steps=steps, rate=1.0, stages=0)
+        self.state = training_started(before, before.published, training)
+        return self.save(self.start_training(training), undo=before)
+
+    def start_training(self, training: RunningTraining) -> StartTraining:
+        """Return the action that starts a training at the mixed model."""
+        state = self.state
+        model = state.published if state.mixed is None else state.mixed
+        return StartTraining(training.number, model, state.counters, training.steps, training.rate)
+
+    def end_training(self, event: TrainingFinished | TrainingFailed) -> Report | None:
+        """Publish the result of a training, or keep the old model; return the report.
+
+        None: the event belongs to no running training.
+        """
+        training = self.state.training
+        if training is None or event.number != training.number:
+            return None
+        if isinstance(event, TrainingFailed):
+            return self._discard_training(training, event.text)
+        if not np.isfinite(event.vector).all():
+            return self._discard_training(training, "the trained model is not finite")
+        return self._publish_training(training, event)
+
+    def _publish_training(self, training: RunningTraining, event: TrainingFinished) -> Report:
+        # The result contains passive mixes of later rounds; those rounds must not pull it.
+        since = training.round if self.state.shift is None else self.state.last_round
+        version = self.next_version()
+        self.state = training_finished(self.state, event.vector, event.counters, version)
+        self.publish(version, since)
+        return Report(
+            training.round,
+            "trained",
+            seconds=max(event.seconds, 0.0),
+            steps=training.steps,
+            samples=event.samples,
+            loss=finite_or_none(event.loss),
+        )
+
+    def _discard_training(self, training: RunningTraining, text: str) -> Report:
+        self.state = training_failed(self.state)
+        return Report(training.round, "trained", steps=training.steps, text=text)
 
 
-def finite(loss: float | None) -> float | None:
-    """A loss that fits into a message.
+def finite_or_none(loss: float | None) -> float | None:
+    """Return a loss that a message can hold.
 
-    >>> finite(float("nan")), finite(0.5)
+    >>> finite_or_none(float("nan")), finite_or_none(0.5)
     (None, 0.5)
     """
     return loss if loss is not None and math.isfinite(loss) else None
 
 
-def merged(actions: Sequence[WorkerAction]) -> list[WorkerAction]:
-    """The same actions with one write at most: the last state, then all that waited for one.
+def with_one_save(actions: Sequence[WorkerAction]) -> list[WorkerAction]:
+    """Merge all saves into the last one, which then carries the actions that waited for any.
 
-    One event can end a training and complete the order that waited for it; both would be written
-    one right after the other.
+    One event can end a training and complete the order that waited for it. Both save the state.
     """
-    saves = [a for a in actions if isinstance(a, Save)]
+    saves = [a for a in actions if isinstance(a, SaveCheckpoint)]
     if len(saves) < 2:
         return list(actions)
-    one = Save(saves[-1].state, tuple(act for save in saves for act in save.then))
-    kept = [a for a in actions if not isinstance(a, Save) or a is saves[-1]]
-    return [one if a is saves[-1] else a for a in kept]
-
-
-# MERGED: Local training from the worker's side: begun, begun again, ended. Part of `WorkerMachine`.
-
-
-class Training:
-    """The training in flight, if there is one."""
-
-    def __init__(self, keeper: DurableState) -> None:
-        """Whatever the state says is in flight."""
-        self.keeper = keeper
-
-    def resume(self) -> list[WorkerAction]:
-        """Train again what an earlier process was training: same model, number and steps."""
-        keeper, state = self.keeper, self.keeper.state
-        if state.flight is None or state.mixed is None:
-            return []
-        keeper.slot.open(state.flight.round)
-        if state.shift is None:  # else what was there before the exchange is gone
-            keeper.slot.remember(0, keeper.slot.entries[-1])
-        after = keeper.entry(state.mixed, keeper.mint(), state.flight.round, state.start)
-        keeper.slot.remember(max(state.flight.stages, 1), after, last=True)
-        return [self.action(state.flight)]
-
-    def begin(self) -> list[WorkerAction]:
-        """The training that everybody begins at the start of the run."""
-        keeper, before = self.keeper, self.keeper.state
-        flight = TrainingInFlight(
-            number=0, round=0, steps=keeper.setup.first_steps, rate=1.0, stages=0
-        )
-        keeper.state = training_started(before, before.published, flight)
-        return keeper.save(self.action(flight), undo=before)
-
-    def action(self, flight: TrainingInFlight) -> Train:
-        """What the shell has to do."""
-        state = self.keeper.state
-        model = state.published if state.mixed is None else state.mixed
-        return Train(flight.number, model, state.counters, flight.steps, flight.rate)
-
-    def ended(self, event: TrainingDone | TrainingFailed) -> Report | None:
-        """Publish the result, or keep the model from before if it cannot be used."""
-        flight = self.keeper.state.flight
-        if flight is None or event.number != flight.number:
-            return None
-        if isinstance(event, TrainingFailed):
-            return self._unusable(flight, event.text)
-        if not np.isfinite(event.vector).all():
-            return self._unusable(flight, "training gave numbers that are not finite")
-        return self._publish(flight, event)
-
-    def _publish(self, flight: TrainingInFlight, event: TrainingDone) -> Report:
-        keeper = self.keeper
-        # A passive mix of a later round is inside: it must not be seen by that round.
-        since = flight.round if keeper.state.shift is None else keeper.state.last_round
-        keeper.state = training_finished(keeper.state, event.vector, event.counters, keeper.mint())
-        keeper.publish(keeper.state.version, since)
-        return Report(
-            flight.round,
-            "trained",
-            seconds=max(event.seconds, 0.0),
-            steps=flight.steps,
-            samples=event.samples,
-            loss=finite(event.loss),
-        )
-
-    def _unusable(self, flight: TrainingInFlight, text: str) -> Report:
-        self.keeper.state = training_failed(self.keeper.state)
-        return Report(flight.round, "trained", steps=flight.steps, text=text)
+    last = saves[-1]
+    merged = SaveCheckpoint(last.state, tuple(act for save in saves for act in save.after_save))
+    others = [a for a in actions if not isinstance(a, SaveCheckpoint) or a is last]
+    return [merged if a is last else a for a in others]

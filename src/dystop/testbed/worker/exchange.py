@@ -1,4 +1,4 @@
-"""An order on its way through its stages: what is fetched, what arrived, what it became."""
+"""The exchange of one order, stage by stage, and the pulls of a worker."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dystop.control.aggregation import kept_coordinates
-from dystop.testbed.events import Abandon, Fetch, Fetched, FetchFailed, Vector, WorkerAction
+from dystop.testbed.events import (
+    CancelPull,
+    PullFailed,
+    PullFinished,
+    StartPull,
+    Vector,
+    WorkerAction,
+)
 from dystop.testbed.params import Guards
 from dystop.testbed.protocol.messages import (
     Execute,
@@ -18,76 +25,81 @@ from dystop.testbed.protocol.messages import (
     Row,
     Used,
 )
-from dystop.testbed.worker.guard import Claim, Guard, Verdict, mix_arrived
+from dystop.testbed.worker.guard import Guard, ModelClaim, Verdict, mix_arrived
 from dystop.testbed.worker.state import MailboxEntry, WorkerSetup
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A fetch under way, and what it is for."""
+class PendingPull:
+    """A running pull, and what its model is for."""
 
     pull: Pull
     round: int
     stage: int
     weight: float | None = None  # background: mix on arrival with this weight; None: mail
 
-    def used(self, event: Fetched, distance: float | None) -> Used:
-        """The line of a report about a model that was accepted."""
-        head = event.header
+    def used(self, event: PullFinished, distance: float | None) -> Used:
+        """Return the entry of a report for an accepted model."""
+        header = event.header
         return Used(
             node=self.pull.node,
             stage=self.stage,
-            version=head.version,
-            number=head.number,
-            digest=head.sha256,
+            version=header.version,
+            number=header.number,
+            digest=header.sha256,
             bytes=event.bytes,
             seconds=max(event.seconds, 0.0),
             resumes=event.resumes,
             distance=distance,
         )
 
-    def rejected(self, code: RejectCode, event: Fetched | FetchFailed | None = None) -> Rejected:
-        """The line of a report about a model that did not come or was not accepted."""
+    def rejected(
+        self, code: RejectCode, event: PullFinished | PullFailed | None = None
+    ) -> Rejected:
+        """Return the entry of a report for a model that did not arrive or was refused."""
         if event is None:
             return Rejected(self.pull.node, self.stage, code)
         return Rejected(self.pull.node, self.stage, code, max(event.seconds, 0.0), event.bytes)
 
-    def letter(self, event: Fetched) -> MailboxEntry:
-        """What goes into the mailbox."""
+    def mailbox_entry(self, event: PullFinished) -> MailboxEntry:
+        """Return the model as an entry of the mailbox."""
         return MailboxEntry(event.header.number, self.round, event.vector, self.pull.delta)
 
+    def judge(self, guard: Guard, event: PullFinished, own: Vector) -> Verdict:
+        """Return whether the worker may use the pulled model."""
+        pull, header = self.pull, event.header
+        # Snapshots within a round have versions between two publications. A publication that is
+        # pulled later may then have a smaller version without being a replay. The guard therefore
+        # tracks snapshots of a peer under a number of their own.
+        is_snapshot = pull.exact and self.stage > 0
+        node = snapshot_id(pull.node) if is_snapshot else pull.node
+        claim = ModelClaim(node, self.round, header.version, header.number)
+        is_masked = pull.mask is not None and len(event.vector) != len(own)
+        kept = kept_coordinates(*pull.mask, len(own)) if is_masked and pull.mask else None
+        return guard.judge(claim, event.vector, own, "delta" if pull.delta else "model", kept)
 
-def judged(guard: Guard, wanted: Wanted, event: Fetched, own: Vector) -> Verdict:
-    """Whether the worker believes a model that it fetched."""
-    pull, head = wanted.pull, event.header
-    # Snapshots inside a round have versions of their own between two publications, so that a
-    # publication that is fetched later may have a smaller one without being a replay.
-    inside = pull.exact and wanted.stage > 0
-    node = -1 - pull.node if inside else pull.node
-    claim = Claim(node, wanted.round, head.version, head.number)
-    masked = pull.mask is not None and len(event.vector) != len(own)
-    kept = kept_coordinates(*pull.mask, len(own)) if masked and pull.mask else None
-    return guard.judge(claim, event.vector, own, "delta" if pull.delta else "model", kept)
+
+def snapshot_id(node: int) -> int:
+    """Return the number under which the guard tracks the snapshots of a peer."""
+    return -1 - node
 
 
 @dataclass
 class ActiveExchange:
-    """An order that has been taken up."""
+    """The order that a worker carries out."""
 
     order: Execute
     own: Vector  # the model before the order
-    base: Vector | None  # where the own update began, for rows of updates
-    start: Vector | None  # where the training behind the model began
-    letters: Mapping[int, MailboxEntry]  # the mailbox when the order was taken up
+    base: Vector | None  # where the own update started, for rows of updates
+    start: Vector | None  # where the training behind the model started
+    mailbox: Mapping[int, MailboxEntry]  # when the exchange started
     accepted_s: float
     began_s: float
     deadline_s: float
     stage: int = 0
-    waiting: dict[int, Wanted] = field(default_factory=dict)
-    arrived: dict[int, Vector] = field(default_factory=dict)
-    mailed: dict[int, MailboxEntry] = field(
-        default_factory=dict
-    )  # what this order puts in the mailbox
+    pending: dict[int, PendingPull] = field(default_factory=dict)  # by key
+    arrived: dict[int, Vector] = field(default_factory=dict)  # models of this stage, by sender
+    mailed: dict[int, MailboxEntry] = field(default_factory=dict)  # new entries of the mailbox
     used: list[Used] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
 
@@ -96,56 +108,55 @@ class ActiveExchange:
 
     @property
     def is_over(self) -> bool:
-        """Whether all stages lie behind."""
+        """Whether all stages are finished."""
         return self.stage >= len(self.order.stages)
 
     @property
     def row(self) -> Row | None:
-        """Row of this stage that is mixed now; one fed by a background link waits for it."""
-        here = self.order.stages[self.stage]
-        late = any(p.background and p.into == "row" for p in here.pulls)
-        return None if late else here.row
+        """The row that this stage mixes now; a row with a background pull is mixed on arrival."""
+        stage = self.order.stages[self.stage]
+        in_background = any(p.background and p.into == "row" for p in stage.pulls)
+        return None if in_background else stage.row
 
-    def take(self, wanted: Wanted, event: Fetched, verdict: Verdict) -> None:
-        """A fetch has ended, with a model that is believed or not."""
+    def pull_finished(self, pending: PendingPull, event: PullFinished, verdict: Verdict) -> None:
+        """Keep a model if the verdict allows it."""
         if verdict.code is not None:
-            self.rejected.append(wanted.rejected(verdict.code, event))
+            self.rejected.append(pending.rejected(verdict.code, event))
             return
-        self.used.append(wanted.used(event, verdict.distance))
-        if wanted.pull.into == "mail":
-            self.mailed[wanted.pull.node] = wanted.letter(event)
+        self.used.append(pending.used(event, verdict.distance))
+        if pending.pull.into == "mail":
+            self.mailed[pending.pull.node] = pending.mailbox_entry(event)
         else:
-            self.arrived[wanted.pull.node] = event.vector
+            self.arrived[pending.pull.node] = event.vector
 
-    def miss(self, wanted: Wanted, code: RejectCode, event: FetchFailed | None = None) -> None:
-        """A fetch has ended without a model."""
-        self.rejected.append(wanted.rejected(code, event))
+    def pull_failed(
+        self, pending: PendingPull, code: RejectCode, event: PullFailed | None = None
+    ) -> None:
+        """Register a pull that ended without a model."""
+        self.rejected.append(pending.rejected(code, event))
 
     def mix(self, node: int, guards: Guards, radius: float | None) -> bool:
-        """Mix this stage (eq:aggregation) and go to the next; tells whether the model changed."""
+        """Mix this stage (eq:aggregation) and go to the next; return whether the model changed."""
         before, row = self.model, self.row
         if row is not None:
-            arrived = self._from_mail(row) | self.arrived
+            mailed = {j: self.mailbox[j].vector for j in row.mailed if j in self.mailbox}
             self.model = mix_arrived(
-                row, node, before, arrived, guards, start=self.base, radius=radius
+                row, node, before, mailed | self.arrived, guards, start=self.base, radius=radius
             )
         if not self.order.train and self.model is not before:
-            self._move(self.model - before)
+            self._move_start(self.model - before)
         self.arrived = {}
         self.stage += 1
         return self.model is not before
 
-    def _move(self, shift: Vector) -> None:
-        """A passive mix leaves the updates as they were: where they began moves along."""
+    def _move_start(self, shift: Vector) -> None:
+        """Move the start of the training by a passive mix, so that its update stays the same."""
         self.start = None if self.start is None else self.start + shift
         self.base = None if self.base is None else self.base + shift
 
-    def _from_mail(self, row: Row) -> dict[int, Vector]:
-        return {j: self.letters[j].vector for j in row.mailed if j in self.letters}
-
 
 def weight_of(row: Row | None, node: int) -> float | None:
-    """Weight of a source in a row, if it has one.
+    """Return the weight of a source in a row; None if the row does not contain it.
 
     >>> weight_of(Row((0, 3), (0.25, 0.75)), 3)
     0.75
@@ -155,89 +166,78 @@ def weight_of(row: Row | None, node: int) -> float | None:
     return row.weights[row.sources.index(node)]
 
 
-def blended(own: Vector, other: Vector, weight: float) -> Vector:
-    """What a background link makes of a model when it arrives."""
+def mixed_with(own: Vector, other: Vector, weight: float) -> Vector:
+    """Return the own model mixed with one that a background pull delivered."""
     return (np.float32(1.0 - weight) * own + np.float32(weight) * other).astype(np.float32)
 
 
-# MERGED: Which fetches a worker has under way, and from whom it may fetch. Part of `WorkerMachine`.
-
-
-class Fetches:
-    """Keys, peers, and fetches that nobody waits for."""
+class PullTracker:
+    """The peers that a worker may pull from, and its running background pulls."""
 
     def __init__(self, setup: WorkerSetup, guard: Guard) -> None:
-        """Without peers; the roster brings them."""
         self._setup, self._guard = setup, guard
         self._last_key = 0
         self.peers: dict[int, Peer] = {}
-        self.background: dict[int, Wanted] = {}
+        self.background: dict[int, PendingPull] = {}
 
-    def meet(self, peers: Iterable[Peer]) -> None:
-        """These take part now. A peer that is new, or lives elsewhere now, may have begun anew."""
-        known = {p.node: p for p in peers if p.node != self._setup.node}
-        for node, peer in known.items():
+    def set_peers(self, peers: Iterable[Peer]) -> None:
+        """Replace the known peers; a peer that is new or has moved may count versions anew."""
+        by_node = {p.node: p for p in peers if p.node != self._setup.node}
+        for node, peer in by_node.items():
             if self.peers.get(node) != peer:
                 self._guard.forget(node)
-                self._guard.forget(-1 - node)
-        self.peers = known
+                self._guard.forget(snapshot_id(node))
+        self.peers = by_node
 
-    def knows(self, order: Execute) -> bool:
-        """Whether all from whom an order wants to fetch take part, as far as we know."""
+    def knows_all(self, order: Execute) -> bool:
+        """Whether all senders of an order are known peers."""
         return all(p.node in self.peers for stage in order.stages for p in stage.pulls)
 
-    def begin_stage(self, errand: ActiveExchange, run: str, now_s: float) -> list[WorkerAction]:
-        """Fetch all that the stage needs, at once; what cannot be fetched is missing."""
-        order, actions = errand.order, list[WorkerAction]()
-        here = order.stages[errand.stage]
-        for pull in here.pulls:
-            weight = weight_of(here.row, pull.node) if pull.into == "row" else None
-            wanted = Wanted(pull, order.round, errand.stage, weight)
+    def start_stage(self, exchange: ActiveExchange, run: str, now_s: float) -> list[WorkerAction]:
+        """Start all pulls of a stage; register those that cannot start as failed."""
+        order, actions = exchange.order, list[WorkerAction]()
+        stage = order.stages[exchange.stage]
+        for pull in stage.pulls:
+            weight = weight_of(stage.row, pull.node) if pull.into == "row" else None
+            pending = PendingPull(pull, order.round, exchange.stage, weight)
             if pull.node not in self.peers:
-                errand.miss(wanted, "unreachable")
+                exchange.pull_failed(pending, "unreachable")
             elif pull.background:
                 cap_s = now_s + self._setup.timeouts.round_cap_s
-                actions.append(self._fetch(wanted, run, self.background, cap_s))
-            elif now_s >= errand.deadline_s:
-                errand.miss(wanted, "timeout")
+                actions.append(self._start(pending, run, self.background, cap_s))
+            elif now_s >= exchange.deadline_s:
+                exchange.pull_failed(pending, "timeout")
             else:
-                actions.append(self._fetch(wanted, run, errand.waiting, errand.deadline_s))
+                deadline_s = exchange.deadline_s
+                actions.append(self._start(pending, run, exchange.pending, deadline_s))
         return actions
 
-    def abandon(self, errand: ActiveExchange) -> list[WorkerAction]:
-        """Give up what an order still waits for."""
-        keys = list(errand.waiting)
-        errand.waiting.clear()
-        return [Abandon(key) for key in keys]
-
-    def abandon_strangers(self, errand: ActiveExchange | None) -> list[WorkerAction]:
-        """Give up fetches from those who no longer take part."""
+    def cancel_unknown(self, exchange: ActiveExchange | None) -> list[WorkerAction]:
+        """Cancel the pulls from nodes that are no longer peers."""
         actions: list[WorkerAction] = []
-        for key in [k for k, w in self.background.items() if w.pull.node not in self.peers]:
+        for key in [k for k, p in self.background.items() if p.pull.node not in self.peers]:
             del self.background[key]
-            actions.append(Abandon(key))
-        waiting = errand.waiting if errand else {}
-        for key in [k for k, w in waiting.items() if w.pull.node not in self.peers]:
-            if errand:
-                errand.miss(waiting.pop(key), "not_authorised")
-            actions.append(Abandon(key))
+            actions.append(CancelPull(key))
+        pending = exchange.pending if exchange else {}
+        for key in [k for k, p in pending.items() if p.pull.node not in self.peers]:
+            if exchange:
+                exchange.pull_failed(pending.pop(key), "not_authorised")
+            actions.append(CancelPull(key))
         return actions
 
-    def _fetch(self, wanted: Wanted, run: str, into: dict[int, Wanted], deadline_s: float) -> Fetch:
+    def _start(
+        self, pending: PendingPull, run: str, into: dict[int, PendingPull], deadline_s: float
+    ) -> StartPull:
         self._last_key += 1
-        into[self._last_key] = wanted
-        peer = self.peers[wanted.pull.node]
-        request = _request(run, wanted.pull, wanted.round, wanted.stage)
-        return Fetch(self._last_key, peer.node, peer.name, peer.address, request, deadline_s)
-
-
-def _request(run: str, pull: Pull, round_: int, stage: int) -> PullRequest:
-    return PullRequest(
-        run=run,
-        round=round_,
-        stage=stage,
-        exact=pull.exact,
-        delta=pull.delta,
-        mask=pull.mask,
-        bytes_per_s=pull.bytes_per_s,
-    )
+        into[self._last_key] = pending
+        pull, peer = pending.pull, self.peers[pending.pull.node]
+        request = PullRequest(
+            run=run,
+            round=pending.round,
+            stage=pending.stage,
+            exact=pull.exact,
+            delta=pull.delta,
+            mask=pull.mask,
+            bytes_per_s=pull.bytes_per_s,
+        )
+        return StartPull(self._last_key, peer.node, peer.name, peer.address, request, deadline_s)

@@ -1,14 +1,14 @@
-"""What a worker believes of what it fetched, and how it mixes what it believes.
+"""Decide which pulled models a worker may use, and mix the accepted ones.
 
     guard = Guard(params.guards, schema.variances)
-    guard.learn(own)                                     # each own model that is published
+    guard.learn(own)                                     # for each own model that is published
     verdict = guard.judge(Claim(node, round, version, number), vector, own, kind, kept)
-    if verdict.code is None: ...                         # use it; verdict.distance for `Used`
+    if verdict.code is None: ...                         # use the model
     mixed = mix_arrived(row, node, own, arrived, params.guards, start=start, radius=guard.radius)
 
-`arrived` holds what `judge` let through, by source, the own node not among them; a masked model
-may be there as its kept coordinates only or as a whole. The result of `mix_arrived` is a new
-vector, or `own` itself where nothing changes. Vectors are never written to.
+`arrived` holds the models that `judge` accepted, by source, without the own node. A masked model
+may be whole or consist of its kept coordinates only. The result of `mix_arrived` is a new vector,
+or `own` itself if nothing changes. No vector is ever modified.
 """
 
 from collections import deque
@@ -25,16 +25,16 @@ from dystop.testbed.events import Vector
 from dystop.testbed.params import Guards
 from dystop.testbed.protocol.messages import RejectCode, Row
 
-REMEMBERED = 20  # own norms, and distances to others, that count as recent
-ENOUGH = 5  # distances before one of them can be called unusual
+RECENT = 20  # number of own norms and of distances that are remembered
+MIN_DISTANCES = 5  # before a distance can count as unusual
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What a peer says that a model is, and the round for which it was asked."""
+class ModelClaim:
+    """The version of a model as its sender states it, and the round of the pull."""
 
     node: int
-    round: int  # of the order that asked for it, which the peer does not choose
+    round: int  # of the order that pulled it; the sender does not choose it
     version: int
     number: int
 
@@ -42,37 +42,37 @@ class Claim:
 class Verdict(NamedTuple):
     """Whether a model may be used."""
 
-    code: RejectCode | None  # None: it may
-    distance: float | None = None  # to the own model; None for updates
+    code: RejectCode | None  # None: it may be used
+    distance: float | None = None  # to the own model; None: an update
 
 
 class _Seen(NamedTuple):
-    """Newest (version, number) of a peer: accepted in earlier rounds, and up to `round`."""
+    """Newest (version, number) of a peer: from rounds before `round`, and including it."""
 
     round: int
-    floor: tuple[int, int]
-    top: tuple[int, int]
+    before: tuple[int, int]
+    newest: tuple[int, int]
 
 
 class Guard:
-    """Judges models by what the worker itself had and saw lately."""
+    """Judges models by the recent models of the worker and its neighbours."""
 
     def __init__(self, params: Guards, variances: Sequence[slice] = ()) -> None:
-        """`variances`: where batch norm's running variances lie in the vector."""
+        """`variances`: positions of the running variances of batch norm in the vector."""
         self._params = params
         self._variances = tuple(variances)
-        self._norms: deque[float] = deque(maxlen=REMEMBERED)
-        self._unmeasured: Vector | None = None  # newest own model: a start must not wait for it
-        self._distances: deque[float] = deque(maxlen=REMEMBERED)
+        self._norms: deque[float] = deque(maxlen=RECENT)
+        self._unmeasured: Vector | None = None  # newest own model; measured when first needed
+        self._distances: deque[float] = deque(maxlen=RECENT)
         self._seen: dict[int, _Seen] = {}
 
     @property
     def radius(self) -> float | None:
-        """Radius for clipping: the one set, or the median of the distances seen lately."""
+        """Radius for clipping: the configured one, or the median of recent distances."""
         return self._params.clip_radius or robust_aggregation.running_radius(self._distances)
 
     def learn(self, own: Vector) -> None:
-        """Take note of an own model, which must not change any more."""
+        """Remember an own model; it must not change afterwards."""
         self._measure()
         self._unmeasured = own
 
@@ -82,26 +82,26 @@ class Guard:
             self._norms.append(size)
 
     def forget(self, node: int) -> None:
-        """A peer has begun anew (lost its disk): its versions count from the start again."""
+        """Forget the versions of a peer that may start anew, for example without its disk."""
         self._seen.pop(node, None)
 
     def judge(
         self,
-        claim: Claim,
+        claim: ModelClaim,
         vector: Vector,
         own: Vector,
         kind: str = "model",
         kept: Bools | None = None,
     ) -> Verdict:
-        """Whether a model may be used; takes note of it if so.
+        """Return whether a model may be used; if so, remember it.
 
-        Order: finite, norm, variances, distance, replay. An update ("delta") is not compared with
-        the own model. `kept` marks the coordinates that a masked vector consists of.
+        Checks in this order: finite, norm, variances, distance, replay. An update ("delta") is not
+        compared with the own model. `kept` marks the coordinates of a masked vector.
         """
         size = robust_aggregation.norm(vector)
         if not np.isfinite(size):
             return Verdict("not_finite")
-        if size > self._longest(own):
+        if size > self._largest_norm(own):
             return Verdict("norm")
         if kind == "delta":
             return Verdict(self._replayed(claim))
@@ -109,15 +109,17 @@ class Guard:
             return Verdict("variance")
         gap = _gap(vector, own, kept)
         usual = robust_aggregation.running_radius(self._distances)
-        unusual = usual is not None and len(self._distances) >= ENOUGH and self._far(gap, usual)
+        unusual = (
+            usual is not None and len(self._distances) >= MIN_DISTANCES and self._far(gap, usual)
+        )
         if gap > 0:
-            # Also of those refused: a few strangers do not move a median, and where everybody
-            # has moved on the limit must follow.
+            # Refused models count, too: a few of them do not move the median, and if all neighbours
+            # move away, the limit must follow.
             self._distances.append(gap)
         return Verdict("distance", gap) if unusual else Verdict(self._replayed(claim), gap)
 
-    def _longest(self, own: Vector) -> float:
-        """Largest norm that is believed; no limit while the own model is all zeros."""
+    def _largest_norm(self, own: Vector) -> float:
+        """Return the largest accepted norm; no limit while the own model is all zeros."""
         self._measure()
         recent = max(self._norms, default=0.0) or robust_aggregation.norm(own)
         return self._params.norm_factor * recent if recent > 0 else np.inf
@@ -136,26 +138,26 @@ class Guard:
             marked[part] = True
         return bool((vector[marked[kept]] < 0).any())
 
-    def _replayed(self, claim: Claim) -> RejectCode | None:
-        """Refuse what is older than what an earlier round has brought from the same peer.
+    def _replayed(self, claim: ModelClaim) -> RejectCode | None:
+        """Refuse a model that is older than one that an earlier round pulled from the same peer.
 
-        Not by order of arrival: two fetches for one round, or a slow one for an old round, may
-        honestly overtake each other.
+        The order of arrival does not matter: two pulls of one round, or a slow pull of an earlier
+        round, may overtake each other without any fault of the peer.
         """
         now = (claim.version, claim.number)
         seen = self._seen.get(claim.node, _Seen(claim.round, now, now))
         if claim.round < seen.round:
             return None
-        floor = seen.top if claim.round > seen.round else seen.floor
-        if now[0] < floor[0] or now[1] < floor[1]:
+        before = seen.newest if claim.round > seen.round else seen.before
+        if now[0] < before[0] or now[1] < before[1]:
             return "replay"
-        top = (max(now[0], seen.top[0]), max(now[1], seen.top[1]))
-        self._seen[claim.node] = _Seen(claim.round, floor, top)
+        newest = (max(now[0], seen.newest[0]), max(now[1], seen.newest[1]))
+        self._seen[claim.node] = _Seen(claim.round, before, newest)
         return None
 
 
 def _gap(vector: Vector, own: Vector, kept: Bools | None) -> float:
-    """Distance to the own model; of a masked vector, scaled up to the whole."""
+    """Return the distance to the own model; that of a masked vector is scaled to full length."""
     if kept is None or len(vector) == len(own):
         return robust_aggregation.distance(own, vector)
     part = robust_aggregation.distance(own[kept], vector)
@@ -172,16 +174,16 @@ def mix_arrived(
     start: Vector | None = None,
     radius: float | None = None,
 ) -> Vector:
-    """Mix a row of an order with what arrived (eq:aggregation), as the simulator does.
+    """Mix a row of an order with the arrived models (eq:aggregation), as the simulator does.
 
     Args:
-        row: sources and weights; a source that is neither `node` nor in `arrived` is missing.
-        node: the own one.
-        own: the own model before the mix.
-        arrived: accepted models by source; updates for rows of kind "delta".
-        guards: aggregator and cap on weights; they do not apply to updates.
-        start: where the training behind `own` began; needed by rows of kind "delta".
-        radius: for clipping; None: the median distance of what arrived.
+        row: Sources and weights; a source that is neither `node` nor in `arrived` is missing.
+        node: The own node.
+        own: The own model before the mix.
+        arrived: Accepted models by source; updates for rows of kind "delta".
+        guards: Aggregator and cap on weights; they do not apply to updates.
+        start: Where the training behind `own` started; needed by rows of kind "delta".
+        radius: For clipping; None: the median distance of the arrived models.
     """
     weights = arrived_weights(row, node, arrived)
     if not weights:
@@ -199,10 +201,10 @@ def mix_arrived(
 
 
 def arrived_weights(row: Row, node: int, arrived: Mapping[int, Vector]) -> dict[int, float]:
-    """Weights of the sources that are there, ids ascending, after `control.aggregation.mend`.
+    """Return the weights of the arrived sources by id, as `control.aggregation` renormalises them.
 
-    What is lost goes to the own model (`to_self`), is shared out among the rest, or, in a row of
-    updates, is just not added. Empty where nothing can be mixed.
+    A lost weight goes to the own model (`to_self`), is shared among the other sources, or, in a row
+    of updates, is not added. The result is empty if nothing can be mixed.
     """
     given = dict(sorted(zip(row.sources, row.weights, strict=True)))
     here = {j: w for j, w in given.items() if j == node or j in arrived}
@@ -218,7 +220,7 @@ def arrived_weights(row: Row, node: int, arrived: Mapping[int, Vector]) -> dict[
 
 
 def _capped(weights: dict[int, float], node: int, cap: float) -> dict[int, float]:
-    """No neighbour weighs more than the cap; the excess goes to the own model."""
+    """Limit the weight of each neighbour to the cap; the own model gets the excess."""
     if cap >= 1 or all(abs(w) <= cap for j, w in weights.items() if j != node):
         return weights
     cut = {j: w if j == node else float(np.clip(w, -cap, cap)) for j, w in weights.items()}
@@ -233,7 +235,7 @@ def _aggregate(
     guards: Guards,
     radius: float | None,
 ) -> Vector:
-    """One row by the chosen aggregator; the plain mean in the order of ids."""
+    """Aggregate one row with the configured aggregator; the mean adds models by id."""
     own, ids = models[node], list(weights)
     others = [j for j in ids if j != node]
     if guards.aggregator == "mean" or not others:
@@ -243,7 +245,7 @@ def _aggregate(
         return _clip(own, [models[j] for j in others], theirs, radius)
     if guards.aggregator == "nearest":
         return robust_aggregation.nearest(own, [models[j] for j in others], theirs, guards.nearest)
-    voters = [models[j] for j in ids if weights[j] != 0]  # a weight of zero is no vote
+    voters = [models[j] for j in ids if weights[j] != 0]  # a model of weight zero has no vote
     share = guards.trim if guards.aggregator == "trimmed" else 0.5
     return robust_aggregation.trimmed(voters or [own], share)
 
@@ -264,9 +266,9 @@ def _add_updates(
     updates: Mapping[int, Vector],
     start: Vector | None,
 ) -> Vector:
-    """Add weighted updates: start + sum_j w_j delta_j; the own one is own - start."""
+    """Return start + sum_j w_j delta_j; the own update is own - start."""
     if start is None:
-        raise ValueError("a row of updates needs to know where the own training began")
+        raise ValueError("a row of updates needs the start of the own training")
     terms = {node: own - start, **updates}
     return start + robust_aggregation.blend(
         np.array(list(weights.values())), [terms[j] for j in weights]
@@ -274,5 +276,5 @@ def _add_updates(
 
 
 def _only(vector: Vector, kept: Bools) -> Vector:
-    """The kept coordinates of a vector that may consist of just these."""
+    """Return the kept coordinates of a vector that is whole or consists of just these."""
     return vector[kept] if len(vector) == len(kept) else vector

@@ -1,4 +1,4 @@
-"""Models on their way out: packed and digested once, whoever fetches them and however often."""
+"""Serve published models: encode each one once, and answer the pulls of peers."""
 
 import itertools
 import threading
@@ -9,47 +9,46 @@ from contextlib import suppress
 
 import numpy as np
 
-from dystop.testbed.events import Asked, AskedNoMore, Publication, Vector
+from dystop.testbed.events import Publication, PullRequested, PullWithdrawn, Vector
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.protocol.messages import ModelHeader, PullRefused, PullRequest
 from dystop.testbed.protocol.payload import Kind, Schema, digest, kept_of, wanted
 from dystop.testbed.transport.interface import ServedModel
-from dystop.testbed.worker.history import Watch, form_of
+from dystop.testbed.worker.history import EventLogger, form_of
 
 _LOG = throttled_logger(__name__)
-KEPT = 8  # packed models that are kept: a few publications in one form or two
+MAX_ENCODED = 8  # encoded models that are cached: a few publications in one or two forms
 Parts = tuple[memoryview, ...]
 Answer = ServedModel | PullRefused
 
 
 class ModelEncoder:
-    """Packs and digests; remembers the last few. Used from several threads."""
+    """Encodes models and computes digests; caches the last few. Safe for several threads."""
 
     def __init__(self, schema: Schema) -> None:
-        """Packs models of this schema."""
         self._schema = schema
         self._lock = threading.Lock()
         self._digests: OrderedDict[int, tuple[Vector, str]] = OrderedDict()
-        self._packed: OrderedDict[tuple[int, str], tuple[Parts, str]] = OrderedDict()
+        self._encoded: OrderedDict[tuple[int, str], tuple[Parts, str]] = OrderedDict()
 
     def digest(self, vector: Vector) -> str:
-        """SHA-256 of the payload that holds this model; worked out once per vector."""
+        """Return the SHA-256 of the payload of this model; computed once per vector."""
         with self._lock:
             known = self._digests.get(id(vector))
             if known is not None and known[0] is vector:
                 return known[1]
-        made = digest(self._schema.pack(_plain(vector)))
+        made = digest(self._schema.pack(_contiguous(vector)))
         with self._lock:
             self._digests[id(vector)] = (vector, made)
-            while len(self._digests) > KEPT:
+            while len(self._digests) > MAX_ENCODED:
                 self._digests.popitem(last=False)
         return made
 
-    def shipment(self, model: Publication, request: PullRequest) -> ServedModel:
-        """A publication in the form that was asked for, from the byte that was asked for."""
-        parts, made = self._pack(model, request)
+    def served_model(self, model: Publication, request: PullRequest) -> ServedModel:
+        """Return a publication in the requested form, from the requested byte on."""
+        parts, made = self._encode(model, request)
         size = sum(len(part) for part in parts)
-        goes_on = request.version == model.version and request.offset <= size
+        resumes = request.version == model.version and request.offset <= size
         header = ModelHeader(
             version=model.version,
             number=model.number,
@@ -57,100 +56,106 @@ class ModelEncoder:
             size=size,
             sha256=made,
             schema=self._schema.hash,
-            offset=request.offset if goes_on else 0,
+            offset=request.offset if resumes else 0,
         )
         return ServedModel(header, parts, request.bytes_per_s)
 
-    def _pack(self, model: Publication, request: PullRequest) -> tuple[Parts, str]:
+    def _encode(self, model: Publication, request: PullRequest) -> tuple[Parts, str]:
         key = (model.version, form_of(request) + ("+delta" if request.delta else ""))
         with self._lock:
-            if key in self._packed:
-                self._packed.move_to_end(key)
-                return self._packed[key]
+            if key in self._encoded:
+                self._encoded.move_to_end(key)
+                return self._encoded[key]
         kind, kept = wanted(self._schema, request)
-        parts, made = self._make(model.vector, request, kind, kept)
+        parts, made = self._encode_form(model.vector, request, kind, kept)
         with self._lock:
-            self._packed[key] = (parts, made)
-            while len(self._packed) > KEPT:
-                self._packed.popitem(last=False)
+            self._encoded[key] = (parts, made)
+            while len(self._encoded) > MAX_ENCODED:
+                self._encoded.popitem(last=False)
         return parts, made
 
-    def _make(
+    def _encode_form(
         self, vector: Vector, request: PullRequest, kind: Kind, kept: int | None
     ) -> tuple[Parts, str]:
         if kind == "model":
-            return self._schema.pack(_plain(vector)), self.digest(vector)
+            return self._schema.pack(_contiguous(vector)), self.digest(vector)
         if request.mask is not None:
             vector = vector[kept_of(request.mask, self._schema.width)]
-        parts = self._schema.pack(_plain(vector), kind, kept)
+        parts = self._schema.pack(_contiguous(vector), kind, kept)
         return parts, digest(parts)
 
 
-def _plain(vector: Vector) -> Vector:
+def _contiguous(vector: Vector) -> Vector:
     return np.ascontiguousarray(vector, np.float32)
 
 
 class PublishedModelServer:
-    """Implements `wire.interface.Store`: asks the machine, packs in a thread of its own."""
+    """Passes requests to the machine, and encodes its answers in a thread of its own.
+
+    Implements `transport.interface.ModelSource`.
+    """
 
     def __init__(
-        self, packer: ModelEncoder, watch: Watch, put: Callable[[Asked | AskedNoMore], None]
+        self,
+        encoder: ModelEncoder,
+        logger: EventLogger,
+        put: Callable[[PullRequested | PullWithdrawn], None],
     ) -> None:
-        """Hands what peers want to `put`; the node answers with `serve`."""
-        self._packer, self._watch, self._put = packer, watch, put
+        """Pass the requests of peers to `put`; the process calls `answer`."""
+        self._encoder, self._logger, self._put = encoder, logger, put
         self._keys = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Future[Answer], PullRequest]] = {}
-        self._pusher = ThreadPoolExecutor(1, "pusher")
+        self._pushing = ThreadPoolExecutor(1, "pushing")
 
     def requested(self, name: str, request: PullRequest) -> "Future[Answer]":
-        """A peer wants a model."""
+        """Pass a request of a peer to the machine; return its future answer."""
         future: Future[Answer] = Future()
         with self._lock:
             key = next(self._keys)
             self._waiting[key] = (future, request)
-        future.add_done_callback(lambda done: self._gone(key, done))
-        self._put(Asked(key, name, request))
+        future.add_done_callback(lambda done: self._on_done(key, done))
+        self._put(PullRequested(key, name, request))
         return future
 
-    def _gone(self, key: int, future: "Future[Answer]") -> None:
+    def _on_done(self, key: int, future: "Future[Answer]") -> None:
         with self._lock:
-            waited = self._waiting.pop(key, None) is not None
-        if waited and future.cancelled():
-            self._put(AskedNoMore(key))
+            was_waiting = self._waiting.pop(key, None) is not None
+        if was_waiting and future.cancelled():
+            self._put(PullWithdrawn(key))
 
-    def serve(self, key: int, answer: Publication | PullRefused) -> None:
-        """Answer a peer, if it still waits."""
+    def answer(self, key: int, answer: Publication | PullRefused) -> None:
+        """Answer a peer if it still waits."""
         with self._lock:
             future, request = self._waiting.pop(key, (None, None))
         if future is None or request is None:
             return
         if isinstance(answer, PullRefused):
-            _answer(future, answer)
+            _set_result(future, answer)
         else:
-            with suppress(RuntimeError):  # closed
-                self._pusher.submit(self._push, future, request, answer)
+            with suppress(RuntimeError):  # the server is closed
+                self._pushing.submit(self._push, future, request, answer)
 
     def _push(self, future: "Future[Answer]", request: PullRequest, model: Publication) -> None:
         try:
-            shipment = self._packer.shipment(model, request)
+            served = self._encoder.served_model(model, request)
         except Exception:  # the peer must get an answer
-            _LOG.exception("a model could not be packed")
-            _answer(future, PullRefused("no_model"))
+            _LOG.exception("a model could not be encoded")
+            _set_result(future, PullRefused("no_model"))
             return
-        self._watch.served(model, request, shipment.header.sha256)
-        _answer(future, shipment)
+        self._logger.served(model, request, served.header.sha256)
+        _set_result(future, served)
 
     def close(self) -> None:
-        """Refuse whoever waits."""
-        self._pusher.shutdown(wait=True, cancel_futures=True)
+        """Refuse all waiting peers."""
+        self._pushing.shutdown(wait=True, cancel_futures=True)
         with self._lock:
             waiting = [future for future, _ in self._waiting.values()]
             self._waiting.clear()
         for future in waiting:
-            _answer(future, PullRefused("no_model"))
+            _set_result(future, PullRefused("no_model"))
 
 
-def _answer(future: "Future[Answer]", answer: Answer) -> None:
+def _set_result(future: "Future[Answer]", answer: Answer) -> None:
     with suppress(InvalidStateError):  # it was cancelled
         future.set_result(answer)

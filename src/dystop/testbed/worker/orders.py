@@ -1,19 +1,19 @@
-"""What a worker does: orders, training, publishing (alg:device). Part of `WorkerMachine`.
+"""Execute the coordinator's orders: pull, mix, report, train (alg:device).
 
-A worker has at most one order that it carries out (`errand`) and one that waits for the training in
-flight to end (`queued`). Rounds follow one another, so an order of a later round means that the
-earlier one was closed without us.
+A worker carries out at most one order (`exchange`). A second one may wait for the running training
+to end (`queued`). Rounds follow one another: an order of a later round means that the earlier round
+was closed without this worker.
 """
 
 from dataclasses import replace
 
 from dystop.testbed.events import (
-    Abandon,
-    Fetched,
-    FetchFailed,
-    Say,
-    TrainingDone,
+    CancelPull,
+    PullFailed,
+    PullFinished,
+    SendToCoordinator,
     TrainingFailed,
+    TrainingFinished,
     WorkerAction,
 )
 from dystop.testbed.protocol.messages import (
@@ -25,258 +25,269 @@ from dystop.testbed.protocol.messages import (
     Report,
     Used,
 )
-from dystop.testbed.worker.durable_state import DurableState, Training
-from dystop.testbed.worker.exchange import ActiveExchange, Fetches, Wanted, blended, judged
-from dystop.testbed.worker.state import TrainingInFlight, mixed_while_training, training_started
+from dystop.testbed.worker.durable_state import DurableState
+from dystop.testbed.worker.exchange import ActiveExchange, PendingPull, PullTracker, mixed_with
+from dystop.testbed.worker.state import RunningTraining, mixed_passively, training_started
 
-GRACE_S = 0.5  # the shell gives up a fetch first, and knows more about it
+GRACE_S = 0.5  # the process ends a pull at its deadline and knows the cause; wait for it
 
 
-class Orders:
-    """Orders and trainings of one worker."""
+class OrderExecution:
+    """The orders of one worker, and the results of its pulls and trainings."""
 
-    def __init__(self, keeper: DurableState, fetches: Fetches) -> None:
-        """Nothing to do yet."""
-        self.keeper, self.fetches = keeper, fetches
-        self.training = Training(keeper)
-        self.errand: ActiveExchange | None = None
-        self.queued: tuple[Execute, float] | None = None
-        self.seen_round = keeper.state.last_round  # also of orders that were cancelled
-        self._late: list[tuple[Wanted, Fetched]] = []  # background models that wait for the errand
-        self._late_used: list[tuple[int, Used]] = []  # with the round that they belong to
-        self._late_rejected: list[tuple[int, Rejected]] = []
+    def __init__(self, durable: DurableState, pulls: PullTracker) -> None:
+        self.durable, self.pulls = durable, pulls
+        self.exchange: ActiveExchange | None = None
+        self.queued: tuple[Execute, float] | None = None  # with the time of acceptance
+        self.newest_round = durable.state.last_round  # including cancelled orders
+        # Results of background pulls. Models wait for the end of the exchange, the other entries,
+        # each with its round, for the next report of that round.
+        self._background_models: list[tuple[PendingPull, PullFinished]] = []
+        self._background_used: list[tuple[int, Used]] = []
+        self._background_rejected: list[tuple[int, Rejected]] = []
 
     @property
     def phase(self) -> Phase:
-        """What the worker is busy with."""
-        if self.keeper.state.flight is not None:
+        """What the worker currently does."""
+        if self.durable.state.training is not None:
             return "training"
-        return "pulling" if self.errand else "idle"
+        return "pulling" if self.exchange else "idle"
 
-    def expects(self, round_: int) -> bool:
-        """Whether a snapshot of that round may still come."""
-        at_hand = self.errand is not None and self.errand.order.round == round_
-        waits = self.queued is not None and self.queued[0].round == round_
-        return round_ > self.seen_round or at_hand or waits
-
-    def training_over(self, event: TrainingDone | TrainingFailed) -> list[WorkerAction]:
-        """Publish the result, then take up the order that waited for it."""
-        report = self.training.ended(event)
-        return [] if report is None else self._landed(report)
-
-    def _landed(self, report: Report) -> list[WorkerAction]:
-        actions = self.keeper.save(*self._report(report))
-        if self.queued is None:
-            return actions
-        (order, accepted_s), self.queued = self.queued, None
-        return actions + self._take_up(order, accepted_s)
-
-    def _report(self, report: Report) -> list[Say]:
-        """Say it, with what came of its round in the background since the last time.
-
-        What came after the last report of its round is not told any more.
-        """
-        used = [line for round_, line in self._late_used if round_ == report.round]
-        rejected = [line for round_, line in self._late_rejected if round_ == report.round]
-        self._late_used, self._late_rejected = [], []
-        both = (*report.used, *used), (*report.rejected, *rejected)
-        return self.keeper.report(replace(report, used=both[0], rejected=both[1]))
+    def expects_snapshot(self, round_: int) -> bool:
+        """Whether a snapshot of that round may still be added."""
+        is_active = self.exchange is not None and self.exchange.order.round == round_
+        is_queued = self.queued is not None and self.queued[0].round == round_
+        return round_ > self.newest_round or is_active or is_queued
 
     # Orders ------------------------------------------------------------------------------------
 
     def execute(self, order: Execute) -> list[WorkerAction]:
-        """Take an order, once; the round number says whether it is new."""
-        keeper = self.keeper
-        if order.round <= self.seen_round:
-            known = keeper.session.again(keeper.ready_reports, order.round)
-            return [Say(ExecuteAck(order.round, "duplicate")), *known]
-        actions = self._drop()
-        self.seen_round = order.round
-        if order.train and keeper.state.flight is not None:
-            self.queued = (order, keeper.now_s)
-            return [*actions, Say(ExecuteAck(order.round, "queued"))]
-        accepted = Say(ExecuteAck(order.round, "accepted"))
-        return [*actions, accepted, *self._take_up(order, keeper.now_s)]
+        """Accept an order; one of a known round is a duplicate."""
+        durable = self.durable
+        if order.round <= self.newest_round:
+            reports = durable.session.reports_of_round(durable.sendable_reports, order.round)
+            return [SendToCoordinator(ExecuteAck(order.round, "duplicate")), *reports]
+        actions = self._drop_orders()
+        self.newest_round = order.round
+        if order.train and durable.state.training is not None:
+            self.queued = (order, durable.now_s)
+            return [*actions, SendToCoordinator(ExecuteAck(order.round, "queued"))]
+        accepted = SendToCoordinator(ExecuteAck(order.round, "accepted"))
+        return [*actions, accepted, *self._start_exchange(order, durable.now_s)]
 
     def cancel(self, message: Cancel) -> list[WorkerAction]:
-        """The round was closed without us: keep the own model. Too late if it is mixed already."""
-        ours = [self.errand.order.round] if self.errand else []
-        ours += [self.queued[0].round] if self.queued else []
-        self.seen_round = max(self.seen_round, message.round)
-        dropped = self._drop() if ours and max(ours) <= message.round else []
-        return [*dropped, *self.keeper.slot.close(message.round)]
+        """Drop the orders of a closed round, unless the model is mixed already."""
+        rounds = [self.exchange.order.round] if self.exchange else []
+        rounds += [self.queued[0].round] if self.queued else []
+        self.newest_round = max(self.newest_round, message.round)
+        dropped = self._drop_orders() if rounds and max(rounds) <= message.round else []
+        return [*dropped, *self.durable.published.close_round(message.round)]
 
-    def _drop(self) -> list[WorkerAction]:
-        """Forget the order at hand and the one that waits; their rounds are over."""
+    def _drop_orders(self) -> list[WorkerAction]:
+        """Drop the active and the queued order; their rounds are over."""
         actions: list[WorkerAction] = []
-        if self.errand:
-            actions += self.fetches.abandon(self.errand)
-            actions += self.keeper.slot.close(self.errand.order.round)
+        if self.exchange:
+            actions += [CancelPull(key) for key in self.exchange.pending]
+            actions += self.durable.published.close_round(self.exchange.order.round)
         if self.queued:
-            actions += self.keeper.slot.close(self.queued[0].round)
-        self.errand = self.queued = None
-        return actions + self._deliver()
+            actions += self.durable.published.close_round(self.queued[0].round)
+        self.exchange = self.queued = None
+        return actions + self._apply_background_models()
 
-    def undone(self, text: str) -> list[WorkerAction]:
-        """The last order could not be written down; it counts as failed and is not tried again."""
-        keeper, round_ = self.keeper, self.seen_round
-        if round_ <= keeper.state.last_round:
+    def save_failed(self, text: str) -> list[WorkerAction]:
+        """Report that the newest order failed because it could not be saved."""
+        durable, round_ = self.durable, self.newest_round
+        if round_ <= durable.state.last_round:
             return []
-        keeper.state = replace(keeper.state, last_round=round_)
-        said = self._report(Report(round_, "failed", text=f"the disk refused: {text}"))
-        return [*keeper.slot.close(round_), *said]
+        durable.state = replace(durable.state, last_round=round_)
+        report = Report(round_, "failed", text=f"the disk refused: {text}")
+        return [*durable.published.close_round(round_), *self._add_report(report)]
 
-    def _take_up(self, order: Execute, accepted_s: float) -> list[WorkerAction]:
-        keeper, state = self.keeper, self.keeper.state
+    # The exchange ------------------------------------------------------------------------------
+
+    def _start_exchange(self, order: Execute, accepted_s: float) -> list[WorkerAction]:
+        durable, state, published = self.durable, self.durable.state, self.durable.published
         base = state.start
         if state.start is not None and state.mixed is not None:
             base = state.mixed if state.shift is None else state.mixed + state.shift
-        self.errand = ActiveExchange(
+        self.exchange = ActiveExchange(
             order=order,
             own=state.published,
             base=base,
             start=state.start,
-            letters=dict(state.letters),
+            mailbox=dict(state.mailbox),
             accepted_s=accepted_s,
-            began_s=keeper.now_s,
-            deadline_s=keeper.now_s + (order.budget_s or keeper.setup.timeouts.pull_s),
+            began_s=durable.now_s,
+            deadline_s=durable.now_s + (order.budget_s or durable.setup.timeouts.pull_s),
         )
-        actions: list[WorkerAction] = [*keeper.slot.open(order.round)]
-        actions += keeper.slot.remember(0, keeper.slot.entries[-1], last=not order.stages)
-        return actions + self._go_on(begin=True)
+        actions: list[WorkerAction] = [*published.open_round(order.round)]
+        actions += published.add_snapshot(0, published.models[-1], last=not order.stages)
+        return actions + self._continue_exchange(start_stage=True)
 
-    def _go_on(self, *, begin: bool = False) -> list[WorkerAction]:
-        """Through the stages as far as what has arrived allows; report when all lie behind."""
-        errand, actions = self.errand, list[WorkerAction]()
-        while errand and not errand.is_over:
-            if begin:
-                run, now_s = self.keeper.state.run, self.keeper.now_s
-                actions += self.fetches.begin_stage(errand, run, now_s)
-            if errand.waiting:
+    def _continue_exchange(self, *, start_stage: bool = False) -> list[WorkerAction]:
+        """Mix all stages whose models have arrived; finish the exchange after the last one."""
+        exchange, actions = self.exchange, list[WorkerAction]()
+        while exchange and not exchange.is_over:
+            if start_stage:
+                run, now_s = self.durable.state.run, self.durable.now_s
+                actions += self.pulls.start_stage(exchange, run, now_s)
+            if exchange.pending:
                 return actions
-            actions += self._mix(errand)
-            begin = True
-        return actions + (self._done(errand) if errand else [])
+            actions += self._mix_stage(exchange)
+            start_stage = True
+        return actions + (self._finish_exchange(exchange) if exchange else [])
 
-    def _mix(self, errand: ActiveExchange) -> list[WorkerAction]:
-        """Mix a stage and keep a snapshot of what came of it, for those who wait for it."""
-        keeper = self.keeper
-        before = keeper.slot.snapshots[errand.stage]
-        changed = errand.mix(keeper.setup.node, keeper.setup.guards, keeper.guard.radius)
-        after = before
+    def _mix_stage(self, exchange: ActiveExchange) -> list[WorkerAction]:
+        """Mix a stage and add a snapshot of the result for exact pulls."""
+        durable = self.durable
+        snapshot = durable.published.snapshots[exchange.stage]
+        changed = exchange.mix(durable.setup.node, durable.setup.guards, durable.guard.radius)
         if changed:
-            after = keeper.entry(errand.model, keeper.mint(), errand.order.round, errand.start)
-        return [*keeper.slot.remember(errand.stage, after, last=errand.is_over)]
+            version, round_ = durable.next_version(), exchange.order.round
+            snapshot = durable.publishable(exchange.model, version, round_, exchange.start)
+        last = exchange.is_over
+        return [*durable.published.add_snapshot(exchange.stage, snapshot, last=last)]
 
-    def _done(self, errand: ActiveExchange) -> list[WorkerAction]:
-        """All stages lie behind: write it down, then report and, if active, train."""
-        keeper, before, order = self.keeper, self.keeper.state, errand.order
-        self.errand = None
+    def _finish_exchange(self, exchange: ActiveExchange) -> list[WorkerAction]:
+        """Save the result of the exchange, then report it and, if active, start to train."""
+        durable, before, order = self.durable, self.durable.state, exchange.order
+        self.exchange = None
         if order.train:
-            self._depart(errand)
+            self._finish_active(exchange)
         else:
-            self._settle(errand)
-        said = self._report(
+            self._finish_passive(exchange)
+        reports = self._add_report(
             Report(
                 order.round,
                 "mixed",
-                used=tuple(errand.used),
-                rejected=tuple(errand.rejected),
-                waited_s=max(errand.began_s - errand.accepted_s, 0.0),
-                seconds=max(keeper.now_s - errand.began_s, 0.0),
+                used=tuple(exchange.used),
+                rejected=tuple(exchange.rejected),
+                waited_s=max(exchange.began_s - exchange.accepted_s, 0.0),
+                seconds=max(durable.now_s - exchange.began_s, 0.0),
             )
         )
-        flight = keeper.state.flight
-        training = [self.training.action(flight)] if order.train and flight else []
-        return keeper.save(*said, *training, undo=before) + self._deliver()
+        training = durable.state.training
+        start = [durable.start_training(training)] if order.train and training else []
+        return durable.save(*reports, *start, undo=before) + self._apply_background_models()
 
-    def _depart(self, errand: ActiveExchange) -> None:
-        """Consume the mail that was there, unless kept, and begin to train the mixed model."""
-        state, order = self.keeper.state, errand.order
-        read = {} if order.keep_mail else errand.letters
-        rest = {k: m for k, m in state.letters.items() if read.get(k) is not m}
-        flight = TrainingInFlight(
+    def _finish_active(self, exchange: ActiveExchange) -> None:
+        """Consume the mail, unless the order keeps it, and train the mixed model."""
+        state, order = self.durable.state, exchange.order
+        consumed = {} if order.keep_mail else exchange.mailbox
+        rest = {k: m for k, m in state.mailbox.items() if consumed.get(k) is not m}
+        training = RunningTraining(
             state.number + 1, order.round, order.steps, order.rate, len(order.stages)
         )
-        state = replace(state, letters=rest | errand.mailed)
-        self.keeper.state = training_started(state, errand.model, flight)
+        state = replace(state, mailbox=rest | exchange.mailed)
+        self.durable.state = training_started(state, exchange.model, training)
 
-    def _settle(self, errand: ActiveExchange) -> None:
-        """A passive order changes the published model, and leaves the training alone."""
-        keeper, round_ = self.keeper, errand.order.round
-        letters = {**keeper.state.letters, **errand.mailed}
-        keeper.state = replace(keeper.state, letters=letters, last_round=round_)
-        if errand.model is not errand.own:
-            model, version = errand.model, keeper.slot.snapshots[errand.stage].publication.version
-            if keeper.state.published is not errand.own:  # a training has ended meanwhile
-                model, version = keeper.state.published + (model - errand.own), keeper.mint()
-            keeper.state = mixed_while_training(keeper.state, model, version)
-            keeper.publish(version, round_)
+    def _finish_passive(self, exchange: ActiveExchange) -> None:
+        """Change the published model; a running training continues."""
+        durable, round_ = self.durable, exchange.order.round
+        mailbox = {**durable.state.mailbox, **exchange.mailed}
+        durable.state = replace(durable.state, mailbox=mailbox, last_round=round_)
+        if exchange.model is exchange.own:
+            return
+        snapshot = durable.published.snapshots[exchange.stage]
+        model, version = exchange.model, snapshot.publication.version
+        if durable.state.published is not exchange.own:  # a training has ended meanwhile
+            model = durable.state.published + (model - exchange.own)
+            version = durable.next_version()
+        durable.state = mixed_passively(durable.state, model, version)
+        durable.publish(version, round_)
 
-    # Models that come --------------------------------------------------------------------------
+    # Trainings and reports ---------------------------------------------------------------------
 
-    def fetched(self, event: Fetched) -> list[WorkerAction]:
-        """A model has come: for the order at hand, or in the background."""
-        errand = self.errand
-        if errand and event.key in errand.waiting:
-            wanted = errand.waiting.pop(event.key)
-            errand.take(wanted, event, judged(self.keeper.guard, wanted, event, errand.model))
-            return self._go_on()
-        late = self.fetches.background.pop(event.key, None)
-        if late is not None:
-            self._late.append((late, event))
-        return [] if errand else self._deliver()
+    def training_ended(self, event: TrainingFinished | TrainingFailed) -> list[WorkerAction]:
+        """Publish the result of a training, then start the order that waited for it."""
+        report = self.durable.end_training(event)
+        if report is None:
+            return []
+        actions = self.durable.save(*self._add_report(report))
+        if self.queued is None:
+            return actions
+        (order, accepted_s), self.queued = self.queued, None
+        return actions + self._start_exchange(order, accepted_s)
 
-    def fetch_failed(self, event: FetchFailed) -> list[WorkerAction]:
-        """A model will not come."""
-        errand = self.errand
-        if errand and event.key in errand.waiting:
-            errand.miss(errand.waiting.pop(event.key), event.code, event)
-            return self._go_on()
-        late = self.fetches.background.pop(event.key, None)
-        if late is not None:
-            self._late_rejected.append((late.round, late.rejected(event.code, event)))
+    def _add_report(self, report: Report) -> list[SendToCoordinator]:
+        """Add a report, with the background pulls of its round since the last report.
+
+        Background pulls that end after the last report of their round are not reported.
+        """
+        used = [entry for round_, entry in self._background_used if round_ == report.round]
+        rejected = [e for round_, e in self._background_rejected if round_ == report.round]
+        self._background_used, self._background_rejected = [], []
+        report = replace(report, used=(*report.used, *used), rejected=(*report.rejected, *rejected))
+        return self.durable.add_report(report)
+
+    # Pulls -------------------------------------------------------------------------------------
+
+    def pull_finished(self, event: PullFinished) -> list[WorkerAction]:
+        """Use a model for the active exchange, or as the result of a background pull."""
+        exchange = self.exchange
+        if exchange and event.key in exchange.pending:
+            pending = exchange.pending.pop(event.key)
+            verdict = pending.judge(self.durable.guard, event, exchange.model)
+            exchange.pull_finished(pending, event, verdict)
+            return self._continue_exchange()
+        background = self.pulls.background.pop(event.key, None)
+        if background is not None:
+            self._background_models.append((background, event))
+        return [] if exchange else self._apply_background_models()
+
+    def pull_failed(self, event: PullFailed) -> list[WorkerAction]:
+        """Continue without a model that did not arrive."""
+        exchange = self.exchange
+        if exchange and event.key in exchange.pending:
+            exchange.pull_failed(exchange.pending.pop(event.key), event.code, event)
+            return self._continue_exchange()
+        background = self.pulls.background.pop(event.key, None)
+        if background is not None:
+            rejected = background.rejected(event.code, event)
+            self._background_rejected.append((background.round, rejected))
         return []
 
-    def _deliver(self) -> list[WorkerAction]:
-        """Take in what came in the background; it waits while an order is carried out."""
-        if not self._late:
+    def _apply_background_models(self) -> list[WorkerAction]:
+        """Mix or store the models of background pulls; only called between exchanges."""
+        if not self._background_models:
             return []
-        for wanted, event in self._late:
-            verdict = judged(self.keeper.guard, wanted, event, self.keeper.state.published)
+        for pending, event in self._background_models:
+            verdict = pending.judge(self.durable.guard, event, self.durable.state.published)
             if verdict.code is not None:
-                self._late_rejected.append((wanted.round, wanted.rejected(verdict.code, event)))
+                rejected = pending.rejected(verdict.code, event)
+                self._background_rejected.append((pending.round, rejected))
                 continue
-            self._late_used.append((wanted.round, wanted.used(event, verdict.distance)))
-            self._take_in(wanted, event)
-        self._late = []
-        return self.keeper.save()
+            used = pending.used(event, verdict.distance)
+            self._background_used.append((pending.round, used))
+            self._apply_background_model(pending, event)
+        self._background_models = []
+        return self.durable.save()
 
-    def _take_in(self, wanted: Wanted, event: Fetched) -> None:
-        keeper, state, sender = self.keeper, self.keeper.state, wanted.pull.node
-        if wanted.weight is None:
-            letters = {**state.letters, sender: wanted.letter(event)}
-            keeper.state = replace(state, letters=letters)
+    def _apply_background_model(self, pending: PendingPull, event: PullFinished) -> None:
+        durable, state = self.durable, self.durable.state
+        if pending.weight is None:
+            mailbox = {**state.mailbox, pending.pull.node: pending.mailbox_entry(event)}
+            durable.state = replace(state, mailbox=mailbox)
             return
-        version = keeper.mint()
-        mixed = blended(state.published, event.vector, wanted.weight)
-        keeper.state = mixed_while_training(state, mixed, version)
-        keeper.publish(version, wanted.round)
+        version = durable.next_version()
+        mixed = mixed_with(state.published, event.vector, pending.weight)
+        durable.state = mixed_passively(state, mixed, version)
+        durable.publish(version, pending.round)
 
     def expire(self) -> list[WorkerAction]:
-        """Go on without what has not come in time."""
-        errand = self.errand
-        if errand is None or self.keeper.now_s < errand.deadline_s + GRACE_S:
+        """Continue without the models that have not arrived before the deadline."""
+        exchange = self.exchange
+        if exchange is None or self.durable.now_s < exchange.deadline_s + GRACE_S:
             return []
-        actions: list[WorkerAction] = [Abandon(key) for key in errand.waiting]
-        for wanted in errand.waiting.values():
-            errand.miss(wanted, "timeout")
-        errand.waiting.clear()
-        return actions + self._go_on()
+        actions: list[WorkerAction] = [CancelPull(key) for key in exchange.pending]
+        for pending in exchange.pending.values():
+            exchange.pull_failed(pending, "timeout")
+        exchange.pending.clear()
+        return actions + self._continue_exchange()
 
-    def roster_changed(self) -> list[WorkerAction]:
-        """Give up fetches from those who no longer take part."""
-        actions = self.fetches.abandon_strangers(self.errand)
-        if self.errand and not self.errand.waiting and actions:
-            return actions + self._go_on()
+    def peers_changed(self) -> list[WorkerAction]:
+        """Continue without the models of nodes that are no longer peers."""
+        actions = self.pulls.cancel_unknown(self.exchange)
+        if self.exchange and not self.exchange.pending and actions:
+            return actions + self._continue_exchange()
         return actions

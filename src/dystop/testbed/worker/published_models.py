@@ -1,28 +1,28 @@
-"""What a worker hands out: its last publications, and snapshots for those who need an exact one.
+"""The models that a worker serves: its last publications, and snapshots for exact pulls.
 
-A pull for round t gets the newest publication that comes from before round t. An exact pull gets
-the model that the worker has right before a stage of round t, and waits (parked) until there is
-one. Nothing here is ever changed after it was put in, so a slow peer can go on with what it began.
+A pull for round t gets the newest publication from before round t. An exact pull gets the model
+that the worker has just before a stage of round t, and waits until this snapshot exists. Models are
+never changed after they were added, so a slow peer can finish the pull that it started.
 """
 
 from dataclasses import dataclass, field
 
-from dystop.testbed.events import Asked, Publication, Serve, Vector
+from dystop.testbed.events import AnswerPull, Publication, PullRequested, Vector
 from dystop.testbed.protocol.messages import PullRefused, PullRequest
 
-KEPT = 3  # publications: the newest, and two for those who are still fetching
+MAX_PUBLICATIONS = 3  # the newest, and two for peers that are still pulling
 
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """A publication, where its training began, and since which round it is what it is."""
+    """A publication, the start of its training, and the round that produced it."""
 
     publication: Publication
-    since: int  # of the order that made it, passive ones included
+    since: int  # round of the order that produced it, including passive orders
     start: Vector | None = None
 
-    def as_asked(self, request: PullRequest) -> Publication | PullRefused:
-        """The model, or the update behind it (trained minus start)."""
+    def answer_to(self, request: PullRequest) -> Publication | PullRefused:
+        """Return the model, or the update behind it (trained minus start) if requested."""
         if not request.delta:
             return self.publication
         if self.start is None:
@@ -33,83 +33,83 @@ class PublishedModel:
 
 @dataclass
 class PublishedModels:
-    """Publications, snapshots and peers that wait for one. Owned by one thread."""
+    """Publications, snapshots, and peers that wait for a snapshot. Owned by one thread."""
 
     per_peer: int = 2  # exact pulls of one peer that may wait at once
-    entries: list[PublishedModel] = field(default_factory=list)  # oldest first
-    round: int = 0  # whose snapshots are kept
-    last_stage: int | None = None  # all stages from here on have the same snapshot
-    snapshots: dict[int, PublishedModel] = field(default_factory=dict)  # by stage of that round
-    parked: dict[int, tuple[Asked, float]] = field(default_factory=dict)  # by key, with the time
+    models: list[PublishedModel] = field(default_factory=list)  # oldest first
+    round: int = 0  # of the snapshots
+    last_stage: int | None = None  # this stage and all later ones have the same snapshot
+    snapshots: dict[int, PublishedModel] = field(default_factory=dict)  # by stage
+    waiting: dict[int, tuple[PullRequested, float]] = field(default_factory=dict)  # by key
 
-    def publish(self, entry: PublishedModel) -> None:
-        """Hand this out from now on."""
-        self.entries = [*self.entries, entry][-KEPT:]
+    def publish(self, model: PublishedModel) -> None:
+        """Serve this model from now on."""
+        self.models = [*self.models, model][-MAX_PUBLICATIONS:]
 
-    def retract(self, version: int) -> None:
-        """Hand out nothing newer than this version: it could not be written down."""
-        self.entries = [e for e in self.entries if e.publication.version <= version]
+    def retract_after(self, version: int) -> None:
+        """Stop serving versions after this one, because they could not be saved."""
+        self.models = [m for m in self.models if m.publication.version <= version]
 
-    def open(self, round_: int) -> list[Serve]:
-        """An order of this round is taken up; who waits for an older one waits in vain."""
+    def open_round(self, round_: int) -> list[AnswerPull]:
+        """Start the snapshots of a round; refuse peers that wait for an earlier round."""
         self.round, self.last_stage, self.snapshots = round_, None, {}
-        return self._refuse([k for k, (a, _) in self.parked.items() if a.request.round < round_])
+        return self._refuse([k for k, (r, _) in self.waiting.items() if r.request.round < round_])
 
-    def remember(self, stage: int, entry: PublishedModel, *, last: bool = False) -> list[Serve]:
-        """Keep what the worker has right before a stage; serves those who waited for it."""
-        self.snapshots[stage] = entry
+    def add_snapshot(
+        self, stage: int, model: PublishedModel, *, last: bool = False
+    ) -> list[AnswerPull]:
+        """Add the model that the worker has before a stage; answer the peers that wait for it."""
+        self.snapshots[stage] = model
         if last:
             self.last_stage = stage
-        return self._release()
+        return self._answer_waiting()
 
-    def close(self, round_: int) -> list[Serve]:
-        """This round is over for this worker; there will be no more snapshots of it."""
-        return self._refuse([k for k, (a, _) in self.parked.items() if a.request.round <= round_])
+    def close_round(self, round_: int) -> list[AnswerPull]:
+        """Refuse peers that wait for this round or an earlier one: no more snapshots follow."""
+        return self._refuse([k for k, (r, _) in self.waiting.items() if r.request.round <= round_])
 
-    def ask(self, asked: Asked, now_s: float, *, expected: bool) -> list[Serve]:
-        """Serve a peer now, or park it.
+    def answer(self, requested: PullRequested, now_s: float, *, expected: bool) -> list[AnswerPull]:
+        """Answer a peer now, or let it wait for a snapshot.
 
         Args:
-            asked: Who wants what.
+            requested: The request of the peer.
             now_s: Machine time.
-            expected: Whether a snapshot of that round may still come.
+            expected: Whether snapshots of that round may still be added.
         """
-        request = asked.request
-        entry = self.find(request)
-        if entry is not None:
-            return [Serve(asked.key, entry.as_asked(request))]
+        request = requested.request
+        model = self.find(request)
+        if model is not None:
+            return [AnswerPull(requested.key, model.answer_to(request))]
         if not request.exact:
-            return [Serve(asked.key, PullRefused("no_model"))]
+            return [AnswerPull(requested.key, PullRefused("no_model"))]
         if not expected:
-            return [Serve(asked.key, PullRefused("timeout"))]
-        return self._park(asked, now_s)
+            return [AnswerPull(requested.key, PullRefused("timeout"))]
+        return self._let_wait(requested, now_s)
 
     def find(self, request: PullRequest) -> PublishedModel | None:
-        """What a request gets at this moment."""
+        """Return the model that a request gets now; a resumed pull gets the same version again."""
         if request.version and request.offset:
-            known = [e for e in self._all() if e.publication.version == request.version]
-            if known:
-                return known[0]
+            served = [*self.models, *self.snapshots.values()]
+            same = [m for m in served if m.publication.version == request.version]
+            if same:
+                return same[0]
         if request.exact:
             return self._snapshot(request.round, request.stage)
-        old = [e for e in self.entries if e.since < request.round]
-        return old[-1] if old else None
+        earlier = [m for m in self.models if m.since < request.round]
+        return earlier[-1] if earlier else None
 
-    def drop(self, key: int) -> None:
-        """The peer has gone."""
-        self.parked.pop(key, None)
+    def withdraw(self, key: int) -> None:
+        """Forget a waiting peer that has gone."""
+        self.waiting.pop(key, None)
 
-    def expel(self, names: set[str]) -> list[Serve]:
-        """Refuse everybody who waits and is not among these."""
-        keys = [k for k, (a, _) in self.parked.items() if a.peer not in names]
+    def refuse_others(self, allowed: set[str]) -> list[AnswerPull]:
+        """Refuse all waiting peers that are not allowed."""
+        keys = [k for k, (r, _) in self.waiting.items() if r.peer not in allowed]
         return self._refuse(keys, PullRefused("not_authorised"))
 
-    def expire(self, before_s: float) -> list[Serve]:
-        """Refuse who has waited since before this time."""
-        return self._refuse([k for k, (_, since) in self.parked.items() if since < before_s])
-
-    def _all(self) -> list[PublishedModel]:
-        return [*self.entries, *self.snapshots.values()]
+    def expire(self, before_s: float) -> list[AnswerPull]:
+        """Refuse peers that have waited since before this time."""
+        return self._refuse([k for k, (_, since_s) in self.waiting.items() if since_s < before_s])
 
     def _snapshot(self, round_: int, stage: int) -> PublishedModel | None:
         if round_ != self.round:
@@ -118,26 +118,26 @@ class PublishedModels:
             stage = min(stage, self.last_stage)
         return self.snapshots.get(stage)
 
-    def _park(self, asked: Asked, now_s: float) -> list[Serve]:
-        """Let a peer wait; a repeated request of its takes the place of the one before."""
-        mine = [k for k, (a, _) in self.parked.items() if a.peer == asked.peer]
-        same = [k for k in mine if self.parked[k][0].request == asked.request]
+    def _let_wait(self, requested: PullRequested, now_s: float) -> list[AnswerPull]:
+        """Add a waiting peer; a repeated request replaces the earlier one of the same peer."""
+        of_peer = [k for k, (r, _) in self.waiting.items() if r.peer == requested.peer]
+        same = [k for k in of_peer if self.waiting[k][0].request == requested.request]
         answers = self._refuse(same, PullRefused("busy"))
-        if len(mine) - len(same) >= self.per_peer:
-            return [*answers, Serve(asked.key, PullRefused("busy", retry_s=0.5))]
-        self.parked[asked.key] = (asked, now_s)
+        if len(of_peer) - len(same) >= self.per_peer:
+            return [*answers, AnswerPull(requested.key, PullRefused("busy", retry_s=0.5))]
+        self.waiting[requested.key] = (requested, now_s)
         return answers
 
-    def _release(self) -> list[Serve]:
-        served = []
-        for key, (asked, _) in list(self.parked.items()):
-            entry = self._snapshot(asked.request.round, asked.request.stage)
-            if entry is not None:
-                del self.parked[key]
-                served.append(Serve(key, entry.as_asked(asked.request)))
-        return served
+    def _answer_waiting(self) -> list[AnswerPull]:
+        answers = []
+        for key, (requested, _) in list(self.waiting.items()):
+            model = self._snapshot(requested.request.round, requested.request.stage)
+            if model is not None:
+                del self.waiting[key]
+                answers.append(AnswerPull(key, model.answer_to(requested.request)))
+        return answers
 
-    def _refuse(self, keys: list[int], why: PullRefused | None = None) -> list[Serve]:
+    def _refuse(self, keys: list[int], refusal: PullRefused | None = None) -> list[AnswerPull]:
         for key in keys:
-            del self.parked[key]
-        return [Serve(key, why or PullRefused("timeout")) for key in keys]
+            del self.waiting[key]
+        return [AnswerPull(key, refusal or PullRefused("timeout")) for key in keys]

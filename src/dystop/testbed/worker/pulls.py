@@ -1,4 +1,4 @@
-"""Fetching one model until it is there or there is no hope: resumes, backs off, keeps deadlines."""
+"""Pull models from peers: resume after breaks, back off, and respect deadlines."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from dystop.rng import stream
-from dystop.testbed.events import Fetch, Fetched, FetchFailed, Vector
+from dystop.testbed.events import PullFailed, PullFinished, StartPull, Vector
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.log_throttle import shown, throttled_logger
 from dystop.testbed.params import Timeouts
@@ -22,17 +22,19 @@ from dystop.testbed.protocol.messages import (
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, wanted
 from dystop.testbed.transport.interface import PullTimeouts, Transport
 
-FIRST_S, MOST_S = 0.2, 1.5  # bounds of the pause between two attempts, before the dice
-_CHANGES = ("not_authorised", "no_model")  # may be over in a moment: a roster is on its way
-_CHANGES_TRIES = 3
-_SPOILT = ("digest", "malformed")  # what came is worth nothing; once more from the beginning
-_HOPELESS = ("wrong_run", "schema", "size")
+_LOG = throttled_logger(__name__)
+MAX_PARALLEL_PULLS = 16
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 1.5  # bounds of the pause between attempts, before jitter
+_TRANSIENT = ("not_authorised", "no_model")  # may end soon: a new roster is on its way
+_TRANSIENT_TRIES = 3
+_CORRUPT = ("digest", "malformed")  # the received bytes are useless; restart once
+_PERMANENT = ("wrong_run", "schema", "size")
 
 Clock = Callable[[], float]
 
 
-class _Expiring(threading.Event):
-    """Set when another event is, or when the time is up."""
+class _CancelledOrExpired(threading.Event):
+    """Set when another event is set, or when the deadline has passed."""
 
     def __init__(self, other: threading.Event, clock: Clock, deadline_s: float) -> None:
         super().__init__()
@@ -44,217 +46,213 @@ class _Expiring(threading.Event):
 
 @dataclass
 class _Attempts:
-    """What has been tried, and whether and when to try again."""
+    """The history of a pull, which decides whether another attempt makes sense."""
 
-    in_vain: int = 0  # attempts in a row that brought no byte
+    without_progress: int = 0  # attempts in a row that delivered no byte
     refused: int = 0
-    spoilt: int = 0
-    broke_at_s: float | None = None  # first break since the last byte
+    corrupt: int = 0
+    broken_since_s: float | None = None  # first break since the last byte
     resumes: int = 0
-    wasted: int = 0  # bytes of parcels that were thrown away
-    last: RejectCode = "timeout"
+    discarded_bytes: int = 0
+    last_code: RejectCode = "timeout"
 
     def progress(self) -> None:
-        """Bytes came."""
-        self.in_vain, self.broke_at_s = 0, None
+        """Register received bytes."""
+        self.without_progress, self.broken_since_s = 0, None
 
-    def hopeless(self, error: PullBroken, now_s: float, away_s: float) -> bool:
-        """Note a break; whether it is no use to go on, such as after `away_s` without a byte."""
-        self.last = error.code
-        self.in_vain += 1
-        if error.code in _HOPELESS:
+    def is_final(self, error: PullBroken, now_s: float, away_s: float) -> bool:
+        """Register a break; return whether to give up, for example after `away_s` of silence."""
+        self.last_code = error.code
+        self.without_progress += 1
+        if error.code in _PERMANENT:
             return True
-        if error.code in _SPOILT:
-            self.spoilt += 1
-            return self.spoilt > 1
+        if error.code in _CORRUPT:
+            self.corrupt += 1
+            return self.corrupt > 1
         if isinstance(error, PullDenied):
-            return self._denied(error)
-        if self.broke_at_s is None:
-            self.broke_at_s = now_s
-        return now_s - self.broke_at_s >= away_s
+            return self._is_final_denial(error)
+        if self.broken_since_s is None:
+            self.broken_since_s = now_s
+        return now_s - self.broken_since_s >= away_s
 
-    def _denied(self, error: PullDenied) -> bool:
-        self.broke_at_s = None  # it is there
-        if error.code in _CHANGES and error.retry_s == 0:
+    def _is_final_denial(self, error: PullDenied) -> bool:
+        self.broken_since_s = None  # the peer is reachable
+        if error.code in _TRANSIENT and error.retry_s == 0:
             self.refused += 1
-            return self.refused >= _CHANGES_TRIES
-        return error.code == "timeout"  # the round is over at the other end
+            return self.refused >= _TRANSIENT_TRIES
+        return error.code == "timeout"  # the sender has closed the round
 
 
 @dataclass
-class _Job:
-    """One fetch in progress."""
+class _PullJob:
+    """One pull in progress."""
 
     transport: Transport
-    action: Fetch
-    make: Callable[[], PayloadReceiver]
+    action: StartPull
+    make_receiver: Callable[[], PayloadReceiver]
     timeouts: Timeouts
-    over: _Expiring
+    over: _CancelledOrExpired
     clock: Clock
     sleep: Callable[[float], object]
-    parcel: PayloadReceiver = field(init=False)
-    tries: _Attempts = field(default_factory=_Attempts)
+    receiver: PayloadReceiver = field(init=False)
+    attempts: _Attempts = field(default_factory=_Attempts)
 
     def __post_init__(self) -> None:
-        self.parcel = self.make()
-        self._dice = stream(self.action.key, "fetch pause", self.action.name)
+        self.receiver = self.make_receiver()
+        self._rng = stream(self.action.key, "fetch pause", self.action.name)
 
-    def run(self) -> Fetched | FetchFailed:
+    def run(self) -> PullFinished | PullFailed:
         began_s = self.clock()
         while not self.over.is_set():
             try:
-                self._pull()
-                return self._fetched(self.clock() - began_s)
+                self._attempt()
+                return self._finished(self.clock() - began_s)
             except PullBroken as error:
-                if self.tries.hopeless(error, self.clock(), self.timeouts.away_s):
+                if self.attempts.is_final(error, self.clock(), self.timeouts.away_s):
                     break
-                if error.code in _SPOILT:
-                    self._afresh()
+                if error.code in _CORRUPT:
+                    self._restart()
                 self.sleep(self._pause_s(error))
-        total = self.tries.wasted + self.parcel.total
-        return FetchFailed(self.action.key, self.tries.last, total, self.clock() - began_s)
+        total = self.attempts.discarded_bytes + self.receiver.total
+        code = self.attempts.last_code
+        return PullFailed(self.action.key, code, total, self.clock() - began_s)
 
-    def _pull(self) -> None:
-        """One attempt; returns when the parcel is complete."""
-        action, parcel, before = self.action, self.parcel, self.parcel.received
-        if parcel.complete:
+    def _attempt(self) -> None:
+        """Try once; return when the model is complete."""
+        action, receiver, offset = self.action, self.receiver, self.receiver.received
+        if receiver.complete:
             return
-        request = replace(action.request, version=parcel.version, offset=before)
-        self.tries.resumes += before > 0
-        total = parcel.total
+        request = replace(action.request, version=receiver.version, offset=offset)
+        self.attempts.resumes += offset > 0
+        total = receiver.total
         try:
             self.transport.pull(
-                action.name, action.address, request, parcel, self._patience(), self.over
+                action.name, action.address, request, receiver, self._timeouts(), self.over
             )
         except PullBroken:
-            if not parcel.complete:
-                raise  # else only the goodbye was lost
+            if not receiver.complete:
+                raise  # otherwise only the end of the stream was lost
         finally:
-            if parcel.total > total:
-                self.tries.progress()
+            if receiver.total > total:
+                self.attempts.progress()
 
-    def _patience(self) -> PullTimeouts:
-        """An exact pull waits for its model as long as there is time."""
+    def _timeouts(self) -> PullTimeouts:
+        """Return the timeouts of one attempt; an exact pull may wait until the deadline."""
         left_s = max(0.001, self.action.deadline_s - self.clock())
         connect_s = min(self.timeouts.connect_s, left_s)
         first_s = min(self.timeouts.first_byte_s, left_s)
-        if self.tries.broke_at_s is not None:  # connecting and the first byte, both together
-            away_s = max(0.2, self.tries.broke_at_s + self.timeouts.away_s - self.clock())
+        if self.attempts.broken_since_s is not None:  # connect and first byte share `away_s`
+            until_s = self.attempts.broken_since_s + self.timeouts.away_s
+            away_s = max(0.2, until_s - self.clock())
             connect_s = min(connect_s, away_s)
             first_s = min(first_s, away_s - connect_s)
         if self.action.request.exact:
             first_s = left_s
         return PullTimeouts(connect_s, first_s, self.timeouts.progress_s)
 
-    def _fetched(self, seconds: float) -> Fetched:
-        parcel, tries = self.parcel, self.tries
-        vector = parcel.finish()
-        assert parcel.header is not None
-        total = tries.wasted + parcel.total
-        return Fetched(self.action.key, parcel.header, vector, total, seconds, tries.resumes)
+    def _finished(self, seconds: float) -> PullFinished:
+        receiver, attempts = self.receiver, self.attempts
+        vector = receiver.finish()
+        assert receiver.header is not None
+        total = attempts.discarded_bytes + receiver.total
+        key, resumes = self.action.key, attempts.resumes
+        return PullFinished(key, receiver.header, vector, total, seconds, resumes)
 
-    def _afresh(self) -> None:
-        self.tries.wasted += self.parcel.total
-        self.parcel = self.make()
+    def _restart(self) -> None:
+        self.attempts.discarded_bytes += self.receiver.total
+        self.receiver = self.make_receiver()
 
     def _pause_s(self, error: PullBroken) -> float:
-        """Full jitter, so that those who were cut together do not come back together."""
-        most_s = min(MOST_S, FIRST_S * 2.0 ** max(0, self.tries.in_vain - 1))
-        pause_s = max(error.retry_s, float(self._dice.uniform(0.0, most_s)))
+        """Return a pause with full jitter, so that peers do not all return at the same time."""
+        doublings = max(0, self.attempts.without_progress - 1)
+        longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**doublings)
+        pause_s = max(error.retry_s, float(self._rng.uniform(0.0, longest_s)))
         return min(pause_s, max(0.0, self.action.deadline_s - self.clock()))
 
 
 def pull(
     transport: Transport,
-    action: Fetch,
-    parcel_factory: Callable[[], PayloadReceiver],
+    action: StartPull,
+    make_receiver: Callable[[], PayloadReceiver],
     timeouts: Timeouts,
     cancelled: threading.Event,
     clock: Clock = time.monotonic,
     sleep: Callable[[float], object] | None = None,
-) -> Fetched | FetchFailed:
-    """Fetch a model, blocking, and say what came of it.
+) -> PullFinished | PullFailed:
+    """Pull a model; block until it has arrived or the pull is given up.
 
     Args:
-        transport: The way to the peer.
-        action: What to fetch from whom, until when on `clock`.
-        parcel_factory: Makes an empty parcel for this request.
-        timeouts: How long a pull may stand still.
-        cancelled: Set when nobody wants the model any more.
+        transport: The transport to the peer.
+        action: What to pull from whom, until when on `clock`.
+        make_receiver: Makes an empty receiver for this request.
+        timeouts: How long a pull may make no progress.
+        cancelled: Set when the model is no longer needed.
         clock: The machine's time.
-        sleep: Waits; None: until `cancelled`.
+        sleep: Waits between attempts; None: wait for `cancelled`.
 
     Returns:
-        `FetchFailed` with the last reason once the deadline is over, the peer stayed away for
-        too long, or its answer leaves no hope. After bytes that do not fit their digest the
-        model is fetched once more from the beginning, and then given up.
+        `PullFailed` with the last cause if the deadline passed, the peer was silent for too long,
+        or another attempt cannot succeed. If the bytes do not match their digest, the model is
+        pulled once more from the start.
     """
-    over = _Expiring(cancelled, clock, action.deadline_s)
+    over = _CancelledOrExpired(cancelled, clock, action.deadline_s)
     pause = sleep or cancelled.wait
-    return _Job(transport, action, parcel_factory, timeouts, over, clock, pause).run()
-
-
-# MERGED: The threads of a node that fetch models.
-
-
-_LOG = throttled_logger(__name__)
-AT_ONCE = 16
+    return _PullJob(transport, action, make_receiver, timeouts, over, clock, pause).run()
 
 
 class PullThreads:
-    """Fetches in the background; hands what came of it to `put`, unless it was abandoned."""
+    """A pool of threads that pull; results go to `put`, except those of cancelled pulls."""
 
     def __init__(
         self,
         transport: Transport,
         schema: Schema,
         timeouts: Timeouts,
-        put: Callable[[Fetched | FetchFailed], None],
+        put: Callable[[PullFinished | PullFailed], None],
     ) -> None:
-        """Nothing is fetched yet."""
         self._transport, self._schema, self._timeouts = transport, schema, timeouts
         self._put = put
-        self._pool = ThreadPoolExecutor(AT_ONCE, "fetch")
+        self._pool = ThreadPoolExecutor(MAX_PARALLEL_PULLS, "pull")
         self._cancelled: dict[int, threading.Event] = {}
 
-    def begin(self, action: Fetch) -> None:
-        """Fetch as soon as a thread is free."""
+    def start(self, action: StartPull) -> None:
+        """Pull as soon as a thread is free."""
         cancelled = self._cancelled[action.key] = threading.Event()
-        with suppress(RuntimeError):  # closed: the node ends
+        with suppress(RuntimeError):  # the pool is closed: the process ends
             self._pool.submit(self._run, action, cancelled)
 
-    def abandon(self, key: int) -> None:
-        """Give up a fetch; nothing more is heard of it."""
+    def cancel(self, key: int) -> None:
+        """Give up a pull; no event follows."""
         cancelled = self._cancelled.get(key)
         if cancelled is not None:
             cancelled.set()
 
     def close(self) -> None:
-        """Give up all; returns when the threads are gone."""
+        """Cancel all pulls and wait for the threads to end."""
         for cancelled in list(self._cancelled.values()):
             cancelled.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _run(self, action: Fetch, cancelled: threading.Event) -> None:
-        event: Fetched | FetchFailed
+    def _run(self, action: StartPull, cancelled: threading.Event) -> None:
+        event: PullFinished | PullFailed
         try:
             reach("worker.before_pull")
-            make = self._maker(action.request)
+            make = self._receiver_factory(action.request)
             event = pull(self._transport, action, make, self._timeouts, cancelled)
-        except Exception as error:  # a failpoint, or a mistake of ours: the round goes on without
-            _LOG.error("fetching from %s: %s", shown(action.name), shown(repr(error)))
-            event = FetchFailed(action.key, "unreachable")
+        except Exception as error:  # a failpoint or a defect: the round continues without the model
+            _LOG.error("pull from %s: %s", shown(action.name), shown(repr(error)))
+            event = PullFailed(action.key, "unreachable")
         self._cancelled.pop(action.key, None)
         if not cancelled.is_set():
             self._put(event)
 
-    def _maker(self, request: PullRequest) -> Callable[[], PayloadReceiver]:
+    def _receiver_factory(self, request: PullRequest) -> Callable[[], PayloadReceiver]:
         kind, kept = wanted(self._schema, request)
-        return lambda: _WatchedParcel(self._schema, kind, kept)
+        return lambda: _ReceiverWithFailpoints(self._schema, kind, kept)
 
 
-class _WatchedParcel(PayloadReceiver):
-    """A parcel that passes by the failpoints of a pull."""
+class _ReceiverWithFailpoints(PayloadReceiver):
+    """A receiver that reaches the failpoints of a pull."""
 
     def begin(self, header: ModelHeader) -> None:
         super().begin(header)

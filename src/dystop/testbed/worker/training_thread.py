@@ -1,4 +1,4 @@
-"""The training thread of a node: one local training after another, as slow as its device."""
+"""The training thread of a worker: local trainings one after another, at the device's speed."""
 
 import queue
 import threading
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dystop.errors import ConfigError
-from dystop.testbed.events import Train, TrainingDone, TrainingFailed
+from dystop.testbed.events import StartTraining, TrainingFailed, TrainingFinished
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.log_throttle import shown, throttled_logger
 
@@ -19,75 +19,72 @@ if TYPE_CHECKING:
 
 _LOG = throttled_logger(__name__)
 
-LocalTraining = Callable[[Train], TrainingDone]
+TrainFunction = Callable[[StartTraining], TrainingFinished]
 
 
 class TrainingThread:
-    """Takes orders from the updating thread; hands results to `put`."""
+    """Runs trainings in a thread of its own; passes the results to `put`."""
 
     def __init__(
         self,
-        train: LocalTraining | None,
+        train: TrainFunction | None,
         step_s: float,
-        put: Callable[[TrainingDone | TrainingFailed], None],
+        put: Callable[[TrainingFinished | TrainingFailed], None],
     ) -> None:
-        """Nothing runs yet.
+        """Prepare the thread.
 
         Args:
-            train: The real work; None where there is no data.
-            step_s: Emulated: least seconds of a mini-batch; 0: as long as it takes.
+            train: Trains a model; None for a node without data.
+            step_s: Least seconds of a mini-batch (emulated device); 0: no emulation.
             put: Called from the training thread.
         """
         self._train, self._step_s, self._put = train, step_s, put
-        self._orders: queue.SimpleQueue[Train | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[StartTraining | None] = queue.SimpleQueue()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="training", daemon=True)
 
     def start(self) -> None:
-        """Wait for orders."""
+        """Start the thread."""
         self._thread.start()
 
-    def begin(self, order: Train) -> None:
-        """Train after what was ordered before."""
-        self._orders.put(order)
+    def submit(self, request: StartTraining) -> None:
+        """Train after all earlier requests."""
+        self._requests.put(request)
 
     def close(self) -> None:
-        """No more; what is being trained is not told any more. Returns at once."""
+        """End the thread after the current training, whose result is discarded; do not wait."""
         self._over.set()
-        self._orders.put(None)
+        self._requests.put(None)
 
     def join(self) -> None:
-        """Wait until the thread is gone."""
+        """Wait until the thread has ended."""
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
-        while (order := self._orders.get()) is not None:
-            event = self._lesson(order)
+        while (request := self._requests.get()) is not None:
+            event = self._run_training(request)
             if not self._over.is_set():
                 self._put(event)
 
-    def _lesson(self, order: Train) -> TrainingDone | TrainingFailed:
-        began = time.monotonic()
+    def _run_training(self, request: StartTraining) -> TrainingFinished | TrainingFailed:
+        began_s = time.monotonic()
         try:
             if self._train is None:
                 raise ConfigError("this node has no data to train on")
-            done = self._train(order)
+            finished = self._train(request)
             reach("worker.mid_train")
         except Exception as error:
-            _LOG.exception("training %d failed", order.number)
-            return TrainingFailed(order.number, shown(f"{type(error).__name__}: {error}"))
-        left_s = began + self._step_s * order.steps - time.monotonic()
+            _LOG.exception("training %d failed", request.number)
+            return TrainingFailed(request.number, shown(f"{type(error).__name__}: {error}"))
+        left_s = began_s + self._step_s * request.steps - time.monotonic()
         if left_s > 0:
             self._over.wait(left_s)
-        return replace(done, number=order.number, seconds=time.monotonic() - began)
+        return replace(finished, number=request.number, seconds=time.monotonic() - began_s)
 
 
-# MERGED: The simulator's trainer as the lesson of one worker.
-
-
-def local_trainer(trainer: "Trainer", node: int) -> Callable[[Train], TrainingDone]:
-    """Train one worker with the same code and the same draws as the simulator.
+def local_trainer(trainer: "Trainer", node: int) -> TrainFunction:
+    """Return a function that trains one worker with the code and random numbers of the simulator.
 
     The result depends on the model, (seed, node, number), steps and rate alone.
     """
@@ -95,21 +92,21 @@ def local_trainer(trainer: "Trainer", node: int) -> Callable[[Train], TrainingDo
 
     torch.set_num_threads(1)
 
-    def train(order: Train) -> TrainingDone:
-        done = trainer.train(
-            torch.from_numpy(np.array(order.vector, np.float32))[None],
-            torch.from_numpy(np.array(order.counters, np.int64))[None],
+    def train(request: StartTraining) -> TrainingFinished:
+        trained = trainer.train(
+            torch.from_numpy(np.array(request.vector, np.float32))[None],
+            torch.from_numpy(np.array(request.counters, np.int64))[None],
             np.array([node]),
-            np.array([order.number]),
-            np.array([order.steps]),
-            np.array([order.rate]),
+            np.array([request.number]),
+            np.array([request.steps]),
+            np.array([request.rate]),
         )
-        return TrainingDone(
-            number=order.number,
-            vector=done.models[0].cpu().numpy(),
-            counters=done.counters[0].cpu().numpy(),
-            loss=float(done.loss[0]),
-            samples=done.samples,
+        return TrainingFinished(
+            number=request.number,
+            vector=trained.models[0].cpu().numpy(),
+            counters=trained.counters[0].cpu().numpy(),
+            loss=float(trained.loss[0]),
+            samples=trained.samples,
             seconds=0.0,
         )
 

@@ -1,0 +1,110 @@
+"""Count the misbehaviour of members: refused models (strikes) and messages per second.
+
+A receiver reports why it refused a model. The report of one receiver only stops its own link.
+Quarantine needs `strikes` refused models within `window_s` seconds, reported by at least
+`reporters` different workers. What the coordinator observes itself needs no second reporter.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from dystop.testbed.params import Guards, Limits
+from dystop.testbed.protocol.messages import RejectCode
+
+STRIKE_CODES: frozenset[RejectCode] = frozenset(
+    {"schema", "size", "digest", "not_finite", "norm", "distance", "variance", "replay",
+     "malformed"}
+)  # fmt: skip
+COORDINATOR = -1  # the coordinator as a reporter
+MAX_STRIKES = 256  # remembered per accused member, to bound memory
+BURST_S = 5.0  # a member may send the messages of this many seconds at once
+MESSAGES_PER_ORDER = 4.0  # extra messages that an order or a join allows
+
+Consequence = Literal["", "strike", "quarantine"]
+
+
+class Strike(NamedTuple):
+    """One refused model, or one false claim."""
+
+    reporter: int
+    accused: int
+    at_s: float
+
+
+class Strikes:
+    """Strikes of the last `window_s` seconds, by accused member."""
+
+    def __init__(self, guards: Guards, strikes: Iterable[Strike] = ()) -> None:
+        self._guards = guards
+        self._against: dict[int, deque[Strike]] = {}
+        for strike in strikes:
+            self._add(strike)
+
+    def model_refused(
+        self, reporter: int, accused: int, code: RejectCode, at_s: float
+    ) -> Consequence:
+        """Register a refused model; return the consequence for its sender.
+
+        >>> strikes = Strikes(Guards(strikes=3, reporters=2))
+        >>> [strikes.model_refused(i, 9, "norm", 0.0) for i in (1, 1, 1, 2)]
+        ['strike', 'strike', 'strike', 'quarantine']
+        """
+        if code not in STRIKE_CODES:
+            return ""
+        recent = [s for s in self._recent(reporter, accused, at_s) if s.reporter != COORDINATOR]
+        enough = len(recent) >= self._guards.strikes
+        several = len({s.reporter for s in recent}) >= self._guards.reporters
+        return "quarantine" if enough and several else "strike"
+
+    def false_claim(self, accused: int, at_s: float) -> Consequence:
+        """Register a false claim that the coordinator detected; return its consequence.
+
+        >>> strikes = Strikes(Guards(strikes=3))
+        >>> [strikes.false_claim(9, at_s) for at_s in (0.0, 1.0, 2.0)]
+        ['strike', 'strike', 'quarantine']
+        """
+        claims = [s for s in self._recent(COORDINATOR, accused, at_s) if s.reporter == COORDINATOR]
+        return "quarantine" if len(claims) >= self._guards.strikes else "strike"
+
+    def _recent(self, reporter: int, accused: int, at_s: float) -> list[Strike]:
+        """Add a strike; return all strikes against the accused that still count."""
+        self._add(Strike(reporter, accused, at_s))
+        recent = [s for s in self._against[accused] if at_s - s.at_s <= self._guards.window_s]
+        self._against[accused] = deque(recent, maxlen=MAX_STRIKES)
+        return recent
+
+    def clear(self, accused: int) -> None:
+        """Forget all strikes against a member."""
+        self._against.pop(accused, None)
+
+    def all(self) -> list[Strike]:
+        """Return all remembered strikes, for the ledger."""
+        return [s for against in self._against.values() for s in against]
+
+    def _add(self, strike: Strike) -> None:
+        """Add a strike; one reporter may hold at most half of the remembered ones."""
+        against = self._against.setdefault(strike.accused, deque(maxlen=MAX_STRIKES))
+        if sum(s.reporter == strike.reporter for s in against) >= MAX_STRIKES // 2:
+            against.remove(next(s for s in against if s.reporter == strike.reporter))
+        against.append(strike)
+
+
+class RateLimit:
+    """Token bucket of each member; orders and joins add tokens."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._rate = float(limits.messages_per_s)
+        self._tokens: dict[str, tuple[float, float]] = {}  # tokens, and when they were counted
+
+    def take(self, name: str, at_s: float) -> bool:
+        """Take a token for one message; return whether there was one."""
+        tokens, counted_s = self._tokens.get(name, (BURST_S * self._rate, at_s))
+        tokens = min(BURST_S * self._rate, tokens + (at_s - counted_s) * self._rate)
+        self._tokens[name] = (max(tokens - 1.0, 0.0), at_s)
+        return tokens >= 1.0
+
+    def grant(self, name: str) -> None:
+        """Add tokens for the messages that an order or a join causes."""
+        tokens, counted_s = self._tokens.get(name, (BURST_S * self._rate, 0.0))
+        self._tokens[name] = (min(tokens + MESSAGES_PER_ORDER, BURST_S * self._rate), counted_s)

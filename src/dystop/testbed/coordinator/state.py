@@ -1,0 +1,183 @@
+"""The state that all parts of the coordinator machine share, and the actions they request.
+
+`CoordinatorState` holds the state of the paper's algorithm (`control`), the members, the
+measurements and the strikes. During one event the parts add actions and ledger lines to `pending`.
+`CommitBatcher` turns them into the actions of the machine, with at most one commit.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dystop.control.round import initial_state
+from dystop.sparse import Bools
+from dystop.testbed.coordinator.members import Member, Members
+from dystop.testbed.coordinator.misbehaviour import Strike, Strikes
+from dystop.testbed.coordinator.observations import Observations
+from dystop.testbed.coordinator.round_reports import Training
+from dystop.testbed.coordinator.setup import CoordinatorSetup
+from dystop.testbed.events import Commit, CoordinatorAction, SendToMember
+from dystop.testbed.ledger.tables import KeptLine, Line, MetaLine, WorkerLine, read_blob, write_blob
+from dystop.testbed.protocol.messages import Execute, ToWorker
+from dystop.types import ControlState
+
+RETRY_S = 1.0  # pause before a failed commit is retried
+
+
+@dataclass
+class PendingActions:
+    """Actions and ledger lines of one event."""
+
+    immediate: list[CoordinatorAction] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    after_commit: list[CoordinatorAction] = field(default_factory=list)
+    save_state: bool = False  # whether the commit includes `CoordinatorState.to_blob`
+
+
+class CoordinatorState:
+    """State that several parts of the machine read and write."""
+
+    def __init__(self, setup: CoordinatorSetup, epoch: int) -> None:
+        self.setup, self.epoch = setup, epoch
+        self.params = setup.params
+        self.members = Members(setup.members, setup.params.timeouts)
+        self.observations = Observations(setup.fleet, setup.steps, setup.params)
+        self.strikes = Strikes(setup.params.guards)
+        self.control: ControlState = initial_state(setup.fleet, setup.mechanism)
+        self.at_s = 0.0  # seconds of the run by the own clock, without the time between restarts
+        self.zero_s: float | None = None  # when round 1 opened: time 0 of `control.clock_s`
+        self.seq = 0  # number of reports that had an effect
+        self.samples = 0  # samples trained on since the last round closed
+        self.trainings: list[Training] = []  # trainings that ended since the last round closed
+        self.next_evaluation_s = setup.evaluate.every_s
+        n = setup.fleet.workers
+        self.training_round = np.full(n, -1)  # round whose order started the newest training
+        self.trained_round = np.full(n, -1)  # the same for the newest training that ended
+        self.exchange_from_s: dict[int, float] = {}  # earliest start of a node's exchange
+        self.pending = PendingActions()
+
+    def clock_s(self, at_s: float) -> float:
+        """Return the emulated seconds since round 1 opened."""
+        zero = at_s if self.zero_s is None else self.zero_s
+        return (at_s - zero) / self.params.time_scale
+
+    # Actions ------------------------------------------------------------------------------------
+
+    def send_now(self, name: str, message: ToWorker) -> None:
+        """Send a message immediately."""
+        self.pending.immediate.append(SendToMember(name, message))
+
+    def send_after_commit(self, name: str, message: ToWorker, data: bytes = b"") -> None:
+        """Send a message after the next commit; `data` is the encoded message, if known."""
+        self.pending.after_commit.append(SendToMember(name, message, data))
+
+    def write(self, *lines: Line) -> None:
+        """Add lines to the next commit."""
+        self.pending.lines.extend(lines)
+
+    def write_state(self) -> None:
+        """Add the state, as it is at the end of this event, to the next commit."""
+        self.pending.save_state = True
+
+    def write_member(self, member: Member | None) -> None:
+        """Add a changed member to the next commit; None: nothing changed."""
+        if member is not None:
+            self.write(
+                WorkerLine(
+                    member.name,
+                    member.node,
+                    member.state,
+                    member.incarnation,
+                    member.address,
+                    member.note,
+                    self.at_s,
+                )
+            )
+
+    # Questions and changes ----------------------------------------------------------------------
+
+    def present(self) -> Bools:
+        """Return which nodes take part in a round that opens now, [nodes]."""
+        here = np.zeros(self.setup.fleet.nodes, bool)
+        for member in self.members:
+            if member.node < len(here):
+                here[member.node] = member.state == "JOINED" and not member.disk_full
+        return here
+
+    def training_started(self, node: int, order: Execute) -> None:
+        """Register that a worker has mixed and now trains."""
+        if node < self.setup.fleet.workers and order.round > self.training_round[node]:
+            self.training_round[node] = order.round
+            self.observations.training_started(node, order.steps, self.at_s)
+
+    # Persistence (the names are data of the ledger) ---------------------------------------------
+
+    def to_blob(self) -> bytes:
+        """Encode everything that a restarted coordinator needs."""
+        return write_blob(
+            {
+                "books": self.control,
+                "probe": self.observations.to_tree(),
+                "strikes": [tuple(s) for s in self.strikes.all()],
+                "seq": self.seq,
+                "zero_s": self.zero_s,
+                "samples": self.samples,
+                "trained": self.trainings,
+                "next_evaluation_s": self.next_evaluation_s,
+                "training_round": self.training_round,
+                "trained_round": self.trained_round,
+            }
+        )
+
+    def restore(self, blob: bytes) -> None:
+        """Continue from a state that the ledger holds."""
+        stored: dict[str, Any] = read_blob(blob)
+        self.control = stored["books"]
+        self.observations.restore(stored["probe"])
+        self.strikes = Strikes(self.params.guards, [Strike(*s) for s in stored["strikes"]])
+        self.seq, self.zero_s, self.samples = stored["seq"], stored["zero_s"], stored["samples"]
+        self.trainings = stored["trained"]
+        self.next_evaluation_s = stored["next_evaluation_s"]
+        self.training_round = stored["training_round"]
+        self.trained_round = stored["trained_round"]
+
+
+class CommitBatcher:
+    """Turns the pending actions of an event into actions with at most one commit.
+
+    A commit that the disk refused is held back and retried together with later lines. Actions that
+    depend on it wait as well.
+    """
+
+    def __init__(self) -> None:
+        self._held: Commit | None = None
+        self._retry_s = -math.inf
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a refused commit waits for its retry."""
+        return self._held is not None
+
+    def failed(self, commit: Commit, at_s: float) -> None:
+        """Hold a refused commit back."""
+        self._held, self._retry_s = commit, at_s + RETRY_S
+
+    def actions(self, state: CoordinatorState) -> list[CoordinatorAction]:
+        """Return the actions of this event, in order."""
+        pending = state.pending
+        if pending.save_state:
+            state.write(KeptLine("state", state.to_blob()))
+        lines, after = tuple(pending.lines), tuple(pending.after_commit)
+        if self._held is not None:
+            lines = (*self._held.entries, *lines)
+            after = (*self._held.after_commit, *after)
+            if state.at_s < self._retry_s:
+                self._held = Commit(lines, after)
+                return pending.immediate
+        if not lines:
+            return [*pending.immediate, *after]
+        self._held = None
+        commit = Commit((*lines, MetaLine("at_s", repr(state.at_s))), after)
+        return [*pending.immediate, commit]
