@@ -48,7 +48,7 @@ def test_a_study_goes_on_when_nobody_reads_it(tmp_path):
 
 TALK = """
 import os
-from dystop.cli.output import echo, show_table
+from dystop.cli.terminal import echo, show_table
 for k in range(3):
     echo("a line")
     echo("a note", colour="yellow", err=True)

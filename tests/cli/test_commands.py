@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 import types
@@ -143,8 +144,9 @@ def test_an_interruption_says_how_to_go_on(fake, error, code):
     fake.error = error
     done = call("run")
     assert done.exit_code == code
-    line = "interrupted at round 2; resume with: dystop resume runs/dystop-fmnist-mini-s0\n"
-    assert done.stderr == line
+    assert done.stderr.count("\n") == 1
+    assert "round 2" in done.stderr
+    assert "dystop resume runs/dystop-fmnist-mini-s0" in done.stderr
     fake.error = None
     resumed = call("resume", "runs/dystop-fmnist-mini-s0", "--no-report")
     assert resumed.exit_code == 0
@@ -264,7 +266,7 @@ def test_a_comparison_is_gone_on_with_by_its_own_command(fake, tmp_path, command
     (tmp_path / "x" / "study.json").write_text("{}")
     done = call(command, "x")
     assert done.exit_code == 2
-    assert "x: is a comparison, not a run; go on with it by: dystop compare x" in done.stderr
+    assert re.search("x: .*comparison.*dystop compare x", done.stderr)
 
 
 def test_lists_name_everything(fake):

@@ -8,12 +8,19 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.cli.run import _way_on
-from dystop.cli.testbed import _way_on as real_way_on
+from dystop.cli.run import _resume_hint
+from dystop.cli.testbed import _resume_hint as hint_for_testbed
 from dystop.errors import ConfigError, RunFolderError, StorageError
 from dystop.experiments import bound, gap, jobs, run
 from dystop.experiments.config import read_experiment, to_toml
-from dystop.experiments.folder_kinds import COMPARISON, REAL, RUN, SWEEP, kind_of, writing
+from dystop.experiments.folder_kinds import (
+    COMPARISON,
+    RUN,
+    SWEEP,
+    TESTBED_RUN,
+    kind_of,
+    writing,
+)
 from dystop.experiments.run_folder import check_free, create_run, first_info, open_run, run_folder
 from dystop.experiments.study import Study, create_study, find_study
 from dystop.experiments.testbed.launch import checked_folder
@@ -52,7 +59,7 @@ def message(kind, call, *words) -> str:
 
 
 def test_what_a_folder_is(out):
-    assert [kind_of(out / name) for name in NAMES] == [RUN, REAL, COMPARISON, SWEEP, None]
+    assert [kind_of(out / name) for name in NAMES] == [RUN, TESTBED_RUN, COMPARISON, SWEEP, None]
     assert kind_of(out / "nothing") is None
     assert kind_of(out / ("x" * 300)) is None
     (out / "sweep" / "study.json").write_text("damaged")
@@ -62,9 +69,9 @@ def test_what_a_folder_is(out):
 @pytest.mark.parametrize("name", WAYS)
 def test_a_taken_name_is_gone_on_with_by_its_own_command(out, name):
     said = message(RunFolderError, check_free, out, name)
-    assert said.endswith(f"or go on with it by: {way(name, out)}")
-    noun = {"simulated": "run", "real": "run of the testbed"}.get(name, name)
-    assert f"this {noun} exists already" in said
+    assert said.endswith(way(name, out))
+    noun = {"simulated": "run", "real": "testbed run"}.get(name, name)
+    assert f"this {noun} exists" in said
 
 
 def test_a_name_that_something_else_has_is_not_called_a_run(out):
@@ -72,9 +79,10 @@ def test_a_name_that_something_else_has_is_not_called_a_run(out):
         if name == "file":
             (out / name).touch()
         said = message(RunFolderError, check_free, out, name)
-        assert said == (
-            f"{out / name}: exists already and is not a run; choose another --name or --out"
-        )
+        assert said.startswith(f"{out / name}: ")
+        assert "not a run" in said
+        assert "--name" in said
+        assert "--out" in said
 
 
 @pytest.mark.parametrize("command", ["run", "testbed"])
@@ -87,9 +95,11 @@ def test_the_commands_say_so(out, command):
 @pytest.mark.parametrize("name", ["comparison", "sweep"])
 def test_a_study_is_no_run(out, name):
     said = message(RunFolderError, run_folder, out / name)
-    assert f"is a {name}, not a run; go on with it by: {way(name, out)}" in said
+    assert name in said
+    assert way(name, out) in said
     said = message(ConfigError, read_experiment, out / name)
-    assert said.endswith(f"is the folder of a {name}; go on with it by: {way(name, out)}")
+    assert f"a {name}" in said
+    assert said.endswith(way(name, out))
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -99,23 +109,25 @@ def test_a_refused_write_names_the_command_that_fits(out, name):
             raise PermissionError(13, "no")
 
     said = message(StorageError, refused)
-    assert said.endswith(f"make the folder writable, then: {way(name, out)}")
+    assert said.endswith(way(name, out))
 
 
 def test_every_other_command_to_copy_is_quoted(out):
     quoted = {name: shlex.quote(str(out / name)) for name in WAYS}
     settings = shlex.quote(str(out / "real" / "config.toml"))
     said = message(ConfigError, read_experiment, out / "real")
-    assert f"again by: dystop testbed {settings}, go on with it by: {way('real', out)}," in said
-    assert said.endswith(f"or check it by: dystop check {quoted['real']}")
+    assert f"dystop testbed {settings}," in said
+    assert way("real", out) in said
+    assert said.endswith(f"dystop check {quoted['real']}")
     said = message(RunFolderError, run._check_simulated, open_run(out / "real"))
-    assert f"{way('real', out)}, or check it by: dystop check {quoted['real']}" in said
+    assert f"{way('real', out)}," in said
+    assert said.endswith(f"dystop check {quoted['real']}")
     assert f"dystop run {settings}" in message(RunFolderError, bound.bound_of, out / "real")
     said = message(RunFolderError, bound.bound_of, out / "simulated")
-    assert said.endswith(f"try: {way('simulated', out)}")
+    assert said.endswith(way("simulated", out))
     said = message(RunFolderError, checked_folder, out / "simulated")
-    assert said.endswith(f"dystop verify {quoted['simulated']}, go on with it by: "
-                         f"{way('simulated', out)}")  # fmt: skip
+    assert f"dystop verify {quoted['simulated']}," in said
+    assert said.endswith(way("simulated", out))
     (out / "real" / "trace.jsonl").touch()
     assert message(RunFolderError, gap._recorded, out / "real").endswith(way("real", out))
 
@@ -142,8 +154,8 @@ def test_interrupted_runs_quote_theirs(out):
         def __init__(self, name):
             self.folder = out / name
 
-    assert _way_on(Watcher("simulated")).endswith(f"resume with: {way('simulated', out)}")
-    assert real_way_on(Watcher("real")).endswith(f"go on with: {way('real', out)}")
+    assert _resume_hint(Watcher("simulated")).endswith(way("simulated", out))
+    assert hint_for_testbed(Watcher("real")).endswith(way("real", out))
 
 
 def test_a_run_in_a_study_stays_a_run(out):

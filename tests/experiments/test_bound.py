@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.cli.bound import summary
+from dystop.cli.analysis import summary
 from dystop.errors import ConfigError, RunFolderError, VerificationError
 from dystop.experiments.bound import BoundReport, bound_of, bound_of_experiment, regression_of
 from dystop.experiments.build import build

@@ -7,13 +7,13 @@ import pytest
 
 from dystop.errors import ConfigError
 from dystop.experiments.build import build
-from dystop.experiments.compare import Asked, advice, experiments
+from dystop.experiments.compare import Comparison, advice, experiments
 
 SMALL = ("data.name=synthetic", "model.name=softmax", "fleet.workers=6", "stop.rounds=4")
 
 
 def ask(*mechanisms, words=SMALL, file=None, **more):
-    return Asked(file, words, mechanisms, **more)
+    return Comparison(file, words, mechanisms, **more)
 
 
 def test_runs_differ_in_nothing_but_mechanism_seed_and_law():
@@ -80,8 +80,8 @@ REFUSED = {
     ),
     "mechanism.name": (ask("dystop", words=("mechanism.name=fedavg",)), "--mechanisms a,b,c"),
     "name": (ask("dystop", words=("name=x",)), "--name NAME"),
-    "two laws": (ask("dystop", words=("engine.timing=paper",), timing="both"), "drop one"),
-    "measured": (ask("dystop", words=("world.compute.batch_s=measure",)), "a clock of its own"),
+    "two laws": (ask("dystop", words=("engine.timing=paper",), timing="both"), "--timing"),
+    "measured": (ask("dystop", words=("world.compute.batch_s=measure",)), "batch_s"),
     "shared key": (ask("dystop", words=("stop.round=3",)), "did you mean 'stop.rounds'?"),
     "seed": (ask("dystop", words=(f"seed={2**63 - 1}",)), "goes past"),
 }

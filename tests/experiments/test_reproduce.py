@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import ConfigError
-from dystop.experiments.reproduce import RECIPES, recipe_of
 from dystop.experiments.reproduce.campaigns import CAMPAIGNS, SCALES, SEEDS, Arm, experiments
 from dystop.experiments.reproduce.paper_claims import (
     CLAIMS,
@@ -23,6 +22,7 @@ from dystop.experiments.reproduce.paper_claims import (
     Reduction,
     Rising,
 )
+from dystop.experiments.reproduce.recipes import RECIPES, recipe_of
 from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.measures import ArmRuns, reachable_target, with_accuracy_of

@@ -120,7 +120,7 @@ def test_a_signal_saves_and_the_run_goes_on(whole, tmp_path, number):
     if process.returncode == 0:
         pytest.skip("the run was over before the signal arrived")
     assert process.returncode == 128 + number
-    assert b"resume with: dystop resume" in errors
+    assert f"dystop resume {folder}".encode() in errors
     assert b"Traceback" not in errors
     data = open_run(folder)
     assert data.info["status"] == "interrupted"

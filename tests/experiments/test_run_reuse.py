@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import RunFolderError
-from dystop.experiments import run_reuse
 from dystop.experiments.config import read_experiment
+from dystop.experiments.reproduce import run_reuse
+from dystop.experiments.reproduce.run_reuse import reuse_finished
 from dystop.experiments.run_folder import check_config, log_was_changed, open_run
-from dystop.experiments.run_reuse import reuse_finished
 from dystop.experiments.study import create_study
 
 SMALL = [

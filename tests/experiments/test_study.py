@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from dystop.cli import app
 from dystop.errors import DystopError, RunFolderError
 from dystop.experiments import jobs
-from dystop.experiments.compare import Asked, experiments
+from dystop.experiments.compare import Comparison, experiments
 from dystop.experiments.jobs import Tail
 from dystop.experiments.study import create_study, finished, open_study
 from support.fake_runs import plain_record
@@ -100,7 +100,7 @@ def test_other_settings_under_the_same_name_are_refused(done, words, said):
 
 def test_a_study_has_its_settings_already(done):
     result = call(done[0], "stop.rounds=9")
-    assert (result.exit_code, "settings of its own" in result.stderr) == (2, True)
+    assert (result.exit_code, "own settings" in result.stderr) == (2, True)
 
 
 def test_mistakes_leave_nothing_behind(tmp_path, monkeypatch):
@@ -152,7 +152,7 @@ class Impatient:
 
 
 def test_an_interrupted_study_goes_on_to_the_same_bytes(done, tmp_path):
-    every = experiments(Asked(None, SMALL, ["dystop", "fedavg"], seeds=2))
+    every = experiments(Comparison(None, SMALL, ["dystop", "fedavg"], seeds=2))
     study = create_study(tmp_path, "x", every)
     watcher = Impatient()
     with pytest.raises(KeyboardInterrupt):
@@ -170,10 +170,8 @@ def test_an_interruption_says_how_to_go_on(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = call(*SMALL, *TWO)
     assert result.exit_code == 130
-    said = (
-        "interrupted; 0 of 4 runs are finished; go on with: dystop compare runs/compare-synthetic"
-    )
-    assert said in result.stderr
+    assert "0 of 4 runs" in result.stderr
+    assert "dystop compare runs/compare-synthetic" in result.stderr
 
 
 def alive(mark: str) -> list[int]:
@@ -224,7 +222,7 @@ def test_no_child_outlives_its_parent(tmp_path, number):
     assert len(study.todo()) == 2
     if number == signal.SIGINT:
         assert parent.returncode == 130
-        assert f"go on with: dystop compare {tmp_path / 'x'}" in said
+        assert f"dystop compare {tmp_path / 'x'}" in said
         states = {json.loads(p.read_text())["status"] for p in tmp_path.glob("x/*/run.json")}
         assert states == {"interrupted"}
     before = records(study.path)
@@ -235,7 +233,7 @@ def test_no_child_outlives_its_parent(tmp_path, number):
 
 
 def test_a_child_that_fails_is_quoted_with_its_exit_code(tmp_path):
-    every = experiments(Asked(None, SMALL, ["dystop"], seeds=2))
+    every = experiments(Comparison(None, SMALL, ["dystop"], seeds=2))
     study = create_study(tmp_path, "x", every)
     study.plan(every[1]).write_text("stop.rounds = -1\n")
     with pytest.raises(DystopError, match=r"dystop-s1: .*stop.rounds = -1; expected") as caught:

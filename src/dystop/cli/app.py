@@ -6,23 +6,19 @@ from typing import Annotated
 import typer
 
 import dystop
+from dystop.cli.analysis import bound, gap
 from dystop.cli.bench import bench
-from dystop.cli.bound import bound
-from dystop.cli.compare import compare
 from dystop.cli.dashboard import dashboard
-from dystop.cli.data import data
 from dystop.cli.doctor import doctor
+from dystop.cli.enrolment import data, pki
 from dystop.cli.examples import examples
-from dystop.cli.gap import gap
 from dystop.cli.listing import catalogue
 from dystop.cli.new import new
-from dystop.cli.parties import coordinator, observer, worker
-from dystop.cli.pki import pki
 from dystop.cli.report import report
 from dystop.cli.reproduce import reproduce
 from dystop.cli.run import resume, run, verify
-from dystop.cli.sweep import sweep
-from dystop.cli.testbed import check, live, pardon, restore
+from dystop.cli.study import compare, sweep
+from dystop.cli.testbed import check, coordinator, live, observer, pardon, restore, worker
 
 _EPILOG = (
     "Exit codes: 0 done, 1 a bug, 2 wrong input, 3 the disk refused a write, 4 a broken mechanism, "

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dystop.cli.handle_errors import complain, handle_errors
-from dystop.cli.output import echo, show_table
 from dystop.cli.progress import BenchWatcher
+from dystop.cli.terminal import complain, echo, handle_errors, show_table
 
 if TYPE_CHECKING:
     from dystop.bench.result import Sweep

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.handle_errors import TERMINATED, handle_errors
+from dystop.cli.terminal import TERMINATED, handle_errors
 from dystop.experiments.interrupts import Terminated
 
 if TYPE_CHECKING:

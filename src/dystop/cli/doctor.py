@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dystop.cli.handle_errors import handle_errors
+from dystop.cli.terminal import handle_errors
 
 if TYPE_CHECKING:
     from dystop.data.catalogue import Entry

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dystop.cli.handle_errors import complain, handle_errors
-from dystop.cli.output import show_table
+from dystop.cli.terminal import complain, handle_errors, show_table
 
 if TYPE_CHECKING:
     from dystop.experiments.config.keys import Key

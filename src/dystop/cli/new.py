@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from dystop.cli.handle_errors import handle_errors
+from dystop.cli.terminal import handle_errors
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 40

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from dystop.cli.output import echo
+from dystop.cli.terminal import echo
 from dystop.record import RoundRecord
 from dystop.units import are, plural
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.handle_errors import handle_errors
-from dystop.cli.output import echo, show_table
+from dystop.cli.terminal import echo, handle_errors, show_table
 
 if TYPE_CHECKING:
     from dystop.experiments.run_folder import RunData
@@ -102,7 +101,7 @@ def report(
 
     runs = _each_once(runs)
     if len(runs) == 1 and is_study(runs[0]):
-        from dystop.cli.studies import report_study
+        from dystop.cli.study import report_study
 
         report_study(runs[0], target, out=out, quiet=False)
         return

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.handle_errors import handle_errors
-from dystop.cli.output import echo, show_table
+from dystop.cli.terminal import echo, handle_errors, show_table
 from dystop.errors import ConfigError
 from dystop.units import are
 
 if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
-    from dystop.experiments.reproduce import Recipe
     from dystop.experiments.reproduce.campaigns import Scale
+    from dystop.experiments.reproduce.recipes import Recipe
     from dystop.experiments.study import Study
     from dystop.report.data.measures import AccuracyOf
     from dystop.report.data.verdicts import ClaimVerdict
@@ -118,7 +117,7 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     if show or not names:
         _list(out, size)
         return
-    from dystop.experiments.reproduce import RECIPES, recipe_of
+    from dystop.experiments.reproduce.recipes import RECIPES, recipe_of
 
     words = [word for word in names if "=" in word]
     wanted = [word for word in names if "=" not in word]
@@ -133,8 +132,8 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
 
 def _list(out: Path, scale: "Scale") -> None:
     """Every recipe: what it shows, what it costs, what of it is done."""
-    from dystop.experiments.reproduce import RECIPES
     from dystop.experiments.reproduce.progress import cost, done
+    from dystop.experiments.reproduce.recipes import RECIPES
 
     rows = [
         [r.name, r.title, ", ".join(r.labels) or "-", r.campaign.name, cost(r, scale),
@@ -146,7 +145,7 @@ def _list(out: Path, scale: "Scale") -> None:
 
 def _run(recipe: "Recipe", order: Order) -> "Study":
     """Run what was asked for and is not done; returns the whole study."""
-    from dystop.cli.studies import carry_out
+    from dystop.cli.study import run_remaining
     from dystop.experiments.reproduce.progress import study_of
 
     study = study_of(recipe, order.scale, order.seeds, order.words, order.out)
@@ -155,14 +154,15 @@ def _run(recipe: "Recipe", order: Order) -> "Study":
         names = ", ".join(experiment.name for experiment in study.experiments)
         raise ConfigError(f"--only {' --only '.join(order.only)}: fits none of the runs {names}")
     _take_over(study, wanted, quiet=order.quiet)
-    way = order.command(recipe, here=True)
-    carry_out(replace(study, experiments=wanted), order.jobs, quiet=order.quiet, way=way)
+    resume = order.command(recipe, here=True)
+    remaining = replace(study, experiments=wanted)
+    run_remaining(remaining, order.jobs, quiet=order.quiet, resume=resume)
     return study
 
 
 def _take_over(study: "Study", wanted: "Sequence[Experiment]", *, quiet: bool) -> None:
     """What another recipe has run with the same settings is not run again."""
-    from dystop.experiments.run_reuse import reuse_finished
+    from dystop.experiments.reproduce.run_reuse import reuse_finished
 
     for experiment, source in reuse_finished(study, wanted):
         if not quiet:
@@ -200,8 +200,8 @@ def _show(rows: "list[ClaimVerdict]") -> None:
 
 def _renew(chosen: "Sequence[Recipe]", order: Order) -> None:
     """Pages of other recipes that look at the same runs, if they were written before."""
-    from dystop.experiments.reproduce import RECIPES
     from dystop.experiments.reproduce.progress import known_study
+    from dystop.experiments.reproduce.recipes import RECIPES
 
     campaigns = {recipe.campaign.name for recipe in chosen}
     for recipe in RECIPES.values():
@@ -221,8 +221,8 @@ def _has_page(recipe: "Recipe", order: Order) -> bool:
 
 def _write_paper(order: Order) -> None:
     """The page of the whole paper, from every recipe that has a page here."""
-    from dystop.experiments.reproduce import RECIPES
     from dystop.experiments.reproduce.progress import known_study, runs_by_arm
+    from dystop.experiments.reproduce.recipes import RECIPES
     from dystop.report.pages.verdict import VerdictRequest, arm_runs, render_paper
     from dystop.storage import write_atomic
 

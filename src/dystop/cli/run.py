@@ -6,35 +6,35 @@ from typing import Annotated, Any
 
 import typer
 
-from dystop.cli.handle_errors import Interrupted, code_of, handle_errors
-from dystop.cli.output import echo
 from dystop.cli.progress import Watcher
+from dystop.cli.terminal import Interrupted, echo, exit_code_of, handle_errors
 from dystop.errors import shell_command
 from dystop.units import plural
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Report = Annotated[bool, typer.Option(help="Write an HTML report into the run folder at the end.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as in runs/NAME.")]
-_LONG_S = 30.0  # of a run that is worth advice
+Out = Annotated[Path, typer.Option(help="Folder of all runs.")]
+_LONG_S = 30.0  # a run that takes longer is worth advice
 
 
-def split(words: list[str]) -> tuple[Path | None, list[str]]:
-    """The first word is a file unless it sets a key."""
+def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
+    """Split into a file and `key=value` words; the first word is a file unless it sets a key."""
     if words and ("=" not in words[0] or words[0].endswith(".toml")):
         return Path(words[0]), words[1:]
     return None, words
 
 
 def _watched(watcher: Watcher, work: Callable[[], Path]) -> Path:
-    """Run, and turn an interruption into the one line that says how to go on."""
+    """Show a run while it works; on an interrupt, say which command resumes it."""
     try:
         with watcher.showing():
             return work()
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(_way_on(watcher), code_of(interrupt)) from None
+        raise Interrupted(_resume_hint(watcher), exit_code_of(interrupt)) from None
 
 
-def _way_on(watcher: Watcher) -> str:
+def _resume_hint(watcher: Watcher) -> str:
     if watcher.folder is None:
         return "interrupted before the first round; nothing was written"
     done = watcher.last.round if watcher.last else 0
@@ -42,7 +42,7 @@ def _way_on(watcher: Watcher) -> str:
 
 
 def finish(folder: Path, *, quiet: bool, report: bool) -> None:
-    """Summary and report of a run that has ended."""
+    """Show the summary of a run that has ended, and write its report."""
     from dystop.cli.report import show_summary, write
     from dystop.experiments.run_folder import GLOBAL, MODELS, open_run
 
@@ -59,7 +59,7 @@ def finish(folder: Path, *, quiet: bool, report: bool) -> None:
 
 
 def _advice(info: dict[str, Any]) -> str:
-    """How to make a run faster that mostly tested its models; empty for any other.
+    """Say how to speed up a run that spent most of its time on evaluation; else nothing.
 
     >>> _advice({"wall_s": 100.0, "tests_s": 20.0})
     ''
@@ -67,9 +67,9 @@ def _advice(info: dict[str, Any]) -> str:
     wall_s, tests_s = float(info.get("wall_s") or 0.0), float(info.get("tests_s") or 0.0)
     if wall_s < _LONG_S or tests_s < wall_s / 2:
         return ""
-    share = f"testing all models took {tests_s / wall_s:.0%} of {wall_s:.0f} s"
-    way = "evaluate.every_rounds=20 makes tests rarer, evaluate.samples=1000 makes them smaller"
-    return f"{share}; {way}\n"
+    share = f"evaluating all models took {tests_s / wall_s:.0%} of {wall_s:.0f} s"
+    advice = "evaluate.every_rounds=20 evaluates less often, evaluate.samples=1000 on fewer samples"
+    return f"{share}; {advice}\n"
 
 
 @handle_errors
@@ -78,19 +78,19 @@ def run(
         list[str] | None,
         typer.Argument(metavar="FILE.toml|KEY=VALUE", show_default=False),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs"),
+    out: Out = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of this run; must be free.")] = None,
     quiet: Quiet = False,
     report: Report = True,
 ) -> None:
     """Run one experiment.
 
-    Without a file the defaults are used; keys on the command line win over the file.
+    Without a file the defaults are used. Keys on the command line override the file.
     """
     from dystop.experiments.config import read_experiment
     from dystop.experiments.run_folder import check_free
 
-    experiment = read_experiment(*split(words or []))
+    experiment = read_experiment(*split_words(words or []))
     if name is not None:
         check_free(out, name)
     from dystop.experiments.run import run_experiment
@@ -105,9 +105,9 @@ def run(
 
 @handle_errors
 def resume(run: Folder, quiet: Quiet = False, report: Report = True) -> None:
-    """Go on with a run that was interrupted, from its last checkpoint.
+    """Resume an interrupted run from its last checkpoint.
 
-    The result is the same, bit for bit, as if it had never been interrupted.
+    The result is bit for bit the same as without the interruption.
     """
     from dystop.experiments.run_folder import run_folder
 
@@ -128,7 +128,7 @@ def verify(
 ) -> None:
     """Run an experiment again and compare every record, bit for bit.
 
-    Exits with 0 if they are identical, with 5 if not. Nothing in the folder is changed.
+    Exits with 0 if they are identical, with 5 if not. Changes nothing in the folder.
     """
     from dystop.errors import VerificationError
     from dystop.experiments.run_folder import open_run

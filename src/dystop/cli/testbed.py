@@ -1,78 +1,97 @@
-"""`dystop testbed`: a run whose parties are processes, and `dystop check`, which reads it after."""
+"""The testbed: `dystop testbed` runs all parties; `coordinator`, `worker` and `observer` run one.
 
+`dystop check`, `pardon` and `restore` work on the folder of a testbed run.
+"""
+
+import logging
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.handle_errors import Interrupted, code_of, handle_errors
-from dystop.cli.output import echo
-from dystop.cli.pki import check_installed
+from dystop.cli.enrolment import check_installed
 from dystop.cli.progress import Watcher
-from dystop.cli.run import Folder, Quiet, Report, finish, split
+from dystop.cli.run import Folder, Out, Quiet, Report, finish, split_words
+from dystop.cli.terminal import Interrupted, echo, exit_code_of, handle_errors
 from dystop.errors import shell_command
 
 if TYPE_CHECKING:
     from dystop.experiments.testbed.launch import Network
+    from dystop.testbed.events import Exit
 
 Transport = Annotated[
     str | None,
     typer.Option(metavar="grpc|memory|mpi", help="Processes, threads, or under mpiexec."),
 ]
 
+File = Annotated[
+    Path, typer.Argument(metavar="FILE.toml", help="The experiment; the same file on every host.")
+]
+Pki = Annotated[Path, typer.Option(help="Folder with the keys and certificates of this party.")]
+Listen = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any free port.")
+]
+Enrolment = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.json", help="The enrolled workers, if they bring their own data."),
+]
+Coordinator = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the coordinator.")]
 
-class CrewWatcher(Watcher):
-    """Follows a testbed: first who joins, then the rounds."""
+
+class TestbedWatcher(Watcher):
+    """Follows a testbed run: first who joins, then the rounds."""
 
     _joined = -1
 
     def on_joining(self, joined: int, workers: int) -> None:
-        """Show who has come so far; of no interest once rounds are closing."""
+        """Show how many workers have joined, until the first round has closed."""
         if joined == self._joined or self.last is not None:
             return
         self._joined = joined
         self.say(f"workers joining {joined}/{workers}")
 
-    def on_restart(self, told: str) -> None:
-        """A line that stays: who was lost, how, and where to read more."""
+    def on_restart(self, message: str) -> None:
+        """Print which party has crashed and is started again."""
         if self._bar is not None:
-            self._bar.console.print(told, markup=False, highlight=False)
+            self._bar.console.print(message, markup=False, highlight=False)
         elif not self._quiet:
-            echo(told, err=True)
+            echo(message, err=True)
 
 
-def _watched(watcher: CrewWatcher, work: Callable[[], None]) -> None:
+def _watched(watcher: TestbedWatcher, work: Callable[[], None]) -> None:
     try:
         with watcher.showing():
             work()
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(_way_on(watcher), code_of(interrupt)) from None
+        raise Interrupted(_resume_hint(watcher), exit_code_of(interrupt)) from None
 
 
-def _way_on(watcher: CrewWatcher, launcher: str = "") -> str:
-    """What to say after an interrupt."""
+def _resume_hint(watcher: TestbedWatcher, launcher: str = "") -> str:
+    """Say how far the run got and which command resumes it."""
     if watcher.folder is None:
         return "interrupted before the first round; nothing was written"
     done = watcher.last.round if watcher.last else 0
-    way = f"go on with: {launcher}{shell_command('testbed', '--resume', watcher.folder)}"
-    return f"interrupted at round {done}, all processes are stopped; {way}"
+    resume = f"resume with: {launcher}{shell_command('testbed', '--resume', watcher.folder)}"
+    return f"interrupted at round {done}, all processes are stopped; {resume}"
 
 
-def _ranked(watcher: CrewWatcher, work: Callable[[], Path | None]) -> Path | None:
-    """One rank's part under MPI; where all are interrupted, the one with the folder speaks."""
+def _ranked(watcher: TestbedWatcher, work: Callable[[], Path | None]) -> Path | None:
+    """Do one rank's part under MPI; after an interrupt only rank 0 speaks: it has the folder."""
     try:
         return work()
     except KeyboardInterrupt as interrupt:
         if watcher.folder is None:
-            raise typer.Exit(code_of(interrupt)) from None
+            raise typer.Exit(exit_code_of(interrupt)) from None
         from dystop.experiments.config import read_experiment
         from dystop.experiments.run_folder import CONFIG
         from dystop.experiments.testbed.enrolment import node_names
 
         ranks = len(node_names(read_experiment(watcher.folder / CONFIG))) + 1
-        line = _way_on(watcher, f"mpiexec -n {ranks} ")
-        raise Interrupted(line, code_of(interrupt)) from None
+        hint = _resume_hint(watcher, f"mpiexec -n {ranks} ")
+        raise Interrupted(hint, exit_code_of(interrupt)) from None
 
 
 @handle_errors
@@ -81,29 +100,30 @@ def live(  # noqa: PLR0913 - one for each option
         list[str] | None,
         typer.Argument(metavar="FILE.toml|KEY=VALUE", show_default=False),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs"),
+    out: Out = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of this run; must be free.")] = None,
     quiet: Quiet = False,
     report: Report = True,
     transport: Transport = None,
     netns: Annotated[
-        bool, typer.Option("--netns", help="Every party in a network namespace (Linux, root).")
+        bool, typer.Option("--netns", help="Give every party a network namespace (Linux, root).")
     ] = False,
     rate_mbit: Annotated[
-        float, typer.Option(min=0.0, help="Rate of every worker's link under --netns; 0: any.")
+        float,
+        typer.Option(min=0.0, help="Rate of every worker's link under --netns; 0: unlimited."),
     ] = 20.0,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted.")
+        Path | None, typer.Option(metavar="RUN", help="Resume an interrupted run.")
     ] = None,
 ) -> None:
-    """Run one experiment for real: a coordinator, an observer and workers as processes.
+    """Run one experiment with real processes: a coordinator, an observer and workers.
 
-    Without a file the defaults are used; keys on the command line win over the file.
+    Without a file the defaults are used. Keys on the command line override the file.
     """
     from dystop.experiments.testbed.launch import Network
 
     given = [*(words or []), *([f"testbed.transport={transport}"] if transport else [])]
-    watcher = CrewWatcher(quiet=quiet)
+    watcher = TestbedWatcher(quiet=quiet)
     network = Network(netns, rate_mbit)
     folder: Path | None
     if resume is not None:
@@ -111,28 +131,28 @@ def live(  # noqa: PLR0913 - one for each option
     else:
         folder = _begin(given, out, name, watcher, network)
     if folder is not None:
-        _gather(folder)
+        _save_models(folder)
         finish(folder, quiet=quiet, report=report)
 
 
-def _gather(folder: Path) -> None:
-    """Leave the trained models behind; a run that is not over has none."""
+def _save_models(folder: Path) -> None:
+    """Save the trained models of a finished run in its folder."""
     from dystop.experiments.run_folder import open_run
     from dystop.experiments.testbed.collect_models import gather_models
 
     if open_run(folder).info.get("status") == "finished" and not gather_models(folder):
-        echo(f"{folder}: no global model: not every worker has left one behind", err=True)
+        echo(f"{folder}: no global model, because some workers saved none", err=True)
 
 
 def _begin(
-    words: list[str], out: Path, name: str | None, watcher: CrewWatcher, network: "Network"
+    words: list[str], out: Path, name: str | None, watcher: TestbedWatcher, network: "Network"
 ) -> Path | None:
-    """A new run; None on a rank that has nothing to show."""
+    """Start a new run; return its folder, or None on a rank that shows nothing."""
     from dystop.experiments.config import read_experiment
     from dystop.experiments.run_folder import check_free
     from dystop.experiments.testbed.enrolment import check_testbed
 
-    file, keys = split(words)
+    file, keys = split_words(words)
     experiment = read_experiment(file, keys)
     check_testbed(experiment)
     if experiment.testbed.transport == "mpi":
@@ -148,8 +168,10 @@ def _begin(
     return watcher.folder
 
 
-def _resume(path: Path, words: list[str], watcher: CrewWatcher, network: "Network") -> Path | None:
-    """An earlier run; None on a rank that has nothing to show."""
+def _resume(
+    path: Path, words: list[str], watcher: TestbedWatcher, network: "Network"
+) -> Path | None:
+    """Resume a run; return its folder, or None on a rank that shows nothing."""
     from dystop.errors import ConfigError
     from dystop.experiments.config import read_experiment
     from dystop.experiments.run_folder import CONFIG, open_run
@@ -180,8 +202,8 @@ def _check(transport: str, network: "Network") -> None:
         check_possible()
 
 
-def _work(folder: Path, watcher: CrewWatcher, network: "Network") -> None:
-    """All parties of a run, as processes or as threads."""
+def _work(folder: Path, watcher: TestbedWatcher, network: "Network") -> None:
+    """Run all parties, as processes or as threads."""
     from dystop.experiments.config import read_experiment
     from dystop.experiments.run_folder import CONFIG
 
@@ -199,43 +221,43 @@ def _work(folder: Path, watcher: CrewWatcher, network: "Network") -> None:
 def pardon(
     run: Folder, name: Annotated[str, typer.Argument(metavar="NAME", help="Whom: w00, w01, ...")]
 ) -> None:
-    """Let a worker back in that was put in quarantine, in a run that goes on or is stopped."""
+    """Let a worker return from quarantine, in a run that is running or stopped."""
     from dystop.errors import ConfigError
     from dystop.experiments.run_folder import open_run
     from dystop.experiments.testbed.launch import checked_folder
     from dystop.experiments.testbed.operations import ask_pardon
 
     if open_run(checked_folder(run)).info.get("status") == "finished":
-        raise ConfigError(f"{run}: the run is over; there is nothing to come back to")
+        raise ConfigError(f"{run}: the run has finished; no worker can return to it")
     if ask_pardon(run, name):
-        typer.echo(f"{name} may join again; 'dystop testbed' starts its process by itself, else:")
+        typer.echo(f"{name} may join again; 'dystop testbed' restarts its process; otherwise run:")
         typer.echo(f"dystop worker ... --name {name}")
     else:
-        typer.echo(f"no coordinator is at work in {run}: {name} may join when it is started again")
+        typer.echo(f"no coordinator is running in {run}; {name} may join as soon as one is started")
 
 
 @handle_errors
 def restore(run: Folder) -> None:
-    """Put the newest good backup in the place of a coordinator's ledger that is damaged or gone.
+    """Replace a damaged or missing ledger of a coordinator by its newest good backup.
 
-    The damaged file is kept as state.damaged. What happened since the backup is missing in the
-    books: no worker does a round twice, so rounds that it has done since then pass without it, and
+    The damaged file is kept as state.damaged. Rounds since the backup are missing in the ledger.
+    No worker does a round twice: rounds that it has already done close immediately without it, and
     `dystop check` names them.
     """
     from dystop.experiments.testbed.launch import checked_folder
     from dystop.experiments.testbed.operations import restore_ledger
 
     round_ = restore_ledger(checked_folder(run))
-    typer.echo(f"{run}: the ledger is as it was after round {round_}")
-    way = shell_command("testbed", "--resume", run)
-    typer.echo(f"go on with: {way}, or start the coordinator again")
+    typer.echo(f"{run}: the ledger is restored to its state after round {round_}")
+    resume = shell_command("testbed", "--resume", run)
+    typer.echo(f"resume with: {resume}, or start the coordinator again")
 
 
 @handle_errors
 def check(run: Folder) -> None:
-    """Read what a testbed run left behind and name every promise that was broken.
+    """Audit the files of a testbed run and name every guarantee that was broken.
 
-    Exits with 0 if there is none, with 5 otherwise.
+    Exits with 0 if none was broken, with 5 otherwise.
     """
     from dystop.errors import VerificationError
     from dystop.experiments.testbed.launch import checked_folder
@@ -245,5 +267,90 @@ def check(run: Folder) -> None:
     for finding in findings:
         typer.echo(str(finding))
     if findings:
-        raise VerificationError(f"{run}: {len(findings)} promises were broken")
-    typer.echo(f"{run}: no promise was broken")
+        raise VerificationError(f"{run}: {len(findings)} guarantees were broken")
+    typer.echo(f"{run}: no guarantee was broken")
+
+
+def _start_logging() -> None:
+    check_installed()
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+
+
+def _serve_and_exit(serve: Callable[[], tuple[int, str]]) -> None:
+    """Run a party to its end, then exit at once, so that no library's threads delay it."""
+    try:
+        code, text = serve()
+    except KeyboardInterrupt as interrupt:
+        code, text = exit_code_of(interrupt), "stopped"
+    typer.echo(text, err=code != 0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+@handle_errors
+def coordinator(
+    file: File,
+    pki: Pki = Path("pki"),
+    listen: Listen = "127.0.0.1:0",
+    out: Annotated[
+        Path, typer.Option(metavar="RUN", help="The run folder; created if it is missing.")
+    ] = Path("runs/testbed"),
+    enrol: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Where new parties redeem tokens; off by default."),
+    ] = "",
+    enrolment: Enrolment = None,
+) -> None:
+    """Coordinate a run: decide each round and keep the ledger; never touch a model."""
+    _start_logging()
+    from dystop.experiments.testbed.coordinator_run import serve_coordinator
+
+    def serve() -> tuple[int, str]:
+        reason = serve_coordinator(file, pki, listen, out, enrol, enrolment)
+        return 0, f"the run is over: {reason}"
+
+    _serve_and_exit(serve)
+
+
+@handle_errors
+def worker(  # noqa: PLR0913 - one for each option
+    file: File,
+    name: Annotated[str, typer.Option(help="Name of this worker: w00, w01, ..., or server.")],
+    coordinator: Coordinator,
+    pki: Pki = Path("pki"),
+    listen: Listen = "127.0.0.1:0",
+    advertise: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address for peers, if not --listen.")
+    ] = "",
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder of its checkpoint; default: its name.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Its own samples, on this host only.")
+    ] = None,
+) -> None:
+    """Run a worker: train on its own data, serve its model, follow the coordinator's orders."""
+    _start_logging()
+    from dystop.experiments.testbed.parties import Place, serve_worker
+
+    place = Place(file, pki, coordinator)
+    home = folder or Path(name)
+    _serve_and_exit(lambda: _result(serve_worker(place, name, listen, advertise, home, data)))
+
+
+@handle_errors
+def observer(
+    file: File, coordinator: Coordinator, pki: Pki = Path("pki"), enrolment: Enrolment = None
+) -> None:
+    """Run the observer: evaluate all models whenever the coordinator asks for it."""
+    _start_logging()
+    from dystop.experiments.testbed.parties import Place, serve_observer
+
+    _serve_and_exit(lambda: _result(serve_observer(Place(file, pki, coordinator), enrolment)))
+
+
+def _result(end: "Exit") -> tuple[int, str]:
+    return end.code, end.text or "the run is over"

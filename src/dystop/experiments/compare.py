@@ -1,4 +1,4 @@
-"""What `dystop compare` runs: one experiment under several mechanisms, seeds and timing laws.
+"""The runs of `dystop compare`: one experiment under several mechanisms, seeds and timing laws.
 
 Fleet, split, channel draws and initial model depend on the seed alone (every draw has an address,
 see `dystop.rng`), so runs of one seed differ in nothing but the mechanism and the timing law.
@@ -16,7 +16,7 @@ from dystop.experiments.config.keys import keys_of
 from dystop.mechanisms import MECHANISMS
 from dystop.types import Mechanism
 
-Clock = Literal["paper", "overlap", "both"]
+Timings = Literal["paper", "overlap", "both"]
 ALL = "all"
 _OWN = "mechanism."
 _LARGEST_SEED = 2**63 - 1
@@ -24,22 +24,22 @@ _ELSEWHERE = {"mechanism.name": "--mechanisms a,b,c", "name": "--name NAME"}
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A comparison as it was asked for."""
+class Comparison:
+    """A comparison as the command line asks for it."""
 
     file: Path | None
     words: Sequence[str]  # key=value, for all mechanisms
     mechanisms: Sequence[str]
     seeds: int = 3  # seed, seed + 1, ...
-    timing: Clock | None = None  # None: what the configuration says
+    timing: Timings | None = None  # None: what the configuration says
     settings: Sequence[str] = ()  # MECHANISM.KEY=VALUE
 
 
-def experiments(asked: Asked) -> list[Experiment]:
-    """Every run of the comparison, seed by seed: what is interrupted has whole seeds to compare.
+def experiments(asked: Comparison) -> list[Experiment]:
+    """Return every run of the comparison, seed by seed: an interrupted one has whole seeds.
 
     Raises:
-        ConfigError: Anything that cannot be used, before anything runs.
+        ConfigError: Where something cannot be used; nothing has run yet.
     """
     chosen = _chosen(asked.mechanisms)
     shared, own = _sorted_words(asked, chosen)
@@ -47,7 +47,7 @@ def experiments(asked: Asked) -> list[Experiment]:
     _check(base, asked)
     mechanisms = [mechanism_of(asked.file, shared, base, name, own[name]) for name in chosen]
     return [
-        _one(base, mechanism, base.seed + offset, timing)
+        _experiment(base, mechanism, base.seed + offset, timing)
         for offset in range(asked.seeds)
         for timing in _timings(base, asked.timing)
         for mechanism in mechanisms
@@ -55,7 +55,7 @@ def experiments(asked: Asked) -> list[Experiment]:
 
 
 def run_name(mechanism: str, timing: Timing, seed: int) -> str:
-    """Folder of one run of a study.
+    """Return the folder name of one run of a study.
 
     >>> run_name("matcha", "paper", 3), run_name("matcha", "overlap", 3)
     ('matcha-s3', 'matcha-overlap-s3')
@@ -64,24 +64,24 @@ def run_name(mechanism: str, timing: Timing, seed: int) -> str:
 
 
 def advice(experiment: Experiment) -> list[str]:
-    """What would make the comparison fairer, if anything."""
+    """Return advice that would make the comparison fairer, if any."""
     out = []
     if not (experiment.stop.seconds or experiment.stop.accuracy):
         out.append(
-            f"every run stops after {experiment.stop.rounds} rounds, and a round is not the same "
+            f"every run stops after {experiment.stop.rounds} rounds, but a round is not the same "
             "work in every mechanism; stop.seconds=S with a large stop.rounds gives all of them "
             "the same simulated time"
         )
     if not experiment.evaluate.every_s:
         out.append(
-            f"models are tested every {experiment.evaluate.every_rounds} rounds, at other "
-            "simulated times in every mechanism; evaluate.every_s=S tests all of them alike"
+            f"models are evaluated every {experiment.evaluate.every_rounds} rounds, at different "
+            "simulated times in each mechanism; evaluate.every_s=S evaluates all at the same times"
         )
     return out
 
 
 def _chosen(names: Sequence[str]) -> list[str]:
-    """The mechanisms asked for, each once."""
+    """Return the names of the mechanisms; refuse unknown and repeated ones."""
     if list(names) == [ALL]:
         return list(MECHANISMS)
     known = f"choose from {', '.join(MECHANISMS)}, or {ALL}"
@@ -97,8 +97,10 @@ def _chosen(names: Sequence[str]) -> list[str]:
     return list(names)
 
 
-def _sorted_words(asked: Asked, chosen: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Words for all mechanisms, and for each mechanism its own as `mechanism.KEY=VALUE`."""
+def _sorted_words(
+    asked: Comparison, chosen: Sequence[str]
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Separate the words for all mechanisms from those of each, as `mechanism.KEY=VALUE`."""
     shared: list[str] = []
     own = {
         name: [_own_word(word, name) for word in asked.settings if _is_for(word, name, chosen)]
@@ -121,7 +123,7 @@ def _sorted_words(asked: Asked, chosen: Sequence[str]) -> tuple[list[str], dict[
 
 
 def _is_for(word: str, name: str, chosen: Sequence[str]) -> bool:
-    """Whether a `--set` word belongs to this mechanism; refuses one that belongs to none."""
+    """Return whether a `--set` word is for this mechanism; refuse one that is for none."""
     head, dot, _ = word.partition("=")[0].strip().partition(".")
     if "=" not in word or not dot:
         raise ConfigError(f"command line: --set {word}: expected MECHANISM.KEY=VALUE")
@@ -132,14 +134,14 @@ def _is_for(word: str, name: str, chosen: Sequence[str]) -> bool:
 
 
 def _own_word(word: str, name: str) -> str:
-    """`matcha.CB=0.4` as the configuration reader wants it; refuses a key the mechanism lacks."""
+    """Turn `matcha.CB=0.4` into `mechanism.CB=0.4`; refuse a key that the mechanism lacks."""
     key, _, value = word.strip().removeprefix(f"{name}.").partition("=")
     check_own_key(f"--set {word}", name, key.strip())
     return f"{_OWN}{key.strip()}={value}"
 
 
 def check_own_key(given: str, name: str, key: str) -> None:
-    """Refuse a key that this mechanism lacks, and name those that it has."""
+    """Refuse a key that this mechanism lacks; name the keys that it has."""
     known = [k.name for k in keys_of(MECHANISMS[name])]
     if key not in known:
         close = nearest(key, known) or f"; it has: {', '.join(known) or 'no keys'}"
@@ -149,7 +151,7 @@ def check_own_key(given: str, name: str, key: str) -> None:
 def mechanism_of(
     file: Path | None, shared: Sequence[str], base: Experiment, name: str, own: Sequence[str]
 ) -> Mechanism:
-    """One mechanism; a `[mechanism]` block of the file belongs to the mechanism it names."""
+    """Return one mechanism; the `[mechanism]` section of the file is for the mechanism it names."""
     try:
         if name == base.mechanism.name:
             return read_experiment(file, [*shared, *own]).mechanism
@@ -158,30 +160,30 @@ def mechanism_of(
         raise ConfigError(f"{name}: {error}") from None
 
 
-def _timings(base: Experiment, asked: Clock | None) -> tuple[Timing, ...]:
+def _timings(base: Experiment, asked: Timings | None) -> tuple[Timing, ...]:
     if asked == "both":
         return ("paper", "overlap")
     return (asked or base.engine.timing,)
 
 
-def _check(base: Experiment, asked: Asked) -> None:
+def _check(base: Experiment, asked: Comparison) -> None:
     if asked.timing and any(w.partition("=")[0].strip() == "engine.timing" for w in asked.words):
-        raise ConfigError("command line: engine.timing and --timing are both given; drop one")
+        raise ConfigError("command line: engine.timing and --timing are both given; leave one out")
     check_shared(base, asked.seeds)
 
 
 def check_shared(base: Experiment, seeds: int) -> None:
-    """Refuse what several runs, one after another, cannot share."""
+    """Refuse settings that several runs cannot share."""
     if base.world.compute.batch_s == "measure":
         raise ConfigError(
-            'world.compute.batch_s = "measure" would give every run a clock of its own; give the '
+            'world.compute.batch_s = "measure" would give every run its own clock; give a '
             "number, such as the one in config.toml of a run that measured it"
         )
     if base.seed + seeds - 1 > _LARGEST_SEED:
         raise ConfigError(f"seed = {base.seed} with {seeds} seeds goes past {_LARGEST_SEED}")
 
 
-def _one(base: Experiment, mechanism: Mechanism, seed: int, timing: Timing) -> Experiment:
+def _experiment(base: Experiment, mechanism: Mechanism, seed: int, timing: Timing) -> Experiment:
     return replace(
         base,
         name=run_name(mechanism.name, timing, seed),

@@ -1,4 +1,4 @@
-"""What a folder holds, told by its files alone, and the command that goes on with it."""
+"""What kind of folder this is, judged by its files alone, and which command resumes it."""
 
 import os
 from collections.abc import Iterator
@@ -17,40 +17,40 @@ TESTBED = "testbed"  # what run.json calls a real run
 
 @dataclass(frozen=True)
 class FolderKind:
-    """What something is, and the words of the commands for it."""
+    """A kind of folder, and the commands for it."""
 
     noun: str
-    begin: str  # one like it, from a configuration
-    go_on: tuple[str, ...]
+    start: str  # starts a new one from a configuration
+    resume: tuple[str, ...]
     check: str = ""
 
-    def way_on(self, folder: Path) -> str:
-        """The command that goes on with it."""
-        return shell_command(*self.go_on, folder)
+    def resume_command(self, folder: Path) -> str:
+        """Return the command that resumes it."""
+        return shell_command(*self.resume, folder)
 
 
 RUN = FolderKind("run", "run", ("resume",), "verify")
-REAL = FolderKind("run of the testbed", "testbed", ("testbed", "--resume"), "check")
+TESTBED_RUN = FolderKind("testbed run", "testbed", ("testbed", "--resume"), "check")
 COMPARISON = FolderKind("comparison", "compare", ("compare",))
 SWEEP = FolderKind("sweep", "sweep", ("sweep",))
 
 
 def study_kind(folder: Path) -> FolderKind | None:
-    """Comparison or sweep; None where a folder is neither."""
-    told = _told(folder / STUDY)
-    return None if told is None else SWEEP if told.get("over") else COMPARISON
+    """Return whether a folder is a comparison or a sweep; None if it is neither."""
+    content = _read(folder / STUDY)
+    return None if content is None else SWEEP if content.get("over") else COMPARISON
 
 
 def kind_of(folder: Path) -> FolderKind | None:
-    """What a folder holds, whatever state its files are in; None where it is nothing of ours."""
+    """Return the kind of a folder, even if its files are damaged; None for a foreign folder."""
     if study := study_kind(folder):
         return study
-    told = _told(folder / INFO)
-    return None if told is None else REAL if told.get("kind") == TESTBED else RUN
+    content = _read(folder / INFO)
+    return None if content is None else TESTBED_RUN if content.get("kind") == TESTBED else RUN
 
 
-def _told(file: Path) -> dict[str, Any] | None:
-    """What a file says: nothing where it is damaged, None where it is not there."""
+def _read(file: Path) -> dict[str, Any] | None:
+    """Read a JSON object; empty if the file is damaged, None if it is missing."""
     # Unlike Path.is_file, os.path.isfile never raises.
     return try_read_json(file) if os.path.isfile(file) else None
 
@@ -64,5 +64,5 @@ def writing(folder: Path) -> Iterator[None]:
         failure = write_failure(error, folder)
         if failure is None:
             raise
-        resume = (kind_of(folder) or RUN).way_on(folder)
+        resume = (kind_of(folder) or RUN).resume_command(folder)
         raise StorageError(f"{failure}, then: {resume}") from error

@@ -17,7 +17,7 @@ from dystop.control.stopping import Stop
 from dystop.errors import RunFolderError
 from dystop.experiments.build import Built, build
 from dystop.experiments.config import Experiment, as_replay, read_experiment
-from dystop.experiments.folder_kinds import REAL
+from dystop.experiments.folder_kinds import TESTBED_RUN
 from dystop.experiments.run_folder import CONFIG, RunData, open_run
 from dystop.experiments.trace_metrics import (
     Errors,
@@ -99,7 +99,7 @@ def _recorded(folder: Path) -> tuple[RunData, Trace]:
     if status != "finished":
         raise RunFolderError(
             f"{folder}: the run is not over (status {status!r}, {len(data.records)} rounds); wait"
-            f" for it, or finish it by: {REAL.way_on(folder)}"
+            f" for it, or finish it with: {TESTBED_RUN.resume_command(folder)}"
         )
     trace = read_trace(folder)
     if not data.records:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from dystop.errors import DystopError, shell_command
+from dystop.errors import DystopError
 from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.build import Built, build
 from dystop.experiments.config import Experiment, to_tree
@@ -122,7 +122,7 @@ class Watch(Protocol):
         """A run has finished."""
 
 
-def try_out(experiments: Sequence[Experiment]) -> None:
+def build_each_setting(experiments: Sequence[Experiment]) -> None:
     """Load data, build models, size memory and start every mechanism once, without training.
 
     What can be refused is refused here, before hours of computing and not after them.
@@ -220,8 +220,9 @@ def _goes_on(child: Child, study: Study, watch: Watch) -> bool:
 
 def _failure(child: Child, code: int, study: Study) -> DystopError:
     said = child.complaint() or f"its process ended with code {code}"
-    way = shell_command(study.verb, study.path)
-    error = DystopError(f"{child.name}: {said}\nWhat was computed is kept: {way}")
+    error = DystopError(
+        f"{child.name}: {said}\nFinished rounds are kept; resume with: {study.resume_command}"
+    )
     error.exit_code = code if code > 0 else 1
     return error
 

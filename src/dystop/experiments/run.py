@@ -11,7 +11,7 @@ from dystop.errors import RunFolderError, shell_command
 from dystop.experiments.build import Built, build
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.config.experiment import OutputParams
-from dystop.experiments.folder_kinds import REAL, TESTBED
+from dystop.experiments.folder_kinds import TESTBED, TESTBED_RUN
 from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run_folder import (
@@ -274,8 +274,9 @@ def _check_simulated(data: RunData) -> None:
     """Refuse what really happened: it can be continued by the testbed alone, and not repeated."""
     if data.info.get("kind") == TESTBED:
         raise RunFolderError(
-            f"{data.path}: a {REAL.noun}; go on with it by: {REAL.way_on(data.path)}, "
-            f"or check it by: {shell_command(REAL.check, data.path)}"
+            f"{data.path}: a {TESTBED_RUN.noun}; resume it with: "
+            f"{TESTBED_RUN.resume_command(data.path)}, or check it with: "
+            f"{shell_command(TESTBED_RUN.check, data.path)}"
         )
 
 

@@ -140,8 +140,8 @@ def _taken(folder: Path) -> RunFolderError:
             f"{folder}: exists already and is not a run; choose another --name or --out"
         )
     return RunFolderError(
-        f"{folder}: this {kind.noun} exists already; choose another --name, or go on with it by: "
-        f"{kind.way_on(folder)}"
+        f"{folder}: this {kind.noun} exists already; choose another --name, or resume it with: "
+        f"{kind.resume_command(folder)}"
     )
 
 
@@ -264,7 +264,7 @@ def _several(path: Path, kind: FolderKind) -> RunFolderError:
     inside = _runs_in(path)
     hint = f"; its runs are folders in it, such as {path / inside[-1]}" if inside else ""
     return RunFolderError(
-        f"{path}: is a {kind.noun}, not a run; go on with it by: {kind.way_on(path)}{hint}"
+        f"{path}: is a {kind.noun}, not a run; resume it with: {kind.resume_command(path)}{hint}"
     )
 
 

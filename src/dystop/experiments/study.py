@@ -1,7 +1,7 @@
-"""The folder of a comparison or a sweep: which runs belong together, and how far each one is.
+"""The folder of a study, which is a comparison or a sweep: its runs, and how far each one is.
 
 runs/NAME/
-  study.json      the runs, with mechanism, seed and timing law; the keys that a sweep is over
+  study.json      the runs, with mechanism, seed and timing law; the keys that a sweep varies
   plan/           one fully resolved configuration per run, written before the first one starts
   MECH-sSEED/     an ordinary run folder each; in a sweep KEYVALUE-...-sSEED
   report/         the page and its figures
@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dystop.errors import RunFolderError, shell_command
+from dystop.errors import RunFolderError
 from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
 from dystop.experiments.config.write import toml_value
+from dystop.experiments.folder_kinds import COMPARISON, SWEEP
 from dystop.experiments.run_folder import INFO, STUDY, check_name, is_study
 from dystop.params import flatten
 from dystop.storage import read_json, write_atomic
@@ -29,21 +30,21 @@ _MOST_DIFFERENCES = 4
 
 
 @dataclass(frozen=True)
-class Outline:
-    """What the folder of a study tells by itself: its mechanisms need not be installed."""
+class StudyOutline:
+    """What the folder of a study says without its plans: its mechanisms need not be installed."""
 
     path: Path
-    folders: tuple[Path, ...]  # of every run, whether or not it is there yet
-    over: tuple[str, ...] = ()  # the keys that a sweep is over
+    folders: tuple[Path, ...]  # of all runs, whether or not they exist yet
+    over: tuple[str, ...] = ()  # the keys that a sweep varies
 
     @property
-    def verb(self) -> str:
-        """The command that goes on with it."""
-        return "sweep" if self.over else "compare"
+    def resume_command(self) -> str:
+        """The command that resumes it."""
+        return _resume_command(self.path, self.over)
 
     @property
     def begun(self) -> list[Path]:
-        """The run folders that are there, in order."""
+        """The run folders that exist, in order."""
         return [folder for folder in self.folders if os.path.exists(folder)]
 
     @property
@@ -54,43 +55,47 @@ class Outline:
 
 @dataclass(frozen=True)
 class Study:
-    """Runs that belong together."""
+    """Runs that are compared with each other."""
 
     path: Path
     experiments: tuple[Experiment, ...]  # each named after its run folder
-    over: tuple[str, ...] = ()  # the keys that a sweep is over
+    over: tuple[str, ...] = ()  # the keys that a sweep varies
 
     @property
-    def verb(self) -> str:
-        """The command that goes on with it."""
-        return "sweep" if self.over else "compare"
+    def resume_command(self) -> str:
+        """The command that resumes it."""
+        return _resume_command(self.path, self.over)
 
     def folder(self, experiment: Experiment) -> Path:
-        """The run folder of one experiment, whether or not it is there yet."""
+        """Return the run folder of one experiment, whether or not it exists yet."""
         return self.path / experiment.name
 
     def plan(self, experiment: Experiment) -> Path:
-        """The configuration file of one experiment."""
+        """Return the configuration file of one experiment."""
         return self.path / PLAN / f"{experiment.name}.toml"
 
     def todo(self) -> list[Experiment]:
-        """What is not finished, in order."""
+        """Return the experiments that are not finished, in order."""
         return [e for e in self.experiments if not finished(self.folder(e))]
 
 
+def _resume_command(path: Path, over: Sequence[str]) -> str:
+    return (SWEEP if over else COMPARISON).resume_command(path)
+
+
 def finished(folder: Path) -> bool:
-    """Whether this run came to its end."""
+    """Return whether this run has finished."""
     return (folder / INFO).is_file() and read_json(folder / INFO).get("status") == "finished"
 
 
 def default_name(experiments: Sequence[Experiment]) -> str:
-    """A name for a comparison that was given none."""
+    """Return a name for a comparison without one."""
     data = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(experiments[0].data.name).stem)
     return f"compare-{data[:60]}"
 
 
 def find_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study | None:
-    """The study of this name if it is there; refuses one that has other settings."""
+    """Return the study of this name if it exists; refuse one that has other settings."""
     check_name(name)
     path = out / name
     if not os.path.lexists(path):
@@ -103,32 +108,32 @@ def find_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study
         more = len(differences) - _MOST_DIFFERENCES
         raise RunFolderError(
             f"{path}: this study exists with other settings: {shown}"
-            f"{f'; and {more} more' if more > 0 else ''}. Choose another --name or --out, or go on "
-            f"with it as it is by: {shell_command(study.verb, path)}"
+            f"{f'; and {more} more' if more > 0 else ''}. Choose another --name or --out, or "
+            f"resume it as it is with: {study.resume_command}"
         )
     return study
 
 
 def open_study(path: Path) -> Study:
-    """Read a study back, with everything that is needed to go on with it."""
-    told = outline(path)
-    plans = [path / PLAN / f"{folder.name}.toml" for folder in told.folders]
-    return Study(path, tuple(map(read_experiment, plans)), told.over)
+    """Read a study with everything that is needed to resume it."""
+    known = outline(path)
+    plans = [path / PLAN / f"{folder.name}.toml" for folder in known.folders]
+    return Study(path, tuple(map(read_experiment, plans)), known.over)
 
 
-def outline(path: Path) -> Outline:
-    """Read what is needed to report a study, and no plan."""
+def outline(path: Path) -> StudyOutline:
+    """Read what is needed to report a study; read no plan."""
     if not is_study(path):
         raise RunFolderError(f"{path}: not a study; its folder would hold {STUDY}")
     names, over = [row["folder"] for row in rows_of(path)], read_json(path / STUDY).get("over")
     if not names:
         raise RunFolderError(f"{path / STUDY}: names no runs; the file is damaged")
     keys = tuple(map(str, over)) if isinstance(over, list) else ()
-    return Outline(path, tuple(path / name for name in names), keys)
+    return StudyOutline(path, tuple(path / name for name in names), keys)
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    """What the file of a study says of each run; nothing where it is damaged."""
+    """Return what the file of a study says about each run; nothing if it is damaged."""
     rows = read_json(path / STUDY).get("runs")
     good = isinstance(rows, list) and all(
         isinstance(row, dict) and isinstance(row.get("folder"), str) for row in rows
@@ -139,7 +144,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 def create_study(
     out: Path, name: str, experiments: Sequence[Experiment], over: Sequence[str] = ()
 ) -> Study:
-    """Make the folder of a new study; everything under a hidden name first, then under its own."""
+    """Create the folder of a new study, under a hidden name first, so that it appears complete."""
     check_name(name)
     path = out / name
     try:
@@ -180,20 +185,20 @@ def _row(experiment: Experiment) -> dict[str, Any]:
 
 
 def _differences(there: Sequence[Experiment], asked: Sequence[Experiment]) -> Iterator[str]:
-    """What keeps two lists of experiments from being the same, in words, each thing once."""
-    old, new = ({e.name: dict(flatten(to_tree(e))) for e in many} for many in (there, asked))
+    """Say in words what differs between two lists of experiments, each difference once."""
+    old, new = ({e.name: dict(flatten(to_tree(e))) for e in every} for every in (there, asked))
     if only := [name for name in old if name not in new]:
         yield f"it also has {', '.join(only)}"
     if only := [name for name in new if name not in old]:
         yield f"it has no {', '.join(only)}"
-    told: set[str] = set()
+    found: set[str] = set()
     for name in old.keys() & new.keys():
         for key in old[name] | new[name]:
             was, now = old[name].get(key), new[name].get(key)
             if json.dumps(was) != json.dumps(now):
                 who = f"{name}: " if key.startswith("mechanism.") else ""
-                told.add(f"{who}{key} is {_shown(was)} there, {_shown(now)} here")
-    yield from sorted(told)
+                found.add(f"{who}{key} is {_shown(was)} there, {_shown(now)} here")
+    yield from sorted(found)
 
 
 def _shown(value: Any) -> str:

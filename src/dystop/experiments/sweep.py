@@ -1,7 +1,7 @@
-"""What `dystop sweep` runs: one experiment with every combination of some values, and seeds.
+"""The runs of `dystop sweep`: one experiment with every combination of some values, and seeds.
 
-Draws have addresses (`dystop.rng`), so two runs of a seed differ in what the swept keys change and
-in nothing else: a fleet is another one only where the sweep is over the fleet.
+Every random draw has an address (`dystop.rng`), so two runs of one seed differ only in what the
+varied keys change: the fleet differs only if the sweep varies the fleet.
 """
 
 import itertools
@@ -21,14 +21,14 @@ MECHANISM = "mechanism.name"
 _OWN = "mechanism."
 _ELSEWHERE = {"seed": "--seeds N, and seed=FIRST", "name": "--name NAME"}
 _NAMED = ("mechanism.name", "data.name", "model.name")
-"""Keys whose value says by itself what it is of."""
+"""Keys whose values need no name before them in a folder name."""
 _VALUE = re.compile(r'(?:"[^"]*"|\[[^\]]*\]|[^,])+')
 _LONGEST = 80
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A key and the values that it takes, as they were given."""
+    """A key that the sweep varies and its values, as text."""
 
     key: str
     values: tuple[str, ...]
@@ -36,7 +36,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep as it was asked for."""
+    """A sweep as the command line asks for it."""
 
     file: Path | None
     words: Sequence[str]  # key=value, for all runs
@@ -45,7 +45,7 @@ class Sweep:
 
 
 def read_axes(over: Sequence[str]) -> list[Axis]:
-    """The axes of a sweep.
+    """Read the axes of a sweep.
 
     >>> read_axes(["mechanism.V=1,10", "data.phi=0.4"])[0]
     Axis(key='mechanism.V', values=('1', '10'))
@@ -72,27 +72,27 @@ def _axis(word: str) -> Axis:
 
 
 def grid(asked: Sweep) -> list[Experiment]:
-    """Every run of the sweep, seed by seed: what is interrupted has whole seeds to show.
+    """Return every run of the sweep, seed by seed: an interrupted one has whole seeds.
 
     Raises:
-        ConfigError: Anything that cannot be used, before anything runs.
+        ConfigError: Where something cannot be used; nothing has run yet.
     """
     _check_words(asked.words, asked.axes)
     combinations = list(itertools.product(*(axis.values for axis in asked.axes)))
     settings = [_setting(asked, values) for values in combinations]
-    for one in settings:
-        check_shared(one, asked.seeds)
+    for setting in settings:
+        check_shared(setting, asked.seeds)
     names = _names(asked.axes, combinations)
     _check_distinct(settings, names)
     return [
-        replace(one, seed=one.seed + offset, name=f"{name}-s{one.seed + offset}")
+        replace(s, seed=s.seed + offset, name=f"{name}-s{s.seed + offset}")
         for offset in range(asked.seeds)
-        for one, name in zip(settings, names, strict=True)
+        for s, name in zip(settings, names, strict=True)
     ]
 
 
 def default_name(axes: Sequence[Axis]) -> str:
-    """A name for a sweep that was given none.
+    """Return a name for a sweep without one.
 
     >>> default_name(read_axes(["mechanism.V=1,10", "data.phi=0.4,1"]))
     'sweep-V-phi'
@@ -104,13 +104,15 @@ def _check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
     given = {word.partition("=")[0].strip() for word in words}
     for axis in axes:
         if axis.key in given:
-            raise ConfigError(f"command line: {axis.key}= is given, and --over varies it; drop one")
+            raise ConfigError(
+                f"command line: {axis.key}= is given, and --over varies it; leave one out"
+            )
     if "name" in given:
         raise ConfigError(f"command line: name= is set by {_ELSEWHERE['name']} in a sweep")
 
 
 def _setting(asked: Sweep, values: Sequence[str]) -> Experiment:
-    """One point of the grid; a `[mechanism]` block belongs to the mechanism it names."""
+    """Return one point of the grid; the `[mechanism]` section is for the mechanism it names."""
     chosen = {axis.key: value for axis, value in zip(asked.axes, values, strict=True)}
     name = chosen.pop(MECHANISM, None)
     words = [*asked.words, *(f"{key}={value}" for key, value in chosen.items())]
@@ -127,7 +129,7 @@ def _setting(asked: Sweep, values: Sequence[str]) -> Experiment:
 
 
 def _names(axes: Sequence[Axis], combinations: Sequence[Sequence[str]]) -> list[str]:
-    """A folder name per point, such as V10-phi0.4; numbered where two would be the same."""
+    """Return a folder name per point, such as V10-phi0.4, numbered if two would be equal."""
     short = short_names(axis.key for axis in axes)
     heads = ["" if axis.key in _NAMED else short[axis.key] for axis in axes]
     names = [
@@ -144,7 +146,7 @@ def _plain(value: str) -> str:
 
 def _check_distinct(settings: Sequence[Experiment], names: Sequence[str]) -> None:
     seen: dict[str, str] = {}
-    for one, name in zip(settings, names, strict=True):
-        other = seen.setdefault(str(to_tree(replace(one, name="run"))), name)
+    for setting, name in zip(settings, names, strict=True):
+        other = seen.setdefault(str(to_tree(replace(setting, name="run"))), name)
         if other != name:
             raise ConfigError(f"command line: --over: {other} and {name} are the same setting")

@@ -161,7 +161,7 @@ def test_an_interrupted_job_says_how_to_go_on(tmp_path, moment):
         wait_for(lambda: records.exists() and records.stat().st_size >= size)
         job.send_signal(signal.SIGINT)
         output, _ = job.communicate(timeout=60)
-        assert f"go on with: mpiexec -n 2 dystop testbed --resume {folder}" in output
+        assert f"mpiexec -n 2 dystop testbed --resume {folder}" in output
         assert job.returncode == 130
         assert alive(str(tmp_path)) == []
     assert open_run(folder).info["status"] in ("interrupted", "running")  # as after kill -9

@@ -237,15 +237,15 @@ def _check_name(source: Source, key: str, given: object, names: Iterable[str], a
 
 def _folder_instead_of_file(path: Path) -> ConfigError:
     if study := study_kind(path):
-        way = study.way_on(path)
-        return ConfigError(f"{path}: is the folder of a {study.noun}; go on with it by: {way}")
+        resume = study.resume_command(path)
+        return ConfigError(f"{path}: is the folder of a {study.noun}; resume it with: {resume}")
     if not os.path.isfile(path / INFO):
         return ConfigError(f"{path}: is a folder; expected a TOML file, as in {path / 'FILE.toml'}")
     kind = kind_of(path) or RUN
     return ConfigError(
-        f"{path}: is the folder of a {kind.noun}; run its settings again by: "
-        f"{shell_command(kind.begin, path / CONFIG)}, go on with it by: {kind.way_on(path)}, "
-        f"or check it by: {shell_command(kind.check, path)}"
+        f"{path}: is the folder of a {kind.noun}; run its settings again with: "
+        f"{shell_command(kind.start, path / CONFIG)}, resume it with: "
+        f"{kind.resume_command(path)}, or check it with: {shell_command(kind.check, path)}"
     )
 
 

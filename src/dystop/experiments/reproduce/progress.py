@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dystop.experiments.config import Experiment
-from dystop.experiments.reproduce import Recipe
 from dystop.experiments.reproduce.campaigns import SEEDS, Scale, experiments
+from dystop.experiments.reproduce.recipes import Recipe
 from dystop.experiments.run_folder import RunData, is_study, open_run
 from dystop.experiments.study import Study, create_study, find_study, open_study
 

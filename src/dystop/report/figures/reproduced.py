@@ -6,10 +6,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from dystop.experiments.reproduce import Recipe
 from dystop.experiments.reproduce.campaigns import CHOICES, NAMES, RIVALS, choice_key
 from dystop.experiments.reproduce.paper_claims import Figure as Number
 from dystop.experiments.reproduce.paper_claims import Measure
+from dystop.experiments.reproduce.recipes import Recipe
 from dystop.report.data.measures import (
     ArmRuns,
     RunsByArm,

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dystop.experiments.reproduce import RECIPES, Recipe
 from dystop.experiments.reproduce.campaigns import Scale
+from dystop.experiments.reproduce.recipes import RECIPES, Recipe
 from dystop.experiments.run_folder import RunData
 from dystop.report.data.groups import Group
 from dystop.report.data.measures import AccuracyOf, ArmRuns, RunsByArm, with_accuracy_of

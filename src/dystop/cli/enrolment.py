@@ -1,4 +1,4 @@
-"""`dystop pki`: the certificates of a federation."""
+"""Enrolment of parties: `dystop pki` for certificates, `dystop data` for private data."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,14 +7,20 @@ from typing import Annotated
 import typer
 
 from dystop.cli.examples import examples
-from dystop.cli.handle_errors import handle_errors
-from dystop.cli.output import show_table
+from dystop.cli.terminal import handle_errors, show_table
+from dystop.units import plural
 
 pki = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog=examples("pki"),
-    help="Keys and certificates: every party of a testbed has its own.",
+    help="Keys and certificates of the parties of a testbed.",
+)
+data = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples("data"),
+    help="Private data of workers, which never leave their hosts.",
 )
 Folder = Annotated[Path, typer.Option(help="Folder of the authority, its keys and certificates.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="coordinator, observer, w00, w01, ...")]
@@ -22,7 +28,7 @@ _DEFAULT = Path("pki")
 
 
 def check_installed() -> None:
-    """One line where the testbed's packages are not installed."""
+    """Refuse if the packages of the testbed are not installed."""
     from importlib.util import find_spec
 
     from dystop.errors import ConfigError
@@ -37,20 +43,20 @@ def check_installed() -> None:
 
 @handle_errors
 def init(folder: Folder = _DEFAULT) -> None:
-    """Make the authority of a new federation."""
+    """Create the certificate authority of a new federation."""
     check_installed()
     from dystop.testbed.security.authority import init as make
 
-    typer.echo(f"authority {make(folder)[:16]} in {folder}; keep {folder / 'ca.key'} to yourself")
+    typer.echo(f"authority {make(folder)[:16]} in {folder}; keep {folder / 'ca.key'} secret")
 
 
 @handle_errors
 def issue(
     name: Name,
     folder: Folder = _DEFAULT,
-    days: Annotated[int, typer.Option(min=1, help="How long it is valid.")] = 90,
+    days: Annotated[int, typer.Option(min=1, help="Days of validity.")] = 90,
 ) -> None:
-    """Make key and certificate of a party, or renew them."""
+    """Create the key and the certificate of a party, or renew them."""
     check_installed()
     from dystop.testbed.security.authority import issue as make
 
@@ -60,7 +66,7 @@ def issue(
 
 @handle_errors
 def revoke(name: Name, folder: Folder = _DEFAULT) -> None:
-    """Refuse all certificates of a party from now on."""
+    """Revoke all certificates of a party."""
     check_installed()
     from dystop.testbed.security.authority import revoke as end
 
@@ -69,20 +75,20 @@ def revoke(name: Name, folder: Folder = _DEFAULT) -> None:
 
 @handle_errors
 def listing(folder: Folder = _DEFAULT) -> None:
-    """Show who has a certificate."""
+    """List the parties that have a certificate."""
     check_installed()
     show_table(("name", "certificate", "valid until", "state"), list(_rows(folder)))
 
 
 def _rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
-    """One line for each party that was ever given a certificate."""
+    """Return one row for each party that was ever given a certificate."""
     from dystop.errors import ConfigError
     from dystop.testbed.security.authority import fingerprint
     from dystop.testbed.security.files import read_register
     from dystop.testbed.security.identity import parse_certificate, utc_now
 
     if not (folder / "ca.crt").is_file():
-        raise ConfigError(f"{folder} holds no authority; make one with: dystop pki init")
+        raise ConfigError(f"{folder} holds no authority; create one with: dystop pki init")
     issued, revoked = read_register(folder / "issued.json"), read_register(folder / "revoked.json")
     for name, prints in sorted(issued.items()):
         file = folder / f"{name}.crt"
@@ -103,10 +109,10 @@ def token(
     name: Name,
     folder: Folder = _DEFAULT,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it to a file of your own.")
+        Path | None, typer.Option(metavar="FILE", help="Write it to a private file.")
     ] = None,
 ) -> None:
-    """Make a one-time word with which a party gets its certificate over the network."""
+    """Create a one-time token with which a party gets its certificate over the network."""
     check_installed()
     from dystop.storage import PRIVATE
     from dystop.testbed.enrolment.tokens import make_token
@@ -118,7 +124,7 @@ def token(
         typer.echo(word)
         return
     write_file(out, f"{word}\n".encode(), PRIVATE)
-    typer.echo(f"{out}: good once, within 24 hours; bring it to the host of {name}, and there:")
+    typer.echo(f"{out}: valid once, for 24 hours; copy it to the host of {name}, and run there:")
     ca = fingerprint((folder / "ca.crt").read_bytes())
     typer.echo(f"dystop pki join {name} --token-file {out.name} --from HOST:PORT --ca-sha256 {ca}")
 
@@ -126,24 +132,30 @@ def token(
 @handle_errors
 def join(
     name: Name,
-    token_file: Annotated[str, typer.Option(metavar="FILE", help="With the token; -: stdin.")],
+    token_file: Annotated[str, typer.Option(metavar="FILE", help="File with the token; -: stdin.")],
     address: Annotated[
-        str, typer.Option("--from", metavar="HOST:PORT", help="The coordinator's --enrol.")
+        str,
+        typer.Option("--from", metavar="HOST:PORT", help="The --enrol address of the coordinator."),
     ],
     ca: Annotated[Path | None, typer.Option(metavar="FILE", help="The authority's ca.crt.")] = None,
     ca_sha256: Annotated[
-        str | None, typer.Option(metavar="HEX", help="Its fingerprint, where the file is not here.")
+        str | None,
+        typer.Option(metavar="HEX", help="Fingerprint of ca.crt, if the file is not on this host."),
     ] = None,
-    folder: Annotated[Path, typer.Option(help="For key and certificate of this host.")] = _DEFAULT,
+    folder: Annotated[
+        Path, typer.Option(help="Folder for the key and the certificate of this host.")
+    ] = _DEFAULT,
 ) -> None:
-    """Get the certificate of this host by a token; the key is made here and stays here."""
+    """Get the certificate of this host with a token; the key is created here and never sent."""
     check_installed()
     from dystop.errors import ConfigError
     from dystop.testbed.enrolment.client import authority_at, read_token
     from dystop.testbed.enrolment.client import join as enrol
 
     if (ca is None) == (ca_sha256 is None):
-        raise ConfigError("give one of --ca and --ca-sha256: a token is not said to just anybody")
+        raise ConfigError(
+            "give one of --ca and --ca-sha256; a token is sent only to a known authority"
+        )
     if ca is not None and not ca.is_file():
         raise ConfigError(f"--ca {ca}: no such file; copy ca.crt, or give --ca-sha256")
     word = read_token(token_file)
@@ -162,3 +174,46 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 for _name, _command in _COMMANDS.items():
     pki.command(_name)(_command)
+
+
+@handle_errors
+def describe(
+    file: Annotated[Path, typer.Argument(metavar="FILE.npz", help="x_train, y_train; or x, y.")],
+    classes: Annotated[
+        int, typer.Option(min=0, help="Number of classes, if some do not occur in this file.")
+    ] = 0,
+) -> None:
+    """Print the facts about private data that the operator needs, as one line of JSON."""
+    from dystop.data.private import describe as facts_of
+    from dystop.data.private import to_line
+
+    typer.echo(to_line(facts_of(file, classes)))
+
+
+@handle_errors
+def enrol(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="w00.json w01.json ...", help="One for each worker.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The file for 'dystop coordinator --enrolment'.")
+    ] = Path("enrolment.json"),
+) -> None:
+    """Combine the facts about all workers' data; print what the configuration needs."""
+    from dystop.data.private import common, read_facts
+    from dystop.experiments.config.write import dumps
+    from dystop.experiments.testbed.enrolment import check_member_files
+    from dystop.experiments.testbed.enrolment import enrol as write
+
+    check_member_files(files)
+    facts = {path.stem: read_facts(path) for path in sorted(files, key=lambda path: path.stem)}
+    agreed = common(list(facts.values()))
+    write(out, facts, agreed.classes)
+    shown = {key: list(v) if isinstance(v, tuple) else v for key, v in vars(agreed).items()}
+    count = plural(len(facts), "worker")
+    typer.echo(f"{out}: {count}. The configuration of all parties needs:\n", err=True)
+    typer.echo(dumps({"fleet": {"workers": len(facts)}, "data": {"private": shown}}), nl=False)
+
+
+data.command("describe")(describe)
+data.command("enrol")(enrol)

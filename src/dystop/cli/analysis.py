@@ -1,18 +1,20 @@
-"""`dystop bound`: the paper's two theorems against a recorded run."""
+"""`dystop bound` and `dystop gap`: a recorded run against theory, and against the simulator."""
 
 import json
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dystop.cli.handle_errors import handle_errors
-from dystop.cli.output import echo, show_table
+from dystop.cli.terminal import console, echo, handle_errors, show_table
 
 if TYPE_CHECKING:
     from dystop.experiments.bound import BoundReport
+    from dystop.experiments.gap import GapReport, OnRound
     from dystop.sparse import Bools, Floats
 
 
@@ -21,40 +23,33 @@ def bound(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as in runs/NAME.")],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Hold Theorem 1 and Theorem 2 against a run of a strongly convex problem.
+    """Compare Theorem 1 and Theorem 2 with a run on a strongly convex problem.
 
-    The run is repeated, all constants are computed, and RUN/bound/ gets a figure and bound.json.
+    Repeats the run, computes all constants, and writes a figure and bound.json to RUN/bound/.
     """
     from dystop.experiments.bound import bound_of
 
-    with _progress(quiet) as step:
-        found = bound_of(run, step)
-    _write(run / "bound", found)
+    following = "following every model"
+    with _progress(quiet, following) as on_round:
+        found = bound_of(run, lambda done, total: on_round(following, done, total))
+    _write_bound(run / "bound", found)
     if not quiet:
-        _show(found)
+        _show_bound(found)
         echo(f"written: {run / 'bound'}")
 
 
-def _progress(quiet: bool) -> Any:
-    """A bar over the rounds, on a terminal only."""
-    from contextlib import contextmanager
-
+@contextmanager
+def _progress(quiet: bool, *tasks: str) -> Iterator["OnRound"]:
+    """Show a bar over the rounds for each task, on a terminal only."""
     from rich.progress import Progress
 
-    from dystop.cli.output import console
-
-    @contextmanager
-    def showing() -> Any:
-        with Progress(
-            console=console(), transient=True, disable=quiet or not sys.stdout.isatty()
-        ) as bar:
-            task = bar.add_task("following every model", total=None)
-            yield lambda done, all_: bar.update(task, completed=done, total=all_)
-
-    return showing()
+    is_hidden = quiet or not sys.stdout.isatty()
+    with Progress(console=console(), transient=True, disable=is_hidden) as bar:
+        ids = {task: bar.add_task(task, total=None) for task in tasks}
+        yield lambda task, done, total: bar.update(ids[task], completed=done, total=total)
 
 
-def _show(found: "BoundReport") -> None:
+def _show_bound(found: "BoundReport") -> None:
     marks = sorted({0, found.rounds // 4, found.rounds // 2, found.rounds})
     columns = ("round", "measured F - F*", "Lemma 1, followed", "Theorem 1, mended", "as printed")
     lines = (found.gap, found.recursion, found.theorem, found.literal)
@@ -63,7 +58,7 @@ def _show(found: "BoundReport") -> None:
 
 
 def summary(found: "BoundReport") -> list[tuple[str, str]]:
-    """The constants and the verdicts, as rows of a table."""
+    """Return the constants and the verdicts as rows of a table."""
     from dystop.theory import bound as theory
 
     c, eta = found.constants, found.eta
@@ -93,7 +88,7 @@ def _range(values: "Floats") -> str:
 
 
 def _where(below: "Bools") -> str:
-    """In how many rounds a bound was met; index 0 is before the first."""
+    """Say in which rounds a bound holds; index 0 is before the first round."""
     if below.all():
         return "in every round"
     missed = (~below).nonzero()[0]
@@ -101,26 +96,28 @@ def _where(below: "Bools") -> str:
 
 
 def _promise(found: "BoundReport") -> str:
-    """How the last bound compares with the gap that the run began with."""
+    """Compare the last bound with the gap at the start of the run."""
     last, start = float(found.recursion[-1]), found.start
     empty = "" if last < start else ": it promises no progress"
     return f"{last:.4g}; F(w_0) - F* was {start:.4g}{empty}"
 
 
 def _allowance(gap_s: float, duration_s: float) -> str:
-    """Theorem 2 lets a run take this long beyond the best one."""
+    """Say how much longer than the best run Theorem 2 allows."""
     if math.isinf(gap_s):
-        return "without limit, since V = 0: it says nothing"
-    empty = ", more than the whole run took: it says nothing" if gap_s >= duration_s else ""
+        return "unlimited, because V = 0: the bound says nothing"
+    empty = (
+        ", more than the duration of the run: the bound says nothing" if gap_s >= duration_s else ""
+    )
     return f"{gap_s:.4g} s (largest Gamma met){empty}"
 
 
 def _sign(pressure: float) -> str:
-    """The proof of Theorem 2 takes this sum to be negative; none at all would do."""
+    """Say whether the sum is not positive, as the proof of Theorem 2 needs it."""
     return " (the proof needs 0 or less)" if pressure > 0 else " (0 or less, as the proof needs)"
 
 
-def _write(folder: Path, found: "BoundReport") -> None:
+def _write_bound(folder: Path, found: "BoundReport") -> None:
     from dystop.report.figures.bound import bound_figure
     from dystop.report.figures.svg import save
     from dystop.storage import write_atomic
@@ -130,12 +127,12 @@ def _write(folder: Path, found: "BoundReport") -> None:
     assert figure is not None  # it is always drawn
     for kind in ("png", "pdf", "svg"):
         write_atomic(folder / f"bound.{kind}", save(figure, kind))
-    told = json.dumps(_tree(found), indent=1, allow_nan=False)
-    write_atomic(folder / "bound.json", f"{told}\n".encode())
+    text = json.dumps(_tree(found), indent=1, allow_nan=False)
+    write_atomic(folder / "bound.json", f"{text}\n".encode())
 
 
 def _tree(found: "BoundReport") -> dict[str, Any]:
-    """All numbers as JSON; null for what grew beyond a float and for what there is not."""
+    """Return all numbers as JSON; null for an infinite or a missing one."""
     from dystop.theory import bound as theory
 
     names = ("gap", "recursion", "theorem", "literal")
@@ -162,3 +159,63 @@ def _tree(found: "BoundReport") -> dict[str, Any]:
 
 def _number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+@handle_errors
+def gap(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a testbed run.")],
+    json_file: Annotated[
+        str | None,
+        typer.Option(
+            "--json", metavar="FILE", help="Also write all numbers to FILE; -: print them."
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Compare the simulator with a run of the testbed.
+
+    Replays and simulates the run, and writes a page, figures and gap.json to RUN/gap/.
+    """
+    _check_json_file(json_file)
+    from dystop.experiments.gap import gap_of, to_tree
+    from dystop.report.pages.gap import write_gap
+
+    printed = json_file == "-"
+    with _progress(quiet or printed, "replay", "simulation") as on_round:
+        found = gap_of(run, on_round)
+    page = write_gap(found, run / "gap").html
+    text = json.dumps(to_tree(found), indent=1, allow_nan=False)
+    for path in [str(run / "gap" / "gap.json"), *([json_file] if json_file else [])]:
+        _write_text(path, text)
+    if not quiet and not printed:
+        _show_gap(found)
+        echo(f"report: {page}")
+
+
+def _check_json_file(json_file: str | None) -> None:
+    """Refuse a file that cannot be written before the work begins."""
+    from dystop.errors import ConfigError
+
+    if json_file not in (None, "-") and not Path(str(json_file)).parent.is_dir():
+        raise ConfigError(
+            f"command line: --json {json_file}; expected a file in a folder that exists, or -"
+        )
+
+
+def _write_text(target: str, text: str) -> None:
+    from dystop.errors import StorageError
+
+    if target == "-":
+        echo(text)
+        return
+    try:
+        Path(target).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{target}: cannot be written: {error.strerror}") from None
+
+
+def _show_gap(found: "GapReport") -> None:
+    from dystop.report.pages.gap import COLUMNS, PREDICTIONS, comparison, predictions
+
+    show_table(COLUMNS[:-1], [row[:-1] for row in comparison(found)])
+    show_table(PREDICTIONS[:-1], [row[:-1] for row in predictions(found)])

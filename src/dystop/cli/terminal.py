@@ -1,0 +1,145 @@
+"""The terminal: text, tables, and how a command ends.
+
+Output never ends the work: a reader such as `head` may close the pipe before the command is done.
+"""
+
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, ParamSpec
+
+import typer
+
+from dystop.errors import DystopError, StorageError
+from dystop.experiments.interrupts import Terminated, sigterm_raises
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+INTERRUPTED, TERMINATED = 130, 143  # exit codes: 128 plus the number of the signal
+_PLAIN_WIDTH = 160
+P = ParamSpec("P")
+
+
+def echo(text: str, *, colour: str | None = None, nl: bool = True, err: bool = False) -> None:
+    """Print a text. Once nobody reads the stream any more, print nothing and raise nothing.
+
+    Args:
+        text: What to print.
+        colour: Its colour, used on a terminal only.
+        nl: Whether to end the line.
+        err: Print to stderr instead of stdout.
+    """
+    try:
+        typer.echo(typer.style(text, fg=colour) if colour else text, nl=nl, err=err)
+    except BrokenPipeError:
+        _discard("stderr" if err else "stdout")
+
+
+def note(sentence: str) -> None:
+    """Print a remark that is not an error."""
+    echo(f"note: {sentence}", colour="yellow", err=True)
+
+
+def _discard(name: str) -> None:
+    """Send a stream to the null device, because Python flushes it once more at its end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, getattr(sys, name).fileno())
+    except (OSError, ValueError):  # the stream is not a file of the system: replace it
+        setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - lives as long as the process
+    finally:
+        os.close(null)
+
+
+def console() -> "Console":
+    """Return a console on stdout; a pipe gets a fixed width, whatever the terminal."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False)
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table; the text of a cell is never read as markup."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    has_header = any(columns)
+    table = Table(box=box.SIMPLE if has_header else None, show_header=has_header)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    screen = console()
+    with screen.capture() as shown:
+        screen.print(table)
+    echo(shown.get(), nl=False)
+
+
+class Interrupted(Exception):
+    """A signal has stopped a run that was saved; the message says how to resume it."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def exit_code_of(interrupt: KeyboardInterrupt) -> int:
+    """Return the exit code by convention: 128 plus the number of the signal."""
+    return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
+
+
+def complain(message: str, *, colour: str = "red") -> None:
+    """Print a message to stderr, in colour on a terminal only."""
+    echo(message, colour=colour, err=True)
+
+
+def handle_errors(command: Callable[P, None]) -> Callable[P, None]:
+    """End a command with one message and the right exit code instead of a traceback."""
+
+    @functools.wraps(command)
+    def safe(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            with sigterm_raises():
+                command(*args, **kwargs)
+        except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            raise typer.Exit(_report_error(error)) from None
+
+    return safe
+
+
+def _report_error(error: BaseException) -> int:
+    """Print what happened; return the exit code."""
+    match error:
+        case DystopError():
+            complain(f"Error: {error}")
+            return error.exit_code
+        case Interrupted():
+            complain(str(error), colour="yellow")
+            return error.exit_code
+        case KeyboardInterrupt():
+            complain("interrupted", colour="yellow")
+            return exit_code_of(error)
+        case OSError(filename=str(path), strerror=str(reason)):
+            complain(f"Error: {path}: {reason}; check that you may read and write there")
+            _print_traceback_if_asked(error)
+            return StorageError.exit_code
+        case _:
+            description = f"{type(error).__name__}: {error}".rstrip(": ")
+            complain(f"Unexpected error: {description}")
+            if not _print_traceback_if_asked(error):
+                complain("This is a bug in dystop. DYSTOP_DEBUG=1 shows where it happened.")
+            return 1
+
+
+def _print_traceback_if_asked(error: BaseException) -> bool:
+    """Print the traceback if DYSTOP_DEBUG=1; return whether it was printed."""
+    asked = os.environ.get("DYSTOP_DEBUG") == "1"
+    if asked:
+        traceback.print_exception(error)
+    return asked
