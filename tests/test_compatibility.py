@@ -4,8 +4,6 @@ Made by `scripts/make_compatibility_runs.py` at commit b6d154b. Decisions must r
 Learned numbers must repeat closely, because the folders come from another machine.
 """
 
-import json
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -16,16 +14,7 @@ from dystop.experiments.api import Simulation
 from dystop.experiments.config import read_experiment
 from dystop.experiments.run import resume_run
 from dystop.mechanisms import BUILT_IN
-
-FOLDER = Path(__file__).parent / "compatibility"
-LAWS = ("paper-eager", "overlap-on_completion")
-LEARNED = {"loss", "accuracy", "accuracy_std", "accuracy_global", "test_loss", "test_loss_global"}
-
-
-def unpacked(name: str, target: Path) -> Path:
-    with tarfile.open(FOLDER / f"{name}-0.1.0.tar.xz") as archive:
-        archive.extractall(target, filter="data")
-    return target
+from support.stored_runs import LAWS, assert_same, lines_again, read_lines, unpacked
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +33,7 @@ def testbed(tmp_path) -> Path:
 
 
 def lines_of(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-
-
-def assert_same(got: list[dict], stored: list[dict]) -> None:
-    assert len(got) == len(stored)
-    for mine, theirs in zip(got, stored, strict=True):
-        assert mine.keys() == theirs.keys()
-        for key, value in theirs.items():
-            wide = {"rel": 1e-3, "abs": 2e-2} if key in LEARNED else {"rel": 1e-9}
-            close = pytest.approx(value, **wide) if isinstance(value, float) else value
-            assert mine[key] == close, (mine["round"], key)
+    return read_lines(folder / "records.jsonl")
 
 
 def command(*words: str | Path) -> str:
@@ -67,8 +46,7 @@ def command(*words: str | Path) -> str:
 @pytest.mark.parametrize("mechanism", BUILT_IN)
 def test_every_mechanism_repeats(runs, mechanism, law):
     folder = runs / f"{mechanism}--{law}"
-    again = Simulation(read_experiment(folder / "config.toml"))
-    assert_same([json.loads(record.to_json()) for record in again], lines_of(folder))
+    assert_same(lines_again(folder), lines_of(folder))
 
 
 def test_an_interrupted_run_resumes(interrupted):

@@ -53,6 +53,7 @@ def _imported(path: str) -> Callable[..., Any] | None:
     """Import a kernel; None where the package of kernels or its compiler is not installed."""
     module, _, name = path.partition(":")
     try:
+        import_module(module.rpartition(".")[0])
         kernel: Callable[..., Any] = getattr(import_module(module), name)
     except ModuleNotFoundError as missing:
         if missing.name in _OPTIONAL:

@@ -1,0 +1,273 @@
+"""Every kernel returns what its NumPy reference returns, to the last bit unless said otherwise."""
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dystop
+from dystop import rng, sparse
+from dystop.acceleration import Accelerated, kernel_at
+from dystop.control import aggregation, plan_check, priority, robust_aggregation, timing, topology
+from dystop.plan import links
+from dystop.sparse import Rows, graph_of, group, ints, no_pairs
+from dystop.world import channel, geometry, reach
+
+quick = settings(derandomize=True, deadline=None, max_examples=60)
+seeds = st.integers(0, 2**32)
+
+CORE = ("control", "mechanisms", "plan", "rng", "sparse", "world")
+
+
+def accelerated_functions():
+    """All functions of the core that have a kernel, by the path of the kernel."""
+    found = {}
+    for name in CORE:
+        module = importlib.import_module(f"dystop.{name}")
+        for part in pkgutil.iter_modules(getattr(module, "__path__", []), f"{module.__name__}."):
+            found |= functions_of(importlib.import_module(part.name))
+        found |= functions_of(module)
+    return found
+
+
+def functions_of(module):
+    return {f.path: f for f in vars(module).values() if isinstance(f, Accelerated)}
+
+
+def flat(value):
+    """The arrays and numbers inside a result."""
+    if isinstance(value, tuple):
+        return [x for part in value for x in flat(part)]
+    if hasattr(value, "__dataclass_fields__"):
+        return [x for name in value.__dataclass_fields__ for x in flat(getattr(value, name))]
+    return [value]
+
+
+def both(function, *args, after=lambda result: result, **kwargs):
+    """The results of kernel and reference, or the kind of error, equal to the last bit."""
+    results = []
+    for chosen in (kernel_at(function.path), function.reference):
+        try:
+            results.append(flat(after(chosen(*args, **kwargs))))
+        except (IndexError, ValueError) as error:
+            results.append([type(error)])
+    fast, plain = results
+    assert len(fast) == len(plain)
+    for a, b in zip(fast, plain, strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert getattr(a, "dtype", type(a)) == getattr(b, "dtype", type(b))
+    return plain
+
+
+def some_graph(draw, n, density=0.4):
+    dst, src = np.nonzero(draw.random((n, n)) < density)
+    return graph_of(n, dst, src)
+
+
+def test_every_kernel_is_compared_here():
+    text = Path(__file__).read_text(encoding="utf-8")
+    found = accelerated_functions()
+    assert len(found) >= 20
+    assert [path for path in found if f".{path.partition(':')[2]}," not in text] == []
+    assert all(kernel_at(path) is not None for path in found)
+
+
+def test_every_kernel_module_is_used():
+    package = importlib.import_module("dystop.kernels")
+    used = {path.partition(":")[0] for path in accelerated_functions()}
+    helpers = {"dystop.kernels.buffers", "dystop.kernels.sorting"}
+    there = {part.name for part in pkgutil.iter_modules(package.__path__, "dystop.kernels.")}
+    assert there == used | helpers
+
+
+@quick
+@given(seeds, st.integers(-1, 9), st.booleans())
+def test_group(seed, lowest, ascending):
+    draw = np.random.default_rng(seed)
+    row, value = draw.integers(min(lowest, 0), 9, 40), draw.integers(lowest, 12, 40)
+    both(sparse.group, 9, row, value, ascending=ascending)
+    both(sparse.group, 8, row, value, ascending=ascending)
+    both(sparse.row_order, row, value)
+
+
+@quick
+@given(seeds)
+def test_lookups(seed):
+    draw = np.random.default_rng(seed)
+    graph = some_graph(draw, 7)
+    dst, src = draw.integers(-2, 9, 50), draw.integers(-2, 9, 50)
+    both(sparse.find_edges, graph, dst, src)
+    inside = group(7, graph.dst, graph.src, ascending=True)
+    assert both(sparse.has_edges, graph, inside) == [True]
+    both(sparse.has_edges, graph, group(9, abs(dst) % 9, abs(src), ascending=True))
+    beyond = Rows(np.append(inside.indptr, inside.indptr[-1]), inside.value)
+    assert both(sparse.has_edges, graph, beyond) == [True]
+
+
+@quick
+@given(seeds)
+def test_counts(seed):
+    draw = np.random.default_rng(seed)
+    counts = no_pairs(8)
+    for _ in range(3):
+        dst, src = draw.integers(0, 8, 12), draw.integers(0, 8, 12)
+        used = group(8, dst, src, ascending=True)
+        both(sparse.add_counts, counts, used)
+        counts = counts.add(dst, src)
+        both(sparse.find_counts, counts, draw.integers(0, 8, 30), draw.integers(0, 8, 30))
+    both(sparse.add_counts, counts, used)  # nothing new
+    assert sparse.add_counts.reference(counts, used).keys is counts.keys
+
+
+@quick
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=99), st.sampled_from([(-1,), (-1, 1)]))
+def test_random_bits(words, shape):
+    words = np.array(words, np.uint64).reshape(shape)
+    both(rng.mix_words, words)
+    both(rng.to_unit, words)
+
+
+@quick
+@given(seeds, st.integers(1, 9))
+def test_fading(seed, blocks):
+    draw = np.random.default_rng(seed)
+    address = rng.bits(seed, "fading", np.arange(90))
+    both(channel.faded_rate_bps, draw.exponential(100.0, 90), address, 1e6, blocks)
+
+
+@quick
+@given(seeds, st.sampled_from([1, 3, 7, 8, 10, 17, 62, 100, 128, 129, 300]), st.booleans())
+def test_label_distance(seed, classes, stranger):
+    draw = np.random.default_rng(seed)
+    shares = priority.label_shares(ints(draw.integers(0, 50, (9, classes))))
+    dst, src = draw.integers(0, 9, 150), draw.integers(0, 9 + stranger, 150)
+    both(priority.emd, shares, dst, src)
+
+
+@quick
+@given(seeds, st.integers(1, 40), st.booleans())
+def test_second_phase(seed, t, stranger):
+    draw = np.random.default_rng(seed)
+    pulls = no_pairs(9).add(draw.integers(0, 8, 20), draw.integers(0, 8, 20))
+    dst, src = draw.integers(0, 8, 700), draw.integers(0, 8 + stranger, 700)
+    staleness = draw.integers(0, 9, 8)
+    both(
+        priority.second_phase_of_links,
+        *(pulls, t, staleness),
+        after=lambda priority_of: priority_of(dst, src),
+    )
+
+
+@quick
+@given(seeds, st.integers(1, 9), st.booleans())
+def test_expected_exchange(seed, rank, odd):
+    draw = np.random.default_rng(seed)
+    graph = some_graph(draw, 8, draw.random())
+    link_s = draw.integers(1, 5, graph.edges) / 2.0
+    if odd and graph.edges:
+        link_s[0] = np.nan
+    both(timing.expected_exchange_s, graph, link_s, rank)
+
+
+@quick
+@given(seeds, st.integers(0, 9), st.integers(0, 5))
+def test_ranking_and_turns(seed, active, cap):
+    draw = np.random.default_rng(seed)
+    graph, who = some_graph(draw, 9), draw.permutation(9)[:active]
+    value = draw.integers(0, 4, graph.edges) / 2.0
+    bounds, ranked = both(topology.ranked_candidates, who, graph, value)
+    both(topology.ranked_candidates, who, graph, value.__getitem__)
+    budget = draw.choice([-1.0, 0.0, 1.0, 2.5, 7.0, 40_000.0, np.inf, np.nan], 9)
+    both(topology.ptca_loop, who, bounds, ranked, budget, cap)
+
+
+@quick
+@given(seeds, st.integers(0, 9), st.integers(7, 10))
+def test_rows_by_data_size(seed, active, workers):
+    draw = np.random.default_rng(seed)
+    graph, who = some_graph(draw, 9), draw.permutation(min(9, workers))[:active]
+    pulled = group(9, graph.dst, graph.src, ascending=True)
+    both(aggregation.size_rows, who, pulled, draw.integers(1, 900, workers))
+
+
+@quick
+@given(seeds, st.integers(0, 6))
+def test_violations_of_a_mix(seed, kind):
+    draw = np.random.default_rng(seed)
+    graph = some_graph(draw, 9)
+    pulled = links(graph.dst, graph.src).by_receiver
+    mix = aggregation.size_rows(np.arange(9), pulled, draw.integers(1, 900, 9))
+    k = draw.integers(0, len(mix.source))
+    if kind == 1:
+        mix.source[k] = draw.integers(-1, 12)
+    if kind == 2:
+        mix.weight[k] = draw.choice([-1.0, np.nan, 2.0])
+    if kind == 3:
+        mix.source[:] = mix.source[::-1].copy()
+    if kind == 4:
+        pulled = links(graph.dst[1:], graph.src[1:]).by_receiver
+    flags = both(plan_check.mix_violations, mix, pulled, 1e-9)
+    assert kind > 0 or flags == [0]
+
+
+@quick
+@given(seeds, st.sampled_from([0, 1, 7, 1000]), st.sampled_from([0.0, np.inf, np.nan]))
+def test_squares(seed, size, odd):
+    """Kernels may reorder sums, so these agree closely."""
+    draw = np.random.default_rng(seed)
+    a, b = draw.normal(0.0, 1e30, (2, size)).astype(np.float32)
+    a[: size // 7] = odd
+    for function, args in (
+        (robust_aggregation.square_sum, (a,)),
+        (robust_aggregation.square_gap, (a, b)),
+    ):
+        fast, plain = kernel_at(function.path)(*args), function.reference(*args)
+        np.testing.assert_allclose(fast, plain, rtol=1e-12)
+
+
+@quick
+@given(seeds, st.sampled_from([1e-300, 1.0, 1e6, 1e300]), st.booleans())
+def test_distances(seed, scale, stranger):
+    """Bit for bit with a C library whose hypot is exact to half a unit (glibc from 2.35 on)."""
+    draw = np.random.default_rng(seed)
+    position = draw.normal(0.0, scale, (9, 2))
+    dst, src = draw.integers(0, 9, 600), draw.integers(0, 9 + stranger, 600)
+    if stranger:
+        both(geometry.distance, position, dst, src)
+        return
+    fast = kernel_at(geometry.distance.path)(position, dst, src)
+    np.testing.assert_allclose(fast, geometry.distance.reference(position, dst, src), rtol=1e-15)
+
+
+@quick
+@given(seeds, st.integers(1, 60), st.sampled_from([0.5, 1.0, 2.0, 30.0]))
+def test_neighbours(seed, workers, range_m):
+    """Positions on a lattice have many pairs exactly at the range."""
+    draw = np.random.default_rng(seed)
+    lattice = draw.integers(0, 12, (workers, 2)) / 2.0
+    for position in (lattice, lattice + draw.random((workers, 2))):
+        both(geometry.neighbours_within, position, range_m, workers + 1)
+
+
+def test_neighbours_in_a_crowd(monkeypatch):
+    monkeypatch.setattr(geometry, "MAX_LINKS", 50)
+    position = np.random.default_rng(0).random((40, 2))
+    found = both(geometry.neighbours_within, position, 0.01, 40)
+    assert len(found) == 3
+    for chosen in (geometry.neighbours_within, geometry.neighbours_within.reference):
+        with pytest.raises(dystop.errors.CapacityError, match="more than 50"):
+            chosen(position, 0.5, 40)
+
+
+@quick
+@given(seeds)
+def test_kept_edges(seed):
+    draw = np.random.default_rng(seed)
+    before, still = draw.random((30, 2)), draw.random(30) < 0.7
+    after = np.where(still[:, None], before, draw.random((30, 2)))
+    old, new = (geometry.neighbours_within(position, 0.3, 30) for position in (before, after))
+    both(reach.kept_edges, old, new, still)
