@@ -1,7 +1,6 @@
-"""Blocks of work spread over the cores, and arrays made ready for compiled functions.
+"""Blocks of work in parallel on the cores, and arrays prepared for compiled functions.
 
-Nothing here decides a result: blocks write to places of their own, and how many run side by side
-is left to the machine.
+No result depends on the number of cores: every block writes to its own part of the output.
 """
 
 import os
@@ -16,17 +15,17 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def run_in_blocks(work: Callable[[int, int], Any], count: int, block: int) -> None:
-    """Call `work(lo, hi)` on consecutive blocks that cover range(count), side by side.
+    """Call `work(lo, hi)` in parallel on consecutive blocks that cover range(count).
 
-    Threads are enough because compiled functions and NumPy let go of the interpreter lock. A block
-    may write only to what belongs to it.
+    Threads are enough because compiled functions and NumPy release the interpreter lock. A block
+    may write only to its own part of the output.
 
     >>> total = np.zeros(10)
     >>> run_in_blocks(lambda lo, hi: total[lo:hi].fill(lo), 10, 4)
@@ -44,15 +43,15 @@ def run_in_blocks(work: Callable[[int, int], Any], count: int, block: int) -> No
 
 
 def block_size(count: int, least: int) -> int:
-    """Size of a block such that every core gets one, or all fits one of at least this size."""
+    """Return the size of a block such that every core gets one, but at least `least`."""
     return max(least, -(-count // cores()))
 
 
 def as_readonly(values: NDArray[Kind]) -> NDArray[Kind]:
-    """A contiguous, read-only view, or a copy where there is none.
+    """Return a contiguous, read-only view, or a copy where the array is not contiguous.
 
-    Compiled functions are compiled once for each kind of argument, and a writable array is another
-    kind than a read-only one. All inputs go through here, so that there is one kind.
+    numba compiles a function once for each type of argument, and a writable array has another type
+    than a read-only one. All inputs go through here, so that there is one type.
 
     >>> bool(as_readonly(np.arange(6)[::2]).flags.writeable)
     False

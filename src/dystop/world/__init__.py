@@ -1,4 +1,4 @@
-"""The simulated physics of the edge network: pure, seeded, without torch.
+"""The simulated edge network: pure and seeded.
 
 `World` opens a round (`open_round`) and says what becomes of a plan (`realise`). `TraceWorld` does
 both with what a testbed run has recorded.

@@ -1,4 +1,4 @@
-"""How long each worker needs for one mini-batch."""
+"""Capacity of the nodes: seconds per mini-batch, and models per round (the bandwidth budget)."""
 
 import math
 
@@ -16,17 +16,16 @@ JETSONS: tuple[tuple[str, int, float], ...] = (
     ("Jetson Orin", 3, 0.42),
     ("Jetson Xavier AGX", 1, 1.0),
 )
-"""The paper's boards (tab:testbed): name, how many, and seconds per mini-batch against an Orin NX.
+"""The paper's boards (tab:testbed): name, count, and seconds per mini-batch relative to an Orin NX.
 
-The paper gives no speeds. The factors are a choice of ours: the geometric mean of two figures of
-the vendor's data sheets, peak float32 rate (cores x clock x 2: 0.24, 1.28, 1.88, 5.3 and 1.41
-TFLOP/s) and memory bandwidth (25.6, 68, 102, 205 and 137 GB/s), since training small networks is
-bound by both.
+The paper gives no speeds. We choose the factors as the geometric mean of two figures from the
+vendor's data sheets: peak float32 rate (cores x clock x 2: 0.24, 1.28, 1.88, 5.3 and 1.41 TFLOP/s)
+and memory bandwidth (25.6, 68, 102, 205 and 137 GB/s). Both bound the training of small networks.
 """
 
 
 def jetson_factors(workers: int) -> Floats:
-    """Seconds per mini-batch against an Orin NX, the paper's fifteen boards in order, [N].
+    """Return seconds per mini-batch relative to an Orin NX, for the paper's boards in order, [N].
 
     >>> jetson_factors(9).tolist()
     [5.6, 5.6, 5.6, 5.6, 1.5, 1.5, 1.5, 1.0, 1.0]
@@ -36,7 +35,7 @@ def jetson_factors(workers: int) -> Floats:
 
 
 def coefficients(compute: Compute, workers: int, seed: int) -> Floats:
-    """How much slower than the reference device each worker is (subsec:setup), [N]."""
+    """Return the factor of each worker on the reference device's seconds (subsec:setup), [N]."""
     if compute.devices == "jetson":
         return jetson_factors(workers)
     drawn = 1.0 + compute.spread * normal(seed, "compute", np.arange(workers))
@@ -44,20 +43,17 @@ def coefficients(compute: Compute, workers: int, seed: int) -> Floats:
 
 
 def step_seconds(compute: Compute, workers: int, seed: int) -> Floats:
-    """Seconds per mini-batch, zeta_i of subsec:setup, [N]."""
+    """Return the seconds per mini-batch, zeta_i of subsec:setup, [N]."""
     if compute.batch_s == "measure":
         raise ConfigError(
-            "world.compute.batch_s = 'measure': the physics needs a number of seconds; "
-            "time real mini-batches first and put the result here"
+            "world.compute.batch_s = 'measure': the world needs a number of seconds; "
+            "time real mini-batches first and set the result here"
         )
     return compute.batch_s * coefficients(compute, workers, seed)
 
 
-# MERGED: How many models each node may send and receive in a round.
-
-
 def base_models(budget: Budget, workers: int) -> float:
-    """Mean budget of a worker: 2 ceil(log2 N) models unless told otherwise.
+    """Return the mean budget of a worker in models: 2 ceil(log2 N) unless configured.
 
     >>> base_models(Budget(), 100)
     14.0
@@ -70,9 +66,9 @@ def base_models(budget: Budget, workers: int) -> float:
 
 
 def budget_of_round(budget: Budget, workers: int, server: bool, seed: int, t: int) -> Floats:
-    """Models per node in round t; a server has no limit, [nodes]."""
+    """Return the models that each node may send and receive in round t; a server has no limit."""
     out = np.full(workers + int(server), np.inf)
     if budget.enabled:
-        swing = 1.0 + budget.variation * normal(seed, "budget", t, np.arange(workers))
-        out[:workers] = np.maximum(0.0, np.floor(base_models(budget, workers) * swing))
+        factor = 1.0 + budget.variation * normal(seed, "budget", t, np.arange(workers))
+        out[:workers] = np.maximum(0.0, np.floor(base_models(budget, workers) * factor))
     return out

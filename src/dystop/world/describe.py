@@ -1,4 +1,4 @@
-"""The physics in a few lines for humans."""
+"""A short summary of a world, for printing."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from dystop.world.world import World, WorldState
 
 
 def describe(world: World) -> dict[str, str]:
-    """A short summary of the physics when the first round opens."""
+    """Summarise the world as it is when the first round opens."""
     seen, params = world.observe(1, 0.0), world.params
     width, height = params.area_m
     worker_link = (seen.reach.dst < world.workers) & (seen.reach.src < world.workers)
@@ -27,7 +27,7 @@ def describe(world: World) -> dict[str, str]:
 
 
 def _pieces(graph: Graph, workers: int) -> str:
-    from scipy.sparse import csr_array  # slow to import; a configuration is read without
+    from scipy.sparse import csr_array  # slow to import; reading a configuration needs no scipy
     from scipy.sparse.csgraph import connected_components
 
     ends = (graph.dst, graph.src)
@@ -44,7 +44,7 @@ def _spread(seconds: Floats, what: str) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds in a unit that reads well.
+    """Format seconds in a suitable unit.
 
     >>> seconds_text(0.0213), seconds_text(2.5)
     ('21.3 ms', '2.5 s')

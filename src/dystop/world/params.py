@@ -1,4 +1,4 @@
-"""The knobs of the simulated edge network, with the paper's values as defaults (subsec:setup)."""
+"""Parameters of the simulated edge network, with the paper's defaults (subsec:setup)."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -16,7 +16,7 @@ Decibel = Annotated[float, Ge(-300), Le(300)]
 
 @dataclass(frozen=True)
 class Channel:
-    """The radio: Shannon rates over a path loss with Rayleigh fading."""
+    """The radio channel: Shannon rates over a path loss with Rayleigh fading."""
 
     bandwidth_hz: Positive = param(1e6, "bandwidth b of a link, in hertz")
     noise_w: Positive = param(1e-13, "noise power in watts (the paper's gamma, read as a power)")
@@ -36,14 +36,14 @@ class Channel:
     min_distance_m: Positive = param(1.0, "distances below this count as this, in metres")
 
     def __post_init__(self) -> None:
-        """Refuse values out of bounds."""
+        """Raise ConfigError where a value is out of bounds."""
         check_bounds(self, "world.channel")
         check_order("world.channel.power_dbm", self.power_dbm)
 
 
 @dataclass(frozen=True)
 class Compute:
-    """How fast the workers train."""
+    """The speed of the workers."""
 
     batch_s: Positive | Literal["measure"] = param(
         0.02, "seconds per mini-batch on the reference device (zeta), or 'measure' to time it"
@@ -58,13 +58,13 @@ class Compute:
     fastest: Annotated[float, Gt(0), Le(1)] = param(0.2, "smallest coefficient a worker can draw")
 
     def __post_init__(self) -> None:
-        """Refuse values out of bounds."""
+        """Raise ConfigError where a value is out of bounds."""
         check_bounds(self, "world.compute")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How many models a worker may send and receive in a round."""
+    """The models that a worker may send and receive in a round."""
 
     enabled: bool = param(True, "whether bandwidth is limited at all")
     models: NotNegative | None = param(
@@ -73,13 +73,13 @@ class Budget:
     variation: NotNegative = param(0.25, "relative standard deviation of the budget over rounds")
 
     def __post_init__(self) -> None:
-        """Refuse values out of bounds."""
+        """Raise ConfigError where a value is out of bounds."""
         check_bounds(self, "world.budget")
 
 
 @dataclass(frozen=True)
 class Mobility:
-    """Random waypoint: walk to a random spot, rest, walk on."""
+    """Random waypoint mobility: walk to a random point, pause, walk on."""
 
     enabled: bool = param(False, "whether workers move")
     speed_mps: tuple[Positive, Positive] = param(
@@ -90,7 +90,7 @@ class Mobility:
     )
 
     def __post_init__(self) -> None:
-        """Refuse values out of bounds."""
+        """Raise ConfigError where a value is out of bounds."""
         check_bounds(self, "world.mobility")
         check_order("world.mobility.speed_mps", self.speed_mps)
         check_order("world.mobility.pause_s", self.pause_s)
@@ -105,7 +105,7 @@ class Churn:
     mean_down_s: Annotated[float, Ge(1e-3)] = param(30.0, "mean seconds a worker is away")
 
     def __post_init__(self) -> None:
-        """Refuse values out of bounds."""
+        """Raise ConfigError where a value is out of bounds."""
         check_bounds(self, "world.churn")
 
 
@@ -121,13 +121,13 @@ class Outages:
     )
 
     def __post_init__(self) -> None:
-        """Refuse values out of bounds."""
+        """Raise ConfigError where a value is out of bounds."""
         check_bounds(self, "world.outages")
 
 
 @dataclass(frozen=True)
 class WorldParams:
-    """Everything about the simulated surroundings."""
+    """All parameters of the simulated edge network."""
 
     area_m: tuple[Positive, Positive] = param(
         (100.0, 100.0), "width and height of the area, in metres"
@@ -144,7 +144,7 @@ class WorldParams:
     outages: Outages = section(Outages, "links that are down, transfers that fail")
 
     def __post_init__(self) -> None:
-        """Refuse values out of bounds."""
+        """Raise ConfigError where a value is out of bounds."""
         check_bounds(self, "world")
         for name, kind in _BLOCKS.items():
             if not isinstance(getattr(self, name), kind):
