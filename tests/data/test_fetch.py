@@ -97,7 +97,7 @@ def test_bad_download_is_refused_and_not_kept(tmp_path, published, server, damag
         victim.unlink()
     else:
         victim.write_bytes(raw[:-7] if damage == "truncated" else raw[:-1] + b"!")
-    with pytest.raises(DataError, match=r"t10k-images-idx3-ubyte\.gz could not be fetched"):
+    with pytest.raises(DataError, match=r"t10k-images-idx3-ubyte\.gz could not be"):
         load_entry(entry, [cache], cache=cache, download=True)
     kept = {p.name for p in (cache / entry.name).iterdir()}
     assert kept == {f.name for f in entry.files[:2]}
@@ -110,7 +110,7 @@ def test_no_server_says_what_to_put_where(tmp_path, published):
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     entry, cache = tiny(published, f"http://127.0.0.1:{port}/"), tmp_path / "cache"
-    with pytest.raises(DataError, match="could not be fetched") as caught:
+    with pytest.raises(DataError, match=r"http\S+ could not be") as caught:
         load_entry(entry, [], cache=cache, download=True)
     text = str(caught.value)
     assert str(cache / "fashion-mnist") in text

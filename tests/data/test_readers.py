@@ -58,7 +58,7 @@ GOOD = gzip.compress(idx_bytes(X))
         (gzip.compress(idx_bytes(X)[:-1]), "too few bytes; expected 60 after the header"),
         (gzip.compress(idx_bytes(X) + b"\0"), "too many bytes"),
         (gzip.compress(idx_bytes(X)[:9]), "holds"),
-        (gzip.compress(idx_bytes(X[::-1])), "not the content that was published"),
+        (gzip.compress(idx_bytes(X[::-1])), "MNIST.*sha256"),
     ],
     ids=lambda value: value if isinstance(value, str) else "file",  # gzip holds the time of day
 )
@@ -163,7 +163,7 @@ def test_bad_cifar_folder_and_digest_are_refused(tmp_path):
     put(folder / "data_batch_1.bin", b"123")
     with pytest.raises(DataError, match=r"data_batch_1.bin: has 3 bytes; expected 6146"):
         read_cifar(folder, CIFAR10, (10, 2))
-    with pytest.raises(DataError, match=r"b.tar.gz: corrupt, truncated or not the official file"):
+    with pytest.raises(DataError, match=r"b.tar.gz: corrupt, truncated or not.*sha256"):
         read_cifar(put(tmp_path / "b.tar.gz", b"1"), CIFAR10, (10, 2), "sha256:00")
 
 

@@ -200,14 +200,14 @@ def enrol(
     ] = Path("enrolment.json"),
 ) -> None:
     """Combine the facts about all workers' data; print what the configuration needs."""
-    from dystop.data.private import common, read_facts
+    from dystop.data.private import combine, read_facts
     from dystop.experiments.config.write import dumps
     from dystop.experiments.testbed.enrolment import check_member_files
     from dystop.experiments.testbed.enrolment import enrol as write
 
     check_member_files(files)
     facts = {path.stem: read_facts(path) for path in sorted(files, key=lambda path: path.stem)}
-    agreed = common(list(facts.values()))
+    agreed = combine(list(facts.values()))
     write(out, facts, agreed.classes)
     shown = {key: list(v) if isinstance(v, tuple) else v for key, v in vars(agreed).items()}
     count = plural(len(facts), "worker")

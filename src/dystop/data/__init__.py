@@ -1,11 +1,23 @@
-"""Data sets and how they are split over workers.
+"""Data sets, and their partition over workers.
 
-`load` finds a set by name, `take` cuts it to size, `partition` deals it out.
+`load` returns a data set by name, `take` a stratified subset, `partition` the samples of every
+worker.
+
+loading      `load`: where a data set is searched, and which reader reads it
+catalogue    the data sets that are known by name
+fetch        files of a data set: search and download
+readers      the official file formats (IDX, CIFAR, SVHN)
+npz          data sets in one .npz file
+fmnist_mini  the data set that comes with dystop
+synthetic    generated images
+dataset      `Dataset`, its checks, stratified subsets
+partition    IID and Dirichlet partitions
+private      data that stay on a worker's host
 """
 
 from dystop.data.catalogue import DATASETS, Entry, RemoteFile
 from dystop.data.dataset import Dataset, take
-from dystop.data.load import load, load_entry
+from dystop.data.loading import load, load_entry
 from dystop.data.partition import (
     PartitionSummary,
     Scheme,

@@ -1,4 +1,4 @@
-"""DATASETS: every set that `load` knows by name, where it comes from and what it must look like."""
+"""`DATASETS`: the data sets that `load` knows by name, their sources and shapes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ Format = Literal["packaged", "generated", "idx", "cifar", "svhn"]
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One official file: its name, where it is published and how to know it."""
+    """One official file: its name, address and digest."""
 
     name: str
     url: str
     digest: str  # "sha256:..." or "md5:..." of the file
-    content_sha256: str | None = None  # of what is inside, whoever compressed it
-    unpacked: str = ""  # folder that is as good as the file
+    content_sha256: str | None = None  # of the uncompressed content
+    unpacked: str = ""  # name of the unpacked folder, which may replace the file
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the catalogue."""
+    """One data set of the catalogue."""
 
     name: str
     shape: tuple[int, int, int]  # channels, height, width
@@ -32,10 +32,10 @@ class Entry:
     format: Format
     class_names: tuple[str, ...] = ()
     files: tuple[RemoteFile, ...] = ()
-    folders: tuple[str, ...] = ()  # sub-folders in which other tools keep it
+    folders: tuple[str, ...] = ()  # sub-folders in which other tools store it
 
     def row(self) -> tuple[str, str, str, str, str, str]:
-        """Name, shape, classes, sizes, licence and origin as text, for a table."""
+        """Return name, shape, classes, sizes, licence and origin as text, for a table."""
         shape, sizes = " x ".join(map(str, self.shape)), f"{self.train} / {self.test}"
         return self.name, shape, str(self.classes), sizes, self.licence, self.origin
 

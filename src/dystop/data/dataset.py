@@ -1,4 +1,4 @@
-"""Dataset: the value that every reader returns, its checks, and stratified subsets."""
+"""`Dataset`, the checks of its data, and stratified subsets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ _CHUNK = 128  # images summed at a time: few enough to stay in the caches
 
 
 class Splits(NamedTuple):
-    """Images [n, C, H, W] and labels [n] as a reader found them."""
+    """Images [n, C, H, W] and labels [n] of both splits, as a reader found them."""
 
     x_train: Images
     y_train: Ints
@@ -27,10 +27,10 @@ class Splits(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A labelled image set, ready to be split over workers.
+    """A labelled image data set, ready to be partitioned over workers.
 
-    `x_*` is uint8 in 0..255, which a trainer reads as `(x / 255 - mean) / std`, or float32, which
-    it uses as is (`mean` is 0 and `std` is 1 for every channel).
+    The images are uint8 in 0..255, which a trainer reads as `(x / 255 - mean) / std`, or float32,
+    which it reads unchanged (`mean` is 0 and `std` is 1 for every channel).
     """
 
     name: str
@@ -54,10 +54,10 @@ class Dataset:
 def assemble(
     name: str, splits: Splits, *, classes: int, class_names: Sequence[str] = (), source: str
 ) -> Dataset:
-    """Check what a reader found and make a Dataset of it.
+    """Check what a reader found and return it as a `Dataset`.
 
     Raises:
-        DataError: a split is empty, images and labels do not pair up, the two splits disagree in
+        DataError: A split is empty, images and labels do not pair up, the two splits disagree in
             shape or type, or a label is outside 0..classes-1.
     """
     _check_split(source, "train", splits.x_train, splits.y_train, classes)
@@ -98,10 +98,10 @@ def _check_alike(source: str, train: Images, test: Images) -> None:
 
 
 def channel_stats(x: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel of uint8 images, in units of 255.
+    """Return the mean and the standard deviation of each channel of uint8 images, in units of 255.
 
-    Sums are integers, so the result is the same on every machine. A constant channel gets
-    deviation 1, so that nobody divides by zero. Float images are used as is: mean 0, deviation 1.
+    Sums are integers, so the result is the same on every machine. A constant channel gets a
+    deviation of 1, so that nobody divides by zero. Float images get mean 0 and deviation 1.
 
     >>> channel_stats(np.full((2, 1, 2, 2), 51, np.uint8))
     ((0.2,), (1.0,))
@@ -111,7 +111,7 @@ def channel_stats(x: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def moments(x: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The same, but a constant channel has deviation 0: what several hosts can put together.
+    """Return mean and standard deviation of each channel, also those of a constant channel (0).
 
     >>> moments(np.full((2, 1, 2, 2), 51, np.uint8))
     ((0.2,), (0.0,))
@@ -133,9 +133,10 @@ def moments(x: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
 def take(
     dataset: Dataset, train: int | None = None, test: int | None = None, *, seed: int = 0
 ) -> Dataset:
-    """A stratified subset: class shares stay as they are; `None` keeps a split whole.
+    """Return a stratified subset, which keeps the class shares; `None` keeps a whole split.
 
-    `mean` and `std` stay those of the whole set, so that sizes can be compared on equal terms.
+    `mean` and `std` stay those of the whole data set, so that runs with subsets of different sizes
+    are comparable.
     """
     kept_train = _stratified(dataset, "train", dataset.y_train, train, seed)
     kept_test = _stratified(dataset, "test", dataset.y_test, test, seed)
@@ -165,7 +166,7 @@ def _stratified(dataset: Dataset, split: str, labels: Ints, wanted: int | None, 
 
 
 def _quotas(counts: Ints, wanted: int) -> Ints:
-    """Share `wanted` out in proportion to `counts`, by largest remainders."""
+    """Split `wanted` in proportion to `counts`, by largest remainders."""
     exact = counts * wanted
     quota = exact // counts.sum()
     order = np.argsort(-(exact % counts.sum()), kind="stable")

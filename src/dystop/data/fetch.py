@@ -1,7 +1,7 @@
-"""Finding the files of a set: in the folders that may hold it, else by download.
+"""The files of a data set: found in a folder, or downloaded.
 
-A download goes to a temporary name, is checked against its published digest and only then gets
-its own name: a file in the cache is always whole.
+A download goes to a temporary file. It gets its name after its digest has been checked, so a file
+in the cache is always complete.
 """
 
 import os
@@ -17,17 +17,17 @@ _TIMEOUT_S = 30
 
 
 def user_cache() -> Path:
-    """Folder that downloads go to, by the custom of the operating system."""
-    import pooch  # slow to import; packaged sets need none of this
+    """Return the folder for downloads, by the convention of the operating system."""
+    import pooch  # slow to import; packaged data sets do not need it
 
     return Path(pooch.os_cache("dystop"))
 
 
 def search_folders(root: str | Path | None = None) -> list[Path]:
-    """Folders that may hold data, in the order they are searched.
+    """Return the folders that may hold data, in search order.
 
     Raises:
-        DataError: a folder that the user named does not exist.
+        DataError: A folder that the user named does not exist.
     """
     named = ((str(root or ""), "root"), (os.environ.get(VARIABLE, ""), VARIABLE))
     chosen = [_existing(folder, origin) for folder, origin in named if folder]
@@ -42,13 +42,13 @@ def _existing(folder: str, origin: str) -> Path:
 
 
 def homes(entry: Entry, folders: Sequence[Path]) -> Iterator[Path]:
-    """Every folder in which this set may lie."""
+    """Yield every folder that may hold this data set."""
     for folder in folders:
         yield from (folder / sub for sub in ("", entry.name, *entry.folders))
 
 
 def find_files(entry: Entry, home: Path) -> dict[str, Path] | None:
-    """The set's files in one folder by official name, or None unless all are there."""
+    """Return the files of a data set in one folder by official name; None if one is missing."""
     found = {file.name: _find(file, home) for file in entry.files}
     return {n: p for n, p in found.items() if p} if all(found.values()) else None
 
@@ -62,11 +62,11 @@ def _find(file: RemoteFile, home: Path) -> Path | None:
 
 
 def download_files(entry: Entry, cache: Path) -> dict[str, Path]:
-    """Download what is missing into `cache/<name>`, checked, and return all paths.
+    """Download missing files into `cache/<name>`, check them, and return all paths.
 
     Raises:
-        DataError: a file could not be fetched, or what came is not the official file.
-        StorageError: the cache cannot be written.
+        DataError: A file could not be downloaded, or is not the official file.
+        StorageError: The cache cannot be written.
     """
     return {file.name: _download(entry, file, cache / entry.name) for file in entry.files}
 
@@ -74,23 +74,23 @@ def download_files(entry: Entry, cache: Path) -> dict[str, Path]:
 def _download(entry: Entry, file: RemoteFile, folder: Path) -> Path:
     import pooch
 
-    pooch.get_logger().setLevel("WARNING")  # the progress bar says what its log would say
-    bar = _Bar(file.name)
+    pooch.get_logger().setLevel("WARNING")  # the progress bar replaces its log
+    bar = _ProgressBar(file.name)
     fetcher = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16, timeout=_TIMEOUT_S)
     try:
         path = pooch.retrieve(file.url, file.digest, file.name, folder, downloader=fetcher)
     except (OSError, ValueError) as error:
-        # Network errors are OSErrors without a number; the disk's have one.
+        # Network errors are OSErrors without errno; disk errors have one.
         if isinstance(error, OSError) and error.errno is not None:
             raise StorageError(f"{folder}: cannot store {file.name}: {error.strerror}") from error
-        raise _unavailable(entry, folder, f"{file.url} could not be fetched: {error}") from error
+        raise _unavailable(entry, folder, f"{file.url} could not be downloaded: {error}") from error
     finally:
         bar.close()
     return Path(path)
 
 
 def not_found(entry: Entry, searched: Sequence[Path], cache: Path) -> DataError:
-    """The error for a set that is nowhere while downloads are off."""
+    """Return the error for a data set that no folder holds while downloads are off."""
     places = ", ".join(str(p) for p in searched)
     return _unavailable(entry, cache / entry.name, f"not found in {places}; downloads are off")
 
@@ -99,13 +99,13 @@ def _unavailable(entry: Entry, folder: Path, why: str) -> DataError:
     files = ", ".join(f"{f.name} ({f.url})" for f in entry.files)
     return DataError(
         f"data set {entry.name!r}: {why}. Put these files into {folder}, or into a folder named by "
-        f"root or by {VARIABLE}: {files}. A converted {entry.name}.npz there will do as well, and "
+        f"root or by {VARIABLE}: {files}. A converted {entry.name}.npz works too, and "
         "'fmnist-mini' and 'synthetic' need no download."
     )
 
 
-class _Bar:
-    """The progress bar that pooch asks for, drawn by rich; silent where there is no terminal."""
+class _ProgressBar:
+    """A progress bar for pooch, drawn by rich; silent without a terminal."""
 
     def __init__(self, title: str) -> None:
         from rich.console import Console
@@ -113,27 +113,27 @@ class _Bar:
 
         console = Console(stderr=True)
         columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self._shown = Progress(*columns, console=console, disable=not console.is_terminal)
-        self._task = self._shown.add_task(title, total=None)
-        self._shown.start()
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._task = self._progress.add_task(title, total=None)
+        self._progress.start()
 
     @property
     def total(self) -> float | None:
-        """Bytes to come."""
-        return self._shown.tasks[0].total
+        """Total bytes of the download."""
+        return self._progress.tasks[0].total
 
     @total.setter
     def total(self, size: int) -> None:
-        self._shown.update(self._task, total=size or None)
+        self._progress.update(self._task, total=size or None)
 
     def update(self, more: int) -> None:
-        """Move on by so many bytes."""
-        self._shown.advance(self._task, more)
+        """Advance by so many bytes."""
+        self._progress.advance(self._task, more)
 
     def reset(self) -> None:
-        """Go back to the beginning."""
-        self._shown.update(self._task, completed=0)
+        """Start again at zero."""
+        self._progress.update(self._task, completed=0)
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
-        self._shown.stop()
+        """Stop drawing the bar."""
+        self._progress.stop()

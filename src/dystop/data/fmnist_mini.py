@@ -1,10 +1,10 @@
-"""fmnist-mini: the subset of Fashion-MNIST that comes with the package.
+"""`fmnist-mini`: the subset of Fashion-MNIST that comes with dystop.
 
-The packaged file is one xz stream: for the train and then the test split, class after class, the
-first images of that class in official order, as plain bytes. Images of one class next to each
-other compress best; of the forms tried (deflate, bzip2 and LZMA, on plain pixels and on PNG-like
-and JPEG-LS predictions) this was the smallest. `scripts/make_fmnist_mini.py` writes it. It is
-unpacked once, into the user's cache.
+The packaged file is one xz stream: the train split, then the test split; in each, class after
+class, the first images of the class in official order, as bytes. Images of one class side by side
+compress best; of all formats tried (deflate, bzip2 and LZMA, on pixels and on PNG-like and JPEG-LS
+predictions) this was the smallest. `scripts/make_fmnist_mini.py` writes it. It is decompressed
+once, into the user's cache.
 """
 
 import hashlib
@@ -29,11 +29,11 @@ CONTENT_SHA256 = "28f18b801ea088981350ccec4e88d2d5a6bd303ee86c624887dbcfdb9f49cd
 _ENTRY = DATASETS["fmnist-mini"]
 
 
-def load_mini() -> Dataset:
-    """Read the packaged subset; samples alternate between the classes, so any prefix is balanced.
+def load_fmnist_mini() -> Dataset:
+    """Read the packaged subset. Samples alternate between the classes: any prefix is balanced.
 
     Raises:
-        DataError: the installed file is damaged.
+        DataError: The installed file is damaged.
     """
     pixels = _content()
     first = _ENTRY.train * 28 * 28
@@ -49,17 +49,17 @@ def load_mini() -> Dataset:
 
 
 def _content() -> NDArray[np.uint8]:
-    """All pixels. Unpacking takes longer than all else here, so what was unpacked is kept."""
-    kept = _cache_file()
+    """Return all pixels, from the cache if it has them: decompression is slow."""
+    cached = _cache_file()
     with suppress(OSError):
-        raw = kept.read_bytes()
+        raw = cached.read_bytes()
         if hashlib.sha256(raw).hexdigest() == CONTENT_SHA256:
             return np.frombuffer(raw, np.uint8)
-    unpacked = _unpacked()
-    with suppress(OSError):  # nowhere to write: unpack it every time
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(kept, unpacked.tobytes(), durable=False)
-    return unpacked
+    pixels = _decompress()
+    with suppress(OSError):  # without a writable cache, decompress every time
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(cached, pixels.tobytes(), durable=False)
+    return pixels
 
 
 def _cache_file() -> Path:
@@ -67,7 +67,7 @@ def _cache_file() -> Path:
     return home / "dystop" / _ENTRY.name / f"{CONTENT_SHA256[:16]}.bin"
 
 
-def _unpacked() -> NDArray[np.uint8]:
+def _decompress() -> NDArray[np.uint8]:
     path = files("dystop.data") / FILE
     try:
         raw = lzma.decompress(path.read_bytes())

@@ -1,7 +1,7 @@
-"""Any set in one `.npz` with x_train, y_train, x_test, y_test (and, if wanted, class_names).
+"""A data set in one `.npz` file with x_train, y_train, x_test, y_test (and class_names).
 
-Images: uint8 (0..255), or float32 / float64, kept as float32 and used as is. Shapes: [n, H, W],
-[n, C, H, W], [n, H, W, C], or [n, F] for plain features, which become [n, F, 1, 1].
+Images: uint8 (0..255), or float32 / float64, which become float32. Shapes: [n, H, W],
+[n, C, H, W], [n, H, W, C], or [n, F] for feature vectors, which become [n, F, 1, 1].
 Labels: integers from 0, [n] or [n, 1].
 """
 
@@ -20,8 +20,8 @@ from dystop.errors import DataError
 from dystop.sparse import Ints, ints
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
-_FEW = 4  # no more channels than this mark an axis as the channel axis at once
-_ADVICE = "Save it anew with numpy.savez_compressed"
+_FEW = 4  # an axis of at most so many entries is the channel axis
+_ADVICE = "Save it again with numpy.savez_compressed"
 
 
 def read_npz(
@@ -30,16 +30,16 @@ def read_npz(
     classes: int | None = None,
     class_names: Sequence[str] = (),
 ) -> Dataset:
-    """Read a set from an .npz; never unpickles.
+    """Read a data set from an .npz file; never unpickle.
 
     Args:
-        path: the file.
-        name: name of the set; the file's own if left out.
-        classes: number of classes; if left out, that of the names or the largest label + 1.
-        class_names: names to use where the file has none.
+        path: The file.
+        name: Name of the data set; by default that of the file.
+        classes: Number of classes; by default that of the names, or the largest label + 1.
+        class_names: Names to use if the file has none.
 
     Raises:
-        DataError: the file is missing, corrupt, lacks a key or holds something unusable.
+        DataError: The file is missing, corrupt, lacks a key or holds unusable data.
     """
     raw = _load(path, _KEYS, ("class_names",))
     names = tuple(str(n) for n in np.ravel(raw.get("class_names", ()))) or tuple(class_names)
@@ -88,10 +88,10 @@ def _count_classes(splits: Splits, names: Sequence[str]) -> int:
 
 
 def read_samples(path: Path) -> tuple[Images, Ints]:
-    """Read images and labels of one host from an .npz: x_train and y_train, or x and y.
+    """Read images and labels of one host from an .npz file: x_train and y_train, or x and y.
 
     Raises:
-        DataError: the file is missing, corrupt, lacks a key or holds something unusable.
+        DataError: The file is missing, corrupt, lacks a key or holds unusable data.
     """
     raw = _load(path, (), (*_KEYS[:2], "x", "y"))
     first, second = _KEYS[:2] if _KEYS[0] in raw else ("x", "y")
@@ -105,13 +105,13 @@ def read_samples(path: Path) -> tuple[Images, Ints]:
 
 
 def _load(path: Path, keys: Sequence[str], also: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Arrays of an .npz: all of `keys`, and those of `also` that are there."""
+    """Load arrays of an .npz file: all of `keys`, and those of `also` that it has."""
     if not path.is_file():
         names = ", ".join(keys) or "x and y, or x_train and y_train"
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise DataError(f"{path}: no such file{where}; give the path of an .npz with {names}")
     try:
-        # np.load leaves a file open that it opened itself and could not read: open it here.
+        # np.load does not close a file that it opened and could not read: open it here.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             missing = [k for k in keys if k not in archive]
             if not missing:
@@ -141,7 +141,7 @@ def _unusable(where: Path | str, wrong: str, expected: str) -> DataError:
 
 
 def _channels_first(where: Path | str, key: str, x: NDArray[Any]) -> NDArray[Any]:
-    """Bring images to [n, C, H, W]; 4 axes are told apart by the rules written here, in order."""
+    """Return images as [n, C, H, W]; the rules below, in order, find the channel axis."""
     if x.ndim == 2:
         return x[:, :, None, None]
     if x.ndim == 3:
@@ -156,7 +156,7 @@ def _channels_first(where: Path | str, key: str, x: NDArray[Any]) -> NDArray[Any
             return x
         if a == b:  # [n, H, W, C], many channels, square
             return x.transpose(0, 3, 1, 2)
-    wrong = f"{key} has shape {x.shape}, in which the channels cannot be told"
+    wrong = f"{key} has shape {x.shape}, whose channel axis is ambiguous"
     raise _unusable(where, wrong, "[n, F], [n, H, W], [n, C, H, W] or [n, H, W, C]")
 
 

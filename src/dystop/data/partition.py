@@ -1,7 +1,7 @@
-"""Splitting a labelled set over workers: IID, or skewed by a Dirichlet distribution.
+"""The partition of a labelled data set over workers: IID, or drawn from a Dirichlet distribution.
 
-`scheme_for` settles which of the two a non-IID level phi asks for, `partition` draws the split,
-`label_counts` and `describe_partition` say how skewed it came out. Pure: labels in, indices out.
+`scheme_for` chooses the scheme for a non-IID level phi, `partition` draws the partition, and
+`label_counts` and `describe_partition` describe it. All functions are pure.
 """
 
 import heapq
@@ -19,10 +19,10 @@ PartitionChoice = Literal["auto", "iid", "dirichlet"]
 
 
 def scheme_for(phi: float, partition: str = "auto") -> Scheme:
-    """Which scheme a non-IID level asks for.
+    """Return the scheme for a non-IID level phi.
 
-    The paper calls phi = 1.0 IID, which a Dirichlet(1.0) is not: "auto" follows the paper and
-    makes phi >= 1 an IID split; an explicit "dirichlet" draws from Dirichlet(phi) whatever phi is.
+    The paper calls phi = 1.0 IID, but Dirichlet(1.0) is not. "auto" follows the paper: phi >= 1
+    gives an IID partition. An explicit "dirichlet" draws from Dirichlet(phi) for every phi.
 
     >>> scheme_for(1.0), scheme_for(0.4), scheme_for(1.0, "dirichlet")
     ('iid', 'dirichlet', 'dirichlet')
@@ -40,32 +40,32 @@ def scheme_for(phi: float, partition: str = "auto") -> Scheme:
 def partition(
     labels: Ints, workers: int, *, scheme: Scheme, phi: float, seed: int, min_size: int = 1
 ) -> list[Ints]:
-    """Sample indices of every worker: sorted, disjoint, together covering all samples.
+    """Return the sample indices of every worker: sorted, disjoint, covering all samples.
 
-    "iid" deals a shuffled deck: sizes differ by one at most. "dirichlet" shares every class out
-    over the workers in proportions drawn from Dir(phi), class by class: sizes and label mixes both
-    vary, more for smaller phi. Workers that end with fewer than `min_size` samples are given
-    random samples of the workers that then have most, one at a time. The usual alternative, to
-    draw again until all are served, may never end when workers are many or phi is small.
+    "iid" splits a random permutation: sizes differ by at most one. "dirichlet" splits every class
+    over the workers in proportions drawn from Dir(phi): sizes and label distributions both vary,
+    more for smaller phi. A worker with fewer than `min_size` samples then receives random samples,
+    one at a time, each from the worker that has most at that moment. The usual alternative, to draw
+    again until every worker has enough, may never end for many workers or a small phi.
 
     Args:
-        labels: class of every sample, [n].
-        workers: number of workers N.
+        labels: Class of every sample, [n].
+        workers: Number of workers N.
         scheme: "iid" or "dirichlet"; see `scheme_for`.
-        phi: concentration of the Dirichlet distribution; unused by "iid".
-        seed: seed of the run; the draw for a class depends on nothing but this and the class.
-        min_size: fewest samples a worker may have.
+        phi: Concentration of the Dirichlet distribution; "iid" does not use it.
+        seed: Seed of the run; the draw for a class depends on the seed and the class alone.
+        min_size: Minimum number of samples of a worker.
 
     Raises:
-        ConfigError: the scheme, phi, workers or min_size cannot be used.
-        DataError: there are fewer samples than workers * min_size.
+        ConfigError: The scheme, phi, workers or min_size cannot be used.
+        DataError: There are fewer samples than workers * min_size.
     """
     _check(len(labels), workers, scheme, phi, min_size)
     if scheme == "iid":
-        deck = stream(seed, "partition", "iid").permutation(len(labels))
-        return [np.sort(ints(hand)) for hand in np.array_split(deck, workers)]
+        shuffled = stream(seed, "partition", "iid").permutation(len(labels))
+        return [np.sort(ints(part)) for part in np.array_split(shuffled, workers)]
     owner = _dirichlet_owners(ints(labels), workers, phi, seed)
-    _serve_the_poor(owner, workers, min_size, seed)
+    _raise_to_min_size(owner, workers, min_size, seed)
     order = np.argsort(owner, kind="stable")
     ends = np.cumsum(np.bincount(owner, minlength=workers))
     return [ints(shard) for shard in np.split(order, ends[:-1])]
@@ -90,7 +90,7 @@ def _check(samples: int, workers: int, scheme: str, phi: float, min_size: int) -
 
 
 def _dirichlet_owners(labels: Ints, workers: int, phi: float, seed: int) -> Ints:
-    """Worker of every sample, each class cut at shares drawn from Dir(phi)."""
+    """Return the worker of every sample; each class is split by shares drawn from Dir(phi)."""
     owner = np.zeros(len(labels), np.int64)
     concentration = np.full(workers, float(phi))
     for k in np.unique(labels).tolist():
@@ -102,26 +102,26 @@ def _dirichlet_owners(labels: Ints, workers: int, phi: float, seed: int) -> Ints
     return owner
 
 
-def _serve_the_poor(owner: Ints, workers: int, min_size: int, seed: int) -> None:
-    """Move samples, in place, from the largest workers to those under `min_size`."""
+def _raise_to_min_size(owner: Ints, workers: int, min_size: int, seed: int) -> None:
+    """Move samples, in place, from the largest workers to those below `min_size`."""
     size = np.bincount(owner, minlength=workers)
-    poor = np.flatnonzero(size < min_size)
-    rich = [(-int(size[i]), i) for i in np.flatnonzero(size > min_size).tolist()]
-    heapq.heapify(rich)
+    short = np.flatnonzero(size < min_size)
+    donors = [(-int(size[i]), i) for i in np.flatnonzero(size > min_size).tolist()]
+    heapq.heapify(donors)
     held = np.split(np.argsort(owner, kind="stable"), np.cumsum(size)[:-1])
-    decks: dict[int, list[int]] = {}
-    for i in np.repeat(poor, min_size - size[poor]).tolist():
-        less, donor = heapq.heappop(rich)
-        if donor not in decks:
+    shuffled: dict[int, list[int]] = {}
+    for i in np.repeat(short, min_size - size[short]).tolist():
+        less, donor = heapq.heappop(donors)
+        if donor not in shuffled:
             rng = stream(seed, "partition", "give", donor)
-            decks[donor] = rng.permutation(held[donor]).tolist()
-        owner[decks[donor].pop()] = i
+            shuffled[donor] = rng.permutation(held[donor]).tolist()
+        owner[shuffled[donor].pop()] = i
         if -less - 1 > min_size:
-            heapq.heappush(rich, (less + 1, donor))
+            heapq.heappush(donors, (less + 1, donor))
 
 
 def label_counts(labels: Ints, shards: list[Ints], classes: int) -> Ints:
-    """Samples of class k at worker i: D_i^k, [N, K].
+    """Return the number of samples of class k at worker i: D_i^k, [N, K].
 
     >>> label_counts(ints([0, 1, 1]), [ints([0, 1]), ints([2])], 2).tolist()
     [[1, 1], [0, 1]]
@@ -133,7 +133,7 @@ def label_counts(labels: Ints, shards: list[Ints], classes: int) -> Ints:
 
 
 def emd_to_global(counts: Ints) -> Floats:
-    """EMD of every worker's labels to those of all workers together (paper eq:EMD), [N].
+    """Return the EMD of every worker's labels to those of all workers (paper eq:EMD), [N].
 
     >>> emd_to_global(ints([[2, 0], [0, 2]])).tolist()
     [1.0, 1.0]
@@ -146,7 +146,7 @@ def emd_to_global(counts: Ints) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSummary:
-    """How a split came out."""
+    """Sizes and label skew of a partition."""
 
     workers: int
     samples: int
@@ -157,7 +157,7 @@ class PartitionSummary:
     emd_mean: float  # to the distribution of all samples; 0 is IID, 2 the largest possible
 
     def rows(self) -> list[str]:
-        """The summary as lines of text."""
+        """Return the summary as lines of text."""
         return [
             f"{self.samples} samples over {self.workers} workers",
             f"samples per worker: {self.size_min} to {self.size_max}, median {self.size_median:g}",
@@ -167,7 +167,7 @@ class PartitionSummary:
 
 
 def describe_partition(counts: Ints) -> PartitionSummary:
-    """Summarise a split from its label counts [N, K].
+    """Summarise a partition from its label counts [N, K].
 
     >>> describe_partition(ints([[3, 0], [1, 4]])).rows()[1]
     'samples per worker: 3 to 5, median 4'
@@ -189,9 +189,9 @@ _CHART_WORKERS = 64
 
 
 def label_chart(counts: Ints, class_names: tuple[str, ...]) -> list[str]:
-    """One line per class, one character per worker: the taller, the larger the class's share there.
+    """Return a chart: a line for each class, a character for each worker, higher for larger shares.
 
-    Only as many workers and classes as a terminal line and a glance can hold.
+    The chart is empty for more than 64 workers or 20 classes.
 
     >>> label_chart(ints([[4, 0], [1, 3]]), ("cat", "dog"))
     ['share of each class, one column per worker:', 'cat █▂', 'dog  ▆']

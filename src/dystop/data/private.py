@@ -1,4 +1,8 @@
-"""Samples that exist on one host only: what is told about them, and what they have in common."""
+"""Private data: samples that stay on one worker's host.
+
+A host tells the operator only the facts of `Facts`. The operator combines those of all hosts into
+the section `data.private` of the configuration.
+"""
 
 import json
 from collections.abc import Sequence
@@ -20,50 +24,55 @@ _MAKE = "make it with: dystop data describe FILE.npz"
 
 @dataclass(frozen=True)
 class PrivateData:
-    """What the files have in common that the workers of a testbed bring along."""
+    """The section `data.private`: what the data files of all workers have in common."""
 
-    classes: Annotated[int, Ge(0)] = param(0, "number of classes; 0: nobody brings data along")
+    classes: Annotated[int, Ge(0)] = param(0, "number of classes; 0: no worker brings its own data")
     shape: tuple[Annotated[int, Ge(1)], ...] = param((), "channels, height, width of an image")
-    mean: tuple[float, ...] = param((), "mean of each channel over all workers, bytes as 0..1")
+    mean: tuple[float, ...] = param(
+        (), "mean of each channel over all workers; bytes count as 0..1"
+    )
     std: tuple[Annotated[float, Gt(0)], ...] = param((), "standard deviation of each channel")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a host tells about its samples, and no more."""
+    """All that a host tells about its samples."""
 
     data_size: int
     label_counts: tuple[int, ...]
     shape: tuple[int, ...]  # channels, height, width
-    pixels: str  # uint8, or float32 where images are used as they are
-    mean: tuple[float, ...]  # per channel, bytes counted as 0..1
+    pixels: str  # uint8, or float32 for images that are read unchanged
+    mean: tuple[float, ...]  # of each channel; bytes count as 0..1
     std: tuple[float, ...]
 
 
 def describe(path: Path, classes: int = 0) -> Facts:
-    """What is to be told about a file of samples.
+    """Return the facts of a file of samples.
 
     Args:
         path: An .npz with x_train and y_train, or x and y.
-        classes: Number of classes, if some of the last ones have no sample here.
+        classes: Number of classes, if the last classes have no sample in this file.
 
     Raises:
-        DataError: The file cannot be used, or has a label beyond the classes.
+        DataError: The file cannot be used, or a label is not below `classes`.
     """
     x, y = read_samples(path)
     if classes and (largest := int(y.max())) >= classes:
-        raise DataError(f"{path}: has label {largest}; {classes} classes have 0 to {classes - 1}")
+        raise DataError(
+            f"{path}: label {largest} is out of range; {classes} classes have labels 0 to "
+            f"{classes - 1}"
+        )
     counts = np.bincount(y, minlength=classes)
     return Facts(len(y), tuple(counts.tolist()), x.shape[1:], str(x.dtype), *moments(x))
 
 
 def to_line(facts: Facts) -> str:
-    """One line of JSON, to be sent to the operator."""
+    """Return facts as one line of JSON, which a host sends to the operator."""
     return json.dumps(asdict(facts))
 
 
 def read_facts(path: Path) -> Facts:
-    """Read what `to_line` wrote."""
+    """Read the facts that `to_line` wrote."""
     try:
         raw: dict[str, Any] = json.loads(path.read_bytes())
         facts = Facts(
@@ -83,49 +92,49 @@ def read_facts(path: Path) -> Facts:
     return facts
 
 
-def common(told: Sequence[Facts]) -> PrivateData:
-    """What all hosts have in common; mean and deviation are those of all samples together."""
-    first = told[0]
-    for facts in told:
+def combine(hosts: Sequence[Facts]) -> PrivateData:
+    """Combine the facts of all hosts; mean and deviation are those of all samples together."""
+    first = hosts[0]
+    for facts in hosts:
         if (facts.shape, facts.pixels) != (first.shape, first.pixels):
             raise DataError(
-                f"images of shape {facts.shape} and type {facts.pixels} beside {first.shape} and "
-                f"{first.pixels}; all workers need the same"
+                f"one host has images of shape {facts.shape} and type {facts.pixels}, another of "
+                f"shape {first.shape} and type {first.pixels}; all workers need the same"
             )
-    share = np.array([facts.data_size for facts in told], float)
+    share = np.array([facts.data_size for facts in hosts], float)
     share /= share.sum()
-    means, stds = np.array([f.mean for f in told]), np.array([f.std for f in told])
+    means, stds = np.array([f.mean for f in hosts]), np.array([f.std for f in hosts])
     mean = share @ means
     std = np.sqrt(np.maximum(share @ (stds**2 + means**2) - mean**2, 0.0))
     std = np.where(std > 0, std, 1.0)  # as `dataset.channel_stats`
-    classes = max(len(facts.label_counts) for facts in told)
+    classes = max(len(facts.label_counts) for facts in hosts)
     return PrivateData(classes, first.shape, tuple(mean.tolist()), tuple(std.tolist()))
 
 
-def own_samples(path: Path, agreed: PrivateData) -> Dataset:
-    """A worker's own file as a data set of which nobody looks at the test image."""
+def own_samples(path: Path, private: PrivateData) -> Dataset:
+    """Read a worker's own file. The data set has one test image, which nobody uses."""
     x, y = read_samples(path)
-    if x.shape[1:] != agreed.shape:
+    if x.shape[1:] != private.shape:
         raise DataError(
             f"{path}: images have shape {x.shape[1:]} (channels, height, width); data.private.shape"
-            f" is {agreed.shape}"
+            f" is {private.shape}"
         )
-    if y.max() >= agreed.classes:
+    if y.max() >= private.classes:
         raise DataError(
-            f"{path}: label {y.max()} is out of range; data.private.classes is {agreed.classes}, "
-            f"labels go from 0 to {agreed.classes - 1}"
+            f"{path}: label {y.max()} is out of range; data.private.classes is {private.classes}, "
+            f"labels go from 0 to {private.classes - 1}"
         )
-    return _dataset(agreed, x, y, str(path))
+    return _dataset(private, x, y, str(path))
 
 
-def no_samples(agreed: PrivateData, count: int) -> Dataset:
-    """Black images in the place of private ones, for whoever needs the model and no data."""
-    x: Images = np.zeros((count, *agreed.shape), np.uint8)
-    return _dataset(agreed, x, np.zeros(count, np.int64), "private data of the workers")
+def placeholder_samples(private: PrivateData, count: int) -> Dataset:
+    """Return black images in place of private ones, for a process that needs only the model."""
+    x: Images = np.zeros((count, *private.shape), np.uint8)
+    return _dataset(private, x, np.zeros(count, np.int64), "private data of the workers")
 
 
-def _dataset(agreed: PrivateData, x: Images, y: Ints, source: str) -> Dataset:
-    names = tuple(str(k) for k in range(agreed.classes))
+def _dataset(private: PrivateData, x: Images, y: Ints, source: str) -> Dataset:
+    names = tuple(str(k) for k in range(private.classes))
     return Dataset(
-        "private", x, y, x[:1], y[:1], agreed.classes, names, source, agreed.mean, agreed.std
+        "private", x, y, x[:1], y[:1], private.classes, names, source, private.mean, private.std
     )

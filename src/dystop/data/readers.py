@@ -1,4 +1,9 @@
-"""Refusing a bad file, and checking one against its published digest."""
+"""Readers of the official file formats: IDX (Fashion-MNIST), CIFAR and SVHN.
+
+A reader checks every file against its published digest or size, and refuses a bad file with an
+error that says what is wrong and what to do. Of CIFAR only the *binary* versions are read: the
+official Python versions are pickles, which can run any code when they are read.
+"""
 
 import gzip
 import hashlib
@@ -18,18 +23,20 @@ from dystop.errors import DataError
 from dystop.sparse import Ints
 
 _REPLACE = "Replace it with the official file, or delete it and run again to download it"
+_IDX_UNSIGNED_BYTE = 0x08
+_CIFAR_PIXELS = 3 * 32 * 32
 
 
 def refusal(path: Path, wrong: str, expected: str, todo: str = _REPLACE) -> DataError:
-    """The error for a file that cannot be used: which file, what is wrong, what to do."""
+    """Return the error for an unusable file: which file, what is wrong, what to do."""
     return DataError(f"{path}: {wrong}; expected {expected}. {todo}.")
 
 
 def check_digest(path: Path, known: str) -> None:
-    """Compare a file with a digest written as "sha256:..." or "md5:...".
+    """Check a file against a digest, written as "sha256:..." or "md5:...".
 
     Raises:
-        DataError: the file differs from the one that was published.
+        DataError: The file differs from the published one.
     """
     algorithm, _, published = known.partition(":")
     try:
@@ -45,37 +52,31 @@ def check_digest(path: Path, known: str) -> None:
         )
 
 
-# MERGED: IDX files (.gz), the format of MNIST and Fashion-MNIST.
-
-
-_UNSIGNED_BYTE = 0x08
-
-
 def read_idx(
     path: Path, shape: tuple[int, ...], content_sha256: str | None = None
 ) -> NDArray[np.uint8]:
-    """Read a compressed IDX file of unsigned bytes that must have this shape.
+    """Read a compressed IDX file of unsigned bytes, which must have this shape.
 
-    The digest is of the uncompressed content: a copy that somebody compressed again is still the
-    official one, while MNIST, whose files have the same names and sizes, is not Fashion-MNIST.
+    The digest is that of the uncompressed content. So a copy that was compressed again is accepted,
+    and MNIST, whose files have the same names and sizes as those of Fashion-MNIST, is refused.
 
     Raises:
-        DataError: the file is truncated, of another format, of another size or other content.
+        DataError: The file is truncated, or its format, size or content is wrong.
     """
-    raw = _unzip(path, 4 + 4 * len(shape) + math.prod(shape))
-    _check_header(path, raw, shape)
+    raw = _decompress(path, 4 + 4 * len(shape) + math.prod(shape))
+    _check_idx_header(path, raw, shape)
     if content_sha256 and hashlib.sha256(raw).hexdigest() != content_sha256:
         raise refusal(
             path,
-            "right format and size, but not the content that was published "
+            "right format and size, but not the published content "
             "(MNIST has files of the same names)",
             f"content with sha256 {content_sha256}",
         )
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * len(shape)).reshape(shape).copy()
 
 
-def _unzip(path: Path, size: int) -> bytes:
-    """Uncompress one byte more than expected at most: a bomb cannot fill the memory."""
+def _decompress(path: Path, size: int) -> bytes:
+    """Decompress at most one byte more than expected: a zip bomb cannot fill the memory."""
     try:
         with gzip.open(path) as file:
             return file.read(size + 1)
@@ -83,34 +84,30 @@ def _unzip(path: Path, size: int) -> bytes:
         raise refusal(path, f"corrupt or truncated ({error})", "a complete .gz file") from error
 
 
-def _check_header(path: Path, raw: bytes, shape: tuple[int, ...]) -> None:
-    magic = bytes([0, 0, _UNSIGNED_BYTE, len(shape)])
+def _check_idx_header(path: Path, raw: bytes, shape: tuple[int, ...]) -> None:
+    magic = bytes([0, 0, _IDX_UNSIGNED_BYTE, len(shape)])
     if raw[:4] != magic:
         wrong = f"not an IDX file of {len(shape)} dimensions (starts with 0x{raw[:4].hex()})"
         raise refusal(path, wrong, f"0x{magic.hex()}")
     header = 4 + 4 * len(shape)
     found = tuple(np.frombuffer(raw[4:header].ljust(4 * len(shape), b"\0"), ">u4").tolist())
     if found != shape:
-        raise refusal(path, f"holds {_times(found)} values", f"{_times(shape)}")
+        raise refusal(path, f"holds {_dimensions(found)} values", f"{_dimensions(shape)}")
     if len(raw) != header + math.prod(shape):
         kind = "too few" if len(raw) < header + math.prod(shape) else "too many"
         raise refusal(path, f"{kind} bytes", f"{math.prod(shape)} after the header")
 
 
-def _times(shape: tuple[int, ...]) -> str:
+def _dimensions(shape: tuple[int, ...]) -> str:
     return " x ".join(str(n) for n in shape)
-
-
-# MERGED: The official *binary* versions of CIFAR-10 and CIFAR-100. The official Python versions
-#   are pickles, which can run anything when read; they are not accepted.
-
-
-_PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True, slots=True)
 class CifarLayout:
-    """Which members hold what: a record is `label_bytes` labels, the last one used, and pixels."""
+    """The members of a CIFAR archive. A record is `label_bytes` labels, then the pixels.
+
+    The last label of a record is used.
+    """
 
     folder: str
     train: tuple[str, ...]
@@ -124,7 +121,7 @@ CIFAR10 = CifarLayout(
     test=("test_batch.bin",),
     label_bytes=1,
 )
-CIFAR100 = CifarLayout(  # a record begins with the coarse label, then the fine one
+CIFAR100 = CifarLayout(  # a record begins with the coarse label, then the fine label
     folder="cifar-100-binary", train=("train.bin",), test=("test.bin",), label_bytes=2
 )
 
@@ -132,38 +129,38 @@ CIFAR100 = CifarLayout(  # a record begins with the coarse label, then the fine 
 def read_cifar(
     path: Path, layout: CifarLayout, sizes: tuple[int, int], digest: str | None = None
 ) -> Splits:
-    """Read the official archive, or the folder it unpacks to.
+    """Read the official CIFAR archive, or its unpacked folder.
 
     Args:
-        path: the .tar.gz, or a folder that holds the .bin files.
+        path: The .tar.gz, or a folder that holds the .bin files.
         layout: CIFAR10 or CIFAR100.
-        sizes: images expected in the train and in the test split.
-        digest: digest of the archive; a folder has none, its files are checked by size.
+        sizes: Images expected in the train and in the test split.
+        digest: Digest of the archive. The files of a folder are checked by size.
 
     Raises:
-        DataError: something is missing, corrupt, or not of the expected size.
+        DataError: A file is missing, corrupt, or not of the expected size.
     """
     members = (*layout.train, *layout.test)
-    limits = _record_limits(layout, sizes)
+    sizes_by_member = _member_sizes(layout, sizes)
     if path.is_dir():
-        raw = {m: _read_plain(path / m, limits[m]) for m in members}
+        raw = {m: _read_unpacked(path / m, sizes_by_member[m]) for m in members}
     else:
         if digest:
             check_digest(path, digest)
-        raw = _read_archive(path, layout.folder, limits)
-    x_train, y_train = _decode([raw[m] for m in layout.train], layout.label_bytes)
-    x_test, y_test = _decode([raw[m] for m in layout.test], layout.label_bytes)
+        raw = _read_archive(path, layout.folder, sizes_by_member)
+    x_train, y_train = _decode_records([raw[m] for m in layout.train], layout.label_bytes)
+    x_test, y_test = _decode_records([raw[m] for m in layout.test], layout.label_bytes)
     return Splits(x_train, y_train, x_test, y_test)
 
 
-def _record_limits(layout: CifarLayout, sizes: tuple[int, int]) -> dict[str, int]:
-    """Bytes that every member must have."""
-    record = layout.label_bytes + _PIXELS
+def _member_sizes(layout: CifarLayout, sizes: tuple[int, int]) -> dict[str, int]:
+    """Return the bytes that every member must have."""
+    record = layout.label_bytes + _CIFAR_PIXELS
     train = {m: sizes[0] // len(layout.train) * record for m in layout.train}
     return train | {m: sizes[1] // len(layout.test) * record for m in layout.test}
 
 
-def _read_plain(path: Path, size: int) -> bytes:
+def _read_unpacked(path: Path, size: int) -> bytes:
     if not path.is_file():
         raise refusal(path, "missing", f"a file of {size} bytes")
     if path.stat().st_size != size:
@@ -171,10 +168,10 @@ def _read_plain(path: Path, size: int) -> bytes:
     return path.read_bytes()
 
 
-def _read_archive(path: Path, folder: str, limits: dict[str, int]) -> dict[str, bytes]:
+def _read_archive(path: Path, folder: str, sizes: dict[str, int]) -> dict[str, bytes]:
     try:
         with tarfile.open(path, "r:gz") as archive:
-            return {m: _read_member(path, archive, f"{folder}/{m}", n) for m, n in limits.items()}
+            return {m: _read_member(path, archive, f"{folder}/{m}", n) for m, n in sizes.items()}
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         wrong = f"corrupt or truncated ({error})"
         raise refusal(path, wrong, "the complete binary-version .tar.gz") from error
@@ -192,25 +189,22 @@ def _read_member(path: Path, archive: tarfile.TarFile, name: str, size: int) -> 
     return file.read()
 
 
-def _decode(parts: Sequence[bytes], label_bytes: int) -> tuple[NDArray[np.uint8], Ints]:
-    record = label_bytes + _PIXELS
+def _decode_records(parts: Sequence[bytes], label_bytes: int) -> tuple[NDArray[np.uint8], Ints]:
+    record = label_bytes + _CIFAR_PIXELS
     rows = np.frombuffer(b"".join(parts), np.uint8).reshape(-1, record)
     images = rows[:, label_bytes:].reshape(-1, 3, 32, 32).copy()
     return images, rows[:, label_bytes - 1].astype(np.int64)
 
 
-# MERGED: The official SVHN "cropped digits" files, train_32x32.mat and test_32x32.mat.
-
-
 def read_svhn(path: Path, size: int, digest: str | None = None) -> tuple[NDArray[np.uint8], Ints]:
-    """Read one .mat file: images [n, 3, 32, 32] and labels, where the file's 10 is the digit 0.
+    """Read an SVHN .mat file: images [n, 3, 32, 32] and labels; its label 10 is the digit 0.
 
     Raises:
-        DataError: the file is corrupt, lacks X or y, or is not of the expected size.
+        DataError: The file is corrupt, lacks X or y, or is not of the expected size.
     """
     if digest:
         check_digest(path, digest)
-    content = _load(path)
+    content = _load_mat(path)
     for key, shape in (("X", (32, 32, 3, size)), ("y", (size, 1))):
         if key not in content:
             raise refusal(path, f"has no array {key!r}", "the arrays X and y of the cropped digits")
@@ -225,11 +219,11 @@ def read_svhn(path: Path, size: int, digest: str | None = None) -> tuple[NDArray
     return np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)), labels.astype(np.int64) % 10
 
 
-def _load(path: Path) -> dict[str, Any]:
-    from scipy.io import loadmat  # slow to import, and few runs read these files
+def _load_mat(path: Path) -> dict[str, Any]:
+    from scipy.io import loadmat  # slow to import, and rarely needed
 
     try:
         content: dict[str, Any] = loadmat(path, variable_names=["X", "y"])
-    except Exception as error:  # on damaged input SciPy raises a dozen different kinds
+    except Exception as error:  # SciPy raises a dozen types for damaged files
         raise refusal(path, f"corrupt or truncated ({error})", "a MATLAB 5 .mat file") from error
     return content

@@ -1,4 +1,4 @@
-"""Synthetic images: every class is a picture of a few soft blobs, every sample adds noise."""
+"""Synthetic images: a class is a picture of a few soft blobs; every sample adds noise."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -19,7 +19,7 @@ _CONTRAST = 0.35  # largest distance of a prototype from mid-grey
 
 @dataclass(frozen=True, slots=True)
 class SyntheticParams:
-    """What the synthetic set looks like."""
+    """Size, shape and noise of the synthetic data set."""
 
     train: Annotated[int, Ge(1)] = param(2000, "training images")
     test: Annotated[int, Ge(1)] = param(500, "test images")
@@ -31,7 +31,7 @@ class SyntheticParams:
 
 
 def make_synthetic(params: SyntheticParams, seed: int) -> Dataset:
-    """Draw the set at this seed; classes are balanced and a softmax regression can learn them."""
+    """Generate the data set of a seed. Classes are balanced; a softmax regression learns them."""
     prototypes = _prototypes(params, seed)
     x_train, y_train = _samples(prototypes, params.train, params.noise, seed, "train")
     x_test, y_test = _samples(prototypes, params.test, params.noise, seed, "test")
@@ -44,7 +44,7 @@ def make_synthetic(params: SyntheticParams, seed: int) -> Dataset:
 
 
 def _prototypes(params: SyntheticParams, seed: int) -> Floats:
-    """One picture per class, [K, C, H, W], from 0 (black) to 1 (white)."""
+    """Return one picture for each class, [K, C, H, W], from 0 (black) to 1 (white)."""
     rng = stream(seed, "synthetic", "prototypes")
     channels, height, width = params.shape
     blobs = (params.classes, channels, _BLOBS)
@@ -57,7 +57,7 @@ def _prototypes(params: SyntheticParams, seed: int) -> Floats:
 
 
 def _bumps(centre: Floats, pixels: int) -> Floats:
-    """Profile of every blob along one axis, [..., pixels]."""
+    """Return the profile of every blob along one axis, [..., pixels]."""
     at = (np.arange(pixels) + 0.5) / pixels
     out: Floats = np.exp(-(((at - centre[..., None]) / _WIDTH) ** 2) / 2)
     return out
@@ -68,6 +68,6 @@ def _samples(
 ) -> tuple[NDArray[np.uint8], Ints]:
     rng = stream(seed, "synthetic", split)
     labels = rng.permutation(np.arange(count) % len(prototypes))
-    grain = rng.standard_normal((count, *prototypes.shape[1:]), np.float32)
-    pixels = 255.0 * (prototypes[labels] + noise * grain)
+    noise_pixels = rng.standard_normal((count, *prototypes.shape[1:]), np.float32)
+    pixels = 255.0 * (prototypes[labels] + noise * noise_pixels)
     return np.rint(np.clip(pixels, 0, 255)).astype(np.uint8), labels.astype(np.int64)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.data.dataset import channel_stats
-from dystop.data.private import Facts, PrivateData, common, describe, read_facts
+from dystop.data.private import Facts, PrivateData, combine, describe, read_facts
 from dystop.errors import ConfigError, DataError, RunFolderError
 from dystop.experiments.build import build, load_data, split_data
 from dystop.experiments.config import read_experiment, to_toml
@@ -195,8 +195,8 @@ def test_every_file_stands_for_a_worker_of_its_own(lab, files, said):
 def test_a_label_beyond_the_classes_is_refused(lab):
     result = CliRunner().invoke(app, ["data", "describe", "own0.npz", "--classes", "5"])
     assert result.exit_code == 2
-    assert "own0.npz: has label" in result.output
-    assert "5 classes have 0 to 4" in result.output
+    assert "own0.npz: label 8 " in result.output
+    assert "0 to 4" in result.output
 
 
 def test_a_missing_file_of_samples_names_the_right_arrays(lab):
@@ -251,10 +251,10 @@ def test_descriptions_are_checked(tmp_path):
     np.savez(path, x_train=np.full((4, 5, 5), 7, np.uint8), y_train=np.array([0, 1, 1, 2]))
     facts = describe(path)
     assert facts == Facts(4, (1, 2, 1), (1, 5, 5), "uint8", (7 / 255,), (0.0,))
-    assert common([facts]) == PrivateData(3, (1, 5, 5), (7 / 255,), (1.0,))
+    assert combine([facts]) == PrivateData(3, (1, 5, 5), (7 / 255,), (1.0,))
     floats = Facts(2, (1, 1), (1, 5, 5), "float32", (0.0,), (1.0,))
     with pytest.raises(DataError, match="all workers need the same"):
-        common([facts, floats])
+        combine([facts, floats])
     for text, said in (("[]", "not the description"), ('{"data_size": 1}', "label_counts")):
         (tmp_path / "w00.json").write_text(text)
         with pytest.raises(DataError, match=said):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dystop.data import Dataset, describe_partition, label_chart, label_counts
-from dystop.data.private import no_samples, own_samples
+from dystop.data.private import own_samples, placeholder_samples
 from dystop.errors import ConfigError
 from dystop.experiments.build import (
     card_of,
@@ -120,7 +120,7 @@ def _unseen(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None) -> Sa
         return None
     counts = np.array([worker.label_counts for worker in enrolled], np.int64)
     batch = experiment.training.batch
-    return no_samples(private, batch), [np.arange(batch)], counts
+    return placeholder_samples(private, batch), [np.arange(batch)], counts
 
 
 def _alone(experiment: Experiment) -> Experiment:
@@ -222,7 +222,7 @@ def _brought(experiment: Experiment, node: int, file: Path | None) -> tuple[Data
         return None
     counts = np.zeros((workers, private.classes), np.int64)
     if file is None:
-        return no_samples(private, experiment.training.batch), counts
+        return placeholder_samples(private, experiment.training.batch), counts
     data = own_samples(file, private)
     counts[node] = np.bincount(data.y_train, minlength=private.classes)
     return data, counts

@@ -1,7 +1,7 @@
-"""load: a data set by name, from wherever it is.
+"""`load`: a data set by its name.
 
-Searched in this order: the folder the user names, the folder in DYSTOP_DATA, the usual system
-folders, the user's cache, ./data; then the official source, by download into the user's cache.
+The search order is: the folder that the user names, the folder in DYSTOP_DATA, the usual system
+folders, the user's cache, ./data. Then the official files are downloaded into the user's cache.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from dystop.data.fetch import (
     search_folders,
     user_cache,
 )
-from dystop.data.fmnist_mini import load_mini
+from dystop.data.fmnist_mini import load_fmnist_mini
 from dystop.data.npz import read_npz
 from dystop.data.readers import CIFAR10, CIFAR100, read_cifar, read_idx, read_svhn
 from dystop.data.synthetic import SyntheticParams, make_synthetic
@@ -39,14 +39,14 @@ def load(
     """Load a data set.
 
     Args:
-        name: a name of `DATASETS`, or the path of an `.npz` file.
-        root: folder to search first; it may hold the official files or `<name>.npz`.
-        download: whether a set that is found nowhere may be downloaded.
-        seed: seed of the "synthetic" set.
-        synthetic: size and noise of the "synthetic" set.
+        name: A name of `DATASETS`, or the path of an `.npz` file.
+        root: Folder to search first; it may hold the official files or `<name>.npz`.
+        download: Whether a data set that no folder holds may be downloaded.
+        seed: Seed of the "synthetic" data set.
+        synthetic: Size and noise of the "synthetic" data set.
 
     Raises:
-        DataError: the set is unknown, cannot be found or fetched, or a file of it is bad.
+        DataError: The data set is unknown, cannot be found or downloaded, or a file is bad.
 
     >>> load("synthetic").shape
     (1, 8, 8)
@@ -55,22 +55,22 @@ def load(
         return read_npz(Path(name).expanduser())
     if name not in DATASETS:
         raise DataError(
-            f"unknown data set {name!r}; known are {', '.join(DATASETS)}, "
+            f"unknown data set {name!r}; allowed: {', '.join(DATASETS)}, "
             f"and any path that ends in .npz{nearest(name, DATASETS)}"
         )
     entry = DATASETS[name]
     if entry.format == "generated":
         return make_synthetic(synthetic or SyntheticParams(), seed)
     if entry.format == "packaged":
-        return load_mini()
+        return load_fmnist_mini()
     return load_entry(entry, search_folders(root), cache=user_cache(), download=download)
 
 
 def load_entry(entry: Entry, folders: Sequence[Path], *, cache: Path, download: bool) -> Dataset:
-    """Load one line of the catalogue from the first folder that holds it, else by download.
+    """Load a data set of the catalogue from the first folder that holds it, else download it.
 
     Raises:
-        DataError: the set cannot be found or fetched, or a file of it is bad.
+        DataError: The data set cannot be found or downloaded, or a file is bad.
     """
     for home in homes(entry, folders):
         if paths := find_files(entry, home):
@@ -93,7 +93,7 @@ def _read(entry: Entry, paths: Paths, home: Path) -> Dataset:
 
 
 def _read_converted(entry: Entry, path: Path) -> Dataset:
-    """A set that the user converted: any number of images, but of the right shape."""
+    """Read a data set that the user converted: any number of images of the right shape."""
     found = read_npz(path, entry.name, entry.classes, entry.class_names)
     if found.shape != entry.shape:
         raise DataError(
@@ -113,7 +113,7 @@ def _read_idx_set(entry: Entry, paths: Paths) -> Splits:
     )
     where = [paths[file.name] for file in entry.files]
     digests = [file.content_sha256 for file in entry.files]
-    with ThreadPoolExecutor(len(where)) as pool:  # unpacking lets go of the interpreter lock
+    with ThreadPoolExecutor(len(where)) as pool:  # decompression releases the interpreter lock
         x_train, y_train, x_test, y_test = pool.map(read_idx, where, shapes, digests)
     return Splits(x_train[:, None], ints(y_train), x_test[:, None], ints(y_test))
 

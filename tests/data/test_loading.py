@@ -48,7 +48,7 @@ def test_damaged_mini_is_refused(monkeypatch, tmp_path):
     for raw in (None, whole[:1000], whole[:5000] + b"\0" + whole[5001:]):
         if raw is not None:
             (tmp_path / fmnist_mini.FILE).write_bytes(raw)
-        with pytest.raises(DataError, match=r"missing or damaged .* reinstall dystop"):
+        with pytest.raises(DataError, match=r"fmnist_mini.xz.* damaged .*reinstall"):
             load("fmnist-mini")
     monkeypatch.undo()
     monkeypatch.setattr(fmnist_mini, "CONTENT_SHA256", "00")
@@ -56,15 +56,15 @@ def test_damaged_mini_is_refused(monkeypatch, tmp_path):
         load("fmnist-mini")
 
 
-def test_mini_is_unpacked_once(monkeypatch, tmp_path):
+def test_mini_is_decompressed_once(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = load("fmnist-mini")
-    (kept,) = (tmp_path / "dystop" / "fmnist-mini").iterdir()
-    monkeypatch.setattr(fmnist_mini, "_unpacked", lambda: pytest.fail("unpacked again"))
+    (cached,) = (tmp_path / "dystop" / "fmnist-mini").iterdir()
+    monkeypatch.setattr(fmnist_mini, "_decompress", lambda: pytest.fail("decompressed again"))
     assert np.array_equal(load("fmnist-mini").x_test, first.x_test)
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    kept.write_bytes(b"damaged")
+    cached.write_bytes(b"damaged")
     assert np.array_equal(load("fmnist-mini").x_test, first.x_test)
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # cannot be written
     assert np.array_equal(load("fmnist-mini").x_test, first.x_test)
@@ -137,7 +137,7 @@ def test_catalogue_is_complete():
 
 
 def test_unknown_name_offers_the_nearest():
-    with pytest.raises(DataError, match=r"'cifar-10'; known are fmnist-mini.*mean 'cifar10'"):
+    with pytest.raises(DataError, match=r"'cifar-10'; allowed: fmnist-mini.*mean 'cifar10'"):
         load("cifar-10")
 
 
