@@ -7,12 +7,11 @@ import ssl
 
 import pytest
 
-from dashboard.test_server import ask, serving, wait_for
-from dashboard.test_view import make_run
 from dystop.dashboard import server as server_module
 from dystop.dashboard.access import Settings
 from dystop.dashboard.server import open_server
 from dystop.errors import ConfigError
+from support.dashboard_fixtures import ask, make_run, serving, wait_for
 
 TOKEN = "0123456789abcdef0123"
 
@@ -113,8 +112,8 @@ def test_secrets_that_are_missing_are_told(recorded, tmp_path, pair):
     for settings, message in (
         (Settings(port=0, token_file=tmp_path / "no"), "--token-file .*No such file"),
         (Settings(port=0, token_file=tmp_path), "not a file"),
-        (Settings(port=0, cert=cert), "go together"),
-        (Settings(port=0, key=key), "go together"),
+        (Settings(port=0, cert=cert), "--cert and --key"),
+        (Settings(port=0, key=key), "--cert and --key"),
         (Settings(port=0, cert=key, key=key), "not a certificate in PEM"),
         (Settings(port=0, cert=tmp_path / "no", key=key), "No such file"),
     ):
@@ -165,21 +164,23 @@ def test_tls_and_token_for_others(recorded, token_file, pair):
         assert server.url() == f"https://lab.example:{server.port}/"
         trust = ssl.create_default_context(cafile=str(cert))
 
-        def line():
+        def connect():
             return http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=trust)
 
         bearer = [("Authorization", f"Bearer {TOKEN}")]
-        assert ask(server, line=line())[0] == 401
-        assert ask(server, headers=bearer, line=line())[0] == 200
+        assert ask(server, connection=connect())[0] == 401
+        assert ask(server, headers=bearer, connection=connect())[0] == 200
         named = f"lab.example:{server.port}"
-        assert ask(server, host=named, headers=bearer, line=line())[0] == 200
-        assert ask(server, host=f"evil:{server.port}", headers=bearer, line=line())[0] == 403
-        headers = ask(server, f"/?token={TOKEN}", line=line())[1]
+        assert ask(server, host=named, headers=bearer, connection=connect())[0] == 200
+        assert (
+            ask(server, host=f"evil:{server.port}", headers=bearer, connection=connect())[0] == 403
+        )
+        headers = ask(server, f"/?token={TOKEN}", connection=connect())[1]
         assert headers["Set-Cookie"].startswith(f"__Host-dystop-{server.port}=")
         assert headers["Set-Cookie"].endswith("; HttpOnly; SameSite=Strict; Secure")
         with pytest.raises((http.client.HTTPException, OSError)):
             ask(server)  # plain text
-        assert ask(server, headers=bearer, line=line())[0] == 200
+        assert ask(server, headers=bearer, connection=connect())[0] == 200
 
 
 def test_tls_is_not_older_than_1_2(recorded, pair):
@@ -188,18 +189,22 @@ def test_tls_is_not_older_than_1_2(recorded, pair):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(cert)
         assert server._tls.minimum_version == ssl.TLSVersion.TLSv1_2
-        line = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=context)
-        assert ask(server, line=line)[0] == 200
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", server.port, timeout=10, context=context
+        )
+        assert ask(server, connection=connection)[0] == 200
 
 
 def test_a_silent_handshake_keeps_nobody(recorded, pair, monkeypatch):
-    monkeypatch.setattr(server_module, "SILENCE_S", 0.2)
+    monkeypatch.setattr(server_module, "IDLE_TIMEOUT_S", 0.2)
     cert, key = pair
     context = ssl.create_default_context(cafile=str(cert))
     with serving(recorded.parent, cert=cert, key=key) as server:
         silent = socket.create_connection(("127.0.0.1", server.port), timeout=10)
-        wait_for(lambda: server._lines)
-        line = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=context)
-        assert ask(server, line=line)[0] == 200
-        wait_for(lambda: not server._lines)
+        wait_for(lambda: server._connections)
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", server.port, timeout=10, context=context
+        )
+        assert ask(server, connection=connection)[0] == 200
+        wait_for(lambda: not server._connections)
         silent.close()

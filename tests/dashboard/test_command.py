@@ -16,14 +16,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dashboard.test_server import EVIL, serving
-from dashboard.test_view import make_run
 from dystop.cli.app import app
 from dystop.dashboard.access import Settings
-from dystop.dashboard.record_log import Follower
+from dystop.dashboard.record_log import LogFollower
 from dystop.dashboard.server import Server, open_server
 from dystop.experiments.run_folder import open_run
-from test_docs import FENCE, ROOT
+from support.dashboard_fixtures import MARKUP, make_run, serving
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -122,9 +120,11 @@ def test_the_page_is_part_of_the_package():
 
 
 def documented():
-    text = (ROOT / "docs" / "dashboard.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "dashboard.md").read_text()
     return [
-        line for kind, body in FENCE.findall(text) if kind == "sh" for line in body.splitlines()
+        line
+        for body in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
+        for line in body.splitlines()
     ]
 
 
@@ -213,7 +213,7 @@ def test_the_page_of_a_run_in_a_browser(recorded, tmp_path):
 @needs_browser
 def test_names_are_inert_in_a_browser(recorded, tmp_path):
     runs = tmp_path / "runs"
-    folder = shutil.copytree(recorded, runs / EVIL)
+    folder = shutil.copytree(recorded, runs / MARKUP)
     workers = [{"name": "<script>document.title=1</script>"}]
     (folder / "enrolment.json").write_text(json.dumps({"workers": workers}))
     with serving(runs) as server:
@@ -230,25 +230,25 @@ def test_names_are_inert_in_a_browser(recorded, tmp_path):
 
 @needs_browser
 def test_new_rounds_appear_without_a_reload(recorded, tmp_path, monkeypatch):
-    """Every look of the page finds one round more; at the end it has to show more than one."""
+    """Every request finds one round more; at the end the page shows all of them."""
     runs = tmp_path / "runs"
     folder = shutil.copytree(recorded, runs / "live")
     log = folder / "records.jsonl"
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"")
-    look = Follower.look
+    update = LogFollower.update
 
     def grown(self):
         have = len(log.read_bytes().splitlines())
         with log.open("ab") as file:
             file.write(b"".join(lines[have : have + 1]))
-        look(self)
+        update(self)
 
-    monkeypatch.setattr(Follower, "look", grown)
+    monkeypatch.setattr(LogFollower, "update", grown)
     with serving(runs) as server:
         page = dom(server, "/run/live", tmp_path, 40_000)
     assert "<b>6</b><span>round</span>" in page
-    assert "Round 6: each arrow" in page
+    assert "Round 6:" in page
 
 
 @needs_browser
@@ -265,5 +265,5 @@ def test_a_server_that_is_gone_is_told(recorded, tmp_path, monkeypatch):
 
         monkeypatch.setattr(server.site, "answer", failing)
         page = dom(server, "/run/one", tmp_path, 12_000)
-    assert "not reachable, trying again" in page
+    assert 'class="state unreachable"' in page
     assert page.count('class="worker ') == 6  # what it had is still there

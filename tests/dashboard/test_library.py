@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.test_view import make_run
-from dystop.dashboard import discovery as shelf_module
+from dystop.dashboard import discovery as discovery_module
 from dystop.dashboard import library as library_module
-from dystop.dashboard.discovery import scan
+from dystop.dashboard.discovery import find_runs
 from dystop.dashboard.index import index_view
 from dystop.dashboard.library import Library
 from dystop.experiments.run_folder import open_run
-from experiments.test_run_folder import record
+from support.dashboard_fixtures import make_run, simple_record
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,12 @@ def test_runs_studies_and_folders(recorded, tmp_path):
         {"folder": n, "mechanism": "dystop", "provenance": "paper"} for n in ("b-s0", "a-s0", "c")
     ]
     (root / "study" / "study.json").write_text(json.dumps({"runs": [*rows, 3, {"folder": 1}]}))
-    assert sorted(scan(root).places) == ["loose/inside", "single", "study/a-s0", "study/b-s0"]
+    assert sorted(find_runs(root).locations) == [
+        "loose/inside",
+        "single",
+        "study/a-s0",
+        "study/b-s0",
+    ]
     shown = index_view(Library(root))
     groups = {g["name"]: g for g in shown["groups"]}
     assert [r["name"] for r in groups["study"]["rows"]] == ["b-s0", "a-s0", "c"]
@@ -50,8 +54,8 @@ def test_runs_studies_and_folders(recorded, tmp_path):
     row = groups[""]["rows"][0]
     assert (row["key"], row["round"], row["rounds"]) == ("single", "5", "5")
     assert row["accuracy"] == f"{100 * open_run(recorded).records[-1].accuracy:.1f} %"
-    assert list(scan(root / "single").places) == ["single"]
-    assert sorted(scan(root / "study").places) == ["a-s0", "b-s0"]
+    assert list(find_runs(root / "single").locations) == ["single"]
+    assert sorted(find_runs(root / "study").locations) == ["a-s0", "b-s0"]
     json.dumps(shown, allow_nan=False)
 
 
@@ -66,18 +70,18 @@ def test_the_newest_come_first(recorded, tmp_path):
 
 def test_links_that_lead_out_are_not_followed(recorded, tmp_path):
     root = tmp_path / "runs"
-    shutil.copytree(recorded, root / "real")
-    (root / "inside").symlink_to(root / "real")
+    shutil.copytree(recorded, root / "testbed")
+    (root / "inside").symlink_to(root / "testbed")
     (root / "outside").symlink_to(recorded)
     (root / "up").symlink_to("..")
     (root / "loop").symlink_to("loop")
     (root / "study").mkdir()
     (root / "study" / "out").symlink_to(recorded)
-    assert sorted(scan(root).places) == ["inside", "real"]
+    assert sorted(find_runs(root).locations) == ["inside", "testbed"]
     half = root / "half"
     half.mkdir()
     (half / "run.json").symlink_to(recorded / "run.json")
-    assert "half" not in scan(root).places
+    assert "half" not in find_runs(root).locations
 
 
 def test_odd_names_are_listed_or_left_out(recorded, tmp_path):
@@ -86,17 +90,17 @@ def test_odd_names_are_listed_or_left_out(recorded, tmp_path):
         shutil.copytree(recorded, tmp_path / name)
     os.mkdir(os.fsencode(tmp_path) + b"/bad\xff")
     shutil.copy(recorded / "run.json", os.fsencode(tmp_path) + b"/bad\xff/run.json")
-    assert list(scan(tmp_path).places) == [plain]
+    assert list(find_runs(tmp_path).locations) == [plain]
 
 
 def test_a_folder_that_is_not_there_yet(recorded, tmp_path, monkeypatch):
-    monkeypatch.setattr(library_module, "FRESH_S", 0.0)
+    monkeypatch.setattr(library_module, "LISTING_S", 0.0)
     library = Library(tmp_path / "runs")
     assert index_view(library)["groups"] == []
     shutil.copytree(recorded, tmp_path / "runs" / "first")
     place = library.find("first")
     assert place is not None
-    library.card(place)
+    library.files(place)
     library.tail(place)
     library.follower(place)
     shutil.rmtree(tmp_path / "runs")
@@ -107,14 +111,14 @@ def test_a_folder_that_is_not_there_yet(recorded, tmp_path, monkeypatch):
 
 
 def test_too_many_runs_are_counted(recorded, tmp_path, monkeypatch):
-    monkeypatch.setattr(shelf_module, "MOST_RUNS", 1)
+    monkeypatch.setattr(discovery_module, "MAX_RUNS", 1)
     for name in "abc":
         shutil.copytree(recorded, tmp_path / name)
     assert index_view(Library(tmp_path))["left_out"] == 2
 
 
 def test_only_some_runs_are_followed_at_once(recorded, tmp_path, monkeypatch):
-    monkeypatch.setattr(library_module, "FOLLOWED", 2)
+    monkeypatch.setattr(library_module, "MAX_FOLLOWERS", 2)
     library = Library(tmp_path)
     for name in "abc":
         shutil.copytree(recorded, tmp_path / name)
@@ -128,12 +132,12 @@ def test_only_some_runs_are_followed_at_once(recorded, tmp_path, monkeypatch):
 def test_files_are_read_again_only_where_they_changed(run, monkeypatch):
     library = Library(run.parent)
     place = library.find("one")
-    card, before = library.card(place), library.tail(place)
+    card, before = library.files(place), library.tail(place)
     monkeypatch.setattr(library_module, "read_toml", None)  # would raise
-    monkeypatch.setattr(library_module, "tail", None)
-    assert library.card(place).config == card.config
+    monkeypatch.setattr(library_module, "read_tail", None)
+    assert library.files(place).config == card.config
     assert library.tail(place) is before
     monkeypatch.undo()
     with (run / "records.jsonl").open("a") as file:
-        file.write(record(6).to_json() + "\n")
+        file.write(simple_record(6).to_json() + "\n")
     assert library.tail(place).last.round == 6

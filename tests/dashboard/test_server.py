@@ -6,20 +6,16 @@ import shutil
 import socket
 import socketserver
 import threading
-import time
-from contextlib import contextmanager
 
 import pytest
 
-from dashboard.test_view import make_run
 from dystop.dashboard import library as library_module
 from dystop.dashboard import server as server_module
 from dystop.dashboard.access import Settings
 from dystop.dashboard.server import Server, open_server
-from dystop.dashboard.site import ALWAYS
+from dystop.dashboard.site import SECURITY_HEADERS
 from dystop.experiments.run_folder import open_run
-
-EVIL = "<img src=x onerror=alert(1)>"
+from support.dashboard_fixtures import MARKUP, ask, make_run, serving, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -27,39 +23,10 @@ def recorded(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("runs"), "one")
 
 
-@contextmanager
-def serving(root, **settings):
-    with open_server(root, Settings(**{"port": 0, **settings})) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.fixture(scope="module")
 def server(recorded):
     with serving(recorded.parent) as found:
         yield found
-
-
-def ask(server, path="/", method="GET", host=None, headers=(), body=None, line=None):
-    """One request; returns status, headers and body."""
-    line = line or http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    try:
-        line.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-        line.putheader("Host", f"127.0.0.1:{server.port}" if host is None else host)
-        for name, value in headers:
-            line.putheader(name, value)
-        if body is not None:
-            line.putheader("Content-Length", str(len(body)))
-        line.endheaders(body)
-        reply = line.getresponse()
-        return reply.status, reply.headers, reply.read()
-    finally:
-        line.close()
 
 
 def raw(server, data: bytes) -> bytes:
@@ -88,11 +55,11 @@ def test_pages_and_values(server, recorded):
         status, headers, body = ask(server, path)
         assert (status, headers["Content-Type"].split(";")[0]) == (200, kind), path
         assert len(body) == int(headers["Content-Length"])
-        for name, value in ALWAYS:
+        for name, value in SECURITY_HEADERS:
             assert headers[name] == value
     shown = json.loads(ask(server, "/api/run/one")[2])
     assert shown["tiles"][0][0] == "5"
-    assert shown["tests"]["rows"][-1][2] == pytest.approx(
+    assert shown["evaluations"]["rows"][-1][2] == pytest.approx(
         open_run(recorded).records[-1].accuracy, rel=1e-5
     )
 
@@ -111,14 +78,14 @@ def test_pages_hold_no_inline_script_or_style(server):
         assert "http" not in text.replace('<meta http-equiv="', "")
         assert text.count("<script") == 1
         assert '<script type="module" src="/static/' in text
-    for name in ("common", "run", "index", "chart", "map", "crew", "bars"):
+    for name in ("common", "run", "index", "chart", "map", "workers", "bars"):
         script = ask(server, f"/static/{name}.js")[2].decode()
         for risky in ("innerHTML", "outerHTML", "insertAdjacentHTML", "eval(", "document.write"):
             assert risky not in script
 
 
 def test_a_run_that_grows_reaches_the_page(recorded, tmp_path, monkeypatch):
-    monkeypatch.setattr(library_module, "FRESH_S", 0.0)
+    monkeypatch.setattr(library_module, "LISTING_S", 0.0)
     folder = shutil.copytree(recorded, tmp_path / "grows")
     log = folder / "records.jsonl"
     lines = log.read_bytes().splitlines(keepends=True)
@@ -130,9 +97,9 @@ def test_a_run_that_grows_reaches_the_page(recorded, tmp_path, monkeypatch):
             file.write(lines[1] + lines[2][:30])
         more = json.loads(ask(server, f"/api/run/grows?since={first['cursor']}")[2])
         assert [row[0] for row in more["rounds"]["rows"]] == [1, 2]
-        assert more["scene"]["round"] == 2
+        assert more["map"]["round"] == 2
         same = json.loads(ask(server, f"/api/run/grows?since={more['cursor']}")[2])
-        assert "scene" not in same
+        assert "map" not in same
         row = json.loads(ask(server, "/api/runs")[2])["groups"][0]["rows"][0]
         assert row["round"] == "2"
         shutil.rmtree(folder)
@@ -176,7 +143,7 @@ def test_no_other_method(server, method):
     for path, body in (("/api/runs", b"x" * 1000), ("/", b""), ("/api/run/one", None)):
         status, headers, text = ask(server, path, method, body=body)
         assert (status, headers["Allow"]) == (405, "GET, HEAD")
-        assert text == b"Nothing can be changed here.\n"
+        assert text == b"This server is read-only.\n"
         assert headers["Content-Security-Policy"].startswith("default-src 'none'")
 
 
@@ -190,7 +157,7 @@ def test_no_other_method(server, method):
 )  # fmt: skip
 def test_paths_lead_nowhere(server, path):
     status, _, body = ask(server, path)
-    assert (status, body) == (404, b"There is no such page here.\n")
+    assert (status, body) == (404, b"There is no such page.\n")
 
 
 @pytest.mark.parametrize(
@@ -221,21 +188,21 @@ def test_errors_give_no_paths(server, monkeypatch):
 
     monkeypatch.setattr(server.site, "answer", broken)
     status, headers, body = ask(server, "/api/runs")
-    assert (status, body) == (500, b"Something went wrong here.\n")
+    assert (status, body) == (500, b"Internal error.\n")
     assert headers["Server"] == "dystop"
 
 
 def test_names_of_runs_are_only_data(recorded, tmp_path):
-    folder = shutil.copytree(recorded, tmp_path / EVIL)
+    folder = shutil.copytree(recorded, tmp_path / MARKUP)
     workers = [{"name": "<script>alert(1)</script>"}]
     (folder / "enrolment.json").write_text(json.dumps({"workers": workers}))
     with serving(tmp_path) as server:
         status, headers, body = ask(server, "/api/runs")
         assert (status, headers["X-Content-Type-Options"]) == (200, "nosniff")
-        assert json.loads(body)["groups"][0]["rows"][0]["name"] == EVIL
+        assert json.loads(body)["groups"][0]["rows"][0]["name"] == MARKUP
         path = "/run/%3Cimg%20src=x%20onerror=alert(1)%3E"
-        assert EVIL.encode() not in ask(server, path)[2]
-        names = [row[0] for row in json.loads(ask(server, "/api" + path)[2])["crew"]["rows"]]
+        assert MARKUP.encode() not in ask(server, path)[2]
+        names = [row[0] for row in json.loads(ask(server, "/api" + path)[2])["workers"]["rows"]]
         assert "<script>alert(1)</script>" in names
 
 
@@ -257,19 +224,19 @@ def test_many_pages_at_once(server):
 
 
 def test_connections_are_few_and_end(recorded, monkeypatch):
-    monkeypatch.setattr(server_module, "AT_ONCE", 3)
-    monkeypatch.setattr(server_module, "LONGEST_S", 0.3)
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(server_module, "REQUEST_TIMEOUT_S", 0.3)
     with serving(recorded.parent) as server:
         slow = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(3)]
         for line in slow:
             line.sendall(b"GET / HTTP/1.1\r\nX: ")
-        wait_for(lambda: len(server._lines) == 3)
+        wait_for(lambda: len(server._connections) == 3)
         with pytest.raises((http.client.HTTPException, OSError)):
             ask(server)  # no room
         for line in slow:  # a drop from time to time does not keep a line open
             with line:
                 while_open(line)
-        wait_for(lambda: not server._lines)
+        wait_for(lambda: not server._connections)
         assert ask(server)[0] == 200
 
 
@@ -279,13 +246,6 @@ def while_open(line):
             pass
     except ConnectionError:
         return
-
-
-def wait_for(what):
-    end = time.monotonic() + 10
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
@@ -300,6 +260,6 @@ def test_what_comes_while_a_thread_begins_is_not_lost(recorded, monkeypatch, err
     monkeypatch.setattr(socketserver.ThreadingMixIn, "process_request", begin)
     monkeypatch.setattr(Server, "finish_request", lambda *_: None)
     with open_server(recorded.parent, Settings(port=0)) as server, socket.socket() as line:
-        for _ in range(server_module.AT_ONCE + 1):  # there is always room again
+        for _ in range(server_module.MAX_CONNECTIONS + 1):  # there is always room again
             with pytest.raises(error):
                 server.process_request(line, ("127.0.0.1", 1))

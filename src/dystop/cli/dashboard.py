@@ -87,7 +87,7 @@ def _folder(run: Path | None, out: Path) -> Path:
 
 def _key(folder: Path) -> str:
     """Name of the run, where the folder is one."""
-    from dystop.dashboard.discovery import scan
+    from dystop.dashboard.discovery import find_runs
 
-    places = scan(folder).places
-    return next((key for key, p in places.items() if p.folder == folder.resolve()), "")
+    runs = find_runs(folder).locations
+    return next((key for key, run in runs.items() if run.folder == folder.resolve()), "")

@@ -1,4 +1,8 @@
-"""Where to listen, with which secret and certificate: refused unless it is safe."""
+"""Access control: where to listen, the token, TLS, and which requests are allowed.
+
+A page of another site in the same browser may use a foreign name that points to this machine (DNS
+rebinding). The Host header has that name, so such a request is refused.
+"""
 
 import hashlib
 import hmac
@@ -12,50 +16,49 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote
 
-from dystop.dashboard.site import Reply, Request, say
+from dystop.dashboard.site import Reply, Request, text_reply
 from dystop.errors import ConfigError
 
-SHORTEST = 16  # characters of a token
-_OTHERS = (
-    "so others could read the runs. Give --token-file FILE (a file that only you can read, with a "
-    f"secret of at least {SHORTEST} characters), --cert FILE and --key FILE; or leave --host out: "
-    "127.0.0.1 is for this machine alone, and 'ssh -L' leads there from elsewhere"
+MIN_TOKEN_LENGTH = 16  # characters of a token
+_EXPOSED = (
+    "so others could read the runs. Use --token-file FILE (a file that only you can read, with a "
+    f"token of at least {MIN_TOKEN_LENGTH} characters), --cert FILE and --key FILE; or omit "
+    "--host: 127.0.0.1 is reachable from this machine only, and through 'ssh -L'"
 )
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where to listen, and for whom."""
+    """Where to listen, and which requests to allow."""
 
     host: str = "127.0.0.1"
     port: int = 6070
     token_file: Path | None = None
     cert: Path | None = None
     key: Path | None = None
-    names: tuple[str, ...] = ()  # further names under which the page may be asked for
+    names: tuple[str, ...] = ()  # additional host names of the page
 
 
 Address = tuple[socket.AddressFamily, str]
 
 
-def resolved(settings: Settings) -> Address:
-    """The address to listen at; refuses one that others reach where no token and TLS are given."""
+def resolve_address(settings: Settings) -> Address:
+    """Return the address to listen at; an address that others reach needs a token and TLS."""
     try:
         found = socket.getaddrinfo(settings.host or None, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise ConfigError(
-            f"--host {settings.host}: no address of this machine: {error}; leave it out for "
-            "127.0.0.1"
+            f"--host {settings.host}: no address of this machine: {error}; omit it for 127.0.0.1"
         ) from None
     family, *_, address = found[0]
     here = ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
     if not here and (settings.token_file is None or settings.cert is None):
-        raise ConfigError(f"--host {settings.host}: more than this machine alone, {_OTHERS}")
+        raise ConfigError(f"--host {settings.host}: other machines can reach it, {_EXPOSED}")
     return family, str(address[0])
 
 
-def _private(option: str, path: Path) -> Path:
-    """The file, if it is there and nobody else may read it."""
+def _check_private(option: str, path: Path) -> Path:
+    """Return the file if it exists and only its owner may read it."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError) as error:
@@ -75,32 +78,32 @@ def _why(error: Exception) -> str:
 
 
 def read_token(path: Path | None) -> bytes | None:
-    """The secret; refuses one that others can read or guess."""
+    """Read the token; raise ConfigError if others can read or guess it."""
     if path is None:
         return None
     try:
-        token = _private("--token-file", path).read_bytes().strip()
+        token = _check_private("--token-file", path).read_bytes().strip()
     except OSError as error:
         raise ConfigError(f"--token-file {path}: cannot be read: {_why(error)}") from None
-    if len(token) < SHORTEST or not token.isascii() or len(token.split()) != 1:
+    if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or len(token.split()) != 1:
         raise ConfigError(
-            f"--token-file {path}: expected one word of at least {SHORTEST} ASCII characters, as "
-            "from: python -c 'import secrets; print(secrets.token_hex(16))'"
+            f"--token-file {path}: expected one word of at least {MIN_TOKEN_LENGTH} ASCII "
+            "characters, as from: python -c 'import secrets; print(secrets.token_hex(16))'"
         )
     return token
 
 
 def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """TLS with this certificate; None where none is asked for."""
+    """Return TLS with this certificate; None where none is requested."""
     if cert is None and key is None:
         return None
     if cert is None or key is None:
-        raise ConfigError("--cert and --key go together: a certificate, and the key it is for")
+        raise ConfigError("--cert and --key belong together: a certificate and its key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # A key with a password is refused: the prompt for it would be easy to miss.
-        context.load_cert_chain(cert, _private("--key", key), password=lambda: "")
+        # A key with a password is refused: its prompt would be easy to miss.
+        context.load_cert_chain(cert, _check_private("--key", key), password=lambda: "")
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"--cert {cert} --key {key}: not a certificate in PEM with its key, without a "
@@ -109,13 +112,8 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     return context
 
 
-# MERGED: Who may come in: whoever asks for this very host, with the token where there is one.
-#   Against pages of others in the same browser: a foreign name that points to this machine (DNS
-#   rebinding) is refused, because the browser says which name it asked for.
-
-
 class Access:
-    """Decides by the headers of a request whether it is answered."""
+    """Allows a request by its Host header and its token."""
 
     def __init__(self, settings: Settings, port: int, token: bytes | None, *, tls: bool) -> None:
         self._port, self._token, self._tls = port, token, tls
@@ -124,55 +122,59 @@ class Access:
 
     @property
     def _cookie(self) -> str:
-        """Cookies are shared by all ports of a host; so the name has the port."""
+        """Name of the cookie; it contains the port, because all ports of a host share cookies."""
         return f"{'__Host-' if self._tls else ''}dystop-{self._port}"
 
-    def admit(self, request: Request) -> Reply | None:
-        """None where the request may be answered, else what to say instead."""
-        if not self._knows(request):
-            return say(HTTPStatus.FORBIDDEN, "This name does not belong to this page.")
+    def refusal(self, request: Request) -> Reply | None:
+        """Return None if the request is allowed, else the reply that refuses it."""
+        if not self._is_own_host(request):
+            return text_reply(HTTPStatus.FORBIDDEN, "Unknown host name.")
         given = parse_qs(request.query).get("token", [""])[-1]
-        if given and self._is_token(given):  # first, so that it never stays in the address
-            return self._welcome(request.path)
-        if self._token is None or self._is_known(request):
+        if given and self._is_token(given):  # first, so that the token never stays in the address
+            return self._set_cookie(request.path)
+        if self._token is None or self._has_token(request):
             return None
-        return say(
+        return text_reply(
             HTTPStatus.UNAUTHORIZED,
-            "A token is needed: add ?token=TOKEN to the address once, or send it as a header: "
+            "A token is needed: add ?token=TOKEN to the address once, or send the header "
             "Authorization: Bearer TOKEN",
             ("WWW-Authenticate", 'Bearer realm="dystop"'),
         )
 
-    def _knows(self, request: Request) -> bool:
+    def _is_own_host(self, request: Request) -> bool:
         if len(request.hosts) != 1:
             return False
         name, port = _split(request.hosts[0].lower())
-        usual = 443 if self._tls else 80
-        return port in (str(self._port), "" if self._port == usual else None) and (
+        default = 443 if self._tls else 80
+        return port in (str(self._port), "" if self._port == default else None) and (
             name in self._hosts or name == _bracketed(request.local)
         )
 
-    def _is_known(self, request: Request) -> bool:
+    def _has_token(self, request: Request) -> bool:
         scheme, _, word = request.authorization.partition(" ")
         if scheme.lower() == "bearer" and self._is_token(word.strip()):
             return True
         pairs = (part.strip().partition("=") for part in request.cookie.split(";"))
-        return any(name == self._cookie and _equal(value, self._pass()) for name, _, value in pairs)
+        return any(
+            name == self._cookie and _equal(value, self._cookie_value()) for name, _, value in pairs
+        )
 
     def _is_token(self, given: str) -> bool:
         return self._token is not None and _equal(given, self._token.decode())
 
-    def _pass(self) -> str:
-        """What the cookie holds: follows from the token, but does not tell it."""
+    def _cookie_value(self) -> str:
+        """Return the value of the cookie, derived from the token without revealing it."""
         key = self._token or b""
         return hmac.new(key, f"dystop dashboard {self._port}".encode(), hashlib.sha256).hexdigest()
 
-    def _welcome(self, path: str) -> Reply:
-        """Keep the pass in a cookie, and have the token gone from the address."""
+    def _set_cookie(self, path: str) -> Reply:
+        """Set the cookie and redirect to the address without the token."""
         secure = "; Secure" if self._tls else ""
-        cookie = f"{self._cookie}={self._pass()}; Path=/; HttpOnly; SameSite=Strict{secure}"
-        clean = "/" + quote(unquote(path).lstrip("/"))  # never the address of another host
-        return say(HTTPStatus.SEE_OTHER, "Welcome.", ("Location", clean), ("Set-Cookie", cookie))
+        cookie = f"{self._cookie}={self._cookie_value()}; Path=/; HttpOnly; SameSite=Strict{secure}"
+        clean = "/" + quote(unquote(path).lstrip("/"))  # never another host
+        return text_reply(
+            HTTPStatus.SEE_OTHER, "Token accepted.", ("Location", clean), ("Set-Cookie", cookie)
+        )
 
 
 def _equal(given: str, wanted: str) -> bool:
@@ -184,7 +186,7 @@ def _bracketed(host: str) -> str:
 
 
 def _split(host: str) -> tuple[str, str]:
-    """Name and port of a Host header; an IPv6 address has colons of its own."""
+    """Split a Host header into name and port; an IPv6 address contains colons."""
     if host.startswith("["):
         name, _, rest = host.partition("]")
         return f"{name}]", rest.removeprefix(":")

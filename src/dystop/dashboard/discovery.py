@@ -1,4 +1,4 @@
-"""Which runs there are: folders are looked for, never named by who asks."""
+"""Discovery of the runs under a folder; a request never names a path."""
 
 import os
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from typing import Any
 from dystop.dashboard.files import is_file, read_json
 from dystop.experiments.run_folder import INFO, STUDY
 
-MOST_RUNS = 2000
+MAX_RUNS = 2000
 
 
 @dataclass(frozen=True)
-class Place:
-    """A run folder; `key` is what it is called in addresses."""
+class RunLocation:
+    """A run folder; `key` is its name in URLs."""
 
     key: str
     folder: Path
@@ -26,75 +26,75 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Runs of one folder: a comparison, or any other folder of runs."""
+class RunGroup:
+    """The runs of one folder: a study, or any other folder of runs."""
 
     name: str
     planned: tuple[dict[str, Any], ...] = ()  # rows of `study.json`, in its order
 
 
 @dataclass
-class Discovery:
-    """All runs that were found."""
+class FoundRuns:
+    """All runs under a folder."""
 
-    places: dict[str, Place] = field(default_factory=dict)
-    groups: dict[str, Group] = field(default_factory=dict)
+    locations: dict[str, RunLocation] = field(default_factory=dict)
+    groups: dict[str, RunGroup] = field(default_factory=dict)
     left_out: int = 0
 
-    def put(self, place: Place) -> None:
-        """Add a run, unless there are too many."""
-        if len(self.places) < MOST_RUNS:
-            self.places[place.key] = place
+    def add(self, location: RunLocation) -> None:
+        """Add a run; beyond `MAX_RUNS`, only count it."""
+        if len(self.locations) < MAX_RUNS:
+            self.locations[location.key] = location
         else:
             self.left_out += 1
 
 
-def scan(root: Path) -> Discovery:
-    """The runs of a folder, and of folders in it; the folder may be a run itself."""
-    shelf = Discovery()
+def find_runs(root: Path) -> FoundRuns:
+    """Find the runs in a folder and in its folders; the folder may itself be a run."""
+    found = FoundRuns()
     inside = os.path.realpath(root)
     base = Path(inside)
     if is_file(base / INFO):
-        shelf.put(Place(base.name, base))
+        found.add(RunLocation(base.name, base))
     elif is_file(base / STUDY):
-        _scan_group(shelf, base, inside, "")
+        _find_group(found, base, inside, "")
     else:
         for folder in _folders(base, inside):
             if is_file(folder / INFO):
-                shelf.put(Place(folder.name, folder))
+                found.add(RunLocation(folder.name, folder))
             else:
-                _scan_group(shelf, folder, inside, f"{folder.name}/")
-    return shelf
+                _find_group(found, folder, inside, f"{folder.name}/")
+    return found
 
 
-def _scan_group(shelf: Discovery, folder: Path, inside: str, prefix: str) -> None:
+def _find_group(found: FoundRuns, folder: Path, inside: str, prefix: str) -> None:
     planned = _planned(folder)
     runs = [f for f in _folders(folder, inside) if is_file(f / INFO)]
     if runs or planned:
-        shelf.groups[folder.name] = Group(folder.name, planned)
+        found.groups[folder.name] = RunGroup(folder.name, planned)
     for run in runs:
-        shelf.put(Place(prefix + run.name, run, folder.name))
+        found.add(RunLocation(prefix + run.name, run, folder.name))
 
 
 def _planned(folder: Path) -> tuple[dict[str, Any], ...]:
-    """What a comparison is going to run."""
-    rows = (read_json(folder / STUDY) or {}).get("runs")
-    found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    return tuple(row for row in found if isinstance(row.get("folder"), str))
+    """Return the planned runs of a study."""
+    raw = (read_json(folder / STUDY) or {}).get("runs")
+    rows = [row for row in raw if isinstance(row, dict)] if isinstance(raw, list) else []
+    return tuple(row for row in rows if isinstance(row.get("folder"), str))
 
 
 def _folders(folder: Path, inside: str) -> list[Path]:
-    """Folders in a folder, by name; hidden ones are not ready, and links may not lead outside."""
+    """List folders by name; skip hidden ones (not ready) and links that lead outside."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:
         return []
-    paths = [folder / name for name in names if not name.startswith(".") and _is_plain(name)]
+    paths = [folder / name for name in names if not name.startswith(".") and _fits_url(name)]
     return [path for path in paths if os.path.isdir(path) and _is_inside(path, inside)]
 
 
-def _is_plain(name: str) -> bool:
-    """Whether a name can be written in an address."""
+def _fits_url(name: str) -> bool:
+    """Return whether a name can be part of a URL."""
     return name.isprintable() and name.encode(errors="replace").decode() == name
 
 

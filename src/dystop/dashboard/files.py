@@ -1,4 +1,4 @@
-"""The small files of a run folder, as they are or not at all; no link leads out of the folder."""
+"""Small files of a run folder, read whole or not at all; symbolic links are not followed."""
 
 import json
 import os
@@ -8,14 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 64 * 1024 * 1024  # of a file that is read whole: the fleet of a million workers
-Mark = tuple[int, int, int, int]
+MAX_BYTES = 64 * 1024 * 1024  # enough for the fleet of a million workers
+FileStamp = tuple[int, int, int, int]
 
 
 def open_file(path: Path) -> int | None:
-    """Descriptor of a plain file; None where there is none, or a link in its place."""
+    """Open a regular file and return its descriptor; None where it is missing or a link."""
     try:
-        # Not to wait: somebody may have put a pipe there.
+        # Non-blocking, because the path may be a named pipe.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
         return None
@@ -26,15 +26,15 @@ def open_file(path: Path) -> int | None:
 
 
 def is_file(path: Path) -> bool:
-    """Whether this is a plain file, and not a link to one."""
+    """Return whether the path is a regular file and not a link."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except (OSError, ValueError):
         return False
 
 
-def mark(path: Path) -> Mark | None:
-    """Changes whenever the file does; None where there is none."""
+def file_stamp(path: Path) -> FileStamp | None:
+    """Return a value that changes whenever the file does; None where it is missing."""
     try:
         found = os.lstat(path)
     except (OSError, ValueError):
@@ -42,15 +42,15 @@ def mark(path: Path) -> Mark | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def changed_s(path: Path) -> float | None:
-    """When a file was last written, in seconds since 1970."""
-    found = mark(path)
+def modified_s(path: Path) -> float | None:
+    """Return the time of the last write in seconds since 1970."""
+    found = file_stamp(path)
     return None if found is None else found[3] / 1e9
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object; None where the file is missing, damaged or something else."""
-    data = _bytes(path)
+    """Read a JSON object; None where the file is missing, damaged or no object."""
+    data = _read_bytes(path)
     with suppress(ValueError, RecursionError):
         raw = json.loads(data) if data is not None else None
         return raw if isinstance(raw, dict) else None
@@ -58,18 +58,18 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_toml(path: Path) -> dict[str, Any] | None:
-    """A TOML file; None where it is missing or damaged."""
-    data = _bytes(path)
+    """Read a TOML file; None where it is missing or damaged."""
+    data = _read_bytes(path)
     with suppress(ValueError, RecursionError):
         return tomllib.loads(data.decode()) if data is not None else None
     return None
 
 
-def _bytes(path: Path) -> bytes | None:
+def _read_bytes(path: Path) -> bytes | None:
     fd = open_file(path)
     if fd is None:
         return None
     with suppress(OSError), os.fdopen(fd, "rb") as file:
-        data = file.read(MOST_BYTES + 1)
-        return data if len(data) <= MOST_BYTES else None
+        data = file.read(MAX_BYTES + 1)
+        return data if len(data) <= MAX_BYTES else None
     return None

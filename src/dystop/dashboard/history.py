@@ -1,87 +1,89 @@
-"""What is kept of a record log: thinned curves, the last round, and who was active how often."""
+"""What is kept of a record log: downsampled series, the last round, activity of workers."""
 
 from collections import Counter
 
-from dystop.dashboard.downsample import Line, point
-from dystop.dashboard.values import known, whole
+from dystop.dashboard.downsample import DownsampledSeries, round_point
+from dystop.dashboard.values import as_count, as_number
 from dystop.record import RoundRecord, from_json
 
 ROUNDS = ("round", "clock_s", "wire_bytes", "loss", "staleness_mean", "staleness_max")
-TESTS = ("round", "clock_s", "accuracy", "accuracy_global", "test_loss", "test_loss_global")
+EVALUATIONS = ("round", "clock_s", "accuracy", "accuracy_global", "test_loss", "test_loss_global")
 
 
 class History:
-    """The part of a run's history that the page shows; grows line by line."""
+    """The part of a record log that the page shows; it grows line by line."""
 
     def __init__(self) -> None:
-        self.rounds, self.tests = Line(), Line()
+        self.rounds, self.evaluations = DownsampledSeries(), DownsampledSeries()
         self.last: RoundRecord | None = None
-        self.scored: RoundRecord | None = None  # the last one with an accuracy
-        self.positions: object = None  # of workers that move
+        self.evaluated: RoundRecord | None = None  # the last one with an accuracy
+        self.positions: object = None  # of moving workers
         self.last_active: dict[int, int] = {}  # round, by worker
         self.times_active: Counter[int] = Counter()
-        self._before: dict[int, int] = {}  # the same before the last round, of who was active in it
-        self.silent = 0  # rounds that do not say who was active
+        self._before: dict[int, int] = {}  # before the last round, of the workers active in it
+        self.rounds_without_ids = 0  # rounds that do not record who was active
         self.damaged = 0  # lines that are no records
 
     def read(self, line: bytes) -> None:
-        """Take in one line of the log; what is no record is counted, not raised."""
+        """Add one line of the log; a line that is no record is counted, not raised."""
         try:
             record = from_json(line.decode())
         except (ValueError, TypeError, RecursionError):
             self.damaged += 1
             return
-        if whole(record.round) is None or known(record.clock_s) is None:
+        if as_count(record.round) is None or as_number(record.clock_s) is None:
             self.damaged += 1
             return
         self.add(record)
 
     def add(self, record: RoundRecord) -> None:
-        """Take in one round."""
+        """Add one round."""
         self.last = record
         self.positions = record.positions or self.positions
         self._add_round(record)
-        if known(record.accuracy) is not None:
-            self.scored = record
-            self._add_test(record)
-        self._count(record)
+        if as_number(record.accuracy) is not None:
+            self.evaluated = record
+            self._add_evaluation(record)
+        self._count_active(record)
 
     def _add_round(self, r: RoundRecord) -> None:
-        at = (r.round, known(r.clock_s), whole(r.wire_bytes_total))
-        means = (known(r.loss), known(r.staleness_mean))
-        self.rounds.add(point(at, means, (known(r.staleness_max),)))
+        at = (r.round, as_number(r.clock_s), as_count(r.wire_bytes_total))
+        means = (as_number(r.loss), as_number(r.staleness_mean))
+        self.rounds.add(round_point(at, means, (as_number(r.staleness_max),)))
 
-    def _add_test(self, r: RoundRecord) -> None:
+    def _add_evaluation(self, r: RoundRecord) -> None:
         scores = (r.accuracy, r.accuracy_global, r.test_loss, r.test_loss_global)
-        self.tests.add(point((r.round, known(r.clock_s)), tuple(map(known, scores))))
+        self.evaluations.add(
+            round_point((r.round, as_number(r.clock_s)), tuple(map(as_number, scores)))
+        )
 
-    def _count(self, record: RoundRecord) -> None:
+    def _count_active(self, record: RoundRecord) -> None:
         if record.active_ids is None:
-            self.silent += 1
+            self.rounds_without_ids += 1
             return
-        active = numbers(record.active_ids)
+        active = worker_ids(record.active_ids)
         self._before = {i: self.last_active.get(i, 0) for i in active}
         self.last_active.update(dict.fromkeys(active, record.round))
         self.times_active.update(active)
 
     def staleness(self, workers: int) -> list[int] | None:
-        """Rounds since each worker last started training, when the last round opened.
+        """Return the staleness of each worker when the last round opened.
 
-        Records hold a histogram of it, not whose it is; but they say who was active, and from that
-        it follows (eq:staleness). None where they do not say so of every round.
+        Records contain only a histogram, but the active workers determine each staleness
+        (eq:staleness). None unless every record names them.
         """
-        if self.last is None or self.silent:
+        if self.last is None or self.rounds_without_ids:
             return None
         since = {**self.last_active, **self._before}
         return [self.last.round - 1 - since.get(i, 0) for i in range(workers)]
 
 
-def numbers(values: object) -> list[int]:
-    """The numbers of workers in a list that a file brought along, each once.
+def worker_ids(values: object) -> list[int]:
+    """Return the worker ids in an untrusted list, each once.
 
-    >>> numbers([3, 1, "x", -1, 3]), numbers(None)
+    >>> worker_ids([3, 1, "x", -1, 3]), worker_ids(None)
     ([3, 1], [])
     """
     if not isinstance(values, (list, tuple)):
         return []
-    return list(dict.fromkeys(n for v in values if (n := whole(v)) is not None))
+    return list(dict.fromkeys(n for v in values if (n := as_count(v)) is not None))

@@ -1,4 +1,4 @@
-"""The runs under one folder and what is in them, read again only where it has changed."""
+"""The runs under one folder with their files, read again only when they change."""
 
 import threading
 import time
@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dystop.dashboard.discovery import Discovery, Place, scan
-from dystop.dashboard.files import Mark, changed_s, mark, read_json, read_toml
-from dystop.dashboard.record_log import Follower, Tail, tail
+from dystop.dashboard.discovery import FoundRuns, RunLocation, find_runs
+from dystop.dashboard.files import FileStamp, file_stamp, modified_s, read_json, read_toml
+from dystop.dashboard.record_log import LogFollower, LogTail, read_tail
 from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run_folder import CONFIG, FLEET, INFO, is_abandoned
 
 ENROLMENT = "enrolment.json"
-FOLLOWED = 32  # runs whose curves are kept in memory
-FRESH_S = 1.0  # how long a listing holds
+MAX_FOLLOWERS = 32  # runs whose series are kept in memory
+LISTING_S = 1.0  # seconds for which a listing is valid
 
 
 @dataclass(frozen=True)
-class Card:
-    """What a run says about itself."""
+class RunFiles:
+    """The small files of a run; None where a file is missing or damaged."""
 
     info: dict[str, Any] | None
     config: dict[str, Any] | None
@@ -31,72 +31,77 @@ class Card:
 
 
 class Library:
-    """The runs under one folder, for all who ask at once."""
+    """The runs under one folder, shared by all requests."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._lock = threading.Lock()
-        self._shelf, self._looked_s = Discovery(), float("-inf")
-        self._followers: OrderedDict[Path, tuple[Follower, threading.Lock]] = OrderedDict()
-        self._read: dict[Path, tuple[tuple[Mark | None, ...], Card]] = {}
-        self._tails: dict[Path, tuple[Mark | None, Tail]] = {}
+        self._found, self._scanned_s = FoundRuns(), float("-inf")
+        self._followers: OrderedDict[Path, tuple[LogFollower, threading.Lock]] = OrderedDict()
+        self._read: dict[Path, tuple[tuple[FileStamp | None, ...], RunFiles]] = {}
+        self._tails: dict[Path, tuple[FileStamp | None, LogTail]] = {}
 
-    def shelf(self) -> Discovery:
-        """All runs; looked for anew when the last time is a while ago."""
+    def found(self) -> FoundRuns:
+        """Return all runs; scan again when the last listing is too old."""
         with self._lock:
             now_s = time.monotonic()
-            if now_s - self._looked_s > FRESH_S:
-                self._shelf, self._looked_s = scan(self.root), now_s
+            if now_s - self._scanned_s > LISTING_S:
+                self._found, self._scanned_s = find_runs(self.root), now_s
                 self._forget()
-            return self._shelf
+            return self._found
 
     def _forget(self) -> None:
-        """Drop what is remembered of folders that are gone."""
-        here = {place.folder for place in self._shelf.places.values()}
-        for memory in (self._followers, self._read, self._tails):
-            for gone in [path for path in list(memory) if path not in here]:
-                memory.pop(gone, None)  # others read meanwhile
+        """Drop the caches of folders that are gone."""
+        folders = {location.folder for location in self._found.locations.values()}
+        for cache in (self._followers, self._read, self._tails):
+            for gone in [path for path in list(cache) if path not in folders]:
+                cache.pop(gone, None)  # other threads read meanwhile
 
-    def find(self, key: str) -> Place | None:
-        """The run of this name; nothing but a name in the listing leads to a folder."""
-        return self.shelf().places.get(key)
+    def find(self, key: str) -> RunLocation | None:
+        """Return the run with this key; only keys in the listing lead to a folder."""
+        return self.found().locations.get(key)
 
-    def card(self, place: Place) -> Card:
-        """The small files of a run; read again only where they have changed."""
-        folder = place.folder
-        files = [folder / name for name in (INFO, CONFIG, FLEET, ENROLMENT)]
-        marks = tuple(map(mark, files))
-        noted = self._read.get(folder)
-        if noted is None or noted[0] != marks:
-            info, config, fleet, enrolment = files
-            card = Card(read_json(info), read_toml(config), read_json(fleet), read_json(enrolment))
-            noted = self._read[folder] = marks, card
-        status = _status(noted[1], folder)
-        return replace(noted[1], status=status, changed_s=changed_s(folder / RECORDS))
+    def files(self, location: RunLocation) -> RunFiles:
+        """Return the small files of a run; read again only when they change."""
+        folder = location.folder
+        paths = [folder / name for name in (INFO, CONFIG, FLEET, ENROLMENT)]
+        stamps = tuple(map(file_stamp, paths))
+        cached = self._read.get(folder)
+        if cached is None or cached[0] != stamps:
+            info, config, fleet, enrolment = paths
+            files = RunFiles(
+                read_json(info), read_toml(config), read_json(fleet), read_json(enrolment)
+            )
+            cached = self._read[folder] = stamps, files
+        status = _status(cached[1], folder)
+        return replace(cached[1], status=status, changed_s=modified_s(folder / RECORDS))
 
-    def tail(self, place: Place) -> Tail:
-        """Where a run has got to, without reading all of its history."""
-        now = mark(place.folder / RECORDS)
-        noted = self._tails.get(place.folder)
-        if noted is None or noted[0] != now:
-            noted = self._tails[place.folder] = now, tail(place.folder)
-        return noted[1]
+    def tail(self, location: RunLocation) -> LogTail:
+        """Return the last rounds of a run without reading its whole log."""
+        now = file_stamp(location.folder / RECORDS)
+        cached = self._tails.get(location.folder)
+        if cached is None or cached[0] != now:
+            cached = self._tails[location.folder] = now, read_tail(location.folder)
+        return cached[1]
 
-    def follower(self, place: Place) -> tuple[Follower, threading.Lock]:
-        """What follows a run, and the lock to hold meanwhile; those not asked for are dropped."""
+    def follower(self, location: RunLocation) -> tuple[LogFollower, threading.Lock]:
+        """Return the follower of a run and its lock; followers not used recently are dropped."""
         with self._lock:
-            pair = self._followers.get(place.folder)
+            pair = self._followers.get(location.folder)
             if pair is None:
-                pair = self._followers[place.folder] = Follower(place.folder), threading.Lock()
-            self._followers.move_to_end(place.folder)
-            while len(self._followers) > FOLLOWED:
+                pair = self._followers[location.folder] = (
+                    LogFollower(location.folder),
+                    threading.Lock(),
+                )
+            self._followers.move_to_end(location.folder)
+            while len(self._followers) > MAX_FOLLOWERS:
                 self._followers.popitem(last=False)
             return pair
 
 
-def _status(card: Card, folder: Path) -> str:
-    """finished, failed, interrupted or running; a run whose process is gone was interrupted."""
-    noted = (card.info or {}).get("status")
-    if noted == "running" and is_abandoned(folder):
+def _status(files: RunFiles, folder: Path) -> str:
+    """Return the status; a running run without a process is interrupted."""
+    cached = (files.info or {}).get("status")
+    if cached == "running" and is_abandoned(folder):
         return "interrupted"
-    return noted if isinstance(noted, str) and noted else "unknown"
+    return cached if isinstance(cached, str) and cached else "unknown"

@@ -1,4 +1,7 @@
-"""What is asked and what is answered, without any socket."""
+"""Requests and replies as values, and the page at each address; without any socket.
+
+Names of runs are looked up in the listing and never become a path.
+"""
 
 import json
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from dystop.dashboard.view import run_view
 
 HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 
-ALWAYS = (
+SECURITY_HEADERS = (
     (
         "Content-Security-Policy",
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -26,55 +29,54 @@ ALWAYS = (
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
-"""Headers of every answer, errors too."""
+"""Headers of every reply, also of errors."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """The parts of a request that anything depends on."""
+    """The parts of a request that the reply depends on."""
 
     path: str
     query: str = ""
     hosts: tuple[str, ...] = ()  # every Host header
-    local: str = ""  # the address at which it came in
+    local: str = ""  # the local address of the connection
     authorization: str = ""
     cookie: str = ""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer."""
+    """A reply."""
 
     status: HTTPStatus
     body: bytes
-    kind: str = TEXT
+    content_type: str = TEXT
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def say(status: HTTPStatus, words: str, *headers: tuple[str, str]) -> Reply:
-    """An answer in words; they never hold a path or anything that was asked."""
-    return Reply(status, f"{words}\n".encode(), TEXT, headers)
+def text_reply(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Reply:
+    """Return a plain-text reply; it never repeats the request."""
+    return Reply(status, f"{text}\n".encode(), TEXT, headers)
 
 
-def page(body: bytes, kind: str = HTML) -> Reply:
-    """A file of the page itself."""
-    return Reply(HTTPStatus.OK, body, kind)
+def file_reply(body: bytes, content_type: str = HTML) -> Reply:
+    """Return a static file."""
+    return Reply(HTTPStatus.OK, body, content_type)
 
 
-def values(content: dict[str, Any]) -> Reply:
-    """Values for the page."""
+def json_reply(content: dict[str, Any]) -> Reply:
+    """Return values as JSON."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     return Reply(HTTPStatus.OK, text.encode(), JSON)
 
 
-NOT_FOUND = say(HTTPStatus.NOT_FOUND, "There is no such page here.")
-REFUSED = say(HTTPStatus.METHOD_NOT_ALLOWED, "Nothing can be changed here.", ("Allow", "GET, HEAD"))
+NOT_FOUND = text_reply(HTTPStatus.NOT_FOUND, "There is no such page.")
+METHOD_NOT_ALLOWED = text_reply(
+    HTTPStatus.METHOD_NOT_ALLOWED, "This server is read-only.", ("Allow", "GET, HEAD")
+)
 
 
-# MERGED: What lies at which address. Names of runs are looked up in the listing, never made a path.
-
-
-KINDS = {
+CONTENT_TYPES = {
     ".html": HTML,
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -83,46 +85,46 @@ KINDS = {
 RUN, STATIC, API_RUN, API_RUNS = "/run/", "/static/", "/api/run/", "/api/runs"
 
 
-def files() -> dict[str, Reply]:
-    """The files of the page, by name; nothing else is ever read for it."""
+def static_files() -> dict[str, Reply]:
+    """Read the static files, by name."""
     folder = resources.files("dystop.dashboard") / "static"
     found = {}
     for file in folder.iterdir():
-        kind = KINDS.get("." + file.name.rpartition(".")[2])
-        if kind is not None:
-            found[file.name] = page(file.read_bytes(), kind)
+        content_type = CONTENT_TYPES.get("." + file.name.rpartition(".")[2])
+        if content_type is not None:
+            found[file.name] = file_reply(file.read_bytes(), content_type)
     return found
 
 
 class Site:
-    """All pages."""
+    """All addresses."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        self._files = files()
+        self._files = static_files()
 
     def answer(self, request: Request) -> Reply:
-        """The page at an address."""
+        """Return the reply to a request."""
         path = unquote(request.path)
         if path == "/":
             return self._files["index.html"]
         if path == API_RUNS:
-            return values(index_view(self.library))
+            return json_reply(index_view(self.library))
         if path.startswith(STATIC):
             return self._files.get(path.removeprefix(STATIC), NOT_FOUND)
         if path.startswith(RUN):
-            place = self.library.find(path.removeprefix(RUN))
-            return NOT_FOUND if place is None else self._files["run.html"]
+            location = self.library.find(path.removeprefix(RUN))
+            return NOT_FOUND if location is None else self._files["run.html"]
         if path.startswith(API_RUN):
             return self._run(path.removeprefix(API_RUN), request.query)
         return NOT_FOUND
 
     def _run(self, key: str, query: str) -> Reply:
-        place = self.library.find(key)
-        if place is None:
+        location = self.library.find(key)
+        if location is None:
             return NOT_FOUND
         since = parse_qs(query).get("since", [""])[-1]
-        follower, lock = self.library.follower(place)
+        follower, lock = self.library.follower(location)
         with lock:
-            follower.look()
-            return values(run_view(place, self.library.card(place), follower, since))
+            follower.update()
+            return json_reply(run_view(location, self.library.files(location), follower, since))

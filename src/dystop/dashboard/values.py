@@ -1,14 +1,14 @@
-"""Values of files that may hold anything, and words for them."""
+"""Checks of untrusted values: numbers, counts and texts from files."""
 
 import math
 
-LONGEST = 200  # characters of a text that some file brought along
+MAX_LENGTH = 200  # characters of a text from a file
 
 
-def known(value: object) -> float | None:
-    """The value if it is a finite number, else None.
+def as_number(value: object) -> float | None:
+    """Return the value if it is a finite number, else None.
 
-    >>> known(3), known(float("nan")), known("3"), known(True)
+    >>> as_number(3), as_number(float("nan")), as_number("3"), as_number(True)
     (3.0, None, None, None)
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -20,10 +20,10 @@ def known(value: object) -> float | None:
     return out if math.isfinite(out) else None
 
 
-def whole(value: object) -> int | None:
-    """The value if it is a whole number that is not negative, else None.
+def as_count(value: object) -> int | None:
+    """Return the value if it is a non-negative integer, else None.
 
-    >>> whole(3), whole(-1), whole(2.5), whole("3")
+    >>> as_count(3), as_count(-1), as_count(2.5), as_count("3")
     (3, None, None, None)
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
@@ -31,13 +31,13 @@ def whole(value: object) -> int | None:
     return value
 
 
-def text(value: object, other: str = "") -> str:
-    """A word out of a file, cut where it is endless; `other` where there is none.
+def as_text(value: object, default: str = "") -> str:
+    """Return a text from a file, cut to `MAX_LENGTH`; `default` where there is none.
 
-    >>> text("dystop"), text(None, "not recorded"), text(3)
+    >>> as_text("dystop"), as_text(None, "not recorded"), as_text(3)
     ('dystop', 'not recorded', '3')
     """
     if isinstance(value, (str, int, float)) and value != "":
         out = str(value)
-        return out if len(out) <= LONGEST else out[: LONGEST - 1] + "…"
-    return other
+        return out if len(out) <= MAX_LENGTH else out[: MAX_LENGTH - 1] + "…"
+    return default

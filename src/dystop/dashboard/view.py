@@ -1,92 +1,94 @@
-"""A run as the page shows it: plain values, ready for JSON; what a page has is left out."""
+"""One run as JSON for its page; what the page already has is left out."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from dystop.dashboard.discovery import Place
-from dystop.dashboard.downsample import Line
-from dystop.dashboard.history import ROUNDS, TESTS, History
-from dystop.dashboard.library import Card
-from dystop.dashboard.map_view import scene
-from dystop.dashboard.record_log import Follower
+from dystop.dashboard.discovery import RunLocation
+from dystop.dashboard.downsample import DownsampledSeries
+from dystop.dashboard.history import EVALUATIONS, ROUNDS, History
+from dystop.dashboard.library import RunFiles
+from dystop.dashboard.map_view import last_round_map
+from dystop.dashboard.record_log import LogFollower
 from dystop.dashboard.summary import (
     age_s,
-    block,
-    ending,
+    end_text,
     facts,
-    is_real,
+    is_testbed,
     mechanism,
     notices,
     progress,
+    section,
     tiles,
 )
-from dystop.dashboard.values import known
+from dystop.dashboard.values import as_number
 from dystop.dashboard.workers import workers_state, workers_view
 
 
-def cursor(follower: Follower, card: Card) -> str:
-    """What a page has; given back, it is told only what is new."""
+def cursor(follower: LogFollower, run: RunFiles) -> str:
+    """Return what a page has after this view; sent back, it gets only what is new."""
     history = follower.history
-    points = f"{len(history.rounds.points)}.{len(history.tests.points)}"
+    points = f"{len(history.rounds.points)}.{len(history.evaluations.points)}"
     round_ = history.last.round if history.last else 0
-    return f"{follower.epoch}.{points}.{round_}.{card.status}"
+    return f"{follower.version}.{points}.{round_}.{run.status}"
 
 
-def _has(follower: Follower, since: str) -> tuple[int, int]:
-    """Points of both lines that a page has and may keep; the last ones may still have grown."""
+def _points_to_keep(follower: LogFollower, since: str) -> tuple[int, int]:
+    """Return how many points of both series a page may keep; the last ones may have changed."""
     parts = since.split(".")
-    if len(parts) != 5 or parts[0] != follower.epoch:
+    if len(parts) != 5 or parts[0] != follower.version:
         return 0, 0
     counts = [int(p) if p.isascii() and p.isdigit() and len(p) < 9 else 0 for p in parts[1:3]]
     return max(0, counts[0] - 1), max(0, counts[1] - 1)
 
 
-def curve(line: Line, columns: Sequence[str], start: int) -> dict[str, Any]:
-    """Points of a line from `start` on."""
-    start = min(start, len(line.points))
-    rows = [p.cells() for p in line.points[start:]]
-    return {"columns": list(columns), "from": start, "rows": rows, "group": line.group}
+def series_view(series: DownsampledSeries, columns: Sequence[str], start: int) -> dict[str, Any]:
+    """Return the points of a series from `start` on."""
+    start = min(start, len(series.points))
+    rows = [p.row() for p in series.points[start:]]
+    return {"columns": list(columns), "from": start, "rows": rows, "group": series.group}
 
 
-def run_view(place: Place, card: Card, follower: Follower, since: str = "") -> dict[str, Any]:
-    """All that the page of a run needs; what the page has already is left out.
+def run_view(
+    location: RunLocation, run: RunFiles, follower: LogFollower, since: str = ""
+) -> dict[str, Any]:
+    """Return everything that the page of a run needs and does not have yet.
 
     Args:
-        place: The run.
-        card: What it says about itself.
+        location: The run.
+        run: Its small files.
         follower: Its record log, as far as it was read.
         since: The `cursor` of the view that the page shows; empty for a new page.
     """
-    history, now = follower.history, cursor(follower, card)
-    rounds, tests = _has(follower, since)
+    history, now = follower.history, cursor(follower, run)
+    rounds, evaluations = _points_to_keep(follower, since)
     out: dict[str, Any] = {
-        "key": place.key,
-        "name": place.name,
-        "group": place.group,
-        "status": card.status,
-        "ending": ending(card),
-        "age_s": age_s(card),
-        "real": is_real(card),
-        "mechanism": mechanism(card),
-        "facts": facts(card),
-        "tiles": tiles(card, history),
-        "progress": progress(card, history.last),
-        "bound": known(block(card, "mechanism").get("staleness_bound")),
-        "notices": notices(card, follower),
+        "key": location.key,
+        "name": location.name,
+        "group": location.group,
+        "status": run.status,
+        "end": end_text(run),
+        "age_s": age_s(run),
+        "testbed": is_testbed(run),
+        "mechanism": mechanism(run),
+        "facts": facts(run),
+        "tiles": tiles(run, history),
+        "progress": progress(run, history.last),
+        "bound": as_number(section(run, "mechanism").get("staleness_bound")),
+        "notices": notices(run, follower),
         "read": round(follower.offset / follower.size, 3) if follower.is_behind else 1,
         "cursor": now,
-        "rounds": curve(history.rounds, ROUNDS, rounds),
-        "tests": curve(history.tests, TESTS, tests),
+        "rounds": series_view(history.rounds, ROUNDS, rounds),
+        "evaluations": series_view(history.evaluations, EVALUATIONS, evaluations),
     }
     if since != now:
-        crew = workers_state(card, history)
-        out |= {"scene": scene(card, crew), "crew": workers_view(crew)}
+        workers = workers_state(run, history)
+        out |= {"map": last_round_map(run, workers), "workers": workers_view(workers)}
         out["histogram"] = _histogram(history)
     return out
 
 
 def _histogram(history: History) -> list[int]:
-    """Workers with staleness 0, 1, 2, ... when the last round opened."""
+    """Return the workers at staleness 0, 1, 2, ... when the last round opened."""
     found = history.last.staleness_histogram if history.last else None
-    counts = [known(n) for n in found] if isinstance(found, list) else []
+    counts = [as_number(n) for n in found] if isinstance(found, list) else []
     return [] if None in counts else [int(n) for n in counts if n is not None]

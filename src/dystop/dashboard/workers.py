@@ -1,107 +1,107 @@
-"""The workers of a run: their names and data, how stale each is, and how often it was active."""
+"""The workers of a run: name, samples, staleness, and how often each was active."""
 
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dystop.dashboard.history import History, numbers
-from dystop.dashboard.library import Card
-from dystop.dashboard.values import text, whole
+from dystop.dashboard.history import History, worker_ids
+from dystop.dashboard.library import RunFiles
+from dystop.dashboard.values import as_count, as_text
 from dystop.units import number
 
-MOST_ROWS = 500
-NOT_TOLD = (
-    "Who was active is not in every record (output.topology=full keeps it, also of large fleets), "
-    "so the staleness of single workers is not known."
+MAX_ROWS = 500
+ACTIVE_NOT_RECORDED = (
+    "Not every record names the active workers, so the staleness of single workers is unknown. "
+    "output.topology=full records them, also for large fleets."
 )
-DIFFERS = (
-    "Staleness is counted here from who was ordered to train. It differs from the histogram that "
-    "the run wrote down: some orders failed, or some workers were away."
+STALENESS_DIFFERS = (
+    "Staleness is computed here from the workers that were ordered to train. It differs from the "
+    "histogram that the run recorded: some orders failed, or some workers were absent."
 )
 
 
 @dataclass(frozen=True)
 class Workers:
-    """All workers, as far as the files tell."""
+    """All workers, as far as the files describe them."""
 
     count: int
     names: Sequence[object]
     sizes: Sequence[object]
     staleness: list[int] | None  # when the last round opened
-    doubt: str  # what a reader must know of it
+    note: str  # a caveat about it, or empty
     active: frozenset[int] | None  # in the last round
     history: History
 
     def name(self, worker: int) -> str:
-        """Real workers have names, simulated ones have numbers."""
-        return text(self.names[worker] if worker < len(self.names) else None, str(worker))
+        """Return the name of a testbed worker, the number of a simulated one."""
+        return as_text(self.names[worker] if worker < len(self.names) else None, str(worker))
 
     def row(self, worker: int) -> list[Any]:
-        """Name, staleness, last round it was active, how often, samples; None: not recorded."""
-        told = self.history.last is not None and not self.history.silent
+        """Return name, staleness, last active round, rounds active, samples; None: not recorded."""
+        recorded = self.history.last is not None and not self.history.rounds_without_ids
         return [
             self.name(worker),
             self.staleness[worker] if self.staleness else None,
-            self.history.last_active.get(worker, 0) if told else None,
-            self.history.times_active[worker] if told else None,
-            whole(self.sizes[worker]) if worker < len(self.sizes) else None,
+            self.history.last_active.get(worker, 0) if recorded else None,
+            self.history.times_active[worker] if recorded else None,
+            as_count(self.sizes[worker]) if worker < len(self.sizes) else None,
         ]
 
 
-def workers_state(card: Card, history: History) -> Workers:
-    """Put together what configuration, fleet, enrolment and records say about the workers."""
-    count = workers_of(card, history)
-    staleness, doubt = ages(count, history)
-    sizes = (card.fleet or {}).get("data_size")
-    told = history.last.active_ids if history.last else None
+def workers_state(run: RunFiles, history: History) -> Workers:
+    """Collect what configuration, fleet, enrolment and records say about the workers."""
+    count = worker_count(run, history)
+    staleness, note = worker_staleness(count, history)
+    sizes = (run.fleet or {}).get("data_size")
+    active = history.last.active_ids if history.last else None
     return Workers(
         count=count,
-        names=_names(card),
+        names=_names(run),
         sizes=sizes if isinstance(sizes, list) else [],
         staleness=staleness,
-        doubt=doubt,
-        active=None if told is None else frozenset(numbers(told)),
+        note=note,
+        active=None if active is None else frozenset(worker_ids(active)),
         history=history,
     )
 
 
-def workers_of(card: Card, history: History) -> int:
-    """How many workers there are; 0 where nobody says so."""
-    fleet = card.fleet or {}
+def worker_count(run: RunFiles, history: History) -> int:
+    """Return the number of workers, 0 where no file says so."""
+    fleet = run.fleet or {}
     for key in ("data_size", "label_counts"):
         if isinstance(found := fleet.get(key), list) and found:
             return len(found)
-    return (whole(history.last.alive) if history.last else None) or 0
+    return (as_count(history.last.alive) if history.last else None) or 0
 
 
-def _names(card: Card) -> list[object]:
-    rows = (card.enrolment or {}).get("workers")
+def _names(run: RunFiles) -> list[object]:
+    rows = (run.enrolment or {}).get("workers")
     if not isinstance(rows, list):
         return []
     return [row.get("name") if isinstance(row, dict) else None for row in rows]
 
 
-def ages(count: int, history: History) -> tuple[list[int] | None, str]:
-    """Staleness of each worker when the last round opened, and a doubt about it."""
+def worker_staleness(count: int, history: History) -> tuple[list[int] | None, str]:
+    """Return the staleness of each worker when the last round opened, and a caveat."""
     if history.last is None:
         return None, ""
     staleness = history.staleness(count)
     if staleness is None or min(staleness, default=0) < 0:
-        return None, NOT_TOLD
-    return staleness, "" if agrees(staleness, history) else DIFFERS
+        return None, ACTIVE_NOT_RECORDED
+    return staleness, "" if matches_histogram(staleness, history) else STALENESS_DIFFERS
 
 
-def agrees(staleness: Sequence[int], history: History) -> bool:
-    """Whether staleness counted from who was active is what the run itself wrote down.
+def matches_histogram(staleness: Sequence[int], history: History) -> bool:
+    """Return whether staleness computed from active workers matches the recorded histogram.
 
-    The histogram of a record counts the workers that were up. On the testbed, a worker whose
-    exchange failed, or that was away, has another staleness than who was active tells.
+    The histogram counts alive workers. On the testbed, a worker whose exchange failed or that was
+    absent has another staleness than the active workers imply.
     """
     last = history.last
     if last is None or not isinstance(last.staleness_histogram, list):
         return False
-    recorded = [whole(n) or 0 for n in last.staleness_histogram]
+    recorded = [as_count(n) or 0 for n in last.staleness_histogram]
     counted = [0] * max(max(staleness, default=0) + 1, len(recorded))
     for value in staleness:
         counted[value] += 1
@@ -111,14 +111,14 @@ def agrees(staleness: Sequence[int], history: History) -> bool:
     return all(n <= m for n, m in zip(recorded, counted, strict=True))
 
 
-def workers_view(crew: Workers) -> dict[str, Any]:
-    """The table of workers, the stalest first."""
-    stale = crew.staleness
+def workers_view(workers: Workers) -> dict[str, Any]:
+    """Return the table of workers, the stalest first."""
+    stale = workers.staleness
     if stale is None:
-        chosen = list(range(min(crew.count, MOST_ROWS)))
+        chosen = list(range(min(workers.count, MAX_ROWS)))
     else:
-        chosen = heapq.nsmallest(MOST_ROWS, range(crew.count), key=lambda i: (-stale[i], i))
-    notes = [crew.doubt] if crew.doubt else []
-    if crew.count > MOST_ROWS:
-        notes.append(f"{MOST_ROWS} of {number(crew.count)} workers are listed.")
-    return {"rows": [crew.row(i) for i in chosen], "notes": notes}
+        chosen = heapq.nsmallest(MAX_ROWS, range(workers.count), key=lambda i: (-stale[i], i))
+    notes = [workers.note] if workers.note else []
+    if workers.count > MAX_ROWS:
+        notes.append(f"{MAX_ROWS} of {number(workers.count)} workers are listed.")
+    return {"rows": [workers.row(i) for i in chosen], "notes": notes}

@@ -1,12 +1,12 @@
-// Line charts: drawn at the width they have, read by pointer or arrow keys.
+// Line charts that fit their width; the pointer or the arrow keys select a point.
 
 import { el, number, svg } from "./common.js";
 
 const HEIGHT = 230;
 const PAD = { left: 56, right: 14, top: 10, bottom: 34 };
-const DOTS = 40; // points that are all marked
+const MAX_DOTS = 40; // points that may all have a dot
 
-/** Round numbers between two values, about `count` of them. */
+/** About `count` round numbers between two values. */
 export function ticks(low, high, count) {
   if (!(high > low)) return [low];
   const raw = (high - low) / Math.max(1, count);
@@ -25,8 +25,8 @@ function bounds(lines, spec) {
   if (spec.zero) ys.push(0);
   let [low, high] = [ys.reduce((a, b) => Math.min(a, b)), ys.reduce((a, b) => Math.max(a, b))];
   if (high === low) [low, high] = [spec.zero && low === 0 ? 0 : low - 0.5, high + 0.5];
-  const air = 0.05 * (high - low);
-  return { x: [Math.min(0, ...xs), Math.max(...xs, 1e-9)], y: [low < 0 || !spec.zero ? low - air : 0, high + air] };
+  const margin = 0.05 * (high - low);
+  return { x: [Math.min(0, ...xs), Math.max(...xs, 1e-9)], y: [low < 0 || !spec.zero ? low - margin : 0, high + margin] };
 }
 
 function nearest(points, x) {
@@ -42,22 +42,22 @@ function nearest(points, x) {
 const plain = (v) => v.toLocaleString("en-US", { maximumSignificantDigits: 6 });
 
 export class Chart {
-  /** `spec`: title, y and tick (how values are written), zero, missing, caption. */
+  /** `spec`: title, y and tick (formats of values), zero (start at 0), missing, caption. */
   constructor(figure, spec) {
     this.spec = { tick: plain, ...spec };
     this.keys = el("p", { class: "keys" });
-    this.place = el("div", { class: "chart" });
+    this.container = el("div", { class: "chart" });
     this.caption = el("figcaption", { class: "quiet" }, spec.caption);
-    figure.append(this.keys, this.place, this.caption);
+    figure.append(this.keys, this.container, this.caption);
     this.lines = [];
-    new ResizeObserver(() => this.draw()).observe(this.place);
+    new ResizeObserver(() => this.draw()).observe(this.container);
   }
 
-  /** `lines`: label, style, points [x, y], and how many rounds share one; `axis`: its label, whether it counts, and how x is written. */
+  /** `lines`: label, style, points [x, y], rounds per point; `axis`: label, integer ticks, format of x. */
   show(lines, axis, level = null) {
     const shared = lines.filter((line) => line.group > 1).map((line) => `${number(line.group)} ${line.unit}`);
-    const thinned = shared.length ? ` Each point stands for ${[...new Set(shared)].join(", or ")} in sequence.` : "";
-    this.caption.textContent = this.spec.caption + thinned;
+    const grouped = shared.length ? ` Each point stands for ${[...new Set(shared)].join(", or ")} in sequence.` : "";
+    this.caption.textContent = this.spec.caption + grouped;
     this.lines = lines.filter((line) => line.points.length);
     this.axis = axis;
     this.spec.level = level;
@@ -65,10 +65,10 @@ export class Chart {
   }
 
   draw() {
-    const width = this.place.clientWidth;
+    const width = this.container.clientWidth;
     if (!width || !this.axis) return;
     if (!this.lines.length) {
-      this.place.replaceChildren(el("p", { class: "empty" }, this.spec.missing));
+      this.container.replaceChildren(el("p", { class: "empty" }, this.spec.missing));
       this.keys.replaceChildren();
       return;
     }
@@ -76,10 +76,10 @@ export class Chart {
     const inner = { w: width - PAD.left - PAD.right, h: HEIGHT - PAD.top - PAD.bottom };
     this.x = (v) => PAD.left + ((v - range.x[0]) / (range.x[1] - range.x[0])) * inner.w;
     this.y = (v) => PAD.top + inner.h - ((v - range.y[0]) / (range.y[1] - range.y[0])) * inner.h;
-    this.back = (px) => range.x[0] + ((px - PAD.left) / inner.w) * (range.x[1] - range.x[0]);
+    this.toX = (px) => range.x[0] + ((px - PAD.left) / inner.w) * (range.x[1] - range.x[0]);
     const picture = svg("svg", {
       viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", tabindex: 0,
-      "aria-label": this.words(),
+      "aria-label": this.alt(),
     });
     this.grid(picture, range, inner);
     for (const line of this.lines) this.line(picture, line);
@@ -87,14 +87,14 @@ export class Chart {
     this.cursor = svg("g", { class: "cursor" });
     picture.append(this.cursor);
     this.listen(picture);
-    const focused = this.place.firstElementChild === document.activeElement;
-    const held = this.held ?? null; // what goes away loses the focus, and forgets it
-    this.place.replaceChildren(picture);
+    const focused = this.container.firstElementChild === document.activeElement;
+    const selected = this.selected ?? null; // a removed element loses the focus and clears it
+    this.container.replaceChildren(picture);
     if (focused) picture.focus({ preventScroll: true });
-    this.point(held);
+    this.select(selected);
   }
 
-  words() {
+  alt() {
     const ends = this.lines.map((l) => `${l.label} ${this.spec.y(l.points.at(-1)[1])}`);
     return `Line chart: ${this.spec.title} against ${this.axis.label}. Last values: ${ends.join(", ")}.`;
   }
@@ -106,7 +106,7 @@ export class Chart {
       picture.append(svg("text", { class: "tick", x: PAD.left - 7, y: y + 4, "text-anchor": "end" }, this.spec.tick(v)));
     }
     for (const v of ticks(...range.x, Math.max(2, Math.floor(inner.w / 90)))) {
-      if (this.axis.whole && !Number.isInteger(v)) continue;
+      if (this.axis.integer && !Number.isInteger(v)) continue;
       picture.append(svg("text", { class: "tick", x: this.x(v), y: HEIGHT - PAD.bottom + 16, "text-anchor": "middle" }, plain(v)));
     }
     picture.append(svg("text", { class: "tick", x: PAD.left + inner.w, y: HEIGHT - 3, "text-anchor": "end" }, this.axis.label));
@@ -122,30 +122,30 @@ export class Chart {
   line(picture, line) {
     const points = line.points.map(([x, y]) => [this.x(x).toFixed(1), this.y(y).toFixed(1)]);
     picture.append(svg("polyline", { class: `line ${line.style}`, points: points.map((p) => p.join(",")).join(" ") }));
-    const marked = points.length <= DOTS ? points : points.slice(-1);
+    const marked = points.length <= MAX_DOTS ? points : points.slice(-1);
     for (const [x, y] of marked) picture.append(svg("circle", { class: `dot ${line.style}`, cx: x, cy: y, r: 2.6 }));
   }
 
   listen(picture) {
     picture.addEventListener("pointermove", (event) => {
       const box = picture.getBoundingClientRect();
-      this.point(this.back(((event.clientX - box.left) / box.width) * picture.viewBox.baseVal.width));
+      this.select(this.toX(((event.clientX - box.left) / box.width) * picture.viewBox.baseVal.width));
     });
-    picture.addEventListener("pointerleave", () => this.point(null));
-    picture.addEventListener("blur", () => this.point(null));
+    picture.addEventListener("pointerleave", () => this.select(null));
+    picture.addEventListener("blur", () => this.select(null));
     picture.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (!step) return;
       event.preventDefault();
       const points = this.lines[0].points;
-      const now = this.held === null ? points.length : nearest(points, this.held);
-      this.point(points[Math.min(points.length - 1, Math.max(0, now + step))][0]);
+      const now = this.selected === null ? points.length : nearest(points, this.selected);
+      this.select(points[Math.min(points.length - 1, Math.max(0, now + step))][0]);
     });
   }
 
-  /** Values at a place of the x axis, or the last ones. */
-  point(x) {
-    this.held = x;
+  /** Show the values at an x, or the last ones. */
+  select(x) {
+    this.selected = x;
     const rows = this.lines.map((line) => {
       const k = x === null ? line.points.length - 1 : nearest(line.points, x);
       return { line, point: line.points[k] };
@@ -153,7 +153,7 @@ export class Chart {
     const marks = x === null ? [] : rows.map(({ line, point }) =>
       svg("circle", { class: `dot ${line.style}`, cx: this.x(point[0]), cy: this.y(point[1]), r: 4.5 }));
     this.cursor.replaceChildren(...marks);
-    const where = x === null ? "" : `at ${this.axis.long(rows[0].point[0])}`;
+    const where = x === null ? "" : `at ${this.axis.format(rows[0].point[0])}`;
     this.keys.replaceChildren(
       ...rows.map(({ line, point }) =>
         el("span", { class: "key" }, el("i", { class: `swatch ${line.style}` }), `${line.label} `, el("b", {}, this.spec.y(point[1])))),

@@ -1,4 +1,4 @@
-// What both pages share. Text gets into the page as text only, never as markup.
+// Helpers of both pages. Text enters a page as text only, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -14,7 +14,7 @@ function filled(node, attributes, children) {
 export const el = (tag, attributes = {}, ...children) =>
   filled(document.createElement(tag), attributes, children);
 
-/** The same for SVG. */
+/** An SVG element with attributes and children. */
 export const svg = (tag, attributes = {}, ...children) =>
   filled(document.createElementNS(SVG, tag), attributes, children);
 
@@ -33,7 +33,7 @@ export function ago(seconds) {
   return `${Math.round(seconds / 86400)} days ago`;
 }
 
-/** Decimals as the server writes them: what lies exactly between two goes to the even one. */
+/** Fixed decimals as the server writes them: ties round to even. */
 export function fixed(value, digits) {
   const size = Math.abs(value) * 10 ** digits;
   const between = Number.isInteger(value * 2 ** (digits + 1)) && size % 1 === 0.5;
@@ -56,12 +56,12 @@ export const percent = (share) => `${fixed(100 * share, 1)} %`;
 /** A number with its noun. */
 export const plural = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
 
-/** Show whether the server answers: "live", "rest", "away" or "gone"; changes are read aloud. */
-export function tell(state, words) {
-  const place = at("state");
-  if (!place.classList.contains(state)) at("spoken").textContent = words;
-  if (place.textContent !== words) place.textContent = words;
-  place.className = `state ${state}`;
+/** Show the state: "live", "ended", "unreachable" or "lost"; screen readers announce changes. */
+export function showState(state, text) {
+  const element = at("state");
+  if (!element.classList.contains(state)) at("announcement").textContent = text;
+  if (element.textContent !== text) element.textContent = text;
+  element.className = `state ${state}`;
 }
 
 const LOST = {
@@ -69,38 +69,38 @@ const LOST = {
   404: "this run is no longer in the folder",
 };
 
-const AGAIN_MS = 3000;
-const PATIENCE_MS = 20000;
+const RETRY_MS = 3000;
+const TIMEOUT_MS = 20000;
 
-/** Ask for values again and again while the page is visible; `take` says when to ask next. */
-export function follow(address, take) {
+/** Poll an address while the page is visible; `update` returns the milliseconds to the next request. */
+export function follow(address, update) {
   let timer = 0;
   let busy = false;
-  async function ask() {
-    const answer = await fetch(address(), {
+  async function request() {
+    const reply = await fetch(address(), {
       cache: "no-store",
       credentials: "same-origin",
-      signal: AbortSignal.timeout(PATIENCE_MS),
+      signal: AbortSignal.timeout(TIMEOUT_MS),
     });
-    if (LOST[answer.status]) return { lost: LOST[answer.status] };
-    if (!answer.ok) throw new Error(`answered ${answer.status}`);
-    return { values: await answer.json() };
+    if (LOST[reply.status]) return { lost: LOST[reply.status] };
+    if (!reply.ok) throw new Error(`status ${reply.status}`);
+    return { values: await reply.json() };
   }
-  async function look() {
+  async function poll() {
     if (busy || document.hidden) return;
     busy = true;
     clearTimeout(timer);
-    let wait = AGAIN_MS;
+    let wait = RETRY_MS;
     try {
-      const found = await ask().catch(() => null);
-      if (found === null) tell("away", "not reachable, trying again");
-      else if (found.lost) tell("gone", found.lost);
-      else wait = take(found.values);
+      const found = await request().catch(() => null);
+      if (found === null) showState("unreachable", "server not reachable, retrying");
+      else if (found.lost) showState("lost", found.lost);
+      else wait = update(found.values);
     } finally {
       busy = false;
-      timer = setTimeout(look, wait);
+      timer = setTimeout(poll, wait);
     }
   }
-  document.addEventListener("visibilitychange", look);
-  look();
+  document.addEventListener("visibilitychange", poll);
+  poll();
 }

@@ -1,15 +1,15 @@
 // The list of runs.
 
-import { ago, at, el, follow, link, plural, tell } from "./common.js";
+import { ago, at, el, follow, link, plural, showState } from "./common.js";
 
-const EVERY_MS = 2000;
+const REFRESH_MS = 2000;
 
 const badge = (status) => el("span", { class: `badge ${status}` }, status);
 
-function mechanism(told) {
-  if (!told || !told.name) return "–";
-  if (!told.provenance) return told.name;
-  return el("span", {}, told.name, " ", el("small", {}, told.provenance));
+function mechanism(found) {
+  if (!found || !found.name) return "–";
+  if (!found.provenance) return found.name;
+  return el("span", {}, found.name, " ", el("small", {}, found.provenance));
 }
 
 function rounds(row) {
@@ -27,18 +27,18 @@ function line(row) {
   const name = row.key
     ? el("a", { href: link("/run/", row.key), "data-key": row.key }, row.name)
     : row.name;
-  const narrow = [row.mechanism && row.mechanism.name, row.real ? "testbed" : ""];
+  const narrow = [row.mechanism && row.mechanism.name, row.testbed ? "testbed" : ""];
   return el(
     "tr",
     {},
-    el("th", { scope: "row" }, name, el("small", { class: "less" }, narrow.filter(Boolean).join(", "))),
+    el("th", { scope: "row" }, name, el("small", { class: "narrow-only" }, narrow.filter(Boolean).join(", "))),
     el("td", {}, badge(row.status)),
-    el("td", { class: "more" }, mechanism(row.mechanism)),
-    el("td", { class: "more" }, row.data || "–", row.real ? el("small", {}, " testbed") : null),
+    el("td", { class: "wide-only" }, mechanism(row.mechanism)),
+    el("td", { class: "wide-only" }, row.data || "–", row.testbed ? el("small", {}, " testbed") : null),
     el("td", { class: "right" }, rounds(row)),
-    el("td", { class: "right more" }, row.clock || "–"),
+    el("td", { class: "right wide-only" }, row.clock || "–"),
     el("td", { class: "right" }, row.accuracy || "–"),
-    el("td", { class: "right more" }, ago(row.age_s)),
+    el("td", { class: "right wide-only" }, ago(row.age_s)),
   );
 }
 
@@ -61,7 +61,7 @@ function refocus(key) {
 
 function show(values) {
   const count = values.groups.reduce((sum, group) => sum + group.rows.length, 0);
-  const going = values.groups.flatMap((g) => g.rows).filter((r) => r.status === "running").length;
+  const running = values.groups.flatMap((g) => g.rows).filter((r) => r.status === "running").length;
   const focused = document.activeElement?.dataset?.key;
   const table = document.querySelector("table.runs");
   table.querySelectorAll("tbody").forEach((old) => old.remove());
@@ -71,9 +71,9 @@ function show(values) {
   at("listing").hidden = count === 0;
   at("empty").hidden = count > 0;
   at("note").textContent = values.left_out ? `Not listed: ${plural(values.left_out, "more run")}.` : "";
-  document.title = `${going ? `${going} running – ` : ""}${values.title} – dystop dashboard`;
-  tell("live", `${plural(count, "run")}, ${going} running; this list renews itself`);
-  return EVERY_MS;
+  document.title = `${running ? `${running} running – ` : ""}${values.title} – dystop dashboard`;
+  showState("live", `${plural(count, "run")}, ${running} running; this list updates itself`);
+  return REFRESH_MS;
 }
 
 follow(() => "/api/runs", show);

@@ -2,12 +2,12 @@
 
 import { Bars } from "./bars.js";
 import { Chart } from "./chart.js";
-import { ago, at, el, follow, link, number, percent, tell } from "./common.js";
-import { Crew } from "./crew.js";
-import { Map } from "./map.js";
+import { ago, at, el, follow, link, number, percent, showState } from "./common.js";
+import { LinkMap } from "./map.js";
+import { WorkerTable } from "./workers.js";
 
-const GOING_MS = 1500;
-const RESTING_MS = 5000;
+const RUNNING_MS = 1500;
+const ENDED_MS = 5000;
 const KEY = decodeURIComponent(location.pathname.replace(/^\/run\//, ""));
 
 const share = (v) => `${Number((100 * v).toFixed(6))} %`;
@@ -19,14 +19,14 @@ function bytes(v) {
 const charts = {
   accuracy: new Chart(at("accuracy"), {
     title: "test accuracy", y: percent, tick: share, zero: false, missing: "Not evaluated yet.",
-    caption: "Own models: mean over the workers. Global: their average, weighted by data.",
+    caption: "Own models: mean over the workers. Global: the average model, weighted by data.",
   }),
   staleness: new Chart(at("staleness"), {
     title: "staleness", y: number, zero: true, missing: "No round has closed yet.",
     caption: "Rounds since a worker last started training, when a round opened.",
   }),
   loss: new Chart(at("loss"), {
-    title: "loss", y: number, zero: false, missing: "No loss was recorded yet.",
+    title: "loss", y: number, zero: false, missing: "No loss has been recorded yet.",
     caption: "Training: mean of the workers that trained, each on its own data. Test: own models.",
   }),
   traffic: new Chart(at("traffic"), {
@@ -34,19 +34,19 @@ const charts = {
     caption: "All bytes since the start, every transfer counted once.",
   }),
 };
-const map = new Map(at("map"));
-const crew = new Crew(at("crew"));
+const map = new LinkMap(at("map"));
+const workers = new WorkerTable(at("workers"));
 const bars = new Bars(at("histogram"));
-const tables = { rounds: { rows: [], columns: [] }, tests: { rows: [], columns: [] } };
+const tables = { rounds: { rows: [], columns: [] }, evaluations: { rows: [], columns: [] } };
 let seen = "";
 let view = null;
 
-/** Put new points after those that are kept. */
-function extend(name, news) {
+/** Append new points to those that are kept. */
+function extend(name, update) {
   const table = tables[name];
-  table.rows.length = news.from;
-  table.rows.push(...news.rows);
-  Object.assign(table, { columns: news.columns, group: news.group });
+  table.rows.length = update.from;
+  table.rows.push(...update.rows);
+  Object.assign(table, { columns: update.columns, group: update.group });
 }
 
 function points(name, x, y) {
@@ -58,19 +58,19 @@ function points(name, x, y) {
 function axis() {
   const x = document.querySelector("input[name=axis]:checked").value;
   if (x === "round") {
-    return { x, scale: 1, whole: true, label: "rounds", long: (v) => `round ${number(v)}` };
+    return { x, scale: 1, integer: true, label: "rounds", format: (v) => `round ${number(v)}` };
   }
   const end = tables.rounds.rows.at(-1)?.[1] ?? 0;
   const [scale, unit] = end >= 20000 ? [3600, "h"] : [1, "s"];
-  const label = `${view.real ? "measured" : "simulated"} time (${unit})`;
-  return { x, scale, whole: false, label, long: (v) => `${number(v)} ${unit}` };
+  const label = `${view.testbed ? "measured" : "simulated"} time (${unit})`;
+  return { x, scale, integer: false, label, format: (v) => `${number(v)} ${unit}` };
 }
 
-/** Lines in the unit of the axis: round numbers of hours are not round numbers of seconds. */
+/** Lines in the unit of the axis. */
 function scaled(by, lines) {
   return lines.map(([label, style, table, y]) => {
     const all = points(table, by.x, y).map(([a, b]) => [a / by.scale, b]);
-    const unit = table === "tests" ? "evaluations" : "rounds";
+    const unit = table;
     return { label, style, points: all, group: tables[table].group, unit };
   });
 }
@@ -78,20 +78,20 @@ function scaled(by, lines) {
 function draw() {
   if (!view) return;
   const by = axis();
-  charts.accuracy.show(scaled(by, [["own models", "own", "tests", "accuracy"], ["global", "global", "tests", "accuracy_global"]]), by);
+  charts.accuracy.show(scaled(by, [["own models", "own", "evaluations", "accuracy"], ["global", "global", "evaluations", "accuracy_global"]]), by);
   charts.staleness.show(scaled(by, [["mean", "stale", "rounds", "staleness_mean"], ["largest", "stale thin", "rounds", "staleness_max"]]), by, view.bound);
-  charts.loss.show(scaled(by, [["training", "train", "rounds", "loss"], ["test", "own", "tests", "test_loss"]]), by);
+  charts.loss.show(scaled(by, [["training", "train", "rounds", "loss"], ["test", "own", "evaluations", "test_loss"]]), by);
   charts.traffic.show(scaled(by, [["sent", "traffic", "rounds", "wire_bytes"]]), by);
 }
 
 function badges() {
-  const { mechanism: told, status } = view;
+  const { mechanism, status } = view;
   const badge = (text, style = "") => (text ? el("span", { class: `badge ${style}` }, text) : null);
   return [
-    badge(told.name, "strong"),
-    badge(told.mode),
-    badge(told.provenance && `provenance: ${told.provenance}`, told.doubtful ? "warn" : ""),
-    badge(view.real ? "testbed" : "simulated"),
+    badge(mechanism.name, "strong"),
+    badge(mechanism.mode),
+    badge(mechanism.provenance && `provenance: ${mechanism.provenance}`, mechanism.inexact ? "warn" : ""),
+    badge(view.testbed ? "testbed" : "simulated"),
     badge(status, status),
   ].filter(Boolean);
 }
@@ -104,7 +104,7 @@ function headline() {
   at("tiles").replaceChildren(...view.tiles.map(([value, label, more]) =>
     el("div", { class: "card tile" }, el("b", {}, value), el("span", {}, label), el("small", {}, more))));
   at("facts").replaceChildren(...view.facts.flatMap(([key, value]) => [el("dt", {}, key), el("dd", {}, value)]));
-  at("notices").replaceChildren(...view.notices.map((words) => el("li", {}, words)));
+  at("notices").replaceChildren(...view.notices.map((text) => el("li", {}, text)));
   at("notices").hidden = view.notices.length === 0;
   at("progress").hidden = view.progress === null || view.status === "finished";
   at("progress").value = view.progress ?? 0;
@@ -116,26 +116,26 @@ function state() {
   if (view.read < 1) return ["live", `reading the history: ${Math.round(100 * view.read)} %`];
   const last = view.age_s === null ? "" : `last round written ${ago(view.age_s)}`;
   if (view.status === "running") return ["live", `live; ${last}`];
-  return ["rest", [view.ending, last].filter(Boolean).join("; ")];
+  return ["ended", [view.end, last].filter(Boolean).join("; ")];
 }
 
-function take(values) {
+function update(values) {
   view = values;
   const changed = values.cursor !== seen;
   extend("rounds", values.rounds);
-  extend("tests", values.tests);
+  extend("evaluations", values.evaluations);
   seen = values.cursor;
   headline();
-  tell(...state());
+  showState(...state());
   if (changed) {
     draw();
-    map.show(values.scene);
-    crew.show(values.crew);
+    map.show(values.map);
+    workers.show(values.workers);
     bars.show(values.histogram, values.bound);
   }
   if (values.read < 1) return 0;
-  return values.status === "running" ? GOING_MS : RESTING_MS;
+  return values.status === "running" ? RUNNING_MS : ENDED_MS;
 }
 
 at("axis").addEventListener("change", draw);
-follow(() => `${link("/api/run/", KEY)}?since=${encodeURIComponent(seen)}`, take);
+follow(() => `${link("/api/run/", KEY)}?since=${encodeURIComponent(seen)}`, update);

@@ -5,15 +5,15 @@ import { shade } from "./map.js";
 
 const COLUMNS = ["worker", "staleness", "last active", "rounds active", "samples"];
 
-export class Crew {
-  constructor(place) {
-    this.place = place;
+export class WorkerTable {
+  constructor(container) {
+    this.container = container;
     this.by = 1;
     this.down = true;
   }
 
-  show(crew) {
-    this.crew = crew;
+  show(workers) {
+    this.workers = workers;
     this.draw();
   }
 
@@ -21,7 +21,7 @@ export class Crew {
     this.down = this.by === column ? !this.down : column > 0;
     this.by = column;
     this.draw();
-    this.place.querySelectorAll("th button")[column].focus();
+    this.container.querySelectorAll("th button")[column].focus();
   }
 
   rows() {
@@ -30,7 +30,7 @@ export class Crew {
         ? a - b
         : String(a ?? "").localeCompare(String(b ?? ""), "en", { numeric: true });
     const sign = this.down ? -1 : 1;
-    return [...this.crew.rows].sort((a, b) => sign * compare(a[this.by], b[this.by]) || compare(a[0], b[0]));
+    return [...this.workers.rows].sort((a, b) => sign * compare(a[this.by], b[this.by]) || compare(a[0], b[0]));
   }
 
   head() {
@@ -57,17 +57,17 @@ export class Crew {
   }
 
   draw() {
-    if (!this.crew.rows.length) {
-      this.place.replaceChildren(el("p", { class: "empty" }, "Nothing was recorded about the workers."));
+    if (!this.workers.rows.length) {
+      this.container.replaceChildren(el("p", { class: "empty" }, "No data about the workers was recorded."));
       return;
     }
-    const focused = [...this.place.querySelectorAll("th button")].indexOf(document.activeElement);
+    const focused = [...this.container.querySelectorAll("th button")].indexOf(document.activeElement);
     const body = el("tbody", {}, ...this.rows().map((row) => this.line(row)));
     const table = el("table", { "aria-label": "Workers" }, this.head(), body);
-    const notes = this.crew.notes.map((note) => el("p", { class: "quiet" }, note));
-    const scroll = this.place.querySelector(".crew")?.scrollTop ?? 0;
-    this.place.replaceChildren(el("div", { class: "card scroll crew" }, table), ...notes);
-    this.place.querySelector(".crew").scrollTop = scroll;
-    if (focused >= 0) this.place.querySelectorAll("th button")[focused].focus({ preventScroll: true });
+    const notes = this.workers.notes.map((note) => el("p", { class: "quiet" }, note));
+    const scroll = this.container.querySelector(".workers")?.scrollTop ?? 0;
+    this.container.replaceChildren(el("div", { class: "card scroll workers" }, table), ...notes);
+    this.container.querySelector(".workers").scrollTop = scroll;
+    if (focused >= 0) this.container.querySelectorAll("th button")[focused].focus({ preventScroll: true });
   }
 }
