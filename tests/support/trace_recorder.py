@@ -22,7 +22,7 @@ from dystop.simulator.loop import begin, simulate
 from dystop.simulator.state import Components
 from dystop.types import Mechanism, View
 from dystop.world.progress import SAME_S
-from dystop.world.trace import TRACE, Orders, Trainings, shorter, trace_line
+from dystop.world.trace import TRACE, Orders, Trainings, trace_line, without_repeats
 
 
 def noting(mechanism: Mechanism, seen: list[tuple[View, Plan]]) -> Mechanism:
@@ -80,7 +80,7 @@ def write_trace(folder: Path, lines: list[dict[str, Any]]) -> None:
     """The file, as the coordinator writes it."""
     folder.mkdir(parents=True, exist_ok=True)
     pairs = zip(lines, [None, *lines[:-1]], strict=True)
-    short = [json.dumps(shorter(*pair), allow_nan=False) for pair in pairs]
+    short = [json.dumps(without_repeats(*pair), allow_nan=False) for pair in pairs]
     (folder / TRACE).write_text("".join(line + "\n" for line in short))
 
 

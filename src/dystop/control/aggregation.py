@@ -21,6 +21,16 @@ def mix(weights: Any, models: Any) -> Any:
     return weights @ models
 
 
+def passive_shift(mixed: Any, published: Any) -> Any:
+    """Return what a passive mix adds to the model of a worker that is not about to train.
+
+    The worker publishes the mixed model at once. The same shift moves the point where its last
+    training began, so that its update stays what it was, and the result of a training that still
+    runs, so that the training keeps its update. NumPy arrays or torch tensors.
+    """
+    return mixed - published
+
+
 def size_weights(receiver: Ints, dst: Ints, src: Ints, data_size: Ints) -> Mix:
     """Return rows of sigma_t^{i,j}: D_j divided by the sum of D over the row (eq:aggregation).
 

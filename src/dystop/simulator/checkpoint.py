@@ -1,8 +1,8 @@
-"""Checkpoints: one safetensors file per kept round, written beside and renamed into place.
+"""Checkpoints: one safetensors file per kept round.
 
-A file under its final name is always whole: it is written to a temporary name, flushed to the disk,
-then renamed. A process killed in the middle leaves a temporary file that the next start removes. No
-pickle: arrays are tensors of the file, everything else is JSON in its header.
+A file under its final name is always whole (`storage.write_atomic`). A process that is killed while
+it writes leaves a temporary file, which the next start removes. Arrays are tensors of the file,
+everything else is JSON in its header; there is no pickle.
 """
 
 import json
@@ -77,7 +77,7 @@ _KINDS = Kinds(
 
 
 def _pack(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Turn a value into JSON, moving its arrays into `tensors`; `where` is for messages only."""
+    """Turn a value into JSON and put its arrays into `tensors`; `where` is for messages only."""
 
     def keep(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -101,7 +101,7 @@ def _unpack(packed: Any, tensors: dict[str, torch.Tensor], device: torch.device)
 
 
 def save(folder: Path, state: State) -> Path:
-    """Write the state after its last round; keep the newest `KEPT` files."""
+    """Write the state after a round; keep only the newest `KEPT` files. Return the new file."""
     folder.mkdir(exist_ok=True)
     done = state.control.t - 1
     tensors: dict[str, torch.Tensor] = {}
@@ -115,20 +115,23 @@ def save(folder: Path, state: State) -> Path:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints, newest first."""
+    """Return the checkpoints of a run, newest first."""
     return sorted(folder.glob("round-*.safetensors"), reverse=True)
 
 
 def round_of(checkpoint: Path) -> int:
-    """Last round that a checkpoint contains."""
+    """Return the last round that a checkpoint contains."""
     return int(checkpoint.stem.removeprefix("round-"))
 
 
 def load_newest(folder: Path, device: torch.device) -> tuple[int, State] | None:
-    """Newest checkpoint that can be read; a damaged one is passed over for the one before.
+    """Return the newest checkpoint that can be read, with its round; None where there is none yet.
 
-    None where there is none yet. If there are some and all are damaged, going on is refused: it
-    would start over and cut the records away.
+    A damaged checkpoint is skipped.
+
+    Raises:
+        RunFolderError: Where there are checkpoints and all are damaged: resuming would start over
+            and cut the records away.
     """
     remove_temporary_files(folder)
     kept = checkpoints(folder)
@@ -138,8 +141,8 @@ def load_newest(folder: Path, device: torch.device) -> tuple[int, State] | None:
             return round_of(path), state
     if kept:
         raise RunFolderError(
-            f"{kept[0]}: damaged, and so is every other checkpoint of this run; to start over from"
-            f" round 1, which gives the same records again, delete {folder}"
+            f"{kept[0]}: this checkpoint is damaged, and so is every other one of the run; to start"
+            f" over from round 1, which gives the same records again, delete {folder}"
         )
     return None
 
@@ -155,5 +158,7 @@ def _load(path: Path, device: torch.device) -> State | None:
     except (SafetensorError, KeyError, ValueError):
         return None
     except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise RunFolderError(
+            f"{path}: this checkpoint cannot be read: {error.strerror or error}"
+        ) from error
     return _from_stored(stored)

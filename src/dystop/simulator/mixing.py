@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dystop.acceleration import accelerated
-from dystop.control.aggregation import kept_coordinates, mix
+from dystop.control.aggregation import kept_coordinates, mix, passive_shift
 from dystop.parallel import as_readonly, block_size, run_in_blocks
 from dystop.plan import Mix
 from dystop.sparse import Bools, Floats, Ints
@@ -26,14 +26,14 @@ _LARGE = 1 << 20  # numbers to be read before a second core is worth its thread
 
 @dataclass(frozen=True)
 class SparseRows:
-    """A matrix [R, K] of which only some numbers are kept, row by row."""
+    """A sparse matrix [R, K] in compressed rows."""
 
     indptr: Ints  # [R + 1]
     column: Ints  # ascending inside a row
     weight: Floats
 
     def __matmul__(self, models: Tensor) -> Tensor:
-        """The product with a stack of models [K, W], where the stack is."""
+        """Return the product with a stack of models [K, W], on the device of the stack."""
         return self._on_cpu(models) if models.device.type == "cpu" else self._on_device(models)
 
     def _on_cpu(self, models: Tensor) -> Tensor:
@@ -101,7 +101,15 @@ class Models:
 def first_models(
     vector: Tensor, counters: Tensor, nodes: int, *, late: bool, deltas: bool
 ) -> Models:
-    """Every node begins with the same model."""
+    """Return the models at time 0: every node has the same one.
+
+    Args:
+        vector: Its parameters and float buffers, [W].
+        counters: Its integers, [C].
+        nodes: Number of nodes.
+        late: Keep finished models apart, as `publish = "on_completion"` needs.
+        deltas: Keep where trainings began.
+    """
     latest = vector.expand(nodes, -1).clone()
     return Models(
         latest=latest,
@@ -115,12 +123,12 @@ def first_models(
 
 
 def index(rows: Ints, like: Tensor) -> Tensor:
-    """Row numbers as a tensor on the device of the stack."""
+    """Return row numbers as a tensor on the device of the stack."""
     return upload(rows, like.device)
 
 
 def published(models: Models, done: Bools) -> Tensor:
-    """What each node would hand out: its latest model where that training is done."""
+    """Return what each node would hand out, [nodes, W]: its newest model that is done (eq:asyw)."""
     if models.finished is None or done.all():
         return models.latest
     chosen = upload(done, models.latest.device)
@@ -128,14 +136,14 @@ def published(models: Models, done: Bools) -> Tensor:
 
 
 def published_row(models: Models, done: Bools, node: int) -> Tensor:
-    """What one node would hand out, [W]."""
+    """Return what one node would hand out, [W]."""
     if models.finished is None or done[node]:
         return models.latest[node]
     return models.finished[node]
 
 
 def sparse_rows(stage: Mix, pick: Bools, source: Ints) -> SparseRows:
-    """The picked weights of a stage as a sparse matrix; `source` names the columns."""
+    """Return the picked weights of a stage as a sparse matrix; `source` holds the columns."""
     counts = np.bincount(stage.row_of[pick], minlength=len(stage.receiver))
     indptr = np.concatenate([[0], np.cumsum(counts)])
     return SparseRows(indptr, source[pick], stage.weight[pick])
@@ -143,7 +151,7 @@ def sparse_rows(stage: Mix, pick: Bools, source: Ints) -> SparseRows:
 
 @dataclass(frozen=True)
 class Sources:
-    """Where each weight of a mix stage takes its model from."""
+    """Where each weight of a stage of mixing takes its model from."""
 
     fresh: Bools  # [M] the latest model of the source
     stale: Bools  # [M] the source is busy: its last finished model
@@ -153,11 +161,11 @@ class Sources:
 
 
 def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
-    """Rows of the receivers after one stage of mixing, [R, W]."""
+    """Return the rows of the receivers after one stage of mixing, [R, W]."""
     stack = models.latest
     if stage.kind == "delta":
         if models.start is None:
-            raise AssertionError("the engine keeps `start` for mechanisms that declare deltas")
+            raise AssertionError("the simulator keeps `start` for mechanisms that declare deltas")
         stack = models.latest - models.start
     rows = mix(sparse_rows(stage, sources.fresh, stage.source), stack)
     if sources.stale.any() and models.finished is not None:
@@ -176,7 +184,7 @@ def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
 
 
 def _finished_stack(models: Models, stage: Mix) -> Tensor:
-    """What busy workers contribute: their last finished models, or the updates behind them."""
+    """Return what busy workers contribute: their last finished models, or the updates to them."""
     if models.finished is None:
         raise AssertionError("only on_completion has stale sources")
     if stage.kind != "delta" or models.finished_start is None:
@@ -185,12 +193,11 @@ def _finished_stack(models: Models, stage: Mix) -> Tensor:
 
 
 def delay_term(models: Models, stage: Mix, sources: Sources) -> Tensor:
-    """First-order correction for updates that were computed elsewhere in weight space, [R, W].
+    """Return the first-order correction for updates that were computed at other models, [R, W].
 
-    The update d_j was computed on the way from s_j. Where the receiver stands at x_i its gradient
-    would be different by about the curvature times (x_i - s_j); with squared gradients in place of
-    the curvature, and updates in place of gradients, the model x_j is replaced by
-    x_j - strength * d_j^2 (x_i - s_j).
+    The update d_j was computed from the model s_j. At the receiver's model x_i the gradient differs
+    by about the curvature times (x_i - s_j). With squared gradients in place of the curvature, and
+    updates in place of gradients, x_j is replaced by x_j - strength * d_j^2 (x_i - s_j).
     """
     own = _own(models, stage, sources)
     total = torch.zeros_like(own)
@@ -205,9 +212,9 @@ def delay_term(models: Models, stage: Mix, sources: Sources) -> Tensor:
 def _histories(
     models: Models, stage: Mix, sources: Sources
 ) -> Iterator[tuple[Bools, Tensor, Tensor, Ints]]:
-    """Stacks of models and of where their trainings began, with the weights that use them."""
+    """Yield stacks of models and of the starts of their trainings, with the weights on them."""
     if models.start is None:
-        raise AssertionError("the engine keeps `start` where updates are compensated")
+        raise AssertionError("the simulator keeps `start` where updates are compensated")
     yield sources.fresh, models.latest, models.start, stage.source
     if models.finished is not None and models.finished_start is not None:
         yield sources.stale, models.finished, models.finished_start, stage.source
@@ -218,10 +225,10 @@ def _histories(
 
 
 def _mail_columns(stage: Mix, sources: Sources) -> tuple[list[int], Ints]:
-    """Distinct snapshots that a stage uses, by sender, and the one that each mailed weight takes.
+    """Return the distinct snapshots of a stage by sender, and the column of each mailed weight.
 
-    Sources ascend inside a row, so columns in the order of senders do too, whatever the order of
-    sending was: compressed rows need that, and models are always summed in id order.
+    Models are summed in the order of their ids. Sources ascend inside a row, so columns in the
+    order of senders ascend too, whatever the order of sending was.
     """
     mailed = sources.mailed
     both = np.stack([stage.source[mailed], sources.snapshot[mailed]])
@@ -232,12 +239,12 @@ def _mail_columns(stage: Mix, sources: Sources) -> tuple[list[int], Ints]:
 
 
 def _own(models: Models, stage: Mix, sources: Sources) -> Tensor:
-    """What the receivers had before: a busy one counts with the model it publishes."""
+    """Return the receivers' models before mixing; a busy one has the model that it publishes."""
     return _handed_out(models, stage.receiver, sources.busy)
 
 
 def _handed_out(models: Models, nodes: Ints, busy: Bools) -> Tensor:
-    """Models of some nodes, [nodes, W]: the last finished one where the node is busy."""
+    """Return the models of some nodes, [K, W]: the last finished one where the node is busy."""
     at = index(nodes, models.latest)
     if models.finished is None or not busy.any():
         return models.latest[at]
@@ -246,7 +253,7 @@ def _handed_out(models: Models, nodes: Ints, busy: Bools) -> Tensor:
 
 
 def _from_mail(models: Models, stage: Mix, sources: Sources) -> Tensor:
-    """What the mailbox contributes; every snapshot enters the product once."""
+    """Return what the mailboxes contribute; every snapshot enters the product once."""
     used, column = _mail_columns(stage, sources)
     stack = torch.stack([models.snapshots[k] for k in used])
     result: Tensor = mix(sparse_rows(stage, sources.mailed, column), stack)
@@ -254,7 +261,7 @@ def _from_mail(models: Models, stage: Mix, sources: Sources) -> Tensor:
 
 
 def _unless_empty(rows: Tensor, models: Models, stage: Mix, sources: Sources) -> Tensor:
-    """A row that lost all of its sources leaves the model as it is."""
+    """Return the rows; one that lost all of its sources leaves the receiver's model as it is."""
     empty = np.diff(stage.indptr) == 0
     if not empty.any():
         return rows
@@ -263,43 +270,51 @@ def _unless_empty(rows: Tensor, models: Models, stage: Mix, sources: Sources) ->
 
 
 def shared_mask(seed: int, keep: float, like: Tensor) -> Tensor:
-    """Coordinates that both ends of a masked exchange derive from a shared seed, [W]."""
+    """Return the coordinates that both ends of a masked exchange derive from a seed, [W]."""
     return torch.from_numpy(kept_coordinates(seed, keep, like.shape[1])).to(like.device)
 
 
 def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, busy: Bools) -> None:
-    """Put mixed rows into the stack, in place: the stack may be most of the memory there is.
+    """Write mixed rows into the stack, in place: the stack may be most of the memory there is.
 
-    A passive receiver is not about to train: where its training began moves along with its model,
-    so that its update stays what it was. One that is still training (busy) publishes the mixed
-    model now; the training in flight, already contained in `latest`, keeps its update on top.
+    Args:
+        models: All models.
+        receiver: Whose rows they are, [R].
+        rows: The mixed models, [R, W].
+        passive: Receivers that are not about to train (`passive_shift`), [R].
+        busy: Those of them whose training still runs, [R].
     """
     at, finished = index(receiver, rows), models.finished
-    if models.start is None and (finished is None or not busy.any()):
+    if finished is None or not busy.any():
+        if models.start is not None and passive.any():
+            moved = upload(passive, rows.device)
+            shift = passive_shift(rows, models.latest[at])
+            models.start[at[moved]] += shift[moved]
         models.latest[at] = rows
         return
-    late = upload(busy & (finished is not None), rows.device)
-    shift = rows - models.latest[at]
-    if finished is not None and busy.any():
-        shift = torch.where(late[:, None], rows - finished[at], shift)
-        finished[at[late]] = rows[late]
-        if models.finished_start is not None:
-            models.finished_start[at[late]] += shift[late]
-    if models.start is not None and passive.any():
+    late = upload(busy, rows.device)
+    shift = passive_shift(rows, _handed_out(models, receiver, busy))
+    finished[at[late]] = rows[late]
+    if models.finished_start is not None:
+        models.finished_start[at[late]] += shift[late]
+    if models.start is not None:
         moved = upload(passive, rows.device)
         models.start[at[moved]] += shift[moved]
-    if late.any():
-        models.latest[at[late]] += shift[late]
+    models.latest[at[late]] += shift[late]
     models.latest[at[~late]] = rows[~late]
 
 
 def link_distances(models: Models, dst: Ints, src: Ints, busy: tuple[Bools, Bools]) -> Floats:
-    """||w_dst - w_src|| of each link, in blocks so that no [L, W] array appears at once.
+    """Return ||w_dst - w_src|| of each link, [L].
 
-    `busy` says of both ends of each link whether they hand out their last finished model.
+    Args:
+        models: All models.
+        dst: Receiver of each link, [L].
+        src: Sender of each link, [L].
+        busy: Whether receivers and senders hand out their last finished model, [L] each.
     """
     out = np.empty(len(dst))
-    for lo in range(0, len(dst), 64):
+    for lo in range(0, len(dst), 64):  # an array [L, W] may not fit into memory
         part = slice(lo, lo + 64)
         own = _handed_out(models, dst[part], busy[0][part])
         gap = own - _handed_out(models, src[part], busy[1][part])

@@ -1,12 +1,12 @@
 """The trace of a testbed run: what was observed and what happened, round by round.
 
 `trace.jsonl` lies in the run folder and holds one JSON object per line, one line per round, in
-order from round 1. All seconds are emulated ones (real seconds / `testbed.time_scale`), by the
+order from round 1. All seconds are emulated seconds (real seconds / `testbed.time_scale`), by the
 coordinator's clock. Pairs are (dst, src): *dst receives from src*. Numbers are written in full, so
-that a replay decides exactly as the run did. `null` stands for a number that is not known, and in
-`budget` for no limit. A key of the first group that is missing has the value of the line before.
+that a replay decides exactly as the run did. `null` stands for an unknown number, and in `budget`
+for no limit. A missing key of the first group has the value of the line before.
 
-What was seen when the round opened (as in `types.Observation`):
+What was observed when the round opened (as in `types.Observation`):
 
     alive        [N] true or false
     reach        {"dst": [E], "src": [E]}, sorted by (dst, src)
@@ -18,30 +18,29 @@ What was seen when the round opened (as in `types.Observation`):
     round        number of the round, from 1
     opened_s     when it opened
     remaining_s  [N] expected seconds of training still to run. 0 exactly where the last training
-                 is known to be over: one that overruns its estimate has a small positive number
+                 is known to have ended: one that overruns its estimate has a small positive number
     mailbox      {"dst", "src", "version", "sent"}: [M] each, sorted by (dst, src), as in
                  `types.Mailbox`: version is `Mail.number` + 1, the trainings that were finished
 
-What was decided and what became of it (as in `types.Outcome`):
+What was decided and what happened (as in `types.Outcome`):
 
     duration_s   how long the round was open
     active       [A] in the order of the decision
     links        {"dst", "src", "stage", "seconds", "bytes", "lost", "stale", "waits"}: [L] each,
-                 in the order of the plan. seconds: as the receiver measured it. bytes: on the wire.
-                 lost: it did not arrive, or was refused. stale: the sender handed out an older
-                 model than that of the newest training it had begun when the round opened
-                 (`Used.number` below `Books.version` of the sender). waits: the receiver may have
-                 had to wait for the sender, and that time is part of the seconds
+                 in the order of the plan. seconds: measured by the receiver. bytes: on the wire.
+                 lost: the model did not arrive, or was refused. stale: the sender handed out an
+                 older model than that of the newest training it had begun when the round opened
+                 (`Used.number` below `ControlState.version` of the sender). waits: the receiver may
+                 have waited for the sender, and that time is part of the seconds
     orders       {"node", "train", "waited_s", "exchange_s", "failed"}: [O] each, one per node that
-                 had an order, in id order. waited_s: from the order to the end of the training in
-                 flight (0 for a passive one). exchange_s: fetching and mixing. failed: there was
-                 no `mixed` report before the round closed
+                 had an order, in id order. waited_s: from the order to the end of the running
+                 training (0 for a passive node). exchange_s: pulling and mixing. failed: no `mixed`
+                 report came before the round closed
     trained      {"node", "round", "steps", "seconds"}: [K] each, the trainings whose end was
                  reported since the line before; round: whose order began it, 0: the warm start
 
-Further keys are allowed and not read. `trace_line` makes a whole line, `seen_part` and `came_part`
-the halves that are known when a round opens and when it closes; `dystop.world.trace_file` reads the
-file back.
+Further keys are allowed and ignored. `observed_part` is known when a round opens, `outcome_part`
+when it closes, and `trace_line` is both; `dystop.world.trace_file` reads the file back.
 """
 
 import math
@@ -58,7 +57,7 @@ from dystop.sparse import Bools, Floats, Graph, Ints
 from dystop.types import Mailbox, Outcome, View
 
 TRACE = "trace.jsonl"
-STEADY = ("alive", "reach", "distance_m", "link_s", "step_s", "budget")
+REPEATED = ("alive", "reach", "distance_m", "link_s", "step_s", "budget")
 MAIL = ("dst", "src", "version", "sent")
 LINKS = ("dst", "src", "stage", "seconds", "bytes", "lost", "stale", "waits")
 ORDERS = ("node", "train", "waited_s", "exchange_s", "failed")
@@ -67,13 +66,13 @@ TRAINED = ("node", "round", "steps", "seconds")
 
 @dataclass(frozen=True)
 class Orders:
-    """What became of the orders of a round, one per node that had one, in id order."""
+    """What happened to the orders of a round, one per node that had one, in id order."""
 
     node: Ints
     train: Bools  # active, as opposed to passive
-    waited_s: Floats  # from the order to the end of the training in flight; NaN: not known
-    exchange_s: Floats  # fetching and mixing; NaN: not known
-    failed: Bools  # no `mixed` report before the round closed
+    waited_s: Floats  # from the order to the end of the running training; NaN: unknown
+    exchange_s: Floats  # pulling and mixing; NaN: unknown
+    failed: Bools  # no `mixed` report came before the round closed
 
 
 @dataclass(frozen=True)
@@ -87,23 +86,23 @@ class Trainings:
 
 
 def no_trainings() -> Trainings:
-    """None has ended."""
+    """Return an empty table of trainings."""
     none = np.zeros(0, np.int64)
     return Trainings(none, none, none, np.zeros(0))
 
 
 @dataclass(frozen=True)
 class TracedLinks:
-    """What became of the links of a plan, in its order."""
+    """What happened on the links of a plan, in its order."""
 
     dst: Ints
     src: Ints
     stage: Ints
-    seconds: Floats  # NaN: not known
+    seconds: Floats  # NaN: unknown
     bytes: Ints
     lost: Bools
     stale: Bools
-    waits: Bools  # its seconds hold the time for which the sender made the receiver wait
+    waits: Bools  # the seconds include a wait for the sender
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class Trace:
     def train_s(self) -> Floats:
         """Seconds of the training that each round began at each worker, [rounds + 1, N].
 
-        Row 0 is the warm start; NaN where the end was never reported, or where none began.
+        Row 0 is the warm start. NaN where no training began, or where its end was not reported.
         """
         out = np.full((len(self.rounds) + 1, self.workers), np.nan)
         for line in self.rounds:
@@ -156,8 +155,8 @@ class Trace:
         return len(self.rounds[0].budget)
 
 
-def seen_part(view: View) -> dict[str, Any]:
-    """The part of a line that is known when the round opens, as plain JSON values."""
+def observed_part(view: View) -> dict[str, Any]:
+    """Return the part of a line that is known when the round opens, as JSON values."""
     return {
         "round": view.t,
         "opened_s": float(view.now_s),
@@ -168,16 +167,16 @@ def seen_part(view: View) -> dict[str, Any]:
     }
 
 
-def came_part(
+def outcome_part(
     plan: Plan, outcome: Outcome, stale: Bools, orders: Orders, trained: Trainings | None = None
 ) -> dict[str, Any]:
-    """The part of a line that is known when the round closes, as plain JSON values.
+    """Return the part of a line that is known when the round closes, as JSON values.
 
     Args:
         plan: What was decided.
         outcome: What happened; its link arrays follow `plan.links`.
         stale: Which links brought an older model than the sender's newest training, [L].
-        orders: What became of the orders.
+        orders: What happened to the orders.
         trained: Trainings that ended since the line before.
     """
     links = plan.links
@@ -193,7 +192,7 @@ def came_part(
 
 
 def _waits(plan: Plan) -> Bools:
-    """Links whose receiver has to wait until the sender has got as far."""
+    """Return the links whose receiver has to wait for the sender, [L]."""
     links = plan.links
     meets = np.isin(links.src, plan.active) & (links.pushed | plan.synchronous)
     waits: Bools = meets | (links.stage > 0)
@@ -208,26 +207,26 @@ def trace_line(
     orders: Orders,
     trained: Trainings | None = None,
 ) -> dict[str, Any]:
-    """One whole line: `seen_part` and `came_part`."""
-    return {**seen_part(view), **came_part(plan, outcome, stale, orders, trained)}
+    """Return one whole line: `observed_part` and `outcome_part`."""
+    return {**observed_part(view), **outcome_part(plan, outcome, stale, orders, trained)}
 
 
 _NUMBERS = ("distance_m", "link_s", "step_s", "remaining_s", "budget")
 
 
-def shorter(line: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The line without what has not changed since the whole line before it.
+def without_repeats(line: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the line without what has not changed since the whole line before it.
 
-    >>> shorter({"round": 2, "alive": [True]}, {"round": 1, "alive": [True]})
+    >>> without_repeats({"round": 2, "alive": [True]}, {"round": 1, "alive": [True]})
     {'round': 2}
     """
     if before is None:
         return dict(line)
-    return {k: v for k, v in line.items() if k not in STEADY or before.get(k) != v}
+    return {k: v for k, v in line.items() if k not in REPEATED or before.get(k) != v}
 
 
 def _plain(values: Any) -> list[Any]:
-    """Plain numbers; what is not finite becomes None."""
+    """Return a list of numbers; what is not finite becomes None."""
     values = np.asarray(values)
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return list(values.tolist())

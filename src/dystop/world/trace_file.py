@@ -1,4 +1,4 @@
-"""Reading `trace.jsonl` back (see `dystop.world.trace`): a file may be cut off or damaged."""
+"""Reader of `trace.jsonl` (see `dystop.world.trace`); a file may be cut off or damaged."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from dystop.world.trace import (
     LINKS,
     MAIL,
     ORDERS,
-    STEADY,
+    REPEATED,
     TRACE,
     TRAINED,
     Orders,
@@ -27,17 +27,17 @@ from dystop.world.trace import (
 
 
 def read_trace(folder: Path) -> Trace:
-    """The trace of a run; a last line that was cut off is left out.
+    """Return the trace of a run; ignore a last line that was cut off.
 
     Raises:
-        RunFolderError: Where there is none, or where it is damaged.
+        RunFolderError: Where the run has no trace, or where the trace is damaged.
     """
     path = folder / TRACE
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         raise RunFolderError(
-            f"{folder}: holds no trace; only runs of 'dystop testbed' have one ({TRACE})"
+            f"{folder}: has no trace ({TRACE}); only runs of 'dystop testbed' have one"
         ) from None
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
@@ -48,25 +48,25 @@ def read_trace(folder: Path) -> Trace:
             whole = _joined(path, number, line, whole)
             rounds.append(_round(path, number, whole))
     if not rounds:
-        raise RunFolderError(f"{path}: holds no round; the run ended before its first one")
+        raise RunFolderError(f"{path}: has no round; the run ended before its first round closed")
     return Trace(path, tuple(rounds))
 
 
 def _damaged(path: Path, number: int, why: str) -> RunFolderError:
     return RunFolderError(
-        f"{path}: line {number} is damaged ({why}); cut the file before it to use the rest"
+        f"{path}: line {number} is damaged ({why}); to use the rounds before it, cut the file there"
     )
 
 
 def _joined(path: Path, number: int, line: bytes, before: dict[str, Any]) -> dict[str, Any]:
-    """A line with what it leaves out because it has not changed."""
+    """Return a line with the unchanged values that it leaves out."""
     try:
         raw = json.loads(line)
     except ValueError:
         raise _damaged(path, number, "not JSON") from None
     if not isinstance(raw, dict):
         raise _damaged(path, number, "not an object")
-    return {**{k: before[k] for k in STEADY if k in before}, **raw}
+    return {**{k: before[k] for k in REPEATED if k in before}, **raw}
 
 
 def _round(path: Path, number: int, raw: Mapping[str, Any]) -> TracedRound:
@@ -104,7 +104,7 @@ def _parsed(raw: Mapping[str, Any]) -> TracedRound:
 
 
 def _columns(raw: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Columns of equal length."""
+    """Return columns of equal length."""
     out = {name: _KINDS[name](raw[name]) if name in _KINDS else _ints(raw[name]) for name in names}
     if len({len(column) for column in out.values()}) > 1:
         raise ValueError(f"{', '.join(names)} differ in length")
@@ -130,23 +130,23 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
 
 
 def _problem(line: TracedRound, number: int) -> str:
-    """What does not fit together in a line; nothing where it does."""
+    """Return what is inconsistent in a line; empty: nothing is."""
     n, edges, nodes = len(line.alive), line.reach.edges, len(line.budget)
     if line.round != number:
-        return f"it is of round {line.round}"
+        return f"it belongs to round {line.round}"
     if not line.alive.any():
-        return "nobody was there"
+        return "no worker was present"
     if len(line.step_s) != n or len(line.remaining_s) != n or nodes not in (n, n + 1):
-        return "alive, step_s, remaining_s and budget do not fit together"
+        return "alive, step_s, remaining_s and budget differ in length"
     if line.reach.n != nodes or len(line.distance_m) != edges or len(line.link_s) != edges:
-        return "reach, distance_m and link_s do not fit together"
+        return "reach, distance_m and link_s differ in length"
     if _beyond(nodes, line.reach.dst, line.reach.src, line.links.dst, line.links.src):
-        return f"a link names a node outside 0..{nodes - 1}"
+        return f"a link has a node outside 0..{nodes - 1}"
     if _beyond(nodes, line.orders.node) or _beyond(n, line.active, line.trained.node):
-        return f"an order or a training names a node outside 0..{nodes - 1}"
-    return "a training of a later round" if _beyond(number + 1, line.trained.round) else ""
+        return f"an order or a training has a node outside 0..{nodes - 1}"
+    return "a training belongs to a later round" if _beyond(number + 1, line.trained.round) else ""
 
 
 def _beyond(size: int, *ids: Ints) -> bool:
-    """Whether an id is outside 0..size - 1."""
+    """Return whether an id is outside 0..size - 1."""
     return any(len(x) and (x.min() < 0 or x.max() >= size) for x in ids)

@@ -19,7 +19,7 @@ from dystop.testbed.ledger.tables import read_blob, write_blob
 from dystop.testbed.protocol.messages import Rejected, Report, Used
 from dystop.types import Outcome
 from dystop.world import read_trace
-from dystop.world.trace import TRACE, seen_part
+from dystop.world.trace import TRACE, observed_part
 from support.strategies import random_fleet, random_view, same
 
 
@@ -78,7 +78,7 @@ def test_trace_says_what_was_used(tmp_path):
     assert came["orders"]["failed"] == [False, True, False]
     assert came["orders"]["waited_s"] == [1.0, None, 0.0]
     assert came["trained"] == {"node": [2], "round": [0], "steps": [4], "seconds": [1.5]}
-    line = {**seen_part(read_blob(write_blob(traced_view(view)))), **came}
+    line = {**observed_part(read_blob(write_blob(traced_view(view)))), **came}
     (tmp_path / TRACE).write_text(json.dumps(line, allow_nan=False) + "\n")
     (back,) = read_trace(tmp_path).rounds
     assert same(back.reach, view.reach)

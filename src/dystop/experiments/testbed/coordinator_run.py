@@ -38,7 +38,7 @@ from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import Ledger, restore
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.transport.interface import Transport
-from dystop.world.trace import TRACE, shorter
+from dystop.world.trace import TRACE, without_repeats
 
 if TYPE_CHECKING:
     from dystop.testbed.security.identity import Identity
@@ -61,7 +61,7 @@ class TraceLog:
 
     def append(self, line: dict[str, Any]) -> None:
         """Write one line, without what has not changed since the line before."""
-        short, self._before = shorter(line, self._before), line
+        short, self._before = without_repeats(line, self._before), line
         with writing(self._folder):
             self._file.write(json.dumps(short, separators=(",", ":")).encode() + b"\n")
             self._file.flush()

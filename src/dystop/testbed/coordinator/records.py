@@ -21,7 +21,7 @@ from dystop.testbed.ledger.tables import KeptLine, RecordLine, Restored, read_bl
 from dystop.testbed.protocol.codec import decode
 from dystop.testbed.protocol.messages import Evaluate, Scored
 from dystop.types import Score, View
-from dystop.world.trace import seen_part
+from dystop.world.trace import observed_part
 
 SCORE_S = 30.0  # longest wait for an evaluation
 
@@ -115,7 +115,7 @@ class Records:
             del self.held[round_]
             record = _scored(held.record, held.line.score)
             view = self._views.pop(round_, None)
-            observed = {} if view is None else seen_part(view)
+            observed = {} if view is None else observed_part(view)
             state.pending.after_commit.append(
                 PublishRecord(record, {**observed, **held.trace_outcome})
             )

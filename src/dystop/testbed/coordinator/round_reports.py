@@ -16,7 +16,7 @@ from dystop.testbed.protocol.messages import Rejected, Report, Used
 from dystop.types import Outcome, View, no_mail
 from dystop.world.trace import Orders as TracedOrders
 from dystop.world.trace import Trainings as TracedTrainings
-from dystop.world.trace import came_part
+from dystop.world.trace import outcome_part
 
 Training = tuple[int, int, int, float]  # node, round that started it, steps, emulated seconds
 
@@ -154,7 +154,7 @@ def trace_outcome(
     src = np.minimum(plan.links.src, view.fleet.workers - 1)
     stale = (number < view.version[src]) & (plan.links.src < view.fleet.workers)
     stale &= np.array([u is not None for u in used], bool)
-    line = came_part(
+    line = outcome_part(
         plan,
         replace(outcome, link_s=seconds),
         stale,

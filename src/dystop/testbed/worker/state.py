@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dystop.control.aggregation import passive_shift
 from dystop.testbed.events import Counters, Vector
 from dystop.testbed.params import Guards, Limits, Timeouts
 from dystop.testbed.protocol.messages import Mail, Phase, Report
@@ -113,12 +114,12 @@ def with_report(state: WorkerState, report: Report) -> WorkerState:
 
 
 def mixed_passively(state: WorkerState, mixed: Vector, version: int) -> WorkerState:
-    """Return the state after a passive mix, as `simulator.mixing.write_rows` does it.
+    """Return the state after a passive mix (`passive_shift`).
 
     The published model becomes `mixed`. The start of the last training moves by the same shift, so
     that its update stays the same. A running training adds the shift to its result when it ends.
     """
-    shift = mixed - state.published
+    shift = passive_shift(mixed, state.published)
     start = None if state.start is None else state.start + shift
     state = replace(state, published=mixed, start=start, version=version)
     if state.training is None:
