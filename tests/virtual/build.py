@@ -1,4 +1,4 @@
-"""A cluster from a mechanism: the fleet, the world, the machines, and the verdict at the end."""
+"""Build a cluster for a mechanism, run it, and check the result."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from dystop.control.stopping import Evaluate, Stop
+from dystop.mechanisms import MECHANISMS
 from dystop.testbed.audit.check import Finding, check_story
 from dystop.testbed.audit.facts import RunFacts, story_of
 from dystop.testbed.coordinator.machine import CoordinatorMachine
@@ -19,9 +20,9 @@ from dystop.types import Fleet, Mechanism
 from dystop.world import World
 from support.engine_fixtures import CALM as CALM_WORLD
 from support.engine_fixtures import line
-from virtual.actors import Actor
 from virtual.cluster import Cluster, names_of
-from virtual.faults import CALM, Faults
+from virtual.faults import CALM, Faults, random_faults
+from virtual.processes import Process
 from virtual.reference import NEAR, Reference, Use
 from virtual.toy import FIRST, NO_COUNTERS, WIDTH, digest
 
@@ -33,9 +34,21 @@ QUICK = Timeouts(
 )  # fmt: skip
 
 
+RANDOM_MECHANISMS = (
+    "dystop",
+    "dystop",
+    "dystop",
+    "sa-adfl",
+    "ad-psgd",
+    "gossipfl",
+    "fedasync",
+    "asyng",
+)
+
+
 @dataclass(frozen=True)
 class Case:
-    """A run to be played."""
+    """The parameters of a virtual run."""
 
     mechanism: Mechanism
     workers: int = 4
@@ -81,53 +94,59 @@ class Case:
             evaluate=Evaluate(every_rounds=1000),
         )
 
-    def worker_setup(self, actor: Actor) -> WorkerSetup:
-        enrolled, fleet = self.members[actor.node], self.fleet
-        trains = actor.node < self.workers
+    def worker_setup(self, process: Process) -> WorkerSetup:
+        enrolled, fleet = self.members[process.node], self.fleet
+        trains = process.node < self.workers
         return WorkerSetup(
-            name=actor.name,
-            node=actor.node,
+            name=process.name,
+            node=process.node,
             schema=SCHEMA,
-            address=f"there:{actor.node}",
+            address=f"there:{process.node}",
             data_size=enrolled.data_size,
             label_counts=enrolled.label_counts,
-            incarnation=actor.life,
-            first_steps=int(fleet.epoch_steps[actor.node]) if trains else 0,
+            incarnation=process.life,
+            first_steps=int(fleet.epoch_steps[process.node]) if trains else 0,
             deltas=self.mechanism.capabilities().deltas,
             timeouts=self.timeouts,
             digest=digest,
         )
 
 
+def random_case(seed: int, workers: int, rounds: int) -> Case:
+    """Return a run with random faults; the seed chooses the mechanism, too."""
+    mechanism = MECHANISMS[RANDOM_MECHANISMS[seed % len(RANDOM_MECHANISMS)]]()
+    return Case(mechanism, workers=workers, rounds=rounds, seed=seed, faults=random_faults(seed))
+
+
 def cluster_of(case: Case) -> Cluster:
     setup = case.setup
 
-    def coordinator(actor: Actor) -> Any:
-        actor.disk = actor.disk or MemoryLedger()
-        return CoordinatorMachine(setup, restore(actor.disk))
+    def coordinator(process: Process) -> Any:
+        process.disk = process.disk or MemoryLedger()
+        return CoordinatorMachine(setup, restore(process.disk))
 
-    def worker(actor: Actor) -> Any:
-        state = actor.disk or first_state(
+    def worker(process: Process) -> Any:
+        state = process.disk or first_state(
             FIRST, NO_COUNTERS, deltas=case.mechanism.capabilities().deltas
         )
-        return WorkerMachine(case.worker_setup(actor), state)
+        return WorkerMachine(case.worker_setup(process), state)
 
     names = names_of(case.workers, case.mechanism.capabilities().server)
     return Cluster(coordinator, worker, names, case.seed, case.faults)
 
 
-def story(cluster: Cluster) -> RunFacts:
-    unheard = {
+def run_facts(cluster: Cluster) -> RunFacts:
+    unconfirmed = {
         a.node: frozenset(r.round for r in a.disk.reports if r.kind == "mixed")
         for a in cluster.nodes
         if a.disk
     }
-    diaries = {a.node: a.lines for a in cluster.nodes}
-    return story_of(cluster.boss.disk.rows, diaries, unheard)
+    logs = {a.node: a.log_lines for a in cluster.nodes}
+    return story_of(cluster.coordinator.disk.rows, logs, unconfirmed)
 
 
 def verdict(cluster: Cluster) -> list[Finding]:
-    return check_story(story(cluster))
+    return check_story(run_facts(cluster))
 
 
 def play(case: Case, **options: Any) -> Cluster:
@@ -137,11 +156,11 @@ def play(case: Case, **options: Any) -> Cluster:
 
 
 def plans_of(cluster: Cluster) -> dict[int, Any]:
-    return {r.round: read_blob(r.plan)["plan"] for r in cluster.boss.disk.rows("rounds")}
+    return {r.round: read_blob(r.plan)["plan"] for r in cluster.coordinator.disk.rows("rounds")}
 
 
 def reference_of(case: Case, cluster: Cluster) -> Reference:
-    """Play the plans again, slowly."""
+    """Execute the plans of a run again with the reference."""
     fleet = case.fleet
     ref = Reference(
         fleet.nodes, fleet.workers, fleet.epoch_steps, case.mechanism.capabilities().warm_start
@@ -153,14 +172,14 @@ def reference_of(case: Case, cluster: Cluster) -> Reference:
 
 
 def _reported(cluster: Cluster) -> tuple[Any, Any]:
-    """What went into each round, and how far each node was, as the nodes said."""
+    """Return the models of each round and the trainings of each node, as reported."""
     uses: dict[int, Any] = {}
     numbers: dict[int, Any] = {}
-    for _, name, message in cluster.said:
+    for _, name, message in cluster.received:
         if getattr(message, "kind", "") != "mixed":
             continue
         node = cluster.by_name[name].node
-        begun = _number_before(cluster.by_name[name].lines, message.round)
+        begun = _number_before(cluster.by_name[name].log_lines, message.round)
         numbers.setdefault(message.round, {})[node] = (begun, message.number)
         for u in message.used:
             vector = cluster.shipped[u.node, u.version, u.digest]
@@ -169,7 +188,7 @@ def _reported(cluster: Cluster) -> tuple[Any, Any]:
 
 
 def _number_before(lines: list[Any], round_: int) -> int:
-    """The last training that a node had finished when an order came in, as its diary says."""
+    """Return the last training that a node had finished when an order arrived."""
     number = -1
     for entry in lines:
         if entry["kind"] == "order" and entry["round"] == round_:
@@ -180,13 +199,13 @@ def _number_before(lines: list[Any], round_: int) -> int:
 
 
 def assert_as_planned(case: Case, cluster: Cluster) -> None:
-    """Every node has what the plans say, whether its last training is over or not."""
+    """Assert that every node has the model that the plans imply."""
     ref = reference_of(case, cluster)
-    for actor, node in zip(cluster.nodes, ref.refs, strict=True):
-        state = actor.disk
-        if node.flight is not None and state.number >= node.flight[0]:
-            ref.land(actor.node)
-        assert state.number == node.last.number, (actor.name, state.number, node.last.number)
+    for process, node in zip(cluster.nodes, ref.refs, strict=True):
+        state = process.disk
+        if node.training is not None and state.number >= node.training[0]:
+            ref.finish_training(process.node)
+        assert state.number == node.last.number, (process.name, state.number, node.last.number)
         np.testing.assert_allclose(state.published, node.last.vector, atol=NEAR)
-        if node.flight is not None:
-            np.testing.assert_allclose(state.mixed, node.flight[1], atol=NEAR)
+        if node.training is not None:
+            np.testing.assert_allclose(state.mixed, node.training[1], atol=NEAR)

@@ -1,10 +1,11 @@
 """A whole testbed in virtual time: one coordinator machine, worker machines, a bad network.
 
-Everything that happens is drawn from a seed, so a run that went wrong goes wrong again. The cluster
-carries out the actions of the machines as the real shells do: what hangs in `then` of a write is
-done only after the write succeeded, and a process that dies leaves nothing but its disk.
+All events are drawn from a seed, so that a failure can be repeated. The cluster carries out the
+actions of the machines as the real processes do: actions that wait for a write are carried out only
+after the write succeeded, and a process that dies leaves nothing but its disk.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -42,35 +43,35 @@ from dystop.testbed.events import (
 from dystop.testbed.ledger.tables import RoundLine
 from dystop.testbed.protocol.messages import Execute, ModelHeader, PullRefused
 from dystop.testbed.worker.history import EventLogger
-from virtual.actors import Actor, Crash
-from virtual.agenda import Agenda
 from virtual.faults import CALM, Episode, Faults, draw_episodes
+from virtual.processes import Crash, Process
+from virtual.schedule import Schedule
+from virtual.sessions import Sessions
 from virtual.toy import WIDTH, on_the_wire, train, wire_digest
-from virtual.wires import Wires
 
 TICK_S = 0.5
 DETECT_S = 3.0  # until a cut is noticed
-MakeWorker = Callable[[Actor], Any]  # (actor with disk and life) -> WorkerMachine
-MakeCoordinator = Callable[[Actor], Any]
+MakeWorker = Callable[[Process], Any]  # (process with disk and life) -> WorkerMachine
+MakeCoordinator = Callable[[Process], Any]
 
 
 @dataclass
-class Ask:
-    """A fetch on its way: who wants it, from whom, and what the asker calls it."""
+class RunningPull:
+    """A pull in progress: its receiver, its sender, and the receiver's key."""
 
-    asker: Actor
+    receiver: Process
     life: int
     key: int
-    server: Actor
-    fetch: StartPull
+    server: Process
+    action: StartPull
     until_s: float
     begun_s: float
     over: bool = False
     refused: int = 0
 
 
-class Cluster(Wires):
-    """The whole of it. `run` until the coordinator says that the run is over."""
+class Cluster(Sessions):
+    """All processes of a run. `run` lasts until the coordinator finishes the run."""
 
     def __init__(
         self,
@@ -82,126 +83,128 @@ class Cluster(Wires):
     ) -> None:
         self.seed, self.faults = seed, faults
         self.rng = stream(seed, "virtual", "events")
-        self.agenda = Agenda()
+        self.schedule = Schedule()
         self.make_coordinator, self.make_worker = make_coordinator, make_worker
-        self.boss = Actor("coordinator", -1)
-        self.nodes = [Actor(name, k) for k, name in enumerate(names)]
+        self.coordinator = Process("coordinator", -1)
+        self.nodes = [Process(name, k) for k, name in enumerate(names)]
         self.by_name = {a.name: a for a in self.nodes}
         self.sessions: dict[str, int] = {}  # name -> number of its open session
         self.numbers = count(1)
-        self.asks: dict[int, Ask] = {}  # by the server's key
-        self.fetching: dict[tuple[str, int, int], Ask] = {}  # by (asker, life, its key)
+        self.requests: dict[int, RunningPull] = {}  # by the server's key
+        self.running: dict[tuple[str, int, int], RunningPull] = {}  # by (receiver, life, its key)
         self.cuts: list[frozenset[int]] = []
         self.last_at: dict[tuple[str, str], float] = {}  # order of a session
         self.finished: str | None = None
         self.published: list[PublishRecord] = []
         self.shipped: dict[tuple[int, int, str], Any] = {}  # (src, version, digest) -> vector
         self.committed: set[int] = set()  # rounds whose plans are on the disk
-        self.told: list[tuple[float, str, Any]] = []  # every message from the coordinator
-        self.said: list[tuple[float, str, Any]] = []  # and to it
+        self.sent: list[tuple[float, str, Any]] = []  # every message from the coordinator
+        self.received: list[tuple[float, str, Any]] = []  # and to it
         self.slow = {a.node: 10.0 if self.rng.random() < faults.slow else 1.0 for a in self.nodes}
         self.step_s = {a.node: 0.2 + 0.4 * self.rng.random() for a in self.nodes}
 
-    # Life and death ----------------------------------------------------------------------------
+    # Start and crash ----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Everybody begins; the episodes of the seed lie ahead."""
-        self.boot(self.boss)
-        for actor in self.nodes:
-            self.boot(actor)
+        """Start all processes and schedule the fault episodes of the seed."""
+        self.boot(self.coordinator)
+        for process in self.nodes:
+            self.boot(process)
         for episode in draw_episodes(self.faults, len(self.nodes), self.seed):
-            self.agenda.after(episode.at_s, lambda e=episode: self.strike(e))
+            self.schedule.after(episode.at_s, lambda e=episode: self.strike(e))
 
-    def boot(self, actor: Actor) -> None:
-        """A new process with what is on the disk."""
-        actor.life += 1
-        actor.offset_s = float(self.rng.uniform(0, 1e5))
-        actor.frozen, actor.doomed, actor.waiting = False, None, []
-        make = self.make_coordinator if actor is self.boss else self.make_worker
-        actor.machine = make(actor)
-        if actor is not self.boss:
-            actor.watch = EventLogger(lambda kind, **f: actor.lines.append({"kind": kind, **f}))
-            state = actor.machine.state
-            actor.watch.started(
-                incarnation=actor.life,
+    def boot(self, process: Process) -> None:
+        """Start a process from its disk."""
+        process.life += 1
+        process.offset_s = float(self.rng.uniform(0, 1e5))
+        process.frozen, process.crash_in, process.waiting = False, None, []
+        make = self.make_coordinator if process is self.coordinator else self.make_worker
+        process.machine = make(process)
+        if process is not self.coordinator:
+            process.logger = EventLogger(
+                lambda kind, **f: process.log_lines.append({"kind": kind, **f})
+            )
+            state = process.machine.state
+            process.logger.started(
+                incarnation=process.life,
                 version=state.version,
                 number=state.number,
                 round=state.last_round,
                 epoch=state.epoch,
             )
-            self.later(actor, self.between(0.0, 0.3), lambda: self.connect(actor))
-        self.tick(actor)
+            self.later(process, self.between(0.0, 0.3), lambda: self.connect(process))
+        self.tick(process)
 
-    def crash(self, actor: Actor) -> None:
-        """The process is gone; its peers see their sessions break."""
-        actor.machine, actor.doomed, actor.waiting = None, None, []
-        actor.life += 1
-        if actor is self.boss:
+    def crash(self, process: Process) -> None:
+        """End a process; its peers see their sessions break."""
+        process.machine, process.crash_in, process.waiting = None, None, []
+        process.life += 1
+        if process is self.coordinator:
             for name in list(self.sessions):
                 self.break_session(name)
         else:
-            self.break_session(actor.name)
-        for ask in list(self.asks.values()):
-            if ask.server is actor:
-                self.fail(ask, "unreachable")
-            elif ask.asker is actor:
-                self.forget(ask)
+            self.break_session(process.name)
+        for pull in list(self.requests.values()):
+            if pull.server is process:
+                self.fail(pull, "unreachable")
+            elif pull.receiver is process:
+                self.forget(pull)
 
     def strike(self, episode: Episode) -> None:
-        """An episode begins; its end is put on the agenda."""
+        """Start a fault episode and schedule its end."""
         if self.finished is not None:
             return
         if episode.kind == "cut":
             self.cut(frozenset(episode.nodes), episode.lasts_s)
             return
-        actor = self.boss if episode.nodes[0] < 0 else self.nodes[episode.nodes[0]]
-        if not actor.up or actor.frozen:
+        process = self.coordinator if episode.nodes[0] < 0 else self.nodes[episode.nodes[0]]
+        if not process.up or process.frozen:
             return
         if episode.kind == "crash":
-            actor.doomed = episode.at_action
-            self.agenda.after(episode.lasts_s, lambda: self.revive(actor))
+            process.crash_in = episode.at_action
+            self.schedule.after(episode.lasts_s, lambda: self.revive(process))
         elif episode.kind == "freeze":
-            self.freeze(actor, episode.lasts_s)
+            self.freeze(process, episode.lasts_s)
         else:
-            actor.full = True
-            self.agenda.after(episode.lasts_s, lambda: setattr(actor, "full", False))
+            process.full = True
+            self.schedule.after(episode.lasts_s, lambda: setattr(process, "full", False))
 
-    def revive(self, actor: Actor) -> None:
-        """Start again what has died; what has not met its doom yet meets it now."""
-        if actor.exits:
+    def revive(self, process: Process) -> None:
+        """Restart a crashed process; crash it first if it still runs."""
+        if process.exits:
             return
-        if actor.up:
-            self.crash(actor)
-        self.boot(actor)
+        if process.up:
+            self.crash(process)
+        self.boot(process)
 
-    def freeze(self, actor: Actor, lasts_s: float) -> None:
-        actor.frozen, life = True, actor.life
+    def freeze(self, process: Process, lasts_s: float) -> None:
+        process.frozen, life = True, process.life
 
         def thaw() -> None:
-            if actor.life != life or not actor.up:
+            if process.life != life or not process.up:
                 return
-            actor.frozen = False
-            waiting, actor.waiting = actor.waiting, []
+            process.frozen = False
+            waiting, process.waiting = process.waiting, []
             for event in waiting:
-                if actor.life == life:
-                    self.handle(actor, event)
+                if process.life == life:
+                    self.handle(process, event)
 
-        self.agenda.after(lasts_s, thaw)
+        self.schedule.after(lasts_s, thaw)
 
     def cut(self, side: frozenset[int], lasts_s: float) -> None:
-        """These nodes can reach each other and nobody else."""
+        """Isolate these nodes: they reach each other only."""
         self.cuts.append(side)
 
         def notice() -> None:
             if side in self.cuts:
                 for node in side:
                     self.break_session(self.nodes[node].name)
-                for ask in list(self.asks.values()):
-                    if self.is_cut(ask.asker.node, ask.server.node):
-                        self.fail(ask, "unreachable")
+                for pull in list(self.requests.values()):
+                    if self.is_cut(pull.receiver.node, pull.server.node):
+                        self.fail(pull, "unreachable")
 
-        self.agenda.after(DETECT_S, notice)
-        self.agenda.after(lasts_s, lambda: self.cuts.remove(side))
+        self.schedule.after(DETECT_S, notice)
+        self.schedule.after(lasts_s, lambda: self.cuts.remove(side))
 
     def is_cut(self, a: int, b: int) -> bool:
         return any((a in side) != (b in side) for side in self.cuts)
@@ -211,106 +214,114 @@ class Cluster(Wires):
     def between(self, lo: float, hi: float) -> float:
         return float(self.rng.uniform(lo, hi))
 
-    def clock_s(self, actor: Actor) -> float:
-        return self.agenda.now_s + actor.offset_s
+    def clock_s(self, process: Process) -> float:
+        return self.schedule.now_s + process.offset_s
 
-    def later(self, actor: Actor, delay_s: float, deed: Callable[[], None]) -> None:
-        """Do something unless the process is gone by then."""
-        life = actor.life
-        self.agenda.after(delay_s, lambda: deed() if actor.life == life and actor.up else None)
+    def later(self, process: Process, delay_s: float, call: Callable[[], None]) -> None:
+        """Schedule a call that is skipped if the process has ended by then."""
+        life = process.life
+        self.schedule.after(
+            delay_s, lambda: call() if process.life == life and process.up else None
+        )
 
-    def give(self, actor: Actor, delay_s: float, event: Any) -> None:
-        self.later(actor, delay_s, lambda: self.handle(actor, event))
+    def give(self, process: Process, delay_s: float, event: Any) -> None:
+        self.later(process, delay_s, lambda: self.handle(process, event))
 
-    def tick(self, actor: Actor) -> None:
-        if actor.up and not actor.frozen:
-            self.handle(actor, Tick())
-        self.later(actor, TICK_S, lambda: self.tick(actor))
+    def tick(self, process: Process) -> None:
+        if process.up and not process.frozen:
+            self.handle(process, Tick())
+        self.later(process, TICK_S, lambda: self.tick(process))
 
-    def handle(self, actor: Actor, event: Any) -> None:
-        """Let a machine handle an event and carry out what it wants."""
-        if actor.frozen:
-            actor.waiting.append(event)
+    def handle(self, process: Process, event: Any) -> None:
+        """Let a machine handle an event and carry out its actions."""
+        if process.frozen:
+            process.waiting.append(event)
             return
-        if actor.watch is not None:
-            actor.watch.event(event)
+        if process.logger is not None:
+            process.logger.event(event)
         try:
-            self.perform(actor, actor.machine.handle(event, self.clock_s(actor)))
+            self.perform(process, process.machine.handle(event, self.clock_s(process)))
         except Crash:
-            self.crash(actor)
+            self.crash(process)
 
-    def perform(self, actor: Actor, actions: Sequence[Any]) -> None:
+    def perform(self, process: Process, actions: Sequence[Any]) -> None:
         for action in actions:
-            actor.spend()
-            if not actor.up:
+            process.count_action()
+            if not process.up:
                 return
-            if actor.watch is not None:
-                actor.watch.action(action)
-            getattr(self, f"on_{type(action).__name__.lower()}")(actor, action)
+            if process.logger is not None:
+                process.logger.action(action)
+            getattr(self, _handler_name(action))(process, action)
 
-    # What workers want -------------------------------------------------------------------------
+    # Actions of workers ------------------------------------------------------------------------
 
-    def on_sendtocoordinator(self, actor: Actor, action: SendToCoordinator) -> None:
-        self.said.append((self.agenda.now_s, actor.name, action.message))
-        self.transmit(actor.name, "up", action.message)
+    def on_send_to_coordinator(self, process: Process, action: SendToCoordinator) -> None:
+        self.received.append((self.schedule.now_s, process.name, action.message))
+        self.transmit(process.name, "up", action.message)
 
-    def on_savecheckpoint(self, actor: Actor, action: SaveCheckpoint) -> None:
-        if actor.full:
-            self.perform(actor, actor.machine.handle(CheckpointFailed("full"), self.clock_s(actor)))
+    def on_save_checkpoint(self, process: Process, action: SaveCheckpoint) -> None:
+        if process.full:
+            self.perform(
+                process, process.machine.handle(CheckpointFailed("full"), self.clock_s(process))
+            )
             return
-        actor.disk = action.state
-        self.perform(actor, actor.machine.handle(CheckpointSaved(), self.clock_s(actor)))
-        self.perform(actor, action.after_save)
+        process.disk = action.state
+        self.perform(process, process.machine.handle(CheckpointSaved(), self.clock_s(process)))
+        self.perform(process, action.after_save)
 
-    def on_starttraining(self, actor: Actor, action: StartTraining) -> None:
-        steps = self.slow[actor.node] * self.step_s[actor.node] * max(action.steps, 1)
-        vector = train(action.vector, actor.node, action.number, action.steps, action.rate)
+    def on_start_training(self, process: Process, action: StartTraining) -> None:
+        steps = self.slow[process.node] * self.step_s[process.node] * max(action.steps, 1)
+        vector = train(action.vector, process.node, action.number, action.steps, action.rate)
         seconds = steps * self.between(0.9, 1.1)
         done = TrainingFinished(action.number, vector, action.counters, 1.0, action.steps, seconds)
-        self.give(actor, seconds, done)
+        self.give(process, seconds, done)
 
-    def on_startpull(self, actor: Actor, action: StartPull) -> None:
+    def on_start_pull(self, process: Process, action: StartPull) -> None:
         server = self.by_name[action.name]
-        patience = max(action.deadline_s - self.clock_s(actor), 0.0)
-        now_s = self.agenda.now_s
-        ask = Ask(actor, actor.life, action.key, server, action, now_s + patience, now_s)
-        self.fetching[actor.name, actor.life, action.key] = ask
-        self.agenda.after(patience, lambda: self.fail(ask, "timeout"))
-        self.ask(ask)
+        patience = max(action.deadline_s - self.clock_s(process), 0.0)
+        now_s = self.schedule.now_s
+        pull = RunningPull(
+            process, process.life, action.key, server, action, now_s + patience, now_s
+        )
+        self.running[process.name, process.life, action.key] = pull
+        self.schedule.after(patience, lambda: self.fail(pull, "timeout"))
+        self.request(pull)
 
-    def ask(self, ask: Ask) -> None:
-        """Put the question to the server, under a key that it has not seen."""
+    def request(self, pull: RunningPull) -> None:
+        """Send a pull request to the server under a new key."""
         number = next(self.numbers)
-        self.asks[number] = ask
+        self.requests[number] = pull
         delay = self.between(*self.faults.delay_s)
-        bad = self.rng.random() < self.faults.fetch_fails
-        if bad or not ask.server.up or self.is_cut(ask.asker.node, ask.server.node):
-            self.agenda.after(delay, lambda: self.fail(ask, "unreachable"))
+        bad = self.rng.random() < self.faults.pull_fails
+        if bad or not pull.server.up or self.is_cut(pull.receiver.node, pull.server.node):
+            self.schedule.after(delay, lambda: self.fail(pull, "unreachable"))
             return
-        self.give(ask.server, delay, PullRequested(number, ask.asker.name, ask.fetch.request))
+        self.give(
+            pull.server, delay, PullRequested(number, pull.receiver.name, pull.action.request)
+        )
 
-    def on_answerpull(self, actor: Actor, action: AnswerPull) -> None:
-        ask = self.asks.pop(action.key, None)
-        if ask is None or ask.over:
+    def on_answer_pull(self, process: Process, action: AnswerPull) -> None:
+        pull = self.requests.pop(action.key, None)
+        if pull is None or pull.over:
             return
         if isinstance(action.answer, PullRefused):
-            self.refuse(ask, action.answer)
+            self.refuse(pull, action.answer)
             return
-        self.ship(actor, ask, action.answer)
+        self.ship(process, pull, action.answer)
 
-    def refuse(self, ask: Ask, answer: PullRefused) -> None:
-        """Ask again as a fetcher does: when told to, and where a roster may be on its way."""
-        ask.refused += answer.code in ("not_authorised", "no_model")
-        pause_s = answer.retry_s or (0.3 if 0 < ask.refused <= 4 else 0.0)
-        if pause_s > 0 and self.agenda.now_s + pause_s < ask.until_s:
-            self.agenda.after(pause_s, lambda: None if ask.over else self.ask(ask))
+    def refuse(self, pull: RunningPull, answer: PullRefused) -> None:
+        """Repeat a refused pull after a pause, as a worker does."""
+        pull.refused += answer.code in ("not_authorised", "no_model")
+        pause_s = answer.retry_s or (0.3 if 0 < pull.refused <= 4 else 0.0)
+        if pause_s > 0 and self.schedule.now_s + pause_s < pull.until_s:
+            self.schedule.after(pause_s, lambda: None if pull.over else self.request(pull))
             return
-        self.fail(ask, answer.code)
+        self.fail(pull, answer.code)
 
-    def ship(self, server: Actor, ask: Ask, publication: Publication) -> None:
-        request = ask.fetch.request
+    def ship(self, server: Process, pull: RunningPull, publication: Publication) -> None:
+        request = pull.action.request
         digest = wire_digest(publication.vector, request)
-        server.watch.served(publication, request, digest)
+        server.logger.served(publication, request, digest)
         vector = np.array(on_the_wire(publication.vector, request))
         self.shipped[server.node, publication.version, digest] = np.array(publication.vector)
         seconds = self.between(0.02, 0.1)
@@ -319,81 +330,86 @@ class Cluster(Wires):
         )
 
         def arrive() -> None:
-            if ask.over or self.is_cut(ask.asker.node, server.node):
+            if pull.over or self.is_cut(pull.receiver.node, server.node):
                 return
-            self.forget(ask)
-            took = self.agenda.now_s - ask.begun_s
-            if ask.asker.life == ask.life and ask.asker.up:
-                self.handle(ask.asker, PullFinished(ask.key, header, vector, 4 * WIDTH, took))
+            self.forget(pull)
+            took = self.schedule.now_s - pull.begun_s
+            if pull.receiver.life == pull.life and pull.receiver.up:
+                self.handle(pull.receiver, PullFinished(pull.key, header, vector, 4 * WIDTH, took))
 
-        self.agenda.after(seconds, arrive)
+        self.schedule.after(seconds, arrive)
 
-    def fail(self, ask: Ask, code: Any) -> None:
-        if ask.over:
+    def fail(self, pull: RunningPull, code: Any) -> None:
+        if pull.over:
             return
-        self.forget(ask)
-        if ask.asker.life == ask.life and ask.asker.up:
-            seconds = self.agenda.now_s - ask.begun_s
-            self.handle(ask.asker, PullFailed(ask.key, code, 0, seconds))
+        self.forget(pull)
+        if pull.receiver.life == pull.life and pull.receiver.up:
+            seconds = self.schedule.now_s - pull.begun_s
+            self.handle(pull.receiver, PullFailed(pull.key, code, 0, seconds))
 
-    def forget(self, ask: Ask) -> None:
-        """It is over; a server that still has it in mind hears that the asker has gone."""
-        ask.over = True
-        self.fetching.pop((ask.asker.name, ask.life, ask.key), None)
-        for number in [k for k, a in self.asks.items() if a is ask]:
-            del self.asks[number]
-            self.give(ask.server, self.between(*self.faults.delay_s), PullWithdrawn(number))
+    def forget(self, pull: RunningPull) -> None:
+        """End a pull; a server that still holds it gets `PullWithdrawn`."""
+        pull.over = True
+        self.running.pop((pull.receiver.name, pull.life, pull.key), None)
+        for number in [k for k, a in self.requests.items() if a is pull]:
+            del self.requests[number]
+            self.give(pull.server, self.between(*self.faults.delay_s), PullWithdrawn(number))
 
-    def on_cancelpull(self, actor: Actor, action: CancelPull) -> None:
-        ask = self.fetching.get((actor.name, actor.life, action.key))
-        if ask is not None:
-            self.forget(ask)
+    def on_cancel_pull(self, process: Process, action: CancelPull) -> None:
+        pull = self.running.get((process.name, process.life, action.key))
+        if pull is not None:
+            self.forget(pull)
 
-    def on_exit(self, actor: Actor, action: Exit) -> None:
-        actor.exits.append(action)
-        self.crash(actor)
+    def on_exit(self, process: Process, action: Exit) -> None:
+        process.exits.append(action)
+        self.crash(process)
 
-    # What the coordinator wants ----------------------------------------------------------------
+    # Actions of the coordinator ----------------------------------------------------------------
 
-    def on_sendtomember(self, actor: Actor, action: SendToMember) -> None:
+    def on_send_to_member(self, process: Process, action: SendToMember) -> None:
         message = action.message
-        if isinstance(message, Execute):  # nothing is promised before it is written down
+        if isinstance(message, Execute):  # no order leaves before its plan is committed
             assert message.round in self.committed
-        self.told.append((self.agenda.now_s, action.name, message))
+        self.sent.append((self.schedule.now_s, action.name, message))
         self.transmit(action.name, "down", message)
 
-    def on_closesession(self, actor: Actor, action: CloseSession) -> None:
-        self.agenda.after(self.faults.delay_s[1], lambda: self.break_session(action.name))
+    def on_close_session(self, process: Process, action: CloseSession) -> None:
+        self.schedule.after(self.faults.delay_s[1], lambda: self.break_session(action.name))
 
-    def on_commit(self, actor: Actor, action: Commit) -> None:
-        if actor.full:
+    def on_commit(self, process: Process, action: Commit) -> None:
+        if process.full:
             self.perform(
-                actor, actor.machine.handle(CommitFailed(action, "full"), self.clock_s(actor))
+                process, process.machine.handle(CommitFailed(action, "full"), self.clock_s(process))
             )
             return
-        actor.disk.write(action.entries)
+        process.disk.write(action.entries)
         self.committed |= {e.round for e in action.entries if isinstance(e, RoundLine)}
-        self.perform(actor, action.after_commit)
+        self.perform(process, action.after_commit)
 
-    def on_lookupepoch(self, actor: Actor, action: LookUpEpoch) -> None:
-        self.give(actor, 0.0, EpochFound(action.claim, actor.disk.epoch()))
+    def on_look_up_epoch(self, process: Process, action: LookUpEpoch) -> None:
+        self.give(process, 0.0, EpochFound(action.claim, process.disk.epoch()))
 
-    def on_publishrecord(self, actor: Actor, action: PublishRecord) -> None:
+    def on_publish_record(self, process: Process, action: PublishRecord) -> None:
         self.published.append(action)
 
-    def on_finishrun(self, actor: Actor, action: FinishRun) -> None:
+    def on_finish_run(self, process: Process, action: FinishRun) -> None:
         self.finished = action.reason
 
     # The end -----------------------------------------------------------------------------------
 
     def run(self, limit_s: float = 3600.0, after_s: float = 30.0) -> None:
-        """Until the coordinator says that the run is over, and a while for what is on its way."""
+        """Run until the coordinator finishes, and `after_s` longer for messages on their way."""
         self.start()
-        while self.finished is None and self.agenda.now_s < limit_s and self.agenda.step():
+        while self.finished is None and self.schedule.now_s < limit_s and self.schedule.step():
             pass
-        end_s = self.agenda.now_s + after_s
-        while self.agenda.now_s < end_s and self.agenda.step():
+        end_s = self.schedule.now_s + after_s
+        while self.schedule.now_s < end_s and self.schedule.step():
             pass
+
+
+def _handler_name(action: Any) -> str:
+    """Return the name of the method for an action, such as `on_start_pull`."""
+    return "on" + re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", type(action).__name__)
 
 
 def names_of(nodes: int, server: bool = False) -> list[str]:

@@ -1,4 +1,4 @@
-"""What may go wrong in a virtual cluster, and when, all drawn from a seed."""
+"""The faults of a virtual cluster, drawn from a seed."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class Faults:
     duplicate: float = 0.0  # share of control messages that arrive again, up to 2 s later
     copies: int = 1  # every control message arrives so many times ...
     shuffle_s: float = 0.0  # ... within this time, in any order
-    fetch_fails: float = 0.0  # share of fetches that break
+    pull_fails: float = 0.0  # share of pulls that break
     partitions: int = 0
     worker_crashes: int = 0
     coordinator_crashes: int = 0
@@ -31,7 +31,7 @@ CALM = Faults()
 
 @dataclass(frozen=True)
 class Episode:
-    """Something that begins at a time and is over after another."""
+    """A fault that starts at one time and lasts for another."""
 
     kind: str  # "cut", "crash", "freeze", "full"
     at_s: float
@@ -41,7 +41,7 @@ class Episode:
 
 
 def draw_episodes(faults: Faults, nodes: int, seed: int) -> list[Episode]:
-    """The story of a seed: partitions, crashes, freezes and full disks."""
+    """Draw the partitions, crashes, freezes and full disks of a seed."""
     rng = stream(seed, "virtual", "episodes")
     out = []
 
@@ -71,15 +71,15 @@ def _one(rng: np.random.Generator, nodes: int, who: object) -> tuple[int, ...]:
     return (int(rng.integers(nodes)),)
 
 
-def rough(seed: int) -> Faults:
-    """A mixture of everything, different for every seed."""
+def random_faults(seed: int) -> Faults:
+    """Draw a mixture of all faults, different for every seed."""
     rng = stream(seed, "virtual", "faults")
     return Faults(
         delay_s=(0.001, float(rng.choice([0.02, 0.1, 0.6]))),
         drop=float(rng.choice([0.0, 0.02, 0.1])),
         duplicate=float(rng.choice([0.0, 0.05, 0.3])),
         shuffle_s=float(rng.choice([0.0, 0.0, 0.5])),
-        fetch_fails=float(rng.choice([0.0, 0.05, 0.2])),
+        pull_fails=float(rng.choice([0.0, 0.05, 0.2])),
         partitions=int(rng.integers(0, 3)),
         worker_crashes=int(rng.integers(0, 5)),
         coordinator_crashes=int(rng.integers(0, 3)),

@@ -1,9 +1,9 @@
-"""A slow executor of plans: what every node must have published, worked out from the plans alone.
+"""A slow executor of plans: computes what every node must have published, from the plans alone.
 
-Written from the meaning of a plan, with lists and loops, and without a look at the machines. Only
-two things are taken from what the cluster reports, because they are a matter of timing: which
-finished training a pull that waits for nobody found (`number`), and how many trainings of its own a
-passive node had finished when it mixed.
+It follows the meaning of a plan, with lists and loops, and shares no code with the machines. Two
+facts depend on timing and come from the reports of the cluster: which finished training a pull
+found that waits for nobody (`number`), and how many trainings a passive node had finished when it
+mixed.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ NEAR = 1e-5
 
 @dataclass
 class Model:
-    """Something that a node has published, and where its training began."""
+    """A published model, and where its training started."""
 
     number: int
     vector: np.ndarray
@@ -28,10 +28,10 @@ class Model:
 
 @dataclass
 class Ref:
-    """A node: what it has published, what it is training, what waits in its mailbox."""
+    """A node: its publications, its running training and its mailbox."""
 
     published: list[Model] = field(default_factory=list)
-    flight: tuple[int, np.ndarray, int, float] | None = None  # number, mixed, steps, rate
+    training: tuple[int, np.ndarray, int, float] | None = None  # number, mixed, steps, rate
     shift: np.ndarray = field(default_factory=lambda: np.zeros(WIDTH))
     mail: dict[int, np.ndarray] = field(default_factory=dict)
 
@@ -42,14 +42,14 @@ class Ref:
 
 @dataclass(frozen=True)
 class Use:
-    """What a report says of a model that was fetched."""
+    """What a report says about a pulled model."""
 
     number: int
     vector: np.ndarray  # as it was sent
 
 
 class Reference:
-    """All nodes. Feed it plan by plan."""
+    """All nodes; `play` executes one plan after another."""
 
     def __init__(self, nodes, workers, epoch_steps, warm_start):
         self.refs = [Ref() for _ in range(nodes)]
@@ -58,27 +58,27 @@ class Reference:
             warm = warm_start and i < workers
             ref.published.append(Model(-1 if warm else 0, FIRST.astype(float), FIRST.astype(float)))
             if warm:
-                ref.flight = (0, FIRST.astype(float), int(epoch_steps[i]), 1.0)
+                ref.training = (0, FIRST.astype(float), int(epoch_steps[i]), 1.0)
 
-    def land(self, i):
-        """The training in flight ends; passive mixes meanwhile come on top."""
+    def finish_training(self, i):
+        """End the running training; passive mixes since its start are added."""
         ref = self.refs[i]
-        if ref.flight is None:
+        if ref.training is None:
             return
-        number, mixed, steps, rate = ref.flight
+        number, mixed, steps, rate = ref.training
         trained = train(mixed.astype(np.float32), i, number, steps, rate).astype(float)
         ref.published.append(Model(number, trained + ref.shift, mixed + ref.shift))
-        ref.flight, ref.shift = None, np.zeros(WIDTH)
+        ref.training, ref.shift = None, np.zeros(WIDTH)
 
     def find(self, j, use, delta):
-        """The publication that a pull found: of that training, and with that content."""
-        if self.refs[j].flight is not None and self.refs[j].flight[0] == use.number:
-            self.land(j)
+        """Return the publication that a pull found, by training and content."""
+        if self.refs[j].training is not None and self.refs[j].training[0] == use.number:
+            self.finish_training(j)
         for model in reversed(self.refs[j].published):
             value = model.vector - model.start if delta else model.vector
             if model.number == use.number and np.allclose(value, use.vector, atol=NEAR):
                 return value
-        raise AssertionError(f"node {j} never had what was fetched from it (training {use.number})")
+        raise AssertionError(f"node {j} never had the pulled model (training {use.number})")
 
     def play(self, round_, plan: Plan, uses, numbers):
         """One round.
@@ -89,9 +89,9 @@ class Reference:
         ordered = self.ordered(plan)
         active = plan.active.tolist()
         for i in ordered:
-            flight = self.refs[i].flight
-            if i in active or (flight is not None and numbers[i][0] >= flight[0]):
-                self.land(i)
+            training = self.refs[i].training
+            if i in active or (training is not None and numbers[i][0] >= training[0]):
+                self.finish_training(i)
         own = {i: self.refs[i].last.vector for i in ordered}
         now = dict(own)
         base = {i: self.base(i) for i in ordered}
@@ -103,7 +103,7 @@ class Reference:
 
     def base(self, i):
         ref = self.refs[i]
-        return ref.last.start if ref.flight is None else ref.flight[1] + ref.shift
+        return ref.last.start if ref.training is None else ref.training[1] + ref.shift
 
     @staticmethod
     def stages(plan):
@@ -141,7 +141,7 @@ class Reference:
         return bool(((links.stage == stage) & links.background & (links.dst == i)).any())
 
     def brought(self, plan, stage, k, uses, now, delta):
-        """What a link carries."""
+        """Return the model that a link transfers."""
         links = plan.links
         dst, src = int(links.dst[k]), int(links.src[k])
         earlier = any(src in mix.receiver.tolist() for mix in plan.mixes[:stage])
@@ -187,22 +187,22 @@ class Reference:
         return total
 
     def finish(self, i, plan, value, own, read, number):
-        """A round is over for a node: it trains, or publishes what it has mixed."""
+        """End a round for a node: it trains, or it publishes its mixed model."""
         ref, active = self.refs[i], plan.active.tolist()
         if i in active:
             k = active.index(i)
             steps = int(self.epoch_steps[i] if plan.steps is None else plan.steps[k])
             rate = 1.0 if plan.rate is None else float(plan.rate[k])
-            ref.flight = (ref.last.number + 1, value, steps, rate)
+            ref.training = (ref.last.number + 1, value, steps, rate)
             if not plan.keep_mail:
                 ref.mail = {j: m for j, m in ref.mail.items() if read.get(j) is not m}
             return
         shift = value - own
-        if ref.flight is not None and number >= ref.flight[0]:  # it ended while this was fetched
-            self.land(i)
+        if ref.training is not None and number >= ref.training[0]:  # it ended during the pull
+            self.finish_training(i)
         if np.abs(shift).max() == 0:
             return
         last = ref.last
         ref.published.append(Model(last.number, last.vector + shift, last.start + shift))
-        if ref.flight is not None:
+        if ref.training is not None:
             ref.shift = ref.shift + shift

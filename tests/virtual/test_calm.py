@@ -1,18 +1,18 @@
-"""Runs without faults: every mechanism does what its plans say, and the books follow the paper."""
+"""Runs without faults: mechanisms follow their plans, the control state follows the paper."""
 
 import numpy as np
 import pytest
 
 from dystop.mechanisms import BUILT_IN, MECHANISMS
 from dystop.testbed.ledger.tables import read_blob
-from virtual.build import Case, assert_as_planned, plans_of, play, story, verdict
+from virtual.build import Case, assert_as_planned, plans_of, play, run_facts, verdict
 
 NO_REFERENCE = {"hadfl"}  # when a background model is mixed in is a matter of timing
 
 
 def assert_all_done(cluster) -> None:
-    assert {ending for _, _, ending in story(cluster).outcomes} == {"DONE"}
-    lines = [entry for actor in cluster.nodes for entry in actor.lines]
+    assert {ending for _, _, ending in run_facts(cluster).outcomes} == {"DONE"}
+    lines = [entry for process in cluster.nodes for entry in process.log_lines]
     assert not [entry for entry in lines if entry["kind"] in ("rejected", "failed")]
 
 
@@ -44,11 +44,11 @@ def test_a_thousand_rounds_follow_the_equations():
     cluster = play(case, limit_s=1e6)
     assert_all_done(cluster)
     plans, tau, queue = plans_of(cluster), [0] * 4, [0.0] * 4
-    for row in cluster.boss.disk.rows("rounds"):
+    for row in cluster.coordinator.disk.rows("rounds"):
         queue = [max(q + t - bound, 0.0) for q, t in zip(queue, tau, strict=True)]
         active = set(plans[row.round].active.tolist())
         tau = [0 if i in active else t + 1 for i, t in enumerate(tau)]
-        books = read_blob(row.books)
-        assert books.staleness.tolist() == tau
-        np.testing.assert_allclose(books.queue, queue)
-    assert books.t == 1001
+        control = read_blob(row.books)
+        assert control.staleness.tolist() == tau
+        np.testing.assert_allclose(control.queue, queue)
+    assert control.t == 1001

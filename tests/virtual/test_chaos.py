@@ -9,15 +9,8 @@ import os
 import pytest
 
 from dystop.mechanisms import MECHANISMS
-from virtual.build import Case, cluster_of, play, story, verdict
-from virtual.faults import Faults, rough
-
-NAMES = ("dystop", "dystop", "dystop", "sa-adfl", "ad-psgd", "gossipfl", "fedasync", "asyng")
-
-
-def rough_case(seed: int, workers: int, rounds: int) -> Case:
-    mechanism = MECHANISMS[NAMES[seed % len(NAMES)]]()
-    return Case(mechanism, workers=workers, rounds=rounds, seed=seed, faults=rough(seed))
+from virtual.build import Case, cluster_of, play, random_case, run_facts, verdict
+from virtual.faults import Faults
 
 
 def assert_sound(case: Case) -> None:
@@ -28,14 +21,14 @@ def assert_sound(case: Case) -> None:
 
 @pytest.mark.parametrize("seed", range(200), ids="seed{}-".format)
 def test_nothing_is_lost_repeated_or_made_up(seed):
-    assert_sound(rough_case(seed, workers=4, rounds=20))
+    assert_sound(random_case(seed, workers=4, rounds=20))
 
 
 def test_a_seed_tells_the_same_story_twice():
-    case = rough_case(11, workers=4, rounds=12)
+    case = random_case(11, workers=4, rounds=12)
     one, two = play(case), play(case)
-    assert [a.lines for a in one.nodes] == [a.lines for a in two.nodes]
-    assert one.agenda.now_s == two.agenda.now_s
+    assert [a.log_lines for a in one.nodes] == [a.log_lines for a in two.nodes]
+    assert one.schedule.now_s == two.schedule.now_s
 
 
 @pytest.mark.chaos
@@ -47,7 +40,7 @@ def test_many_seeds(block):
         lo, hi = (int(k) for k in os.environ["DYSTOP_SEEDS"].split("-"))
         chosen = range(lo, hi) if block == 0 else range(0)
     for seed in chosen:
-        assert_sound(rough_case(seed, workers=8, rounds=50))
+        assert_sound(random_case(seed, workers=8, rounds=50))
 
 
 @pytest.mark.parametrize("node", [-1, 0])
@@ -56,9 +49,9 @@ def test_a_crash_at_any_action(node, action):
     """Between a commit and what follows it, in the middle of that, and everywhere else."""
     case = Case(MECHANISMS["dystop"](), workers=3, rounds=4, seed=action)
     cluster = cluster_of(case)
-    actor = cluster.boss if node < 0 else cluster.nodes[node]
-    cluster.agenda.after(0.4, lambda: setattr(actor, "doomed", action))
-    cluster.agenda.after(8.0, lambda: None if actor.up else cluster.revive(actor))
+    process = cluster.coordinator if node < 0 else cluster.nodes[node]
+    cluster.schedule.after(0.4, lambda: setattr(process, "crash_in", action))
+    cluster.schedule.after(8.0, lambda: None if process.up else cluster.revive(process))
     cluster.run()
     assert cluster.finished == "4 rounds are over"
     assert verdict(cluster) == []
@@ -68,12 +61,12 @@ def test_the_harness_does_what_it_says():
     """Crashes strike everybody, and messages are lost, repeated and late."""
     crashed, endings, answers = set(), set(), set()
     for seed in range(24):
-        cluster = cluster_of(rough_case(seed, workers=4, rounds=8))
+        cluster = cluster_of(random_case(seed, workers=4, rounds=8))
         crash = cluster.crash
-        cluster.crash = lambda actor, go=crash: (crashed.add(actor.node), go(actor))
+        cluster.crash = lambda process, go=crash: (crashed.add(process.node), go(process))
         cluster.run()
-        endings |= {ending for _, _, ending in story(cluster).outcomes}
-        lines = [entry for actor in cluster.nodes for entry in actor.lines]
+        endings |= {ending for _, _, ending in run_facts(cluster).outcomes}
+        lines = [entry for process in cluster.nodes for entry in process.log_lines]
         answers |= {entry["state"] for entry in lines if entry["kind"] == "order"}
     assert crashed >= {-1, 0, 1, 2, 3}
     assert endings >= {"DONE", "FAILED", "LATE"}

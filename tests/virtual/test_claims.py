@@ -10,26 +10,26 @@ from dystop.testbed.events import MessageFromMember
 from dystop.testbed.ledger.sqlite import STARTS
 from dystop.testbed.ledger.tables import MetaLine
 from dystop.testbed.protocol.messages import ExecuteAck, Heartbeat
-from virtual.build import Case, cluster_of, story, verdict
+from virtual.build import Case, cluster_of, run_facts, verdict
 
 
 def strikes_of(cluster):
-    return [s.accused for s in cluster.boss.machine.state.strikes.all()]
+    return [s.accused for s in cluster.coordinator.machine.state.strikes.all()]
 
 
 def lies(cluster, name, at_s, ahead, kind="beat"):
     """A worker says at some time that it obeys an epoch so far ahead."""
 
     def lie():
-        epoch = min(cluster.boss.machine.epoch + ahead, 2**63 - 1)
+        epoch = min(cluster.coordinator.machine.epoch + ahead, 2**63 - 1)
         said = Heartbeat(99, epoch) if kind == "beat" else ExecuteAck(1, "stale_epoch", epoch)
-        cluster.handle(cluster.boss, MessageFromMember(name, said))
+        cluster.handle(cluster.coordinator, MessageFromMember(name, said))
 
-    cluster.agenda.after(at_s, lie)
+    cluster.schedule.after(at_s, lie)
 
 
 def last_done(cluster, node):
-    return max(r for r, i, e in story(cluster).outcomes if i == node and e == "DONE")
+    return max(r for r, i, e in run_facts(cluster).outcomes if i == node and e == "DONE")
 
 
 @pytest.mark.parametrize("kind", ["beat", "ack"])
@@ -41,7 +41,9 @@ def test_one_lie_stops_nothing(ahead, kind):
     assert cluster.finished == "20 rounds are over"
     assert verdict(cluster) == []
     assert strikes_of(cluster) == [1]
-    assert cluster.boss.machine.epoch == cluster.boss.disk.epoch() < 1 + MAX_EPOCH_LEAP
+    assert (
+        cluster.coordinator.machine.epoch == cluster.coordinator.disk.epoch() < 1 + MAX_EPOCH_LEAP
+    )
     assert [last_done(cluster, node) for node in range(4)] == [20] * 4  # the liar as well
 
 
@@ -54,7 +56,7 @@ def test_who_lies_again_and_again_is_sent_away(ahead):
     assert cluster.finished == "20 rounds are over"
     assert verdict(cluster) == []
     assert strikes_of(cluster) == [1] * 3  # who is in quarantine is not even asked about
-    assert cluster.boss.machine.state.members.get("w01").state == "QUARANTINED"
+    assert cluster.coordinator.machine.state.members.get("w01").state == "QUARANTINED"
     assert [exit.code for exit in cluster.nodes[1].exits] == [6]
     assert [last_done(cluster, node) for node in (0, 2, 3)] == [20] * 3
 
@@ -64,9 +66,11 @@ def test_the_old_coordinator_goes_when_the_ledger_bears_it_out():
     cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=20, seed=2))
 
     def take_over():
-        cluster.boss.disk.write([MetaLine("epoch", str(cluster.boss.machine.epoch + 1))])
+        cluster.coordinator.disk.write(
+            [MetaLine("epoch", str(cluster.coordinator.machine.epoch + 1))]
+        )
 
-    cluster.agenda.after(5.0, take_over)
+    cluster.schedule.after(5.0, take_over)
     lies(cluster, "w01", 6.0, 1)
     cluster.run()
     assert cluster.finished == "a newer coordinator is in charge"
@@ -77,22 +81,22 @@ def rolled_back(cluster, raised):
     kept = []
 
     def restart():
-        cluster.crash(cluster.boss)
-        cluster.boot(cluster.boss)
+        cluster.crash(cluster.coordinator)
+        cluster.boot(cluster.coordinator)
 
     def roll_back():
-        assert {actor.machine.state.epoch for actor in cluster.nodes} == {4}
-        cluster.crash(cluster.boss)
-        cluster.boss.disk = kept[0]
+        assert {process.machine.state.epoch for process in cluster.nodes} == {4}
+        cluster.crash(cluster.coordinator)
+        cluster.coordinator.disk = kept[0]
         epoch = kept[0].epoch()
         assert epoch == 1
-        cluster.boss.disk.write([MetaLine("epoch", str(epoch + raised))])
-        cluster.boot(cluster.boss)
+        cluster.coordinator.disk.write([MetaLine("epoch", str(epoch + raised))])
+        cluster.boot(cluster.coordinator)
 
-    cluster.agenda.after(4.0, lambda: kept.append(deepcopy(cluster.boss.disk)))
+    cluster.schedule.after(4.0, lambda: kept.append(deepcopy(cluster.coordinator.disk)))
     for at_s in (6.0, 9.0, 12.0):
-        cluster.agenda.after(at_s, restart)
-    cluster.agenda.after(17.0, roll_back)
+        cluster.schedule.after(at_s, restart)
+    cluster.schedule.after(17.0, roll_back)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -102,7 +106,7 @@ def test_workers_obey_a_restored_ledger_and_none_is_a_liar(seed):
     cluster.run()
     assert cluster.finished == "40 rounds are over"
     assert strikes_of(cluster) == []
-    assert {finding.rule for finding in verdict(cluster)} <= {"I3"}  # what the books have lost
+    assert {finding.rule for finding in verdict(cluster)} <= {"I3"}  # what the control have lost
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -113,6 +117,6 @@ def test_a_ledger_that_was_put_back_by_hand_costs_one_strike_in_all(seed):
     cluster.run()
     assert cluster.finished == "40 rounds are over"
     assert len(strikes_of(cluster)) == 1
-    assert cluster.boss.machine.epoch == 5
+    assert cluster.coordinator.machine.epoch == 5
     assert [last_done(cluster, node) for node in range(4)] == [40] * 4
     assert {finding.rule for finding in verdict(cluster)} <= {"I3"}

@@ -19,7 +19,7 @@ from dystop.testbed.events import (
 from dystop.testbed.ledger.tables import read_blob
 from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.messages import Execute, Heartbeat, Join, JoinOk, Report
-from virtual.build import Case, cluster_of, play, story, verdict
+from virtual.build import Case, cluster_of, play, run_facts, verdict
 from virtual.faults import Faults
 
 PATIENT = Timeouts(
@@ -32,15 +32,15 @@ def ending(cluster):
 
     The run may end before or after the last training does: where all trainings began says the same.
     """
-    books = read_blob(max(cluster.boss.disk.rows("rounds"), key=lambda r: r.round).books)
-    begun = [[e["start"] for e in a.lines if e["kind"] == "training"] for a in cluster.nodes]
+    control = read_blob(max(cluster.coordinator.disk.rows("rounds"), key=lambda r: r.round).books)
+    begun = [[e["start"] for e in a.log_lines if e["kind"] == "training"] for a in cluster.nodes]
     served = [a.disk.published.tobytes() for a in cluster.nodes if a.name == "server"]
     return (
         begun,
         served,
-        books.staleness.tolist(),
-        books.version.tolist(),
-        books.pulls.counts.tolist(),
+        control.staleness.tolist(),
+        control.version.tolist(),
+        control.pulls.counts.tolist(),
     )
 
 
@@ -61,36 +61,36 @@ def test_messages_of_an_old_epoch_or_another_run_have_no_effect():
     played: list[int] = []
 
     def change_coordinator():
-        old.extend([*cluster.told])
-        cluster.crash(cluster.boss)
-        cluster.boot(cluster.boss)
+        old.extend([*cluster.sent])
+        cluster.crash(cluster.coordinator)
+        cluster.boot(cluster.coordinator)
 
     def replay():
-        assert cluster.boss.machine.epoch == 2
-        for actor in cluster.nodes:
-            assert actor.machine.state.epoch == 2  # it has met the new coordinator
-            before = actor.machine.state
+        assert cluster.coordinator.machine.epoch == 2
+        for process in cluster.nodes:
+            assert process.machine.state.epoch == 2  # it has met the new coordinator
+            before = process.machine.state
             for _, name, message in old:
-                if name == actor.name and not isinstance(message, Heartbeat):
-                    cluster.handle(actor, MessageFromCoordinator(message))
+                if name == process.name and not isinstance(message, Heartbeat):
+                    cluster.handle(process, MessageFromCoordinator(message))
             other = JoinOk("cd" * 16, 9, 99, 1.0, True, ())
-            cluster.handle(actor, MessageFromCoordinator(other))
+            cluster.handle(process, MessageFromCoordinator(other))
             for name in ("version", "number", "last_round", "epoch", "training", "mailbox"):
-                assert getattr(actor.machine.state, name) == getattr(before, name)
-            assert actor.machine.state.published is before.published
+                assert getattr(process.machine.state, name) == getattr(before, name)
+            assert process.machine.state.published is before.published
 
     def replay_reports():
-        before = cluster.boss.machine.state.control
-        old_ones = [(n, m) for _, n, m in cluster.said if isinstance(m, Report)]
+        before = cluster.coordinator.machine.state.control
+        old_ones = [(n, m) for _, n, m in cluster.received if isinstance(m, Report)]
         for name, message in old_ones:
             if message.round < before.t - 1:
-                cluster.handle(cluster.boss, MessageFromMember(name, message))
-        assert cluster.boss.machine.state.control is before
+                cluster.handle(cluster.coordinator, MessageFromMember(name, message))
+        assert cluster.coordinator.machine.state.control is before
         played.append(len(old_ones))
 
-    cluster.agenda.after(6.0, change_coordinator)
-    cluster.agenda.after(14.0, replay)
-    cluster.agenda.after(16.0, replay_reports)
+    cluster.schedule.after(6.0, change_coordinator)
+    cluster.schedule.after(14.0, replay)
+    cluster.schedule.after(16.0, replay_reports)
     cluster.run()
     assert len(old) > 10
     assert played[0] > 10
@@ -104,11 +104,11 @@ def test_a_frozen_worker_thaws_with_stale_orders(lasts_s):
     for seed in range(5):
         cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=25, seed=seed))
         frozen = cluster.nodes[1]
-        cluster.agenda.after(5.0, lambda c=cluster, a=frozen: c.freeze(a, lasts_s))
+        cluster.schedule.after(5.0, lambda c=cluster, a=frozen: c.freeze(a, lasts_s))
         cluster.run()
         assert cluster.finished == "25 rounds are over"
         assert verdict(cluster) == []
-        rounds = [entry["round"] for entry in frozen.lines if entry["kind"] == "applied"]
+        rounds = [entry["round"] for entry in frozen.log_lines if entry["kind"] == "applied"]
         assert rounds == sorted(set(rounds))
 
 
@@ -125,34 +125,38 @@ def test_of_two_coordinators_the_lower_epoch_has_no_effect_and_goes():
     kept = {}
 
     def replace_it():
-        boss = cluster.boss
-        kept.update(machine=boss.machine, offset_s=boss.offset_s, disk=deepcopy(boss.disk))
-        cluster.crash(boss)
-        cluster.boot(boss)
+        coordinator = cluster.coordinator
+        kept.update(
+            machine=coordinator.machine,
+            offset_s=coordinator.offset_s,
+            disk=deepcopy(coordinator.disk),
+        )
+        cluster.crash(coordinator)
+        cluster.boot(coordinator)
 
     def wake_up():
-        old, now_s = kept["machine"], cluster.agenda.now_s + kept["offset_s"]
+        old, now_s = kept["machine"], cluster.schedule.now_s + kept["offset_s"]
         joins = [
             MessageFromMember(n, m)
-            for _, n, m in cluster.said
+            for _, n, m in cluster.received
             if isinstance(m, Join) and m.epoch == 0
         ]
         asked = old.handle_all([Tick(), *joins], now_s)  # makes it repeat the orders of its round
         orders = [a for a in _flat(asked) if isinstance(a, SendToMember)]
         assert any(isinstance(a.message, Execute) for a in orders)
         for a in orders:
-            actor = cluster.by_name[a.name]
-            before = actor.machine.state
-            cluster.handle(actor, MessageFromCoordinator(a.message))
-            assert actor.machine.state is before
+            process = cluster.by_name[a.name]
+            before = process.machine.state
+            cluster.handle(process, MessageFromCoordinator(a.message))
+            assert process.machine.state is before
         asked = MessageFromMember("w00", Heartbeat(99, 2))
         assert old.handle(asked, now_s + 0.1)[0] == LookUpEpoch(asked)
-        last = old.handle(EpochFound(asked, cluster.boss.disk.epoch()), now_s + 0.1)
+        last = old.handle(EpochFound(asked, cluster.coordinator.disk.epoch()), now_s + 0.1)
         assert [a.code for a in last if isinstance(a, FinishRun)] == [3]
         assert old.handle(Tick(), now_s + 60.0) == []
 
-    cluster.agenda.after(7.0, replace_it)
-    cluster.agenda.after(12.0, wake_up)
+    cluster.schedule.after(7.0, replace_it)
+    cluster.schedule.after(12.0, wake_up)
     cluster.run()
     assert cluster.finished == "20 rounds are over"
     assert verdict(cluster) == []
@@ -160,9 +164,9 @@ def test_of_two_coordinators_the_lower_epoch_has_no_effect_and_goes():
 
 def test_half_of_the_workers_cut_off_come_back():
     cluster = cluster_of(Case(MECHANISMS["dystop"](), workers=6, rounds=100))
-    cluster.agenda.after(5.0, lambda: cluster.cut(frozenset({0, 1}), 12.0))
+    cluster.schedule.after(5.0, lambda: cluster.cut(frozenset({0, 1}), 12.0))
     cluster.run()
     assert cluster.finished == "100 rounds are over"
     assert verdict(cluster) == []
     for node in (0, 1):  # they take part again after the cut
-        assert max(r for r, i, e in story(cluster).outcomes if i == node and e == "DONE") > 90
+        assert max(r for r, i, e in run_facts(cluster).outcomes if i == node and e == "DONE") > 90

@@ -1,4 +1,4 @@
-"""The checker on a folder: a virtual run written to the disk as the real shells write it."""
+"""The checker on a folder that holds a virtual run as the real processes write it."""
 
 import json
 
@@ -10,28 +10,27 @@ from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import KEYS, MetaLine
 from dystop.testbed.worker.checkpoint import CheckpointStore
 from dystop.testbed.worker.history import HISTORY_FILE, EventLog
-from virtual.build import play
-from virtual.test_chaos import rough_case
+from virtual.build import play, random_case
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    return play(rough_case(1, workers=4, rounds=12))
+    return play(random_case(1, workers=4, rounds=12))
 
 
 @pytest.fixture
 def folder(cluster, tmp_path):
     ledger = SqliteLedger(tmp_path / "state.db")
     for table in KEYS:
-        ledger.write(list(cluster.boss.disk.rows(table)))
+        ledger.write(list(cluster.coordinator.disk.rows(table)))
     ledger.close()
-    for actor in cluster.nodes:
-        home = tmp_path / "workers" / actor.name
-        diary = EventLog(home / HISTORY_FILE)
-        for line in actor.lines:
-            diary.write(**line)
-        diary.close()
-        CheckpointStore(home / "worker.safetensors").save(actor.disk)
+    for process in cluster.nodes:
+        home = tmp_path / "workers" / process.name
+        log = EventLog(home / HISTORY_FILE)
+        for line in process.log_lines:
+            log.write(**line)
+        log.close()
+        CheckpointStore(home / "worker.safetensors").save(process.disk)
     return tmp_path
 
 
@@ -46,7 +45,7 @@ def test_a_line_that_was_made_up_is_found(folder):
     assert {finding.rule for finding in check_run(folder)} == {"I4"}
 
 
-def test_a_lost_diary_is_found(folder):
+def test_a_lost_event_log_is_found(folder):
     (folder / "workers" / "w02" / HISTORY_FILE).unlink()
     assert {finding.rule for finding in check_run(folder)} >= {"I3"}
 
@@ -67,5 +66,5 @@ def test_secrets_in_logs_are_found(folder):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(RunFolderError, match=r"no state\.db below it"):
+    with pytest.raises(RunFolderError, match=r"state\.db"):
         check_run(tmp_path)

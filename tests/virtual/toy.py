@@ -1,4 +1,4 @@
-"""Models of eight numbers and a training that can be computed by anybody."""
+"""Models of eight numbers, and a training that any test can compute."""
 
 import hashlib
 

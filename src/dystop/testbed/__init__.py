@@ -1,18 +1,18 @@
 """The testbed: real workers, real sockets, the same decisions as the simulator.
 
-audit        was every promise kept? reads what a run has left behind
-shell        what really runs: threads, sockets and disks around the machines
-coordinator  the coordinator as a state machine
-worker       the worker as a state machine
+audit        checks, from the files of a run, that all its promises were kept
+observer     the process that evaluates all models
+coordinator  the coordinator: a pure state machine, and its process
+worker       the worker: a pure state machine, and its process
 ledger       what the coordinator must not forget
-enrolment    how a newcomer gets its certificate over the network
+enrolment    how a new member gets its certificate over the network
 transport    how bytes travel: gRPC, memory, MPI
-pki          keys and certificates
-events       what happens to a machine, and what it wants done
-wire         messages and models as bytes, and the interface of a transport
-params       the knobs
-host         processes, networks and crashes of the machine below
+security     keys and certificates
+events       events and actions of the two state machines
+protocol     messages and models as bytes
+params       the parameters
+launch       processes, networks and failpoints of one machine
 
-Each imports from those below it only; coordinator and worker, and params and host, do not know
-each other.
+A package imports only from those below it. Coordinator and worker do not import each other, nor do
+params and launch.
 """

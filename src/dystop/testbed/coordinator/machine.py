@@ -264,7 +264,7 @@ class CoordinatorMachine:
         state.write_member(state.members.join(name, join, state.at_s, fingerprint))
         warm = state.setup.mechanism.capabilities().warm_start
         warm = warm and member.node < state.setup.fleet.workers
-        self._observe_join(member.node, join, restarted, warm)
+        state.worker_joined(member.node, join, restarted, warm)
         state.exchange_from_s[member.node] = state.at_s
         ok = JoinOk(
             run=state.setup.run,
@@ -279,23 +279,6 @@ class CoordinatorMachine:
         self.rounds.resend(member.node)
         if name == OBSERVER:
             self.records.observer_joined()
-
-    def _observe_join(self, node: int, join: Join, restarted: bool, warm: bool) -> None:
-        """Register what a join says about the running training and the mailbox."""
-        state, observations = self.state, self.state.observations
-        if node >= state.setup.fleet.workers:
-            return
-        observations.mailbox_reported(node, join.mail)
-        starts = warm and join.number == -1
-        if starts:
-            state.training_round[node] = max(state.training_round[node], 0)
-        if starts and (restarted or join.phase != "training"):
-            observations.training_started(node, int(state.setup.steps[node]), state.at_s)
-        elif join.phase == "training" and restarted:
-            steps = int(observations.training_steps[node])
-            observations.training_started(node, steps, state.at_s)
-        elif join.phase == "idle" and math.isnan(observations.began_s[node]):
-            observations.is_idle(node, state.at_s)
 
     def _step_down(self) -> None:
         """Finish without a message to anybody: a newer coordinator owns this ledger."""

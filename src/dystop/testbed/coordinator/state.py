@@ -20,7 +20,7 @@ from dystop.testbed.coordinator.round_reports import Training
 from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.events import Commit, CoordinatorAction, SendToMember
 from dystop.testbed.ledger.tables import KeptLine, Line, MetaLine, WorkerLine, read_blob, write_blob
-from dystop.testbed.protocol.messages import Execute, ToWorker
+from dystop.testbed.protocol.messages import Execute, Join, ToWorker
 from dystop.types import ControlState
 
 RETRY_S = 1.0  # pause before a failed commit is retried
@@ -111,6 +111,23 @@ class CoordinatorState:
         if node < self.setup.fleet.workers and order.round > self.training_round[node]:
             self.training_round[node] = order.round
             self.observations.training_started(node, order.steps, self.at_s)
+
+    def worker_joined(self, node: int, join: Join, restarted: bool, warm: bool) -> None:
+        """Register what a join says about the running training and the mailbox."""
+        observations = self.observations
+        if node >= self.setup.fleet.workers:
+            return
+        observations.mailbox_reported(node, join.mail)
+        starts = warm and join.number == -1
+        if starts:
+            self.training_round[node] = max(self.training_round[node], 0)
+        if starts and (restarted or join.phase != "training"):
+            observations.training_started(node, int(self.setup.steps[node]), self.at_s)
+        elif join.phase == "training" and restarted:
+            steps = int(observations.training_steps[node])
+            observations.training_started(node, steps, self.at_s)
+        elif join.phase == "idle" and math.isnan(observations.began_s[node]):
+            observations.is_idle(node, self.at_s)
 
     # Persistence (the names are data of the ledger) ---------------------------------------------
 

@@ -1,13 +1,21 @@
-"""The worker as a state machine: no clock, no socket, no disk.
+"""The worker: a pure state machine, and the process that runs it.
 
-machine   events in, actions out: the whole of it (alg:device)
-state     what it knows at first, and what survives a restart
-session   joining, heartbeats, reports until acknowledged
-orders    what it does: orders, training, publishing
-errand    one order on its way through its stages
-fetches   which fetches are under way, and from whom it may fetch
-guard     what it believes of what it fetched, and how it mixes
-training  local training: begun, begun again, ended
-keeper    what it has, hands out, and has written down
-slot      its last publications, and snapshots for who needs an exact one
+machine           events in, actions out (alg:device)
+state             what a worker knows before it joins, and the state that survives a restart
+durable_state     the current state, its saves, reports and trainings
+session           joining, heartbeats, and reports until acknowledged
+orders            execution of the coordinator's orders
+exchange          the exchange of one order, stage by stage
+guard             which pulled models are accepted, and how they are mixed
+published_models  the models that peers may pull
+
+The following modules perform I/O.
+
+process           threads, sockets and a disk around the machine
+session_client    the client side of a session; the observer uses it, too
+training_thread   local training
+pulls             pulling models from peers
+model_server      serving models to peers
+checkpoint        the checkpoint file
+history           the event log
 """
