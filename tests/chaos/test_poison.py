@@ -13,7 +13,7 @@ import pytest
 from dystop.experiments.config import read_experiment
 from dystop.experiments.testbed import parts
 from dystop.experiments.testbed.launch import make_folder
-from dystop.experiments.testbed.threads import Company, run_threads
+from dystop.experiments.testbed.threads import PartyThreads, run_threads
 from dystop.rng import stream
 from dystop.testbed.audit.check import check_run
 from dystop.testbed.worker.model_server import PublishedModelServer
@@ -69,7 +69,7 @@ def villains(monkeypatch):
     """Make three workers serve something else than their model, or learn wrong labels."""
 
     def choose(attack: str) -> None:
-        push, make, cut = PublishedModelServer._push, Company._worker, parts._cut
+        push, make, cut = PublishedModelServer._push, PartyThreads._worker, parts._cut
         flipping, spoil = threading.local(), ATTACKS[attack]
 
         def made(company, name, stack):
@@ -94,7 +94,7 @@ def villains(monkeypatch):
             return replace(mine, y_train=data.classes - 1 - mine.y_train)
 
         monkeypatch.setattr(PublishedModelServer, "_push", pushed)
-        monkeypatch.setattr(Company, "_worker", made)
+        monkeypatch.setattr(PartyThreads, "_worker", made)
         monkeypatch.setattr(parts, "_cut", cut_flipped)
 
     return choose

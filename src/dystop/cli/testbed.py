@@ -138,9 +138,9 @@ def live(  # noqa: PLR0913 - one for each option
 def _save_models(folder: Path) -> None:
     """Save the trained models of a finished run in its folder."""
     from dystop.experiments.run_folder import open_run
-    from dystop.experiments.testbed.collect_models import gather_models
+    from dystop.experiments.testbed.collect_models import collect_models
 
-    if open_run(folder).info.get("status") == "finished" and not gather_models(folder):
+    if open_run(folder).info.get("status") == "finished" and not collect_models(folder):
         echo(f"{folder}: no global model, because some workers saved none", err=True)
 
 
@@ -225,11 +225,11 @@ def pardon(
     from dystop.errors import ConfigError
     from dystop.experiments.run_folder import open_run
     from dystop.experiments.testbed.launch import checked_folder
-    from dystop.experiments.testbed.operations import ask_pardon
+    from dystop.experiments.testbed.operations import request_pardon
 
     if open_run(checked_folder(run)).info.get("status") == "finished":
         raise ConfigError(f"{run}: the run has finished; no worker can return to it")
-    if ask_pardon(run, name):
+    if request_pardon(run, name):
         typer.echo(f"{name} may join again; 'dystop testbed' restarts its process; otherwise run:")
         typer.echo(f"dystop worker ... --name {name}")
     else:
@@ -334,9 +334,9 @@ def worker(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Run a worker: train on its own data, serve its model, follow the coordinator's orders."""
     _start_logging()
-    from dystop.experiments.testbed.parties import Place, serve_worker
+    from dystop.experiments.testbed.parties import PartyOptions, serve_worker
 
-    place = Place(file, pki, coordinator)
+    place = PartyOptions(file, pki, coordinator)
     home = folder or Path(name)
     _serve_and_exit(lambda: _result(serve_worker(place, name, listen, advertise, home, data)))
 
@@ -347,9 +347,11 @@ def observer(
 ) -> None:
     """Run the observer: evaluate all models whenever the coordinator asks for it."""
     _start_logging()
-    from dystop.experiments.testbed.parties import Place, serve_observer
+    from dystop.experiments.testbed.parties import PartyOptions, serve_observer
 
-    _serve_and_exit(lambda: _result(serve_observer(Place(file, pki, coordinator), enrolment)))
+    _serve_and_exit(
+        lambda: _result(serve_observer(PartyOptions(file, pki, coordinator), enrolment))
+    )
 
 
 def _result(end: "Exit") -> tuple[int, str]:

@@ -17,8 +17,7 @@ from dystop import load_model
 from dystop.cli.app import app
 from dystop.experiments.config import read_experiment
 from dystop.experiments.run_folder import open_run
-from dystop.experiments.testbed import parties as nodes
-from dystop.experiments.testbed import parts
+from dystop.experiments.testbed import collect_models, parties
 from dystop.experiments.testbed.enrolment import read_status
 from dystop.testbed.audit.check import check_run
 
@@ -61,7 +60,7 @@ def launch(tmp_path, *words):
     )
 
 
-def parties(folder: Path) -> dict[int, str]:
+def party_processes(folder: Path) -> dict[int, str]:
     """Processes whose command names this run folder, by number."""
     found = {}
     for entry in Path("/proc").iterdir():
@@ -162,13 +161,13 @@ def test_a_disk_that_refuses_models(tmp_path, monkeypatch, caplog):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as m:
-        m.setattr(parts, "write_atomic", full)
+        m.setattr(collect_models, "write_atomic", full)
         result = call(*words, "--name", "full", "--no-report", "--quiet")
     assert result.exit_code == 3
     assert "dystop testbed --resume runs/full" in " ".join(result.output.split())
     assert open_run(Path("runs/full")).info["status"] == "finished"
     with monkeypatch.context() as m:
-        m.setattr(nodes, "write_atomic", full)
+        m.setattr(parties, "write_atomic", full)
         result = call(*words, "--name", "fuller", "--no-report", "--quiet")
     assert result.exit_code == 0
     assert "not every worker has left one" in result.output
@@ -195,11 +194,16 @@ def test_killed_children_heal(tmp_path, started):
     process = started(*LIGHT, "stop.rounds=80", "--name", folder.name, "--no-report")
     until(lambda: rounds(folder) >= 3, 90, "no rounds", process)
     for name in ("w01", "coordinator"):
-        (victim,) = (pid for pid, who in parties(folder).items() if who == name)
+        (victim,) = (pid for pid, who in party_processes(folder).items() if who == name)
         before = rounds(folder)
         os.kill(victim, signal.SIGKILL)
         until(lambda before=before: rounds(folder) > before + 2, 60, f"after {name}", process)
-        until(lambda name=name: name in parties(folder).values(), 60, f"no new {name}", process)
+        until(
+            lambda name=name: name in party_processes(folder).values(),
+            60,
+            f"no new {name}",
+            process,
+        )
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert "workers joining" in output
@@ -208,7 +212,7 @@ def test_killed_children_heal(tmp_path, started):
     assert [record.round for record in data.records] == list(range(1, 81))
     assert load_model(folder).card.model == "softmax"
     assert check_run(folder) == []
-    assert not parties(folder)
+    assert not party_processes(folder)
 
 
 @pytest.mark.slow
@@ -218,7 +222,7 @@ def test_the_launcher_may_die_and_be_interrupted(tmp_path, started):
     process = started(*LIGHT, "stop.rounds=60", "--name", folder.name, "--no-report")
     until(lambda: rounds(folder) >= 2, 90, "no rounds", process)
     process.kill()
-    until(lambda: not parties(folder), 10, "children outlive their launcher")
+    until(lambda: not party_processes(folder), 10, "children outlive their launcher")
     done = rounds(folder)
     process = started("--resume", f"runs/{folder.name}", "--no-report")
     until(lambda: rounds(folder) >= done + 2, 90, "does not go on", process)
@@ -226,14 +230,14 @@ def test_the_launcher_may_die_and_be_interrupted(tmp_path, started):
     output, _ = process.communicate(timeout=5)
     assert process.returncode == 130, output
     assert f"dystop testbed --resume runs/{folder.name}" in output
-    assert not parties(folder)
+    assert not party_processes(folder)
     assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
     process = started("--resume", f"runs/{folder.name}", "--no-report", "--quiet")
     output, _ = process.communicate(timeout=60)
     assert (process.returncode, output) == (0, "")
     assert [r.round for r in open_run(folder).records] == list(range(1, 61))
     assert check_run(folder) == []
-    assert not parties(folder)
+    assert not party_processes(folder)
 
 
 def test_what_cannot_be_run_is_refused(tmp_path, monkeypatch):
@@ -260,7 +264,7 @@ def test_a_port_that_is_taken(tmp_path, monkeypatch):
         result = call(*TINY, f"testbed.port={port}", "--name", "port-taken-run")
     assert result.exit_code == 2, result.output
     assert str(port) in result.output
-    assert not parties(tmp_path / "runs" / "port-taken-run")
+    assert not party_processes(tmp_path / "runs" / "port-taken-run")
     assert read_status(Path("runs/port-taken-run")) == {}
 
 

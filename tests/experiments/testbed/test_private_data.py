@@ -17,11 +17,11 @@ from dystop.experiments.build import build, load_data, split_data
 from dystop.experiments.config import read_experiment, to_toml
 from dystop.experiments.run_folder import open_run
 from dystop.experiments.testbed import parts
-from dystop.experiments.testbed.coordinator_run import coordinator_run_of
+from dystop.experiments.testbed.coordinator_run import open_coordinator_run
 from dystop.experiments.testbed.enrolment import node_names, read_enrolled, read_status
-from dystop.experiments.testbed.parties import Way, make_worker
+from dystop.experiments.testbed.parties import PartyConnection, make_worker
 from dystop.experiments.testbed.parts import observer_parts, prepare, worker_parts
-from dystop.experiments.testbed.threads import Office
+from dystop.experiments.testbed.threads import CoordinatorThread
 from dystop.testbed.events import StartTraining
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 
@@ -113,13 +113,13 @@ def test_the_observer_sees_images_as_the_workers_do(lab):
 def company(lab, desk, files, stack):
     """A coordinator and workers with these files, as threads; and the workers."""
     hub = stack.enter_context(MemoryHub())
-    office = Office(desk, MemoryTransport(hub, "coordinator"))
+    office = CoordinatorThread(desk, MemoryTransport(hub, "coordinator"))
     stack.callback(office.close)
     there = office.start()
     workers = []
     for node, file in enumerate(files):
         name = node_names(lab)[node]
-        way = Way(MemoryTransport(hub, name), there, "memory:0")
+        way = PartyConnection(MemoryTransport(hub, name), there, "memory:0")
         parts = worker_parts(lab, node, Path(file))
         workers.append(make_worker(parts, lab, Path("homes") / name, way))
         stack.callback(workers[-1].close)
@@ -129,7 +129,7 @@ def company(lab, desk, files, stack):
 
 def test_a_run_from_end_to_end(lab, monkeypatch):
     nothing_is_loaded(monkeypatch)
-    desk = coordinator_run_of(Path("lab.toml"), Path("runs/lab"), Path("enrolment.json"))
+    desk = open_coordinator_run(Path("lab.toml"), Path("runs/lab"), Path("enrolment.json"))
     with ExitStack() as stack:
         office, workers = company(lab, desk, [f"own{k}.npz" for k in range(3)], stack)
         assert [worker.wait(SOON_S).code for worker in workers] == [0, 0, 0]
@@ -146,7 +146,7 @@ def test_a_run_from_end_to_end(lab, monkeypatch):
 def test_a_second_run_of_equal_settings_is_another_run(lab):
     """An old worker's folder is noticed; it is told both runs and what to do."""
     for name, code in (("one", 0), ("two", 2)):
-        desk = coordinator_run_of(Path("lab.toml"), Path("runs") / name, Path("enrolment.json"))
+        desk = open_coordinator_run(Path("lab.toml"), Path("runs") / name, Path("enrolment.json"))
         with ExitStack() as stack:
             _, workers = company(lab, desk, [f"own{k}.npz" for k in range(3)], stack)
             ends = [worker.wait(SOON_S) for worker in workers]
@@ -164,7 +164,7 @@ def test_other_samples_than_enrolled_are_refused(lab):
         changed[0] = (changed[0] + 1) % 10
         np.savez("changed.npz", x=own["x"], y=changed)
     for file, said in (("fewer.npz", "data size"), ("changed.npz", "samples of label")):
-        desk = coordinator_run_of(Path("lab.toml"), Path("runs/lab"), Path("enrolment.json"))
+        desk = open_coordinator_run(Path("lab.toml"), Path("runs/lab"), Path("enrolment.json"))
         with ExitStack() as stack:
             _, (_, wrong) = company(lab, desk, ["own0.npz", file], stack)
             end = wrong.wait(SOON_S)
@@ -230,20 +230,20 @@ def test_what_does_not_fit_is_refused(lab):
 
 
 def test_a_run_goes_on_with_the_workers_it_began_with(lab):
-    coordinator_run_of(Path("lab.toml"), Path("runs/lab"), Path("enrolment.json"))
-    coordinator_run_of(Path("lab.toml"), Path("runs/lab"))
+    open_coordinator_run(Path("lab.toml"), Path("runs/lab"), Path("enrolment.json"))
+    open_coordinator_run(Path("lab.toml"), Path("runs/lab"))
     raw = json.loads(Path("enrolment.json").read_text())
     raw["workers"][0]["data_size"] += 1
     raw["workers"][0]["label_counts"][0] += 1
     Path("other.json").write_text(json.dumps(raw))
-    with pytest.raises(ConfigError, match="not the workers with which"):
-        coordinator_run_of(Path("lab.toml"), Path("runs/lab"), Path("other.json"))
+    with pytest.raises(ConfigError, match=r"other\.json.*--enrolment"):
+        open_coordinator_run(Path("lab.toml"), Path("runs/lab"), Path("other.json"))
     Path("lab.toml").write_text(to_toml(read_experiment(Path("lab.toml"), ["stop.rounds=9"])))
-    with pytest.raises(ConfigError, match="not the settings with which"):
-        coordinator_run_of(Path("lab.toml"), Path("runs/lab"))
+    with pytest.raises(ConfigError, match=r"config\.toml.*--out"):
+        open_coordinator_run(Path("lab.toml"), Path("runs/lab"))
     Path("other.json").write_text("{}")
     with pytest.raises(RunFolderError, match="not an enrolment"):
-        coordinator_run_of(Path("lab.toml"), Path("runs/more"), Path("other.json"))
+        open_coordinator_run(Path("lab.toml"), Path("runs/more"), Path("other.json"))
 
 
 def test_descriptions_are_checked(tmp_path):

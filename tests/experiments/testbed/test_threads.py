@@ -1,32 +1,32 @@
-"""A coordinator in a thread: it can be closed before it is open, and while it opens."""
+"""A coordinator in a thread: it can be closed before and while it starts."""
 
 import threading
 import time
 
-from dystop.experiments.testbed.threads import Office
+from dystop.experiments.testbed.threads import CoordinatorThread
 
 
-class SlowDesk:
+class SlowCoordinatorRun:
     def __init__(self):
         self.interrupted = threading.Event()
 
-    def run(self, transport, listen, on_seat):
+    def run(self, transport, listen, on_process):
         time.sleep(0.1)
-        on_seat(self)
+        on_process(self)
         self.interrupted.wait(10)
 
     def interrupt(self):
         self.interrupted.set()
 
 
-def test_closing_before_it_opens():
-    Office(SlowDesk(), None).close()
+def test_closing_before_it_starts():
+    CoordinatorThread(SlowCoordinatorRun(), None).close()
 
 
-def test_closing_while_it_opens():
-    desk = SlowDesk()
-    office = Office(desk, None)
-    office.thread.start()
-    office.close()
-    assert desk.interrupted.is_set()
-    assert not office.is_open
+def test_closing_while_it_starts():
+    run = SlowCoordinatorRun()
+    coordinator = CoordinatorThread(run, None)
+    coordinator.thread.start()
+    coordinator.close()
+    assert run.interrupted.is_set()
+    assert not coordinator.is_open

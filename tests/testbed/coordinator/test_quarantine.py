@@ -12,10 +12,10 @@ from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.run_folder import update_info
 from dystop.experiments.testbed.operations import (
     PARDONS,
-    Pardons,
-    ask_pardon,
-    look_at_certificates,
+    PardonRequests,
+    check_certificates,
     member_states,
+    request_pardon,
 )
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Enrolled, Member
@@ -172,17 +172,17 @@ class FakeProcess:
 
 def test_requests_are_handed_over_once_and_deleted_when_done(tmp_path):
     process = FakeProcess()
-    pardons = Pardons(tmp_path, process)
-    pardons.look()
+    pardons = PardonRequests(tmp_path, process)
+    pardons.poll()
     (tmp_path / PARDONS).mkdir()
     (tmp_path / PARDONS / "w01").touch()
-    pardons.look()
-    pardons.look()
+    pardons.poll()
+    pardons.poll()
     assert process.asked == [("pardon", "w01")]
     process.on_pardoned("w01")
     assert not list((tmp_path / PARDONS).iterdir())
     (tmp_path / PARDONS / "w01").touch()
-    pardons.look()
+    pardons.poll()
     assert len(process.asked) == 2
 
 
@@ -192,10 +192,10 @@ def test_a_seat_takes_requests_in_after_the_commit(tmp_path):
     machine = CoordinatorMachine(setup_for("dystop"), restore(ledger))
     with MemoryHub() as hub:
         process = CoordinatorProcess(MemoryTransport(hub, "coordinator"), machine, ledger, "here")
-        pardons = Pardons(tmp_path, process)
+        pardons = PardonRequests(tmp_path, process)
         (tmp_path / PARDONS).mkdir()
         (tmp_path / PARDONS / "w01").touch()
-        pardons.look()
+        pardons.poll()
         thread = threading.Thread(target=process.run)
         thread.start()
         until = time.monotonic() + 5
@@ -224,11 +224,11 @@ def test_asking_for_a_pardon(tmp_path):
     for name, said in (
         ("w00", "not in quarantine"),
         ("w02", "dystop pki issue w02"),
-        ("w9", "those who have: w00, w01, w02"),
+        ("w9", "w00, w01, w02"),
     ):
         with pytest.raises(ConfigError, match=said):
-            ask_pardon(tmp_path, name, 0.0)
-    assert not ask_pardon(tmp_path, "w01", 0.0)
+            request_pardon(tmp_path, name, 0.0)
+    assert not request_pardon(tmp_path, "w01", 0.0)
     assert [p.name for p in (tmp_path / PARDONS).iterdir()] == ["w01"]
     ledger.close()
 
@@ -257,7 +257,7 @@ def test_certificates_are_compared_with_members(tmp_path):
 
     def look():
         process.asked.clear()
-        look_at_certificates(tmp_path, process)
+        check_certificates(tmp_path, process)
         return list(process.asked)
 
     assert look() == []

@@ -1,12 +1,12 @@
-"""An experiment on the testbed: from its specification to processes, threads or ranks.
+"""An experiment on the testbed: from its configuration to processes, threads or ranks.
 
-enrolment    who takes part, on which device; what must stay while a run lasts; free of torch
-parts        what the parties need of data and models: every worker its own shard and no more
-coordinator  the coordinator's part, in this process
-nodes        a worker's, the server's and the observer's
-watch        what operators do to a run: revoke, issue, pardon, restore
-launch       all parties as processes, from the run folder to the last record
-threads      all parties as threads
-mpi          all parties as ranks of a job
-interrupt    Ctrl-C in the middle of starting and stopping them
+enrolment        who takes part, on which device, with which settings; free of torch
+parts            what the parties need of data and models: every worker gets its own shard only
+coordinator_run  the coordinator's part, in this process
+parties          the part of a worker, the server or the observer, in this process
+operations       what operators do to a run: revoke, issue, pardon, restore
+launch           all parties as processes, from the run folder to the last record
+threads          all parties as threads
+ranks            all parties as ranks of an MPI job
+collect_models   the workers' models and their average, after the run
 """

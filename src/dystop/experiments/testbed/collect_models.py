@@ -1,6 +1,6 @@
-"""Collect the workers' models after a run of the testbed, and average them.
+"""Collecting the workers' models after a run of the testbed, and averaging them.
 
-The launcher does this for the folders that it sees. The coordinator never touches a model.
+The launcher does this for the folders that it can read. The coordinator never has a model.
 """
 
 from pathlib import Path
@@ -19,8 +19,8 @@ from dystop.sparse import ints
 from dystop.training.saved import average_models
 
 
-def gather_models(folder: Path) -> bool:
-    """Write what `output.models` asks for; False where a worker has left no model behind."""
+def collect_models(folder: Path) -> bool:
+    """Write what `output.models` asks for; False if a worker has left no model."""
     experiment = read_experiment(folder / CONFIG)
     which, names = experiment.output.models, node_names(experiment)[: experiment.fleet.workers]
     if which == "none":
@@ -39,7 +39,7 @@ def gather_models(folder: Path) -> bool:
             write_atomic(folder / MODELS / name, blob)
     except OSError as error:
         raise StorageError(
-            f"{folder / MODELS}: cannot be written: {error.strerror or error}; the run is over and "
-            f"safe. Make room, then: {shell_command('testbed', '--resume', folder)}"
+            f"{folder / MODELS}: cannot be written: {error.strerror or error}; the run has "
+            f"ended and is safe. Free space, then: {shell_command('testbed', '--resume', folder)}"
         ) from error
     return True

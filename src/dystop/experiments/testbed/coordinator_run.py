@@ -1,6 +1,6 @@
-"""One party of a testbed in this process: the coordinator. Free of torch.
+"""The coordinator's part of a testbed run, in this process. Free of torch.
 
-The others are in `dystop.experiments.testbed.parties`.
+The other parties are in `dystop.experiments.testbed.parties`.
 """
 
 import json
@@ -24,13 +24,18 @@ from dystop.experiments.testbed.enrolment import (
     Enrolment,
     check_settings,
     coordinator_setup,
-    essence,
+    fixed_settings,
     new_run_id,
     read_enrolled,
     read_enrolment,
     write_status,
 )
-from dystop.experiments.testbed.operations import LEDGER, Pardons, away, watch_revoked
+from dystop.experiments.testbed.operations import (
+    LEDGER,
+    PardonRequests,
+    quarantined_names,
+    watch_revocations,
+)
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.events import FinishRun
@@ -44,7 +49,7 @@ if TYPE_CHECKING:
     from dystop.testbed.security.identity import Identity
 
 _LOG = throttled_logger(__name__)
-STATUS_S = 0.25  # between two looks at who has joined
+STATUS_S = 0.25  # between two updates of the status file
 
 
 class TraceLog:
@@ -72,7 +77,7 @@ class TraceLog:
 
 
 def _published(folder: Path) -> int:
-    """Rounds of which both files hold a whole line; the ledger hands on the others again."""
+    """Return how many rounds have a complete line in both files; the ledger resends the others."""
     records, _ = read_lines(folder)
     if not (folder / TRACE).is_file():
         return 0
@@ -82,7 +87,7 @@ def _published(folder: Path) -> int:
 
 @dataclass
 class CoordinatorRun:
-    """The coordinator of a run folder, from its ledger to its files."""
+    """The coordinator of a run folder: ledger, records and trace."""
 
     folder: Path
     experiment: Experiment
@@ -92,18 +97,18 @@ class CoordinatorRun:
         self,
         transport: Transport,
         listen: str,
-        on_seat: Callable[[CoordinatorProcess], None] = lambda seat: None,
+        on_process: Callable[[CoordinatorProcess], None] = lambda process: None,
     ) -> FinishRun:
-        """Coordinate until the run is over; raises where it cannot go on."""
+        """Coordinate until the run ends; raises if it cannot continue."""
         began = time.monotonic()
-        with RunLock(self.folder), _ledger(self.folder) as ledger:
+        with RunLock(self.folder), _open_ledger(self.folder) as ledger:
             update_info(self.folder, status="running", stop_reason=None)
-            finish = self._coordinate(ledger, transport, listen, on_seat)
+            finish = self._coordinate(ledger, transport, listen, on_process)
             if finish.code:
                 error = DystopError(f"the coordinator ends: {finish.reason}")
                 error.exit_code = finish.code
                 raise error
-            self._note_end(finish.reason, time.monotonic() - began)
+            self._record_end(finish.reason, time.monotonic() - began)
         return finish
 
     def _coordinate(
@@ -111,7 +116,7 @@ class CoordinatorRun:
         ledger: Ledger,
         transport: Transport,
         listen: str,
-        on_seat: Callable[[CoordinatorProcess], None],
+        on_process: Callable[[CoordinatorProcess], None],
     ) -> FinishRun:
         done = _published(self.folder)
         past = restore(ledger)
@@ -119,21 +124,21 @@ class CoordinatorRun:
         machine = CoordinatorMachine(setup, past)
         trace = TraceLog(self.folder, done)
         with RecordLog(self.folder, keep=done) as log:
-            seat = CoordinatorProcess(
+            process = CoordinatorProcess(
                 transport, machine, ledger, listen, log.append, trace.append, _LOG.error
             )
-            seat.published = done
-            on_seat(seat)
-            with _telling(self.folder, seat, machine):
+            process.published = done
+            on_process(process)
+            with _publishing_status(self.folder, process, machine):
                 try:
-                    seat.run()
+                    process.run()
                 finally:
                     trace.close()
             log.sync()
-        assert seat.finish is not None  # or `run` would not have returned
-        return seat.finish
+        assert process.finish is not None  # `run` returns only then
+        return process.finish
 
-    def _note_end(self, reason: str, spent_s: float) -> None:
+    def _record_end(self, reason: str, spent_s: float) -> None:
         before_s = float(open_run(self.folder).info.get("wall_s") or 0.0)
         update_info(
             self.folder,
@@ -145,7 +150,7 @@ class CoordinatorRun:
 
 
 @contextmanager
-def _ledger(folder: Path) -> Iterator[SqliteLedger]:
+def _open_ledger(folder: Path) -> Iterator[SqliteLedger]:
     ledger = SqliteLedger(folder / LEDGER)
     try:
         yield ledger
@@ -154,26 +159,28 @@ def _ledger(folder: Path) -> Iterator[SqliteLedger]:
 
 
 @contextmanager
-def _telling(folder: Path, seat: CoordinatorProcess, machine: CoordinatorMachine) -> Iterator[None]:
-    """Keep telling the launcher where the coordinator is and how many have joined."""
-    over, setup, pardons = threading.Event(), machine.state.setup, Pardons(folder, seat)
-    pardons.look()  # before anybody can join
+def _publishing_status(
+    folder: Path, process: CoordinatorProcess, machine: CoordinatorMachine
+) -> Iterator[None]:
+    """Keep the status file current: address, and how many workers have joined."""
+    over, setup, pardons = threading.Event(), machine.state.setup, PardonRequests(folder, process)
+    pardons.poll()  # before any member can join
 
-    def tell() -> None:
+    def publish() -> None:
         last: dict[str, Any] = {}
         while True:
-            members = seat.members()
+            members = process.members()
             joined = sum(m.state == "JOINED" and m.node < setup.fleet.workers for m in members)
-            facts = {"address": seat.address, "joined": joined, "run": setup.run}
-            facts["away"] = away(members)
+            facts = {"address": process.address, "joined": joined, "run": setup.run}
+            facts["away"] = quarantined_names(members)
             if facts != last:
                 write_status(folder, pid=os.getpid(), **facts)
                 last = facts
-            pardons.look()
+            pardons.poll()
             if over.wait(STATUS_S):
                 return
 
-    thread = threading.Thread(target=tell, name="status", daemon=True)
+    thread = threading.Thread(target=publish, name="status", daemon=True)
     thread.start()
     try:
         yield
@@ -182,32 +189,34 @@ def _telling(folder: Path, seat: CoordinatorProcess, machine: CoordinatorMachine
         thread.join()
 
 
-def coordinator_run_of(file: Path, folder: Path, given: Path | None = None) -> CoordinatorRun:
-    """The coordinator of a run folder; made from the file where it is not there yet.
+def open_coordinator_run(file: Path, folder: Path, given: Path | None = None) -> CoordinatorRun:
+    """Return the coordinator of a run folder; create the folder if it does not exist.
 
     Args:
         file: The experiment.
         folder: The run folder.
-        given: Whom the operator enrols, where workers bring their own data.
+        given: File of the workers that the operator enrols, if workers bring their own data.
     """
     experiment = read_experiment(file)
     enrolled = read_enrolled(given, experiment) if given else None
     if not (folder / INFO).is_file():
-        _begin(experiment, folder, enrolled)
+        _create_folder(experiment, folder, enrolled)
     check_settings(open_run(folder))
     kept = read_experiment(folder / CONFIG)
     _check_same(experiment, kept, file, folder)
     enrolment = read_enrolment(folder, kept)
     if enrolled not in (None, enrolment.workers):
         raise ConfigError(
-            f"{given}: these are not the workers with which {folder} began; leave --enrolment out, "
-            "or give another --out"
+            f"{given}: these are not the workers that {folder} started with; "
+            "leave --enrolment out, or give another --out"
         )
     return CoordinatorRun(folder, kept, enrolment)
 
 
-def _begin(experiment: Experiment, folder: Path, enrolled: tuple[Enrolled, ...] | None) -> None:
-    """Make the folder of a run that has no launcher."""
+def _create_folder(
+    experiment: Experiment, folder: Path, enrolled: tuple[Enrolled, ...] | None
+) -> None:
+    """Create the folder of a run that has no launcher."""
     from dystop.experiments.testbed.launch import make_folder
 
     if folder.exists() and any(folder.iterdir()):
@@ -218,13 +227,13 @@ def _begin(experiment: Experiment, folder: Path, enrolled: tuple[Enrolled, ...] 
 
 
 def _check_same(experiment: Experiment, recorded: Experiment, file: Path, folder: Path) -> None:
-    """A run goes on with the settings that it began with."""
-    if experiment.world.compute.batch_s == "measure":  # it was, when the run began
+    """Refuse to resume a run with other settings than it started with."""
+    if experiment.world.compute.batch_s == "measure":  # it was measured when the run started
         compute = recorded.world.compute
         experiment = replace(experiment, world=replace(experiment.world, compute=compute))
-    if essence(experiment) != essence(recorded):
+    if fixed_settings(experiment) != fixed_settings(recorded):
         raise ConfigError(
-            f"{file}: these are not the settings with which {folder} began; give its own "
+            f"{file}: these are not the settings that {folder} started with; give its own "
             f"{folder / CONFIG}, or another --out"
         )
 
@@ -237,30 +246,32 @@ def serve_coordinator(
     enrol: str = "",
     enrolment: Path | None = None,
 ) -> str:
-    """Coordinate over the network until the run is over; answers why it is."""
+    """Coordinate over the network until the run ends; return why it ended."""
     from dystop.testbed.security.authority import Issued, load_identity
     from dystop.testbed.transport.grpc import GrpcTransport
 
     identity = load_identity(pki, COORDINATOR)
-    desk = coordinator_run_of(file, folder, enrolment)
-    transport = GrpcTransport(identity, Issued(pki), desk.experiment.testbed.limits)
+    run = open_coordinator_run(file, folder, enrolment)
+    transport = GrpcTransport(identity, Issued(pki), run.experiment.testbed.limits)
     try:
-        with _newcomers(pki, identity, enrol):
-            return desk.run(transport, listen, lambda seat: watch_revoked(pki, seat)).reason
+        with _accepting_new_workers(pki, identity, enrol):
+            return run.run(
+                transport, listen, lambda process: watch_revocations(pki, process)
+            ).reason
     finally:
         transport.close()
 
 
 @contextmanager
-def _newcomers(pki: Path, identity: "Identity", address: str) -> Iterator[None]:
-    """Let newcomers redeem their tokens meanwhile, if there is an address for them."""
+def _accepting_new_workers(pki: Path, identity: "Identity", address: str) -> Iterator[None]:
+    """Let new workers redeem their tokens while the block runs, if an address is given."""
     if not address:
         yield
         return
     from dystop.testbed.enrolment.server import EnrolService
 
     service = EnrolService(pki, identity).start(address)
-    _LOG.info("newcomers are heard on %s", service.address)
+    _LOG.info("new workers can enrol on %s", service.address)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""From a specification to the testbed: who is enrolled, on which device, and what is refused.
+"""From a configuration to the testbed: who is enrolled, on which device, and what is refused.
 
-Free of torch, so that a coordinator starts in a moment. What needs data and models is in
-`dystop.experiments.testbed.parts`.
+Free of torch, so that a coordinator starts quickly. `dystop.experiments.testbed.parts` has what
+needs data and models.
 """
 
 import hashlib
@@ -32,19 +32,19 @@ from dystop.world.capacity import jetson_factors
 from dystop.world.capacity import step_seconds as drawn_step_seconds
 
 ENROLMENT, STATUS = "enrolment.json", "coordinator.json"
-KIND, ESSENCE_SHA256 = "testbed", "essence_sha256"  # a value and a key of `run.json`
+KIND, SETTINGS_SHA256 = "testbed", "essence_sha256"  # a value and a key of `run.json`
 Parsed = TypeVar("Parsed")
 
 
 def node_names(experiment: Experiment) -> list[str]:
-    """Names of all nodes in order: the workers, then the server where the mechanism has one."""
+    """Return the names of all nodes: the workers, then the server if the mechanism has one."""
     count = experiment.fleet.workers
     names = [member_name(node, count) for node in range(count)]
     return [*names, SERVER] if experiment.mechanism.capabilities().server else names
 
 
 def node_of(experiment: Experiment, name: str) -> int:
-    """Number of a node by its name."""
+    """Return the number of a node by its name."""
     names = node_names(experiment)
     if name not in names:
         raise ConfigError(
@@ -56,7 +56,7 @@ def node_of(experiment: Experiment, name: str) -> int:
 
 @dataclass(frozen=True)
 class Enrolled:
-    """What an operator vouches for: a worker's name, its data size and label counts."""
+    """What the operator confirms about a worker: name, data size and label counts."""
 
     name: str
     data_size: int
@@ -72,18 +72,18 @@ class Enrolment:
     workers: tuple[Enrolled, ...]
 
     def fleet(self, experiment: Experiment) -> Fleet:
-        """The fleet as enrolled."""
+        """Return the fleet as enrolled."""
         counts = np.array([worker.label_counts for worker in self.workers], np.int64)
         return fleet_of(experiment, counts, self.model_bytes)
 
 
 def new_run_id() -> str:
-    """Identity of a run: 16 random bytes. The ledger keeps it, and workers learn it from there."""
+    """Return the identity of a run: 16 random bytes. The ledger and all workers keep it."""
     return secrets.token_hex(16)
 
 
-def essence(experiment: Experiment) -> Experiment:
-    """The settings without the name, and without places on a host, which may change at any time."""
+def fixed_settings(experiment: Experiment) -> Experiment:
+    """Return the settings without name, paths and addresses, which may change during a run."""
     return replace(
         experiment,
         name="",
@@ -93,15 +93,15 @@ def essence(experiment: Experiment) -> Experiment:
     )
 
 
-def essence_sha256(experiment: Experiment) -> str:
-    """Fingerprint of what must stay while a run lasts."""
-    return hashlib.sha256(to_toml(essence(experiment)).encode()).hexdigest()
+def fixed_settings_sha256(experiment: Experiment) -> str:
+    """Return the SHA-256 of the settings that must not change during a run."""
+    return hashlib.sha256(to_toml(fixed_settings(experiment)).encode()).hexdigest()
 
 
 def check_settings(run: RunData) -> None:
-    """Refuse to go on with other settings than a run began with; places may have changed."""
-    if run.info.get(ESSENCE_SHA256) != essence_sha256(read_experiment(run.path / CONFIG)):
-        check_config(run, "dystop testbed")  # the same file may read differently in a new version
+    """Refuse to resume a run with other settings than it started with."""
+    if run.info.get(SETTINGS_SHA256) != fixed_settings_sha256(read_experiment(run.path / CONFIG)):
+        check_config(run, "dystop testbed")  # a newer version may read the same file differently
 
 
 def write_enrolment(folder: Path, enrolment: Enrolment) -> None:
@@ -123,27 +123,27 @@ def check_member_files(files: Sequence[Path]) -> None:
 
 
 def _misnamed(names: Sequence[str], wanted: Sequence[str]) -> str:
-    """What is wrong with some names."""
+    """Return what is wrong with some names."""
     kinds = {
         "twice": {name for name in names if names.count(name) > 1},
         "unexpected": {*names} - {*wanted},
         "missing": {*wanted} - {*names},
     }
-    said = [f"{kind}: {', '.join(sorted(some))}" for kind, some in kinds.items() if some]
-    return "; ".join(said) or "not in this order"
+    problems = [f"{kind}: {', '.join(sorted(some))}" for kind, some in kinds.items() if some]
+    return "; ".join(problems) or "not in this order"
 
 
-def enrol(path: Path, told: Mapping[str, Facts], classes: int) -> None:
-    """Write whom an operator enrols, by what was told about their data."""
+def enrol(path: Path, facts_of: Mapping[str, Facts], classes: int) -> None:
+    """Write the enrolment of workers from the facts about their data."""
     workers = []
-    for name, facts in told.items():
+    for name, facts in facts_of.items():
         counts = (*facts.label_counts, *(0,) * (classes - len(facts.label_counts)))
         workers.append(Enrolled(name, facts.data_size, counts))
     _write_workers(path, {}, workers)
 
 
 def _write_workers(path: Path, head: dict[str, Any], workers: Sequence[Enrolled]) -> None:
-    """One worker to a line, for people to read and compare."""
+    """Write one worker per line, so that people can read and compare them."""
     rows = ",\n    ".join(json.dumps(asdict(worker)) for worker in workers)
     top = json.dumps({"format": 1, **head}, indent=2)[:-2]
     write_atomic(path, f'{top},\n  "workers": [\n    {rows}\n  ]\n}}\n'.encode())
@@ -158,7 +158,7 @@ def read_enrolment(folder: Path, experiment: Experiment) -> Enrolment:
 
 
 def read_enrolled(path: Path, experiment: Experiment) -> tuple[Enrolled, ...]:
-    """Read whom an operator enrols: a file like `enrolment.json`, of which only workers count."""
+    """Read the workers that an operator enrols, from a file like `enrolment.json`."""
     workers = _read_enrolment(path, lambda raw: tuple(_enrolled(row) for row in raw["workers"]))
     _check_names(path, workers, experiment)
     classes = experiment.data.private.classes
@@ -177,7 +177,7 @@ def _read_enrolment(path: Path, parse: Callable[[Any], Parsed]) -> Parsed:
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError) as error:
-        raise RunFolderError(f"{path}: not an enrolment: {error}") from None
+        raise RunFolderError(f"{path}: not an enrolment file: {error}") from None
 
 
 def _check_names(path: Path, workers: tuple[Enrolled, ...], experiment: Experiment) -> None:
@@ -205,7 +205,7 @@ def _enrolled(row: Any) -> Enrolled:
 
 
 def check_testbed(experiment: Experiment) -> None:
-    """Refuse what only a simulator can do."""
+    """Refuse settings that only the simulator supports."""
     if experiment.engine.timing == "overlap":
         raise ConfigError(
             "engine.timing = 'overlap': the testbed runs the paper's rounds; use 'paper'"
@@ -229,7 +229,7 @@ def check_testbed(experiment: Experiment) -> None:
 
 
 def check_private(experiment: Experiment) -> None:
-    """What workers' own files have in common must be said in full, or not at all."""
+    """Refuse an incomplete description of what the workers' own files have in common."""
     private = experiment.data.private
     if not private.classes:
         return
@@ -242,7 +242,7 @@ def check_private(experiment: Experiment) -> None:
 
 
 def step_seconds(experiment: Experiment, fleet: Fleet) -> Floats:
-    """Seconds per mini-batch of every worker: emulated, or a first guess where it runs free."""
+    """Return the seconds per mini-batch of every worker: emulated, or a first estimate."""
     compute = experiment.world.compute
     if experiment.testbed.devices == "jetson" and not isinstance(compute.batch_s, str):
         return compute.batch_s * jetson_factors(fleet.workers)
@@ -251,25 +251,25 @@ def step_seconds(experiment: Experiment, fleet: Fleet) -> Floats:
     return drawn_step_seconds(compute, fleet.workers, experiment.seed)
 
 
-class Emulation:
-    """The surroundings that a coordinator goes by: the channel model, with devices of its own."""
+class EmulatedWorld:
+    """The world that a coordinator plans with: the channel model, with the emulated devices."""
 
     def __init__(self, world: World, step_s: Floats) -> None:
         self._world, self._step_s = world, step_s
 
     def observe(self, t: int, now_s: float) -> WorldState:
-        """What may be known when round t opens."""
+        """Return what is known when round t opens."""
         return replace(self._world.observe(t, now_s), step_s=self._step_s)
 
     def transfer(
         self, t: int, now_s: float, dst: Ints, src: Ints, fraction: float | Floats
     ) -> Transfer:
-        """What moving a share of a model over each link takes."""
+        """Return what sending a share of a model over each link costs."""
         return self._world.transfer(t, now_s, dst, src, fraction)
 
 
 def world_of(experiment: Experiment, fleet: Fleet) -> World:
-    """The surroundings that positions, reach, budgets and first guesses come from."""
+    """Build the world that gives positions, reach, budgets and first estimates."""
     place = experiment.world, fleet.workers, fleet.model_bytes, experiment.seed, fleet.server
     if experiment.testbed.links == "trace":
         return TraceWorld(read_trace(Path(experiment.testbed.trace)), *place)
@@ -277,7 +277,7 @@ def world_of(experiment: Experiment, fleet: Fleet) -> World:
 
 
 def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) -> CoordinatorSetup:
-    """What a coordinator is made of; needs neither data nor models."""
+    """Build the setup of a coordinator; needs neither data nor models."""
     check_testbed(experiment)
     fleet = enrolment.fleet(experiment)
     world = world_of(experiment, fleet)
@@ -286,7 +286,7 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
         run=run,
         fleet=fleet,
         mechanism=experiment.mechanism,
-        world=Emulation(world, step_seconds(experiment, fleet)),
+        world=EmulatedWorld(world, step_seconds(experiment, fleet)),
         steps=steps_of(experiment, fleet),
         members=_members(experiment, enrolment),
         schema=enrolment.schema,
@@ -300,7 +300,7 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
 
 
 def _members(experiment: Experiment, enrolment: Enrolment) -> tuple[Member, ...]:
-    """The workers as enrolled, the server, and the observer as one more node."""
+    """Return the enrolled workers, the server, and the observer as one more node."""
     known = {worker.name: worker for worker in enrolment.workers}
     members = []
     for node, name in enumerate(node_names(experiment)):
@@ -312,11 +312,11 @@ def _members(experiment: Experiment, enrolment: Enrolment) -> tuple[Member, ...]
 
 
 def write_status(folder: Path, **facts: Any) -> None:
-    """Say where the coordinator listens and how many have joined; for the launcher's eyes."""
+    """Write where the coordinator listens and how many workers have joined, for the launcher."""
     with suppress(OSError):  # only the launcher's display depends on it
         write_atomic(folder / STATUS, json.dumps(facts).encode(), durable=False)
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """What the coordinator said last; empty before its first word."""
+    """Return what the coordinator wrote last; empty before its first status."""
     return try_read_json(folder / STATUS)

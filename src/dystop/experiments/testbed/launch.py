@@ -1,7 +1,7 @@
-"""A run of the testbed from its folder to its last record: the part of the launcher.
+"""The launcher: a run of the testbed with all parties as child processes.
 
-The parties are children of this process, one for the coordinator, the observer and every worker.
-What they share is the run folder; what they say to each other goes over the network.
+There is one process for the coordinator, one for the observer and one for every worker. They share
+the run folder, and they talk over the network.
 """
 
 import time
@@ -29,13 +29,13 @@ from dystop.experiments.run_folder import (
 from dystop.experiments.testbed.enrolment import (
     COORDINATOR,
     ENROLMENT,
-    ESSENCE_SHA256,
     KIND,
     OBSERVER,
+    SETTINGS_SHA256,
     STATUS,
     Enrolled,
     check_settings,
-    essence_sha256,
+    fixed_settings_sha256,
     node_names,
     read_status,
     write_enrolment,
@@ -49,44 +49,46 @@ if TYPE_CHECKING:
 
 PKI, LOGS, WORKERS = "pki", "logs", "workers"
 POLL_S = 0.1
-FIRST_WORD_S = 60.0  # for a coordinator to say where it listens
-GOODBYE_S = 5.0  # for the others to leave after the last round
-_GRACE_S = "5"  # of a child whose launcher was killed
+COORDINATOR_START_S = 60.0  # for a coordinator to start listening
+LEAVE_S = 5.0  # for the other parties to leave after the last round
+_GRACE_S = "5"  # for a child to exit after its launcher was killed
 _SINGLE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
-class Watch(Protocol):
-    """Whoever follows a run."""
+class ProgressReporter(Protocol):
+    """Receives the progress of a run."""
 
     def on_start(self, started: Started) -> None:
-        """The folder is there."""
+        """Handle the start: the folder exists."""
 
     def on_joining(self, joined: int, workers: int) -> None:
-        """So many workers have joined."""
+        """Handle the number of workers that have joined."""
 
-    def on_restart(self, told: str) -> None:
-        """A party has crashed or was killed, and is started again."""
+    def on_restart(self, notice: str) -> None:
+        """Handle the restart of a party that crashed or was killed."""
 
     def on_record(self, record: RoundRecord) -> None:
-        """A round has closed."""
+        """Handle the record of a closed round."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Where the parties live: on loopback, or in namespaces with shaped links."""
+    """Where the parties run: on loopback, or in namespaces with shaped links."""
 
     namespaces: bool = False
     rate_mbit: float = 0.0
 
 
-def new_testbed(experiment: Experiment, out: Path, name: str | None, watch: Watch) -> Path:
-    """Make the folder of a new run."""
-    prepared = _prepared(experiment, name)
+def new_testbed(
+    experiment: Experiment, out: Path, name: str | None, watch: ProgressReporter
+) -> Path:
+    """Create the folder of a new run and report its start."""
+    prepared = _prepare(experiment, name)
     facts = (prepared.physics, prepared.partition, prepared.memory)
-    with Interrupts() as interrupts:  # who has a folder also knows how to go on with it
-        folder = _filled(prepared, out, explicit=name is not None)
+    with Interrupts() as interrupts:  # a user who gets a folder also learns how to resume it
+        folder = _create_folder(prepared, out, explicit=name is not None)
         watch.on_start(Started(folder, *facts, rounds=prepared.experiment.stop.rounds))
-        with interruptible(folder):
+        with noting_failure(folder):
             interrupts.check()
     return folder
 
@@ -97,13 +99,13 @@ def make_folder(
     name: str | None,
     enrolled: tuple[Enrolled, ...] | None = None,
 ) -> tuple[Path, "Prepared"]:
-    """Make the folder of a new run."""
-    prepared = _prepared(experiment, name, enrolled)
+    """Create the folder of a new run."""
+    prepared = _prepare(experiment, name, enrolled)
     with Interrupts():
-        return _filled(prepared, out, explicit=name is not None), prepared
+        return _create_folder(prepared, out, explicit=name is not None), prepared
 
 
-def _prepared(
+def _prepare(
     experiment: Experiment, name: str | None, enrolled: tuple[Enrolled, ...] | None = None
 ) -> "Prepared":
     from dystop.experiments.testbed.parts import prepare
@@ -111,11 +113,11 @@ def _prepared(
     return prepare(experiment if name is None else replace(experiment, name=name), enrolled)
 
 
-def _filled(prepared: "Prepared", out: Path, *, explicit: bool) -> Path:
-    """The folder, with all that a run needs."""
+def _create_folder(prepared: "Prepared", out: Path, *, explicit: bool) -> Path:
+    """Create the folder with all that a run needs."""
     experiment = prepared.experiment
     info = {**first_info(experiment), "kind": KIND, "publish": "on_completion"}
-    info[ESSENCE_SHA256] = essence_sha256(experiment)
+    info[SETTINGS_SHA256] = fixed_settings_sha256(experiment)
     folder = create_run(
         out, experiment.name, to_toml(experiment), info, prepared.fleet, explicit=explicit
     )
@@ -124,7 +126,7 @@ def _filled(prepared: "Prepared", out: Path, *, explicit: bool) -> Path:
 
 
 def checked_folder(path: Path) -> Path:
-    """The path, if it is the folder of a testbed run."""
+    """Return the path if it is the folder of a testbed run."""
     info = open_run(run_folder(path)).info
     if info.get("kind") != KIND:
         raise RunFolderError(
@@ -132,18 +134,18 @@ def checked_folder(path: Path) -> Path:
             f"{shell_command('verify', path)}, go on with it by: {shell_command('resume', path)}"
         )
     if not (path / ENROLMENT).is_file():
-        raise RunFolderError(f"{path}: {ENROLMENT} is missing; start the run afresh")
+        raise RunFolderError(f"{path}: {ENROLMENT} is missing; start a new run")
     return path
 
 
 def resumable_folder(path: Path) -> Path:
-    """The path, if it is the folder of a testbed run that goes on as it began."""
+    """Return the path if it is the folder of a testbed run with unchanged settings."""
     check_settings(open_run(checked_folder(path)))
     return path
 
 
-def reopen_testbed(path: Path, watch: Watch) -> bool:
-    """Look into the folder of an earlier run; False where nothing is left to do."""
+def reopen_testbed(path: Path, watch: ProgressReporter) -> bool:
+    """Open the folder of an earlier run; False if the run has finished."""
     data = open_run(resumable_folder(path))
     done = len(data.records)
     finished = data.info.get("status") == "finished"
@@ -152,18 +154,18 @@ def reopen_testbed(path: Path, watch: Watch) -> bool:
     return not finished
 
 
-def run_processes(folder: Path, watch: Watch, network: Network | None = None) -> None:
-    """Start all parties, heal what crashes, and follow the run to its end; none is left behind."""
+def run_processes(folder: Path, watch: ProgressReporter, network: Network | None = None) -> None:
+    """Start all parties, restart what crashes, and follow the run to its end."""
     experiment = read_experiment(folder / CONFIG)
     with (
-        interruptible(folder),
+        noting_failure(folder),
         Interrupts() as interrupts,
         _network(experiment, network or Network()) as net,
     ):
         launch = _Launch(folder, experiment, net, interrupts.check)
         try:
             launch.start_coordinator()
-            launch.startothers()
+            launch.start_others()
             launch.follow(watch)
         finally:
             launch.supervisor.stop()
@@ -176,14 +178,14 @@ def _network(experiment: Experiment, network: Network) -> Iterator[VirtualNetwor
         return
     with VirtualNetwork() as net:
         net.add(COORDINATOR)
-        for name in others(experiment):
+        for name in other_parties(experiment):
             net.add(name, 0.0 if name == OBSERVER else network.rate_mbit)
         yield net
 
 
 @contextmanager
-def interruptible(folder: Path) -> Iterator[None]:
-    """Leave a note in `run.json` where the run did not reach its end."""
+def noting_failure(folder: Path) -> Iterator[None]:
+    """Write to `run.json` if the run fails or is interrupted in this block."""
     try:
         yield
     except KeyboardInterrupt:
@@ -197,69 +199,69 @@ def interruptible(folder: Path) -> Iterator[None]:
         raise
 
 
-def others(experiment: Experiment) -> list[str]:
-    """Everybody but the coordinator."""
+def other_parties(experiment: Experiment) -> list[str]:
+    """Return the names of all parties but the coordinator."""
     nodes = node_names(experiment)
     return [*nodes, OBSERVER] if experiment.testbed.observer else nodes
 
 
 @dataclass
 class _Launch:
-    """The parties of one run, as children."""
+    """The parties of one run, as child processes."""
 
     folder: Path
     experiment: Experiment
     net: VirtualNetwork | None
-    check: Callable[[], None]  # raises if somebody has interrupted
+    check: Callable[[], None]  # raises after a signal
     supervisor: ProcessSupervisor = field(
         default_factory=lambda: ProcessSupervisor(_child_environment())
     )
-    away: set[str] = field(default_factory=set)  # sent away by the coordinator
+    away: set[str] = field(default_factory=set)  # in quarantine
 
     def start_coordinator(self) -> None:
-        """Start it and wait until it listens; from then on it comes back to the same port."""
+        """Start the coordinator and wait until it listens; a restart uses the same port."""
         (self.folder / STATUS).unlink(missing_ok=True)
-        _make_certificates(self.folder, [COORDINATOR, *others(self.experiment)])
+        _make_certificates(self.folder, [COORDINATOR, *other_parties(self.experiment)])
         host = self._host(COORDINATOR)
         child = self._start_process(
             COORDINATOR, self._coordinator(f"{host}:{self.experiment.testbed.port}")
         )
-        until = time.monotonic() + FIRST_WORD_S
+        until = time.monotonic() + COORDINATOR_START_S
         while not (address := read_status(self.folder).get("address")):
             self.check()
             self.supervisor.poll()
             if time.monotonic() > until:
-                raise DystopError(f"the coordinator does not answer (log: {child.log})")
+                raise DystopError(f"the coordinator did not start (log: {child.log})")
             time.sleep(POLL_S / 4)
         self.address = str(address)
         child.command = self._inside(COORDINATOR, self._coordinator(self.address))
 
-    def startothers(self) -> None:
-        """Start the workers, all at once, and the observer."""
-        for name in others(self.experiment):
+    def start_others(self) -> None:
+        """Start the workers and the observer."""
+        for name in other_parties(self.experiment):
             self.check()
             self._start_process(name, self._observer() if name == OBSERVER else self._worker(name))
 
-    def follow(self, watch: Watch) -> None:
-        """Pass on what happens until the coordinator has ended in good order."""
+    def follow(self, watch: ProgressReporter) -> None:
+        """Report progress until the coordinator has ended normally."""
         tail, workers = Tail(self.folder / RECORDS), self.experiment.fleet.workers
         while True:
-            over = self.supervisor.children[COORDINATOR].done
+            ended = self.supervisor.children[COORDINATOR].done
             for record in tail.news():
                 watch.on_record(record)
-            if over:
+            if ended:
                 break
             status = read_status(self.folder)
             watch.on_joining(int(status.get("joined", 0)), workers)
             self._restart_returned(set(status.get("away", ())))
             self.check()
-            for told in self.supervisor.poll():
-                watch.on_restart(told)
+            for notice in self.supervisor.poll():
+                watch.on_restart(notice)
             time.sleep(POLL_S)
-        self.supervisor.wait(self.supervisor.children, GOODBYE_S)
+        self.supervisor.wait(self.supervisor.children, LEAVE_S)
 
     def _restart_returned(self, away: set[str]) -> None:
-        """Start those again that may come back: pardoned, or with a new certificate."""
+        """Restart members that left quarantine: pardoned, or with a new certificate."""
         for name in self.away - away:
             self.supervisor.restart(name)
         self.away = away
@@ -296,13 +298,13 @@ class _Launch:
 
 
 def _child_environment() -> dict[str, str]:
-    """One thread for each child: there are more children than cores."""
+    """Return the environment of children: one thread each, because there are many children."""
     single = dict.fromkeys(_SINGLE, "1")
     return {**environment(), **single, LIFELINE: _GRACE_S, "GRPC_ENABLE_FORK_SUPPORT": "0"}
 
 
 def _make_certificates(folder: Path, names: list[str]) -> None:
-    """An authority for this run alone, and a certificate for every party that has none."""
+    """Create an authority for this run, and a certificate for every party without one."""
     from dystop.testbed.security.authority import init, issue
 
     pki = folder / PKI

@@ -1,7 +1,7 @@
-"""What operators do to a run: they revoke certificates, issue new ones, pardon, and restore.
+"""What operators do to a run: revoke certificates, issue new ones, pardon, and restore the ledger.
 
-Nothing of it goes over the network. Revocations are files of the authority; a pardon is a file in
-the run folder that the coordinator takes in, also if it starts only later, and then deletes.
+None of it goes over the network. Revocations are files of the authority. A pardon is a file in the
+run folder; the coordinator processes and deletes it, also if it starts only later.
 """
 
 import sqlite3
@@ -15,24 +15,24 @@ from dystop.storage import write_atomic
 from dystop.testbed.coordinator.members import Member
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.coordinator.quarantine import REVOKED
-from dystop.testbed.ledger.sqlite import is_whole, newest_backup, recover
+from dystop.testbed.ledger.sqlite import is_intact, newest_backup, recover
 
 PARDONS = "pardons"  # folder with a file for each member to be pardoned
 LEDGER = "state.db"
-REVOKED_S = 0.5  # between two looks at who was revoked
+REVOKED_S = 0.5  # between two checks of the revocations
 
 
-class Pardons:
-    """Hands the requests of a run folder to the coordinator, and deletes what it has taken in."""
+class PardonRequests:
+    """Passes the pardon requests of a run folder to the coordinator, then deletes them."""
 
-    def __init__(self, folder: Path, seat: CoordinatorProcess) -> None:
-        """Takes over `seat.on_pardoned`."""
-        self._folder, self._seat = folder / PARDONS, seat
+    def __init__(self, folder: Path, process: CoordinatorProcess) -> None:
+        """Set `process.on_pardoned`."""
+        self._folder, self._seat = folder / PARDONS, process
         self._handed: set[str] = set()
-        seat.on_pardoned = self._done
+        process.on_pardoned = self._done
 
-    def look(self) -> None:
-        """Hand over what is new."""
+    def poll(self) -> None:
+        """Pass on new requests."""
         if not self._folder.is_dir():
             return
         names = {p.name for p in self._folder.iterdir() if not p.name.startswith(".")}
@@ -45,11 +45,11 @@ class Pardons:
         self._handed.discard(name)
 
 
-def ask_pardon(folder: Path, name: str, within_s: float = 3.0) -> bool:
-    """Ask for a pardon; whether a running coordinator has taken it in.
+def request_pardon(folder: Path, name: str, within_s: float = 3.0) -> bool:
+    """Request a pardon; return whether a running coordinator has processed it.
 
     Raises:
-        ConfigError: There is nobody of that name, or nothing to pardon.
+        ConfigError: There is no member of that name, or nothing to pardon.
     """
     _check_quarantined(folder, name)
     file = folder / PARDONS / name
@@ -64,8 +64,8 @@ def ask_pardon(folder: Path, name: str, within_s: float = 3.0) -> bool:
 def _check_quarantined(folder: Path, name: str) -> None:
     states = member_states(folder)
     if name not in states:
-        known = ", ".join(sorted(states)) or "nobody yet"
-        raise ConfigError(f"{name!r} has never joined {folder}; those who have: {known}")
+        known = ", ".join(sorted(states)) or "none yet"
+        raise ConfigError(f"{name!r} has never joined {folder}; members: {known}")
     state, note = states[name]
     if state != "QUARANTINED":
         raise ConfigError(f"{name} is not in quarantine ({state.lower()}); nothing to pardon")
@@ -77,7 +77,7 @@ def _check_quarantined(folder: Path, name: str) -> None:
 
 
 def member_states(folder: Path) -> dict[str, tuple[str, str]]:
-    """State and note of every member that the ledger knows; a coordinator may be at work."""
+    """Return state and note of every member in the ledger, also while a coordinator runs."""
     path = folder / LEDGER
     if not path.is_file():
         raise RunFolderError(f"{path}: no ledger; no coordinator was ever started here")
@@ -90,49 +90,49 @@ def member_states(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def restore_ledger(folder: Path) -> int:
-    """Put the newest good backup in the place of a damaged ledger; after which round it was made.
+    """Replace a damaged ledger by its newest intact backup; return the round of that backup.
 
     Raises:
         ConfigError: The ledger is not damaged.
-        RunFolderError: There is no backup, or a coordinator is at work.
+        RunFolderError: There is no backup, or a coordinator is running.
     """
     path = folder / LEDGER
     if not path.exists() and newest_backup(path) is None:
         raise RunFolderError(f"{path}: no ledger, and no backup of one; nothing can be restored")
-    if is_whole(path):
-        way = shell_command("testbed", "--resume", folder)
-        raise ConfigError(f"{path}: not damaged; go on with: {way}")
+    if is_intact(path):
+        resume = shell_command("testbed", "--resume", folder)
+        raise ConfigError(f"{path}: not damaged; resume the run: {resume}")
     return int(recover(path).stem.rpartition("-")[2])
 
 
-def watch_revoked(pki: Path, seat: CoordinatorProcess) -> None:
-    """Send away at once whoever's certificate is revoked; let back in who has a new one."""
+def watch_revocations(pki: Path, process: CoordinatorProcess) -> None:
+    """Start a thread that expels revoked members and readmits those with a new certificate."""
 
     def watch() -> None:
-        while seat.finish is None:
-            look_at_certificates(pki, seat)
+        while process.finish is None:
+            check_certificates(pki, process)
             time.sleep(REVOKED_S)
 
     threading.Thread(target=watch, name="revoked", daemon=True).start()
 
 
-def look_at_certificates(pki: Path, seat: CoordinatorProcess) -> None:
-    """Compare the members with what the authority says now."""
+def check_certificates(pki: Path, process: CoordinatorProcess) -> None:
+    """Compare the members with the registers of the authority."""
     from dystop.testbed.security.files import read_register
 
     try:
         issued, revoked = read_register(pki / "issued.json"), read_register(pki / "revoked.json")
-    except DystopError:  # being replaced; the next look is soon
+    except DystopError:  # being replaced; the next check is soon
         return
     without = {name for name, prints in issued.items() if prints and prints[-1] in revoked}
-    for member in seat.members():
+    for member in process.members():
         if member.name in without or (member.session and member.fingerprint in revoked):
             if member.state != "QUARANTINED":
-                seat.sanction("expel", member.name)
+                process.sanction("expel", member.name)
         elif member.state == "QUARANTINED" and member.note == REVOKED:
-            seat.sanction("readmit", member.name)
+            process.sanction("readmit", member.name)
 
 
-def away(members: list[Member]) -> list[str]:
-    """Who was sent away."""
+def quarantined_names(members: list[Member]) -> list[str]:
+    """Return the names of the members in quarantine."""
     return [member.name for member in members if member.state == "QUARANTINED"]

@@ -9,7 +9,12 @@ import torch
 import dystop
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.testbed.enrolment import OBSERVER, node_names, node_of, read_enrolled
-from dystop.experiments.testbed.parts import TestingParts, WorkerParts, observer_parts, worker_parts
+from dystop.experiments.testbed.parts import (
+    ObserverParts,
+    WorkerParts,
+    observer_parts,
+    worker_parts,
+)
 from dystop.storage import write_atomic
 from dystop.testbed.events import Exit
 from dystop.testbed.observer import Observer, ObserverComponents
@@ -23,27 +28,27 @@ from dystop.training.saved import to_bytes
 
 _LOG = logging.getLogger(__name__)
 CHECKPOINT, MODEL = "worker.safetensors", "model.safetensors"
-PATIENCE_S = 2.0  # for a party to end after it was told to
-POLL_S = 0.5  # a signal is looked at this often
+STOP_S = 2.0  # for a party to end after `stop`
+POLL_S = 0.5  # how often a signal is checked
 SOFTWARE = f"dystop {dystop.__version__}"
 
 
 @dataclass(frozen=True)
-class Way:
+class PartyConnection:
     """How a party reaches the others."""
 
     transport: Transport
     coordinator: str  # its address
     listen: str = "127.0.0.1:0"
-    advertise: str = ""  # where peers find it, if that is not where it listens
-    door: AllowList = field(default_factory=lambda: AllowList(OBSERVER))
-    note: WriteLine = write_nothing  # writes a line of the event log
+    advertise: str = ""  # address for peers, if it is not `listen`
+    allow_list: AllowList = field(default_factory=lambda: AllowList(OBSERVER))
+    write_line: WriteLine = write_nothing  # into the event log
 
 
 def make_worker(
-    parts: WorkerParts, experiment: Experiment, folder: Path | None, way: Way
+    parts: WorkerParts, experiment: Experiment, folder: Path | None, connection: PartyConnection
 ) -> WorkerProcess:
-    """A worker, or the server, that goes on where its folder says; without one it forgets."""
+    """Build a worker or the server; it resumes from its folder, if it has one."""
     bed = experiment.testbed
     setup = WorkerSetup(
         name=node_names(experiment)[parts.node],
@@ -60,28 +65,30 @@ def make_worker(
     )
     return WorkerProcess(
         WorkerComponents(
-            transport=way.transport,
-            coordinator=way.coordinator,
+            transport=connection.transport,
+            coordinator=connection.coordinator,
             setup=setup,
             schema=parts.schema,
             initial=(parts.vector, parts.counters),
             train=parts.train,
             checkpoints=CheckpointStore(folder / CHECKPOINT) if folder else None,
-            listen=way.listen,
-            advertise=way.advertise,
+            listen=connection.listen,
+            advertise=connection.advertise,
             step_s=parts.step_s,
-            allow_list=way.door,
-            write_line=way.note,
+            allow_list=connection.allow_list,
+            write_line=connection.write_line,
         )
     )
 
 
-def make_observer(parts: TestingParts, experiment: Experiment, way: Way) -> Observer:
-    """The observer."""
+def make_observer(
+    parts: ObserverParts, experiment: Experiment, connection: PartyConnection
+) -> Observer:
+    """Build the observer."""
     return Observer(
         ObserverComponents(
-            transport=way.transport,
-            coordinator=way.coordinator,
+            transport=connection.transport,
+            coordinator=connection.coordinator,
             schema=parts.schema,
             trainer=parts.trainer,
             counters=parts.counters,
@@ -94,8 +101,8 @@ def make_observer(parts: TestingParts, experiment: Experiment, way: Way) -> Obse
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a party of its own process finds what it needs."""
+class PartyOptions:
+    """What a party in its own process is given on the command line."""
 
     file: Path  # the experiment
     pki: Path
@@ -103,56 +110,58 @@ class Place:
 
 
 def serve_worker(
-    place: Place,
+    options: PartyOptions,
     name: str,
     listen: str,
     advertise: str,
     folder: Path,
     data: Path | None = None,
 ) -> Exit:
-    """Be a worker until the run is over; `data` are its own samples, if the run is on such."""
-    experiment = read_experiment(place.file)
-    node, door = node_of(experiment, name), AllowList(OBSERVER)
-    transport = _transport(place.pki, name, door, experiment)
-    note = EventLog(folder / HISTORY_FILE).write
-    way = Way(transport, place.coordinator, listen, advertise, door, note)
+    """Run a worker until the run ends; `data` are its own samples, if data are private."""
+    experiment = read_experiment(options.file)
+    node, allow_list = node_of(experiment, name), AllowList(OBSERVER)
+    transport = _transport(options.pki, name, allow_list, experiment)
+    write_line = EventLog(folder / HISTORY_FILE).write
+    connection = PartyConnection(
+        transport, options.coordinator, listen, advertise, allow_list, write_line
+    )
     parts = worker_parts(experiment, node, data)
-    end = _live(make_worker(parts, experiment, folder, way), transport)
-    leave_model(parts, experiment, folder)
+    end = _run_until_end(make_worker(parts, experiment, folder, connection), transport)
+    save_model(parts, experiment, folder)
     return end
 
 
-def leave_model(parts: WorkerParts, experiment: Experiment, folder: Path) -> None:
-    """Leave the model that a worker has come to in its folder, where models are to be kept."""
+def save_model(parts: WorkerParts, experiment: Experiment, folder: Path) -> None:
+    """Write the final model of a worker into its folder, if `output.models` asks for models."""
     state = CheckpointStore(folder / CHECKPOINT).load().state
     if state is None or parts.train is None or experiment.output.models == "none":
         return
     vector, counters = torch.from_numpy(state.published), torch.from_numpy(state.counters)
     try:
         write_atomic(folder / MODEL, to_bytes(parts.layout, vector, counters, parts.card))
-    except OSError as error:  # the run is over, and its checkpoint holds the model as well
+    except OSError as error:  # the run has ended, and the checkpoint holds the model, too
         _LOG.error("%s: cannot be written: %s", folder / MODEL, error.strerror or error)
 
 
-def serve_observer(place: Place, enrolment: Path | None = None) -> Exit:
-    """Be the observer until the run is over; needs the enrolment where data are private."""
-    experiment = read_experiment(place.file)
+def serve_observer(options: PartyOptions, enrolment: Path | None = None) -> Exit:
+    """Run the observer until the run ends; it needs the enrolment if data are private."""
+    experiment = read_experiment(options.file)
     enrolled = read_enrolled(enrolment, experiment) if enrolment else None
-    transport = _transport(place.pki, OBSERVER, AllowList(), experiment)
-    way = Way(transport, place.coordinator)
+    transport = _transport(options.pki, OBSERVER, AllowList(), experiment)
+    connection = PartyConnection(transport, options.coordinator)
     parts = observer_parts(experiment, enrolled)
-    return _live(make_observer(parts, experiment, way), transport)
+    return _run_until_end(make_observer(parts, experiment, connection), transport)
 
 
-def _transport(pki: Path, name: str, door: AllowList, experiment: Experiment) -> Transport:
+def _transport(pki: Path, name: str, allow_list: AllowList, experiment: Experiment) -> Transport:
     from dystop.testbed.security.identity import load_identity
     from dystop.testbed.transport.grpc import GrpcTransport
 
-    return GrpcTransport(load_identity(pki, name), door, experiment.testbed.limits)
+    return GrpcTransport(load_identity(pki, name), allow_list, experiment.testbed.limits)
 
 
-def _live(party: WorkerProcess | Observer, transport: Transport) -> Exit:
-    """Run until the end. Ctrl-C says goodbye first; SIGTERM leaves as a crash would, but tidily."""
+def _run_until_end(party: WorkerProcess | Observer, transport: Transport) -> Exit:
+    """Run until the end. Ctrl-C leaves the run first; SIGTERM exits as a crash would."""
     party.start()
     try:
         while (end := party.wait(POLL_S)) is None:
@@ -160,7 +169,7 @@ def _live(party: WorkerProcess | Observer, transport: Transport) -> Exit:
     except KeyboardInterrupt as interrupt:
         if type(interrupt) is KeyboardInterrupt:
             party.stop("interrupted")
-            party.wait(PATIENCE_S)
+            party.wait(STOP_S)
         raise
     transport.close()
     return end

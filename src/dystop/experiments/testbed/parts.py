@@ -1,4 +1,4 @@
-"""What the parties of a testbed need of data and models: every worker its own shard and no more."""
+"""What the parties of a testbed need of data and models: every worker gets its own shard only."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ _GIGABYTE = 10**9
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run before its first process: resolved settings, enrolment, and what is worth telling."""
+    """A run before its first process: resolved settings, enrolment, and what to display."""
 
     experiment: Experiment
     enrolment: Enrolment
@@ -56,17 +56,17 @@ class Prepared:
 
 
 def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None) -> Prepared:
-    """Split the data, look at the model, and work out who is enrolled with what.
+    """Split the data, build the model once, and compute who is enrolled with what.
 
     Args:
         experiment: The settings.
-        enrolled: The workers, where they bring their own data along; nothing is loaded then.
+        enrolled: The workers, if they bring their own data; nothing is loaded then.
     """
     check_testbed(experiment)
     check_remedy(experiment)
-    data, shards, counts = _unseen(experiment, enrolled) or _split(experiment)
-    trainer = make_trainer(_alone(experiment), data, shards)
-    _compile_once(trainer, shards)
+    data, shards, counts = _private_counts(experiment, enrolled) or _split(experiment)
+    trainer = make_trainer(_single_stream(experiment), data, shards)
+    _warm_up(trainer, shards)
     experiment = measured(experiment, trainer)
     fleet = fleet_of(experiment, counts, 4 * trainer.width)
     enrolment = Enrolment(
@@ -84,8 +84,8 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
     )
 
 
-def _compile_once(trainer: Trainer, shards: list[Ints]) -> None:
-    """Train one mini-batch for nothing, so that all compiled code is there and loaded."""
+def _warm_up(trainer: Trainer, shards: list[Ints]) -> None:
+    """Train one mini-batch and drop the result, so that all compiled code is loaded."""
     owner = next((k for k, shard in enumerate(shards) if len(shard)), None)
     if owner is not None:
         (vector, counters), one = trainer.initial(), np.ones(1, np.int64)
@@ -96,14 +96,16 @@ Samples = tuple[Dataset, list[Ints], Ints]  # data set, who has which of it, lab
 
 
 def _split(experiment: Experiment) -> Samples:
-    """The data set of the experiment, split over the workers."""
+    """Load the data set of the experiment and split it over the workers."""
     data = load_data(experiment)
     shards = split_data(experiment, data)
     return data, shards, label_counts(data.y_train, shards, data.classes)
 
 
-def _unseen(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None) -> Samples | None:
-    """What is known of private data without seeing them; None where data are not private."""
+def _private_counts(
+    experiment: Experiment, enrolled: tuple[Enrolled, ...] | None
+) -> Samples | None:
+    """Return what is known of private data without loading it; None if data are not private."""
     private = experiment.data.private
     if enrolled is None and private.classes:
         raise ConfigError(
@@ -123,8 +125,8 @@ def _unseen(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None) -> Sa
     return placeholder_samples(private, batch), [np.arange(batch)], counts
 
 
-def _alone(experiment: Experiment) -> Experiment:
-    """One training at a time: every worker is a process of its own."""
+def _single_stream(experiment: Experiment) -> Experiment:
+    """Return the settings with one training at a time: every worker is its own process."""
     return replace(experiment, training=replace(experiment.training, lanes=1))
 
 
@@ -137,18 +139,18 @@ def _enrolled(experiment: Experiment, counts: Ints) -> tuple[Enrolled, ...]:
 
 
 def _ensure_memory(experiment: Experiment, trainer: Trainer) -> str:
-    """Refuse a fleet of processes that cannot fit into this machine."""
+    """Refuse a fleet of processes that does not fit into this machine."""
     if experiment.testbed.transport == "mpi":
         return ""
     limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
-    estimate = trainer.estimate(experiment.fleet.workers, stacks=6.0)  # what a worker holds
+    estimate = trainer.estimate(experiment.fleet.workers, stacks=6.0)  # models that a worker holds
     ensure_fits(estimate, available_bytes(trainer.device), limit)
     return ""
 
 
 @dataclass(frozen=True)
 class WorkerParts:
-    """What a worker is made of."""
+    """What a worker is built from."""
 
     node: int
     schema: Schema
@@ -159,30 +161,30 @@ class WorkerParts:
     )  # None for a server, which has no data
     data_size: int
     label_counts: tuple[int, ...]
-    first_steps: int  # mini-batches of the training that begins at the start of the run
-    step_s: float  # least seconds of a mini-batch; 0: as long as it takes
+    first_steps: int  # mini-batches of the training that starts with the run
+    step_s: float  # minimum seconds of a mini-batch; 0: no emulation
     layout: Layout
     card: ModelCard  # of the trained model
 
 
 def worker_parts(experiment: Experiment, node: int, file: Path | None = None) -> WorkerParts:
-    """Load the data, keep what belongs to this node, and build its trainer.
+    """Load the data, keep the samples of this node, and build its trainer.
 
-    Sample orders are addressed by (seed, node, number), so they are the simulator's.
+    Sample orders are addressed by (seed, node, number), so they equal those of the simulator.
 
     Args:
         experiment: The settings.
         node: Which worker; the server's number is one more than the last worker's.
-        file: The worker's own samples, where data are private; nothing else is loaded then.
+        file: The worker's own samples, if data are private; nothing else is loaded then.
     """
     check_testbed(experiment)
-    experiment = _alone(experiment)
+    experiment = _single_stream(experiment)
     is_server = node >= experiment.fleet.workers
-    data, counts = _brought(experiment, node, file) or _share(experiment, node)
+    data, counts = _own_data(experiment, node, file) or _share(experiment, node)
     only = _only(0 if is_server else node, len(data.y_train))
     trainer = make_trainer(experiment, data, only)
-    # A worker joins when it can train: what its first step has to load must not eat a round.
-    _compile_once(trainer, only)
+    # A worker joins when it can train: the slow first step must not delay a round.
+    _warm_up(trainer, only)
     vector, counters = trainer.initial()
     fleet = fleet_of(experiment, counts, 4 * trainer.width)
     free = experiment.testbed.devices == "free" or is_server
@@ -203,15 +205,15 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
 
 
 def _share(experiment: Experiment, node: int) -> tuple[Dataset, Ints]:
-    """One node's samples of the common data set, and all label counts; a server's do not matter."""
+    """Return one node's samples of the common data set, and all label counts."""
     data, shards, counts = _split(experiment)
     is_server = node >= len(shards)
     own = shards[0][: experiment.training.batch] if is_server else shards[node]
-    return _cut(data, own), counts
+    return _only_own(data, own), counts
 
 
-def _brought(experiment: Experiment, node: int, file: Path | None) -> tuple[Dataset, Ints] | None:
-    """A worker's own file, and its label counts in its row; None where data are not private."""
+def _own_data(experiment: Experiment, node: int, file: Path | None) -> tuple[Dataset, Ints] | None:
+    """Return a worker's own file and its label counts; None if data are not private."""
     private, workers = experiment.data.private, experiment.fleet.workers
     if (file is not None) != (private.classes > 0 and node < workers):
         raise ConfigError(
@@ -228,8 +230,8 @@ def _brought(experiment: Experiment, node: int, file: Path | None) -> tuple[Data
     return data, counts
 
 
-def _cut(data: Dataset, own: Ints) -> Dataset:
-    """The data set with one worker's samples; a single test image stays, which nobody looks at."""
+def _only_own(data: Dataset, own: Ints) -> Dataset:
+    """Return the data set with one worker's samples, and a single unused test image."""
     return replace(
         data,
         x_train=data.x_train[own].copy(),
@@ -240,13 +242,13 @@ def _cut(data: Dataset, own: Ints) -> Dataset:
 
 
 def _only(node: int, size: int) -> list[Ints]:
-    """Shards of which only one holds samples, at the place that its number says."""
+    """Return shards of which only this node's has samples."""
     return [np.arange(size if k == node else 0) for k in range(node + 1)]
 
 
 @dataclass(frozen=True)
-class TestingParts:
-    """What an observer is made of: the test set, and how much each worker's model counts."""
+class ObserverParts:
+    """What an observer is built from: the test set, and the data size of each worker."""
 
     trainer: Trainer
     schema: Schema
@@ -257,22 +259,22 @@ class TestingParts:
 
 def observer_parts(
     experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
-) -> TestingParts:
-    """Load the test set and build the examiner.
+) -> ObserverParts:
+    """Load the test set and build the trainer that evaluates.
 
     Args:
         experiment: The settings.
-        enrolled: The workers, where they bring their own data along.
+        enrolled: The workers, if they bring their own data.
     """
     check_testbed(experiment)
-    unseen = _unseen(experiment, enrolled)
+    unseen = _private_counts(experiment, enrolled)
     data, sizes = _tests(experiment, unseen[2]) if unseen else _public_tests(experiment)
     few = np.arange(min(experiment.training.batch, len(data.y_train)))
     tests = replace(data, x_train=data.x_train[few].copy(), y_train=data.y_train[few].copy())
-    trainer = make_trainer(_alone(experiment), tests, [few])
+    trainer = make_trainer(_single_stream(experiment), tests, [few])
     counters = trainer.initial()[1].cpu().numpy()
     samples = experiment.evaluate.samples or None
-    return TestingParts(trainer, schema_of(trainer.layout), counters, sizes, samples)
+    return ObserverParts(trainer, schema_of(trainer.layout), counters, sizes, samples)
 
 
 def _public_tests(experiment: Experiment) -> tuple[Dataset, Ints]:
@@ -281,7 +283,7 @@ def _public_tests(experiment: Experiment) -> tuple[Dataset, Ints]:
 
 
 def _tests(experiment: Experiment, counts: Ints) -> tuple[Dataset, Ints]:
-    """The operator's own test set, seen as the workers see their private data."""
+    """Return the operator's own test set, normalised as the workers' private data are."""
     data, private = load_data(experiment), experiment.data.private
     if data.shape != private.shape or data.classes > private.classes:
         raise ConfigError(

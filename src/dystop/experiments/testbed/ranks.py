@@ -1,12 +1,12 @@
-"""The testbed under `mpiexec`: rank 0 is coordinator and observer, every other rank a node.
+"""The testbed under `mpiexec`: rank 0 is coordinator and observer, every other rank is one node.
 
-MPI has no fault tolerance: a rank that dies ends the job. All ranks read the same settings; those
-that see the run folder (a shared disk) keep checkpoint and diary there.
+MPI has no fault tolerance: a rank that dies ends the job. All ranks read the same settings. Ranks
+that see the run folder (on a shared disk) write checkpoint and history there.
 
-Ctrl-C reaches all ranks, and a rank that ends with an error makes the launcher kill the others. So
-rank 0 alone answers it: it stops the run and says how to go on. The others leave when it tells
-them to, without an error, or after a while if it does not. Before all ranks have joined the job
-there is no run folder yet, and Ctrl-C ends each of them at once.
+Ctrl-C reaches all ranks, and a rank that ends with an error makes `mpiexec` kill the others. So
+only rank 0 reacts: it stops the run and prints how to resume. The other ranks leave when rank 0
+tells them to, without an error, or after a timeout. Before all ranks have joined the job there is
+no run folder, and Ctrl-C ends each of them at once.
 """
 
 import time
@@ -20,10 +20,10 @@ from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.interrupts import Interrupts, signals_kill
 from dystop.experiments.run_folder import CONFIG, INFO
 from dystop.experiments.testbed.enrolment import OBSERVER, node_names
-from dystop.experiments.testbed.launch import WORKERS, Watch, new_testbed, reopen_testbed
-from dystop.experiments.testbed.parties import Way, leave_model, make_worker
+from dystop.experiments.testbed.launch import WORKERS, ProgressReporter, new_testbed, reopen_testbed
+from dystop.experiments.testbed.parties import PartyConnection, make_worker, save_model
 from dystop.experiments.testbed.parts import worker_parts
-from dystop.experiments.testbed.threads import run_here
+from dystop.experiments.testbed.threads import run_parties
 from dystop.testbed.events import Exit
 from dystop.testbed.transport.admission import AllowList
 from dystop.testbed.transport.interface import Transport
@@ -33,41 +33,39 @@ from dystop.testbed.transport.mpi_router import FrameRouter
 from dystop.testbed.worker.history import HISTORY_FILE, EventLog
 from dystop.testbed.worker.process import write_nothing
 
-COUNTER = "0:1"  # rank and port of the coordinator
-FOLDER_S = 300.0  # for rank 0 to load the data and make the run folder
-SHARED_S = 3.0  # for it to be seen by the others, where the disk is shared
-FAREWELL_S = 10.0  # for all to leave once something went wrong; rank 0 needs some of it itself
-LEAVE_S = 40.0  # after an interrupt: for rank 0 to say where the folder is, or that there is none
-TOLD_S = 6.0  # after an interrupt: for rank 0 to tell a worker to stop, if it ever joined
-LOOK_S = 0.2  # between two looks at whether there was one
-FIRST_WORD = 0  # tag of the frame that says where the folder is
+COORDINATOR_ADDRESS = "0:1"  # rank and port of the coordinator
+FOLDER_S = 300.0  # for rank 0 to load the data and create the run folder
+SHARED_S = 3.0  # for the folder to appear on the other ranks, if the disk is shared
+LEAVE_TOGETHER_S = 10.0  # for all ranks to leave after an error; rank 0 needs some of it itself
+LEAVE_S = 40.0  # after an interrupt: for rank 0 to send the path of the folder, if there is one
+STOP_ORDER_S = 6.0  # after an interrupt: for rank 0 to send `Stop` to a member
+POLL_S = 0.2  # between two checks for an interrupt
+FOLDER_TAG = 0  # tag of the frame with the path of the run folder
 
 
 def run_ranks(
-    file: Path | None, keys: Sequence[str], out: Path, name: str | None, watch: Watch
+    file: Path | None, keys: Sequence[str], out: Path, name: str | None, watch: ProgressReporter
 ) -> Path | None:
-    """Play this rank's part; rank 0 answers with the run folder, the others with nothing."""
+    """Run this rank's part of a new run; rank 0 returns the run folder, the others None."""
 
     def read(endpoint: MpiEndpoint) -> Experiment:
         experiment = read_experiment(file, _with_workers(file, keys, endpoint.size))
-        names_by_rank(
-            node_names(experiment), endpoint.size
-        )  # all ranks refuse a job of the wrong size
+        names_by_rank(node_names(experiment), endpoint.size)  # raises if the job has a wrong size
         return experiment
 
     def lead(endpoint: MpiEndpoint) -> Path:
         experiment = read(endpoint)
-        folder = _tell(endpoint, lambda: new_testbed(experiment, out, name, watch))
+        folder = _send_folder(endpoint, lambda: new_testbed(experiment, out, name, watch))
         _lead(experiment, folder, watch, endpoint)
         return folder
 
     def follow(endpoint: MpiEndpoint, interrupts: Interrupts) -> None:
         experiment = read(endpoint)
-        folder = _told(endpoint, interrupts)
+        folder = _receive_folder(endpoint, interrupts)
         if folder is not None:
-            _follow(experiment, folder if _is_seen(folder) else None, endpoint, interrupts)
+            _follow(experiment, folder if _is_shared(folder) else None, endpoint, interrupts)
         elif interrupts.pending is None:
-            raise DystopError("rank 0 could not begin the run")
+            raise DystopError("rank 0 could not start the run")
 
     return _in_job(lead, follow)
 
@@ -75,7 +73,7 @@ def run_ranks(
 def _in_job(
     lead: Callable[[MpiEndpoint], Path], follow: Callable[[MpiEndpoint, Interrupts], None]
 ) -> Path | None:
-    """Join the job, do this rank's part and leave together with all others."""
+    """Join the job, run this rank's part and leave together with all other ranks."""
     with signals_kill():  # MPI waits for all ranks inside C, also for those that have left
         endpoint = join_job()
     if endpoint.rank == 0:
@@ -92,31 +90,31 @@ def _leaving(endpoint: MpiEndpoint) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        endpoint.close(FAREWELL_S)
+        endpoint.close(LEAVE_TOGETHER_S)
         raise
     endpoint.close()
 
 
-def _tell(endpoint: MpiEndpoint, make: Callable[[], Path]) -> Path:
-    """Make the run folder and tell all ranks where it is; nothing where there is none."""
+def _send_folder(endpoint: MpiEndpoint, make: Callable[[], Path]) -> Path:
+    """Create the run folder and send its path to all ranks; an empty one if that fails."""
     folder: Path | None = None
     try:
         folder = make()
     finally:
-        word = str(folder.absolute()).encode() if folder else b""
+        path = str(folder.absolute()).encode() if folder else b""
         for rank in range(1, endpoint.size):
-            endpoint.send(rank, FIRST_WORD, word)
+            endpoint.send(rank, FOLDER_TAG, path)
     return folder
 
 
-def _told(endpoint: MpiEndpoint, interrupts: Interrupts) -> Path | None:
-    """The run folder, which this rank sees if the disk is shared; None where there is none."""
-    word = endpoint.first_frame(FOLDER_S, lambda: interrupts.pending_s > LEAVE_S).decode()
-    return Path(word) if word else None
+def _receive_folder(endpoint: MpiEndpoint, interrupts: Interrupts) -> Path | None:
+    """Return the run folder that rank 0 has sent; None if it could not create one."""
+    path = endpoint.first_frame(FOLDER_S, lambda: interrupts.pending_s > LEAVE_S).decode()
+    return Path(path) if path else None
 
 
-def _is_seen(folder: Path) -> bool:
-    """Whether the disk is shared; a file may take a moment to get around."""
+def _is_shared(folder: Path) -> bool:
+    """Return whether this rank can see the folder; a shared disk may need a moment."""
     until = time.monotonic() + SHARED_S
     while not (folder / INFO).is_file():
         if time.monotonic() > until:
@@ -125,8 +123,8 @@ def _is_seen(folder: Path) -> bool:
     return True
 
 
-def resume_ranks(folder: Path, watch: Watch) -> Path | None:
-    """Go on with a run whose job has ended; all ranks must see its folder."""
+def resume_ranks(folder: Path, watch: ProgressReporter) -> Path | None:
+    """Resume a run whose job has ended; all ranks must see its folder."""
 
     def lead(endpoint: MpiEndpoint) -> Path:
         reopen_testbed(folder, watch)
@@ -149,7 +147,7 @@ def _router(endpoint: MpiEndpoint, experiment: Experiment) -> Iterator[FrameRout
 
 
 def _with_workers(file: Path | None, keys: Sequence[str], size: int) -> list[str]:
-    """As many workers as there are ranks, unless a number was asked for."""
+    """Return the keys with as many workers as ranks, unless a number is given."""
     given = any(key.partition("=")[0].strip() == "fleet.workers" for key in keys)
     if file is not None and not given:
         given = "workers" in tomllib.loads(file.read_text()).get("fleet", {})
@@ -159,24 +157,26 @@ def _with_workers(file: Path | None, keys: Sequence[str], size: int) -> list[str
     return [*keys, f"fleet.workers={max(1, size - 1 - int(server))}"]
 
 
-def _lead(experiment: Experiment, folder: Path, watch: Watch, endpoint: MpiEndpoint) -> None:
-    """Rank 0."""
+def _lead(
+    experiment: Experiment, folder: Path, watch: ProgressReporter, endpoint: MpiEndpoint
+) -> None:
+    """Run the part of rank 0: coordinator and observer."""
     limits = experiment.testbed.limits
     here = [OBSERVER] if experiment.testbed.observer else []
     with _router(endpoint, experiment) as router:
 
-        def transport(party: str, door: AllowList | None) -> Transport:
-            if door is None:
+        def transport(party: str, allow_list: AllowList | None) -> Transport:
+            if allow_list is None:
                 return MpiTransport(router, party, limits)
-            return MpiTransport(router, party, limits, door)
+            return MpiTransport(router, party, limits, allow_list)
 
-        run_here(folder, watch, transport, here, COUNTER)
+        run_parties(folder, watch, transport, here, COORDINATOR_ADDRESS)
 
 
 def _follow(
     experiment: Experiment, folder: Path | None, endpoint: MpiEndpoint, interrupts: Interrupts
 ) -> None:
-    """Any other rank."""
+    """Run the part of any other rank: one node."""
     with _router(endpoint, experiment) as router:
         end = _work(experiment, folder, router, interrupts)
     if end.code and interrupts.pending is None:
@@ -190,21 +190,23 @@ def _work(
 ) -> Exit:
     node = router.endpoint.rank - 1
     name = node_names(experiment)[node]
-    door = AllowList(OBSERVER)
-    transport = MpiTransport(router, name, experiment.testbed.limits, door)
+    allow_list = AllowList(OBSERVER)
+    transport = MpiTransport(router, name, experiment.testbed.limits, allow_list)
     home = folder / WORKERS / name if folder else None
-    note = EventLog(home / HISTORY_FILE).write if home else write_nothing
-    way = Way(transport, COUNTER, f"{router.endpoint.rank}:0", "", door, note)
+    write_line = EventLog(home / HISTORY_FILE).write if home else write_nothing
+    connection = PartyConnection(
+        transport, COORDINATOR_ADDRESS, f"{router.endpoint.rank}:0", "", allow_list, write_line
+    )
     parts = worker_parts(experiment, node)
-    party = make_worker(parts, experiment, home, way)
+    party = make_worker(parts, experiment, home, connection)
     party.start()
     try:
-        while (end := party.wait(LOOK_S)) is None:
-            if interrupts.pending_s > TOLD_S:
+        while (end := party.wait(POLL_S)) is None:
+            if interrupts.pending_s > STOP_ORDER_S:
                 break
     finally:
         party.close()
         transport.close()
     if home:
-        leave_model(parts, experiment, home)
+        save_model(parts, experiment, home)
     return end or Exit(0, "interrupted")

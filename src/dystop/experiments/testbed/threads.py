@@ -21,8 +21,19 @@ from dystop.experiments.testbed.enrolment import (
     read_enrolment,
     read_status,
 )
-from dystop.experiments.testbed.launch import POLL_S, WORKERS, Watch, interruptible, others
-from dystop.experiments.testbed.parties import Way, leave_model, make_observer, make_worker
+from dystop.experiments.testbed.launch import (
+    POLL_S,
+    WORKERS,
+    ProgressReporter,
+    noting_failure,
+    other_parties,
+)
+from dystop.experiments.testbed.parties import (
+    PartyConnection,
+    make_observer,
+    make_worker,
+    save_model,
+)
 from dystop.experiments.testbed.parts import observer_parts, worker_parts
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.observer import Observer
@@ -32,86 +43,86 @@ from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 from dystop.testbed.worker.history import HISTORY_FILE, EventLog, WriteLine
 from dystop.testbed.worker.process import WorkerProcess
 
-FAREWELL_S = 8.0  # for the parties to end after the coordinator has
+LEAVE_S = 8.0  # for the parties to end after the coordinator has ended
 MakeTransport = Callable[[str, AllowList | None], Transport]
-"""The way of a party to the others, by its name; without a door everybody may come in."""
+"""Makes the transport of a party by its name; without an allow list every party may connect."""
 
 
 @dataclass
-class Office:
-    """A coordinator in a thread of its own."""
+class CoordinatorThread:
+    """A coordinator in its own thread."""
 
-    desk: CoordinatorRun
+    run: CoordinatorRun
     transport: Transport
     listen: str = "memory:0"
-    seat: CoordinatorProcess | None = None
+    process: CoordinatorProcess | None = None
     error: BaseException | None = None
     opened: threading.Event = field(default_factory=threading.Event)
     closing: bool = False
 
     def __post_init__(self) -> None:
-        """Not open yet."""
+        """Create the thread without starting it."""
         self.thread = threading.Thread(target=self._run, name=COORDINATOR, daemon=True)
 
     def start(self) -> str:
-        """Open it; answers with its address."""
+        """Start the thread and return the coordinator's address."""
         self.thread.start()
         self.opened.wait()
-        if self.seat is None:
+        if self.process is None:
             self.raise_error()
-        assert self.seat is not None
-        return self.seat.address
+        assert self.process is not None
+        return self.process.address
 
     def _run(self) -> None:
         try:
-            self.desk.run(self.transport, self.listen, self._on_seat)
+            self.run.run(self.transport, self.listen, self._on_process)
         except BaseException as error:
             self.error = error
         finally:
             self.opened.set()
 
-    def _on_seat(self, seat: CoordinatorProcess) -> None:
-        self.seat = seat
+    def _on_process(self, process: CoordinatorProcess) -> None:
+        self.process = process
         if self.closing:
-            seat.interrupt()
+            process.interrupt()
         self.opened.set()
 
     @property
     def is_open(self) -> bool:
-        """Whether the run goes on."""
+        """Whether the run continues."""
         return self.thread.is_alive()
 
     def raise_error(self) -> None:
-        """Raise here what went wrong there."""
+        """Raise the error of the thread here."""
         if self.error is not None:
             raise self.error
 
     def close(self) -> None:
-        """End the run early, if it is not over; nothing is lost."""
-        self.closing = True  # also where it is just being opened
-        if self.seat is not None and self.is_open:
-            self.seat.interrupt()
+        """End the run early, if it has not ended; nothing is lost."""
+        self.closing = True  # a coordinator that is just starting checks it
+        if self.process is not None and self.is_open:
+            self.process.interrupt()
         if self.is_open:
-            self.thread.join(FAREWELL_S)
+            self.thread.join(LEAVE_S)
 
 
-def run_threads(folder: Path, watch: Watch) -> None:
-    """Run all parties in this process to the end."""
+def run_threads(folder: Path, watch: ProgressReporter) -> None:
+    """Run all parties in this process to the end of the run."""
     with MemoryHub() as hub:
 
-        def transport(name: str, door: AllowList | None) -> Transport:
+        def transport(name: str, allow_list: AllowList | None) -> Transport:
             limits = read_experiment(folder / CONFIG).testbed.limits
-            if door is None:
+            if allow_list is None:
                 return MemoryTransport(hub, name, limits)
-            return MemoryTransport(hub, name, limits, door)
+            return MemoryTransport(hub, name, limits, allow_list)
 
         experiment = read_experiment(folder / CONFIG)
-        run_here(folder, watch, transport, others(experiment))
+        run_parties(folder, watch, transport, other_parties(experiment))
 
 
-def run_here(
+def run_parties(
     folder: Path,
-    watch: Watch,
+    watch: ProgressReporter,
     transport: MakeTransport,
     here: list[str],
     listen: str = "memory:0",
@@ -119,34 +130,34 @@ def run_here(
     """Run the coordinator and some other parties in this process to the end of the run."""
     experiment = read_experiment(folder / CONFIG)
     enrolment = read_enrolment(folder, experiment)
-    office = Office(
+    coordinator = CoordinatorThread(
         CoordinatorRun(folder, experiment, enrolment), transport(COORDINATOR, None), listen
     )
-    with interruptible(folder), Interrupts() as interrupts, ExitStack() as stack:
-        stack.callback(office.close)
-        company = Company(experiment, folder, office.start(), transport)
+    with noting_failure(folder), Interrupts() as interrupts, ExitStack() as stack:
+        stack.callback(coordinator.close)
+        threads = PartyThreads(experiment, folder, coordinator.start(), transport)
         parties = []
         for name in here:
             interrupts.check()
-            parties.append(company.invite(name, stack))
-        stack.callback(office.close)  # first of all: it tells everybody to leave
-        _follow(office, folder, watch, interrupts.check)
-        office.raise_error()
-        until = time.monotonic() + FAREWELL_S
+            parties.append(threads.start(name, stack))
+        stack.callback(coordinator.close)  # runs first: the coordinator tells all parties to leave
+        _follow(coordinator, folder, watch, interrupts.check)
+        coordinator.raise_error()
+        until = time.monotonic() + LEAVE_S
         for party in parties:
             party.wait(max(0.0, until - time.monotonic()))
 
 
 @dataclass(frozen=True)
-class Company:
-    """The parties beside the coordinator."""
+class PartyThreads:
+    """The parties beside the coordinator, as threads."""
 
     experiment: Experiment
     folder: Path
     coordinator: str  # address
     transport: MakeTransport
 
-    def invite(self, name: str, stack: ExitStack) -> WorkerProcess | Observer:
+    def start(self, name: str, stack: ExitStack) -> WorkerProcess | Observer:
         """Start a party, which ends with the stack."""
         party = self._observer() if name == OBSERVER else self._worker(name, stack)
         stack.callback(party.close)
@@ -154,35 +165,43 @@ class Company:
         return party
 
     def _observer(self) -> Observer:
-        way = Way(self.transport(OBSERVER, AllowList()), self.coordinator)
-        return make_observer(observer_parts(self.experiment), self.experiment, way)
+        connection = PartyConnection(self.transport(OBSERVER, AllowList()), self.coordinator)
+        return make_observer(observer_parts(self.experiment), self.experiment, connection)
 
     def _worker(self, name: str, stack: ExitStack) -> WorkerProcess:
-        home, door = self.folder / WORKERS / name, AllowList(OBSERVER)
-        diary = EventLog(home / HISTORY_FILE)
-        stack.callback(diary.close)
-        note = _without_samples(diary.write)
-        way = Way(self.transport(name, door), self.coordinator, "memory:0", door=door, note=note)
+        home, allow_list = self.folder / WORKERS / name, AllowList(OBSERVER)
+        event_log = EventLog(home / HISTORY_FILE)
+        stack.callback(event_log.close)
+        write_line = _without_samples(event_log.write)
+        connection = PartyConnection(
+            self.transport(name, allow_list),
+            self.coordinator,
+            "memory:0",
+            allow_list=allow_list,
+            write_line=write_line,
+        )
         parts = worker_parts(self.experiment, node_of(self.experiment, name))
-        stack.callback(leave_model, parts, self.experiment, home)
-        return make_worker(parts, self.experiment, home, way)
+        stack.callback(save_model, parts, self.experiment, home)
+        return make_worker(parts, self.experiment, home, connection)
 
 
-def _without_samples(note: WriteLine) -> WriteLine:
-    """A diary that leaves out what the process takes: it is not this worker's alone."""
+def _without_samples(write_line: WriteLine) -> WriteLine:
+    """Return a writer that omits resource samples: the process serves all parties."""
 
     def kept(kind: str, **fields: Any) -> None:
         if kind != "sample":
-            note(kind, **fields)
+            write_line(kind, **fields)
 
     return kept
 
 
-def _follow(office: Office, folder: Path, watch: Watch, check: Callable[[], None]) -> None:
-    tail, workers = Tail(folder / RECORDS), office.desk.experiment.fleet.workers
+def _follow(
+    coordinator: CoordinatorThread, folder: Path, watch: ProgressReporter, check: Callable[[], None]
+) -> None:
+    tail, workers = Tail(folder / RECORDS), coordinator.run.experiment.fleet.workers
     while True:
         check()
-        open_ = office.is_open
+        open_ = coordinator.is_open
         for record in tail.news():
             watch.on_record(record)
         if not open_:

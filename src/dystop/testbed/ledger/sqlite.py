@@ -321,7 +321,7 @@ RESTORED = "restored"  # among the backups: the epoch that the last restore has 
 STARTS = 1000  # more than a coordinator can have had since its last backup
 
 
-def is_whole(path: Path) -> bool:
+def is_intact(path: Path) -> bool:
     """Whether a coordinator can go on with the ledger as it is.
 
     Raises:
