@@ -4,7 +4,7 @@
 
 FOLDER holds the four official .gz files of Fashion-MNIST; their content is checked. OUT defaults
 to the place in the source tree from which the package loads it. The digest that is printed must
-be the one in `dystop/data/mini.py`: it is of the content, which no version of LZMA changes.
+be the one in `dystop/data/fmnist_mini.py`: it is of the content, which no version of LZMA changes.
 """
 
 import argparse

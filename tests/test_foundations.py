@@ -16,6 +16,7 @@ from dystop.record import RoundRecord, from_json
 from dystop.rng import bits, exponential, fold_in, normal, stream, uniform
 from dystop.sparse import graph_of, ints, no_pairs
 from dystop.types import Mailbox, Mechanism, no_mail
+from support.rng_vectors import NAME, VECTOR
 from support.strategies import pairs, random_fleet, random_view
 
 quick = settings(derandomize=True, deadline=None, max_examples=150)
@@ -131,6 +132,15 @@ def test_compiled_bits_equal_plain_integers(seed, name, identity):
     if identity:
         longer = bits(seed, name, *identity[:-1])
         assert int(fold_in(longer, identity[-1])) == word
+
+
+@pytest.mark.parametrize(("seed", "identity", "word"), VECTOR)
+def test_bits_of_the_shared_vector(seed, identity, word):
+    """One address alone, and many at once, which compiled code computes."""
+    assert plain_bits(seed, NAME, *identity) == word
+    assert int(bits(seed, NAME, *identity)) == word
+    *first, last = identity
+    assert set(bits(seed, NAME, *first, np.full(200, last)).tolist()) == {word}
 
 
 def test_pairs_are_ordered_and_names_matter():

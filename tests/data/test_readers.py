@@ -35,7 +35,7 @@ def test_idx_round_trip(tmp_path):
     path = put(tmp_path / "a.gz", gzip.compress(idx_bytes(x)))
     digest = hashlib.sha256(idx_bytes(x)).hexdigest()
     assert np.array_equal(read_idx(path, (5, 4, 3), digest), x)
-    put(path, gzip.compress(idx_bytes(x), 1))  # compressed anew: the content is what counts
+    put(path, gzip.compress(idx_bytes(x), 1))  # compressed again: only the content counts
     assert np.array_equal(read_idx(path, (5, 4, 3), digest), x)
 
 

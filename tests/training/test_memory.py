@@ -77,10 +77,10 @@ def test_refusal_says_what_there_is_and_what_to_change():
     ensure_fits(need, 91 * GIB)
     with pytest.raises(CapacityError) as caught:
         ensure_fits(need, 8 * GIB)
-    said = str(caught.value)
+    message = str(caught.value)
     for words in ("about 91.0 GiB", "only 8.0 GiB", "models (1000000 workers)", "fewer workers",
                   "smaller model", "training.device", "training.chunk"):  # fmt: skip
-        assert words in said
+        assert words in message
     with pytest.raises(CapacityError, match=r"only 4.0 GiB can be used \(limit set to 4.0 GiB\)"):
         ensure_fits(need, 91 * GIB, limit=4 * GIB)
 

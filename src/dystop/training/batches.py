@@ -82,7 +82,7 @@ def shards_on(shards: Shards, device: torch.device) -> DeviceShards:
 
 @dataclass(frozen=True)
 class Trainings:
-    """The local trainings whose mini-batches are asked for."""
+    """Local trainings, as the samplers of mini-batches need them."""
 
     workers: Ints  # [A]
     versions: Ints  # [A], trainings that the worker has finished before

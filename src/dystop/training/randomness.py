@@ -21,14 +21,11 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor, nn
 
-from dystop.rng import bits
+from dystop.rng import GOLDEN, M1, M2, bits
 
 ADDRESS = "address"  # name of the buffer that holds the address of a mini-batch
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_INVERSE = pow(_GOLDEN, -1, 2**64)
-_M1 = 0xBF58476D1CE4E5B9
-_M2 = 0x94D049BB133111EB
+_INVERSE = pow(GOLDEN, -1, 2**64)
 
 
 def preserve_generators(device: torch.device) -> AbstractContextManager[None]:
@@ -66,18 +63,18 @@ def _shift_right(x: Tensor, by: int) -> Tensor:
     return out
 
 
-def _finish(x: Tensor) -> Tensor:
-    """Apply the finishing function of SplitMix64."""
-    x = (x ^ _shift_right(x, 30)) * signed(_M1)
-    x = (x ^ _shift_right(x, 27)) * signed(_M2)
+def _mix(x: Tensor) -> Tensor:
+    """Return the output function of SplitMix64."""
+    x = (x ^ _shift_right(x, 30)) * signed(M1)
+    x = (x ^ _shift_right(x, 27)) * signed(M2)
     out: Tensor = x ^ _shift_right(x, 31)
     return out
 
 
 def device_bits(seed: int, name: str, *identity: Tensor) -> Tensor:
     """Return the bits of `dystop.rng.bits` as int64; the identities broadcast."""
-    start = (zlib.crc32(name.encode()) + seed * _GOLDEN) % 2**64
-    words = _finish(torch.full((1,), signed(start), device=identity[0].device))
+    start = (zlib.crc32(name.encode()) + seed * GOLDEN) % 2**64
+    words = _mix(torch.full((1,), signed(start), device=identity[0].device))
     for part in identity:
         words = device_fold_in(words, part)
     return words
@@ -89,7 +86,7 @@ def device_fold_in(words: Tensor, part: Tensor | int) -> Tensor:
     The sum comes before the product. A compiler takes `arange * constant` for a memory address and
     computes it in integers of any size, which then fit no register.
     """
-    return _finish((words * signed(_INVERSE) + (part + 1)) * signed(_GOLDEN))
+    return _mix((words * signed(_INVERSE) + (part + 1)) * signed(GOLDEN))
 
 
 def unit_below(words: Tensor, bound: float) -> Tensor:

@@ -123,6 +123,7 @@ def seeded(net, seed=0):
     return net
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(chains(), st.integers(1, 2 * LANES + 3), st.booleans())
 def test_any_chain_trains_as_in_the_reference(chain, batch, floats):

@@ -26,8 +26,15 @@ from dystop.training.batches import Trainings, batches, sample_table, shards_on
 from dystop.training.executors import DeviceExecutor, WorkerPool
 from dystop.training.flat import layout_of
 from dystop.training.problem import Collector, cut
-from dystop.training.randomness import address_names, device_bits, seed_generators, with_addresses
+from dystop.training.randomness import (
+    address_names,
+    device_bits,
+    seed_generators,
+    signed,
+    with_addresses,
+)
 from dystop.training.samples import shards_of
+from support.rng_vectors import NAME, VECTOR
 from support.training_fixtures import CPU, assert_same, job_of, problem_of
 
 
@@ -76,6 +83,12 @@ def test_device_bits_are_the_bits(seed: int, a: int, b: int) -> None:
     ours = device_bits(seed, "x", torch.tensor([a, b]), torch.tensor([b, a]))
     theirs = bits(seed, "x", np.array([a, b]), np.array([b, a]))
     assert np.array_equal(ours.numpy().astype(np.uint64), theirs)
+
+
+@pytest.mark.parametrize(("seed", "identity", "word"), VECTOR)
+def test_device_bits_of_the_shared_vector(seed: int, identity: tuple[int, ...], word: int) -> None:
+    found = device_bits(seed, NAME, *(torch.tensor(part) for part in identity))
+    assert found.tolist() == [signed(word)]
 
 
 @pytest.mark.parametrize("steps", [[3, 3, 3, 3], [1, 0, 7, 2], [0, 0, 0, 0]])

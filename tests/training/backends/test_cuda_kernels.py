@@ -16,11 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from dystop.rng import bits
 from dystop.simulator.mixing import SparseRows
 from dystop.simulator.mixing_cuda import mixed
 from dystop.training.backends import sequential
 from dystop.training.backends.cuda import graphs as launching
-from dystop.training.backends.cuda import stacks
+from dystop.training.backends.cuda import kernels, stacks
 from dystop.training.backends.cuda.buffers import BatchSampler
 from dystop.training.backends.cuda.evaluate import StageEvaluator
 from dystop.training.backends.cuda.stage_passes import StageStep
@@ -29,8 +30,9 @@ from dystop.training.backends.layers import Refusal
 from dystop.training.batches import Trainings, sample_table, shards_on
 from dystop.training.evaluate import EvalTask, evaluate
 from dystop.training.flat import layout_of
-from dystop.training.randomness import seed_generators
+from dystop.training.randomness import seed_generators, signed
 from dystop.training.samples import shards_of
+from support.rng_vectors import NAME, VECTOR
 from support.training_fixtures import CPU, assert_same, job_of, problem_of
 
 # Rows that are passed over hold whatever was in memory; NumPy may complain about it.
@@ -88,6 +90,7 @@ def test_nan_stays_in_its_row(name: str) -> None:
     assert torch.isnan(torch.tensor(ours.loss[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "conv"])
 def test_evaluation_agrees_with_torch(name: str) -> None:
     with seed_generators(CPU, 0, "test"):
@@ -206,6 +209,23 @@ def test_tables_of_the_kernels_equal_sample_tables(
     real = torch.from_numpy(trainings.counts(4).T > 0)[..., None]
     ours = table[: wanted.shape[0], : len(sizes)]
     assert torch.equal(torch.where(real, ours, 0), torch.where(real, wanted, 0))
+
+
+@pytest.mark.parametrize(("seed", "identity", "word"), VECTOR)
+def test_kernel_bits_of_the_shared_vector(
+    seed: int, identity: tuple[int, int, int, int], word: int
+) -> None:
+    worker, version, epoch, position = identity
+    width = position + 1
+    sizes, keys = torch.full((worker + 1,), width), torch.zeros(1, width, dtype=torch.int64)
+    who, start = (torch.tensor([worker]), torch.tensor([version])), signed(int(bits(seed, NAME)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # products that wrap around
+        launching.launch(
+            kernels.sort_keys, (1, -(-width // 1024)), *who, sizes, torch.tensor([start]), epoch,
+            keys, width, BLOCK=1024,
+        )  # fmt: skip
+    assert int(keys[0, position]) ^ signed(2**63) == signed(word)
 
 
 def test_layers_are_read_off_the_module() -> None:

@@ -140,8 +140,8 @@ def _dots(e: Emitter, table: Value, c: Fields, corner: list[Value], shape: list[
     """Compute one block of dot products, from a corner (tap, row) on."""
     (tap, row), (rows, columns) = corner, shape
     sums = [[e.variable(e.constant(0.0)) for _ in range(columns)] for _ in range(rows)]
-    spots = [e.pair(table, e.index(c.first, tap, j))[1] for j in range(columns)]
-    starts = [e.index((spot, c.right_unit)) for spot in spots]
+    inputs = [e.pair(table, e.index(c.first, tap, j))[1] for j in range(columns)]
+    starts = [e.index((one, c.right_unit)) for one in inputs]
     with e.loop(c.height) as y, e.loop(c.width) as x:
         left = e.index(c.left, (y, c.left_down), (x, c.left_across), (row, c.left_step))
         right = e.index(c.right, (y, c.right_down), (x, c.right_across))
@@ -153,8 +153,8 @@ def _dots(e: Emitter, table: Value, c: Fields, corner: list[Value], shape: list[
                     e.multiply_add(other, vectors[j], sums[i][j])
     for i in range(rows):
         for j in range(columns):
-            place = (c.out, (row, c.out_step), (i, c.out_step), tap, j)
-            e.store_sum(e.read(sums[i][j]), *place)
+            index = (c.out, (row, c.out_step), (i, c.out_step), tap, j)
+            e.store_sum(e.read(sums[i][j]), *index)
 
 
 @compiled
@@ -181,8 +181,8 @@ def _maximum(e: Emitter, table: Value, c: Fields, _: list[Value], __: list[int])
             e.write(which, e.builder.select(takes, e.splat(e.number(tap)), e.read(which)))
         top, out = e.read(best), e.index(c.out, (row, c.out_step), (x, c.out_across), k)
         e.store(e.choose("<", (top, low), low, top), out)
-        place = e.index(c.left, (row, c.left_step), (x, c.left_across), k)
-        e.store(e.choose("<=", (top, low), e.constant(_NO_GRADIENT), e.read(which)), place)
+        argmax = e.index(c.left, (row, c.left_step), (x, c.left_across), k)
+        e.store(e.choose("<=", (top, low), e.constant(_NO_GRADIENT), e.read(which)), argmax)
 
 
 @compiled

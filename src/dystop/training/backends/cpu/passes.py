@@ -175,9 +175,9 @@ def _loss(network: Network, labels: Any, index: Any, size: int, result: Any) -> 
 
     Samples that only fill an incomplete batch have no gradient.
     """
-    batch, place, gradient = network.sizes[size, 0], network.sizes[size, 2], network.sizes[size, 3]
+    batch, offset, gradient = network.sizes[size, 0], network.sizes[size, 2], network.sizes[size, 3]
     for b in range(batch):
-        scores = network.arena[place + b : place + network.classes * batch : batch]
+        scores = network.arena[offset + b : offset + network.classes * batch : batch]
         label = labels[index[b]] if b < len(index) else -1
         best = _argmax(scores)
         rest = _log_sum(scores, scores[best])

@@ -240,7 +240,7 @@ class _Writer:
     def _gather(self, k: int, kind: int, operands: dict[str, int]) -> None:
         """Sum, for every input position, over the windows that cover it.
 
-        Neighbours whose windows lie alike are taken together.
+        Neighbouring positions with equal windows form one call.
         """
         layer, regions = self.arena.layers[k], self.arena.regions[k]
         target, size = self.arena.regions[k - 1].gradient, prod(layer.inputs[1:])

@@ -14,8 +14,8 @@ import triton.language as tl
 
 
 @triton.jit
-def _finish(x):
-    """Apply the finishing function of SplitMix64, as in `dystop.rng`."""
+def _mix(x):
+    """Return the output function of SplitMix64, as in `dystop.rng`."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB
     return x ^ (x >> 31)
@@ -25,7 +25,7 @@ def _finish(x):
 def _fold_in(state, word):
     """Fold one more part into an address, as `dystop.rng.fold_in`."""
     step = (word.to(tl.uint64) + 1) * 0x9E3779B97F4A7C15
-    return _finish(state + step)
+    return _mix(state + step)
 
 
 @triton.jit(do_not_specialize=["epoch"])
@@ -57,11 +57,11 @@ def fill_table(
         return
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     span = (size + BATCH - 1) // BATCH * BATCH
-    place = j - epoch * span
-    mine = (place >= 0) & (place < span) & (j < columns)
+    position = j - epoch * span
+    mine = (position >= 0) & (position < span) & (j < columns)
     # The first sample of a short mini-batch fills it up.
-    place = tl.where(place < size, place, place - j % BATCH)
-    at = tl.load(order + row.to(tl.int64) * width + place, mine, 0)
+    position = tl.where(position < size, position, position - j % BATCH)
+    at = tl.load(order + row.to(tl.int64) * width + position, mine, 0)
     sample = tl.load(samples + tl.load(starts + worker) + at, mine, 0)
     tl.store(table + (j // BATCH * height + row) * BATCH + j % BATCH, sample, mine)
 
@@ -124,8 +124,8 @@ def convolve(
     w += row.to(tl.int64) * width
     p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     inside = p < batch * (OH * OW)
-    n, place = p // (OH * OW), p % (OH * OW)
-    base = n * (C * H * W) + (place // OW) * W + place % OW
+    n, pixel = p // (OH * OW), p % (OH * OW)
+    base = n * (C * H * W) + (pixel // OW) * W + pixel % OW
     o = tl.arange(0, BLOCK_O)
     acc = tl.zeros((BLOCK_O, BLOCK_P), tl.float32)
     for first in range(0, C * K * K, BLOCK_K):
@@ -143,7 +143,7 @@ def convolve(
         acc = _multiply(a, b, acc, PRECISION)
     if BIAS:
         acc += tl.load(bias + row.to(tl.int64) * width + o, o < O, 0.0)[:, None]
-    to = (n * (O * OH * OW) + place)[None, :] + o[:, None] * (OH * OW)
+    to = (n * (O * OH * OW) + pixel)[None, :] + o[:, None] * (OH * OW)
     tl.store(y + to, acc, inside[None, :] & (o < O)[:, None])
 
 
@@ -179,12 +179,12 @@ def filter_gradient(
         q = first + tl.arange(0, BLOCK_P)
         p = split * PER + q
         inside = (q < PER) & (p < BATCH * OH * OW)
-        n, place = p // (OH * OW), p % (OH * OW)
-        here = n * (O * GH * GW) + (place // OW) * GW + place % OW
+        n, pixel = p // (OH * OW), p % (OH * OW)
+        here = n * (O * GH * GW) + (pixel // OW) * GW + pixel % OW
         a = tl.load(
             g + here[None, :] + o[:, None] * (GH * GW), inside[None, :] & (o < O)[:, None], 0.0
         )
-        there = n * (C * H * W) + (place // OW) * W + place % OW
+        there = n * (C * H * W) + (pixel // OW) * W + pixel % OW
         seen = (k < TAPS)[:, None] & inside[None, :]
         b = tl.load(x + offset[:, None] + there[None, :], seen, 0.0)
         b = tl.where((k == TAPS)[:, None], 1.0, b)
