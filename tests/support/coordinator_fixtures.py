@@ -80,8 +80,8 @@ def setup_for(mechanism: Any, n: int = 5, rounds: int = 8, **changes: Any) -> Co
 
 
 @dataclass
-class Puppet:
-    """A worker that does what it is told, in the time that it is given."""
+class ScriptedWorker:
+    """A worker that executes its orders in a given time."""
 
     name: str
     node: int
@@ -91,7 +91,7 @@ class Puppet:
     pull_s: float = 0.2
     claims: float = 1.0  # factor on the seconds that it reports
     up: bool = True
-    mute: bool = False  # takes orders but never answers
+    mute: bool = False  # accepts orders but never answers
     incarnation: int = 1
     version: int = 1
     number: int = -1
@@ -103,14 +103,14 @@ class Puppet:
     unacked: dict[tuple[int, str], Report] = field(default_factory=dict)
 
 
-class Rig:
-    """One coordinator, many puppets, one clock."""
+class CoordinatorHarness:
+    """One coordinator machine, scripted workers, one clock."""
 
     def __init__(self, setup: CoordinatorSetup, ledger: Any = None) -> None:
         self.setup, self.ledger = setup, ledger or MemoryLedger()
         self.now_s, self._count = 100.0, 0
         self.queue: list[tuple[float, int, Any]] = []
-        self.told: list[tuple[str, Any]] = []
+        self.sent: list[tuple[str, Any]] = []
         self.records: list[Any] = []
         self.traces: list[dict[str, Any]] = []
         self.finished: FinishRun | None = None
@@ -119,8 +119,9 @@ class Rig:
         self.crash_before = False  # ... and then refuse to write
         self.disk_full = False
         self.deliver: Any = lambda name, message: True
-        self.puppets = {
-            e.name: Puppet(e.name, e.node, e.data_size, e.label_counts) for e in setup.members
+        self.workers = {
+            e.name: ScriptedWorker(e.name, e.node, e.data_size, e.label_counts)
+            for e in setup.members
         }
         self.machine = CoordinatorMachine(setup, restore(self.ledger))
 
@@ -153,9 +154,9 @@ class Rig:
     def carry_out(self, actions: Any) -> None:
         for action in actions:
             if isinstance(action, SendToMember):
-                self.told.append((action.name, action.message))
+                self.sent.append((action.name, action.message))
                 if self.deliver(action.name, action.message):
-                    self.later(0.0, lambda a=action: self.hear(a.name, a.message))
+                    self.later(0.0, lambda a=action: self.deliver_to(a.name, a.message))
             elif isinstance(action, Commit):
                 if not self.commit(action):
                     self.carry_out(self.machine.handle(CommitFailed(action, "full"), self.now_s))
@@ -188,47 +189,47 @@ class Rig:
         return True
 
     def restart(self) -> None:
-        """The coordinator died; a new one comes, and everybody joins again."""
+        """Replace the coordinator by a new one; all members join again."""
         self.machine = CoordinatorMachine(self.setup, restore(self.ledger))
         self.now_s += 0.5
-        for puppet in self.puppets.values():
-            if puppet.up and puppet.name != "observer":
-                self.join(puppet.name)
+        for worker in self.workers.values():
+            if worker.up and worker.name != "observer":
+                self.join(worker.name)
         if self.setup.params.observer:
             self.join("observer")
 
-    def hear_from(self, name: str, message: Any) -> None:
+    def receive(self, name: str, message: Any) -> None:
         self.event(MessageFromMember(name, message))
 
-    # Puppets ------------------------------------------------------------------------------------
+    # Workers ------------------------------------------------------------------------------------
 
     def join(self, name: str, **changes: Any) -> None:
-        p = self.puppets[name]
+        p = self.workers[name]
         p.up = True
         message = Join(
             PROTOCOL, RUN, p.incarnation, f"mem:{name}", SCHEMA, "test", p.data_size,
             p.label_counts, p.version, p.number, p.last_round,
             "training" if p.training else "idle", p.epoch,
         )  # fmt: skip
-        self.hear_from(name, replace(message, **changes))
+        self.receive(name, replace(message, **changes))
 
     def join_all(self) -> None:
-        for name in self.puppets:
+        for name in self.workers:
             if name != "observer" or self.setup.params.observer:
                 self.join(name)
-        for name in self.puppets:
+        for name in self.workers:
             self.later(1.0, lambda n=name: self.beat(n))
 
     def beat(self, name: str) -> None:
-        p = self.puppets[name]
+        p = self.workers[name]
         if p.up:
-            self.hear_from(name, Heartbeat(1, p.epoch, "idle", p.last_round))
+            self.receive(name, Heartbeat(1, p.epoch, "idle", p.last_round))
             for report in list(p.unacked.values()):
-                self.hear_from(name, report)
+                self.receive(name, report)
         self.later(1.0, lambda: self.beat(name))
 
-    def hear(self, name: str, message: Any) -> None:
-        p = self.puppets.get(name)
+    def deliver_to(self, name: str, message: Any) -> None:
+        p = self.workers.get(name)
         if p is None or not p.up or p.mute:
             return
         if isinstance(message, JoinOk):
@@ -239,20 +240,20 @@ class Rig:
             self.execute(p, message)
         elif isinstance(message, Evaluate):
             scored = Scored(message.round, 0.5, 0.1, 0.6, 1.0, 1.1, 0)
-            self.later(0.5, lambda: self.hear_from(name, scored))
+            self.later(0.5, lambda: self.receive(name, scored))
         elif isinstance(message, Stop):
             p.up = False
-            self.hear_from(name, Leave("bye"))
+            self.receive(name, Leave("bye"))
         elif type(message).__name__ == "ReportAck":
             p.unacked.pop((message.round, message.kind), None)
 
-    def execute(self, p: Puppet, order: Execute) -> None:
+    def execute(self, p: ScriptedWorker, order: Execute) -> None:
         if order.epoch < p.epoch:
-            self.hear_from(p.name, ExecuteAck(order.round, "stale_epoch", p.epoch))
+            self.receive(p.name, ExecuteAck(order.round, "stale_epoch", p.epoch))
             return
         p.epoch = order.epoch
         if order.round <= p.last_round:
-            self.hear_from(p.name, ExecuteAck(order.round, "duplicate"))
+            self.receive(p.name, ExecuteAck(order.round, "duplicate"))
             return
         p.last_round = order.round
         if order.train and p.training:
@@ -260,11 +261,11 @@ class Rig:
             return
         self.exchange(p, order)
 
-    def exchange(self, p: Puppet, order: Execute) -> None:
+    def exchange(self, p: ScriptedWorker, order: Execute) -> None:
         pulls = [(k, x) for k, s in enumerate(order.stages) for x in s.pulls]
         self.later(p.pull_s if pulls else 0.0, lambda: self.mixed(p, order, pulls))
 
-    def mixed(self, p: Puppet, order: Execute, pulls: Any) -> None:
+    def mixed(self, p: ScriptedWorker, order: Execute, pulls: Any) -> None:
         if not p.up:
             return
         p.orders.append(order.round)
@@ -279,13 +280,13 @@ class Rig:
             self.train(p, order.round, order.steps)
 
     def number_of(self, node: int) -> int:
-        return next(q.number for q in self.puppets.values() if q.node == node)
+        return next(q.number for q in self.workers.values() if q.node == node)
 
-    def train(self, p: Puppet, round_: int, steps: int) -> None:
+    def train(self, p: ScriptedWorker, round_: int, steps: int) -> None:
         p.training = True
         self.later(p.step_s * steps, lambda: self.trained(p, round_, steps, p.incarnation))
 
-    def trained(self, p: Puppet, round_: int, steps: int, incarnation: int) -> None:
+    def trained(self, p: ScriptedWorker, round_: int, steps: int, incarnation: int) -> None:
         if not p.up or incarnation != p.incarnation:
             return
         p.training, p.number, p.version = False, p.number + 1, p.version + 1
@@ -298,45 +299,45 @@ class Rig:
             order, p.queued = p.queued, None
             self.exchange(p, order)
 
-    def say(self, p: Puppet, report: Report) -> None:
+    def say(self, p: ScriptedWorker, report: Report) -> None:
         p.unacked[report.round, report.kind] = report
         if p.up and not p.mute:
-            self.hear_from(p.name, report)
+            self.receive(p.name, report)
 
     def kill(self, name: str) -> None:
-        p = self.puppets[name]
+        p = self.workers[name]
         p.up, p.training, p.queued = False, False, None
         self.event(MemberDisconnected(name))
 
 
 class Crashed(Exception):
-    """The coordinator's process is gone."""
+    """The coordinator's process ended."""
 
 
-def rows(rig: Rig, table: str) -> list[Any]:
-    return list(rig.ledger.rows(table))
+def rows(harness: CoordinatorHarness, table: str) -> list[Any]:
+    return list(harness.ledger.rows(table))
 
 
-def told(rig, kind, name=None):
-    return [m for n, m in rig.told if isinstance(m, kind) and name in (None, n)]
+def sent(harness, kind, name=None):
+    return [m for n, m in harness.sent if isinstance(m, kind) and name in (None, n)]
 
 
 def play(mechanism="dystop", rounds=8, n=5, seconds=600.0, **changes):
-    rig = Rig(setup_for(mechanism, n, rounds, **changes))
-    rig.join_all()
-    rig.run(seconds)
-    return rig
+    harness = CoordinatorHarness(setup_for(mechanism, n, rounds, **changes))
+    harness.join_all()
+    harness.run(seconds)
+    return harness
 
 
-def check_history(rig, rounds):
+def check_history(harness, rounds):
     """Rounds closed once each without a gap; every order has one ending; applied = DONE or LATE."""
-    closed = rows(rig, "rounds")
+    closed = rows(harness, "rounds")
     assert [r.round for r in closed] == list(range(1, rounds + 1))
     assert all(r.closed_s is not None for r in closed)
-    orders = rows(rig, "orders")
+    orders = rows(harness, "orders")
     assert {o.outcome for o in orders} <= {"DONE", "FAILED", "LATE", "CANCELLED"}
     applied = {(o.round, o.node) for o in orders if o.outcome in ("DONE", "LATE")}
-    did = Counter((r, p.node) for p in rig.puppets.values() for r in p.orders)
+    did = Counter((r, p.node) for p in harness.workers.values() for r in p.orders)
     assert set(did) == applied
     assert max(did.values()) == 1
-    assert sorted({r.round for r in rig.records}) == list(range(1, rounds + 1))
+    assert sorted({r.round for r in harness.records}) == list(range(1, rounds + 1))

@@ -37,7 +37,7 @@ def vec(*values):
     return np.array(values, np.float32)
 
 
-class Bench:
+class WorkerHarness:
     """A machine and a driver that records actions; the disk works unless a test disables it."""
 
     def __init__(self, state=None, first_steps=3, deltas=False, **setup):
@@ -67,21 +67,21 @@ class Bench:
                 else:
                     self._carry_out(self.machine.handle(CheckpointFailed("full"), self.now))
 
-    def tell(self, message, after_s=0.0):
+    def receive(self, message, after_s=0.0):
         return self(MessageFromCoordinator(message), after_s)
 
     def join(self, warm=False, epoch=1, round_=1, peers=PEERS):
         self(SessionOpened())
-        return self.tell(JoinOk(RUN, epoch, round_, 1.0, warm, peers))
+        return self.receive(JoinOk(RUN, epoch, round_, 1.0, warm, peers))
 
     def execute(self, round_, *pulls, train=True, weights=None, epoch=1, **more):
-        """One stage; equal weights over self and all pulled unless told otherwise."""
+        """One stage; equal weights over self and all pulled unless given."""
         nodes = sorted({0, *(p.node for p in pulls if p.into == "row")})
         row = Row(tuple(nodes), weights or (1 / len(nodes),) * len(nodes), **more)
         order = Execute(epoch, round_, train, (Stage(pulls, row),), steps=4, budget_s=5.0)
-        return self.tell(order)
+        return self.receive(order)
 
-    def bring(self, fetch, *values, version=1, number=0):
+    def finish_pull(self, fetch, *values, version=1, number=0):
         head = ModelHeader(version, number, 0, 8, "d" * 64, "s")
         return self(PullFinished(fetch.key, head, vec(*values), 100, 0.25, 1))
 
@@ -98,7 +98,7 @@ class Bench:
 
     def restart(self):
         """A new process with what the disk has."""
-        other = Bench(self.disk)
+        other = WorkerHarness(self.disk)
         other.disk = self.disk
         return other
 
@@ -107,16 +107,16 @@ def of(actions, kind):
     return [a for a in actions if isinstance(a, kind)]
 
 
-def said(actions, kind):
+def sent(actions, kind):
     return [a.message for a in of(actions, SendToCoordinator) if isinstance(a.message, kind)]
 
 
 def reports(actions):
-    return [(r.round, r.kind) for r in said(actions, Report)]
+    return [(r.round, r.kind) for r in sent(actions, Report)]
 
 
 def ack_of(actions):
-    (ack,) = said(actions, ExecuteAck)
+    (ack,) = sent(actions, ExecuteAck)
     return ack.state
 
 

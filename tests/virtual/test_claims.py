@@ -5,6 +5,7 @@ from copy import deepcopy
 import pytest
 
 from dystop.mechanisms import MECHANISMS
+from dystop.testbed.coordinator.machine import REPLACED
 from dystop.testbed.coordinator.quarantine import MAX_EPOCH_LEAP
 from dystop.testbed.events import MessageFromMember
 from dystop.testbed.ledger.sqlite import STARTS
@@ -73,7 +74,7 @@ def test_the_old_coordinator_goes_when_the_ledger_bears_it_out():
     cluster.schedule.after(5.0, take_over)
     lies(cluster, "w01", 6.0, 1)
     cluster.run()
-    assert cluster.finished == "a newer coordinator is in charge"
+    assert cluster.finished == REPLACED
 
 
 def rolled_back(cluster, raised):

@@ -9,7 +9,7 @@ from dystop.testbed.coordinator.observations import MAX_FACTOR, Observations, bo
 from dystop.testbed.params import TestbedParams
 from dystop.testbed.protocol.messages import Execute, Mail, Pull, Rejected, Report, Row, Stage, Used
 from dystop.world import Compute
-from support.coordinator_fixtures import QUICK, Rig, setup_for
+from support.coordinator_fixtures import QUICK, CoordinatorHarness, setup_for
 from support.engine_fixtures import CALM
 
 
@@ -204,25 +204,27 @@ def test_all_of_it_survives_a_restart():
 def test_lying_about_speed_does_not_pay_b5():
     """One worker claims a thousandfold bandwidth and no compute; the others are honest."""
     slow = replace(CALM, compute=Compute(batch_s=0.5, spread=0.0))
-    rig = Rig(setup_for("dystop", 6, rounds=60, world=slow, params=replace(QUICK, devices="free")))
-    for puppet in rig.puppets.values():
-        puppet.step_s, puppet.pull_s = 0.5, 1.5
-    rig.puppets["w02"].claims = 1e-3
-    rig.join_all()
-    rig.run(600)
-    assert len(rig.records) == 60
-    late = [r for r in rig.records if r.round > 20]
+    harness = CoordinatorHarness(
+        setup_for("dystop", 6, rounds=60, world=slow, params=replace(QUICK, devices="free"))
+    )
+    for worker in harness.workers.values():
+        worker.step_s, worker.pull_s = 0.5, 1.5
+    harness.workers["w02"].claims = 1e-3
+    harness.join_all()
+    harness.run(600)
+    assert len(harness.records) == 60
+    late = [r for r in harness.records if r.round > 20]
     count = {k: sum(k in r.active_ids for r in late) for k in range(6)}
     honest = np.mean([count[k] for k in range(6) if k != 2])
     assert count[2] <= 1.5 * honest
 
 
 def test_refusals_count_only_for_what_was_ordered():
-    rig = Rig(setup_for("dystop", 4))
-    rig.join_all()
-    rig.run(1.05)
-    node = next(iter(rig.machine.rounds.current.orders))
+    harness = CoordinatorHarness(setup_for("dystop", 4))
+    harness.join_all()
+    harness.run(1.05)
+    node = next(iter(harness.machine.rounds.current.orders))
     bad = tuple(Rejected(k, 7, "norm") for k in range(4))
-    rig.hear_from(f"w{node:02d}", Report(rig.machine.round, "mixed", (), bad))
-    assert rig.machine.state.strikes.all() == []
-    assert rig.machine.state.observations.excluded == {}
+    harness.receive(f"w{node:02d}", Report(harness.machine.round, "mixed", (), bad))
+    assert harness.machine.state.strikes.all() == []
+    assert harness.machine.state.observations.excluded == {}

@@ -10,7 +10,7 @@ import pytest
 
 from dystop.bench.testbed import echo_workers
 from dystop.errors import PlanError, StorageError
-from dystop.testbed.coordinator.machine import CoordinatorMachine
+from dystop.testbed.coordinator.machine import REPLACED, CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.launch import failpoints
 from dystop.testbed.ledger.sqlite import SqliteLedger
@@ -174,8 +174,8 @@ def claiming(echo, epoch):
     """An echo that says, once it has joined, that it obeys another epoch."""
     welcome = echo._answers[JoinOk]
 
-    def lie(told):
-        welcome(told)
+    def lie(message):
+        welcome(message)
         echo.send(Heartbeat(1, epoch))
 
     echo._answers[JoinOk] = lie
@@ -188,7 +188,7 @@ def test_a_claim_that_the_ledger_does_not_bear_out_stops_nothing(setting, tmp_pa
     claiming(run.echoes[1], 7)
     run.start()
     assert run.process.run() == "8 rounds are over"
-    assert ledger.epoch() == 8  # above the claim, so that one who has told the truth would obey
+    assert ledger.epoch() == 8  # above the claim, so that an honest worker would obey it
     ledger.close()
 
 
@@ -197,7 +197,7 @@ def test_a_claim_that_the_ledger_bears_out_ends_the_coordinator(setting):
     run.ledger.write([MetaLine("epoch", "7")])
     claiming(run.echoes[1], 7)
     run.start()
-    assert run.process.run() == "a newer coordinator is in charge"
+    assert run.process.run() == REPLACED
     assert run.process.finish.code == 3
 
 

@@ -14,25 +14,32 @@ from dystop.testbed.events import Commit, FinishRun, MessageFromMember, SendToMe
 from dystop.testbed.ledger.tables import read_blob, restore
 from dystop.testbed.protocol.messages import Execute, Heartbeat, ReportAck
 from dystop.types import ControlState
-from support.coordinator_fixtures import QUICK, Rig, check_history, play, rows, setup_for
+from support.coordinator_fixtures import (
+    QUICK,
+    CoordinatorHarness,
+    check_history,
+    play,
+    rows,
+    setup_for,
+)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_runs_to_its_end(name):
-    rig = play(name, rounds=5)
-    assert rig.finished == FinishRun("5 rounds are over")
-    check_history(rig, 5)
-    assert all(o.outcome == "DONE" for o in rows(rig, "orders"))
-    assert [r.lost for r in rig.records] == [0] * 5
-    assert not any(p.up for p in rig.puppets.values() if p.name != "observer")
+    harness = play(name, rounds=5)
+    assert harness.finished == FinishRun("5 rounds are over")
+    check_history(harness, 5)
+    assert all(o.outcome == "DONE" for o in rows(harness, "orders"))
+    assert [r.lost for r in harness.records] == [0] * 5
+    assert not any(p.up for p in harness.workers.values() if p.name != "observer")
 
 
 def test_control_state_follows_the_papers_equations():
     """S-9: without a fault staleness and queues are those of the simulator's equations."""
-    rig = play(rounds=30)
+    harness = play(rounds=30)
     tau, q = np.zeros(5, int), np.zeros(5)
-    bound = rig.setup.mechanism.capabilities().queue_bound
-    for row, record in zip(rows(rig, "rounds"), rig.records, strict=True):
+    bound = harness.setup.mechanism.capabilities().queue_bound
+    for row, record in zip(rows(harness, "rounds"), harness.records, strict=True):
         control = read_blob(row.books)
         assert isinstance(control, ControlState)
         q = np.maximum(q + tau - bound, 0.0)
@@ -43,36 +50,36 @@ def test_control_state_follows_the_papers_equations():
 
 
 def test_a_round_lasts_as_long_as_its_slowest_worker():
-    rig = play("d-psgd", rounds=4)
-    assert [round(r.duration_s, 3) for r in rig.records] == [1.2] * 4
+    harness = play("d-psgd", rounds=4)
+    assert [round(r.duration_s, 3) for r in harness.records] == [1.2] * 4
     scaled = play("d-psgd", rounds=4, params=replace(QUICK, time_scale=2.0))
     assert [round(r.duration_s, 3) for r in scaled.records] == [0.6] * 4
 
 
 def test_plan_is_on_the_disk_before_any_order_leaves():
-    rig = Rig(setup_for("dystop"))
+    harness = CoordinatorHarness(setup_for("dystop"))
     seen = []
 
     def spy(name, message):
         if isinstance(message, Execute):
-            seen.append(message.round in {r.round for r in rows(rig, "rounds")})
+            seen.append(message.round in {r.round for r in rows(harness, "rounds")})
         if isinstance(message, ReportAck):
-            kept = {(r.round, r.kind) for r in rows(rig, "reports")}
+            kept = {(r.round, r.kind) for r in rows(harness, "reports")}
             seen.append((message.round, message.kind) in kept)
         return True
 
-    rig.deliver = spy
-    rig.join_all()
-    rig.run(60)
+    harness.deliver = spy
+    harness.join_all()
+    harness.run(60)
     assert seen
     assert all(seen)
 
 
 def test_one_handle_gives_at_most_one_commit():
-    rig = Rig(setup_for("dystop"))
-    rig.join_all()
+    harness = CoordinatorHarness(setup_for("dystop"))
+    harness.join_all()
     events = [MessageFromMember(f"w{k:02d}", Heartbeat(1, 1)) for k in range(5)]
-    actions = rig.machine.handle_all([*events, Tick()], rig.now_s + 4.0)
+    actions = harness.machine.handle_all([*events, Tick()], harness.now_s + 4.0)
     assert sum(isinstance(a, Commit) for a in actions) <= 1
     assert (
         sum(isinstance(a, SendToMember) and isinstance(a.message, Heartbeat) for a in actions) == 5
@@ -80,27 +87,27 @@ def test_one_handle_gives_at_most_one_commit():
 
 
 def test_opening_waits_for_the_quorum_or_for_gather_s():
-    rig = Rig(setup_for("dystop"))
+    harness = CoordinatorHarness(setup_for("dystop"))
     for name in ("w00", "w01", "w02"):
-        rig.join(name)
-        rig.later(0.5, lambda n=name: rig.beat(n))
-    rig.run(4.0)
-    assert rig.machine.rounds.current is None
-    rig.run(2.0)
-    assert rig.machine.rounds.current is not None
-    assert rig.machine.rounds.current.view.alive.tolist() == [True, True, True, False, False]
+        harness.join(name)
+        harness.later(0.5, lambda n=name: harness.beat(n))
+    harness.run(4.0)
+    assert harness.machine.rounds.current is None
+    harness.run(2.0)
+    assert harness.machine.rounds.current is not None
+    assert harness.machine.rounds.current.view.alive.tolist() == [True, True, True, False, False]
 
 
 def test_nothing_opens_without_the_server():
-    rig = Rig(setup_for("fedavg"))
+    harness = CoordinatorHarness(setup_for("fedavg"))
     for k in range(5):
-        rig.join(f"w{k:02d}")
-        rig.later(0.5, lambda n=f"w{k:02d}": rig.beat(n))
-    rig.run(20)
-    assert rows(rig, "rounds") == []
-    rig.join("server")
-    rig.run(1)
-    assert rows(rig, "rounds")
+        harness.join(f"w{k:02d}")
+        harness.later(0.5, lambda n=f"w{k:02d}": harness.beat(n))
+    harness.run(20)
+    assert rows(harness, "rounds") == []
+    harness.join("server")
+    harness.run(1)
+    assert rows(harness, "rounds")
 
 
 def test_stop_rules():
@@ -112,23 +119,27 @@ def test_stop_rules():
 
 
 def test_records_wait_for_their_score_and_leave_in_order():
-    rig = Rig(setup_for("dystop", rounds=9, params=replace(QUICK, observer=True)))
-    rig.join_all()
-    rig.run(600)
-    assert [r.round for r in rig.records] == list(range(1, 10))
-    assert [r.accuracy for r in rig.records] == [None] * 3 + [0.5] + [None] * 3 + [0.5, 0.5]
-    assert [t["round"] for t in rig.traces] == list(range(1, 10))
-    assert rows(rig, "kept")[0].key == "state"
-    assert not [k for k in rows(rig, "kept") if k.key.startswith("seen:") and k.key != "seen:9"]
+    harness = CoordinatorHarness(
+        setup_for("dystop", rounds=9, params=replace(QUICK, observer=True))
+    )
+    harness.join_all()
+    harness.run(600)
+    assert [r.round for r in harness.records] == list(range(1, 10))
+    assert [r.accuracy for r in harness.records] == [None] * 3 + [0.5] + [None] * 3 + [0.5, 0.5]
+    assert [t["round"] for t in harness.traces] == list(range(1, 10))
+    assert rows(harness, "kept")[0].key == "state"
+    assert not [k for k in rows(harness, "kept") if k.key.startswith("seen:") and k.key != "seen:9"]
 
 
 def test_a_silent_observer_holds_nothing_back_for_ever():
-    rig = Rig(setup_for("dystop", rounds=5, params=replace(QUICK, observer=True)))
-    rig.puppets["observer"].mute = True
-    rig.join_all()
-    rig.run(200)
-    assert rig.finished
-    assert [r.accuracy for r in rig.records] == [None] * 5
+    harness = CoordinatorHarness(
+        setup_for("dystop", rounds=5, params=replace(QUICK, observer=True))
+    )
+    harness.workers["observer"].mute = True
+    harness.join_all()
+    harness.run(200)
+    assert harness.finished
+    assert [r.accuracy for r in harness.records] == [None] * 5
 
 
 def test_what_the_testbed_cannot_do_is_refused():
@@ -136,6 +147,6 @@ def test_what_the_testbed_cannot_do_is_refused():
         setup_for("dystop", staleness_weighting=StalenessWeighting("compensate"))
     with pytest.raises(ConfigError, match=r"nodes? .*0 .*\[\]"):
         setup_for("dystop", members=())
-    rig = play(rounds=1)
+    harness = play(rounds=1)
     with pytest.raises(RunFolderError, match="ee" * 8):
-        CoordinatorMachine(replace(rig.setup, run="ee" * 16), restore(rig.ledger))
+        CoordinatorMachine(replace(harness.setup, run="ee" * 16), restore(harness.ledger))

@@ -24,7 +24,7 @@ from dystop.testbed.ledger.tables import (
     restore,
     write_blob,
 )
-from support.coordinator_fixtures import Rig, rows, setup_for
+from support.coordinator_fixtures import CoordinatorHarness, rows, setup_for
 from support.strategies import random_view, same
 
 
@@ -67,18 +67,18 @@ def test_epochs_rise_with_every_start(tmp_path):
 
 
 def test_a_run_goes_on_from_the_file(tmp_path):
-    rig = Rig(setup_for("dystop", rounds=8), SqliteLedger(tmp_path / "state.db"))
-    rig.join_all()
+    harness = CoordinatorHarness(setup_for("dystop", rounds=8), SqliteLedger(tmp_path / "state.db"))
+    harness.join_all()
     for _ in range(4):
-        rig.run(0.7)
-        rig.ledger.close()
-        rig.ledger = SqliteLedger(tmp_path / "state.db")
-        rig.restart()
-    rig.run(100)
-    assert rig.finished
-    assert [r.round for r in rows(rig, "rounds")] == list(range(1, 9))
-    assert {o.outcome for o in rows(rig, "orders")} == {"DONE"}
-    rig.ledger.close()
+        harness.run(0.7)
+        harness.ledger.close()
+        harness.ledger = SqliteLedger(tmp_path / "state.db")
+        harness.restart()
+    harness.run(100)
+    assert harness.finished
+    assert [r.round for r in rows(harness, "rounds")] == list(range(1, 9))
+    assert {o.outcome for o in rows(harness, "orders")} == {"DONE"}
+    harness.ledger.close()
 
 
 def test_a_second_coordinator_is_refused(tmp_path):
