@@ -1,4 +1,4 @@
-"""A child that does not outlive its parent, however the parent ends."""
+"""A child process that ends with its parent, however the parent ends."""
 
 import os
 import signal
@@ -9,21 +9,21 @@ import time
 LIFELINE = "DYSTOP_LIFELINE"
 """Set in the environment of a child whose standard input is a pipe that its parent holds open.
 
-A number above 1 is how many seconds the child has for leaving in good order.
+A number above 1 is how many seconds the child has to exit by itself.
 """
 
-_ORPHANED = 143  # as if SIGTERM had ended the process at once
+_ORPHANED = 143  # the exit code after SIGTERM
 
 
 def exit_with_parent() -> None:
-    """Stop this process, as SIGTERM would, once the parent is gone; does nothing elsewhere."""
+    """Send SIGTERM to this process once its parent has ended; does nothing without LIFELINE."""
     if given := os.environ.pop(LIFELINE, None):
         grace_s = float(given) if given.isdecimal() else 0.0
         threading.Thread(target=_wait, args=(grace_s,), daemon=True).start()
 
 
 def _wait(grace_s: float) -> None:
-    """The pipe carries nothing: reading ends when the kernel closes the parent's end."""
+    """Wait for the end of the pipe: the kernel closes it when the parent ends."""
     os.read(sys.stdin.fileno(), 1)
     os.kill(os.getpid(), signal.SIGTERM)
     if grace_s > 1:

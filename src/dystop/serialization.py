@@ -1,7 +1,7 @@
 """Trees of dataclasses, lists, dicts and arrays as JSON plus tensors, without pickle.
 
-`pack` turns a value into JSON; what the caller recognises as an array goes through `keep`, which
-answers with the JSON that stands for it. `to_bytes` and `from_bytes` do both for NumPy arrays: one
+`pack` turns a value into JSON. It passes every value to `keep`, which stores an array elsewhere and
+returns the JSON that stands for it. `to_bytes` and `from_bytes` do both for NumPy arrays: one
 safetensors blob with the JSON in its header.
 """
 
@@ -20,18 +20,18 @@ _HEADER = 8  # bytes of the length of a safetensors header
 
 @dataclass(frozen=True)
 class Stored:
-    """A class as it is written: some fields may have other names in files than in the code."""
+    """A class as it is stored: some fields may have other names in files than in the code."""
 
     cls: type
     names: Mapping[str, str] = field(default_factory=dict)  # field -> name in files
 
     def values(self, value: Any) -> dict[str, Any]:
-        """The fields of a value by their names in files."""
+        """Return the fields of a value by their names in files."""
         every = (f.name for f in fields(value))
         return {self.names.get(name, name): getattr(value, name) for name in every}
 
     def make(self, values: dict[str, Any]) -> Any:
-        """The value again, from fields by their names in files."""
+        """Return the value from fields by their names in files."""
         back = {stored: name for name, stored in self.names.items()}
         return self.cls(**{back.get(name, name): value for name, value in values.items()})
 
@@ -40,14 +40,14 @@ class Kinds:
     """The dataclasses that may occur in a tree, each under a tag that never changes.
 
     Tags and names of fields are data: files of earlier releases hold them. A class may be renamed,
-    its tag may not. Only these classes are ever made when a tree is read.
+    its tag may not. Reading a tree creates only these classes.
 
     >>> Kinds(Fraction=float).tag_of(1.0)
     'Fraction'
     """
 
     def __init__(self, **classes: type | Stored) -> None:
-        """Take classes by tag."""
+        """Register classes by tag."""
         self._stored = {
             tag: entry if isinstance(entry, Stored) else Stored(entry)
             for tag, entry in classes.items()
@@ -55,22 +55,22 @@ class Kinds:
         self._tags = {stored.cls: tag for tag, stored in self._stored.items()}
 
     def tag_of(self, value: Any) -> str | None:
-        """The tag of a value's class, or None where it has none."""
+        """Return the tag of a value's class; None if it has none."""
         return self._tags.get(type(value))
 
     def __getitem__(self, tag: str) -> Stored:
-        """How values under this tag are stored."""
+        """Return how values under this tag are stored."""
         return self._stored[tag]
 
 
 def pack(value: Any, kinds: Kinds, keep: Callable[[Any], Any], where: str = "value") -> Any:
-    """Turn a value into JSON; `where` is for messages only.
+    """Turn a value into JSON.
 
     Args:
-        value: What is to be kept.
+        value: What to store.
         kinds: Dataclasses that may occur.
-        keep: Answers the JSON of an array, or None for what is no array.
-        where: Path to the value.
+        keep: Returns the JSON that stands for an array, or None for anything else.
+        where: Path to the value, for error messages.
     """
     if (kept := keep(value)) is not None:
         return kept
@@ -87,11 +87,11 @@ def pack(value: Any, kinds: Kinds, keep: Callable[[Any], Any], where: str = "val
         return {"value": value}
     if isinstance(value, np.generic):
         return {"value": value.item()}
-    raise TypeError(f"{where}: {type(value).__name__} cannot be kept in a checkpoint")
+    raise TypeError(f"{where}: {type(value).__name__} cannot be stored in a checkpoint")
 
 
 def unpack(packed: Any, kinds: Kinds, take: Callable[[str, str], Any]) -> Any:
-    """The value again; `take` is asked for what `keep` has kept, by tag and name."""
+    """Return the value; `take` returns what `keep` has stored, by tag and name."""
     (tag, inside), *rest = packed.items()
     if tag == "kind":
         values = {k: unpack(v, kinds, take) for k, v in rest[0][1].items()}
@@ -105,7 +105,7 @@ def unpack(packed: Any, kinds: Kinds, take: Callable[[str, str], Any]) -> Any:
 
 
 def to_bytes(value: Any, kinds: Kinds) -> bytes:
-    """A value with NumPy arrays as one safetensors blob.
+    """Return a value with NumPy arrays as one safetensors blob.
 
     >>> from_bytes(to_bytes({"a": np.arange(3), "b": (1, None)}, Kinds()), Kinds())
     {'a': array([0, 1, 2]), 'b': (1, None)}
@@ -125,7 +125,7 @@ def to_bytes(value: Any, kinds: Kinds) -> bytes:
 
 
 def from_bytes(blob: bytes, kinds: Kinds) -> Any:
-    """The value again; raises ValueError where the blob is not one of `to_bytes`."""
+    """Return the value; raises ValueError if the blob does not come from `to_bytes`."""
     try:
         head = int.from_bytes(blob[:_HEADER], "little")
         header = json.loads(blob[_HEADER : _HEADER + head])
@@ -143,8 +143,8 @@ _TYPES = {
 
 
 def _array(entry: Any, data: memoryview) -> NDArray[Any]:
-    """One array, with memory of its own; every length is checked against what is there."""
+    """Return one array with its own memory; every length is checked against the blob."""
     lo, hi = entry["data_offsets"]
     if not 0 <= lo <= hi <= len(data):
-        raise ValueError("not a tree of values: an array lies outside of the blob")
+        raise ValueError("not a tree of values: an array exceeds the blob")
     return np.frombuffer(data[lo:hi], _TYPES[entry["dtype"]]).reshape(entry["shape"]).copy()

@@ -1,12 +1,12 @@
-"""The offline checker: a good story passes, and every broken promise is found."""
+"""The offline checker: a good facts passes, and every broken promise is found."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dystop.testbed.audit.check import accuracy_near, check_story
-from dystop.testbed.audit.facts import Book, CameLate, Closed, Planned, RunFacts
+from dystop.testbed.audit.check import accuracy_near, check_facts
+from dystop.testbed.audit.facts import Closed, LateReport, Planned, RunFacts, StateFacts
 from dystop.testbed.audit.leaks import leaks
 from dystop.testbed.events import (
     MessageFromCoordinator,
@@ -41,7 +41,7 @@ def used(round_, node, version, digest):
     return line("used", round=round_, stage=0, node=node, version=version, digest=digest)
 
 
-def good_story():
+def good_facts():
     """Two workers, three rounds: 0 pulls from 1; 1 is late with round 2; 0 again."""
     everybody = frozenset({0, 1})
     planned = [
@@ -50,10 +50,12 @@ def good_story():
         Planned(3, 2, frozenset({0}), frozenset({0, 1})),
     ]
     steps = [
-        Closed(1, frozenset({0}), ((0, 1),), everybody, Book((0, 1), (0.0, 0.0), {(0, 1): 1})),
-        Closed(2, frozenset(), (), everybody, Book((1, 2), (0.0, 0.0), {(0, 1): 1})),
-        CameLate(2, 1, ((1, 0),), Book((1, 0), (0.0, 0.0), {(0, 1): 1, (1, 0): 1})),
-        Closed(3, everybody, (), everybody, Book((0, 1), (0.0, 0.0), {(0, 1): 1, (1, 0): 1})),
+        Closed(
+            1, frozenset({0}), ((0, 1),), everybody, StateFacts((0, 1), (0.0, 0.0), {(0, 1): 1})
+        ),
+        Closed(2, frozenset(), (), everybody, StateFacts((1, 2), (0.0, 0.0), {(0, 1): 1})),
+        LateReport(2, 1, ((1, 0),), StateFacts((1, 0), (0.0, 0.0), {(0, 1): 1, (1, 0): 1})),
+        Closed(3, everybody, (), everybody, StateFacts((0, 1), (0.0, 0.0), {(0, 1): 1, (1, 0): 1})),
     ]
     zero = [
         line("start", incarnation=1, version=0, number=-1, round=0, epoch=0),
@@ -85,32 +87,32 @@ def good_story():
     return RunFacts(2, 3.0, planned, outcomes, steps, {0: zero, 1: one})
 
 
-def rules(story):
-    return {finding.rule for finding in check_story(story)}
+def rules(facts):
+    return {finding.rule for finding in check_facts(facts)}
 
 
-def with_line(story, node, *lines):
-    return replace(story, diaries={**story.diaries, node: [*story.diaries[node], *lines]})
+def with_line(facts, node, *lines):
+    return replace(facts, event_logs={**facts.event_logs, node: [*facts.event_logs[node], *lines]})
 
 
-def without(story, node, kind):
-    kept = [entry for entry in story.diaries[node] if entry["kind"] != kind]
-    return replace(story, diaries={**story.diaries, node: kept})
+def without(facts, node, kind):
+    kept = [entry for entry in facts.event_logs[node] if entry["kind"] != kind]
+    return replace(facts, event_logs={**facts.event_logs, node: kept})
 
 
 def test_a_good_story_has_no_findings():
-    assert check_story(good_story()) == []
+    assert check_facts(good_facts()) == []
 
 
 @pytest.mark.parametrize("order", [[0, 0, 1, 2, 3], [0, 2, 3], [1, 0, 2, 3]])
 def test_i1_rounds_closed_twice_skipped_or_out_of_order(order):
-    story = good_story()
-    assert "I1" in rules(replace(story, steps=[story.steps[k] for k in order]))
+    facts = good_facts()
+    assert "I1" in rules(replace(facts, steps=[facts.steps[k] for k in order]))
 
 
 def test_i1_a_round_planned_but_never_closed():
-    story = good_story()
-    short = replace(story, steps=story.steps[:-1], outcomes=story.outcomes[:2])
+    facts = good_facts()
+    short = replace(facts, steps=facts.steps[:-1], outcomes=facts.outcomes[:2])
     assert "I1" in rules(short)
     assert not rules(replace(short, unfinished=frozenset({3})))
 
@@ -125,19 +127,19 @@ def test_i1_a_round_planned_but_never_closed():
     ],
 )
 def test_i2_two_endings_none_or_one_without_an_order(outcomes):
-    assert "I2" in rules(replace(good_story(), outcomes=outcomes))
+    assert "I2" in rules(replace(good_facts(), outcomes=outcomes))
 
 
 def test_i3_done_but_never_applied():
-    assert rules(without(good_story(), 0, "applied")) == {"I3"}
+    assert rules(without(good_facts(), 0, "applied")) == {"I3"}
 
 
 def test_i3_applied_but_failed():
-    story = good_story()
+    facts = good_facts()
     failed = [(1, 0, "DONE"), (2, 1, "FAILED"), (3, 0, "DONE"), (3, 1, "DONE")]
-    story = replace(story, outcomes=failed)
-    assert rules(story) == {"I3"}
-    assert not rules(replace(story, unheard={1: frozenset({2})}))
+    facts = replace(facts, outcomes=failed)
+    assert rules(facts) == {"I3"}
+    assert not rules(replace(facts, unacknowledged={1: frozenset({2})}))
 
 
 @pytest.mark.parametrize(
@@ -148,55 +150,58 @@ def test_i3_applied_but_failed():
     ],
 )
 def test_i3_applied_twice_shows_in_the_trainings(extra):
-    assert "I3" in rules(with_line(good_story(), 0, extra))
+    assert "I3" in rules(with_line(good_facts(), 0, extra))
 
 
 @pytest.mark.parametrize("bad", [used(1, 1, 1, "forged"), used(1, 1, 7, "b1"), used(1, 5, 1, "b1")])
 def test_i4_used_but_never_published(bad):
-    assert rules(with_line(good_story(), 0, bad)) == {"I4"}
+    assert rules(with_line(good_facts(), 0, bad)) == {"I4"}
 
 
 def test_i4_used_and_refused():
     refused = line("rejected", round=1, stage=0, node=1, code="norm")
-    assert rules(with_line(good_story(), 0, refused)) == {"I4"}
+    assert rules(with_line(good_facts(), 0, refused)) == {"I4"}
 
 
 @pytest.mark.parametrize(
     "book",
     [
-        Book((0, 2), (0.0, 0.0), {(0, 1): 1}),
-        Book((0, 1), (0.0, 0.5), {(0, 1): 1}),
-        Book((0, 1), (0.0, 0.0), {(0, 1): 2}),
-        Book((0, 1), (0.0, 0.0), {}),
+        StateFacts((0, 2), (0.0, 0.0), {(0, 1): 1}),
+        StateFacts((0, 1), (0.0, 0.5), {(0, 1): 1}),
+        StateFacts((0, 1), (0.0, 0.0), {(0, 1): 2}),
+        StateFacts((0, 1), (0.0, 0.0), {}),
     ],
 )
 def test_i5_books_that_do_not_follow(book):
-    story = good_story()
-    steps = [replace(story.steps[0], book=book), *(replace(s, book=None) for s in story.steps[1:])]
-    assert rules(replace(story, steps=steps)) == {"I5"}
+    facts = good_facts()
+    steps = [
+        replace(facts.steps[0], state=book),
+        *(replace(s, state=None) for s in facts.steps[1:]),
+    ]
+    assert rules(replace(facts, steps=steps)) == {"I5"}
 
 
 def test_i5_queues_grow_with_staleness_beyond_the_bound():
-    story = good_story()
-    steps = [replace(s, book=None) for s in story.steps]
-    last = Book((0, 1), (1.0, 1.0), {(0, 1): 1, (1, 0): 1})
-    steps[-1] = replace(steps[-1], book=last)
-    assert rules(replace(story, steps=steps, bound=0.0)) == set()
+    facts = good_facts()
+    steps = [replace(s, state=None) for s in facts.steps]
+    last = StateFacts((0, 1), (1.0, 1.0), {(0, 1): 1, (1, 0): 1})
+    steps[-1] = replace(steps[-1], state=last)
+    assert rules(replace(facts, steps=steps, bound=0.0)) == set()
 
 
 def test_i5_the_staleness_of_the_absent_stands_still():
-    story = good_story()
-    story = replace(story, steps=[replace(s, book=None) for s in story.steps[:2]])
-    story = replace(story, planned=story.planned[:2], outcomes=[(1, 0, "DONE"), (2, 1, "FAILED")])
-    story = replace(story, diaries={})
+    facts = good_facts()
+    facts = replace(facts, steps=[replace(s, state=None) for s in facts.steps[:2]])
+    facts = replace(facts, planned=facts.planned[:2], outcomes=[(1, 0, "DONE"), (2, 1, "FAILED")])
+    facts = replace(facts, event_logs={})
     away = replace(
-        story.steps[1],
+        facts.steps[1],
         present=frozenset({0}),
-        book=Book((1, 1), (0.0, 0.0), {(0, 1): 1}),
+        state=StateFacts((1, 1), (0.0, 0.0), {(0, 1): 1}),
     )
-    story = replace(story, steps=[story.steps[0], away])
-    assert "I5" not in rules(story)
-    assert "I5" in rules(replace(story, freeze=False))
+    facts = replace(facts, steps=[facts.steps[0], away])
+    assert "I5" not in rules(facts)
+    assert "I5" in rules(replace(facts, freeze=False))
 
 
 @pytest.mark.parametrize(
@@ -208,18 +213,18 @@ def test_i5_the_staleness_of_the_absent_stands_still():
     ],
 )
 def test_i6_versions_that_repeat_or_fall(bad):
-    assert rules(with_line(good_story(), 0, *bad)) == {"I6"}
+    assert rules(with_line(good_facts(), 0, *bad)) == {"I6"}
 
 
 def test_i7_an_order_of_a_lower_epoch():
     late = line("order", round=9, epoch=1, train=True, state="accepted")
-    assert rules(with_line(good_story(), 0, late)) == {"I7"}
-    assert not rules(with_line(good_story(), 0, {**late, "state": "stale_epoch"}))
+    assert rules(with_line(good_facts(), 0, late)) == {"I7"}
+    assert not rules(with_line(good_facts(), 0, {**late, "state": "stale_epoch"}))
 
 
 @pytest.mark.parametrize("what", [{"descriptors": 257}, {"threads": 65}])
 def test_i8_too_many_descriptors_or_threads(what):
-    assert rules(with_line(good_story(), 0, line("sample", **what))) == {"I8"}
+    assert rules(with_line(good_facts(), 0, line("sample", **what))) == {"I8"}
 
 
 def test_i10_accuracy_too_far_below():

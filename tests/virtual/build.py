@@ -7,8 +7,8 @@ import numpy as np
 
 from dystop.control.stopping import Evaluate, Stop
 from dystop.mechanisms import MECHANISMS
-from dystop.testbed.audit.check import Finding, check_story
-from dystop.testbed.audit.facts import RunFacts, story_of
+from dystop.testbed.audit.check import Finding, check_facts
+from dystop.testbed.audit.facts import RunFacts, facts_of
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Enrolled
 from dystop.testbed.coordinator.setup import CoordinatorSetup
@@ -142,11 +142,11 @@ def run_facts(cluster: Cluster) -> RunFacts:
         if a.disk
     }
     logs = {a.node: a.log_lines for a in cluster.nodes}
-    return story_of(cluster.coordinator.disk.rows, logs, unconfirmed)
+    return facts_of(cluster.coordinator.disk.rows, logs, unconfirmed)
 
 
 def verdict(cluster: Cluster) -> list[Finding]:
-    return check_story(run_facts(cluster))
+    return check_facts(run_facts(cluster))
 
 
 def play(case: Case, **options: Any) -> Cluster:

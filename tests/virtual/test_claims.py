@@ -8,7 +8,7 @@ from dystop.mechanisms import MECHANISMS
 from dystop.testbed.coordinator.machine import REPLACED
 from dystop.testbed.coordinator.quarantine import MAX_EPOCH_LEAP
 from dystop.testbed.events import MessageFromMember
-from dystop.testbed.ledger.sqlite import STARTS
+from dystop.testbed.ledger.sqlite import EPOCH_GAP
 from dystop.testbed.ledger.tables import MetaLine
 from dystop.testbed.protocol.messages import ExecuteAck, Heartbeat
 from virtual.build import Case, cluster_of, run_facts, verdict
@@ -103,7 +103,7 @@ def rolled_back(cluster, raised):
 @pytest.mark.parametrize("seed", range(3))
 def test_workers_obey_a_restored_ledger_and_none_is_a_liar(seed):
     cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=40, seed=seed))
-    rolled_back(cluster, raised=STARTS)  # as `dystop restore` does
+    rolled_back(cluster, raised=EPOCH_GAP)  # as `dystop restore` does
     cluster.run()
     assert cluster.finished == "40 rounds are over"
     assert strikes_of(cluster) == []

@@ -1,4 +1,4 @@
-"""Logs that a peer cannot fill: the same line at most five times a minute, then only counted."""
+"""Logs that a peer cannot fill: an equal line passes at most five times a minute."""
 
 import logging
 import time
@@ -11,22 +11,22 @@ REMEMBERED = 1000  # different lines
 
 
 class LogThrottle(logging.Filter):
-    """Lets a line through five times a minute; the next one after that says how many were not.
+    """Passes a line five times a minute; the next one after that says how many were dropped.
 
-    >>> quiet = LogThrottle(clock=lambda: 0.0)
+    >>> throttle = LogThrottle(clock=lambda: 0.0)
     >>> line = logging.makeLogRecord({"msg": "again"})
-    >>> [quiet.filter(line) for _ in range(7)]
+    >>> [throttle.filter(line) for _ in range(7)]
     [True, True, True, True, True, False, False]
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Count from now on."""
+        """Start to count."""
         super().__init__()
         self._clock = clock
         self._lines: dict[str, tuple[float, int]] = {}  # since when, how often
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line may be written; adds how many like it were not."""
+        """Return whether the line may be written; append how many equal ones were dropped."""
         key, now = f"{record.levelno} {record.getMessage()}", self._clock()
         since, count = self._lines.pop(key, (now, 0))
         if now - since >= WINDOW_S:
@@ -41,7 +41,7 @@ class LogThrottle(logging.Filter):
 
 
 def throttled_logger(name: str) -> logging.Logger:
-    """A logger with such a filter. Words of strangers go through `shown` first."""
+    """Return a logger with a throttle. Pass text of a peer through `shown` first."""
     log = logging.getLogger(name)
     if not any(isinstance(f, LogThrottle) for f in log.filters):
         log.addFilter(LogThrottle())

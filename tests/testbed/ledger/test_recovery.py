@@ -15,7 +15,7 @@ from dystop.experiments.testbed.operations import restore_ledger
 from dystop.experiments.testbed.threads import run_threads
 from dystop.testbed.audit.check import check_run
 from dystop.testbed.ledger import sqlite
-from dystop.testbed.ledger.sqlite import STARTS, SqliteLedger, recover
+from dystop.testbed.ledger.sqlite import EPOCH_GAP, SqliteLedger, recover
 from dystop.testbed.ledger.tables import MetaLine, RoundLine, restore
 
 ROUNDS = 40
@@ -95,7 +95,7 @@ def test_workers_obey_a_restored_ledger(tmp_path):
     path.unlink()
     recover(path)
     with closing(SqliteLedger(path)) as ledger:
-        assert restore(ledger).epoch == 4 + STARTS + 1 > last
+        assert restore(ledger).epoch == 4 + EPOCH_GAP + 1 > last
 
 
 def test_a_second_restore_from_the_same_backup_outranks_the_first(tmp_path):

@@ -1,7 +1,6 @@
-"""Were all promises kept? Reads what a run has left behind.
+"""The offline checker of testbed runs.
 
-check    the promises, one function each
-story    what is left of a run as plain facts
-reading  from the files of a run to these facts
-leaks    secrets where none may be
+check  the invariants, one function each
+facts  what the checker reads, and how it is read from the files of a run
+leaks  private keys and secrets in files where they must not be
 """

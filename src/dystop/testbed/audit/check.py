@@ -1,18 +1,18 @@
-"""The offline checker: reads what a run has left behind and says which promises were broken.
+"""The offline checker: reads the files of a run and reports violated invariants.
 
 I1   rounds 1..T are closed exactly once, without a gap
-I2   each node that had an order in a round has exactly one ending: DONE, FAILED, LATE or CANCELLED
+I2   each node with an order in a round has exactly one outcome: DONE, FAILED, LATE or CANCELLED
 I3   each node applied each round at most once, and applied = DONE or LATE
-I4   every model that was used had been published by that peer, and was not refused as well
+I4   every model that was used had been published by that peer, and was not rejected
 I5   staleness, queues and pull counts follow from the history by the paper's equations
 I6   versions rise, and a version has one content
 I7   after an epoch was seen, no order of a lower one was accepted
-I8   no process exceeded its bounds on memory, descriptors and threads
-I9   no secret stands in a log
+I8   no process exceeded its limits on memory, descriptors and threads
+I9   no secret is in a log
 I10  accuracy within a stated distance of a run without faults
 
-`check_story` works on facts in memory (`audit.story`), `check_run` on the folder of a run. How
-the lines of a diary look is told in `shell.history`.
+`check_facts` works on facts in memory (`audit.facts`), `check_run` on the folder of a run.
+`worker.history` describes the lines of an event log.
 """
 
 from collections import Counter, defaultdict
@@ -23,19 +23,19 @@ from pathlib import Path
 
 import numpy as np
 
-from dystop.testbed.audit.facts import Book, CameLate, Closed, RunFacts, read_story
+from dystop.testbed.audit.facts import Closed, LateReport, RunFacts, StateFacts, read_facts
 from dystop.testbed.audit.leaks import leaks
 from dystop.testbed.worker.history import LogLine
 
 MAX_DESCRIPTORS = 256
 MAX_THREADS = 64
 _APPLIED = ("DONE", "LATE")
-_ENDINGS = (*_APPLIED, "FAILED", "CANCELLED")
+_OUTCOMES = (*_APPLIED, "FAILED", "CANCELLED")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A broken promise: which one, and what was seen."""
+    """A violated invariant: which one, and what was seen."""
 
     rule: str
     text: str
@@ -49,85 +49,86 @@ def check_run(folder: Path, canaries: Sequence[str] = ()) -> list[Finding]:
 
     Args:
         folder: Holds `state.db` of the coordinator and the nodes' folders, at any depth.
-        canaries: Secrets of which no trace may be found.
+        canaries: Secrets that must not occur in any file.
 
     Raises:
-        RunFolderError: There is no run in the folder, or it is still going on.
+        RunFolderError: There is no run in the folder, or it is still running.
     """
     found = [Finding("I9", f"{path}: {what}") for path, what in leaks(folder, canaries)]
-    return [*check_story(read_story(folder)), *found]
+    return [*check_facts(read_facts(folder)), *found]
 
 
-def check_story(story: RunFacts) -> list[Finding]:
+def check_facts(facts: RunFacts) -> list[Finding]:
     """Check I1 to I8 on facts in memory.
 
-    >>> check_story(RunFacts(2, None, [], [], [], {}))
+    >>> check_facts(RunFacts(2, None, [], [], [], {}))
     []
     """
     rules: Sequence[Callable[[RunFacts], Iterable[Finding]]] = (
         rounds_closed_once,
-        one_ending_each,
+        one_outcome_each,
         applied_once,
-        used_was_published,
-        books_follow,
+        used_were_published,
+        state_follows,
         versions_rise,
         epochs_obeyed,
         resources_bounded,
     )
-    return [finding for rule in rules for finding in rule(story)]
+    return [finding for rule in rules for finding in rule(facts)]
 
 
-def rounds_closed_once(story: RunFacts) -> Iterator[Finding]:
+def rounds_closed_once(facts: RunFacts) -> Iterator[Finding]:
     """I1: rounds 1..T planned once and closed once, in order; the last may still be open."""
-    closed = [s.round for s in story.steps if isinstance(s, Closed)]
+    closed = [s.round for s in facts.steps if isinstance(s, Closed)]
     if closed != list(range(1, len(closed) + 1)):
         yield Finding("I1", f"rounds were closed in the order {_short(closed)}")
-    planned = [p.round for p in story.planned]
+    planned = [p.round for p in facts.planned]
     if planned != list(range(1, len(planned) + 1)):
         yield Finding("I1", f"rounds were planned in the order {_short(planned)}")
-    left = set(planned) - set(closed) - story.unfinished
+    left = set(planned) - set(closed) - facts.unfinished
     if left or set(closed) - set(planned):
         yield Finding("I1", f"planned but not closed, or the reverse: {_short(sorted(left))}")
 
 
-def one_ending_each(story: RunFacts) -> Iterator[Finding]:
-    """I2: each (round, node) with an order has one ending; nobody else has one."""
-    endings: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for round_, node, ending in story.outcomes:
-        endings[round_, node].append(ending)
-        if ending not in _ENDINGS:
-            yield Finding("I2", f"round {round_}, node {node} ended as {ending!r}")
-    for plan in story.planned:
+def one_outcome_each(facts: RunFacts) -> Iterator[Finding]:
+    """I2: each (round, node) with an order has one outcome; all others have none."""
+    outcomes: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for round_, node, outcome in facts.outcomes:
+        outcomes[round_, node].append(outcome)
+        if outcome not in _OUTCOMES:
+            yield Finding("I2", f"round {round_}, node {node} ended as {outcome!r}")
+    for plan in facts.planned:
         for node in sorted(plan.ordered):
-            found = endings.pop((plan.round, node), [])
-            if len(found) > 1 or (not found and plan.round not in story.unfinished):
-                yield Finding("I2", f"round {plan.round}, node {node} has the endings {found}")
-    for (round_, node), found in sorted(endings.items()):
-        yield Finding("I2", f"round {round_}, node {node} had no order but ended as {found}")
+            found = outcomes.pop((plan.round, node), [])
+            if len(found) > 1 or (not found and plan.round not in facts.unfinished):
+                yield Finding("I2", f"round {plan.round}, node {node} has the outcomes {found}")
+    for (round_, node), found in sorted(outcomes.items()):
+        yield Finding("I2", f"round {round_}, node {node} had no order, but the outcome {found}")
 
 
-def applied_once(story: RunFacts) -> Iterator[Finding]:
+def applied_once(facts: RunFacts) -> Iterator[Finding]:
     """I3: applied at most once, and applied = DONE or LATE.
 
-    The one exception: a report that was still on its way when the run ended (`story.unheard`).
+    The only exception: a report that was not yet acknowledged when the run ended
+    (`facts.unacknowledged`).
     """
     confirmed: dict[int, set[int]] = defaultdict(set)
-    for round_, node, ending in story.outcomes:
-        if ending in _APPLIED:
+    for round_, node, outcome in facts.outcomes:
+        if outcome in _APPLIED:
             confirmed[node].add(round_)
-    for node in sorted(set(confirmed) | set(story.diaries)):
-        lines = story.diaries.get(node, ())
+    for node in sorted(set(confirmed) | set(facts.event_logs)):
+        lines = facts.event_logs.get(node, ())
         applied = {line["round"] for line in lines if line["kind"] == "applied"}
         if missing := confirmed[node] - applied:
             yield Finding("I3", f"node {node} never applied {_short(sorted(missing))}")
-        open_end = story.unheard.get(node, frozenset()) | story.unfinished
+        open_end = facts.unacknowledged.get(node, frozenset()) | facts.unfinished
         if extra := applied - confirmed[node] - open_end:
             yield Finding("I3", f"node {node} applied {_short(sorted(extra))} unconfirmed")
         yield from _trainings(node, lines)
 
 
 def _trainings(node: int, lines: Sequence[LogLine]) -> Iterator[Finding]:
-    """A training number has one beginning, however often it is repeated, and one round."""
+    """A training number has one start, however often it is repeated, and one round."""
     starts: dict[int, set[str]] = defaultdict(set)
     rounds: dict[int, set[int]] = defaultdict(set)
     for line in lines:
@@ -143,86 +144,88 @@ def _trainings(node: int, lines: Sequence[LogLine]) -> Iterator[Finding]:
             yield Finding("I3", f"node {node} trained {sorted(numbers)} in round {round_}")
 
 
-def used_was_published(story: RunFacts) -> Iterator[Finding]:
-    """I4: (peer, version, digest) that was used stands in that peer's diary, and is not refused."""
+def used_were_published(facts: RunFacts) -> Iterator[Finding]:
+    """I4: each used (peer, version, digest) is in that peer's event log and was not rejected."""
     published = {
         (node, line["version"], line["digest"])
-        for node, lines in story.diaries.items()
+        for node, lines in facts.event_logs.items()
         for line in lines
         if line["kind"] == "published"
     }
-    for node, lines in sorted(story.diaries.items()):
+    for node, lines in sorted(facts.event_logs.items()):
         used = [line for line in lines if line["kind"] == "used"]
-        refused = {_slot(line) for line in lines if line["kind"] == "rejected"}
+        rejected = {_pull_key(line) for line in lines if line["kind"] == "rejected"}
         for line in used:
             what = f"node {node}, round {line['round']}: version {line['version']} of node "
             if (line["node"], line["version"], line["digest"]) not in published:
                 yield Finding("I4", f"{what}{line['node']} was used but never published")
-            if _slot(line) in refused:
-                yield Finding("I4", f"{what}{line['node']} was used and refused")
+            if _pull_key(line) in rejected:
+                yield Finding("I4", f"{what}{line['node']} was used and rejected")
 
 
-def _slot(line: LogLine) -> tuple[int, int, int]:
+def _pull_key(line: LogLine) -> tuple[int, int, int]:
     return line["round"], line["stage"], line["node"]
 
 
-def books_follow(story: RunFacts) -> Iterator[Finding]:
+def state_follows(facts: RunFacts) -> Iterator[Finding]:
     """I5: eq:staleness, eq:queue and the pull counts, step by step from zero."""
-    active = {plan.round: plan.active for plan in story.planned}
-    book = Book((0,) * story.workers, (0.0,) * story.workers, {})
-    for step in story.steps:
+    active = {plan.round: plan.active for plan in facts.planned}
+    state = StateFacts((0,) * facts.workers, (0.0,) * facts.workers, {})
+    for step in facts.steps:
         trained = active.get(step.round, frozenset())
         if isinstance(step, Closed):
-            book = _after_round(story, book, step, trained)
+            state = _after_round(facts, state, step, trained)
         else:
-            book = _after_late(book, step, trained)
-        if step.book is not None:
-            yield from _compare(story, step, book)
-            book = step.book  # one finding for a mistake, not one for every later round
+            state = _after_late(state, step, trained)
+        if step.state is not None:
+            yield from _compare(facts, step, state)
+            state = step.state  # one finding per error, not one for every later round
 
 
-def _after_round(story: RunFacts, book: Book, step: Closed, active: frozenset[int]) -> Book:
-    """Set tau <- 0 if it confirmed an activation, else tau + 1; q <- max(q + tau - bound, 0)."""
-    staleness, queue = list(book.staleness), list(book.queue)
-    for i, tau in enumerate(book.staleness):
+def _after_round(
+    facts: RunFacts, state: StateFacts, step: Closed, active: frozenset[int]
+) -> StateFacts:
+    """Set tau <- 0 for a confirmed activation, else tau + 1; q <- max(q + tau - bound, 0)."""
+    staleness, queue = list(state.staleness), list(state.queue)
+    for i, tau in enumerate(state.staleness):
         present = i in step.present
-        if story.bound is not None and present:
-            queue[i] = max(book.queue[i] + tau - story.bound, 0.0)
+        if facts.bound is not None and present:
+            queue[i] = max(state.queue[i] + tau - facts.bound, 0.0)
         if i in active and i in step.done:
             staleness[i] = 0
-        elif present or not story.freeze:
+        elif present or not facts.freeze:
             staleness[i] = tau + 1
-    return Book(tuple(staleness), tuple(queue), _count(book, step.pulled))
+    return StateFacts(tuple(staleness), tuple(queue), _count(state, step.pulled))
 
 
-def _after_late(book: Book, step: CameLate, active: frozenset[int]) -> Book:
+def _after_late(state: StateFacts, step: LateReport, active: frozenset[int]) -> StateFacts:
     """A late report resets the staleness of a worker that was active, and adds its pulls."""
-    staleness = list(book.staleness)
+    staleness = list(state.staleness)
     if step.node in active:
         staleness[step.node] = 0
-    return replace(book, staleness=tuple(staleness), pulls=_count(book, step.pulled))
+    return replace(state, staleness=tuple(staleness), pulls=_count(state, step.pulled))
 
 
-def _count(book: Book, pulled: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    return dict(Counter(book.pulls) + Counter(pulled))
+def _count(state: StateFacts, pulled: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    return dict(Counter(state.pulls) + Counter(pulled))
 
 
-def _compare(story: RunFacts, step: Closed | CameLate, ours: Book) -> Iterator[Finding]:
-    stored, when = step.book, f"after round {step.round}"
+def _compare(facts: RunFacts, step: Closed | LateReport, ours: StateFacts) -> Iterator[Finding]:
+    stored, when = step.state, f"after round {step.round}"
     if stored is None:
         return
     if stored.staleness != ours.staleness:
         yield Finding("I5", f"{when}: staleness {stored.staleness}, not {ours.staleness}")
-    if story.queues and not np.allclose(stored.queue, ours.queue, rtol=1e-9, atol=1e-9):
+    if facts.queues and not np.allclose(stored.queue, ours.queue, rtol=1e-9, atol=1e-9):
         yield Finding("I5", f"{when}: queues {stored.queue}, not {ours.queue}")
     if dict(stored.pulls) != dict(ours.pulls):
         odd = set(stored.pulls.items()) ^ set(ours.pulls.items())
         yield Finding("I5", f"{when}: pull counts differ at {sorted(odd)[:3]}")
 
 
-def versions_rise(story: RunFacts) -> Iterator[Finding]:
+def versions_rise(facts: RunFacts) -> Iterator[Finding]:
     """I6: each version has one content, and newer versions come from no older training."""
-    for node, lines in sorted(story.diaries.items()):
+    for node, lines in sorted(facts.event_logs.items()):
         content: dict[tuple[int, str], str] = {}
         number: dict[int, int] = {}
         for line in lines:
@@ -249,9 +252,9 @@ def _trained_rise(node: int, lines: Sequence[LogLine]) -> Iterator[Finding]:
         yield Finding("I6", f"node {node}: versions of its trainings are {_short(versions)}")
 
 
-def epochs_obeyed(story: RunFacts) -> Iterator[Finding]:
+def epochs_obeyed(facts: RunFacts) -> Iterator[Finding]:
     """I7: no order of a lower epoch is accepted after a higher one was seen."""
-    for node, lines in sorted(story.diaries.items()):
+    for node, lines in sorted(facts.event_logs.items()):
         highest = -1
         for line in lines:
             taken = line["kind"] == "order" and line["state"] in ("accepted", "queued")
@@ -262,14 +265,14 @@ def epochs_obeyed(story: RunFacts) -> Iterator[Finding]:
                 highest = max(highest, line["epoch"])
 
 
-def resources_bounded(story: RunFacts, max_rss_bytes: int | None = None) -> Iterator[Finding]:
-    """I8: memory, descriptors and threads of every sample in the diaries."""
+def resources_bounded(facts: RunFacts, max_rss_bytes: int | None = None) -> Iterator[Finding]:
+    """I8: memory, descriptors and threads of every sample in the event logs."""
     bounds = {
         "descriptors": MAX_DESCRIPTORS,
         "threads": MAX_THREADS,
         "rss_bytes": max_rss_bytes,
     }
-    for node, lines in sorted(story.diaries.items()):
+    for node, lines in sorted(facts.event_logs.items()):
         samples = [line for line in lines if line["kind"] == "sample"]
         for what, bound in bounds.items():
             most = max((line.get(what, 0) for line in samples), default=0)
@@ -278,7 +281,7 @@ def resources_bounded(story: RunFacts, max_rss_bytes: int | None = None) -> Iter
 
 
 def accuracy_near(ours: float, control: float, distance: float) -> list[Finding]:
-    """I10: not more than `distance` below the control run, both as shares of 1."""
+    """I10: at most `distance` below the control run, both as shares of 1."""
     if ours >= control - distance:
         return []
     return [Finding("I10", f"accuracy {ours:.4f}, more than {distance} below {control:.4f}")]

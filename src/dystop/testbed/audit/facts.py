@@ -1,4 +1,4 @@
-"""What is left of a run, as the offline checker wants it: plain facts, no arrays, no machine."""
+"""The facts that the offline checker reads, and how they are read from the files of a run."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,10 @@ from dystop.testbed.worker.checkpoint import decode_state
 from dystop.testbed.worker.history import HISTORY_FILE, LogLine, read_event_log
 from dystop.types import ControlState
 
+STATE_FILE = "state.db"
+
 Pair = tuple[int, int]  # (dst, src): dst receives from src
+Rows = Callable[[str], Iterable[Any]]  # rows of a table of the ledger, by key
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,14 @@ class Planned:
     round: int
     epoch: int
     active: frozenset[int]
-    ordered: frozenset[int]  # who got an order: the active ones and those that only mix or receive
+    ordered: frozenset[
+        int
+    ]  # nodes with an order: active ones, and those that only aggregate or receive
 
 
 @dataclass(frozen=True)
-class Book:
-    """The coordinator's books as they were stored after a step."""
+class StateFacts:
+    """Staleness, queues and pull counts as the coordinator stored them after a step."""
 
     staleness: tuple[int, ...]
     queue: tuple[float, ...]
@@ -38,59 +43,53 @@ class Book:
 
 @dataclass(frozen=True)
 class Closed:
-    """A round was closed."""
+    """The closing of a round."""
 
     round: int
-    done: frozenset[int]  # ordered nodes that had confirmed by then
-    pulled: tuple[Pair, ...]  # pulls (not pushes) that had arrived by then
+    done: frozenset[int]  # ordered nodes that had confirmed
+    pulled: tuple[Pair, ...]  # pulls (not pushes) that had arrived
     present: frozenset[int]  # workers that took part when the round was planned
-    book: Book | None = None
+    state: StateFacts | None = None
 
 
 @dataclass(frozen=True)
-class CameLate:
-    """A report came in after its round was closed."""
+class LateReport:
+    """A report that arrived after its round was closed."""
 
     round: int
     node: int
     pulled: tuple[Pair, ...]
-    book: Book | None = None
+    state: StateFacts | None = None
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """All that the checker looks at."""
+    """Everything that the checker reads."""
 
     workers: int
     bound: float | None  # of the virtual queues; None: they stay empty
     planned: Sequence[Planned]
-    outcomes: Sequence[tuple[int, int, str]]  # (round, node, ending), every one ever stored
-    steps: Sequence[Closed | CameLate]  # in the order in which they were committed
-    diaries: Mapping[int, Sequence[LogLine]]  # `history.jsonl` of each node
-    freeze: bool = True  # staleness of absent workers stands still
+    outcomes: Sequence[tuple[int, int, str]]  # (round, node, outcome), all that were stored
+    steps: Sequence[Closed | LateReport]  # in the order in which they were committed
+    event_logs: Mapping[int, Sequence[LogLine]]  # `history.jsonl` of each node
+    freeze: bool = True  # the staleness of absent workers does not grow
     queues: bool = True  # whether the bound is known
     unfinished: frozenset[int] = frozenset()  # rounds still open at the end
-    # rounds whose reports were not acknowledged when the run ended, by node
-    unheard: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    # By node: rounds whose reports were not acknowledged when the run ended.
+    unacknowledged: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
 
-# MERGED: From what a run has left on the disk to the facts that the checker looks at.
-
-
-STATE_FILE = "state.db"
-
-Rows = Callable[[str], Iterable[Any]]  # lines of a table of the ledger, by key
-
-
-def story_of(
-    rows: Rows, diaries: Mapping[int, Sequence[LogLine]], unheard: Mapping[int, frozenset[int]]
+def facts_of(
+    rows: Rows,
+    event_logs: Mapping[int, Sequence[LogLine]],
+    unacknowledged: Mapping[int, frozenset[int]],
 ) -> RunFacts:
-    """The story of a run.
+    """Return the facts of a run.
 
     Args:
         rows: `Ledger.rows`.
-        diaries: Lines of each node's `history.jsonl`.
-        unheard: Rounds whose reports each node still has in its checkpoint.
+        event_logs: Lines of each node's `history.jsonl`.
+        unacknowledged: Rounds whose reports each node still has in its checkpoint.
     """
     meta = {line.key: line.value for line in rows("meta")}
     rounds = [(line, read_blob(line.plan)) for line in rows("rounds")]
@@ -101,11 +100,11 @@ def story_of(
         planned=_planned(rows, rounds),
         outcomes=[(o.round, o.node, o.outcome) for o in rows("orders") if o.outcome is not None],
         steps=_steps(rows, rounds),
-        diaries=diaries,
+        event_logs=event_logs,
         freeze=meta.get("away", "freeze") == "freeze",
         queues=bound is not None,
         unfinished=frozenset(line.round for line, _ in rounds if line.closed_s is None),
-        unheard=unheard,
+        unacknowledged=unacknowledged,
     )
 
 
@@ -124,16 +123,16 @@ def _planned(rows: Rows, rounds: Sequence[tuple[Any, Any]]) -> list[Planned]:
     ]
 
 
-def _steps(rows: Rows, rounds: Sequence[tuple[Any, Any]]) -> list[Closed | CameLate]:
-    """Closings and late reports, in the order in which they took effect."""
+def _steps(rows: Rows, rounds: Sequence[tuple[Any, Any]]) -> list[Closed | LateReport]:
+    """Return closings and late reports in the order in which they took effect."""
     found = [*_closings(rows, rounds), *_late_reports(rows)]
     return [step for _, step in sorted(found, key=lambda item: item[0])]
 
 
-Placed = tuple[tuple[int, int, int], Closed | CameLate]
+Ordered = tuple[tuple[int, int, int], Closed | LateReport]
 
 
-def _closings(rows: Rows, rounds: Sequence[tuple[Any, Any]]) -> Iterator[Placed]:
+def _closings(rows: Rows, rounds: Sequence[tuple[Any, Any]]) -> Iterator[Ordered]:
     done: dict[int, set[int]] = {}
     for order in rows("orders"):
         if order.outcome == "DONE":
@@ -147,47 +146,50 @@ def _closings(rows: Rows, rounds: Sequence[tuple[Any, Any]]) -> Iterator[Placed]
         if line.closed_s is None:
             continue
         confirmed = frozenset(done.get(line.round, ()))
-        heard = {i: reports[line.round, i] for i in confirmed if (line.round, i) in reports}
+        reports_of = {i: reports[line.round, i] for i in confirmed if (line.round, i) in reports}
         step = Closed(
             round=line.round,
             done=confirmed,
-            pulled=tuple(_pulled(kept["plan"].links, heard)),
+            pulled=tuple(_pulled(kept["plan"].links, reports_of)),
             present=frozenset(kept["view"].alive.nonzero()[0].tolist()),
-            book=_book(line.books),
+            state=_state_facts(line.books),
         )
         yield (line.closed_seq, 1, line.round), step
 
 
-def _pulled(links: Any, heard: Mapping[int, Any]) -> Iterator[Pair]:
-    """Pulls that arrived; one that nobody waits for counts unless it is known to have failed."""
+def _pulled(links: Any, reports_of: Mapping[int, Any]) -> Iterator[Pair]:
+    """Yield the pulls that arrived; a background pull counts unless it is known to have failed."""
     for k, (dst, src) in enumerate(zip(links.dst.tolist(), links.src.tolist(), strict=True)):
-        if dst not in heard or links.pushed[k]:
+        if dst not in reports_of or links.pushed[k]:
             continue
-        where, report = (int(links.stage[k]), src), heard[dst]
+        where, report = (int(links.stage[k]), src), reports_of[dst]
         used = {(u["stage"], u["node"]) for u in report.get("used", ())}
         refused = {(r["stage"], r["node"]) for r in report.get("rejected", ())}
         if where in used or (links.background[k] and where not in refused):
             yield dst, src
 
 
-def _late_reports(rows: Rows) -> Iterator[Placed]:
+def _late_reports(rows: Rows) -> Iterator[Ordered]:
     pulls = {(o.round, o.node): {tuple(p) for p in json.loads(o.pulls)} for o in rows("orders")}
     books = {line.seq: line.books for line in rows("lates")}
     for r in rows("reports"):
         if r.kind != "mixed" or not r.late:
             continue
         used = json.loads(r.json).get("used", ())
-        asked = pulls[r.round, r.node]
-        pairs = [(r.node, u["node"]) for u in used if (u["stage"], u["node"]) in asked]
-        yield (r.seq, 0, r.round), CameLate(r.round, r.node, tuple(pairs), _book(books.get(r.seq)))
+        ordered = pulls[r.round, r.node]
+        pairs = [(r.node, u["node"]) for u in used if (u["stage"], u["node"]) in ordered]
+        yield (
+            (r.seq, 0, r.round),
+            LateReport(r.round, r.node, tuple(pairs), _state_facts(books.get(r.seq))),
+        )
 
 
-def _book(blob: bytes | None) -> Book | None:
+def _state_facts(blob: bytes | None) -> StateFacts | None:
     if blob is None:
         return None
     books: ControlState = read_blob(blob)
     pulls, n = books.pulls, books.pulls.n
-    return Book(
+    return StateFacts(
         staleness=tuple(books.staleness.tolist()),
         queue=tuple(books.queue.tolist()),
         pulls={
@@ -196,19 +198,21 @@ def _book(blob: bytes | None) -> Book | None:
     )
 
 
-def read_story(folder: Path) -> RunFacts:
-    """The story of a finished or interrupted run, from its folder.
+def read_facts(folder: Path) -> RunFacts:
+    """Return the facts of a finished or interrupted run from its folder.
 
     Raises:
-        RunFolderError: There is no `state.db`, it is damaged, or a coordinator is at work.
+        RunFolderError: There is no `state.db`, it is damaged, or a coordinator is running.
     """
     found = sorted(folder.rglob(STATE_FILE))
     if not found:
-        raise RunFolderError(f"{folder}: no {STATE_FILE} below it; is this a run of the testbed?")
+        raise RunFolderError(
+            f"{folder}: no {STATE_FILE} below it; give the folder of a testbed run"
+        )
     ledger = SqliteLedger(found[0])
     try:
-        diaries, unheard = _nodes(folder, _node_numbers(ledger.rows))
-        return story_of(ledger.rows, diaries, unheard)
+        event_logs, unacknowledged = _nodes(folder, _node_numbers(ledger.rows))
+        return facts_of(ledger.rows, event_logs, unacknowledged)
     finally:
         ledger.close()
 
@@ -220,19 +224,19 @@ def _node_numbers(rows: Rows) -> dict[str, int]:
 def _nodes(
     folder: Path, numbers: Mapping[str, int]
 ) -> tuple[dict[int, list[LogLine]], dict[int, frozenset[int]]]:
-    """Diaries and unacknowledged reports; the folder of a node has its name."""
-    diaries: dict[int, list[LogLine]] = {}
-    unheard: dict[int, frozenset[int]] = {}
+    """Return event logs and unacknowledged rounds; the folder of a node has its name."""
+    event_logs: dict[int, list[LogLine]] = {}
+    unacknowledged: dict[int, frozenset[int]] = {}
     for path in sorted(folder.rglob(HISTORY_FILE)):
         node = numbers.get(path.parent.name)
         if node is not None:
-            diaries[node] = read_event_log(path)
-            unheard[node] = _unheard(path.parent)
-    return diaries, unheard
+            event_logs[node] = read_event_log(path)
+            unacknowledged[node] = _unacknowledged_rounds(path.parent)
+    return event_logs, unacknowledged
 
 
-def _unheard(home: Path) -> frozenset[int]:
-    """Rounds of the reports in a checkpoint; none where there is no checkpoint to read."""
+def _unacknowledged_rounds(home: Path) -> frozenset[int]:
+    """Return the rounds of the reports in a checkpoint; none without a readable one."""
     for path in sorted(home.glob("*.safetensors")):
         with suppress(OSError, ValueError):
             state = decode_state(path.read_bytes())

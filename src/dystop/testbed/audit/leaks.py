@@ -1,4 +1,4 @@
-"""Looks for secrets where none may be: logs, databases, reports and traces of a run (I9)."""
+"""Search for secrets in files where they must not be: logs, databases, reports, traces (I9)."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,9 @@ _OVERLAP_BYTES = 4096
 
 
 def leaks(folder: Path, canaries: Sequence[str] = ()) -> Iterator[tuple[Path, str]]:
-    """Files that hold a private key or one of the given secrets, with what was found.
+    """Yield files that hold a private key or one of the given secrets, with what was found.
 
-    Key files are left out. What was found is named by kind, never by value.
+    Key files are left out. The finding is named by its kind, never by its value.
 
     >>> list(leaks(Path("/nowhere")))
     []
@@ -27,7 +27,7 @@ def leaks(folder: Path, canaries: Sequence[str] = ()) -> Iterator[tuple[Path, st
 
 
 def _holds(path: Path, pattern: re.Pattern[bytes]) -> bool:
-    """Whether a file holds a pattern; read piece by piece, since checkpoints are large."""
+    """Return whether a file holds a pattern; reads in pieces, because checkpoints are large."""
     tail = b""
     with path.open("rb") as file:
         while piece := file.read(_CHUNK_BYTES):

@@ -1,6 +1,5 @@
-"""What the coordinator must not forget.
+"""The durable state of the coordinator.
 
-tables    the lines of its tables, a ledger in memory, and what a restart goes on from
-sqlite    the ledger in a file: checksums, backups, one owner
-recovery  going on from a backup
+tables  the rows of its tables, a ledger in memory, and what a restart resumes from
+sqlite  the ledger in a file: checksums, backups, one owner, recovery
 """

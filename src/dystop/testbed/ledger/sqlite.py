@@ -1,8 +1,8 @@
-"""The ledger in a SQLite file: write-ahead log, full synchronisation, backups, one owner.
+"""The ledger in a SQLite file: write-ahead log, full synchronisation, backups, recovery, one owner.
 
-SQLite notices a damaged tree but not a damaged value: every row carries a checksum of its own. A
-damaged file is never repaired in silence: opening it is refused, and the newest good backup named
-(`ledger.recovery` puts it back).
+SQLite detects a damaged tree but not a damaged value, so every row has its own checksum. A damaged
+file is never repaired silently: opening it fails and names the newest intact backup, and `recover`
+restores that backup.
 """
 
 import os
@@ -40,13 +40,15 @@ from dystop.testbed.ledger.tables import (
 
 BACKUP_ROUNDS = 100
 BACKUPS_KEPT = 3
-MADE = "made"  # in the lock file: there has been a ledger here
+MADE = "made"  # in the lock file: a ledger was created here
 _FORMAT = 1  # of the tables
-_LOG_PAGES = 4000  # 16 MB: what every round overwrites reaches the file less often
+_LOG_PAGES = 4000  # 16 MB: larger, so that pages that every round overwrites are copied less often
+RESTORED = "restored"  # file beside the backups: the epoch that the last restore has written
+EPOCH_GAP = 1000  # more restarts than a coordinator can have had since its last backup
 
 
 class DamagedLedger(RunFolderError):
-    """The file is there no more, or not as it was written."""
+    """The file is missing, or not as it was written."""
 
 
 def _columns(table: str) -> list[str]:
@@ -69,7 +71,7 @@ _PUT = {table: _put(table) for table in KEYS}
 
 
 def checksum(values: tuple[Any, ...]) -> int:
-    """CRC-32 of a row: finds every damage of a few bytes.
+    """Return the CRC-32 of a row; it detects every damage of a few bytes.
 
     >>> checksum((1, "a", b"b", None)) == checksum((1, "a", b"c", None))
     False
@@ -90,21 +92,21 @@ class SqliteLedger:
     """The ledger of a coordinator process. Holds a lock on its folder while it is open."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the file.
+        """Open or create the file.
 
         Raises:
-            DamagedLedger: It is not what was written.
-            RunFolderError: Another coordinator has it, or a newer version has made it.
+            DamagedLedger: The file is not what was written.
+            RunFolderError: Another coordinator has it, or a newer version created it.
             StorageError: The disk refused.
         """
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock, was_made = lock_folder(self.path)
         try:
-            if was_made and not _has_bytes(self.path):
+            if was_made and not _is_filled(self.path):
                 raise self._damaged("it is gone or empty")
             self._base = self._open()
-            _sign(self._lock, MADE)
+            _write_owner(self._lock, MADE)
         except BaseException:
             self._lock.release()
             raise
@@ -137,7 +139,7 @@ class SqliteLedger:
         return DamagedLedger(f"{self.path}: damaged ({what}); {advice}")
 
     def write(self, lines: Sequence[Line]) -> None:
-        """Keep these lines in one transaction; it is on the disk when this returns."""
+        """Write these rows in one transaction; they are on the disk when this returns."""
         base = self._base
         try:
             base.execute("BEGIN IMMEDIATE")
@@ -155,16 +157,16 @@ class SqliteLedger:
             self._try_backup(closed[-1])
 
     def rows(self, table: str) -> Iterator[Any]:
-        """All lines of a table, by key."""
+        """Return all rows of a table, by key."""
         columns = _columns(table)
         order = ", ".join(columns[: KEYS[table]])
         rows = self._base.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}")
         return (LINES[table](*row) for row in rows)
 
     def epoch(self) -> int:
-        """The highest epoch that a coordinator has had, in the file that is there now.
+        """Return the highest epoch of any coordinator, from the file as it is now.
 
-        Opened anew: the file may be another one than that which we hold open.
+        Opens the file again, because it may have been replaced since this ledger was opened.
         """
         try:
             with closing(
@@ -175,12 +177,12 @@ class SqliteLedger:
             raise StorageError(f"{self.path}: cannot be read: {error}") from error
 
     def close(self) -> None:
-        """Close the file and let others have it."""
+        """Close the file and release the lock."""
         self._base.close()
         self._lock.release()
 
     def _try_backup(self, round_: int) -> None:
-        """A backup that the disk has no room for is no reason to stop."""
+        """Make a backup; a full disk is no reason to stop."""
         self._backed_up = round_
         try:
             self.backup(round_)
@@ -188,7 +190,7 @@ class SqliteLedger:
             return
 
     def backup(self, round_: int) -> Path:
-        """Write a whole copy beside, with its SHA-256; keep the newest few."""
+        """Write a complete copy with its SHA-256; keep the newest few."""
         folder = self.path.parent / "backups"
         folder.mkdir(exist_ok=True)
         remove_temporary_files(folder)
@@ -208,7 +210,7 @@ class SqliteLedger:
 
 
 def _write(base: sqlite3.Connection, lines: Iterable[Any]) -> None:
-    """Lines of one table in one go."""
+    """Write rows of one table in one call."""
     first, *rest = lines
     rows = map(values_of, (first, *rest))
     base.executemany(_PUT[first.table], ((*row, checksum(row)) for row in rows))
@@ -226,7 +228,7 @@ def _write_rounds(base: sqlite3.Connection, lines: Iterable[RoundLine]) -> None:
     for line in lines:
         _write(base, [line])
         if line.books is not None:
-            _thin(base, line.round - 1)
+            _drop_large_state(base, line.round - 1)
 
 
 _WRITERS: dict[str, Callable[[sqlite3.Connection, Iterable[Any]], None]] = {
@@ -235,8 +237,8 @@ _WRITERS: dict[str, Callable[[sqlite3.Connection, Iterable[Any]], None]] = {
 }
 
 
-def _thin(base: sqlite3.Connection, round_: int) -> None:
-    """Forget the large books of a round that is no longer the newest."""
+def _drop_large_state(base: sqlite3.Connection, round_: int) -> None:
+    """Drop the large control state of a round that is no longer the newest."""
     if round_ % BACKUP_ROUNDS == 0:
         return
     columns = ", ".join(_columns("rounds"))
@@ -257,7 +259,7 @@ def _prepare(base: sqlite3.Connection, path: Path) -> None:
     if version > _FORMAT:
         raise RunFolderError(
             f"{path}: its format is {version}, this version of dystop reads {_FORMAT}; "
-            "go on with the version that made it"
+            "use the version that created it"
         )
     if version < _FORMAT:
         base.execute("BEGIN IMMEDIATE")
@@ -268,7 +270,7 @@ def _prepare(base: sqlite3.Connection, path: Path) -> None:
 
 
 def _verify(base: sqlite3.Connection) -> None:
-    """Raise where the tree or a value is damaged."""
+    """Raise ValueError if the database or a row is damaged."""
     found = base.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if found != "ok":
         raise ValueError(found)
@@ -279,34 +281,31 @@ def _verify(base: sqlite3.Connection) -> None:
                 raise ValueError(f"a row of {table} has changed since it was written: {row[0]!r}")
 
 
-def _has_bytes(path: Path) -> bool:
+def _is_filled(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
 def lock_folder(path: Path) -> tuple[FileLock, bool]:
-    """Be the only coordinator of this folder; says also whether there has been one before.
-
-    The lock goes with the process.
-    """
+    """Lock the folder; also return whether a ledger was created here before."""
     lock = FileLock(path.parent / f"{path.stem}.lock")
     try:
         _, _, mark = lock.acquire().partition(" ")
     except LockHeldError as held:
         owner = held.holder.partition(" ")[0] or "unknown"
         raise RunFolderError(
-            f"{path.parent}: another coordinator (process {owner}) is in charge of this run; "
+            f"{path.parent}: another coordinator (process {owner}) coordinates this run; "
             "stop it first, or choose another run folder"
         ) from None
-    _sign(lock, mark)
+    _write_owner(lock, mark)
     return lock, mark == MADE
 
 
-def _sign(lock: FileLock, mark: str) -> None:
+def _write_owner(lock: FileLock, mark: str) -> None:
     lock.write(f"{os.getpid()} {mark}")
 
 
 def newest_backup(path: Path) -> Path | None:
-    """Newest backup whose content is what it was."""
+    """Return the newest intact backup."""
     for backup in sorted((path.parent / "backups").glob(f"{path.stem}-*.db"), reverse=True):
         noted = Path(f"{backup}.sha256")
         if noted.exists() and noted.read_text().split()[:1] == [file_sha256(backup)]:
@@ -314,18 +313,11 @@ def newest_backup(path: Path) -> Path | None:
     return None
 
 
-# MERGED: Going on from a backup where the ledger is damaged or gone.
-
-
-RESTORED = "restored"  # among the backups: the epoch that the last restore has written
-STARTS = 1000  # more than a coordinator can have had since its last backup
-
-
 def is_intact(path: Path) -> bool:
-    """Whether a coordinator can go on with the ledger as it is.
+    """Return whether a coordinator can use the ledger as it is.
 
     Raises:
-        RunFolderError: A coordinator is at work, or a newer version has made it.
+        RunFolderError: A coordinator is running, or a newer version created the ledger.
     """
     try:
         SqliteLedger(path).close()
@@ -335,10 +327,10 @@ def is_intact(path: Path) -> bool:
 
 
 def recover(path: Path) -> Path:
-    """Put the newest good backup in the place of a damaged file, which is kept beside.
+    """Replace a damaged ledger by its newest intact backup; the damaged file is kept.
 
     Raises:
-        RunFolderError: There is none, or a coordinator is at work.
+        RunFolderError: There is no backup, or a coordinator is running.
     """
     lock, _ = lock_folder(path)
     try:
@@ -355,20 +347,21 @@ def recover(path: Path) -> Path:
         write_atomic(path, copy, previous=path.with_suffix(".damaged"))
     finally:
         lock.release()
-    _outrank(path)
+    _raise_epoch(path)
     return backup
 
 
-def _outrank(path: Path) -> None:
-    """Raise the epoch above all that came after the backup: workers obey no lower one.
+def _raise_epoch(path: Path) -> None:
+    """Raise the epoch above all that came after the backup, because workers obey no lower one.
 
-    Also above what an earlier restore from the same backup has led to; so it is noted beside.
+    It must also exceed the epochs after an earlier restore from the same backup. So the new epoch
+    is written to a file beside the backups.
     """
     note = path.parent / "backups" / RESTORED
     with closing(SqliteLedger(path)) as ledger:
-        if not ledger.epoch():  # no coordinator has ever had it
+        if not ledger.epoch():  # no coordinator has ever opened it
             return
         before = int(note.read_text()) if note.is_file() else 0
-        epoch = max(ledger.epoch(), before) + STARTS
+        epoch = max(ledger.epoch(), before) + EPOCH_GAP
         write_atomic(note, f"{epoch}\n".encode())
         ledger.write([MetaLine("epoch", str(epoch))])

@@ -1,6 +1,6 @@
-"""What the coordinator must not forget: one transaction per `Commit`, in memory or in SQLite.
+"""The tables of the coordinator's ledger: one transaction per commit, in memory or in SQLite.
 
-The tables of `state.db` (all rows carry `sum`, a CRC-32 of their values, checked at every start):
+The tables of `state.db` (all rows have `sum`, a CRC-32 of their values, checked at every start):
 
 meta      key, value                    epoch, at_s (seconds of the run at the last commit),
                                         finished (why the run ended), run, queue_bound (of the
@@ -9,22 +9,23 @@ workers   name, node, state, incarnation, address, note, at_s
 rounds    round, epoch, opened_s, plan, closed_s, closed_seq, books
                                         plan: `read_blob` gives {"plan": Plan, "view": View}; the
                                         view has no links. closed_* and books are NULL while the
-                                        round is open; books: `read_blob` gives the Books after it
+                                        round is open; books: `read_blob` gives the
+                                        ControlState after the round
 orders    round, node, train, outcome, pulls, execute
                                         outcome: NULL while open, then DONE, FAILED, LATE or
                                         CANCELLED; pulls: JSON [[stage, src], ...] without pushes;
-                                        execute: the message, kept while it may still be answered
+                                        execute: the message, while a report may still arrive
 reports   seq, round, node, kind, at_s, late, json
                                         in the order in which they took effect; late: 1 if its
                                         round was closed already (kind mixed: outcome LATE)
-lates     seq, round, node, books       Books after a late report; seq as in reports
+lates     seq, round, node, books       ControlState after a late report; seq as in reports
 records   round, record, came, score, published
                                         RoundRecord, second half of the trace line, Scored, and
-                                        whether it has been handed on
-kept      key, value                    state: what else the machine goes on from;
+                                        whether it was published
+kept      key, value                    state: what else the state machine resumes from;
                                         seen:ROUND: first half of the trace line until published
 
-Books of a large fleet are kept for the newest round and every hundredth only.
+The ControlState of a large fleet is kept for the newest round and every hundredth only.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,18 +52,18 @@ KINDS = Kinds(
     View=View,
     Fleet=Fleet,
 )
-LARGE_BYTES = 1 << 16  # books beyond this are not kept for every round
+LARGE_BYTES = 1 << 16  # a larger ControlState is not kept for every round
 OPEN = (None, "FAILED", "CANCELLED")  # outcomes of orders that may still be confirmed
 Row = tuple[Any, ...]
 
 
 def write_blob(value: Any) -> bytes:
-    """A tree of our nouns as bytes, without pickle."""
+    """Return a value as bytes, without pickle."""
     return to_bytes(value, KINDS)
 
 
 def read_blob(blob: bytes) -> Any:
-    """The tree again."""
+    """Return the value that `write_blob` has stored."""
     return from_bytes(blob, KINDS)
 
 
@@ -73,7 +74,7 @@ _TEXTS: dict[type, tuple[str, TypeAdapter[Any]]] = {
 
 
 def text_of(message: Execute | Report | Scored) -> str:
-    """A message as `codec.encode` writes it, without a second check of what we know already.
+    """Return a message as `codec.encode` writes it, without validating it again.
 
     >>> text_of(Report(3, "mixed"))[:34]
     '{"type":"report","round":3,"kind":'
@@ -93,7 +94,7 @@ class MetaLine:
 
 @dataclass(frozen=True)
 class WorkerLine:
-    """A member as it stands."""
+    """The current state of a member."""
 
     table: ClassVar[str] = "workers"
     name: str
@@ -148,7 +149,7 @@ class ReportLine:
 
 @dataclass(frozen=True)
 class LateLine:
-    """The books after a late report."""
+    """The control state after a late report."""
 
     table: ClassVar[str] = "lates"
     seq: int
@@ -159,7 +160,7 @@ class LateLine:
 
 @dataclass(frozen=True)
 class RecordLine:
-    """History of a closed round."""
+    """Record and trace of a closed round."""
 
     table: ClassVar[str] = "records"
     round: int
@@ -171,7 +172,7 @@ class RecordLine:
 
 @dataclass(frozen=True)
 class KeptLine:
-    """A blob under a name; no value: forget it."""
+    """A blob under a name; no value: delete it."""
 
     table: ClassVar[str] = "kept"
     key: str
@@ -192,41 +193,41 @@ LINES: dict[str, type[Any]] = {
 
 
 class Ledger(Protocol):
-    """Where commits go."""
+    """Durable storage of the coordinator."""
 
     def write(self, lines: Sequence[Line]) -> None:
-        """Keep these lines, all or none; a line replaces an older one of the same key.
+        """Write these rows, all or none; a row replaces an older one of the same key.
 
         Raises:
-            StorageError: The disk refused; nothing of it is kept.
+            StorageError: The disk refused; none of them is written.
         """
         ...
 
     def rows(self, table: str) -> Iterator[Any]:
-        """All lines of a table, by key."""
+        """Return all rows of a table, by key."""
         ...
 
     def epoch(self) -> int:
-        """The highest epoch that a coordinator has had, as it is on the disk now.
+        """Return the highest epoch of any coordinator, as it is on the disk now.
 
         Raises:
-            StorageError: It cannot be read.
+            StorageError: The ledger cannot be read.
         """
         ...
 
     def close(self) -> None:
-        """No more writing."""
+        """Close the ledger."""
         ...
 
 
 class MemoryLedger:
-    """A ledger that lives as long as the process; a test keeps it while machines come and go."""
+    """A ledger in memory; a test keeps it while state machines restart."""
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[Row, Line]] = {name: {} for name in KEYS}
 
     def write(self, lines: Sequence[Line]) -> None:
-        """Keep these lines."""
+        """Write these rows."""
         for line in lines:
             row, table = values_of(line), self._tables[line.table]
             if isinstance(line, KeptLine) and line.value is None:
@@ -235,31 +236,31 @@ class MemoryLedger:
                 table[row[: KEYS[line.table]]] = line
 
     def rows(self, table: str) -> Iterator[Any]:
-        """All lines of a table, by key."""
+        """Return all rows of a table, by key."""
         held = self._tables[table]
         return iter([held[key] for key in sorted(held)])
 
     def epoch(self) -> int:
-        """The highest epoch that a coordinator has had."""
+        """Return the highest epoch of any coordinator."""
         return epoch_in(self.rows("meta"))
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def epoch_in(meta: Iterable[MetaLine]) -> int:
-    """The epoch among the facts of a ledger; 0 before the first coordinator."""
+    """Return the epoch in the `meta` table; 0 before the first coordinator."""
     return next((int(line.value) for line in meta if line.key == "epoch"), 0)
 
 
 def values_of(line: Line) -> Row:
-    """Values of a line in the order of its columns."""
+    """Return the values of a row in the order of its columns."""
     return tuple(vars(line).values())
 
 
 @dataclass(frozen=True)
 class Restored:
-    """All that a coordinator goes on from. Without a past, only `epoch` means something."""
+    """Everything that a coordinator resumes from. In a new run only `epoch` has a meaning."""
 
     epoch: int
     at_s: float = 0.0
@@ -268,14 +269,14 @@ class Restored:
     orders: tuple[OrderLine, ...] = ()  # that were not confirmed, of all rounds
     reports: tuple[ReportLine, ...] = ()  # after the state was written, or of the open round
     workers: tuple[WorkerLine, ...] = ()
-    waiting: tuple[RecordLine, ...] = ()  # records that were not handed on yet
+    waiting: tuple[RecordLine, ...] = ()  # records that were not published yet
     seen: dict[int, bytes] = field(default_factory=dict)
     finished: str = ""
     run: str = ""
 
 
 def restore(ledger: Ledger) -> Restored:
-    """What the ledger holds, under an epoch of its own that is written down first."""
+    """Return the content of the ledger, with a new epoch that is written first."""
     meta = {line.key: line.value for line in ledger.rows("meta")}
     epoch = int(meta.get("epoch", "0")) + 1
     ledger.write([MetaLine("epoch", str(epoch))])

@@ -1,9 +1,9 @@
-"""Messages as bounded JSON, and nothing else.
+"""Messages as bounded JSON.
 
 A message is one object whose first key is its type: `{"type":"heartbeat","seq":7,...}`. The types
-are a fixed table; a name on the wire never selects anything outside of it. All keys are checked
-strictly: no key too many, no number out of its bounds, no NaN, no string where a number belongs
-(an integer may stand for a float). What `decode` would refuse, `encode` does not send.
+are a fixed table; a name on the wire selects nothing else. All keys are validated strictly: no
+unknown key, no number out of its bounds, no NaN, no string for a number (an integer may stand for a
+float). `encode` refuses what `decode` would refuse.
 """
 
 import re
@@ -41,10 +41,10 @@ _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, ser_json_
 
 
 class BadMessage(DystopError):
-    """A message that is not one of ours. Its text is safe to log and to send back."""
+    """A message that cannot be decoded. Its text is safe to log and to send back."""
 
     def __init__(self, code: Code, text: str) -> None:
-        """`text` may hold words of the peer: they are escaped and cut here."""
+        """`text` may hold text of the peer: it is escaped and cut here."""
         self.code: Code = code
         self.text = shown(text)
         super().__init__(f"{code}: {self.text}")
@@ -92,7 +92,7 @@ _READ = {
 
 
 def encode(message: AnyMessage) -> bytes:
-    r"""Write a message. Raises BadMessage where the other end would refuse it.
+    """Return a message as bytes. Raises BadMessage if the other end would refuse it.
 
     >>> from dystop.testbed.protocol.messages import Cancel
     >>> encode(Cancel(epoch=1, round=7))
@@ -139,7 +139,7 @@ def _validated(read: Callable[[bytes], Any], body: bytes) -> Any:
 
 
 def _reason(error: ValidationError) -> tuple[Code, str]:
-    """What is wrong, first thing first; thousands of mistakes are only counted."""
+    """Return the first error; if there are more than 100, only their number."""
     if error.error_count() > 100:
         return "invalid", f"{error.error_count()} mistakes"
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
@@ -149,7 +149,7 @@ def _reason(error: ValidationError) -> tuple[Code, str]:
 
 
 def check_bounds(data: bytes, most: int) -> None:
-    """Refuse what is too long, too deep or too full before any parser sees it."""
+    """Refuse data that is too long, too deep or has too many items, before parsing it."""
     if len(data) > most:
         raise BadMessage("size", f"{len(data)} bytes; at most {most} are taken")
     opened = data.count(b"{") + data.count(b"[")

@@ -1,4 +1,4 @@
-"""The header of a payload: written from a schema, compared, and explained where it differs."""
+"""Models on the wire: a safetensors file whose header a schema determines, and its receiver."""
 
 import hashlib
 import json
@@ -31,14 +31,16 @@ Bytes = bytes | bytearray | memoryview
 Vector = NDArray[np.float32]
 
 FLOAT = np.dtype("<f4")
+MAX_TENSORS = 10_000
+MAX_NAME_BYTES = 256
 _LENGTH = struct.Struct("<Q")
 
 
 class BadModel(PullBroken):
-    """A payload that is not the model that was asked for. The text is safe to log."""
+    """A payload that is not the requested model. The text is safe to log."""
 
     def __init__(self, code: RejectCode, text: str = "") -> None:
-        """`text` may hold words of the peer: they are escaped and cut here."""
+        """`text` may hold text of the peer: it is escaped and cut here."""
         super().__init__(code)
         self.text = shown(text)
         self.args = (f"{code}: {self.text}",)
@@ -46,7 +48,7 @@ class BadModel(PullBroken):
 
 @lru_cache(maxsize=64)
 def header_bytes(tensors: tuple[tuple[str, Shape], ...], kind: Kind, kept: int | None) -> bytes:
-    """Length and JSON header of a safetensors file, padded so that the floats are aligned."""
+    """Return length and JSON header of a safetensors file, padded to align the floats."""
     if kind == "masked" and kept is None:
         raise ValueError("a masked payload needs the number of coordinates that it keeps")
     if kind == "model" and kept is not None:
@@ -63,7 +65,7 @@ def header_bytes(tensors: tuple[tuple[str, Shape], ...], kind: Kind, kept: int |
 
 
 def difference(payload: Bytes, due: bytes) -> BadModel:
-    """Name the first difference of a wrong header, for the log; a bounded look and no more."""
+    """Return an error that names the first difference of a wrong header; reads a bounded part."""
     head = bytes(payload[: _LENGTH.size + MAX_HEADER_BYTES])
     if len(head) < _LENGTH.size:
         return BadModel("malformed", "the header is cut off")
@@ -74,7 +76,7 @@ def difference(payload: Bytes, due: bytes) -> BadModel:
         check_bounds(text[:length], MAX_HEADER_BYTES)
         given = json.loads(text[:length])
     except (ValueError, RecursionError, BadMessage) as error:
-        return BadModel("malformed", f"the header is not JSON of ours: {error}")
+        return BadModel("malformed", f"the header is not valid JSON: {error}")
     if not isinstance(given, dict):
         return BadModel("malformed", "the header is not an object")
     return BadModel("schema", _first_difference(given, json.loads(due[_LENGTH.size :])))
@@ -87,25 +89,9 @@ def _first_difference(given: dict[str, Any], due: dict[str, Any]) -> str:
         if given[name] != due[name]:
             return f"{name} is {str(given[name])[:80]} instead of {due[name]}"
     extra = next((name for name in given if name not in due), None)
-    return "the order or the spelling differs" if extra is None else f"tensor {extra} is too many"
-
-
-# MERGED: see the docstring of payload.py in 40e8ba2:src/dystop/runtime/wire/payload.py
-
-
-__all__ = [
-    "BadModel",
-    "Kind",
-    "PayloadReceiver",
-    "Schema",
-    "digest",
-    "kept_of",
-    "schema_of",
-    "wanted",
-]
-
-MAX_TENSORS = 10_000
-MAX_NAME_BYTES = 256
+    return (
+        "the order or the formatting differs" if extra is None else f"tensor {extra} is unexpected"
+    )
 
 
 @dataclass(frozen=True)
@@ -138,7 +124,7 @@ class Schema:
 
     @cached_property
     def variances(self) -> tuple[slice, ...]:
-        """Where the running variances of batch norm lie in the vector."""
+        """Return where the running variances of batch norm are in the vector."""
         ends = np.cumsum([math.prod(shape) for _, shape in self.tensors]).tolist()
         begins = [0, *ends]
         return tuple(
@@ -157,14 +143,14 @@ class Schema:
         return header_bytes(self.tensors, kind, kept)
 
     def size(self, kind: Kind = "model", kept: int | None = None) -> int:
-        """Bytes of a payload."""
+        """Return the bytes of a payload."""
         floats = self.width if kept is None else kept
         return len(self.header_bytes(kind, kept)) + FLOAT.itemsize * floats
 
     def pack(
         self, vector: Vector, kind: Kind = "model", kept: int | None = None
     ) -> tuple[memoryview, memoryview]:
-        """Header and vector, ready to be sent one after another; nothing is copied.
+        """Return header and vector, to be sent one after another; nothing is copied.
 
         A masked vector holds the kept coordinates only.
         """
@@ -182,10 +168,9 @@ class Schema:
         *,
         sha256: str | None = None,
     ) -> Vector:
-        """The vector of a payload, without a copy. Raises BadModel.
+        """Return the vector of a payload, without a copy. Raises BadModel.
 
-        Checks size, header and, where it is given, digest; not whether the numbers make sense
-        (`worker.guard`).
+        Checks size, header and, if given, digest; `worker.guard` checks the numbers.
         """
         due = self.size(kind, kept)
         if len(payload) != due:
@@ -196,19 +181,19 @@ class Schema:
         return np.frombuffer(payload, FLOAT, offset=len(self.header_bytes(kind, kept)))
 
     def check_header(self, payload: Bytes, kind: Kind = "model", kept: int | None = None) -> None:
-        """Compare the beginning of a payload with the header that is due. Raises BadModel."""
+        """Compare the start of a payload with the expected header. Raises BadModel."""
         due = self.header_bytes(kind, kept)
         if payload[: len(due)] != due:
             raise difference(payload, due)
 
 
 def schema_of(layout: Any) -> Schema:
-    """The schema of a model whose tensors lie as a `trainer.flat.Layout` says."""
+    """Return the schema of a model whose tensors are laid out as a `training.flat.Layout` says."""
     return Schema(tuple((slot.name, tuple(slot.shape)) for slot in (*layout.trained, *layout.kept)))
 
 
 def digest(parts: Iterable[Bytes]) -> str:
-    """SHA-256 of a payload that is given in parts, as hex.
+    """Return the SHA-256 of a payload that is given in parts, in hexadecimal.
 
     >>> digest([b"ab", b"c"]) == digest([b"abc"])
     True
@@ -220,7 +205,7 @@ def digest(parts: Iterable[Bytes]) -> str:
 
 
 def wanted(schema: Schema, request: PullRequest) -> tuple[Kind, int | None]:
-    """What a request asks for: kind of payload, and numbers kept by its mask (None: all)."""
+    """Return what a request asks for: kind of payload, number of kept coordinates (None: all)."""
     if request.mask is None:
         return ("delta" if request.delta else "model"), None
     kept = int(kept_of(request.mask, schema.width).sum())
@@ -229,17 +214,17 @@ def wanted(schema: Schema, request: PullRequest) -> tuple[Kind, int | None]:
 
 @lru_cache(maxsize=2)
 def kept_of(mask: Mask, width: int) -> Bools:
-    """Coordinates that a mask keeps, [W]; both ends work it out once per exchange."""
+    """Return the coordinates that a mask keeps, [W]; both ends compute it once per exchange."""
     kept = kept_coordinates(*mask, width)
     kept.flags.writeable = False
     return kept
 
 
 class PayloadReceiver:
-    """Where a pull puts a model: one buffer of the size that the schema says, and no more.
+    """The buffer of a pull: of the size that the schema says, and no larger.
 
-    Survives broken connections: `version` and `received` say where to go on. Bytes are hashed as
-    they come, and the header is compared as soon as it is complete.
+    It survives broken connections: `version` and `received` say where to resume. Bytes are hashed
+    as they arrive, and the header is compared as soon as it is complete.
     """
 
     def __init__(self, schema: Schema, kind: Kind = "model", kept: int | None = None) -> None:
@@ -251,20 +236,20 @@ class PayloadReceiver:
         self._hash = hashlib.sha256()
         self.header: ModelHeader | None = None
         self.received = 0
-        self.total = 0  # bytes that came over the wire, those thrown away included
+        self.total = 0  # bytes received over the network, also those that were dropped
 
     @property
     def version(self) -> int:
-        """Publication to go on with; 0: none yet."""
+        """Publication to resume; 0: none yet."""
         return self.header.version if self.header is not None and self.received else 0
 
     @property
     def complete(self) -> bool:
-        """Whether all bytes are there."""
+        """Whether all bytes have arrived."""
         return self.header is not None and self.received == self._size
 
     def begin(self, header: ModelHeader) -> None:
-        """Check what is announced, before any memory is taken. Raises BadModel."""
+        """Check the announced header before any memory is allocated. Raises BadModel."""
         if header.schema != self._schema.hash:
             raise BadModel("schema", f"schema {header.schema} instead of {self._schema.hash}")
         if header.size != self._size:
@@ -272,7 +257,7 @@ class PayloadReceiver:
         if len(header.sha256) != 64 or header.offset not in (0, self.received):
             raise BadModel("malformed", f"offset {header.offset} or digest cannot be used")
         if header.offset and not self._continues(header):
-            raise BadModel("malformed", "another model was begun than the one to go on with")
+            raise BadModel("malformed", "this is not the model to resume")
         if header.offset == 0:
             self.received, self._hash = 0, hashlib.sha256()
         if self._buffer is None:
@@ -287,9 +272,9 @@ class PayloadReceiver:
         )
 
     def write(self, chunk: memoryview) -> None:
-        """Append bytes. Raises BadModel if there are too many or the header is not ours."""
+        """Append bytes. Raises BadModel if there are too many or the header is wrong."""
         if self._buffer is None:
-            raise BadModel("malformed", "bytes came before the header")
+            raise BadModel("malformed", "bytes arrived before the header")
         before, after = self.received, self.received + len(chunk)
         self.total += len(chunk)
         if after > self._size:
@@ -304,7 +289,7 @@ class PayloadReceiver:
         try:
             self._schema.check_header(self._filled, self._kind, self._kept)
         except BadModel:
-            self.received = 0  # it is no use to go on
+            self.received = 0  # the next pull starts over
             raise
 
     @property
@@ -312,9 +297,9 @@ class PayloadReceiver:
         return memoryview(b"") if self._buffer is None else self._buffer[: self.received]
 
     def finish(self) -> Vector:
-        """The vector, a view of the buffer. Raises BadModel if bytes lack or differ."""
+        """Return the vector, a view of the buffer. Raises BadModel if bytes lack or differ."""
         if self.header is None or not self.complete:
-            raise BadModel("size", f"{self.received} of {self._size} bytes came")
+            raise BadModel("size", f"{self.received} of {self._size} bytes arrived")
         if self._hash.hexdigest() != self.header.sha256:
             self.received = 0
             raise BadModel("digest", "the bytes are not those that were announced")
