@@ -6,7 +6,7 @@ A new mechanism is tested here as soon as it is in BUILT_IN; add its variants to
 import pytest
 
 from dystop.conformance import check_description, check_plans, check_runs
-from dystop.conformance.runs import LAWS
+from dystop.conformance.runs import ENGINES
 from dystop.errors import ConfigError
 from dystop.mechanisms import (
     BUILT_IN,
@@ -97,8 +97,8 @@ def test_plans_for_random_views(name):
 
 @every_mechanism
 def test_runs_to_the_end(name):
-    laws = LAWS if name in BUILT_IN else LAWS[::3]  # opposite corners will do for a variant
-    check_runs(VARIANTS[name], smallest=REFUSES_SMALL.get(name, 1), laws=laws)
+    engines = ENGINES if name in BUILT_IN else ENGINES[::3]  # opposite corners will do for a variant
+    check_runs(VARIANTS[name], smallest=REFUSES_SMALL.get(name, 1), engines=engines)
 
 
 @pytest.mark.parametrize("name", REFUSES_SMALL)

@@ -1,22 +1,23 @@
-"""The conformance kit: what every mechanism must do, whatever it may see.
+"""The conformance kit: requirements on every mechanism, checked on random views and in runs.
 
     from dystop.conformance import check_mechanism
 
     check_mechanism(MyIdea())
 
-or, for a mechanism that is installed, `pytest --mechanism my-idea`.
+or, for an installed mechanism, `pytest --mechanism my-idea`.
 
-views    seeded random views, ready to be typed in again when one of them fails
-checks   single promises on a single view
+views    random views by seed
+checks   single requirements, each on one view
 runs     short simulated runs with churn, mobility, outages, and a resume from a checkpoint
-kit      `check_mechanism`: all of it
-plugin   the pytest option; suite: the tests that it runs
+kit      `check_mechanism`: all of them
+plugin   the pytest option `--mechanism`
+suite    the tests that the option runs
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-_HOME = {
+_MODULES = {
     "ConformanceError": "checks",
     "check_description": "kit",
     "check_mechanism": "kit",
@@ -26,7 +27,7 @@ _HOME = {
     "random_view": "views",
 }
 
-__all__ = sorted(_HOME)
+__all__ = sorted(_MODULES)
 
 if TYPE_CHECKING:
     from dystop.conformance.checks import ConformanceError as ConformanceError
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: loading the pytest plug-in must not load torch."""
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'dystop.conformance' has no attribute {name!r}")
-    return getattr(import_module(f"dystop.conformance.{_HOME[name]}"), name)
+    return getattr(import_module(f"dystop.conformance.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

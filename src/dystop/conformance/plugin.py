@@ -2,8 +2,8 @@
 
     pytest --mechanism my-idea
 
-Given alone it runs the kit and nothing else; with files or folders it leaves the choice to them.
-Where plug-ins are not loaded by themselves, say `-p dystop.conformance.plugin` first.
+Without files or folders, pytest runs the kit alone; otherwise it runs what they select.
+If pytest does not load plug-ins by itself, add `-p dystop.conformance.plugin`.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse names that do not exist; run the kit alone where nothing else was asked for."""
+    """Refuse unknown names; run the kit alone if no file or folder is given."""
     names = config.getoption("--mechanism")
     if not names:
         return
@@ -50,7 +50,7 @@ def _check(names: list[str]) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test of each kind for every mechanism that was named."""
+    """Run every test of the kit on each named mechanism."""
     if _FIXTURE in metafunc.fixturenames:
         from dystop.mechanisms import MECHANISMS
 

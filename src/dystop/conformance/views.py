@@ -1,6 +1,6 @@
-"""Seeded random views: what some mechanism might see in some round.
+"""Random views by seed: what a mechanism may see in some round.
 
-Everything is a plain function of its arguments, so that a failing seed can be typed in again.
+Every function depends on its arguments alone, so that a failing view can be built again.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from dystop.types import Fleet, Mailbox, Outcome, View
 SIZES = (1, 2, 3, 5, 6, 9, 14)
 SHAPES = ("sparse", "dense", "complete", "islands", "empty")
 HORIZON = 40
-_PURSE = (0, 0.5, 1, 2, 3.7, 8, np.inf)
+_BUDGETS = (0, 0.5, 1, 2, 3.7, 8, np.inf)
 _CHANCE = {"sparse": 0.25, "dense": 0.7, "empty": 0.0}
 
 Tree = TypeVar("Tree")
 
 
 def random_fleet(seed: int, n: int, *, server: bool = False, classes: int = 4) -> Fleet:
-    """A fleet of n workers with uneven data."""
+    """Return a fleet of n workers with uneven data."""
     rng = stream(seed, "fleet", n)
     size = rng.integers(1, 200, n)
     share = rng.dirichlet(np.full(classes, 0.5), n)
@@ -49,15 +49,15 @@ def random_view(
     all_alive: bool = False,
     budget: float | None = None,
 ) -> View:
-    """What some mechanism might see in some round; all of its arrays refuse to be written to.
+    """Return a random view; its arrays are read-only.
 
     Args:
-        seed: of everything random here.
+        seed: seed of the view.
         n: number of workers.
-        server: whether node n is a server, linked both ways with everyone present.
-        shape: one of SHAPES; drawn if not given.
-        all_alive: nobody is absent. Otherwise about a quarter is, but never everybody.
-        budget: the same for everyone; drawn if not given, with zeros, fractions and infinity.
+        server: whether node n is a server, with links to and from every present worker.
+        shape: one of SHAPES; random if None.
+        all_alive: no worker is absent; otherwise about a quarter of them is, but never all.
+        budget: budget of every node; random if None, with zeros, fractions and infinity.
 
     >>> random_view(3, 5, shape="empty").reach.edges
     0
@@ -85,14 +85,16 @@ def random_view(
         link_s=rng.exponential(1.0, reach.edges) + 0.01,
         step_s=rng.uniform(0.01, 0.05, n),
         remaining_s=np.where(rng.random(n) < 0.3, 0.0, rng.uniform(0, 3, n)),
-        budget=rng.choice(_PURSE, fleet.nodes) if budget is None else np.full(fleet.nodes, budget),
+        budget=rng.choice(_BUDGETS, fleet.nodes)
+        if budget is None
+        else np.full(fleet.nodes, budget),
         mailbox=random_mailbox(rng, reach, t),
     )
     return freeze(view)
 
 
 def random_reach(rng: np.random.Generator, alive: Bools, shape: str, server: bool = False) -> Graph:
-    """Symmetric links between workers that are present, and of the server with all of them."""
+    """Return symmetric links between present workers, and between the server and all of them."""
     n = len(alive)
     a, b = np.triu_indices(n, 1)
     keep = alive[a] & alive[b] & (rng.random(len(a)) < _CHANCE.get(shape, 1.0))
@@ -106,7 +108,7 @@ def random_reach(rng: np.random.Generator, alive: Bools, shape: str, server: boo
 
 
 def random_pulls(rng: np.random.Generator, reach: Graph, t: int) -> PairCounts:
-    """Counts of pulls in the first t - 1 rounds, of some of the links."""
+    """Return counts of pulls in the first t - 1 rounds, over some of the links."""
     used = rng.random(reach.edges) < 0.5
     if t == 1 or not used.any():
         return no_pairs(reach.n)
@@ -115,7 +117,7 @@ def random_pulls(rng: np.random.Generator, reach: Graph, t: int) -> PairCounts:
 
 
 def random_mailbox(rng: np.random.Generator, reach: Graph, t: int) -> Mailbox:
-    """Messages that came over some of the links, of rounds before this one."""
+    """Messages that arrived over some of the links, sent in earlier rounds."""
     came = (rng.random(reach.edges) < 0.2) & (t > 1)
     version = ints(rng.integers(0, t, int(came.sum())))
     sent = np.minimum(version + 1, t - 1)
@@ -123,9 +125,9 @@ def random_mailbox(rng: np.random.Generator, reach: Graph, t: int) -> Mailbox:
 
 
 def random_outcome(rng: np.random.Generator, fleet: Fleet) -> Outcome:
-    """How the round before may have ended: its links need not be in reach any more.
+    """Return an outcome of the previous round; its links may be out of reach by now.
 
-    Losses and model distances are always there; the engine measures them only where asked to.
+    Losses and model distances are always present here; in a run, only those that a mechanism needs.
     """
     active = np.flatnonzero(rng.random(fleet.workers) < 0.5)
     duration_s, comm_s = float(rng.uniform(0.1, 3)), rng.uniform(0, 2, len(active))
@@ -148,7 +150,7 @@ def random_outcome(rng: np.random.Generator, fleet: Fleet) -> Outcome:
 
 
 def freeze(value: Tree) -> Tree:
-    """Make every array inside a tree of dataclasses read-only; returns the tree."""
+    """Make every array inside a tree of dataclasses read-only; return the tree."""
     if isinstance(value, np.ndarray):
         value.flags.writeable = False
     elif is_dataclass(value):
@@ -175,7 +177,7 @@ def same(a: Any, b: Any) -> bool:
 
 @dataclass(frozen=True)
 class Case:
-    """One view of the kit, by what makes it."""
+    """The arguments of one random view."""
 
     seed: int
     n: int
@@ -187,7 +189,7 @@ class Case:
         return f"random_view({', '.join([str(self.seed), str(self.n), *more])})"
 
     def view(self, server: bool) -> View:
-        """The view; read-only, so that mechanisms may share it."""
+        """Return the view; it is read-only, so that mechanisms may share it."""
         return _cached(self.seed, self.n, server, self.shape, self.budget)
 
 
@@ -197,7 +199,7 @@ def _cached(seed: int, n: int, server: bool, shape: str | None, budget: float | 
 
 
 def cases(views: int, seed: int, smallest: int = 1) -> Iterator[Case]:
-    """Views of every size and shape; then every shape at every size without any bandwidth."""
+    """Yield views of every size and shape, then every shape at every size without bandwidth."""
     sizes = [n for n in SIZES if n >= smallest]
     for k in range(views):
         yield Case(seed + k, sizes[k % len(sizes)])
