@@ -70,7 +70,7 @@ BROKEN = {
     "missing": ("no_such_module:X", "No module named 'no_such_module'"),
     "nameless": ("plugged:Nothing", "has no attribute 'Nothing'"),
     "stranger": ("plugged:Stranger", "is not a subclass of dystop.Mechanism"),
-    "other": ("plugged:Copy", "calls itself 'copy'"),
+    "other": ("plugged:Copy", "`name` is 'copy'"),
 }
 
 
@@ -110,7 +110,8 @@ def test_clashes_are_refused():
 def test_commands_use_plugins(monkeypatch):
     found = registry(copy="plugged:Copy", cracked="cracked:Cracked")
     monkeypatch.setattr(dystop.mechanisms, "MECHANISMS", found)
-    monkeypatch.setattr(config, "MECHANISMS", found)
+    for module in ("experiment", "read"):
+        monkeypatch.setattr(f"dystop.experiments.config.{module}.MECHANISMS", found)
     listed = CliRunner().invoke(app, ["list", "mechanisms"])
     assert listed.exit_code == 0
     assert "copy" in listed.stdout

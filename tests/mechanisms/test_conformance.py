@@ -97,7 +97,7 @@ def test_plans_for_random_views(name):
 
 @every_mechanism
 def test_runs_to_the_end(name):
-    engines = ENGINES if name in BUILT_IN else ENGINES[::3]  # opposite corners will do for a variant
+    engines = ENGINES if name in BUILT_IN else ENGINES[::3]  # two corners for variants
     check_runs(VARIANTS[name], smallest=REFUSES_SMALL.get(name, 1), engines=engines)
 
 

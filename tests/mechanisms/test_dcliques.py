@@ -10,11 +10,11 @@ from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.mechanisms import DPSGD, DCliques
 from dystop.mechanisms.cliques import (
-    Apart,
-    apart_of,
+    OutOfReach,
     global_share,
     greedy_swap,
     inter_edges,
+    out_of_reach,
     random_cliques,
     skew,
 )
@@ -30,7 +30,7 @@ from support.unstable_world import LAWS, survive
 def everyone(n):
     """All present and in reach of each other."""
     pairs = np.arange(n)[:, None] * n + np.arange(n)
-    return Apart(np.ones(n, bool), pairs[~np.eye(n, dtype=bool)])
+    return OutOfReach(np.ones(n, bool), pairs[~np.eye(n, dtype=bool)])
 
 
 def view_with(counts, reach=None, seed=0):
@@ -249,7 +249,7 @@ def islands(n):
 def test_swaps_bring_together_who_can_talk():
     n, counts = 40, one_class_each(40, 0)
     reach = islands(n)
-    apart = apart_of(reach, np.ones(n, bool))
+    apart = out_of_reach(reach, np.ones(n, bool))
     first, last = swapped(counts, 0, apart=apart)
     assert sum(int(apart(c, c).sum()) for c in first) > 0
     assert sum(int(apart(c, c).sum()) for c in last) == 0
@@ -271,10 +271,10 @@ def test_what_cannot_talk_is_left_out_and_counted():
 
 def test_absent_workers_count_as_in_reach_when_cliques_are_formed():
     alive = np.array([True, False, True])
-    apart = apart_of(graph_of(3, ints([]), ints([])), alive)
+    apart = out_of_reach(graph_of(3, ints([]), ints([])), alive)
     everybody = np.arange(3)
     assert apart(everybody, everybody).tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
-    assert not apart.nobody
+    assert not apart.is_empty
 
 
 def test_every_member_of_a_clique_applies_the_same_update():

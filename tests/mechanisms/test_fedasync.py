@@ -8,7 +8,7 @@ import pytest
 from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.mechanisms import FedAsync
-from dystop.mechanisms._server import first_to_finish, in_touch
+from dystop.mechanisms._server import first_to_finish, in_reach_of_server
 from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
 from dystop.world import Outages
@@ -67,7 +67,7 @@ def test_who_stands_in_line_longest_goes_first():
 def test_both_directions_are_needed():
     view = random_view(1, 3, server=True, all_alive=True)
     reach = graph_of(4, ints([3, 3, 0, 2]), ints([0, 1, 3, 3]))  # 1 is not heard back, 2 is deaf
-    assert in_touch(replace(view, reach=reach)).tolist() == [0]
+    assert in_reach_of_server(replace(view, reach=reach)).tolist() == [0]
 
 
 @pytest.mark.parametrize("n", [1, 4])

@@ -10,7 +10,14 @@ from dystop.control.stopping import Stop
 from dystop.mechanisms import L2PL
 from dystop.mechanisms._graphs import components
 from dystop.mechanisms._pairs import recall
-from dystop.mechanisms.l2pl import FEATURES, _last_step, _Scene, accept, policy_score, repaired
+from dystop.mechanisms.l2pl import (
+    FEATURES,
+    _Candidates,
+    _last_step,
+    accept,
+    policy_score,
+    with_connecting_pairs,
+)
 from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
@@ -48,77 +55,85 @@ def outcome(plan, link_s, *, loss=np.nan, duration_s=None, distance=None):
     )
 
 
-def four_nodes(room, seed):
+def four_nodes(limit, seed):
     """All six pairs of four workers with random features."""
     i, j = map(ints, np.triu_indices(4, 1))
     rng = stream(seed, "four")
     phi = rng.normal(size=(6, len(FEATURES)))
-    return _Scene(i, j, rng.random(6), phi, ints(room), 4), rng.normal(size=len(FEATURES)), rng
+    return (
+        _Candidates(i, j, rng.random(6), phi, ints(limit), 4),
+        rng.normal(size=len(FEATURES)),
+        rng,
+    )
 
 
-def log_probability(scene, theta, heat, chosen):
+def log_probability(candidates, theta, heat, chosen):
     """Of drawing these pairs in this order, step by step, by the definition."""
-    left, total, gone = scene.room.copy(), 0.0, set()
+    left, total, gone = candidates.limit.copy(), 0.0, set()
     for k in chosen.tolist():
         may = [
             e
-            for e in range(len(scene.i))
-            if e not in gone and left[scene.i[e]] > 0 and left[scene.j[e]] > 0
+            for e in range(len(candidates.i))
+            if e not in gone and left[candidates.i[e]] > 0 and left[candidates.j[e]] > 0
         ]
-        scores = scene.phi[may] @ theta / heat
-        total += scene.phi[k] @ theta / heat - np.log(np.exp(scores).sum())
-        left[[scene.i[k], scene.j[k]]] -= 1
+        scores = candidates.phi[may] @ theta / heat
+        total += candidates.phi[k] @ theta / heat - np.log(np.exp(scores).sum())
+        left[[candidates.i[k], candidates.j[k]]] -= 1
         gone.add(k)
     return total
 
 
-def sampled(scene, theta, heat, rng):
-    logits = scene.phi @ theta / heat
+def sampled(candidates, theta, heat, rng):
+    logits = candidates.phi @ theta / heat
     order = np.argsort(-(logits + rng.gumbel(size=len(logits))))
-    chosen, closed = accept(scene.i, scene.j, order, scene.room, scene.target)
-    return chosen, policy_score(scene.phi, logits, chosen, _last_step(scene, chosen, closed))
+    chosen, closed = accept(candidates.i, candidates.j, order, candidates.limit, candidates.target)
+    return chosen, policy_score(
+        candidates.phi, logits, chosen, _last_step(candidates, chosen, closed)
+    )
 
 
-@pytest.mark.parametrize("room", [[3, 3, 3, 3], [2, 2, 2, 2], [1, 2, 3, 2], [0, 2, 2, 2], [1] * 4])
+@pytest.mark.parametrize("limit", [[3, 3, 3, 3], [2, 2, 2, 2], [1, 2, 3, 2], [0, 2, 2, 2], [1] * 4])
 @pytest.mark.parametrize("heat", [1.0, 0.2])
 @pytest.mark.parametrize("seed", range(4))
-def test_gradient_is_the_finite_difference_of_the_log_probability(room, heat, seed):
-    scene, theta, rng = four_nodes(room, seed)
-    chosen, score = sampled(scene, theta, heat, rng)
+def test_gradient_is_the_finite_difference_of_the_log_probability(limit, heat, seed):
+    candidates, theta, rng = four_nodes(limit, seed)
+    chosen, score = sampled(candidates, theta, heat, rng)
     step = 1e-5
     for f in range(len(FEATURES)):
         up, down = theta.copy(), theta.copy()
         up[f], down[f] = theta[f] + step, theta[f] - step
-        rise = log_probability(scene, up, heat, chosen) - log_probability(scene, down, heat, chosen)
+        rise = log_probability(candidates, up, heat, chosen) - log_probability(
+            candidates, down, heat, chosen
+        )
         assert score[f] / heat == pytest.approx(rise / (2 * step), abs=1e-5)
 
 
 def test_the_score_has_mean_zero_over_its_own_draws():
     """True only if what is sampled is what the log-probability describes."""
-    scene, theta, rng = four_nodes([1, 2, 2, 3], 9)
-    draws = np.array([sampled(scene, 0.5 * theta, 0.7, rng)[1] for _ in range(6000)])
+    candidates, theta, rng = four_nodes([1, 2, 2, 3], 9)
+    draws = np.array([sampled(candidates, 0.5 * theta, 0.7, rng)[1] for _ in range(6000)])
     error = draws.std(axis=0) / np.sqrt(len(draws))
     assert (np.abs(draws.mean(axis=0)) < 4 * error + 1e-12).all()
     assert draws.std(axis=0).min() > 0.1
 
 
 def test_hopeless_pairs_do_not_break_the_score():
-    scene, _, rng = four_nodes([3] * 4, 0)
+    candidates, _, rng = four_nodes([3] * 4, 0)
     theta = np.full(len(FEATURES), 1e4)
-    assert np.isfinite(sampled(scene, theta, 0.2, rng)[1]).all()
+    assert np.isfinite(sampled(candidates, theta, 0.2, rng)[1]).all()
 
 
 def test_nothing_to_draw_gives_no_gradient():
-    scene, theta, rng = four_nodes([0] * 4, 0)
-    chosen, score = sampled(scene, theta, 1.0, rng)
+    candidates, theta, rng = four_nodes([0] * 4, 0)
+    chosen, score = sampled(candidates, theta, 1.0, rng)
     assert len(chosen) == 0
     assert not score.any()
 
 
-def test_pairs_are_taken_while_both_ends_have_room():
+def test_pairs_are_taken_while_both_ends_are_below_their_limits():
     i, j = ints([0, 0, 1, 2]), ints([1, 2, 2, 3])
     chosen, closed = accept(i, j, ints([0, 1, 2, 3]), ints([1, 2, 2, 9]), 3)
-    assert chosen.tolist() == [0, 2, 3]  # 0 - 2 finds no room at 0
+    assert chosen.tolist() == [0, 2, 3]  # 0 - 2 is refused at 0
     assert closed.tolist() == [0, 1, 2, 3]
     assert accept(i, j, ints([0, 1, 2, 3]), ints([9] * 4), 2)[0].tolist() == [0, 1]
 
@@ -126,8 +141,8 @@ def test_pairs_are_taken_while_both_ends_have_room():
 def test_repair_takes_the_cheapest_pairs_that_are_needed():
     i, j = map(ints, np.triu_indices(4, 1))  # 01 02 03 12 13 23
     cost = np.array([9.0, 3.0, 2.0, 1.0, 5.0, 8.0])
-    assert repaired(4, i, j, cost, ints([0, 5])).tolist() == [0, 3, 5]
-    assert repaired(4, i, j, cost, ints([0, 3, 5])).tolist() == [0, 3, 5]
+    assert with_connecting_pairs(4, i, j, cost, ints([0, 5])).tolist() == [0, 3, 5]
+    assert with_connecting_pairs(4, i, j, cost, ints([0, 3, 5])).tolist() == [0, 3, 5]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -151,10 +166,10 @@ def test_degrees_and_budgets_bound_what_is_drawn(degree, budget):
     mechanism = L2PL(degree_max=degree, degree_mean=100.0, pretrain=0)
     for seed in range(10):
         view = everyone(9, seed, budget)
-        scene = mechanism._scene(mechanism.init(view.fleet), view)
-        order = view.rng("any").permutation(len(scene.i))
-        chosen, _ = accept(scene.i, scene.j, order, scene.room, scene.target)
-        use = np.bincount(np.append(scene.i[chosen], scene.j[chosen]), minlength=9)
+        candidates = mechanism._candidates(mechanism.init(view.fleet), view)
+        order = view.rng("any").permutation(len(candidates.i))
+        chosen, _ = accept(candidates.i, candidates.j, order, candidates.limit, candidates.target)
+        use = np.bincount(np.append(candidates.i[chosen], candidates.j[chosen]), minlength=9)
         assert use.max(initial=0) <= min(degree, budget // 2 if np.isfinite(budget) else degree)
         plan, _ = mechanism.plan(mechanism.init(view.fleet), view)
         if budget == 0:
@@ -166,11 +181,11 @@ def test_number_of_links_and_defaults():
     mechanism = L2PL(degree_max=13, pretrain=0)
     plan, _ = mechanism.plan(mechanism.init(view.fleet), view)
     assert 2 * 28 <= len(plan.links) <= 2 * 28 + 4  # N * 4 / 2 pairs, and a rare repair
-    scene = L2PL()._scene(L2PL().init(view.fleet), view)
-    assert scene.room.tolist() == [4] * 14
-    assert L2PL()._heat(replace(view, t=1)) == 1.0
-    assert L2PL()._heat(replace(view, t=101)) == pytest.approx(0.6)
-    assert L2PL()._heat(replace(view, t=900)) == pytest.approx(0.2)
+    candidates = L2PL()._candidates(L2PL().init(view.fleet), view)
+    assert candidates.limit.tolist() == [4] * 14
+    assert L2PL()._temperature(replace(view, t=1)) == 1.0
+    assert L2PL()._temperature(replace(view, t=101)) == pytest.approx(0.6)
+    assert L2PL()._temperature(replace(view, t=900)) == pytest.approx(0.2)
 
 
 def test_features_say_what_is_known_of_a_pair():
@@ -179,21 +194,21 @@ def test_features_say_what_is_known_of_a_pair():
     plan, memory = mechanism.plan(mechanism.init(view.fleet), view)
     distance = np.arange(1.0, 1.0 + len(plan.links))
     later = replace(view, t=6, last=outcome(plan, np.ones(len(distance)), distance=distance))
-    memory = mechanism._reflect(memory, later)
-    scene = mechanism._scene(memory, later)
+    memory = mechanism._learn(memory, later)
+    candidates = mechanism._candidates(memory, later)
     used = plan.links.dst * 3 + plan.links.src
-    for k, (i, j) in enumerate(zip(scene.i, scene.j, strict=True)):
-        one, cost, gap, known, unused, labels = scene.phi[k]
+    for k, (i, j) in enumerate(zip(candidates.i, candidates.j, strict=True)):
+        one, cost, gap, known, unused, labels = candidates.phi[k]
         was = i * 3 + j in used
         assert one == 1.0
-        assert cost == scene.cost_s[k] / scene.cost_s.max()
+        assert cost == candidates.cost_s[k] / candidates.cost_s.max()
         assert known == was
         assert unused == (5 / 20 if was else 1.0)
         assert (gap > 0) == was
         assert 0 <= labels <= 2
-    assert scene.phi[:, 2].max() == 1.0
+    assert candidates.phi[:, 2].max() == 1.0
     plain = L2PL(pretrain=0)
-    assert not plain._scene(plain.init(view.fleet), view).phi[:, 5].any()
+    assert not plain._candidates(plain.init(view.fleet), view).phi[:, 5].any()
 
 
 def test_reward_and_update_by_hand():
@@ -215,7 +230,7 @@ def test_loss_drop_is_the_change_of_the_mean_loss():
     plan, memory = mechanism.plan(mechanism.init(view.fleet), view)
     link_s = np.ones(len(plan.links))
     for loss, drop in [(2.0, 0.0), (1.5, 0.5), (np.nan, 0.5), (1.0, 0.5)]:  # a gap counts nothing
-        memory = mechanism._reflect(memory, replace(view, last=outcome(plan, link_s, loss=loss)))
+        memory = mechanism._learn(memory, replace(view, last=outcome(plan, link_s, loss=loss)))
         assert memory["sums"][0] == pytest.approx(drop)
     assert memory["count"] == 4
 
@@ -224,7 +239,7 @@ def test_practice_teaches_times_only():
     view = everyone(14)
     mechanism = L2PL(pretrain=200)
     memory = mechanism.init(view.fleet)
-    after = mechanism._practise(memory, view, mechanism._scene(memory, view))
+    after = mechanism._pretrain(memory, view, mechanism._candidates(memory, view))
     assert after["practised"]
     assert after["theta"][FEATURES.index("cost")] < -0.1
     assert after["theta"][FEATURES.index("distance")] == 0.0

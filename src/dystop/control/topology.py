@@ -1,5 +1,6 @@
 """PTCA, the phase-aware topology construction algorithm (alg:topology)."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +10,11 @@ from dystop.acceleration import accelerated
 from dystop.sparse import Edges, Floats, Graph, Ids, Ints, check_ids
 
 _MOST_CANDIDATES = 2**31 - 1  # candidates that an int32 can number
+
+
+def default_degree(workers: int) -> int:
+    """Return ceil(log2 N), at least 1: the number of neighbours where none is configured."""
+    return max(1, math.ceil(math.log2(workers)))
 
 
 @accelerated("dystop.kernels.topology:ranked_candidates")

@@ -1,6 +1,6 @@
-"""Every mechanism by name. A mechanism is one file, pure, and knows neither shell.
+"""The built-in mechanisms by name: one file each, pure, for simulator and testbed alike.
 
-A file is imported when its mechanism is first used: each has libraries of its own.
+A file is imported when its mechanism is first used, because some need large libraries.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ BUILT_IN = BuiltIn(
     }
 )
 
-MECHANISMS = Registry(BUILT_IN)  # and whatever else is installed
+MECHANISMS = Registry(BUILT_IN)  # with those of installed packages
 
 if TYPE_CHECKING:
     from dystop.mechanisms.adpsgd import ADPSGD

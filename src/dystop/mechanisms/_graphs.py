@@ -1,4 +1,4 @@
-"""Small questions about graphs that several mechanisms ask."""
+"""Graph algorithms that several mechanisms share: components, pairs, regular graphs, colouring."""
 
 from itertools import cycle, pairwise
 
@@ -11,20 +11,20 @@ from dystop.sparse import Floats, Graph, Ints, ints
 
 
 def components(n: int, dst: Ints, src: Ints) -> Ints:
-    """Number of the connected piece that each node belongs to, directions ignored, [n]."""
+    """Return the number of each node's connected component, directions ignored, [n]."""
     matrix = coo_array((np.ones(len(dst), np.int8), (dst, src)), shape=(n, n))
     _, piece = connected_components(matrix.tocsr(), directed=False)
     return np.asarray(piece, np.int64)
 
 
 def is_connected(n: int, dst: Ints, src: Ints, among: Ints) -> bool:
-    """Whether these nodes lie in one piece."""
+    """Return whether these nodes lie in one connected component."""
     piece = components(n, dst, src)[among]
     return len(piece) == 0 or bool((piece == piece[0]).all())
 
 
 def two_way_pairs(reach: Graph, link_s: Floats) -> tuple[Ints, Ints, Floats]:
-    """Pairs (i, j), i < j, that can talk in both directions, with the slower of the two times.
+    """Return pairs (i, j), i < j, with links in both directions, and the slower link time of each.
 
     >>> from dystop.sparse import graph_of, ints
     >>> g = graph_of(3, ints([0, 1, 2]), ints([1, 0, 0]))
@@ -38,17 +38,15 @@ def two_way_pairs(reach: Graph, link_s: Floats) -> tuple[Ints, Ints, Floats]:
 
 
 def both_ways(i: Ints, j: Ints) -> tuple[Ints, Ints]:
-    """(dst, src) of an exchange over each undirected pair."""
+    """Return (dst, src) of the two directed links of each undirected pair."""
     return np.concatenate([i, j]), np.concatenate([j, i])
 
 
-# MERGED: Random regular graphs.
-
-
 def regular_pairs(n: int, degree: int, seed: int) -> Ints:
-    """Pairs of any random regular graph, [E, 2]; a dense one as what a sparse one leaves free.
+    """Return the edges of a random regular graph, [E, 2].
 
-    Drawing a dense graph by itself would go wrong, and start again, almost every time.
+    A dense graph is drawn as the complement of a sparse one, because drawing it directly almost
+    always fails and starts again.
 
     >>> len(regular_pairs(6, 4, seed=0))
     12
@@ -60,22 +58,21 @@ def regular_pairs(n: int, degree: int, seed: int) -> Ints:
     return ints(list(edges)).reshape(-1, 2)
 
 
-# MERGED: Splitting a graph into matchings: colour its edges so that edges that meet differ.
-
-
 _Used = list[dict[int, int]]  # per node: colour of an edge there -> the node at its other end
 
 
 def edge_colouring(n: int, i: Ints, j: Ints) -> Ints:
-    """A matching for each edge, at most one more than the largest degree (Misra and Gries).
+    """Split a graph into matchings: colour its edges so that adjacent edges differ.
+
+    The number of colours is at most the largest degree plus one (Misra and Gries).
 
     Args:
         n: number of nodes.
-        i: one end of each undirected edge; no edge occurs twice, none is a loop.
+        i: one end of each undirected edge; edges are unique and not loops.
         j: the other end.
 
     Returns:
-        Number of the matching that each edge belongs to, from 0 without gaps, [E].
+        The number of each edge's matching, from 0 without gaps, [E].
 
     >>> edge_colouring(4, ints([0, 1, 2, 3]), ints([1, 2, 3, 0])).tolist()
     [0, 1, 0, 1]
@@ -90,7 +87,7 @@ def edge_colouring(n: int, i: Ints, j: Ints) -> Ints:
 
 
 def _colour(used: _Used, u: int, v: int, largest: int) -> None:
-    """Colour one more edge; recolour earlier ones where the two ends have no free one in common."""
+    """Colour one more edge; recolour earlier edges if the two ends share no free colour."""
     both = next((k for k in range(largest) if k not in used[u] and k not in used[v]), None)
     if both is not None:
         _set(used, u, v, both)
@@ -102,7 +99,7 @@ def _colour(used: _Used, u: int, v: int, largest: int) -> None:
 
 
 def _free(row: dict[int, int]) -> int:
-    """Lowest colour that no edge of a node has."""
+    """Return the lowest colour that no edge of a node has."""
     return next(k for k in range(len(row) + 1) if k not in row)
 
 
@@ -112,7 +109,7 @@ def _set(used: _Used, u: int, v: int, colour: int) -> None:
 
 
 def _fan(used: _Used, u: int, v: int) -> list[int]:
-    """Longest list of neighbours of u from v on: each edge's colour is free at the one before."""
+    """Return the longest fan of u from v: each edge's colour is free at the neighbour before."""
     fan = [v]
     while True:
         last, row = used[fan[-1]], used[u]
@@ -123,7 +120,7 @@ def _fan(used: _Used, u: int, v: int) -> list[int]:
 
 
 def _swap_path(used: _Used, u: int, c: int, d: int) -> None:
-    """Exchange the colours along the path of d and c edges that starts at u; frees d there."""
+    """Exchange the colours c and d along their path from u, so that d is free at u."""
     path, colour = [u], d
     while colour in used[path[-1]]:
         path.append(used[path[-1]][colour])
@@ -135,7 +132,7 @@ def _swap_path(used: _Used, u: int, c: int, d: int) -> None:
 
 
 def _rotate(used: _Used, u: int, fan: list[int], d: int) -> None:
-    """Pass colours down the fan as far as a neighbour where d is free, and give that one d."""
+    """Shift colours along the fan up to a neighbour where d is free, and give that edge d."""
     colour_to = {w: k for k, w in used[u].items()}
     stop = next(k for k, w in enumerate(fan) if d not in used[w])
     for w in fan[1 : stop + 1]:

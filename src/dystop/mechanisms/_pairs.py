@@ -1,7 +1,7 @@
-"""What mechanisms that weigh undirected pairs share: values kept by pair, and spanning forests.
+"""Values by undirected pair of workers, spanning forests, and the fastest pairs.
 
-A store is {"keys": sorted lower * n + higher, "values": one number each}: only pairs that ever had
-a value take room, and it goes into a checkpoint as it is.
+A store is {"keys": sorted lower * n + higher, "values": one number per key}. It holds only pairs
+that ever had a value, and it is part of a mechanism's memory.
 """
 
 from collections.abc import Mapping
@@ -17,17 +17,17 @@ Store = Mapping[str, Ints | Floats]
 
 
 def no_values() -> Store:
-    """A store before anything is known."""
+    """Return an empty store."""
     return {"keys": ints([]), "values": np.zeros(0)}
 
 
 def pair_key(n: int, i: Ints, j: Ints) -> Ints:
-    """One number for each pair, whichever end is named first."""
+    """Return one number for each pair, independent of the order of its ends."""
     return np.minimum(i, j) * n + np.maximum(i, j)
 
 
 def recall(store: Store, keys: Ints) -> Floats:
-    """The value of each pair; NaN where none was ever noted.
+    """Return the value of each pair; NaN if it has none.
 
     >>> recall(note(no_values(), ints([7]), np.array([0.5])), ints([3, 7])).tolist()
     [nan, 0.5]
@@ -40,7 +40,7 @@ def recall(store: Store, keys: Ints) -> Floats:
 
 
 def note(store: Store, keys: Ints, values: Floats) -> Store:
-    """The store after these pairs, each named once, got new values."""
+    """Return the store with new values for these pairs; each pair occurs once."""
     old = ~np.isin(store["keys"], keys)
     both = np.concatenate([store["keys"][old], keys])
     order = np.argsort(both)
@@ -49,7 +49,7 @@ def note(store: Store, keys: Ints, values: Floats) -> Store:
 
 
 def measured(n: int, last: Outcome | None) -> tuple[Ints, Floats]:
-    """Pairs whose model distance was measured in the last round, with the mean of both ends."""
+    """Return the pairs whose model distance the last round measured, and the mean of both ends."""
     if last is None or last.distance is None:
         return ints([]), np.zeros(0)
     fine = ~last.lost & np.isfinite(last.distance)
@@ -59,14 +59,35 @@ def measured(n: int, last: Outcome | None) -> tuple[Ints, Floats]:
 
 
 def spanning_forest(n: int, i: Ints, j: Ints, order: Ints) -> Bools:
-    """Which pairs make up the spanning forest that takes pairs greedily in this order.
+    """Return which pairs form the spanning forest that prefers pairs in this order.
 
     >>> spanning_forest(3, ints([0, 0, 1]), ints([1, 2, 2]), ints([2, 0, 1])).tolist()
     [True, False, True]
     """
     rank = np.empty(len(order))
-    rank[order] = np.arange(1.0, len(order) + 1)  # from 1: a zero would be no pair at all
+    rank[order] = np.arange(1.0, len(order) + 1)  # from 1: scipy reads a zero as no edge
     tree = minimum_spanning_tree(coo_array((rank, (i, j)), shape=(n, n)).tocsr())
     inside = np.zeros(len(order), bool)
     inside[order[ints(np.rint(tree.data)) - 1]] = True
     return inside
+
+
+def fastest_pairs(n: int, i: Ints, j: Ints, cost: Floats, degree: int) -> Bools:
+    """Return the pairs among the `degree` cheapest of either end, and a cheapest spanning forest.
+
+    The forest keeps connected what all pairs connect. Ties go to the lower ids.
+
+    >>> i, j = ints([0, 0, 1, 2]), ints([1, 2, 2, 3])
+    >>> fastest_pairs(4, i, j, np.array([1.0, 2.0, 3.0, 4.0]), degree=1).tolist()
+    [True, True, False, True]
+    """
+    cheapest_first = np.lexsort((j, i, cost))
+    rank = np.empty(len(i), np.int64)
+    rank[cheapest_first] = np.arange(len(i))
+    node, pair = np.concatenate([i, j]), np.tile(np.arange(len(i)), 2)
+    order = np.lexsort((rank[pair], node))
+    first = np.searchsorted(node[order], np.arange(n + 1))
+    rank_at_node = np.arange(len(order)) - first[node[order]]
+    chosen = spanning_forest(n, i, j, cheapest_first)
+    chosen[pair[order[rank_at_node < degree]]] = True
+    return chosen

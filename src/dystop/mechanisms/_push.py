@@ -1,15 +1,14 @@
-"""Pushing: who has something to send, to whom it is worth sending, and what the mail is mixed with.
+"""Push mechanisms: who sends, how receivers are chosen, and how mail is mixed.
 
-Links here are written from the sender's side, but `(dst, src)` still means *dst receives from src*.
+Functions take the sender's side, but `(dst, src)` still means *dst receives from src*.
 """
 
-import math
 from dataclasses import replace
 
 import numpy as np
 
 from dystop.control.aggregation import size_weights
-from dystop.control.topology import connect, ranked_candidates
+from dystop.control.topology import connect, default_degree, ranked_candidates
 from dystop.plan import Mix, mix_of
 from dystop.sparse import Bools, Floats, Graph, Ints, graph_of_sorted
 from dystop.types import Mailbox
@@ -18,7 +17,7 @@ _TOGETHER_S = 1e-9
 
 
 def finished_together(candidates: Ints, remaining_s: Floats) -> Ints:
-    """The worker whose training ends first, and those that end within a nanosecond of it.
+    """Return the worker whose training ends first, and those that end within a nanosecond of it.
 
     >>> finished_together(np.array([0, 1, 3]), np.array([2.0, 0.0, 0.0, 0.0])).tolist()
     [1, 3]
@@ -28,27 +27,27 @@ def finished_together(candidates: Ints, remaining_s: Floats) -> Ints:
     return first
 
 
-def push_cap(asked: int | None, workers: int) -> int:
-    """Receivers of a push: as asked, or ceil(log2 N)."""
-    return asked if asked is not None else max(1, math.ceil(math.log2(workers)))
+def push_cap(configured: int | None, workers: int) -> int:
+    """Return the most receivers of a push: as configured, or ceil(log2 N)."""
+    return configured if configured is not None else default_degree(workers)
 
 
 def outgoing(reach: Graph, active: Ints) -> Ints:
-    """Numbers of the links in reach that leave an active worker."""
+    """Return the numbers of the links in reach that start at an active worker."""
     sends = np.zeros(reach.n, bool)
     sends[active] = True
     return np.flatnonzero(sends[reach.src])
 
 
 def slowest_push_s(reach: Graph, link_s: Floats, workers: int) -> Floats:
-    """Seconds each worker needs to push to everyone in reach; 0 where nobody is, [N]."""
+    """Return the seconds that each worker needs to push to all in reach; 0 without any, [N]."""
     slowest = np.zeros(reach.n)
     np.maximum.at(slowest, reach.src, link_s)
     return slowest[:workers]
 
 
 def share_of_sender_max(values: Floats, sender: Ints) -> Floats:
-    """Values divided by the largest one of their sender; 0 where that is 0.
+    """Divide values by the largest value of their sender; 0 if that is 0.
 
     >>> share_of_sender_max(np.array([1.0, 4.0, 0.0]), np.array([2, 2, 0])).tolist()
     [0.25, 1.0, 0.0]
@@ -59,10 +58,10 @@ def share_of_sender_max(values: Floats, sender: Ints) -> Floats:
 
 
 def push_priority(quality: Floats, link_s: Floats, sender: Ints, lam: float) -> Floats:
-    """Trade what a receiver would learn against what it costs to reach it.
+    """Return lam * quality + (1 - lam) * (1 - c / c_max) for each link.
 
-    lam * quality + (1 - lam) * (1 - c / c_max), with `quality` in 0..1 already and c_max over the
-    candidates of each sender, which is all that the sender itself can know.
+    `quality` lies in 0..1. c is the link time; c_max is the maximum over the candidates of the same
+    sender, because a sender knows no others.
     """
     return lam * quality + (1.0 - lam) * (1.0 - share_of_sender_max(link_s, sender))
 
@@ -70,16 +69,16 @@ def push_priority(quality: Floats, link_s: Floats, sender: Ints, lam: float) -> 
 def choose_receivers(
     active: Ints, pair: tuple[Ints, Ints], priority: Floats, budget: Floats, cap: int
 ) -> tuple[Ints, Ints]:
-    """The best `cap` receivers of every sender that bandwidth allows, ties to the lower id.
+    """Choose the best `cap` receivers of every sender within the budgets, ties to the lower id.
 
-    Senders choose in turn, as pullers do in alg:topology; a push costs one model at both ends.
+    Senders take turns, as pulling workers do in alg:topology. A push costs one model at both ends.
 
     Args:
         active: the senders.
-        pair: (dst, src) of the links to choose from, all of which leave a sender.
-        priority: of each of these links; larger is better.
+        pair: (dst, src) of the candidate links; every src is a sender.
+        priority: priority of each candidate link; larger is better.
         budget: models each node may send and receive, [nodes].
-        cap: receivers a sender may have.
+        cap: most receivers of a sender.
 
     Returns:
         (dst, src) of the chosen links, in the order of dst, then src.
@@ -94,12 +93,12 @@ def choose_receivers(
 
 
 def mail_of(mailbox: Mailbox, active: Ints) -> Bools:
-    """Which waiting messages are addressed to an active worker."""
+    """Return which waiting messages are addressed to an active worker."""
     return np.isin(mailbox.dst, active)
 
 
 def update_rows(active: Ints, dst: Ints, src: Ints, data_size: Ints, gamma: float) -> Mix:
-    """Rows that add the updates in the mail to the own one: y_i = x_i + gamma sum_j w_j delta_j.
+    """Return rows that add the updates in the mail: y_i = x_i + gamma sum_j w_j delta_j.
 
     w_j = D_j / (D_i + sum of D over the mail).
     """
@@ -109,11 +108,11 @@ def update_rows(active: Ints, dst: Ints, src: Ints, data_size: Ints, gamma: floa
 
 
 def after_sending(active: Ints, stages: tuple[Mix, ...]) -> tuple[Mix, ...]:
-    """Mix stages that read only mail, also where a sender of this round wakes with its receiver.
+    """Return mix stages that read only mail, not the pushes of this round.
 
-    A row that names the sender of an older message would take the push of this round instead, which
-    is still on its way. So where several wake at once, the pushes get a stage of their own in which
-    everyone keeps its model.
+    A row that names a sender uses a link of the same stage before the mail. If several workers are
+    active, one of them may push to another in this round, and its row would use that push. The
+    pushes therefore get their own first stage, in which all workers keep their models.
     """
     if len(active) == 1:
         return stages

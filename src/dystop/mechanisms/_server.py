@@ -1,4 +1,4 @@
-"""Asynchronous parameter servers: who arrives first, and what the server does with it."""
+"""Asynchronous parameter servers: who uploads first, and how the server aggregates."""
 
 import numpy as np
 
@@ -7,18 +7,18 @@ from dystop.sparse import Floats, Ints
 from dystop.types import View
 
 
-def in_touch(view: View) -> Ints:
-    """Workers that hear the server and are heard by it, in id order."""
+def in_reach_of_server(view: View) -> Ints:
+    """Return the workers with links from and to the server, in id order."""
     hub = view.fleet.workers
     up = view.reach.row(hub)
     return up[view.reach.find(up, np.full(len(up), hub)) >= 0]
 
 
 def first_to_finish(candidates: Ints, remaining_s: Floats, staleness: Ints, count: int) -> Ints:
-    """The `count` workers whose training ends first, in id order.
+    """Return the `count` workers whose training ends first, in id order.
 
-    Workers that have finished already stand in line: who began its training in an earlier round
-    goes first, then the lower id. Without that, two fast workers could keep the others out.
+    Among workers that have finished, the one that began its training in an earlier round goes
+    first, then the lower id. Otherwise two fast workers could exclude all others.
 
     >>> first_to_finish(np.arange(3), np.array([0.0, 5.0, 0.0]), np.array([0, 9, 4]), 1).tolist()
     [2]
@@ -28,12 +28,12 @@ def first_to_finish(candidates: Ints, remaining_s: Floats, staleness: Ints, coun
 
 
 def server_round(view: View, chosen: Ints, share: float, notes: dict[str, float]) -> Plan:
-    """The chosen upload, the server moves towards their average, and they take its model.
+    """Plan the upload of the chosen workers, the server's update, and their download.
 
     server = (1 - share) * server + share * (average of the chosen by data size)
 
-    The plan calls itself synchronous because the server, which never trains, waits for the training
-    of those it hears; nobody else waits.
+    The plan is synchronous because the server, which never trains, waits for the training of the
+    chosen workers. No other worker waits.
     """
     hub = np.full(len(chosen), view.fleet.workers)
     size = view.fleet.data_size[chosen].astype(float)

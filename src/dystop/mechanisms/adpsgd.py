@@ -1,4 +1,4 @@
-"""AD-PSGD: the asynchronous reference, one pair of workers at a time."""
+"""AD-PSGD: asynchronous averaging, one pair of workers at a time."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,19 +13,19 @@ from dystop.types import Capabilities, Mechanism, Memory, View
 
 @dataclass(frozen=True)
 class ADPSGD(Mechanism):
-    """Whoever finishes first averages with one random neighbour, which keeps on training.
+    """The first worker to finish averages with one random neighbour, which keeps training.
 
-    Both end up with the mean of the two models; the update that the neighbour is computing on its
-    old model is added when it ends. The caller pays for both directions. An exchange is one atomic
-    step: a networked shell must lock the two workers in the order of their ids.
+    Both workers get the mean of the two models. The update that the neighbour is still computing on
+    its old model is added when it ends. The caller waits for both directions. An exchange is
+    atomic: the testbed locks the two workers in the order of their ids.
 
-    That holds for `publish = "eager"`. Under "on_completion" the caller, which trains on from the
-    mean, hands out the model it had before until that training ends (ADR 0007). The mean of all
-    models is kept either way, but who meets it meanwhile meets an older model, so that models come
-    together about half as fast.
+    This describes `publish = "eager"`. Under "on_completion" the caller trains from the mean but
+    serves its previous model until that training ends (ADR 0007). Both rules keep the mean of all
+    models. Under "on_completion" a later caller meets an older model, so consensus is about half as
+    fast.
 
-    Among workers that have finished, the one that has waited most rounds comes first (our choice):
-    by id alone, the last ones would never have their turn where exchanges are slow.
+    Among workers that have finished, the one with the largest staleness comes first (our choice).
+    Ordered by id alone, workers with high ids would never be active where exchanges are slow.
     """
 
     name: ClassVar[str] = "ad-psgd"
@@ -37,7 +37,7 @@ class ADPSGD(Mechanism):
         return Capabilities(mode="async", doubly_stochastic=True)
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """One caller, one neighbour that it hears and that hears it."""
+        """Pair the caller with a random neighbour that it can reach in both directions."""
         caller = _first_to_finish(view)
         peers = _two_way(caller, view)
         if len(peers):
@@ -54,13 +54,13 @@ class ADPSGD(Mechanism):
 
 
 def _first_to_finish(view: View) -> int:
-    """The worker with the least training left, then the most stale, then the lowest id."""
+    """Return the worker with the least remaining training, then most stale, then lowest id."""
     alive = np.flatnonzero(view.alive)
     order = np.lexsort((alive, -view.staleness[alive], view.remaining_s[alive]))
     return int(alive[order[0]])
 
 
 def _two_way(i: int, view: View) -> Ints:
-    """Neighbours that worker i hears and that hear it."""
-    heard = view.reach.row(i)
-    return heard[view.reach.find(heard, np.full(len(heard), i)) >= 0]
+    """Return the neighbours of worker i with links in both directions."""
+    near = view.reach.row(i)
+    return near[view.reach.find(near, np.full(len(near), i)) >= 0]

@@ -1,4 +1,4 @@
-"""AsyDFL: whoever finishes pushes its model to a few neighbours, quality first and cost later."""
+"""AsyDFL: the first to finish pushes its model to a few neighbours, first by quality, then cost."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -27,18 +27,20 @@ from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 @dataclass(frozen=True)
 class AsyDFL(Mechanism):
-    """Asynchronous DFL with neighbour selection and push; no control of staleness.
+    """Asynchronous DFL with neighbour selection and push, without staleness control.
 
-    The sources say that a worker pushes to a subset of its neighbours, chosen by a priority that
-    trades communication against model quality; the paper calls it a push of models, the original
-    abstract one of gradients (`payload`). The rest is a reconstruction: whoever finishes first
-    wakes, with everyone who finishes at the same moment; it averages by data size the newest
-    message of each sender since its last activation; the priority is
+    The sources say that a worker pushes to a subset of its neighbours. A priority trades
+    communication against model quality. The DySTop paper describes a push of models, the original
+    abstract a push of gradients (`payload`).
+
+    The rest is a reconstruction. The first worker to finish is active, together with all workers
+    that finish at the same moment. It averages the newest message of each sender since its last
+    activation by data size. The priority of a receiver is
 
         lam * quality / max + (1 - lam) * (1 - c / c_max)
 
-    with maxima over the sender's candidates and lam going linearly from `lam_start` to `lam_end`
-    over the planned run. Receivers without bandwidth are skipped.
+    with maxima over the sender's candidates; lam goes linearly from `lam_start` to `lam_end` over
+    the planned run. Receivers without bandwidth are skipped.
     """
 
     name: ClassVar[str] = "asydfl"
@@ -75,13 +77,13 @@ class AsyDFL(Mechanism):
         )
 
     def init(self, fleet: Fleet) -> Memory:
-        """Model distances by pair, as far as they were measured."""
+        """Return an empty table of measured model distances by pair."""
         if self.quality != "distance":
             return {}
         return {"pair": np.zeros(0, np.int64), "distance": np.zeros(0)}
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """Wake who has finished, mix its mail, push to the best receivers."""
+        """Activate the first to finish, mix their mail, push to the best receivers."""
         memory = self._learn(memory, view)
         active = finished_together(np.flatnonzero(view.alive), view.remaining_s)
         edge, lam = outgoing(view.reach, active), self.lam(view.progress)
@@ -98,7 +100,7 @@ class AsyDFL(Mechanism):
         return Plan(active, pushes, stages, notes={"lam": lam}), memory
 
     def lam(self, progress: float) -> float:
-        """Weight of quality, by the share of the run that lies behind."""
+        """Return the weight of quality at this progress of the run."""
         return self.lam_start + (self.lam_end - self.lam_start) * progress
 
     def _rows(self, view: View, active: Ints) -> Mix:
@@ -109,7 +111,7 @@ class AsyDFL(Mechanism):
         return size_weights(active, mail.dst[read], mail.src[read], size)
 
     def _quality(self, memory: Memory, view: View, dst: Ints, src: Ints) -> Floats:
-        """How much a receiver would learn, as a share of the most that one of its rivals would."""
+        """Return the quality of each receiver as a share of the sender's largest one."""
         labels = share_of_sender_max(emd(label_shares(view.fleet.label_counts), dst, src), src)
         if self.quality == "emd" or not len(memory["pair"]):
             return labels
@@ -120,7 +122,7 @@ class AsyDFL(Mechanism):
         return np.where(hit, gap, labels)
 
     def _learn(self, memory: Memory, view: View) -> Memory:
-        """Remember the model distances that the last pushes measured."""
+        """Store the model distances that the last pushes measured."""
         last = view.last
         if self.quality != "distance" or last is None or last.distance is None:
             return memory

@@ -26,11 +26,11 @@ from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 @dataclass(frozen=True)
 class AsyNG(Mechanism):
-    """Asynchronous gradient push with neighbour selection; no control of staleness.
+    """Asynchronous gradient push with neighbour selection, without staleness control.
 
-    The sources say only that gradient pushing and neighbour selection are optimised jointly; all
-    else is a reconstruction. Whoever finishes first wakes, with everyone who finishes at the same
-    moment. It adds the newest update of each sender in its mailbox, by data size, to its model,
+    The sources say only that gradient push and neighbour selection are optimised jointly. The rest
+    is a reconstruction. The first worker to finish is active, together with all workers that finish
+    at the same moment. It adds the newest update of each sender in its mailbox to its model,
 
         y_i = x_i + gamma * sum_j w_j delta_j,   w_j = D_j / (D_i + sum of D over the mail),
 
@@ -39,7 +39,7 @@ class AsyNG(Mechanism):
         lam * EMD / EMD_max + (1 - lam) * (1 - c / c_max) + nu * (1 - pushes / t)
 
     with maxima over the sender's candidates. Receivers without bandwidth are skipped. Models drift
-    apart, because nobody ever sends one; `resync` bounds that.
+    apart because only updates are sent; `resync` bounds the drift.
     """
 
     name: ClassVar[str] = "asyng"
@@ -71,11 +71,11 @@ class AsyNG(Mechanism):
         return Capabilities(mode="async", deltas=True, pushes=True, budgeted=True)
 
     def init(self, fleet: Fleet) -> Memory:
-        """How often each pair was told, by key dst * N + src."""
+        """Return empty push counts by pair, with keys dst * N + src."""
         return {"pair": np.zeros(0, np.int64), "pushes": np.zeros(0, np.int64)}
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """Wake who has finished, add the updates in its mail, push its own update."""
+        """Activate the first to finish, add the updates in their mail, push their own updates."""
         pushed = PairCounts(view.reach.n, memory["pair"], memory["pushes"])
         active = finished_together(np.flatnonzero(view.alive), view.remaining_s)
         edge = outgoing(view.reach, active)
@@ -95,12 +95,12 @@ class AsyNG(Mechanism):
         return push_priority(labels, link_s, src, self.lam) + self.nu * rarely
 
     def _is_model(self, version: Ints) -> Bools:
-        """Which messages carry a model: sender and receiver can both tell by the version alone."""
+        """Return which messages carry a model; the version alone decides, so both ends agree."""
         model: Bools = version % self.resync == 0 if self.resync else np.zeros(len(version), bool)
         return model
 
     def _pushes(self, view: View, dst: Ints, src: Ints) -> Links:
-        model = self._is_model(view.version[src] + 1)  # the training that has just ended counts
+        model = self._is_model(view.version[src] + 1)  # includes the training that has just ended
         kinds = (
             links(dst[is_], src[is_], delta=delta, background=self.background, pushed=True)
             for is_, delta in ((~model, True), (model, False))
@@ -108,7 +108,7 @@ class AsyNG(Mechanism):
         return join_links(tuple(kinds))
 
     def _stages(self, view: View, active: Ints) -> tuple[Mix, ...]:
-        """Move towards the models in the mail, if there are any, then add the updates."""
+        """Mix with the models in the mail, if any, then add the updates."""
         mail, size = view.mailbox, view.fleet.data_size
         model, read = self._is_model(mail.version), mail_of(mail, active)
         news = read & ~model
@@ -122,7 +122,7 @@ class AsyNG(Mechanism):
 
 
 def half_way(dst: Ints, src: Ints) -> Mix:
-    """Rows of those who got a model: half on their own, half shared by what they got."""
+    """Return rows that put half of the weight on the own model and half on the received models."""
     who, row, times = np.unique(dst, return_inverse=True, return_counts=True)
     return mix_of(
         np.append(who, dst),

@@ -1,4 +1,4 @@
-"""BrainTorrent: everyone averages with everyone, or one worker at a time calls on its peers."""
+"""BrainTorrent: all workers average with all, or one worker at a time pulls newer models."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -14,13 +14,13 @@ from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 @dataclass(frozen=True)
 class BrainTorrent(Mechanism):
-    """Averages by data size without a server.
+    """Averaging by data size without a server.
 
-    The DySTop paper describes an all-to-all exchange in every round (`alltoall`). The method as
-    first published is sequential (`original`): a random worker asks all for their versions, pulls
-    the models that are newer than the ones it last saw, averages them with its own and trains while
-    the others wait. Asking is free here: a few bytes against whole models. Peers out of reach are
-    not asked, and a model that was lost on the way is asked for again.
+    The DySTop paper describes an all-to-all exchange in every round (`alltoall`). The original
+    method is sequential (`original`): a random worker asks all peers for their versions, pulls the
+    models that are newer than those it last saw, averages them with its own and trains while the
+    others wait. Version requests are free here: they take a few bytes. Peers out of reach are not
+    asked. A model that was lost is requested again.
     """
 
     name: ClassVar[str] = "braintorrent"
@@ -39,13 +39,13 @@ class BrainTorrent(Mechanism):
         )
 
     def init(self, fleet: Fleet) -> Memory:
-        """Only callers remember: which version of which peer (dst * N + src) they hold."""
+        """Return the versions that each caller holds, by pair dst * N + src; none at first."""
         if self.variant == "alltoall":
             return {}
         return {"pair": ints([]), "version": ints([])}
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """Let everybody exchange, or draw a caller."""
+        """Exchange between all workers, or draw one caller."""
         if self.variant == "original":
             memory = _learn(memory, view)
             return _call(memory, view), memory
@@ -56,20 +56,20 @@ class BrainTorrent(Mechanism):
 
 
 def _call(memory: Memory, view: View) -> Plan:
-    """One worker, drawn uniformly, pulls from the peers whose version advanced."""
+    """Let one random worker pull from the peers whose version has increased."""
     caller = int(view.rng("caller").choice(np.flatnonzero(view.alive)))
     peers = view.reach.row(caller)
     to = np.full(len(peers), caller)
     seen = PairCounts(view.fleet.workers, memory["pair"], memory["version"]).get(to, peers)
-    news = view.version[peers] > seen
-    dst, src = to[news], peers[news]
+    newer = view.version[peers] > seen
+    dst, src = to[newer], peers[newer]
     active = ints([caller])
     rows = size_weights(active, dst, src, view.fleet.data_size)
     return Plan(active, links(dst, src), (rows,), join=True)
 
 
 def _learn(memory: Memory, view: View) -> Memory:
-    """Note the versions that arrived in the last round; only its caller has trained since."""
+    """Store the versions that arrived in the last round; only its caller has trained since."""
     if view.last is None or not len(view.last.dst):
         return memory
     arrived = ~view.last.lost

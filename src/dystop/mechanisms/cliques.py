@@ -1,4 +1,4 @@
-"""Cliques whose members together hold what everyone holds, and the edges between them."""
+"""Cliques for D-Cliques: groups with balanced labels, and the edges between them."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -12,47 +12,47 @@ from dystop.control.priority import label_shares
 from dystop.sparse import Bools, Floats, Graph, Ints, ints
 
 InterClique = Literal["ring", "fractal", "smallworld", "full"]
-Cliques = list[Ints]  # the members of each
+Cliques = list[Ints]  # members of each clique
 
 
 @dataclass(frozen=True)
-class Apart:
-    """Which workers are known not to hear each other; nothing is known of absent ones."""
+class OutOfReach:
+    """Which workers are out of reach of each other; absent workers count as in reach."""
 
     alive: Bools  # [N]
-    heard: Ints  # sorted keys i * N + j of the ordered pairs that hear each other
+    linked: Ints  # sorted keys i * N + j of the ordered pairs in reach of each other
 
     def __call__(self, a: Ints, b: Ints) -> Ints:
-        """1 where a[x] and b[y] cannot talk, [A, B]; a worker is not apart from itself."""
-        if self.nobody:
+        """Return 1 where a[x] and b[y] are out of reach, [A, B]; 0 for a worker and itself."""
+        if self.is_empty:
             return np.zeros((len(a), len(b)), np.int64)
         key = a[:, None] * len(self.alive) + b
         known = self.alive[a][:, None] & self.alive[b] & (a[:, None] != b)
-        at = np.minimum(np.searchsorted(self.heard, key), max(len(self.heard) - 1, 0))
-        talk = self.heard[at] == key if len(self.heard) else np.zeros(key.shape, bool)
-        return ints(known & ~talk)
+        at = np.minimum(np.searchsorted(self.linked, key), max(len(self.linked) - 1, 0))
+        reached = self.linked[at] == key if len(self.linked) else np.zeros(key.shape, bool)
+        return ints(known & ~reached)
 
     @property
-    def nobody(self) -> bool:
-        """Whether all present workers hear each other."""
+    def is_empty(self) -> bool:
+        """Whether all present workers are in reach of each other."""
         here = int(self.alive.sum())
-        return len(self.heard) == here * (here - 1)
+        return len(self.linked) == here * (here - 1)
 
 
-def apart_of(reach: Graph, alive: Bools) -> Apart:
-    """Who cannot talk, from a reach graph; an exchange needs both directions."""
+def out_of_reach(reach: Graph, alive: Bools) -> OutOfReach:
+    """Return who is out of reach of whom; an exchange needs links in both directions."""
     both = reach.find(reach.src, reach.dst) >= 0
-    return Apart(alive, (reach.dst * len(alive) + reach.src)[both])
+    return OutOfReach(alive, (reach.dst * len(alive) + reach.src)[both])
 
 
 def random_cliques(n: int, size: int, rng: np.random.Generator) -> Cliques:
-    """A random partition into cliques of `size` workers, the last of what is left."""
+    """Return a random partition into cliques of `size` workers; the last may be smaller."""
     order = rng.permutation(n)
     return [np.sort(order[lo : lo + size]) for lo in range(0, n, size)]
 
 
 def skew(counts: Ints, share: Floats) -> Floats:
-    """Distance of label counts [..., K] from the shares of everyone's data, sum |p_C - p|.
+    """Return the distance of label counts [..., K] from the global label shares, sum |p_C - p|.
 
     >>> skew(ints([[8, 0], [4, 4]]), np.array([0.5, 0.5])).tolist()
     [1.0, 0.0]
@@ -63,15 +63,15 @@ def skew(counts: Ints, share: Floats) -> Floats:
 
 
 def global_share(label_counts: Ints) -> Floats:
-    """Share of each class in everyone's data, [K]."""
+    """Return the share of each class in the data of all workers, [K]."""
     share: Floats = label_shares(label_counts.sum(axis=0, keepdims=True))[0]
     return share
 
 
 def greedy_swap(
-    cliques: Cliques, label_counts: Ints, apart: Apart, steps: int, rng: np.random.Generator
+    cliques: Cliques, label_counts: Ints, apart: OutOfReach, steps: int, rng: np.random.Generator
 ) -> Cliques:
-    """Exchange members of two random cliques, again and again, wherever it lowers their skew.
+    """Swap members of two random cliques, step by step, whenever that lowers their skew.
 
     Each step draws two cliques, lists all exchanges of one member each that help, and makes one of
     them at random. Where not everyone hears everyone, an exchange helps if it lowers the number of
@@ -79,7 +79,7 @@ def greedy_swap(
     """
     cliques = list(cliques)
     share = global_share(label_counts)
-    settled: set[tuple[int, int]] = set()  # pairs of cliques without an exchange that helps
+    settled: set[tuple[int, int]] = set()  # pairs of cliques without a helpful swap
     for one, two in _draw_pairs(len(cliques), steps, rng):
         if (one, two) in settled:
             continue
@@ -94,7 +94,7 @@ def greedy_swap(
 
 
 def _draw_pairs(count: int, steps: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-    """Two different cliques for each step, the lower number first."""
+    """Yield two different cliques for each step, the lower number first."""
     if count < 2:
         return
     first = rng.integers(count, size=steps)
@@ -103,21 +103,21 @@ def _draw_pairs(count: int, steps: int, rng: np.random.Generator) -> Iterator[tu
     yield from ((int(a), int(b)) for a, b in pairs)
 
 
-def _helpful(a: Ints, b: Ints, label_counts: Ints, share: Floats, apart: Apart) -> Ints:
-    """Positions (x, y) of the members whose exchange helps, [H, 2]."""
+def _helpful(a: Ints, b: Ints, label_counts: Ints, share: Floats, apart: OutOfReach) -> Ints:
+    """Return the positions (x, y) of the members whose swap helps, [H, 2]."""
     mine, other = label_counts[a], label_counts[b]
-    moved = other[None, :] - mine[:, None]  # what the first clique would gain, [A, B, K]
+    moved = other[None, :] - mine[:, None]  # what the first clique gains, [A, B, K]
     before = skew(mine.sum(axis=0), share) + skew(other.sum(axis=0), share)
     after = skew(mine.sum(axis=0) + moved, share) + skew(other.sum(axis=0) - moved, share)
     lower = after < before - 1e-12
-    if not apart.nobody:
+    if not apart.is_empty:
         change = _change_apart(a, b, apart)
         lower = (change < 0) | ((change == 0) & lower)
     return ints(np.argwhere(lower))
 
 
-def _change_apart(a: Ints, b: Ints, apart: Apart) -> Ints:
-    """How many member pairs that cannot talk each exchange adds, [A, B]."""
+def _change_apart(a: Ints, b: Ints, apart: OutOfReach) -> Ints:
+    """Return how many member pairs out of reach each swap adds, [A, B]."""
     across = apart(a, b)
     gone = apart(a, a).sum(axis=1)[:, None] + apart(b, b).sum(axis=1)
     come = across.sum(axis=0) + across.sum(axis=1)[:, None] - 2 * across
@@ -125,16 +125,16 @@ def _change_apart(a: Ints, b: Ints, apart: Apart) -> Ints:
 
 
 def _exchanged(a: Ints, b: Ints, x: int, y: int) -> tuple[Ints, Ints]:
-    """Both cliques after a[x] and b[y] have changed places."""
+    """Return both cliques after swapping a[x] and b[y]."""
     a, b = a.copy(), b.copy()
     a[x], b[y] = b[y], a[x]
     return np.sort(a), np.sort(b)
 
 
 def inter_edges(
-    kind: InterClique, cliques: Cliques, classes: int, apart: Apart, rng: np.random.Generator
+    kind: InterClique, cliques: Cliques, classes: int, apart: OutOfReach, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
-    """Edges (i, j) between cliques, each end put on the member with the fewest of them so far.
+    """Return edges (i, j) between cliques; each end is the member with the fewest edges so far.
 
     Args:
         kind: "ring" of cliques; "fractal": groups of `classes` cliques, all linked inside a group,
@@ -142,7 +142,7 @@ def inter_edges(
             ways from every clique; "full": one edge per pair of cliques.
         cliques: members of each clique.
         classes: number of classes in the data.
-        apart: where two members cannot talk, another pair is taken; where none can, no edge.
+        apart: two members out of reach get no edge; another pair takes their place, if any.
         rng: breaks ties.
     """
     load = np.zeros(sum(map(len, cliques)), np.int64)
@@ -157,7 +157,7 @@ def inter_edges(
 
 
 def _wanted(kind: InterClique, cliques: Cliques, classes: int) -> Iterable[tuple[Ints, Ints]]:
-    """Pairs of groups of workers that shall be linked, in order."""
+    """Return the pairs of groups of workers to link, in order."""
     count = len(cliques)
     if kind == "fractal":
         return _fractal(cliques, max(classes, 2))
@@ -186,15 +186,15 @@ def _fractal(groups: Cliques, size: int) -> Iterator[tuple[Ints, Ints]]:
 
 
 def _least_loaded(
-    a: Ints, b: Ints, load: Ints, apart: Apart, rng: np.random.Generator
+    a: Ints, b: Ints, load: Ints, apart: OutOfReach, rng: np.random.Generator
 ) -> tuple[int, int] | None:
-    """A pair that can talk and has the fewest edges to other cliques, ties at random."""
-    if apart.nobody:
+    """Return a pair in reach with the fewest edges to other cliques, ties at random."""
+    if apart.is_empty:
         return _lightest(a, load, rng), _lightest(b, load, rng)
-    talk = np.argwhere(apart(a, b) == 0)
-    if not len(talk):
+    reached = np.argwhere(apart(a, b) == 0)
+    if not len(reached):
         return None
-    pairs = np.stack([a[talk[:, 0]], b[talk[:, 1]]], axis=1)
+    pairs = np.stack([a[reached[:, 0]], b[reached[:, 1]]], axis=1)
     x, y = pairs[_lightest(np.arange(len(pairs)), load[pairs].sum(axis=1), rng)]
     return int(x), int(y)
 

@@ -1,4 +1,4 @@
-"""D-Cliques: cliques whose data look like everyone's, sparsely linked with each other."""
+"""D-Cliques: cliques with the label distribution of the whole data set, sparsely linked."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
@@ -10,10 +10,10 @@ from dystop.control.aggregation import metropolis
 from dystop.mechanisms._graphs import both_ways
 from dystop.mechanisms.cliques import (
     InterClique,
-    apart_of,
     global_share,
     greedy_swap,
     inter_edges,
+    out_of_reach,
     random_cliques,
     skew,
 )
@@ -23,20 +23,20 @@ from dystop.rng import stream
 from dystop.sparse import Bools, Graph, Ints, graph_of, ints
 from dystop.types import Capabilities, Mechanism, Memory, View
 
-_MANY = 200  # workers from which a full linking of cliques costs too much
+_MANY = 200  # workers from which linking all cliques costs too much
 
 
 @dataclass(frozen=True)
 class DCliques(Mechanism):
-    """Everyone averages updates within its clique, then models with all of its neighbours.
+    """Workers average updates within their clique, then models with all of their neighbours.
 
-    The author's simulator fixes the random cliques, the greedy swaps, the edges between cliques and
-    the Metropolis weights. It averages the gradients of single steps within a clique; we average
-    the update of the whole local training (`clique_avg`). It assumes that everyone hears everyone;
-    where that is not so, the swaps also bring together workers that hear each other (our choice),
-    and links out of reach are left out of a round. The topology is built in the first round and
-    stays: workers absent then are placed as if in reach of all. The note `unreachable` counts the
-    pairs of present members of one clique that cannot talk.
+    The random cliques, the greedy swaps, the edges between cliques and the Metropolis weights are
+    those of the author's simulator. It averages the gradients of single steps within a clique; we
+    average the update of the whole local training (`clique_avg`). It assumes that all workers reach
+    each other. Otherwise, the swaps also bring together workers in reach of each other (our
+    choice), and a round omits links out of reach. The topology is built in the first round and then
+    fixed; workers absent in the first round count as in reach of all. The note `unreachable` counts
+    the pairs of present members of one clique that are out of reach of each other.
     """
 
     name: ClassVar[str] = "d-cliques"
@@ -55,7 +55,7 @@ class DCliques(Mechanism):
         return Capabilities(mode="sync", deltas=True, doubly_stochastic=True)
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """Exchange over the edges of the fixed topology that are in reach."""
+        """Exchange over the edges of the topology that are in reach."""
         memory = memory or self._build(view)
         inside, everywhere = _graphs(memory, view)
         active = np.flatnonzero(view.alive)
@@ -72,7 +72,7 @@ class DCliques(Mechanism):
         """Partition the workers and link the cliques."""
         fleet = view.fleet
         n, counts = fleet.workers, fleet.label_counts
-        apart = apart_of(view.reach, view.alive)
+        apart = out_of_reach(view.reach, view.alive)
         cliques = random_cliques(n, self.clique_size, stream(fleet.seed, "d-cliques", "cliques"))
         swap = stream(fleet.seed, "d-cliques", "swap")
         cliques = greedy_swap(cliques, counts, apart, self.swaps, swap)
@@ -92,23 +92,23 @@ class DCliques(Mechanism):
 
 
 def _graphs(memory: Memory, view: View) -> tuple[Graph, Graph]:
-    """What is in reach, both ways, of the cliques alone and of the whole topology."""
+    """Return the edges in reach in both directions: of the cliques, and of the whole topology."""
     n, reach, clique = view.fleet.workers, view.reach, memory["clique"]
-    own = (clique[reach.dst] == clique[reach.src]) & _heard(reach, reach.src, reach.dst)
+    own = (clique[reach.dst] == clique[reach.src]) & _in_reach(reach, reach.src, reach.dst)
     inside = reach.keep(own)
     dst, src = both_ways(memory["i"], memory["j"])
-    usable = _heard(reach, dst, src) & _heard(reach, src, dst)
+    usable = _in_reach(reach, dst, src) & _in_reach(reach, src, dst)
     dst = np.concatenate([inside.dst, dst[usable]])
     src = np.concatenate([inside.src, src[usable]])
     return inside, graph_of(n, dst, src)
 
 
-def _heard(reach: Graph, dst: Ints, src: Ints) -> Bools:
-    heard: Bools = reach.find(dst, src) >= 0
-    return heard
+def _in_reach(reach: Graph, dst: Ints, src: Ints) -> Bools:
+    found: Bools = reach.find(dst, src) >= 0
+    return found
 
 
 def _unreachable(memory: Memory, view: View, inside: Graph) -> float:
-    """Pairs of present members of one clique that cannot talk now."""
+    """Count the pairs of present members of one clique that are out of reach of each other."""
     size = np.bincount(memory["clique"][view.alive])
     return float((size * (size - 1) // 2).sum() - inside.edges // 2)

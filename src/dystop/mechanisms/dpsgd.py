@@ -21,10 +21,10 @@ _EXACT_SPECTRUM_LIMIT = 2000
 
 @dataclass(frozen=True)
 class DPSGD(Mechanism):
-    """Every round, everyone trains and averages with its neighbours on a fixed graph.
+    """In every round all workers train and average with their neighbours on a fixed graph.
 
-    Links that are out of reach in a round are left out of it; `world.reach = "overlay"` lets them
-    hop over other workers instead.
+    A round omits links that are out of reach; `world.reach = "overlay"` routes them over other
+    workers instead.
     """
 
     name: ClassVar[str] = "d-psgd"
@@ -51,14 +51,14 @@ class DPSGD(Mechanism):
         )
 
     def init(self, fleet: Fleet) -> Memory:
-        """Draw the graph once."""
+        """Draw the fixed graph."""
         dst, src = self._edges(fleet)
         return {"dst": dst, "src": src}
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Use the edges of the fixed graph that are in reach."""
         dst, src = memory["dst"], memory["src"]
-        # An exchange needs both directions; one way alone would not keep the mean model.
+        # Both directions are needed: one alone would change the mean model.
         usable = (view.reach.find(dst, src) >= 0) & (view.reach.find(src, dst) >= 0)
         graph = graph_of(view.fleet.workers, dst[usable], src[usable])
         active = np.flatnonzero(view.alive)
@@ -77,7 +77,7 @@ class DPSGD(Mechanism):
         return graph.dst, graph.src
 
     def _regular(self, n: int, seed: int) -> Ints:
-        """A connected random regular graph; the degree must leave an even number of edge ends."""
+        """Return a connected random regular graph; degree times workers must be even."""
         if self.degree >= n or self.degree * n % 2:
             raise ConfigError(
                 f"mechanism.degree = {self.degree}: no regular graph of that degree on {n} workers;"
@@ -103,7 +103,7 @@ class DPSGD(Mechanism):
 
 
 def best_laplacian_step(graph: Graph) -> float:
-    """The a that makes I - aL contract fastest, 2 / (lambda_2 + lambda_n)."""
+    """Return the a for which I - aL contracts fastest, 2 / (lambda_2 + lambda_n)."""
     if graph.n > _EXACT_SPECTRUM_LIMIT:
         raise ConfigError(
             f"mechanism.weights = 'optimal' needs a spectrum of {graph.n} workers; it is computed"

@@ -1,6 +1,5 @@
-"""DySTop, the paper's mechanism: WAA decides who wakes, PTCA from whom each pulls."""
+"""DySTop, the paper's mechanism: WAA chooses the active workers, PTCA whom they pull from."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -18,7 +17,7 @@ from dystop.control.priority import (
     second_phase_of_links,
 )
 from dystop.control.timing import cost_s, expected_exchange_s
-from dystop.control.topology import connect, ranked_candidates
+from dystop.control.topology import connect, default_degree, ranked_candidates
 from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Edges, Floats
@@ -32,10 +31,10 @@ _FIRST_PHASE = 0.25  # share of the planned run, in rounds or seconds
 class DySTop(Mechanism):
     """Dynamic staleness control and topology construction (alg:dystop).
 
-    The paper fixes WAA, PTCA, both priorities and the aggregation. It leaves open how H_t^i is
-    known before the topology is (`estimate`), where the cap of the evaluation enters (`neighbours`)
-    and when the second phase begins (`phase_threshold`); docs/adr says why the defaults are what
-    they are.
+    The paper defines WAA, PTCA, both priorities and the aggregation. It leaves open how H_t^i is
+    estimated before the topology is known (`estimate`), where the cap of the evaluation applies
+    (`neighbours`) and when the second phase begins (`phase_threshold`). docs/adr gives the reasons
+    for the defaults.
     """
 
     name: ClassVar[str] = "dystop"
@@ -67,13 +66,13 @@ class DySTop(Mechanism):
         return Capabilities(mode="async", budgeted=True, queue_bound=self.staleness_bound)
 
     def init(self, fleet: Fleet) -> Memory:
-        """Only the "last" estimate has something to remember: realised exchange times."""
+        """Return the realised exchange times, all unknown; only the "last" estimate needs them."""
         if self.estimate != "last":
             return {}
         return {"exchange_s": np.full(fleet.workers, np.nan)}
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """Wake workers, connect them, and average what they pull by data size."""
+        """Activate workers (WAA), connect them (PTCA), and weight models by data size."""
         memory = self._learn(memory, view)
         cap = self._cap(view.fleet)
         cost = cost_s(view.remaining_s, self._expected_exchange_s(memory, view, cap))
@@ -88,7 +87,7 @@ class DySTop(Mechanism):
     def _cap(self, fleet: Fleet) -> int:
         if self.neighbours is not None:
             return self.neighbours
-        return max(1, math.ceil(math.log2(fleet.workers)))
+        return default_degree(fleet.workers)
 
     def _phase(self, view: View) -> int:
         if self.phases != "combined":
@@ -98,7 +97,7 @@ class DySTop(Mechanism):
         return 1 if view.progress < _FIRST_PHASE else 2
 
     def _priority(self, view: View) -> Callable[[Edges], Floats]:
-        """Priority of links in reach, by the phase of this round."""
+        """Return the priority of links in reach in the phase of this round."""
         dst, src = view.reach.dst, view.reach.src
         if self._phase(view) == 1:
             different = emd(label_shares(view.fleet.label_counts), dst, src)
@@ -110,7 +109,7 @@ class DySTop(Mechanism):
 
     def _expected_exchange_s(self, memory: Memory, view: View, cap: int) -> Floats:
         if cap == 0:
-            return np.zeros(view.fleet.workers)  # nobody pulls: nothing to wait for
+            return np.zeros(view.fleet.workers)  # no worker pulls
         rank = view.fleet.nodes if self.estimate == "max" else cap
         expected = expected_exchange_s(view.reach, view.link_s, rank)
         if self.estimate == "last":
@@ -119,7 +118,7 @@ class DySTop(Mechanism):
         return expected
 
     def _learn(self, memory: Memory, view: View) -> Memory:
-        """Move the remembered exchange times towards what the last round showed."""
+        """Smooth the exchange times of the last round into the stored ones."""
         if self.estimate != "last" or view.last is None:
             return memory
         seen: Floats = memory["exchange_s"].copy()

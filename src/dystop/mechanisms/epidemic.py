@@ -1,7 +1,6 @@
-"""Epidemic Learning: a fresh random graph in every round."""
+"""Epidemic Learning: a new random graph in every round."""
 
 import itertools
-import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -10,6 +9,7 @@ import numpy as np
 from annotated_types import Ge
 
 from dystop.control.aggregation import metropolis, size_weights
+from dystop.control.topology import default_degree
 from dystop.mechanisms._graphs import both_ways, regular_pairs
 from dystop.params import param
 from dystop.plan import Plan, links
@@ -19,16 +19,16 @@ from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 @dataclass(frozen=True)
 class EpidemicLearning(Mechanism):
-    """Every round everyone trains, then sends its model to a few others chosen at random.
+    """In every round all workers train, then send their model to a few random others.
 
-    Both variants are those of the authors' code. `oracle`: one connected random s-regular graph,
-    drawn from a shared seed; plain averages over closed neighbourhoods keep the mean. `local`: each
-    worker pushes to s receivers of its own choice, and a receiver averages whatever arrived.
+    Both variants follow the authors' code. `oracle`: one connected random s-regular graph, drawn
+    from a shared seed; uniform averages over closed neighbourhoods keep the mean model. `local`:
+    each worker pushes to s random receivers, and a receiver averages what arrives.
 
-    Our choices: where workers times s is odd, no s-regular graph exists and the oracle takes s + 1;
-    s = 1 gives pairs, which cannot be connected. Oracle edges out of reach are left out of the
-    round, the Metropolis weights being plain averages whenever nothing is; a local worker draws
-    its receivers among those that hear it.
+    Our choices: if workers times s is odd, no s-regular graph exists, and the oracle uses s + 1.
+    With s = 1 the graph consists of pairs and is not connected. A round omits oracle edges out of
+    reach; with all edges in reach, the Metropolis weights are uniform averages. A local worker
+    draws its receivers among those in reach.
     """
 
     name: ClassVar[str] = "epidemic"
@@ -58,17 +58,17 @@ class EpidemicLearning(Mechanism):
     def _fan_out(self, fleet: Fleet) -> int:
         if self.neighbours is not None:
             return self.neighbours
-        return max(1, math.ceil(math.log2(fleet.workers)))
+        return default_degree(fleet.workers)
 
     def _oracle(self, active: Ints, view: View) -> Graph:
-        """Edges of a regular graph among the workers present, less those out of reach."""
+        """Return a regular graph among the present workers, without edges out of reach."""
         a, b = random_regular(len(active), self._fan_out(view.fleet), view.rng("graph"))
         dst, src = both_ways(active[a], active[b])
         usable = (view.reach.find(dst, src) >= 0) & (view.reach.find(src, dst) >= 0)
         return graph_of(view.fleet.workers, dst[usable], src[usable])
 
     def _local(self, active: Ints, view: View) -> Plan:
-        """Each sender keeps the s receivers with the smallest of independent random numbers."""
+        """Let each sender push to the s receivers with the smallest random numbers."""
         reach = view.reach
         order = np.lexsort((view.rng("receivers").random(reach.edges), reach.src))
         first = np.searchsorted(reach.src[order], reach.src[order])
@@ -79,17 +79,17 @@ class EpidemicLearning(Mechanism):
 
 
 def random_regular(n: int, degree: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Pairs of a connected random regular graph on 0..n-1, the degree made possible first.
+    """Return the pairs of a connected random regular graph on 0..n-1; the degree may grow by one.
 
     >>> a, b = random_regular(6, 2, np.random.default_rng(0))
     >>> np.bincount(np.append(a, b)).tolist()
     [2, 2, 2, 2, 2, 2]
     """
     degree = min(degree, n - 1)
-    degree += n * degree % 2  # n is odd then, so that n - 1 is even and not exceeded
-    if degree == 2:  # a connected one is a circle; drawing until it is would take long
-        circle = ints(rng.permutation(n))
-        return circle, np.roll(circle, -1)
+    degree += n * degree % 2  # then n is odd, n - 1 is even, and the degree stays below n
+    if degree == 2:  # a connected one is a cycle; rejection sampling would take long
+        cycle = ints(rng.permutation(n))
+        return cycle, np.roll(cycle, -1)
     for _ in itertools.count():
         pair = regular_pairs(n, degree, int(rng.integers(2**31)))
         if degree < 2 or nx.is_connected(nx.Graph(pair.tolist())):

@@ -1,4 +1,4 @@
-"""FedAsync: the asynchronous centralized reference, one worker at a time."""
+"""FedAsync: an asynchronous parameter server that takes one worker at a time."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -7,7 +7,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from dystop.control.staleness_weighting import StalenessWeighting, freshness
-from dystop.mechanisms._server import first_to_finish, in_touch, server_round
+from dystop.mechanisms._server import first_to_finish, in_reach_of_server, server_round
 from dystop.params import param
 from dystop.plan import Plan, no_links
 from dystop.sparse import ints
@@ -16,12 +16,12 @@ from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 @dataclass(frozen=True)
 class FedAsync(Mechanism):
-    """Whoever finishes first uploads; the server moves towards it, the less the staler it is.
+    """The first worker to finish uploads; the server mixes its model in, less if it is stale.
 
     server = (1 - a_k) server + a_k x_i, where a_k = share * s(k) and k counts the updates of the
-    server since i took its model; then i takes the new server model. The server is node N, as in
-    FedAvg. The source fixes the update and the three functions s; among workers that have finished
-    already, the one that began earliest goes first (our choice).
+    server since worker i downloaded its model. Then i downloads the new server model. The server is
+    node N, as in FedAvg. The source defines the update and the three functions s. Among workers
+    that have finished, the one that began earliest goes first (our choice).
     """
 
     name: ClassVar[str] = "fedasync"
@@ -41,15 +41,15 @@ class FedAsync(Mechanism):
         return Capabilities(mode="async", server=True)
 
     def init(self, fleet: Fleet) -> Memory:
-        """Updates of the server, and how many of them each worker's model contains."""
+        """Return the number of server updates, and how many each worker's model contains."""
         return {"updates": 0, "seen": np.zeros(fleet.workers, np.int64)}
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """One worker up, one model down; alone if nobody reaches the server."""
+        """Upload one worker's model and download the result; train alone if none is in reach."""
         memory = self._learn(memory, view)
-        near = in_touch(view)
-        line = near if len(near) else np.flatnonzero(view.alive)
-        chosen = first_to_finish(line, view.remaining_s, view.staleness, 1)
+        near = in_reach_of_server(view)
+        candidates = near if len(near) else np.flatnonzero(view.alive)
+        chosen = first_to_finish(candidates, view.remaining_s, view.staleness, 1)
         if not len(near):
             return Plan(chosen, no_links()), memory
         behind = int(memory["updates"] - memory["seen"][chosen[0]])
@@ -58,7 +58,7 @@ class FedAsync(Mechanism):
         return server_round(view, chosen, share, notes), memory
 
     def share_of(self, behind: int) -> float:
-        """Share a_k of a model that is k server updates behind.
+        """Return the share a_k of a model that is k server updates behind.
 
         >>> FedAsync().share_of(3), round(FedAsync(decay="hinge").share_of(6), 6)
         (0.3, 0.028571)
@@ -67,7 +67,7 @@ class FedAsync(Mechanism):
         return float(freshness(rule, ints([behind]))[0])
 
     def _learn(self, memory: Memory, view: View) -> Memory:
-        """Count the last upload if it arrived, and note who got the model it made."""
+        """Count the last upload if it arrived, and store who downloaded the result."""
         last, hub = view.last, view.fleet.workers
         if last is None or not len(last.dst):
             return memory

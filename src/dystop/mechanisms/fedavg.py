@@ -1,4 +1,4 @@
-"""FedAvg: the centralized reference, with a parameter server."""
+"""FedAvg: synchronous averaging at a parameter server."""
 
 import math
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from dystop.plan import Plan, join_links, links, mix_of, no_links
 from dystop.sparse import Ints
 from dystop.types import Capabilities, Mechanism, Memory, View
 
-_ROUNDING = 1e-9  # a product that should be whole may come out just above: 0.55 * 100
+_ROUNDING = 1e-9  # a whole product may come out slightly above: 0.55 * 100
 
 
 @dataclass(frozen=True)
 class FedAvg(Mechanism):
-    """A sampled set of workers uploads, the server averages by data size and sends the result back.
+    """Sampled workers upload their models; the server averages by data size and returns the result.
 
-    The server is node N: no data, no training, reachable by every worker over the same channel.
+    The server is node N. It has no data and does not train. Workers reach it over the same channel.
     """
 
     name: ClassVar[str] = "fedavg"
@@ -35,9 +35,9 @@ class FedAvg(Mechanism):
         return Capabilities(mode="sync", server=True)
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """Two stages: everybody chosen to the server, the server to everybody chosen."""
+        """Upload from the sampled workers in stage 0, download to them in stage 1."""
         chosen, hub = self._sample(view), view.fleet.workers
-        if not len(chosen):  # nobody reaches the server in this round: everyone trains alone
+        if not len(chosen):  # no worker is in reach of the server: all train alone
             return Plan(np.flatnonzero(view.alive), no_links(), synchronous=True), memory
         centre = np.full(len(chosen), hub)
         up = links(centre, chosen, stage=0, pushed=True)
@@ -48,7 +48,7 @@ class FedAvg(Mechanism):
         return Plan(chosen, join_links([up, down]), (gather, spread), synchronous=True), memory
 
     def _sample(self, view: View) -> Ints:
-        """Workers that are present and reach the server; at least one if there is any."""
+        """Sample workers in reach of the server; at least one if there is any."""
         here = view.reach.row(view.fleet.workers)
         take = max(math.ceil(self.participation * len(here) - _ROUNDING), min(len(here), 1))
         return np.sort(view.rng("sample").choice(here, size=take, replace=False))

@@ -1,6 +1,5 @@
-"""FedHP: synchronous rounds whose local steps and topology follow hardware and model distance."""
+"""FedHP: synchronous rounds; hardware and model distance set local steps and topology."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -11,9 +10,11 @@ from scipy.sparse.csgraph import dijkstra
 
 from dystop.control.aggregation import metropolis, size_weights
 from dystop.control.priority import emd, label_shares
+from dystop.control.topology import default_degree
 from dystop.mechanisms._graphs import both_ways, two_way_pairs
 from dystop.mechanisms._pairs import (
     Store,
+    fastest_pairs,
     measured,
     no_values,
     note,
@@ -27,24 +28,25 @@ from dystop.sparse import Bools, Floats, Graph, Ints, graph_of, ints
 from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 _SMOOTHING = 0.5  # of measured distances
-_SHRINK, _ALARM = 0.9, 1.2  # tau_max shrinks when distances exceed so much of their median
+_SHRINK, _ALARM = 0.9, 1.2  # tau_max shrinks when distances exceed this multiple of their median
 _SOURCES = 256  # rows of shortest paths held at once
-_NOTHING = 1e-150  # in place of a distance of zero
-_ROUNDING = 1e-9  # a quotient that should be whole may come out just below
+_TINY = 1e-150  # in place of a distance of zero
+_ROUNDING = 1e-9  # a whole quotient may come out slightly below
 
 
 @dataclass(frozen=True)
 class FedHP(Mechanism):
-    """Everyone trains as long as the fastest; slow links between similar models are dropped.
+    """All workers train equally long; slow links between similar models are dropped.
 
-    The abstract fixes the idea: local updating frequency and topology are adapted together, to
-    compute power and consensus distance. Chosen by us, since no body was at hand: the thinning of
-    the graph by `kappa`, distances of pairs that did not talk (the shortest way over those that
-    did; label distance before anything is known; the largest known one where there is no way), the
-    frequency law (of a sibling paper) and when `tau_max` shrinks. Bandwidth budgets play no part.
+    The abstract states the idea: local update frequency and topology are adapted jointly, to
+    compute power and consensus distance. The full text was not available. Our choices: how `kappa`
+    thins the graph, the distances of pairs without a measurement, the frequency rule (from a
+    related paper), and when `tau_max` shrinks. A pair without a measurement gets the length of the
+    shortest path over measured pairs, the largest known distance if there is no path, and the label
+    distance before any measurement. Bandwidth budgets are ignored.
 
-    Memory holds pairs that ever talked. The shortest ways take O(N E log N) time in a round, in
-    blocks of rows, so that fleets beyond a few thousand workers are slow rather than too large.
+    Memory holds the pairs that ever exchanged models. The shortest paths take O(N E log N) time per
+    round, in blocks of rows; fleets beyond a few thousand workers are slow but fit in memory.
     """
 
     name: ClassVar[str] = "fedhp"
@@ -72,15 +74,15 @@ class FedHP(Mechanism):
         )
 
     def init(self, fleet: Fleet) -> Memory:
-        """No distance known, the longest trainings allowed."""
+        """Return no known distances and the largest tau_max."""
         return {"gap": no_values(), "tau_max": float(self.tau_max), "means": np.zeros(0)}
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """Thin the base graph, then fit everyone's local steps to its slowest link."""
+        """Thin the base graph, then fit the local steps of each worker to its slowest link."""
         memory = self._learn(memory, view)
         n = view.fleet.workers
         i, j, cost = two_way_pairs(view.reach, view.link_s)
-        base = base_pairs(n, i, j, cost, self._degree(view.fleet))
+        base = fastest_pairs(n, i, j, cost, self._degree(view.fleet))
         i, j, cost = i[base], j[base], cost[base]
         kept = thin(n, i, j, cost, self._distance(memory["gap"], view, i, j), self.kappa)
         graph = graph_of(n, *both_ways(i[kept], j[kept]))
@@ -97,10 +99,10 @@ class FedHP(Mechanism):
         return Plan(active, pulls, (rows,), steps, synchronous=True, notes=notes), memory
 
     def _degree(self, fleet: Fleet) -> int:
-        return self.degree or max(1, math.ceil(math.log2(fleet.workers)))
+        return self.degree or default_degree(fleet.workers)
 
     def _learn(self, memory: Memory, view: View) -> Memory:
-        """Smooth the distances of the last round into what is known; shorten trainings if apart."""
+        """Smooth the last round's distances into the known ones; shrink tau_max if they grow."""
         keys, now = measured(view.fleet.workers, view.last)
         if not len(keys):
             return memory
@@ -113,7 +115,7 @@ class FedHP(Mechanism):
         return {"gap": note(memory["gap"], keys, smooth), "tau_max": tau, "means": means}
 
     def _distance(self, gap: Store, view: View, i: Ints, j: Ints) -> Floats:
-        """Model distance of each pair: measured, bounded by a detour, or guessed from labels."""
+        """Return the model distance of each pair: measured, by shortest path, or from labels."""
         n = view.fleet.workers
         if len(gap["keys"]):
             known = recall(gap, pair_key(n, i, j))
@@ -123,30 +125,18 @@ class FedHP(Mechanism):
             known = np.minimum(known, top)
         else:
             known = emd(label_shares(view.fleet.label_counts), i, j)
-        return known if known.any() else np.ones(len(known))  # all alike: every link counts equally
-
-
-def base_pairs(n: int, i: Ints, j: Ints, cost: Floats, degree: int) -> Ints:
-    """The fastest pairs of each worker, and a spanning forest of the fastest: pair numbers."""
-    owner = np.concatenate([i, j])
-    pair = np.tile(np.arange(len(i)), 2)
-    order = np.lexsort((pair, cost[pair], owner))
-    first = np.searchsorted(owner[order], np.arange(n))
-    place = np.arange(len(order)) - first[owner[order]]
-    chosen = spanning_forest(n, i, j, np.argsort(cost, kind="stable"))
-    chosen[pair[order[place < degree]]] = True
-    return np.flatnonzero(chosen)
+        return known if known.any() else np.ones(len(known))  # all zero: every link counts equally
 
 
 def thin(n: int, i: Ints, j: Ints, cost: Floats, distance: Floats, kappa: float) -> Bools:
-    """Drop slow links between similar models, as long as pieces hold together and mass remains.
+    """Return the links that remain after dropping slow links between similar models.
 
-    Links are visited in decreasing cost / distance. One goes if its ends stay connected and the
-    kept links hold at least `kappa` of all distance. A link is needed for connection exactly if it
-    lies in the spanning forest that prefers links already settled, then those visited last; the
-    forest is worked out anew only when a link had to stay for its distance.
+    Links are visited in decreasing cost / distance. A link is dropped if its ends stay connected
+    and the remaining links hold at least `kappa` of the total distance. A link is needed for
+    connectivity exactly if it lies in the spanning forest that prefers settled links, then those
+    visited last. The forest is computed again only after a link was kept for its distance.
     """
-    order = np.argsort(-cost / np.maximum(distance, _NOTHING), kind="stable")
+    order = np.argsort(-cost / np.maximum(distance, _TINY), kind="stable")
     kept, settled = np.ones(len(i), bool), np.zeros(len(i), bool)
     slack, fresh = (1.0 - kappa) * float(distance.sum()), True
     needed = spanning_forest(n, i, j, order[::-1])
@@ -163,7 +153,7 @@ def thin(n: int, i: Ints, j: Ints, cost: Floats, distance: Floats, kappa: float)
 
 
 def _needed(n: int, i: Ints, j: Ints, order: Ints, now: tuple[Bools, Bools]) -> Bools:
-    """Forest of the kept links that prefers settled ones, then those visited last."""
+    """Return the forest of the kept links that prefers settled links, then those visited last."""
     kept, settled = now
     last = order[::-1]
     last = last[kept[last]]
@@ -174,9 +164,9 @@ def _needed(n: int, i: Ints, j: Ints, order: Ints, now: tuple[Bools, Bools]) -> 
 
 
 def detour(n: int, gap: Store, i: Ints, j: Ints) -> Floats:
-    """Shortest way between the ends of each pair over known distances; inf where there is none."""
+    """Return the shortest path length of each pair over known distances; inf if there is none."""
     keys = gap["keys"]
-    values = np.maximum(gap["values"], _NOTHING)
+    values = np.maximum(gap["values"], _TINY)
     graph: Any = coo_array((values, (keys // n, keys % n)), shape=(n, n)).tocsr()
     sources, row = np.unique(i, return_inverse=True)
     out = np.empty(len(i))
@@ -188,7 +178,7 @@ def detour(n: int, gap: Store, i: Ints, j: Ints) -> Floats:
 
 
 def local_steps(step_s: Floats, exchange_s: Floats, tau_max: int) -> Ints:
-    """Mini-batches with which everyone is ready when the fastest has done `tau_max`.
+    """Return local steps for which all workers finish together; the fastest does `tau_max`.
 
     >>> local_steps(np.array([.1, .2, .4]), np.array([1., 2, 1]), 20).tolist()
     [20, 5, 5]
@@ -200,7 +190,7 @@ def local_steps(step_s: Floats, exchange_s: Floats, tau_max: int) -> Ints:
 
 
 def _slowest_link_s(view: View, graph: Graph) -> Floats:
-    """Expected time of the slowest link each worker receives over, [N]."""
+    """Return the expected time of the slowest incoming link of each worker, [N]."""
     slowest = np.zeros(graph.n)
     np.maximum.at(slowest, graph.dst, view.link_s[view.reach.find(graph.dst, graph.src)])
     return slowest

@@ -1,4 +1,4 @@
-"""FedSA: the semi-asynchronous centralized reference."""
+"""FedSA: a semi-asynchronous parameter server."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from dystop.mechanisms._server import first_to_finish, in_touch, server_round
+from dystop.mechanisms._server import first_to_finish, in_reach_of_server, server_round
 from dystop.params import param
 from dystop.plan import Plan, no_links
 from dystop.sparse import Ints
@@ -15,15 +15,15 @@ from dystop.types import Capabilities, Mechanism, Memory, View
 
 @dataclass(frozen=True)
 class FedSA(Mechanism):
-    """The server waits for the first K workers, aggregates them, and sends them on their way.
+    """The server waits for the first K workers, aggregates their models and returns the result.
 
-    The others keep training and arrive in a later round. The server is node N, as in FedAvg. The
-    source fixes that part of the workers takes part in each global update. Our choices: K is half
-    of the workers, rounded down and at least one; the K models are averaged by data size, and that
-    average enters the server model with the share of all data that the K workers hold; among
-    workers that have finished already, those that began earliest go first. The source also tunes K
-    and the learning rates of rare participants, which is left out here.
-    With K = N and everyone present this is FedAvg.
+    The others keep training and upload in a later round. The server is node N, as in FedAvg. The
+    source says that a part of the workers takes part in each global update. Our choices: K is half
+    of the workers, rounded down, at least one. The K models are averaged by data size. The average
+    enters the server model with the share of all data that the K workers hold. Among workers that
+    have finished, those that began earliest go first. The source also tunes K and the learning
+    rates of rare participants; this implementation does not. With K = N and all workers present,
+    it equals FedAvg.
     """
 
     name: ClassVar[str] = "fedsa"
@@ -44,8 +44,8 @@ class FedSA(Mechanism):
         return Capabilities(mode="async", server=True)
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """The first K up, the new server model down; alone if nobody reaches the server."""
-        near = in_touch(view)
+        """Upload from the first K workers and download to them; train alone if none is in reach."""
+        near = in_reach_of_server(view)
         if not len(near):
             alone = first_to_finish(
                 np.flatnonzero(view.alive), view.remaining_s, view.staleness, self._count(view)

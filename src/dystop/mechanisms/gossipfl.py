@@ -17,17 +17,17 @@ from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 @dataclass(frozen=True)
 class GossipFL(Mechanism):
-    """Every round each worker trains and exchanges a share of its model with one peer.
+    """In every round each worker trains and exchanges a share of its model with one peer.
 
-    The pairing, the window and the share are those of the authors' code: while the pairs used in
-    the last rounds connect everyone, fast pairs are matched; otherwise pairs that were not used,
-    which reconnects. Whoever is left over is matched over all pairs in reach; with an odd number
-    one keeps its model. Both ends derive the exchanged coordinates from a shared seed, so that no
-    indices travel.
+    The pairing, the window and the share follow the authors' code. While the pairs of the last
+    rounds connect all workers, fast pairs are matched; otherwise unused pairs, which restores the
+    connection. The remaining workers are matched over all pairs in reach; with an odd number, one
+    worker keeps its model. Both ends derive the exchanged coordinates from a shared seed, so that
+    no indices are sent.
 
-    Our choices: "connected" means connected as far as the reach graph of the round allows; the
-    maximum matching is made random by shuffling the pairs rather than by weighing them; a worker
-    trains one local epoch, not one mini-batch, unless `steps` says otherwise.
+    Our choices: "connected" means as connected as the reach graph of the round allows. Shuffled
+    pairs, not weighted ones, make the maximum matching random. A worker trains one local epoch, not
+    one mini-batch, unless `steps` is set.
     """
 
     name: ClassVar[str] = "gossipfl"
@@ -52,14 +52,14 @@ class GossipFL(Mechanism):
         return Capabilities(mode="sync", doubly_stochastic=True)
 
     def init(self, fleet: Fleet) -> Memory:
-        """Pairs used of late, and when."""
+        """Return the recently used pairs and their rounds; none at first."""
         return {"i": ints([]), "j": ints([]), "round": ints([])}
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """Match the workers, exchange the masked share both ways."""
+        """Match the workers and exchange the masked share in both directions."""
         recent = self._recent(memory, view)
         a, b, slower_s = two_way_pairs(view.reach, view.link_s)
-        united = _unites(recent, a, b, view)
+        united = _connects(recent, a, b, view)
         wanted = self._fast(slower_s) if united else ~_used(recent, a, b, view)
         i, j = _matching(a, b, wanted, view)
         active = np.flatnonzero(view.alive)
@@ -75,12 +75,12 @@ class GossipFL(Mechanism):
         return plan, _remember(recent, i, j, view.t)
 
     def _recent(self, memory: Memory, view: View) -> dict[str, Ints]:
-        """Pairs inside the window, as the authors' code tests it: round > t - window."""
+        """Return the pairs inside the window; the authors' test is round > t - window."""
         inside = memory["round"] > view.t - self.window
         return {key: memory[key][inside] for key in ("i", "j", "round")}
 
     def _fast(self, slower_s: Floats) -> Bools:
-        """Pairs whose bandwidth, that of the slower direction, is above the threshold."""
+        """Return the pairs whose bandwidth, in the slower direction, exceeds the threshold."""
         if not len(slower_s):
             return np.zeros(0, bool)
         bandwidth = 1.0 / slower_s
@@ -93,12 +93,12 @@ class GossipFL(Mechanism):
         return mix_of(rows.dst, rows.source, rows.weight, kind="masked", mask=(seed, self.keep))
 
 
-def _unites(recent: Memory, a: Ints, b: Ints, view: View) -> bool:
-    """Whether recent pairs, of workers still present, join all that can talk to each other."""
+def _connects(recent: Memory, a: Ints, b: Ints, view: View) -> bool:
+    """Return whether recent pairs of present workers connect all pairs in reach."""
     i, j = recent["i"], recent["j"]
     both = view.alive[i] & view.alive[j]
-    piece = components(view.fleet.workers, i[both], j[both])
-    return bool((piece[a] == piece[b]).all())
+    component = components(view.fleet.workers, i[both], j[both])
+    return bool((component[a] == component[b]).all())
 
 
 def _used(recent: Memory, a: Ints, b: Ints, view: View) -> Bools:
@@ -107,7 +107,7 @@ def _used(recent: Memory, a: Ints, b: Ints, view: View) -> Bools:
 
 
 def _matching(a: Ints, b: Ints, wanted: Bools, view: View) -> tuple[Ints, Ints]:
-    """As many wanted pairs as possible, then as many others as possible among the rest."""
+    """Return a maximum matching of the wanted pairs, completed by other pairs among the rest."""
     first = _maximum_matching(a[wanted], b[wanted], view.rng("wanted"))
     free = ~np.isin(a, first) & ~np.isin(b, first)
     second = _maximum_matching(a[free], b[free], view.rng("others"))
@@ -116,9 +116,9 @@ def _matching(a: Ints, b: Ints, wanted: Bools, view: View) -> tuple[Ints, Ints]:
 
 
 def _maximum_matching(a: Ints, b: Ints, rng: np.random.Generator) -> Ints:
-    """A random matching of maximum size, [M, 2], the lower id first.
+    """Return a random maximum matching, [M, 2], the lower id first.
 
-    The blossom algorithm takes nodes and edges in the order in which it meets them.
+    The blossom algorithm visits nodes and edges in the order of the input, which is shuffled.
     """
     pair = np.stack([a, b], axis=1)
     graph = nx.Graph(rng.permutation(pair).tolist())

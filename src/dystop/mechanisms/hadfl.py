@@ -1,4 +1,4 @@
-"""HADFL: everyone trains for one hyperperiod, then a random ring of newer models synchronises."""
+"""HADFL: all workers train for one hyperperiod, then a random ring of workers synchronises."""
 
 import math
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 _GRID = 4  # ticks of the hyperperiod in the fastest epoch
 _LARGEST_RING = 2000  # the rows of a ring hold the square of its size
-_ROUNDING = 1e-9  # a quotient that should be whole may come out just below
+_ROUNDING = 1e-9  # a whole quotient may come out slightly below
 
 
 @dataclass(frozen=True)
 class HADFL(Mechanism):
     """Heterogeneity-aware local steps, and a ring of workers drawn by their forecast version.
 
-    The abstract fixes heterogeneity-aware local steps and probabilistic partial synchronisation.
-    Hyperperiod, double exponential smoothing, the normal density around the third quartile, the
-    ring and the broadcast that blocks nobody are recalled from the paper. Chosen by us: forecasts
-    are standardised (raw ones would give nearly all probability to one device), and all numbers.
+    The abstract states heterogeneity-aware local steps and probabilistic partial synchronisation.
+    The hyperperiod, double exponential smoothing, the normal density around the third quartile, the
+    ring and the non-blocking broadcast come from the paper. Our choices: standardised forecasts
+    (raw ones would give nearly all probability to one device), and all numbers.
 
-    Where not everyone reaches everyone, the ring grows in the order of the draw: it starts with the
-    first worker drawn that reaches another both ways, and takes in a worker wherever two
-    consecutive members allow it. Who fits nowhere is bypassed, the next one drawn takes its place;
-    without any ring nobody synchronises in that round. The broadcast goes to whoever hears the
-    sender. Bandwidth budgets play no part. The rows of a ring are dense, so a ring has at most 2000
+    If not all workers reach each other, the ring grows in the order of the draw. It starts with the
+    first drawn worker that reaches another in both directions. A worker joins between two
+    consecutive members if the links exist; otherwise the next drawn worker takes its place. Without
+    a ring, no worker synchronises in that round. The broadcast goes to the workers in reach of the
+    sender. Bandwidth budgets are ignored. The rows of a ring are dense, so a ring has at most 2000
     members.
     """
 
@@ -57,13 +57,13 @@ class HADFL(Mechanism):
         return Capabilities(mode="async")
 
     def init(self, fleet: Fleet) -> Memory:
-        """Versions count mini-batches; everyone starts with one local epoch in flight."""
+        """Return versions in mini-batches; all workers start with one epoch in progress."""
         first = fleet.epoch_steps.astype(float)
         age = np.zeros(fleet.workers, np.int64)
         return {"version": first, "once": first.copy(), "twice": first.copy(), "age": age}
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """Forecast versions, draw a ring, average in it, send the result to the others."""
+        """Forecast versions, draw a ring, average in it, broadcast the result."""
         active = np.flatnonzero(view.alive)
         memory = self._smooth(memory, active)
         period_s = self.periods * self._hyperperiod_s(view, active)
@@ -83,7 +83,7 @@ class HADFL(Mechanism):
         return self._exchange(view, active, ring, steps, notes), memory
 
     def _smooth(self, memory: Memory, active: Ints) -> Memory:
-        """Two exponential averages of the versions of the workers present."""
+        """Update both exponential averages of the versions of the present workers."""
         a, once, twice = self.smoothing, memory["once"].copy(), memory["twice"].copy()
         once[active] = a * memory["version"][active] + (1 - a) * once[active]
         twice[active] = a * once[active] + (1 - a) * twice[active]
@@ -94,10 +94,12 @@ class HADFL(Mechanism):
         return hyperperiod_s(epoch_s, self.cap)
 
     def _ring(self, memory: Memory, view: View, active: Ints) -> Ints:
-        """Members in the order in which they send."""
+        """Return the members in sending order."""
         once, twice = memory["once"][active], memory["twice"][active]
         chance = log_density(forecast(once, twice, self.smoothing))
-        draw = view.rng("select").gumbel(size=len(active))  # its order draws without replacement
+        draw = view.rng("select").gumbel(
+            size=len(active)
+        )  # sorting by it samples without replacement
         order = active[np.argsort(-(chance + draw), kind="stable")]
         half = min(max(2, len(active) // 2), _LARGEST_RING)
         return grow_ring(order, view.reach, self.members or half, view.rng("ring"))
@@ -105,7 +107,7 @@ class HADFL(Mechanism):
     def _exchange(
         self, view: View, active: Ints, ring: Ints, steps: Ints, notes: dict[str, float]
     ) -> Plan:
-        """Ring links in stage 0, the broadcast in stage 1."""
+        """Plan the ring in stage 0 and the broadcast in stage 1."""
         if not len(ring):
             alone = mix_of(active, active, np.ones(len(active)))
             return Plan(active, no_links(), (alone,), steps, synchronous=True, notes=notes)
@@ -114,26 +116,26 @@ class HADFL(Mechanism):
         gather = mix_of(
             np.repeat(ring, k), np.tile(ring, k), np.full(k * k, 1.0 / k), collective=True
         )
-        speaker = int(view.rng("broadcast").choice(ring))
+        sender = int(view.rng("broadcast").choice(ring))
         others = np.setdiff1d(active, ring)
-        others = others[view.reach.find(others, np.full(len(others), speaker)) >= 0]
-        air = links(others, np.full(len(others), speaker), stage=1, background=True)
-        spread = self._spread(active, others, speaker)
-        # The ring waits for its members, whence `synchronous`; the broadcast waits for nobody.
-        both = join_links([around, air])
+        others = others[view.reach.find(others, np.full(len(others), sender)) >= 0]
+        broadcast = links(others, np.full(len(others), sender), stage=1, background=True)
+        spread = self._spread(active, others, sender)
+        # Synchronous because the ring waits for its members; nothing waits for the broadcast.
+        both = join_links([around, broadcast])
         return Plan(active, both, (gather, spread), steps, synchronous=True, notes=notes)
 
-    def _spread(self, active: Ints, others: Ints, speaker: int) -> Mix:
+    def _spread(self, active: Ints, others: Ints, sender: int) -> Mix:
         own = np.where(np.isin(active, others), 1.0 - self.beta, 1.0)
         return mix_of(
             np.concatenate([active, others]),
-            np.concatenate([active, np.full(len(others), speaker)]),
+            np.concatenate([active, np.full(len(others), sender)]),
             np.concatenate([own, np.full(len(others), self.beta)]),
         )
 
 
 def hyperperiod_s(epoch_s: Floats, cap: float) -> float:
-    """Least common multiple of the epoch times on a grid, at most `cap` of the longest.
+    """Return the least common multiple of the epoch times on a grid, at most `cap` of the longest.
 
     >>> hyperperiod_s(np.array([1.0, 1, 3, 3]), 4.0), hyperperiod_s(np.array([1.0, 2, 2, 4]), 4.0)
     (3.0, 4.0)
@@ -148,12 +150,12 @@ def hyperperiod_s(epoch_s: Floats, cap: float) -> float:
 
 
 def period_steps(period_s: float, step_s: Floats) -> Ints:
-    """Mini-batches that fit into the period, at least one."""
+    """Return the mini-batches that fit into the period, at least one."""
     return ints(np.maximum(np.floor(period_s / step_s + _ROUNDING), 1))
 
 
 def forecast(once: Floats, twice: Floats, smoothing: float) -> Floats:
-    """Next version by Brown's double exponential smoothing.
+    """Return the next version by Brown's double exponential smoothing.
 
     >>> forecast(np.array([22.5]), np.array([17.5]), 0.5).tolist()
     [32.5]
@@ -162,10 +164,10 @@ def forecast(once: Floats, twice: Floats, smoothing: float) -> Floats:
 
 
 def log_density(version: Floats) -> Floats:
-    """Logarithm of each worker's chance to be drawn, up to a constant.
+    """Return the logarithm of each worker's probability to be drawn, up to a constant.
 
-    A normal density around the third quartile of the standardised versions; uniform where all are
-    equal.
+    It is a normal density around the third quartile of the standardised versions, and uniform if
+    all versions are equal.
 
     >>> weight = np.exp(log_density(np.array([12.0, 8, 4, 4])))
     >>> (weight / weight.sum()).round(3).tolist()
@@ -180,10 +182,11 @@ def log_density(version: Floats) -> Floats:
 
 
 def grow_ring(order: Ints, reach: Graph, size: int, rng: np.random.Generator) -> Ints:
-    """A directed ring of up to `size` workers, each in reach of its successor.
+    """Return a directed ring of up to `size` workers, each in reach of its successor.
 
-    Workers are taken in this order, each put into a random place where it fits. With everyone in
-    reach of everyone that is a random ring of the first `size`. Empty if no two reach each other.
+    Workers join in this order, each at a random position where the links exist. If all workers
+    reach each other, this is a random ring of the first `size`. It is empty if no two reach each
+    other.
     """
     keys = reach.dst * reach.n + reach.src
     after = _first_two(order, reach, keys)
@@ -205,7 +208,7 @@ def grow_ring(order: Ints, reach: Graph, size: int, rng: np.random.Generator) ->
 
 
 def _first_two(order: Ints, reach: Graph, keys: Ints) -> Ints:
-    """Successors, -1 outside: the first worker that reaches another both ways, and its best one."""
+    """Return successors (-1 outside) in a ring of two: the first pair with links both ways."""
     after = np.full(reach.n, -1)
     place = np.full(reach.n, len(order))
     place[order] = np.arange(len(order))
@@ -220,7 +223,7 @@ def _first_two(order: Ints, reach: Graph, keys: Ints) -> Ints:
 
 
 def _holds(keys: Ints, wanted: Ints) -> Bools:
-    """Which of the wanted links exist; `Graph.find` would build its keys anew for every worker."""
+    """Return which of the wanted links exist, by their sorted keys dst * n + src."""
     if not len(keys):
         return np.zeros(len(wanted), bool)
     found: Bools = keys[np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)] == wanted
@@ -228,7 +231,7 @@ def _holds(keys: Ints, wanted: Ints) -> Bools:
 
 
 def _walk(after: Ints) -> Ints:
-    """Members of a ring in order, from the lowest id on."""
+    """Return the members of a ring in order, from the lowest id on."""
     members = np.flatnonzero(after >= 0)
     if not len(members):
         return members

@@ -1,6 +1,5 @@
-"""L2PL: a policy learnt by reinforcement draws a sparse topology in every round."""
+"""L2PL: a policy trained by reinforcement learning draws a sparse topology in every round."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -9,6 +8,7 @@ from annotated_types import Ge, Gt
 
 from dystop.control.aggregation import metropolis
 from dystop.control.priority import emd, label_shares
+from dystop.control.topology import default_degree
 from dystop.mechanisms._graphs import both_ways, two_way_pairs
 from dystop.mechanisms._pairs import (
     Store,
@@ -27,35 +27,35 @@ from dystop.types import Capabilities, Fleet, Mechanism, Memory, Outcome, View
 FEATURES = ("one", "cost", "distance", "known", "unused", "labels")
 _RECENT = 20  # rounds after which a link counts as long unused
 _BASELINE = 0.9  # memory of the mean reward
-_TINY = 1e-300  # keeps the chance of a hopeless pair above zero
+_TINY = 1e-300  # keeps every probability above zero
 
 
 @dataclass(frozen=True)
-class _Scene:
-    """The pairs of a round, what is known of each, and how many links each worker may have."""
+class _Candidates:
+    """The candidate pairs of a round, their features, and the link limit of each worker."""
 
     i: Ints
     j: Ints
     cost_s: Floats
     phi: Floats  # [pairs, features]
-    room: Ints  # [N]
+    limit: Ints  # [N]
     target: int  # links to draw
 
 
 @dataclass(frozen=True)
 class L2PL(Mechanism):
-    """Links are drawn by a softmax over their features, trained by REINFORCE on the round's reward.
+    """A softmax over link features draws the links; REINFORCE trains it on the round's reward.
 
-    Known of the source is that reinforcement learning rebuilds a sparse topology every round,
-    synchronously. Everything else is our choice: a linear score of six features, drawn without
-    replacement under degree and budget limits (a link costs both ends two models), repaired to be
-    connected by the cheapest pairs (which looks at neither limit), and rewarded by loss drop, round
-    time and number of links. Where model distances are not measured, that feature is zero.
+    The source says only that reinforcement learning builds a sparse topology in every synchronous
+    round. Everything else is our choice: a linear score of six features; draws without replacement
+    under degree and budget limits (a link costs two models at both ends); the cheapest pairs that
+    restore connectivity, without regard to the limits; a reward from loss decrease, round time and
+    number of links. The feature of model distance is zero for pairs without a measurement.
 
-    The reward sees the slowest link only. Where almost every draw holds one that is equally slow,
-    there is nothing to learn from; where times vary a lot, a run may settle on a poor policy.
+    The reward sees the slowest link only. If almost every draw contains an equally slow link, the
+    policy cannot learn. If times vary strongly, a run may converge to a poor policy.
 
-    Pairs that were used take up memory, others do not; a draw is linear in the pairs in reach.
+    Memory holds only pairs that were used. A draw takes time linear in the pairs in reach.
     """
 
     name: ClassVar[str] = "l2pl"
@@ -86,19 +86,19 @@ class L2PL(Mechanism):
         )
 
     def init(self, fleet: Fleet) -> Memory:
-        """An indifferent policy without experience."""
+        """Return a uniform policy without experience."""
         theta = np.zeros(len(FEATURES))
         fresh = {"theta": theta, "gradient": theta.copy(), "loss": None, "practised": False}
         return {**fresh, **_no_rewards(), "used": no_values(), "gap": no_values()}
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """Learn from the last round, then draw the links of this one."""
-        memory = self._reflect(memory, view)
-        scene = self._scene(memory, view)
+        """Update the policy from the last round, then draw the links of this round."""
+        memory = self._learn(memory, view)
+        candidates = self._candidates(memory, view)
         if not memory["practised"]:
-            memory = self._practise(memory, view, scene)
-        pairs, gradient = self._draw(memory["theta"], view, scene, view.rng("draw"))
-        i, j, n = scene.i[pairs], scene.j[pairs], view.fleet.workers
+            memory = self._pretrain(memory, view, candidates)
+        pairs, gradient = self._draw(memory["theta"], view, candidates, view.rng("draw"))
+        i, j, n = candidates.i[pairs], candidates.j[pairs], view.fleet.workers
         graph = graph_of(n, *both_ways(i, j))
         active = np.flatnonzero(view.alive)
         used = note(memory["used"], pair_key(n, i, j), np.full(len(i), float(view.t)))
@@ -108,16 +108,16 @@ class L2PL(Mechanism):
             links(graph.dst, graph.src),
             (metropolis(graph, active),),
             synchronous=True,
-            notes={"temperature": self._heat(view), "theta_cost": cost},
+            notes={"temperature": self._temperature(view), "theta_cost": cost},
         )
         return plan, {**memory, "used": used, "gradient": gradient}
 
-    def _heat(self, view: View) -> float:
+    def _temperature(self, view: View) -> float:
         share = min((view.t - 1) / self.cooling, 1.0)
         return self.temperature + share * (self.temperature_end - self.temperature)
 
-    def _scene(self, memory: Memory, view: View) -> _Scene:
-        """Pairs that can talk both ways."""
+    def _candidates(self, memory: Memory, view: View) -> _Candidates:
+        """Return the pairs with links in both directions, and their features."""
         i, j, cost_s = two_way_pairs(view.reach, view.link_s)
         keys = pair_key(view.fleet.workers, i, j)
         gap = recall(memory["gap"], keys)
@@ -131,23 +131,29 @@ class L2PL(Mechanism):
             np.minimum(np.nan_to_num(idle, nan=1.0), 1.0),
             emd(shares, i, j) if self.labels else np.zeros(len(i)),
         )
-        top = self.degree_max or max(1, math.ceil(math.log2(view.fleet.workers)))
-        room = ints(np.floor(np.minimum(view.budget / 2, top)))
+        top = self.degree_max or default_degree(view.fleet.workers)
+        limit = ints(np.floor(np.minimum(view.budget / 2, top)))
         target = int(view.alive.sum() * self.degree_mean / 2)
-        return _Scene(i, j, cost_s, np.stack(phi, axis=1).astype(float), room, target)
+        return _Candidates(i, j, cost_s, np.stack(phi, axis=1).astype(float), limit, target)
 
     def _draw(
-        self, theta: Floats, view: View, scene: _Scene, rng: np.random.Generator
+        self, theta: Floats, view: View, candidates: _Candidates, rng: np.random.Generator
     ) -> tuple[Ints, Floats]:
-        """Pairs to use, repair included, and the score of the drawn ones."""
-        logits = scene.phi @ theta / self._heat(view)
+        """Return the pairs to use, and the policy score of the drawn ones."""
+        logits = candidates.phi @ theta / self._temperature(view)
         order = np.argsort(-(logits + rng.gumbel(size=len(logits))), kind="stable")
-        chosen, closed = accept(scene.i, scene.j, order, scene.room, scene.target)
-        gradient = policy_score(scene.phi, logits, chosen, _last_step(scene, chosen, closed))
-        return repaired(view.fleet.workers, scene.i, scene.j, scene.cost_s, chosen), gradient
+        chosen, closed = accept(
+            candidates.i, candidates.j, order, candidates.limit, candidates.target
+        )
+        gradient = policy_score(
+            candidates.phi, logits, chosen, _last_step(candidates, chosen, closed)
+        )
+        return with_connecting_pairs(
+            view.fleet.workers, candidates.i, candidates.j, candidates.cost_s, chosen
+        ), gradient
 
-    def _reflect(self, memory: Memory, view: View) -> Memory:
-        """Take in what the last round brought: distances, loss, reward."""
+    def _learn(self, memory: Memory, view: View) -> Memory:
+        """Store the distances and the loss of the last round, and learn from its reward."""
         last = view.last
         if last is None:
             return memory
@@ -158,20 +164,23 @@ class L2PL(Mechanism):
         facts = np.array([drop, last.duration_s, float(len(last.dst))])
         return {**self._reward(memory, facts), **seen}
 
-    def _practise(self, memory: Memory, view: View, scene: _Scene) -> Memory:
-        """Imagined rounds: the reward knows expected times and links only. Scales start afresh."""
+    def _pretrain(self, memory: Memory, view: View, candidates: _Candidates) -> Memory:
+        """Train the policy on imagined rounds, rewarded by expected times and links alone.
+
+        Only the policy is kept; the scales of the rewards start from zero.
+        """
         train_s = (view.step_s * view.fleet.epoch_steps)[view.alive].max()
         learner = memory
-        for k in range(self.pretrain if len(scene.i) else 0):
+        for k in range(self.pretrain if len(candidates.i) else 0):
             rng = view.rng("practice", k)
-            pairs, gradient = self._draw(learner["theta"], view, scene, rng)
-            duration_s = train_s + scene.cost_s[pairs].max(initial=0.0)
+            pairs, gradient = self._draw(learner["theta"], view, candidates, rng)
+            duration_s = train_s + candidates.cost_s[pairs].max(initial=0.0)
             facts = np.array([0.0, duration_s, 2.0 * len(pairs)])
             learner = self._reward({**learner, "gradient": gradient}, facts)
         return {**memory, "theta": learner["theta"], "practised": True}
 
     def _reward(self, memory: Memory, facts: Floats) -> dict[str, Any]:
-        """One REINFORCE step for the links drawn last; facts are loss drop, seconds and links."""
+        """Make one REINFORCE step for the last draw; facts are loss decrease, seconds and links."""
         count = memory["count"] + 1
         sums = memory["sums"] + np.abs(facts)
         scaled = facts / np.where(sums > 0, sums / count, 1.0)
@@ -183,14 +192,14 @@ class L2PL(Mechanism):
         return {**memory, **learnt}
 
 
-def accept(i: Ints, j: Ints, order: Ints, room: Ints, target: int) -> tuple[Ints, Ints]:
-    """Take pairs in this order while both ends have room, up to `target`.
+def accept(i: Ints, j: Ints, order: Ints, limit: Ints, target: int) -> tuple[Ints, Ints]:
+    """Choose pairs in this order while both ends are below their limits, up to `target` pairs.
 
     Returns:
-        (chosen, closed): the pairs taken, in order, and the step at which each worker had no room
-        left any more, -1 from the beginning and `target` if never, [N].
+        (chosen, closed): the chosen pairs in order, and the step at which each worker reached its
+        limit: -1 if the limit is 0, `target` if never, [N].
     """
-    left, closed = room.tolist(), np.where(room > 0, target, -1).tolist()
+    left, closed = limit.tolist(), np.where(limit > 0, target, -1).tolist()
     a, b = i.tolist(), j.tolist()
     chosen: list[int] = []
     for k in order.tolist():
@@ -206,20 +215,20 @@ def accept(i: Ints, j: Ints, order: Ints, room: Ints, target: int) -> tuple[Ints
     return ints(chosen), ints(closed)
 
 
-def _last_step(scene: _Scene, chosen: Ints, closed: Ints) -> Ints:
-    """Last step at which each pair could still have been drawn; -1: never."""
-    last = np.minimum(closed[scene.i], closed[scene.j])
+def _last_step(candidates: _Candidates, chosen: Ints, closed: Ints) -> Ints:
+    """Return the last step at which each pair could be drawn; -1 if never."""
+    last = np.minimum(closed[candidates.i], closed[candidates.j])
     last[chosen] = np.arange(len(chosen))
     return np.minimum(last, len(chosen) - 1)
 
 
 def policy_score(phi: Floats, logits: Floats, chosen: Ints, last: Ints) -> Floats:
-    """Sum over the draws of phi(chosen) - E[phi] under the softmax over what could be drawn.
+    """Return the sum over draws of phi(chosen) - E[phi] under the softmax of the open pairs.
 
-    This is temperature times the gradient, by theta, of the log-probability of drawing these pairs
-    in this order. A pair leaves the softmax when it is taken or one end has no room: skipping such
-    pairs while sampling comes to the same by Luce's axiom. All sums run backwards over the steps,
-    so that the cost is linear in the pairs.
+    This is the temperature times the gradient, in theta, of the log-probability of drawing these
+    pairs in this order. A pair leaves the softmax when it is drawn or one end reaches its limit;
+    by Luce's axiom, skipping such pairs while sampling is equivalent. All sums run backwards over
+    the steps, so the cost is linear in the number of pairs.
     """
     if not len(chosen):
         return np.zeros(phi.shape[1])
@@ -237,8 +246,8 @@ def policy_score(phi: Floats, logits: Floats, chosen: Ints, last: Ints) -> Float
     return score
 
 
-def repaired(n: int, i: Ints, j: Ints, cost_s: Floats, chosen: Ints) -> Ints:
-    """The chosen pairs and the cheapest others that make one piece of what can be one."""
+def with_connecting_pairs(n: int, i: Ints, j: Ints, cost_s: Floats, chosen: Ints) -> Ints:
+    """Return the chosen pairs and the cheapest others that connect what can be connected."""
     taken = np.zeros(len(i), bool)
     taken[chosen] = True
     order = np.lexsort((cost_s, ~taken))

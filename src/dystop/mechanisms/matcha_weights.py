@@ -1,8 +1,8 @@
-"""MATCHA's two optimisations: how often each matching fires, and how strongly it then mixes.
+"""MATCHA's two optimisations: activation probabilities of the matchings, and the mixing weight.
 
-A set of matchings is an array `partner` [m, n]: whom each node talks to in each of them, itself
-where it talks to nobody. L_k is the Laplacian of matching k, C = I - J the projection that removes
-the mean. All of it is dense, because it is a question about a whole spectrum.
+A set of matchings is an array `partner` [m, n]: the partner of each node in each matching, or the
+node itself if it has none. L_k is the Laplacian of matching k; C = I - J is the projection that
+removes the mean. All matrices are dense, because the whole spectrum is needed.
 """
 
 from dataclasses import dataclass
@@ -15,27 +15,27 @@ from dystop.sparse import Floats, Ints, ints
 
 _LARGEST = 2**26  # m * n * n; half a gigabyte of intermediate numbers
 _TOLERANCE = 1e-6  # relative gap between the connectivity reached and its proven bound
-_PATIENCE = 2  # centres in a row that close no gap: rounding has the last word
+_MAX_MISSES = 2  # consecutive centres without progress before rounding is assumed to dominate
 _GROWTH = 10.0  # of the weight on the objective from one centre to the next
 _BISECTIONS = 45
 
 
 @dataclass(frozen=True)
 class Activation:
-    """How often each matching fires, how well that connects, and a bound nothing can exceed."""
+    """Activation probabilities, the connectivity they reach, and an upper bound on it."""
 
     probability: Floats  # [m]
     connectivity: float  # lambda_2 of the expected Laplacian
-    bound: float  # no feasible probabilities have a larger one
+    bound: float  # upper bound over all feasible probabilities
 
     @property
     def gap(self) -> float:
-        """How far the connectivity may be from the best, relative."""
+        """Relative distance of the connectivity from its bound."""
         return (self.bound - self.connectivity) / self.bound
 
 
 def partners(n: int, i: Ints, j: Ints, matching: Ints) -> Ints:
-    """Whom each node talks to in each matching, [m, n].
+    """Return the partner of each node in each matching, [m, n].
 
     >>> partners(3, ints([0, 1]), ints([1, 2]), ints([0, 1])).tolist()
     [[1, 0, 2], [0, 2, 1]]
@@ -46,7 +46,7 @@ def partners(n: int, i: Ints, j: Ints, matching: Ints) -> Ints:
 
 
 def laplacian(partner: Ints, weight: Floats) -> Floats:
-    """Weighted sum of the Laplacians of the matchings, [n, n]."""
+    """Return the weighted sum of the Laplacians of the matchings, [n, n]."""
     n = partner.shape[1]
     node = np.arange(n)
     out: Floats = weight.sum() * np.eye(n)
@@ -56,21 +56,21 @@ def laplacian(partner: Ints, weight: Floats) -> Floats:
 
 
 def connectivity(partner: Ints, weight: Floats) -> float:
-    """Second smallest eigenvalue of the weighted Laplacian, lambda_2."""
+    """Return lambda_2, the second smallest eigenvalue of the weighted Laplacian."""
     return float(np.linalg.eigvalsh(laplacian(partner, weight))[1])
 
 
 def best_probabilities(partner: Ints, share: float) -> Activation:
-    """Probabilities p that maximise lambda_2(sum p_k L_k), 0 <= p <= 1, sum p <= share * m.
+    """Return probabilities p that maximise lambda_2(sum p_k L_k), 0 <= p <= 1, sum p <= share * m.
 
-    The maximum of a concave, usually not differentiable function: a semidefinite programme, solved
-    by a barrier method. At every centre the inverse slack matrix is turned into a certificate: for
-    Z >= 0 of trace one, orthogonal to the ones, lambda_2 of any feasible p is at most the largest
-    sum p_k <L_k, Z>, a fractional knapsack. It stops when the two agree to a millionth.
+    The objective is concave and usually not differentiable. It is a semidefinite programme, solved
+    by a barrier method. At every centre the inverse slack matrix gives a certificate: for Z >= 0 of
+    trace one, orthogonal to the ones, lambda_2 of any feasible p is at most the largest sum
+    p_k <L_k, Z>, a fractional knapsack. The method stops when the two agree to a millionth.
 
     Args:
         partner: matchings of a connected graph, [m, n], n at least 2.
-        share: the communication budget CB, above 0; from 1 on every matching always fires.
+        share: the communication budget CB, above 0; from 1 on, all matchings are always active.
     """
     m, n = partner.shape
     if m * n * n > _LARGEST:
@@ -87,14 +87,14 @@ def best_probabilities(partner: Ints, share: float) -> Activation:
 
 
 def _barrier(partner: Ints, budget: float) -> Activation:
-    """Follow the central path until the certificate closes the gap, or rounding stops it."""
+    """Follow the central path until the certificate closes the gap or rounding dominates."""
     m, _ = partner.shape
     p = np.full(m, 0.5 * budget / m)
     t = 0.5 * connectivity(partner, p)
     best = _certify(partner, budget, p, t)
     pull = _newton(partner, budget, (p, t), 0.0).balance
     misses = 0
-    while best.gap > _TOLERANCE and misses < _PATIENCE:
+    while best.gap > _TOLERANCE and misses < _MAX_MISSES:
         try:
             p, t = _centre(partner, budget, (p, t), pull)
         except np.linalg.LinAlgError:  # the slack matrix is singular in floating point
@@ -107,24 +107,24 @@ def _barrier(partner: Ints, budget: float) -> Activation:
 
 
 def _certify(partner: Ints, budget: float, p: Floats, t: float) -> Activation:
-    """Value of p, and the bound that Z ~ (L(p) - t I)^-1 proves; t must lie below lambda_2."""
+    """Return the value of p and the bound from Z ~ (L(p) - t I)^-1; t must be below lambda_2."""
     value, vector = np.linalg.eigh(laplacian(partner, p))
     inside = vector[:, 1:]  # without the ones
     weight = 1.0 / np.maximum(value[1:] - t, 1e-300)
     Z = (inside * (weight / weight.sum())) @ inside.T
     gain = np.sort(_inner(partner, Z))[::-1]
-    room = np.clip(budget - np.arange(len(gain)), 0.0, 1.0)  # the best matchings fill it first
-    return Activation(p, float(value[1]), float(gain @ room))
+    best = np.clip(budget - np.arange(len(gain)), 0.0, 1.0)  # the best matchings come first
+    return Activation(p, float(value[1]), float(gain @ best))
 
 
 def _inner(partner: Ints, X: Floats) -> Floats:
-    """<L_k, X> of every matching, for a symmetric X, [m]."""
+    """Return <L_k, X> of every matching, for a symmetric X, [m]."""
     out: Floats = np.trace(X) - X[np.arange(len(X)), partner].sum(axis=1)
     return out
 
 
 def _slack(partner: Ints, p: Floats, t: float) -> Floats:
-    """L(p) - t C, made regular along the ones."""
+    """Return L(p) - t C, made regular along the ones."""
     n = partner.shape[1]
     out: Floats = laplacian(partner, p) - t * np.eye(n) + (1.0 + t) / n
     return out
@@ -151,34 +151,34 @@ class _Move:
     dp: Floats
     dt: float
     decrement: float  # squared; small at a centre
-    ratios: Floats  # how fast each thing that must stay positive changes, relative to itself
-    balance: float  # the pull at which t would stay where it is
+    ratios: Floats  # relative change of each quantity that must stay positive
+    balance: float  # the pull at which t does not change
 
 
 def _newton(partner: Ints, budget: float, at: tuple[Floats, float], pull: float) -> _Move:
-    """Newton direction in p and t."""
+    """Return the Newton direction in p and t."""
     p, t = at
     m, n = partner.shape
     root = np.linalg.cholesky(_slack(partner, p, t))
     half = solve_triangular(root, np.eye(n), lower=True)
     X = half.T @ half
-    XX, room = X @ X, budget - p.sum()
+    XX, slack = X @ X, budget - p.sum()
     balance = float(np.trace(X) - 1.0)
-    slope = np.append(-_inner(partner, X) - 1.0 / p + 1.0 / (1.0 - p) + 1.0 / room, balance - pull)
+    slope = np.append(-_inner(partner, X) - 1.0 / p + 1.0 / (1.0 - p) + 1.0 / slack, balance - pull)
     curve = np.empty((m + 1, m + 1))
-    curve[:m, :m] = _curvature(partner, X) + np.diag(p**-2 + (1.0 - p) ** -2) + room**-2
+    curve[:m, :m] = _curvature(partner, X) + np.diag(p**-2 + (1.0 - p) ** -2) + slack**-2
     curve[:m, m] = curve[m, :m] = -_inner(partner, XX)
     curve[m, m] = np.trace(XX) - 1.0
-    scale = 1.0 / np.sqrt(np.diag(curve))  # the entries differ by many powers of ten
+    scale = 1.0 / np.sqrt(np.diag(curve))  # entries differ by many orders of magnitude
     step = -scale * np.linalg.lstsq(curve * np.outer(scale, scale), scale * slope, rcond=1e-15)[0]
     dp, dt = step[:m], float(step[m])
     turn = half @ (laplacian(partner, dp) - dt * (np.eye(n) - 1.0 / n)) @ half.T
-    ratios = np.concatenate([np.linalg.eigvalsh(turn), dp / p, dp / (p - 1.0), [-dp.sum() / room]])
+    ratios = np.concatenate([np.linalg.eigvalsh(turn), dp / p, dp / (p - 1.0), [-dp.sum() / slack]])
     return _Move(dp, dt, float(-slope @ step), ratios, balance)
 
 
 def _line_search(ratios: Floats, gain: float) -> float:
-    """The s that minimises -gain * s - sum log(1 + s * ratio), by halving; stays inside."""
+    """Return the feasible s that minimises -gain * s - sum log(1 + s * ratio), by bisection."""
     low, high = 0.0, min(1.0 / max(-ratios.min(), 1e-300), 64.0)
     for _ in range(24):
         s = 0.5 * (low + high)
@@ -190,7 +190,7 @@ def _line_search(ratios: Floats, gain: float) -> float:
 
 
 def _curvature(partner: Ints, X: Floats) -> Floats:
-    """tr(X L_a X L_b) of every two matchings, [m, m]."""
+    """Return tr(X L_a X L_b) of every two matchings, [m, m]."""
     m = len(partner)
     product = X[:, None, :] - X[:, partner]  # (X L_k)[u, v] at [u, k, v]
     left = product.transpose(1, 0, 2).reshape(m, -1)
@@ -200,7 +200,7 @@ def _curvature(partner: Ints, X: Floats) -> Floats:
 
 
 def best_mixing_weight(partner: Ints, probability: Floats) -> tuple[float, float]:
-    """The a that makes I - a L contract fastest in the mean square, and that contraction rho.
+    """Return the a for which I - a L contracts fastest in mean square, and the contraction rho.
 
     rho(a) = lambda_max(I - 2a Lbar + a^2 (Lbar^2 + 2 Ltil) - J), Lbar = sum p_k L_k and
     Ltil = sum p_k (1 - p_k) L_k, is convex with rho(0) = 1. It is at least 1 again at a = 1: the
@@ -228,6 +228,8 @@ def best_mixing_weight(partner: Ints, probability: Floats) -> tuple[float, float
 
 
 def _top(matrix: Floats) -> tuple[float, Floats]:
-    """Largest eigenvalue of a symmetric matrix and its vector."""
-    value, vector = np.linalg.eigh(matrix)  # the whole: solvers of a part trip over clusters
+    """Return the largest eigenvalue of a symmetric matrix and its eigenvector."""
+    value, vector = np.linalg.eigh(
+        matrix
+    )  # the whole spectrum: partial solvers fail on clustered eigenvalues
     return float(value[-1]), vector[:, -1]

@@ -1,12 +1,12 @@
-"""Mechanisms by name: the built-in ones, and those that installed packages bring along.
+"""Mechanisms by name: the built-in ones and those of installed packages.
 
 A package announces a mechanism by an entry point in the group `dystop.mechanisms`:
 
     [project.entry-points."dystop.mechanisms"]
     my-idea = "my_idea:MyIdea"
 
-Names are known without importing anybody's code; a class is imported when it is first asked for. A
-plug-in that does not work is named in the error, and only its own name is affected.
+Names are known without an import; a class is imported when it is first used. The error for a broken
+plug-in names it, and no other mechanism is affected.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,30 +21,30 @@ GROUP = "dystop.mechanisms"
 
 
 def installed() -> Iterable[EntryPoint]:
-    """The entry points of every package that is installed."""
+    """Return the entry points of all installed packages."""
     return entry_points(group=GROUP)
 
 
 class BuiltIn(Mapping[str, type[Mechanism]]):
-    """Classes of this package by name, each imported when it is first asked for."""
+    """Classes of this package by name, each imported when it is first used."""
 
     def __init__(self, home: Mapping[str, str]) -> None:
-        """Say where each mechanism lives, as in {"d-psgd": "dpsgd:DPSGD"}."""
+        """Take module and class of each mechanism, as in {"d-psgd": "dpsgd:DPSGD"}."""
         self._home = home
 
     @property
     def classes(self) -> dict[str, str]:
-        """Name of the mechanism by name of the class."""
+        """Names of the mechanisms by names of their classes."""
         return {where.partition(":")[2]: name for name, where in self._home.items()}
 
     def __getitem__(self, name: str) -> type[Mechanism]:
-        """The class of this name."""
+        """Return the class of this name."""
         module, _, kind = self._home[name].partition(":")
         found: type[Mechanism] = getattr(import_module(f"{__package__}.{module}"), kind)
         return found
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is such a name; nothing is imported."""
+        """Return whether the name exists; imports nothing."""
         return name in self._home
 
     def __iter__(self) -> Iterator[str]:
@@ -55,24 +55,24 @@ class BuiltIn(Mapping[str, type[Mechanism]]):
 
 
 class Registry(Mapping[str, type[Mechanism]]):
-    """Classes of mechanisms by name; a built-in name always means the built-in class."""
+    """Classes of mechanisms by name; a built-in name always refers to the built-in class."""
 
     def __init__(
         self,
         built_in: Mapping[str, type[Mechanism]],
         discover: Callable[[], Iterable[EntryPoint]] = installed,
     ) -> None:
-        """Look for plug-ins by `discover`, once, when a name that is not built in matters."""
+        """Find plug-ins by `discover`, once, when a name is not built in."""
         self._built_in = built_in
         self._discover = discover
         self._loaded: dict[str, type[Mechanism]] = {}
 
     def __getitem__(self, name: str) -> type[Mechanism]:
-        """The class of this name.
+        """Return the class of this name.
 
         Raises:
             KeyError: If there is no such mechanism.
-            ConfigError: If a plug-in announces it but cannot be used.
+            ConfigError: If a plug-in announces the name but cannot be used.
         """
         if name in self._built_in:
             return self._built_in[name]
@@ -81,7 +81,7 @@ class Registry(Mapping[str, type[Mechanism]]):
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Every name, built-in ones first; no plug-in is imported."""
+        """Yield every name, built-in ones first; imports no plug-in."""
         yield from self._built_in
         yield from sorted(self._plugins.keys() - self._built_in.keys())
 
@@ -89,16 +89,16 @@ class Registry(Mapping[str, type[Mechanism]]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the name is taken; says nothing about whether its plug-in works."""
+        """Return whether the name is announced; its plug-in may still be broken."""
         return name in self._built_in or name in self._plugins
 
     def problems(self) -> dict[str, str]:
-        """Plug-ins that cannot be used, and why."""
+        """Return the reason for each plug-in that cannot be used."""
         out = {}
         for name, points in sorted(self._plugins.items()):
             if name in self._built_in:
                 out[name] = (
-                    f"{_who(name, points)}: a built-in mechanism has that name; choose another"
+                    f"{_who(name, points)}: a built-in mechanism has this name; choose another"
                 )
                 continue
             try:
@@ -109,7 +109,7 @@ class Registry(Mapping[str, type[Mechanism]]):
 
     @cached_property
     def _plugins(self) -> dict[str, list[EntryPoint]]:
-        """What is announced under each name; a package that is found twice counts once."""
+        """Entry points by name; a package that is found twice counts once."""
         found: dict[str, list[EntryPoint]] = {}
         for point in self._discover():
             known = found.setdefault(point.name, [])
@@ -119,27 +119,27 @@ class Registry(Mapping[str, type[Mechanism]]):
 
 
 def _load(name: str, points: list[EntryPoint]) -> type[Mechanism]:
-    """Import one plug-in and make sure that it is what it says."""
+    """Import one plug-in and check its class."""
     who = _who(name, points)
     if len(points) > 1:
         raise ConfigError(f"{who}: two packages claim one name; uninstall one of them")
     try:
         kind = points[0].load()
-    except Exception as error:  # a stranger's module may raise anything while it is imported
+    except Exception as error:  # user code may raise anything
         what = f"{type(error).__name__}: {error}"
         raise ConfigError(f"{who}: cannot be imported ({what}); repair or uninstall it") from error
     if not (isinstance(kind, type) and issubclass(kind, Mechanism)):
         raise ConfigError(f"{who}: {kind!r} is not a subclass of dystop.Mechanism")
     if getattr(kind, "name", None) != name:
         raise ConfigError(
-            f"{who}: its class calls itself {getattr(kind, 'name', None)!r}; entry point and"
-            " class variable `name` must agree"
+            f"{who}: class variable `name` is {getattr(kind, 'name', None)!r}; it must equal the"
+            " name of the entry point"
         )
     return kind
 
 
 def _origin(point: EntryPoint) -> str:
-    """Package and place of an entry point, as in `my-idea (my_idea:MyIdea)`."""
+    """Return package and class of an entry point, as in `my-idea (my_idea:MyIdea)`."""
     package = point.dist.name if point.dist is not None else "an unknown package"
     return f"{package} ({point.value})"
 

@@ -1,4 +1,4 @@
-"""SA-ADFL: one worker a round, chosen by staleness and cost, tells everyone in range."""
+"""SA-ADFL: one worker per round, chosen by staleness and cost, pushes to all in reach."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -17,15 +17,14 @@ from dystop.types import Capabilities, Mechanism, Memory, View
 
 @dataclass(frozen=True)
 class SAADFL(Mechanism):
-    """Staleness-aware asynchronous DFL: the worker of least V H_i - q_i (tau_i + 1) is activated.
+    """Staleness-aware asynchronous DFL: the worker of least V H_i - q_i (tau_i + 1) is active.
 
-    The source fixes that one worker per round aggregates and sends its model to all neighbours in
-    range, and that Lyapunov queues bound the staleness. We take the queues and the objective of
-    DySTop, restricted to one worker. Our choices: the pushed models wait in a mailbox, the newest
-    of each sender is averaged by data size at the next activation and then gone (`mail`), and what
-    is pushed is the model as it was trained, before that average (`sends`). H_i is the training
-    still to run plus the slowest push. Everyone in range is told, whatever the bandwidth budget
-    says.
+    The source says that one worker per round aggregates and sends its model to all neighbours in
+    range, and that Lyapunov queues bound the staleness. We use the queues and the objective of
+    DySTop, restricted to one worker. Our choices: pushed models wait in a mailbox; at the next
+    activation the newest model of each sender is averaged by data size and then removed (`mail`);
+    the pushed model is the trained one, before that average (`sends`). H_i is the remaining
+    training plus the slowest push. The push ignores bandwidth budgets.
     """
 
     name: ClassVar[str] = "sa-adfl"
@@ -39,7 +38,6 @@ class SAADFL(Mechanism):
     sends: Literal["trained", "mixed"] = param(
         "trained", "the model that is pushed: as trained, or after mixing the mail (our choice)"
     )
-
     mail: Literal["new", "latest"] = param(
         "new",
         "what is averaged: models that came since the last activation, or the last one of everybody"
@@ -51,7 +49,7 @@ class SAADFL(Mechanism):
         return Capabilities(mode="async", pushes=True, queue_bound=self.staleness_bound)
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
-        """Wake one worker, average what lies in its mailbox, push to all that it reaches."""
+        """Activate one worker, average its mailbox, push to all workers in reach."""
         reach, mail = view.reach, view.mailbox
         cost = cost_s(view.remaining_s, slowest_push_s(reach, view.link_s, view.fleet.workers))
         alive = np.flatnonzero(view.alive)
@@ -59,7 +57,7 @@ class SAADFL(Mechanism):
         read = mail_of(mail, active)
         rows = size_weights(active, mail.dst[read], mail.src[read], view.fleet.data_size)
         edge = outgoing(reach, active)
-        # A link of stage 1 carries what the sender has after the first and only mix.
+        # A link of stage 1 carries the model after the only mix.
         stage = int(self.sends == "mixed")
-        told = links(reach.dst[edge], reach.src[edge], stage=stage, pushed=True)
-        return Plan(active, told, (rows,), keep_mail=self.mail == "latest"), memory
+        pushes = links(reach.dst[edge], reach.src[edge], stage=stage, pushed=True)
+        return Plan(active, pushes, (rows,), keep_mail=self.mail == "latest"), memory
