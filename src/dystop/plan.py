@@ -1,7 +1,7 @@
-"""What a mechanism decides: who is active, which links carry what, and how models are mixed.
+"""The plan of a round: the active set, the links, and the mixing weights.
 
-All of it is arrays, so that a plan for a million workers is as cheap to hold as one for ten.
-The convention is the one of `dystop.sparse`: `(dst, src)` means *dst receives from src*.
+A plan consists of arrays, so that it serves a million workers as well as ten. The convention is
+that of `dystop.sparse`: `(dst, src)` means *dst receives from src*.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ MixKind = Literal["linear", "delta", "masked"]
 class Links:
     """Directed transfers of one round, as parallel arrays.
 
-    A link carries the snapshot of `src` taken before mix stage `stage`. A link that no mixing row
-    names is a push: it lands in the mailbox of `dst` and waits for its next activation.
+    A link carries the model of `src` as it is before mix stage `stage`. A link that no mixing row
+    names is a push: its model waits in the mailbox of `dst` for the next activation of `dst`.
     """
 
     dst: Ints
@@ -29,25 +29,25 @@ class Links:
     stage: Ints  # which mix stage it feeds
     fraction: Floats  # share of a full model on the wire
     delta: Bools  # carries the last update (trained minus start) instead of the model
-    background: Bools  # nobody waits for it; it arrives when it arrives
-    pushed: Bools  # the sender pays the time; otherwise the receiver does
+    background: Bools  # the round does not wait for it
+    pushed: Bools  # the time is charged to the sender, otherwise to the receiver
 
     def __len__(self) -> int:
         return len(self.dst)
 
     def take(self, keep: Bools | Ints) -> "Links":
-        """The links that a mask or an index array selects."""
+        """Return the links that a mask or an index array selects."""
         return Links(*(getattr(self, f.name)[keep] for f in fields(self)))
 
     def of_stage(self, stage: int) -> "Links":
-        """The links that feed one mix stage."""
+        """Return the links that feed one mix stage."""
         if _repeats(self.stage):
             return self if self.stage[0] == stage else no_links()
         return self.take(self.stage == stage)
 
     @cached_property
     def by_receiver(self) -> Rows:
-        """Senders to each node, ascending; worked out once, since checks and counts all want it.
+        """Senders to each node, ascending; computed once, because checks and counts share it.
 
         Raises IndexError where an id is negative.
         """
@@ -64,12 +64,12 @@ def links(
     background: bool = False,
     pushed: bool = False,
 ) -> Links:
-    """Links of one kind; join several kinds with `join_links`."""
+    """Return links of one kind; `join_links` joins several kinds."""
     n = len(dst)
     return Links(
         ints(dst),
         ints(src),
-        np.broadcast_to(np.int64(stage), n),  # one number in memory: links may be millions
+        np.broadcast_to(np.int64(stage), n),  # one number in memory for millions of links
         np.broadcast_to(np.float64(fraction), n),
         np.broadcast_to(np.bool_(delta), n),
         np.broadcast_to(np.bool_(background), n),
@@ -78,22 +78,22 @@ def links(
 
 
 def anywhere(flags: Bools) -> bool:
-    """Whether a flag is set, without looking at all copies of a repeated one."""
+    """Return whether any flag is set; a broadcast array is read once."""
     return bool(flags[:1].any() if _repeats(flags) else flags.any())
 
 
 def _repeats(values: Bools | Ints) -> bool:
-    """Whether this is one value repeated without taking room."""
+    """Return whether an array is one broadcast value."""
     return len(values) > 0 and values.strides == (0,)
 
 
 def no_links() -> Links:
-    """A round in which nobody talks."""
+    """Return the links of a round without transfers."""
     return links(ints([]), ints([]))
 
 
 def join_links(parts: Sequence[Links]) -> Links:
-    """One array of links from several kinds."""
+    """Return links of several kinds as one set."""
     if not parts:
         return no_links()
     return Links(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Links)))
@@ -107,8 +107,8 @@ class Mix:
     `delta`:  y_i = start_i + sum_j w_ij delta_j, row sums are free.
     `masked`: linear on the coordinates that (seed, kept share) select, unchanged elsewhere.
 
-    A row of an inactive worker is a passive mix: the model it publishes changes now, the training
-    in flight is added on top when it ends.
+    A row of an inactive worker is a passive mix: its published model changes now, and the result of
+    its current training is added when that training ends.
     """
 
     receiver: Ints  # [R]
@@ -152,7 +152,7 @@ def mix_of(
     mask: tuple[int, float] | None = None,
     collective: bool = False,
 ) -> Mix:
-    """Mix from triples (dst, source, weight), rows and sources put in id order."""
+    """Return the mix of triples (dst, source, weight), with rows and sources sorted by id."""
     dst, source = ints(dst), ints(source)
     order = row_order(dst, source)
     dst, source, weight = dst[order], source[order], np.asarray(weight, float)[order]
@@ -163,14 +163,14 @@ def mix_of(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a mechanism decides for one round."""
+    """The decision of a mechanism for one round."""
 
-    active: Ints  # who mixes and starts a new local training, in the order of the decision
+    active: Ints  # workers that mix and start a new local training, in the order of choice
     links: Links
     mixes: tuple[Mix, ...] = ()
     steps: Ints | None = None  # mini-batches per active worker; None: one local epoch each
     rate: Floats | None = None  # factor on the learning rate of each active worker; None: 1
     synchronous: bool = False  # exchanges wait for the partner's training of this round
     join: bool = False  # the round also waits for the new training to end
-    keep_mail: bool = False  # what an active worker has read stays until the sender sends again
+    keep_mail: bool = False  # a message stays in the mailbox until its sender sends another one
     notes: Mapping[str, float] = field(default_factory=dict)  # scores and phases, recorded

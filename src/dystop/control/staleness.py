@@ -6,7 +6,7 @@ from dystop.sparse import Bools, Floats, Ints
 
 
 def next_staleness(staleness: Ints, active: Bools) -> Ints:
-    """Rounds since each worker last started a training (eq:staleness).
+    """Return the rounds since each worker last started a training (eq:staleness).
 
     >>> next_staleness(np.array([0, 3]), np.array([False, True])).tolist()
     [1, 0]
@@ -15,10 +15,10 @@ def next_staleness(staleness: Ints, active: Bools) -> Ints:
 
 
 def next_queue(queue: Floats, staleness: Ints, bound: float, present: Bools) -> Floats:
-    """Virtual queue that grows while staleness exceeds its bound (eq:queue).
+    """Return the virtual queues, which grow while staleness exceeds its bound (eq:queue).
 
-    `staleness` is the one before the reset of this round. The queue of an absent worker is frozen:
-    nobody could have activated it, so its waiting must not be charged to the others (ADR 0011).
+    `staleness` is the one before the reset of this round. The queue of an absent worker does not
+    change: no mechanism could have activated that worker (ADR 0011).
 
     >>> next_queue(np.array([0.0, 4.0]), np.array([5, 0]), 2, np.array([True, True])).tolist()
     [3.0, 2.0]
@@ -27,12 +27,12 @@ def next_queue(queue: Floats, staleness: Ints, bound: float, present: Bools) -> 
 
 
 def lyapunov(queue: Floats) -> float:
-    """Half the squared length of the queues (eq:lf)."""
+    """Return half the squared norm of the queues (eq:lf)."""
     return float(0.5 * (queue @ queue))
 
 
 def drift_plus_penalty(
     queue: Floats, staleness: Ints, bound: float, V: float, duration_s: float
 ) -> float:
-    """The objective of problem P2 (eq:lya)."""
+    """Return the objective of problem P2 (eq:lya)."""
     return float(queue @ (staleness - bound) + V * duration_s)

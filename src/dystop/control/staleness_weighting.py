@@ -1,12 +1,12 @@
-"""Remedies against stale models, for any asynchronous mechanism (section "Deal with Staleness").
+"""Staleness weighting, for any asynchronous mechanism (section "Deal with Staleness").
 
-The families that the paper reviews, each applied to the plan that a mechanism made: smaller weights
-for older models (FedAsync), leaving out what is too old (SAFA), learning rates by participation
-(ASO-Fed), and first-order compensation of the delay (a Taylor term on each update). Off by default:
-the paper's mechanism uses none.
+The module implements the families that the paper reviews, and applies one to the plan of a
+mechanism: smaller weights for older models (FedAsync), models that are too old left out (SAFA),
+learning rates by participation (ASO-Fed), and first-order compensation of the delay (a Taylor term
+on each update). It is off by default, as in the paper.
 
-The age of a source is the number of rounds since the training behind its model began: tau_j for a
-pull, the rounds since it was sent for a message.
+The age of a source is the number of rounds since the training of its model began: tau_j for a pull,
+the rounds since sending for a message.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ Rule = Literal["none", "constant", "polynomial", "hinge", "discard", "learning-r
 
 @dataclass(frozen=True)
 class StalenessWeighting:
-    """What is done about stale models."""
+    """How stale models are weighted."""
 
     rule: Rule = param(
         "none",
@@ -45,61 +45,67 @@ class StalenessWeighting:
     )
 
 
-def freshness(remedy: StalenessWeighting, age: Ints) -> Floats:
-    """Factor on the weight of a model by its age (FedAsync's alpha times s).
+def freshness(staleness_weighting: StalenessWeighting, age: Ints) -> Floats:
+    """Return the factor on the weight of a model by its age (FedAsync's alpha times s).
 
     >>> freshness(StalenessWeighting("polynomial", share=0.6, exponent=0.5), np.array([3])).tolist()
     [0.3]
     >>> freshness(StalenessWeighting("hinge", share=0.6), np.array([4, 6])).round(6).tolist()
     [0.6, 0.028571]
     """
-    if remedy.rule == "polynomial":
-        factor = (age + 1.0) ** -remedy.exponent
-    elif remedy.rule == "hinge":
-        factor = 1.0 / (remedy.slope * np.maximum(age - remedy.limit, 0) + 1.0)
+    if staleness_weighting.rule == "polynomial":
+        factor = (age + 1.0) ** -staleness_weighting.exponent
+    elif staleness_weighting.rule == "hinge":
+        factor = 1.0 / (
+            staleness_weighting.slope * np.maximum(age - staleness_weighting.limit, 0) + 1.0
+        )
     else:
         factor = np.ones(len(age))
-    weight: Floats = np.asarray(remedy.share * factor, float)
+    weight: Floats = np.asarray(staleness_weighting.share * factor, float)
     return weight
 
 
 def participation_rate(t: int, version: Ints) -> Floats:
-    """Factor on the learning rate of a worker by how rarely it takes part (ASO-Fed).
+    """Return the factor on each worker's learning rate by its participation (ASO-Fed).
 
-    max(1, ln d) where d is its mean number of rounds between activations so far.
+    It is max(1, ln d), where d is the mean number of rounds between activations so far.
     """
     return np.maximum(1.0, np.log(t / (version + 1.0)))
 
 
-def apply(remedy: StalenessWeighting, plan: Plan, view: View) -> Plan:
-    """The plan with the remedy applied; the same object where there is nothing to do."""
-    if remedy.rule == "none":
+def apply(staleness_weighting: StalenessWeighting, plan: Plan, view: View) -> Plan:
+    """Return the plan with stale models weighted; the plan itself where the rule is "none"."""
+    if staleness_weighting.rule == "none":
         return plan
-    if remedy.rule == "learning-rate":
+    if staleness_weighting.rule == "learning-rate":
         return replace(plan, rate=participation_rate(view.t, view.version[plan.active]))
-    stages = tuple(_treat_stage(remedy, plan, view, k) for k in range(len(plan.mixes)))
+    stages = tuple(
+        _weight_stage(staleness_weighting, plan, view, k) for k in range(len(plan.mixes))
+    )
     return replace(plan, mixes=stages)
 
 
-def _treat_stage(remedy: StalenessWeighting, plan: Plan, view: View, stage: int) -> Mix:
+def _weight_stage(
+    staleness_weighting: StalenessWeighting, plan: Plan, view: View, stage: int
+) -> Mix:
     rows = plan.mixes[stage]
     if rows.kind == "delta" or rows.collective:
-        return rows  # updates carry their own weights, and a ring averages as one
-    if remedy.rule == "compensate":
-        return replace(rows, compensation=remedy.strength)
+        return rows  # updates have weights of their own, and a ring averages as a whole
+    if staleness_weighting.rule == "compensate":
+        return replace(rows, compensation=staleness_weighting.strength)
     age, foreign = _ages(plan, view, stage)
-    if remedy.rule == "discard":
-        kept = ~foreign | (age <= remedy.limit)
+    if staleness_weighting.rule == "discard":
+        kept = ~foreign | (age <= staleness_weighting.limit)
         return _divided(rows, np.where(kept, rows.weight, 0.0))
-    factor = np.where(foreign, freshness(remedy, age), 1.0)
+    factor = np.where(foreign, freshness(staleness_weighting, age), 1.0)
     return rest_to_self(rows, rows.weight * factor)
 
 
 def _ages(plan: Plan, view: View, stage: int) -> tuple[Ints, Bools]:
-    """Age of each weight's source, and whether it is somebody else's model."""
+    """Return the age of the source of each weight, and whether it is another worker's model."""
     rows, n = plan.mixes[stage], view.fleet.workers
     linked, mailed = source_kind(plan, view, stage)
-    tau = np.append(view.staleness, 0)[np.minimum(rows.source, n)]  # a server is never stale
+    tau = np.append(view.staleness, 0)[np.minimum(rows.source, n)]  # a server has no staleness
     age = np.where(linked, tau, 0)
     if mailed.any():
         nodes, box = view.fleet.nodes, view.mailbox
@@ -110,7 +116,7 @@ def _ages(plan: Plan, view: View, stage: int) -> tuple[Ints, Bools]:
 
 
 def _divided(rows: Mix, weight: Floats) -> Mix:
-    """Rows divided by what is left; a row with nothing left keeps its own model."""
+    """Return rows divided by their remaining weight; a row with none keeps its own model."""
     left = row_sums(rows, weight)
     if (left > 0).all():
         return replace(rows, weight=weight / left[rows.row_of])

@@ -1,10 +1,10 @@
-"""Who waits for what: remaining compute, exchange times, and the two laws of a round's duration.
+"""Timing of a round: remaining training, exchange times, and the two laws of its duration.
 
-`paper`    a round lasts until its slowest active worker has pulled (eq:duration); new trainings
-           start when it closes.
-`overlap`  a round lasts until its last active worker has taken up its order, that is, has finished
-           the training in flight; transfers run on beside the next rounds and every worker starts
-           its new training when its own exchange is over (ADR 0006).
+`paper`    A round lasts until its slowest active worker has pulled (eq:duration). New trainings
+           start when the round closes.
+`overlap`  A round lasts until its last active worker has finished its current training. Transfers
+           continue during the next rounds, and every worker starts its new training when its own
+           exchange is over (ADR 0006).
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ Timing = Literal["paper", "overlap"]
 
 
 def remaining_compute_s(full_s: Floats, elapsed_s: Floats) -> Floats:
-    """Seconds of local training still to run when the round opens (eq:h_comp).
+    """Return the seconds of local training that remain when the round opens (eq:h_comp).
 
-    `elapsed_s` is the sum of the durations H_k since the training started; it is negative for a
-    worker whose exchange is still going on.
+    `elapsed_s` is the sum of the durations H_k since the training started. It is negative for a
+    worker whose exchange is not over.
     """
     return np.maximum(full_s - elapsed_s, 0.0)
 
@@ -43,9 +43,9 @@ def expected_exchange_s(reach: Graph, link_s: Floats, rank: int) -> Floats:
 
 
 def exchange_s(plan: Plan, link_s: Floats, nodes: int) -> Floats:
-    """Seconds each node spends exchanging: over the mix stages, the slowest link charged to it.
+    """Return the exchange seconds of each node: per mix stage, the slowest link charged to it.
 
-    A pull is charged to its receiver, a push to its sender, a background link to nobody. With one
+    A pull is charged to its receiver, a push to its sender, a background link to no node. With one
     stage of pulls this is the second term of eq:costtime.
     """
     total = np.zeros(nodes)
@@ -60,36 +60,36 @@ def exchange_s(plan: Plan, link_s: Floats, nodes: int) -> Floats:
 
 
 def cost_s(remaining_s: Floats, comm_s: Floats) -> Floats:
-    """Training still to run plus exchange of each worker, H_t^i (eq:costtime)."""
+    """Return remaining training plus exchange of each worker, H_t^i (eq:costtime)."""
     return remaining_s + comm_s
 
 
 def round_duration_s(cost: Floats) -> float:
-    """Duration of a round: the cost of its slowest active worker, H_t (eq:duration)."""
+    """Return the duration of a round, H_t: the cost of its slowest active worker (eq:duration)."""
     return float(cost.max(initial=0.0))
 
 
 @dataclass(frozen=True)
 class Timetable:
-    """When things happen in a round, in seconds after it opens."""
+    """The events of a round, in seconds after it opens."""
 
     duration_s: float
     comm_s: Floats  # [A], exchange time of each active worker
     begin_s: Floats  # [A], when each active worker starts its new training
-    link_begin_s: Floats  # [L], when each transfer reads the sender's model
-    link_end_s: Floats  # [L], when it has arrived
+    link_begin_s: Floats  # [L], when each transfer starts to send the model
+    link_end_s: Floats  # [L], when each transfer ends
 
 
 def timetable(
     law: Timing, plan: Plan, link_s: Floats, remaining_s: Floats, training_s: Floats
 ) -> Timetable:
-    """Lay out one round under a timing law.
+    """Compute the timetable of one round under a timing law.
 
     Args:
         law: "paper" or "overlap".
-        plan: what was decided.
+        plan: the decision for this round.
         link_s: realised seconds of each link of the plan, [L].
-        remaining_s: training in flight of every node, 0 for a server, [nodes].
+        remaining_s: remaining training of every node, 0 for a server, [nodes].
         training_s: length of the new training of each active worker, [A].
     """
     if law == "paper":
@@ -110,12 +110,12 @@ def _paper_table(plan: Plan, link_s: Floats, remaining_s: Floats) -> Timetable:
 
 
 def _stage_begins(plan: Plan, link_s: Floats, remaining_s: Floats) -> Floats:
-    """When each transfer starts: when its payer is ready, and not before its sender has the model.
+    """Return when each transfer starts: its payer is ready and its sender has the model.
 
-    Only what arrives when hangs on this; the length of the round is eq:duration alone.
+    This determines arrival times only; the duration of the round is eq:duration.
     """
     links = plan.links
-    ready = np.zeros(len(remaining_s))  # who is not active serves at once what it has
+    ready = np.zeros(len(remaining_s))  # an inactive worker serves its model immediately
     ready[plan.active] = remaining_s[plan.active]
     begin = np.zeros(len(links))
     payer = np.where(links.pushed, links.src, links.dst)
@@ -132,7 +132,7 @@ def _stage_begins(plan: Plan, link_s: Floats, remaining_s: Floats) -> Floats:
 
 
 def _overlap_table(plan: Plan, link_s: Floats, remaining_s: Floats) -> Timetable:
-    """Follow the exchanges stage by stage; `ready` is when a node may take part in the next one."""
+    """Compute the timetable stage by stage; `ready` is when a node may start the next stage."""
     links, active = plan.links, plan.active
     ready = np.zeros(len(remaining_s))
     ready[active] = remaining_s[active]
@@ -156,7 +156,7 @@ def _overlap_table(plan: Plan, link_s: Floats, remaining_s: Floats) -> Timetable
 
 
 def _feeds_a_row(plan: Plan, stage: int, dst: Ints, src: Ints) -> Bools:
-    """Which links bring something that a row of this stage cannot do without."""
+    """Return which links bring a source of a row of this stage."""
     if stage >= len(plan.mixes):
         return np.zeros(len(dst), bool)
     rows = plan.mixes[stage]
@@ -173,12 +173,12 @@ def idle_s(
     remaining_s: Floats,
     training_s: Floats,
 ) -> float:
-    """Seconds, summed over workers, in which a worker neither trained nor exchanged.
+    """Return the seconds, summed over workers, in which a worker neither trains nor exchanges.
 
-    An inactive worker idles from the end of its training to the close of the round. An active one
-    idles, under the paper's law, from the end of its exchange to the close of the round, and under
-    overlap as long as its exchange waits for others. A round that waits for the new training
-    (`join`) counts that as work.
+    An inactive worker idles from the end of its training to the close of the round. Under the law
+    `paper`, an active worker idles from the end of its exchange to the close of the round. Under
+    `overlap`, it idles while its exchange waits for others. The new training that a round waits
+    for (`join`) is not idle time.
     """
     workers, active = len(remaining_s), plan.active
     spare = np.maximum(table.duration_s - remaining_s, 0.0)
