@@ -212,10 +212,10 @@ def test_names_of_runs_are_only_data(recorded, tmp_path):
 def test_many_pages_at_once(server):
     found = []
 
-    def look():
+    def load():
         found.extend(ask(server, "/api/run/one")[0] for _ in range(5))
 
-    threads = [threading.Thread(target=look) for _ in range(8)]
+    threads = [threading.Thread(target=load) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -232,7 +232,7 @@ def test_connections_are_few_and_end(recorded, monkeypatch):
             line.sendall(b"GET / HTTP/1.1\r\nX: ")
         wait_for(lambda: len(server._connections) == 3)
         with pytest.raises((http.client.HTTPException, OSError)):
-            ask(server)  # no room
+            ask(server)  # no free slot
         for line in slow:  # a drop from time to time does not keep a line open
             with line:
                 while_open(line)
@@ -250,7 +250,7 @@ def while_open(line):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_what_comes_while_a_thread_begins_is_not_lost(recorded, monkeypatch, error):
-    """Ctrl-C may come after the thread has made room by itself; making it twice would be a bug."""
+    """Ctrl-C may come after the thread has released its slot; releasing it twice would be a bug."""
 
     def begin(server, request, address):
         if error is KeyboardInterrupt:
@@ -260,6 +260,6 @@ def test_what_comes_while_a_thread_begins_is_not_lost(recorded, monkeypatch, err
     monkeypatch.setattr(socketserver.ThreadingMixIn, "process_request", begin)
     monkeypatch.setattr(Server, "finish_request", lambda *_: None)
     with open_server(recorded.parent, Settings(port=0)) as server, socket.socket() as line:
-        for _ in range(server_module.MAX_CONNECTIONS + 1):  # there is always room again
+        for _ in range(server_module.MAX_CONNECTIONS + 1):  # every slot is free again
             with pytest.raises(error):
                 server.process_request(line, ("127.0.0.1", 1))

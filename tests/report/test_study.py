@@ -110,7 +110,7 @@ def test_ranking_is_by_seeds_at_the_target_then_time_then_accuracy(study):
     assert [g.mechanism.name for g in never.groups] == ["dystop", "slow"]
 
 
-def test_lucky_seeds_alone_do_not_win_the_star():
+def test_a_mean_over_some_seeds_is_never_the_best():
     runs = [hand("a", 0, 0.9), hand("a", 1, 0.1), hand("b", 0, 0.1, 0.9), hand("b", 1, 0.1, 0.9)]
     (ranking,) = rank_groups(group_runs(runs), 0.8)
     assert [g.mechanism.name for g in ranking.groups] == ["b", "a"]
@@ -123,9 +123,9 @@ def test_target_is_asked_for_or_stopped_at_or_shared(study):
     stop = [replace(r, config={**r.config, "stop": {"accuracy": 0.55}}) for r in study]
     assert choose_target(group_runs(stop), None).accuracy == 0.55
     # worst best of each group: 0.8, 0.6, 0.8, 0.9
-    assert shared_target(every) == (0.8, "at least half of the rows reached with every seed")
-    lucky = group_runs([hand("a", 0, 0.1), hand("b", 0, 0.1), hand("c", 0, 0.62)])
-    assert shared_target(lucky) == (0.6, "any run reached")
+    assert shared_target(every)[0] == 0.8
+    one = group_runs([hand("a", 0, 0.1), hand("b", 0, 0.1), hand("c", 0, 0.62)])
+    assert shared_target(one)[0] == 0.6
     assert shared_target(group_runs([hand("a", 0, 0.1)])) == (None, "")
 
 
@@ -202,7 +202,8 @@ def test_settings_of_one_mechanism_are_not_called_mechanisms(tmp_path):
     for run, v in zip(runs, (1, 10), strict=True):
         run.config["mechanism"] = {"name": "dystop", "V": v}
     page = write_study(runs, tmp_path, title="V", formats=("png",)).files.html.read_text()
-    assert "1 mechanism in 2 settings, 1 seed each: 2 runs." in page
+    assert "1 mechanism in 2 settings" in page
+    assert "2 runs" in page
 
 
 def test_nothing_is_drawn_against_rounds(study):
@@ -219,9 +220,9 @@ def test_one_law_one_seed_one_mechanism(tmp_path):
         [hand("dystop", 4, 0.6, 0.9)], tmp_path, title="one", formats=()
     ).files.html.read_text()
     assert "One seed each" in page
-    assert "1 mechanism, 1 seed each: 1 runs." not in page
+    assert "1 runs" not in page
     assert "1 mechanism, 1 seed each" in page
-    assert "Does the ranking depend" not in page
+    assert "timing law?" not in page
     assert "band: lowest" not in page
 
 
@@ -229,8 +230,8 @@ def test_empty_runs_still_give_a_page(tmp_path):
     page = write_study(
         [hand("a", 0), hand("b", 0)], tmp_path, title="x", formats=()
     ).files.html.read_text()
-    assert "has not closed a round yet" in page
-    assert "There is no target" in page
+    assert "a-s0 has not closed a round" in page
+    assert "no target" in page
 
 
 def test_warnings_where_a_comparison_is_not_fair(study):
@@ -240,11 +241,11 @@ def test_warnings_where_a_comparison_is_not_fair(study):
     )
     fleet = {**study[1].fleet, "label_counts": [[1]]}
     odd = [study[0], replace(study[1], fleet=fleet)]
-    assert any("do not share one fleet" in n for n in study_notices(group_runs(odd)))
+    assert any("one fleet" in n for n in study_notices(group_runs(odd)))
     assert not any("Within a seed" in n for n in study_notes(group_runs(odd)))
     apart = [hand("a", 0, 0.5), hand("b", 1, 0.5, step_s=20.0)]
-    told = " ".join(study_notices(group_runs(apart)))
-    assert "from 10 s (a (paper)) to 20 s (b (paper))" in told
+    text = " ".join(study_notices(group_runs(apart)))
+    assert "from 10 s (a (paper)) to 20 s (b (paper))" in text
     uneven = [hand("a", 0, 0.5), hand("a", 1, 0.5), hand("b", 0, 0.5)]
     assert any("same seeds" in n for n in study_notices(group_runs(uneven)))
 

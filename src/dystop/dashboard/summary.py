@@ -167,7 +167,7 @@ def _run_notices(run: RunFiles, history: History) -> list[str]:
         out.append(f"{models} diverged: the loss is not finite.")
     if size := as_number(section(run, "model").get("wire_bytes")):
         out.append(
-            f"Substituted model: clock and traffic are those of a model of {data(size)}; accuracy "
+            f"Stand-in model: clock and traffic are those of a model of {data(size)}; accuracy "
             "and loss are those of the model that was trained instead (model.wire_bytes)."
         )
     return out

@@ -32,7 +32,7 @@ def run_notices(runs: Sequence[RunData]) -> list[str]:
     """Return the warnings about single runs."""
     checks = (
         _on_testbed, _unfinished, _changed_records, _not_evaluated, _diverged,
-        no_better_than_guessing, substituted_models, moving_batch_norm, _reconstructions,
+        no_better_than_guessing, stand_in_models, moving_batch_norm, _reconstructions,
     )  # fmt: skip
     return [sentence for check in checks for sentence in check(runs)]
 
@@ -110,7 +110,7 @@ def no_better_than_guessing(runs: Sequence[RunData]) -> list[str]:
     return out
 
 
-def substituted_models(runs: Sequence[RunData]) -> list[str]:
+def stand_in_models(runs: Sequence[RunData]) -> list[str]:
     """Name the runs that train one model and transfer the bytes of another."""
     sizes = {
         (str(model.get("name")), model["wire_bytes"])
@@ -118,7 +118,7 @@ def substituted_models(runs: Sequence[RunData]) -> list[str]:
         if (model := run.config.get("model") or {}).get("wire_bytes")
     }
     return [
-        f"Substituted model: clock, plans and traffic are those of a model of {data(size)}; "
+        f"Stand-in model: clock, plans and traffic are those of a model of {data(size)}; "
         f"accuracy and loss are those of {name}, which was trained instead (model.wire_bytes)."
         for name, size in sorted(sizes)
     ]

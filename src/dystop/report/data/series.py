@@ -4,14 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dystop.record import RoundRecord
 from dystop.report.data.groups import Group
 from dystop.report.data.summary import evaluated_rounds
+from dystop.sparse import Floats
 from dystop.units import known, number
 
-Floats = NDArray[np.float64]
 Quantity = Callable[[RoundRecord], float | None]
 """Reads a number from a record; None where the record has none."""
 

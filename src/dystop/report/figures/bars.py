@@ -19,7 +19,7 @@ from dystop.report.data.ranking import (
     in_percent,
     in_seconds,
 )
-from dystop.report.data.series import Floats, staleness_shares
+from dystop.report.data.series import staleness_shares
 from dystop.report.data.summary import summarise
 from dystop.report.figures.learning import NO_EVALUATION, NO_ROUND
 from dystop.report.figures.style import (
@@ -32,6 +32,7 @@ from dystop.report.figures.style import (
     group_style,
     new_figure,
 )
+from dystop.sparse import Floats
 from dystop.units import data_unit, goal, number, plural, time_unit
 
 ROW_HEIGHT_IN = 0.34

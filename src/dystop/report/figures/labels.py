@@ -9,9 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
-from dystop.report.data.series import Floats
 from dystop.report.figures.style import (
     CLASSES,
     PAPER,
@@ -20,18 +18,17 @@ from dystop.report.figures.style import (
     draw_rectangles,
     figure_style,
 )
+from dystop.sparse import Floats, Ints, ints
 
 MAX_BARS = 40
 MAX_SPLITS = 4
-
-Ints = NDArray[np.int64]
 
 
 def data_splits(runs: Sequence[StyledRun]) -> list[tuple[str, Ints, list[str]]]:
     """Return the distinct data splits: labels of the runs, label counts, class names."""
     found: dict[str, tuple[list[str], Ints, list[str]]] = {}
     for styled in runs:
-        counts = np.asarray(styled.run.fleet.get("label_counts") or [], np.int64)
+        counts = ints(styled.run.fleet.get("label_counts") or [])
         if counts.ndim != 2 or not counts.size:
             continue
         names = styled.run.fleet.get("class_names") or range(counts.shape[1])

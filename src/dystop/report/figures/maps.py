@@ -10,13 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
-from numpy.typing import NDArray
 
 from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.names import worker_count
-from dystop.report.data.series import Floats
 from dystop.report.figures.style import GRID, INK, MUTED, PAPER, RUNS, Plot, StyledRun, figure_style
+from dystop.sparse import Bools, Floats, Ints, ints
 from dystop.units import number, plural
 
 ACTIVE, LINK = RUNS[1], RUNS[0]
@@ -24,9 +23,6 @@ MAX_NUMBERED = 30  # workers whose markers hold their numbers
 MAX_BENT_ARROWS = 200
 MAX_LINKS = 2500
 MAX_MAPS = 12
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -58,11 +54,11 @@ def map_data(run: RunData, record: RoundRecord | None) -> MapData | None:
     nodes = len(positions)
     if not nodes:
         return None
-    pairs = np.asarray(record.link_pairs or [] if record else [], np.int64).reshape(-1, 2)
+    pairs = ints(record.link_pairs or [] if record else []).reshape(-1, 2)
     pairs = pairs[(pairs < nodes).all(axis=1)]
     area = run.fleet.get("area_m") or positions.max(axis=0).tolist()
     range_m = run.fleet.get("range_m")
-    active = np.asarray(record.active_ids or [] if record else [], np.int64)
+    active = ints(record.active_ids or [] if record else [])
     count = min(worker_count(run) or nodes, nodes)
     return MapData(
         positions, count, active[active < count], pairs[:, 0], pairs[:, 1],

@@ -11,7 +11,6 @@ from dystop.record import RoundRecord
 from dystop.report.data.names import staleness_bound, worker_count
 from dystop.report.data.series import (
     SMOOTHED_FROM,
-    Floats,
     Quantity,
     Series,
     grouping_note,
@@ -30,6 +29,7 @@ from dystop.report.figures.style import (
     new_figure,
     style_handle,
 )
+from dystop.sparse import Floats
 from dystop.units import number, percent
 
 SMOOTHED_NOTE = "Dots are the points; the line is their moving mean over a tenth of the run."

@@ -14,7 +14,7 @@ from dystop.report.data.names import mechanism_of
 from dystop.report.data.notices import (
     moving_batch_norm,
     no_better_than_guessing,
-    substituted_models,
+    stand_in_models,
 )
 from dystop.report.data.settings import UNSET, setting_rows
 from dystop.report.data.verdicts import ClaimVerdict, Verdict, judge_claims
@@ -191,7 +191,7 @@ def _notices(recipe: Recipe, request: VerdictRequest, runs: RunsByArm) -> list[s
         *_request_notes(request),
         *([f"Changed settings: {overrides}."] if overrides else []),
         *_missing_arms(recipe, runs),
-        *substituted_models(every),
+        *stand_in_models(every),
         *moving_batch_norm(every),
         *([] if request.scale == "smoke" else no_better_than_guessing(every)),  # smoke is too short
     ]
