@@ -86,8 +86,9 @@ def realised_plan(
 def _sender_trains(plan: Plan, progress: Progress, begin_s: Floats) -> Bools:
     """Return which links read a model while the training of its sender is unfinished, [L]."""
     links = plan.links
-    ended = progress.finish_s[links.src] <= begin_s + SAME_S
-    # A push, a later stage and a synchronous exchange wait for a sender that is active.
-    waits = links.pushed | (links.stage > 0) | plan.synchronous
-    late: Bools = ~ended & ~(waits & np.isin(links.src, plan.active))
+    late: Bools = progress.finish_s[links.src] > begin_s + SAME_S
+    if late.any():  # a push, a later stage and a synchronous exchange wait for an active sender
+        active = np.zeros(len(progress.finish_s), bool)
+        active[plan.active] = True
+        late &= ~((links.pushed | (links.stage > 0) | plan.synchronous) & active[links.src])
     return late
