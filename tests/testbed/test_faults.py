@@ -90,7 +90,7 @@ def test_a_full_disk_at_a_worker_is_survived(tmp_path, monkeypatch):
         write(vault, blob)
 
     monkeypatch.setattr(CheckpointStore, "_write", picky)
-    monkeypatch.setattr(durable_state, "WRITE_AGAIN_S", 0.3)
+    monkeypatch.setattr(durable_state, "RETRY_SAVE_S", 0.3)
     folder, records = run(tmp_path, 120, {10: full.set, 25: full.clear})
     assert refused, "the disk was never full"
     assert len(records) == 120

@@ -148,7 +148,7 @@ def test_trained_models_are_left_behind(tmp_path, monkeypatch):
     assert call("--resume", folder, "--no-report").exit_code == 0
     assert path.read_bytes() == before
     (folder / "workers/w00/model.safetensors").unlink()
-    assert "not every worker has left one" in call("--resume", folder, "--no-report").output
+    assert "no global model" in call("--resume", folder, "--no-report").output
     assert call(*words, "output.models=none", "--name", "bare").exit_code == 0
     assert not list(Path("runs/bare").rglob("model*.safetensors"))
 
@@ -170,7 +170,7 @@ def test_a_disk_that_refuses_models(tmp_path, monkeypatch, caplog):
         m.setattr(parties, "write_atomic", full)
         result = call(*words, "--name", "fuller", "--no-report", "--quiet")
     assert result.exit_code == 0
-    assert "not every worker has left one" in result.output
+    assert "no global model" in result.output
     assert "model.safetensors: cannot be written: No space left" in caplog.text
 
 

@@ -1,5 +1,6 @@
 """A ledger that was damaged, its newest good backup, and a run that goes on from there."""
 
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_a_run_goes_on_after_its_ledger_was_damaged(tmp_path, monkeypatch):
 
     done = call("restore", folder)
     assert done.exit_code == 0, done.output
-    assert f"as it was after round {int(oldest.stem[-8:])}\n" in done.stdout
+    assert f"after round {int(oldest.stem[-8:])}" in done.stdout
     assert f"dystop testbed --resume {folder}" in done.stdout
     assert (folder / "state.damaged").stat().st_size == 10_000
     run_threads(folder, Impatient())
@@ -121,7 +122,10 @@ def test_a_whole_ledger_is_left_alone(tmp_path):
 
 def test_a_coordinator_at_work_is_not_disturbed(tmp_path):
     path = with_backups(tmp_path, [1])
-    with closing(SqliteLedger(path)), pytest.raises(RunFolderError, match="is in charge"):
+    with (
+        closing(SqliteLedger(path)),
+        pytest.raises(RunFolderError, match=rf"process {os.getpid()}"),
+    ):
         restore_ledger(tmp_path)
 
 
@@ -142,7 +146,7 @@ def test_a_ledger_of_a_newer_version_is_not_taken_for_a_damaged_one(tmp_path):
     path = with_backups(tmp_path, [1])
     with closing(SqliteLedger(path)) as ledger:
         ledger._base.execute("PRAGMA user_version = 99")
-    with pytest.raises(RunFolderError, match=r"format is 99.*version that made it"):
+    with pytest.raises(RunFolderError, match=r"format is 99.*reads 1"):
         restore_ledger(tmp_path)
 
 
