@@ -1,8 +1,9 @@
-"""Declaring a hyper-parameter once: its default, its bounds and what it means.
+"""Parameters: a field of a dataclass declares its type, bounds, default and meaning once.
 
-Every configurable block (a mechanism, the channel, the stop rule) is a frozen dataclass whose
-fields are made by `param`. The configuration reader takes types and bounds from the annotation,
-`dystop list` and `--help` take the text from the metadata.
+Every section of the configuration (a mechanism, the channel, the stop rule) is a frozen dataclass
+whose fields are made by `param`. The configuration reader takes types and bounds from the
+annotation; `dystop list` and `--help` take the meaning from the metadata. `check_bounds` checks the
+same bounds for a section that is built in Python.
 """
 
 import math
@@ -20,14 +21,14 @@ from dystop.errors import ConfigError, nearest
 
 
 def param(default: Any, meaning: str) -> Any:
-    """A dataclass field with a default and a sentence that says what it does."""
+    """Declare a dataclass field with a default and a short description."""
     if isinstance(default, (list, dict, set)):
-        raise TypeError("a knob's default must be immutable")
+        raise TypeError("the default of a parameter must be immutable")
     return field(default=default, metadata={"meaning": meaning})
 
 
 def section(kind: type, meaning: str) -> Any:
-    """A dataclass field that holds a whole block of knobs, with all of its defaults."""
+    """Declare a dataclass field that holds a section with all its defaults."""
     return field(default_factory=kind, metadata={"meaning": meaning})
 
 
@@ -52,7 +53,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """The last part of each dotted key, with as many parts before it as tell it from the others.
+    """Return the shortest distinct end of each dotted key.
 
     >>> short_names(["data.phi", "world.churn.enabled", "world.mobility.enabled"]).values()
     dict_values(['phi', 'churn.enabled', 'mobility.enabled'])
@@ -70,7 +71,7 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One hyper-parameter, described."""
+    """The description of one parameter."""
 
     name: str
     type: str
@@ -79,22 +80,17 @@ class Param:
 
 
 def params_of(kind: type) -> Iterator[Param]:
-    """Describe the hyper-parameters of a block, in the order they are declared."""
+    """Describe the parameters of a section, in the order of declaration."""
     for f in fields(kind):
         shown = f.type if isinstance(f.type, str) else getattr(f.type, "__name__", str(f.type))
         default = f.default if f.default is not MISSING else "..."
         yield Param(f.name, shown, default, f.metadata.get("meaning", ""))
 
 
-# MERGED: Holding a block of knobs to the bounds its annotations declare. The configuration reader
-#   checks the same bounds when it reads a file; this is for those who build a block in Python, so
-#   that a bad value never gets as far as the physics.
-
-
-def check_bounds(block: object, path: str) -> None:
-    """Raise ConfigError for the first knob of a block that is out of its declared bounds."""
-    for name, hint in get_type_hints(type(block), include_extras=True).items():
-        value = getattr(block, name)
+def check_bounds(section: object, path: str) -> None:
+    """Raise ConfigError for the first parameter of a section that violates its bounds."""
+    for name, hint in get_type_hints(type(section), include_extras=True).items():
+        value = getattr(section, name)
         for wrong in _faults(hint, value):
             raise ConfigError(f"{path}.{name} = {value!r}: {wrong}")
 
@@ -109,7 +105,7 @@ def check_order(path: str, pair: tuple[float, float]) -> None:
 
 
 def _faults(hint: Any, value: Any) -> Iterator[str]:
-    """What is wrong with a value, as ends of a sentence; nothing if it fits its type."""
+    """Yield what is wrong with a value, as the end of a sentence."""
     kind, inside = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
         yield from _none_fits(inside, value)
@@ -125,21 +121,21 @@ def _faults(hint: Any, value: Any) -> Iterator[str]:
 
 
 def _none_fits(choices: tuple[Any, ...], value: Any) -> Iterator[str]:
-    """A union is satisfied by any of its members; otherwise all of their complaints are told."""
+    """Yield the faults under all members of a union, unless one member accepts the value."""
     wrong = [list(_faults(choice, value)) for choice in choices]
     if all(wrong):
         yield ", or ".join(reasons[0] for reasons in wrong)
 
 
 def _out_of_bounds(bounds: tuple[Any, ...], value: Any) -> Iterator[str]:
-    """Compare a number with Gt, Ge, Lt and Le; NaN respects none of them."""
+    """Compare a number with Gt, Ge, Lt and Le; NaN satisfies none of them."""
     rules = [(*_COMPARE[type(b)], getattr(b, type(b).__name__.lower())) for b in bounds]
     if not all(holds(value, limit) for _, holds, limit in rules):
         yield "must be " + " and ".join(f"{sign} {limit}" for sign, _, limit in rules)
 
 
 def _bad_pair(hints: tuple[Any, ...], value: Any) -> Iterator[str]:
-    """A tuple needs the right length, and every entry its own bounds."""
+    """Check the length of a tuple and the bounds of every entry."""
     if not isinstance(value, tuple | list) or len(value) != len(hints):
         yield f"expected {len(hints)} numbers in a tuple"
         return

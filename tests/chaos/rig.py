@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.config import Experiment, read_experiment
-from dystop.experiments.jobs import Tail, dystop_words, environment
+from dystop.experiments.jobs import RecordTail, child_environment, dystop_command
 from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run_folder import CONFIG
 from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names, read_status
@@ -94,7 +94,7 @@ class Rig:
             stack.callback(self.freezer.close)
             self.sampler = Sampler(self.folder / SAMPLES)
             stack.callback(self.sampler.close)
-            self._tail = Tail(self.folder / RECORDS)
+            self._tail = RecordTail(self.folder / RECORDS)
             self._stack = stack.pop_all()
         return self
 
@@ -172,7 +172,7 @@ class Rig:
 
     def _words(self, role: str, *more: str) -> list[str]:
         files = (str(self.folder / CONFIG), "--pki", str(self.folder / "pki"))
-        return dystop_words(role, *files, *more)
+        return dystop_command(role, *files, *more)
 
     # Time --------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Rig:
             deed()
         self.supervisor.poll()
         self.sampler.look(self.supervisor)
-        self.records += self._tail.news()
+        self.records += self._tail.read()
 
     def until(self, condition: Callable[[], bool], at_most_s: float) -> float:
         """Go on until something is the case; answers how long that took."""
@@ -330,7 +330,7 @@ def _environment() -> dict[str, str]:
     """One thread for each child, and a lifeline: nobody outlives the test."""
     single = dict.fromkeys(_SINGLE, "1")
     own = {LIFELINE: "5", "GRPC_ENABLE_FORK_SUPPORT": "0"}
-    return {**environment(), **single, **own}
+    return {**child_environment(), **single, **own}
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def test_studies_quote_theirs(out):
     class Child:
         name = "x"
 
-        def complaint(self):
+        def error_text(self):
             return "no room"
 
     study = Study(out / "sweep", (EXPERIMENT,), ("mechanism.V",))

@@ -15,7 +15,7 @@ from dystop.cli import app
 from dystop.errors import DystopError, RunFolderError
 from dystop.experiments import jobs
 from dystop.experiments.compare import Comparison, experiments
-from dystop.experiments.jobs import Tail
+from dystop.experiments.jobs import RecordTail
 from dystop.experiments.study import create_study, finished, open_study
 from support.fake_runs import plain_record
 
@@ -77,7 +77,7 @@ def test_the_same_command_again_computes_nothing(done):
         again = call(*words, "--target", "0.3")
         assert again.exit_code == 0, again.output
         assert "4 runs, 4 finished before" in again.stdout
-        assert "target accuracy is 30 %, as asked for" in again.stdout
+        assert "30 %" in again.stdout
     assert before == {p: p.stat().st_mtime_ns for p in study.glob("*/records.jsonl")}
 
 
@@ -140,14 +140,14 @@ class Impatient:
     def __init__(self):
         self.runs = []
 
-    def begins(self, run, rounds):
+    def on_start(self, run, rounds):
         self.runs.append(run)
 
-    def record(self, run, record):
+    def on_record(self, run, record):
         if len(self.runs) == 3 and record.round == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    def ends(self, run):
+    def on_finish(self, run):
         pass
 
 
@@ -255,7 +255,7 @@ def test_damaged_studies_are_named(tmp_path):
     with pytest.raises(RunFolderError, match="names no runs"):
         open_study(tmp_path)
     (tmp_path / "study.json").write_text("{")
-    with pytest.raises(RunFolderError, match="cannot be read"):
+    with pytest.raises(RunFolderError, match=r"study\.json"):
         open_study(tmp_path)
     with pytest.raises(RunFolderError, match="not a study"):
         open_study(tmp_path / "none")
@@ -263,15 +263,15 @@ def test_damaged_studies_are_named(tmp_path):
 
 def test_a_tail_reads_whole_lines_once(tmp_path):
     path, line = tmp_path / "records.jsonl", plain_record(1, 1.0).to_json()
-    tail = Tail(path)
-    assert tail.news() == []
+    tail = RecordTail(path)
+    assert tail.read() == []
     path.write_text(f"{line}\n{line[:9]}")
-    assert [r.round for r in tail.news()] == [1]
-    assert tail.news() == []
+    assert [r.round for r in tail.read()] == [1]
+    assert tail.read() == []
     path.write_text(f"{line}\n{line}\n")
-    assert [r.round for r in tail.news()] == [1]
+    assert [r.round for r in tail.read()] == [1]
     path.write_text("")
-    assert tail.news() == []
+    assert tail.read() == []
 
 
 def test_a_terminal_gets_a_bar_for_the_study_and_one_per_run(monkeypatch):
@@ -299,9 +299,9 @@ def test_a_terminal_gets_a_bar_for_the_study_and_one_per_run(monkeypatch):
     monkeypatch.setattr(progress.sys.stdout, "isatty", lambda: True, raising=False)
     watcher = progress.StudyWatcher(4, 1)
     with watcher.showing():
-        watcher.begins("a-s0", 9)
-        watcher.record("a-s0", plain_record(1, 1.0))
-        watcher.ends("a-s0")
+        watcher.on_start("a-s0", 9)
+        watcher.on_record("a-s0", plain_record(1, 1.0))
+        watcher.on_finish("a-s0")
     assert said == [
         ("add", "study", 4), ("add", "a-s0", 9), ("update", "a-s0", 1), ("remove", "a-s0"),
         ("update", "study", 2),

@@ -133,6 +133,6 @@ def test_a_run_is_the_same_but_for_its_tests():
 
 def test_the_testbed_has_no_samples_to_recalibrate_on():
     experiment = read_experiment(None, ["evaluate.statistics=recomputed"])
-    assert build(experiment).parts.evaluate.statistics == "recomputed"
+    assert build(experiment).components.evaluate.statistics == "recomputed"
     with pytest.raises(ConfigError, match="an observer has no training samples"):
         check_testbed(experiment)

@@ -90,7 +90,7 @@ def test_a_cpu_evaluates_large_models_in_small_batches(name, most):
     """What is alive at once stays small; small models keep the batch that was asked for."""
     words = ["data.synthetic.shape=[3,32,32]", "data.synthetic.train=40", "data.synthetic.test=9"]
     words += ["data.name=synthetic", f"model.name={name}", "fleet.workers=2", "data.phi=1.0"]
-    trainer = build(read_experiment(None, [*words, "training.path=sequential"])).parts.trainer
+    trainer = build(read_experiment(None, [*words, "training.path=sequential"])).components.trainer
     batch, alive = trainer._task.batch, trainer.size.forward_bytes
     assert batch == min(500, CPU_EVAL_BYTES // alive)
     assert batch <= most

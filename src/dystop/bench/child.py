@@ -40,7 +40,7 @@ def measure(words: list[str], began: float) -> dict[str, Any]:
     before_bytes = peak_process_bytes()
     built = build(read_experiment(None, words))
     built_s = time.perf_counter() - began - imported_s
-    spent = _rounds(built.parts)
+    spent = _rounds(built.components)
     found = {"import_s": imported_s, "build_s": built_s, **spent}
     return {**found, "before_bytes": before_bytes, **_memory(built)}
 
@@ -75,7 +75,7 @@ def _rounds(parts: "Components") -> dict[str, Any]:
 
 def _memory(built: "Built") -> dict[str, Any]:
     """Return the estimate that a run prints, and the measured peak."""
-    device = built.parts.trainer.device
+    device = built.components.trainer.device
     return {"estimate_bytes": printed_bytes(built.memory), "peak_bytes": peak_bytes(device)}
 
 

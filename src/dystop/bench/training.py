@@ -30,7 +30,9 @@ class Rounds:
 
     def __init__(self, settings: Settings, work: Work) -> None:
         began = time.perf_counter()
-        self.parts: Components = build(experiment(settings, work, "mechanism.name=fedavg")).parts
+        self.parts: Components = build(
+            experiment(settings, work, "mechanism.name=fedavg")
+        ).components
         self._rounds = run_rounds(self.parts, begin(self.parts))
         self._images = 0
         for _ in range(_WARM_ROUNDS):
@@ -132,7 +134,7 @@ def evaluation_lines(settings: Settings, say: Callable[[str], None]) -> Iterator
         work = replace(usual, images=usual.batch, test_images=max(tests, 10))
         say(f"{model}: {work.workers} models x {work.test_images} images, warm-up")
         began = time.perf_counter()
-        trainer = build(experiment(settings, work)).parts.trainer
+        trainer = build(experiment(settings, work)).components.trainer
         step = evaluation_step(trainer, work.workers, work.test_images)
         step()
         warmup_s = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Showing a run while it goes: a bar for a person, plain lines for a log."""
+"""Progress of runs, studies and benchmarks: bars on a terminal, plain lines in a log."""
 
 import sys
 import time
@@ -18,7 +18,7 @@ LINE_EVERY_S = 5.0
 
 
 class Started(Protocol):
-    """What is known when a run begins or goes on."""
+    """What is known when a run starts or resumes."""
 
     @property
     def folder(self) -> Path:
@@ -26,7 +26,7 @@ class Started(Protocol):
 
     @property
     def physics(self) -> dict[str, str]:
-        """Facts of the simulated surroundings."""
+        """Facts about the simulated world."""
 
     @property
     def partition(self) -> list[str]:
@@ -42,11 +42,11 @@ class Started(Protocol):
 
     @property
     def done(self) -> int:
-        """Rounds that need not be repeated."""
+        """Rounds that are not repeated."""
 
 
 def status_line(record: RoundRecord, scored: RoundRecord | None) -> str:
-    """Clock, loss and the last score, in one short line."""
+    """Return clock, loss and the last accuracy as one short line."""
     parts = [f"clock {record.clock_s:,.1f} s"]
     if record.loss is not None:
         parts.append(f"loss {record.loss:.3f}" if record.loss < 1e4 else f"loss {record.loss:.3g}")
@@ -56,7 +56,7 @@ def status_line(record: RoundRecord, scored: RoundRecord | None) -> str:
 
 
 class Watcher:
-    """Follows a run: prints its beginning, shows its progress, remembers its end."""
+    """Shows a run: its facts at the start, its progress, and its last record."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.folder: Path | None = None
@@ -64,8 +64,8 @@ class Watcher:
         self._scored: RoundRecord | None = None
         self._quiet = quiet
         self._rounds = 0
-        self._done = 0  # rounds of an earlier session: known, not news
-        self._said_s = 0.0
+        self._done = 0  # rounds of an earlier session, which are not printed again
+        self._printed_s = 0.0
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
@@ -78,14 +78,14 @@ class Watcher:
         self.expect(started.rounds)
 
     def expect(self, rounds: int) -> None:
-        """Begin to count up to this many rounds."""
+        """Show progress towards this many rounds."""
         self._rounds = rounds
         if self._bar is not None:
             self._task = self._bar.add_task("round", total=rounds, status="")
             self._bar.start()
 
     def say(self, text: str) -> None:
-        """Show a word about what goes on before the first round."""
+        """Show a short text before the first round."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, status=text)
         elif not self._quiet:
@@ -105,16 +105,16 @@ class Watcher:
             self._line(record)
 
     def _line(self, record: RoundRecord) -> None:
-        """A log wants a line now and then, and always the last one."""
+        """Print a line every few seconds, and always for the last round."""
         now = time.monotonic()
-        if record.round < self._rounds and now - self._said_s < LINE_EVERY_S:
+        if record.round < self._rounds and now - self._printed_s < LINE_EVERY_S:
             return
-        self._said_s = now
+        self._printed_s = now
         echo(f"round {record.round}/{self._rounds}  {status_line(record, self._scored)}")
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """Hold the screen while the run goes, and give it back however it ends."""
+        """Show the bar while the run works."""
         if not self._quiet and sys.stdout.isatty():
             self._bar = _new_bar()
         try:
@@ -137,7 +137,7 @@ def _new_bar() -> "Progress":
 
 
 def show_start(started: Started) -> None:
-    """Physics, label distribution, memory and folder, before the first round."""
+    """Print physics, label distribution, memory and folder."""
     width = max((len(name) for name in started.physics), default=0)
     for name, fact in started.physics.items():
         echo(f"  {name:<{width}}  {fact}")
@@ -149,12 +149,8 @@ def show_start(started: Started) -> None:
         echo(f"  {are(started.done, 'round')} done, {left} to go")
 
 
-# MERGED: Showing a study while it goes: a bar for the study and one per current run, or plain
-#   lines.
-
-
 class StudyWatcher:
-    """Follows a study, whichever process its runs are in."""
+    """Shows a study: a bar for the study and one per current run, or plain lines."""
 
     def __init__(self, total: int, done: int, *, quiet: bool = False) -> None:
         self._total = total
@@ -162,32 +158,32 @@ class StudyWatcher:
         self._quiet = quiet
         self._rounds: dict[str, int] = {}
         self._scored: dict[str, RoundRecord] = {}
-        self._said_s = 0.0
+        self._printed_s = 0.0
         self._bar: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
 
-    def begins(self, run: str, rounds: int) -> None:
-        """A run starts or goes on."""
+    def on_start(self, run: str, rounds: int) -> None:
+        """Show that a run starts or resumes."""
         self._rounds[run] = rounds
         if self._bar is not None:
             self._tasks[run] = self._bar.add_task(run, total=rounds, status="")
         elif not self._quiet:
-            self._said_s = time.monotonic()
+            self._printed_s = time.monotonic()
             echo(f"{run}: begins ({self._done} of {plural(self._total, 'run')} done)")
 
-    def record(self, run: str, record: RoundRecord) -> None:
-        """A round of a run has closed."""
+    def on_record(self, run: str, record: RoundRecord) -> None:
+        """Show a closed round of a run."""
         if record.accuracy is not None:
             self._scored[run] = record
         shown = status_line(record, self._scored.get(run))
         if self._bar is not None:
             self._bar.update(self._tasks[run], completed=record.round, status=shown)
-        elif not self._quiet and time.monotonic() - self._said_s >= LINE_EVERY_S:
-            self._said_s = time.monotonic()
+        elif not self._quiet and time.monotonic() - self._printed_s >= LINE_EVERY_S:
+            self._printed_s = time.monotonic()
             echo(f"{run}: round {record.round}/{self._rounds[run]}  {shown}")
 
-    def ends(self, run: str) -> None:
-        """A run has finished."""
+    def on_finish(self, run: str) -> None:
+        """Show that a run has finished."""
         self._done += 1
         if self._bar is not None:
             self._bar.remove_task(self._tasks.pop(run))
@@ -199,7 +195,7 @@ class StudyWatcher:
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """Hold the screen while the study goes, and give it back however it ends."""
+        """Show the bars while the study runs."""
         if not self._quiet and sys.stdout.isatty():
             self._bar = _new_bar()
             self._tasks[""] = self._bar.add_task(
@@ -213,11 +209,8 @@ class StudyWatcher:
                 self._bar.stop()
 
 
-# MERGED: Showing a benchmark while it goes: a bar for a person, plain lines for a log.
-
-
 class BenchWatcher:
-    """Shows which benchmark is going on: a bar for a person, plain lines for a log."""
+    """Shows which benchmark runs: a bar on a terminal, plain lines in a log."""
 
     def __init__(self, total: int, *, quiet: bool) -> None:
         self._quiet, self._total, self._done = quiet, total, 0
@@ -225,16 +218,16 @@ class BenchWatcher:
         self._task: TaskID | None = None
 
     def begins(self, what: str) -> None:
-        """A benchmark starts."""
+        """Show that a benchmark starts."""
         self._show(what, "")
 
     def says(self, status: str) -> None:
-        """What it is doing now."""
+        """Show what the benchmark does now."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, status=status)
 
     def ends(self, what: str, seconds: float) -> None:
-        """It is over."""
+        """Show that a benchmark has ended."""
         self._done += 1
         self._show(what, "")
         if self._bar is None and not self._quiet:
@@ -246,7 +239,7 @@ class BenchWatcher:
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """Hold the screen while it goes, and give it back however it ends."""
+        """Show the bar while benchmarks run."""
         if not self._quiet and sys.stdout.isatty():
             self._bar = _new_bar()
             self._task = self._bar.add_task("bench", total=self._total, status="")

@@ -103,7 +103,7 @@ class Simulation:
     def __iter__(self) -> Iterator[RoundRecord]:
         """Run the simulation from its first round; iterating again repeats it."""
         self.records, self._end = [], None
-        components = self._built.parts
+        components = self._built.components
         state = begin(components)
         for record, after in run_rounds(components, state, no_round):
             self.records.append(record)
@@ -122,7 +122,7 @@ class Simulation:
         """Return the trained global model, or the model of one worker, after the last round."""
         if self._end is None:
             raise ValueError("the simulation has rounds left: call run(), or iterate to the end")
-        return model_of(self._built.parts, self._end, self._built.card, worker, self._model)
+        return model_of(self._built.components, self._end, self._built.card, worker, self._model)
 
 
 def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)

@@ -213,7 +213,7 @@ def _until(recorded: Sequence[RoundRecord], built: Built) -> Built:
     """
     if not recorded:
         return built
-    return replace(built, parts=replace(built.parts, stop=Stop(rounds=len(recorded))))
+    return replace(built, components=replace(built.components, stop=Stop(rounds=len(recorded))))
 
 
 def _follow(
@@ -224,8 +224,8 @@ def _follow(
     recorded: Sequence[RoundRecord],
 ) -> tuple[_Notes, Floats, float]:
     """Run once, looking at every model on the way; returns notes, xi and F(w_0) - F*."""
-    noting = _Noting(built.parts.mechanism)
-    parts = replace(built.parts, mechanism=cast(Mechanism, noting))
+    noting = _Noting(built.components.mechanism)
+    parts = replace(built.components, mechanism=cast(Mechanism, noting))
     first = parts.trainer.initial()[0].double().cpu().numpy()
     start = convex.value(problem, first) - best
     xi = convex.divergence(problem, first)

@@ -1,4 +1,7 @@
-"""From a specification to the parts of a simulation: the only module that knows every name."""
+"""From a configuration to the components of a simulation.
+
+`fleet_of`, `steps_of` and `keeps_topology` are shared with the testbed.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,14 +34,15 @@ from dystop.world import Trace, TraceWorld, World, read_trace
 from dystop.world.describe import describe
 
 _GIGABYTE = 10**9
+_FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only
 
 
 @dataclass(frozen=True)
 class Built:
-    """A simulation ready to run, and what is worth telling about it."""
+    """A simulation that is ready to run, and its description."""
 
     experiment: Experiment  # with everything resolved that had to be measured
-    parts: Components
+    components: Components
     physics: dict[str, str]
     partition: list[str]
     memory: str
@@ -69,11 +73,11 @@ def build(
     counts = label_counts(data.y_train, shards, data.classes)
     fleet = fleet_of(experiment, counts, experiment.model.wire_bytes or 4 * trainer.width)
     world = _make_world(experiment, fleet)
-    parts = _parts(experiment, fleet, world, trainer)
+    components = _components(experiment, fleet, world, trainer)
     physics = {**describe(world), **_replay_note(world)}
     return Built(
         experiment=experiment,
-        parts=parts,
+        components=components,
         physics=physics,
         partition=[*describe_partition(counts).rows(), *label_chart(counts, data.class_names)],
         memory=memory,
@@ -83,7 +87,7 @@ def build(
 
 
 def card_of(experiment: Experiment, data: Dataset) -> ModelCard:
-    """What a trained model of this experiment says about itself."""
+    """Return the card that a trained model of this experiment carries."""
     name = experiment.model.name
     return ModelCard(name, data.shape, data.classes, data.class_names, data.mean, data.std)
 
@@ -112,7 +116,7 @@ def load_data(experiment: Experiment, given: Dataset | None = None) -> Dataset:
 
 
 def split_data(experiment: Experiment, data: Dataset) -> list[Ints]:
-    """Which training samples each worker owns."""
+    """Return which training samples each worker owns."""
     spec = experiment.data
     return partition(
         data.y_train,
@@ -140,7 +144,7 @@ def make_trainer(
 
 
 def measured(experiment: Experiment, trainer: Trainer) -> Experiment:
-    """Put the number in place of `batch_s = "measure"`, so that the run can be repeated."""
+    """Replace `batch_s = "measure"` by the measured number, so that the run can be repeated."""
     compute = experiment.world.compute
     if compute.batch_s != "measure":
         return experiment
@@ -149,7 +153,7 @@ def measured(experiment: Experiment, trainer: Trainer) -> Experiment:
 
 
 def _ensure_memory(experiment: Experiment, trainer: Trainer) -> str:
-    """State what the run will take; refuse it if that is more than there is."""
+    """Return the estimated memory in words; refuse a run that needs more than is available."""
     estimate = trainer.estimate(experiment.fleet.workers, _stacks(experiment))
     limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
     ensure_fits(estimate, available_bytes(trainer.device), limit)
@@ -168,7 +172,7 @@ def _stacks(experiment: Experiment) -> float:
     return 2.0 + late + compensated + 3.0 * able.deltas + 3.0 * able.pushes
 
 
-def _parts(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer) -> Components:
+def _components(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer) -> Components:
     topology = keeps_topology(experiment)
     return Components(
         fleet=fleet,
@@ -193,7 +197,7 @@ def fleet_json(
     world: World,
     physics: dict[str, str],
 ) -> dict[str, Any]:
-    """What `fleet.json` holds, of a simulated run and of a testbed alike."""
+    """Return the content of `fleet.json`, for simulated and testbed runs."""
     position = world.observe(1, 0.0).position
     return {
         "data_size": fleet.data_size.tolist(),
@@ -212,7 +216,7 @@ def fleet_json(
 
 
 def _make_world(experiment: Experiment, fleet: Fleet) -> World:
-    """The simulated surroundings, or the recorded ones."""
+    """Return the simulated world, or the recorded one."""
     place = experiment.world, fleet.workers, fleet.model_bytes, experiment.seed, fleet.server
     if not experiment.trace:
         return World(*place)
@@ -220,14 +224,14 @@ def _make_world(experiment: Experiment, fleet: Fleet) -> World:
 
 
 def _make_stop(stop: Stop, world: World) -> Stop:
-    """The stop rules; a replay ends with its trace, whenever its clock or its targets say so."""
+    """Return the stop rules; a replay ends with its trace and ignores time and targets."""
     if not isinstance(world, TraceWorld):
         return stop
     return Stop(rounds=min(stop.rounds, len(world.trace.rounds)))
 
 
 def _replay_note(world: World) -> dict[str, str]:
-    """What is played back, for the description of the surroundings."""
+    """Return which trace is replayed, for the description of the world."""
     return {"replay of": _text(world.trace)} if isinstance(world, TraceWorld) else {}
 
 
@@ -235,15 +239,8 @@ def _text(trace: Trace) -> str:
     return f"{trace.path.parent}, {len(trace.rounds)} rounds"
 
 
-# MERGED: Who takes part and how much each trains: what simulator and testbed agree on. Free of
-#   torch.
-
-
-_FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only
-
-
 def fleet_of(experiment: Experiment, label_counts: Ints, model_bytes: int) -> Fleet:
-    """The fleet, from the label counts [N, K] of the split and the size of one model."""
+    """Return the fleet, from the label counts [N, K] of the split and the size of one model."""
     return Fleet(
         data_size=label_counts.sum(axis=1),
         label_counts=label_counts,
@@ -257,13 +254,13 @@ def fleet_of(experiment: Experiment, label_counts: Ints, model_bytes: int) -> Fl
 
 
 def steps_of(experiment: Experiment, fleet: Fleet) -> Ints:
-    """Mini-batches of one local training, [N]."""
+    """Return the mini-batches of one local training, [N]."""
     training = experiment.training
     per_epoch = fleet.epoch_steps * training.epochs
     return np.full_like(per_epoch, training.local_steps) if training.local_steps else per_epoch
 
 
 def keeps_topology(experiment: Experiment) -> bool:
-    """Whether records hold every link, and not only numbers."""
+    """Return whether records hold every link instead of counts only."""
     topology, small = experiment.output.topology, experiment.fleet.workers <= _FULL_TOPOLOGY_LIMIT
     return topology == "full" or (topology == "auto" and small)

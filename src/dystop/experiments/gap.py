@@ -74,7 +74,7 @@ def gap_of(folder: Path, on_round: OnRound) -> GapReport:
     plain = build(_late(experiment))
     rounds = min(len(data.records), len(trace.rounds))
     real = data.records[:rounds]
-    world, model_bytes = plain.parts.world, plain.parts.fleet.model_bytes
+    world, model_bytes = plain.components.world, plain.components.fleet.model_bytes
     return GapReport(
         run=data,
         rounds=rounds,
@@ -114,7 +114,7 @@ def _late(experiment: Experiment) -> Experiment:
 
 
 def _play(built: Built, rounds: int, what: str, on_round: OnRound) -> list[RoundRecord]:
-    parts = replace(built.parts, stop=Stop(rounds=rounds))
+    parts = replace(built.components, stop=Stop(rounds=rounds))
     records = []
     for record, _ in run_rounds(parts, begin(parts), no_round):
         records.append(record)

@@ -1,4 +1,8 @@
-"""One `dystop` command in a process of its own, followed by reading the records it writes."""
+"""Running a study: one run after another in this process, or several at once in child processes.
+
+A child is the `dystop` command on the plan file of its run, so its records are the same bytes. The
+parent follows it by reading the records that it writes.
+"""
 
 import os
 import subprocess
@@ -22,110 +26,105 @@ from dystop.experiments.study import Study
 from dystop.record import RoundRecord, from_json
 
 
-class Tail:
-    """New whole lines of a record log, each time it is asked."""
+class RecordTail:
+    """Reads the records that were appended to a log since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._at = 0
+        self._offset = 0
 
-    def news(self) -> list[RoundRecord]:
-        """Records written since the last call; a log that was cut is read on from its new end."""
+    def read(self) -> list[RoundRecord]:
+        """Return the new records; a log that was cut is read from its new end on."""
         if not self._path.is_file():
             return []
         with self._path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            self._at = min(self._at, size)
-            file.seek(self._at)
+            self._offset = min(self._offset, size)
+            file.seek(self._offset)
             whole = file.read().rpartition(b"\n")[0]
-        self._at += len(whole) + bool(whole)
+        self._offset += len(whole) + bool(whole)
         return [from_json(line.decode()) for line in whole.splitlines()]
 
 
-class Child:
-    """A run in a process of its own."""
+class RunProcess:
+    """A run in a child process."""
 
     def __init__(self, name: str, folder: Path, words: Sequence[str]) -> None:
         self.name = name
-        self._tail = Tail(folder / RECORDS)
+        self._tail = RecordTail(folder / RECORDS)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
-        # A group of its own: Ctrl-C reaches the parent alone, which then tells each child once.
+        # A process group of its own: only the parent receives Ctrl-C and cancels each child once.
         self._process = subprocess.Popen(
-            dystop_words(*words),
+            dystop_command(*words),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
-            env=environment(),
+            env=child_environment(),
             process_group=0,
         )
 
-    def news(self) -> list[RoundRecord]:
-        """Records that were written since the last call."""
-        return self._tail.news()
+    def new_records(self) -> list[RoundRecord]:
+        """Return the records written since the last call."""
+        return self._tail.read()
 
-    def code(self) -> int | None:
-        """Exit code; None while it runs."""
+    def exit_code(self) -> int | None:
+        """Return the exit code; None while it runs."""
         return self._process.poll()
 
-    def complaint(self) -> str:
-        """What the command said on stderr."""
+    def error_text(self) -> str:
+        """Return what the command wrote to stderr."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace").strip().removeprefix("Error: ")
 
-    def ask_to_stop(self) -> None:
-        """Let it save at the end of its round and leave."""
-        if self.code() is None:
+    def cancel(self) -> None:
+        """Ask it to save at the end of its round and to exit."""
+        if self.exit_code() is None:
             self._process.terminate()
 
     def kill(self) -> None:
-        """End it now; its last checkpoint is what it goes on from."""
-        if self.code() is None:
+        """End it now; it can be resumed from its last checkpoint."""
+        if self.exit_code() is None:
             self._process.kill()
 
     def close(self) -> None:
-        """Wait for its end and give back what it held."""
+        """Wait for its end and release its resources."""
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._errors.close()
 
 
-def dystop_words(*words: str | Path) -> list[str]:
-    """The `dystop` command of this installation, with these words."""
+def dystop_command(*words: str | Path) -> list[str]:
+    """Return the command line that runs `dystop` of this installation with these words."""
     return [sys.executable, "-P", "-m", "dystop", *map(str, words)]
 
 
-def environment() -> dict[str, str]:
-    """The child finds the modules that this process finds, a user's own models among them."""
-    places = [os.path.abspath(place) for place in sys.path]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(places), LIFELINE: "1"}
-
-
-# MERGED: Carrying out a study: one run after another in this process, or several at once in
-#   children. A child is the `dystop` command itself on the same plan file, so its records are the
-#   same bytes.
+def child_environment() -> dict[str, str]:
+    """Return an environment in which a child finds the modules that this process finds."""
+    folders = [os.path.abspath(folder) for folder in sys.path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders), LIFELINE: "1"}
 
 
 POLL_S = 0.1
 
 
-class Watch(Protocol):
-    """Whoever follows a study."""
+class StudyListener(Protocol):
+    """Follows the progress of a study."""
 
-    def begins(self, run: str, rounds: int) -> None:
-        """A run starts or goes on."""
+    def on_start(self, run: str, rounds: int) -> None:
+        """A run starts or resumes."""
 
-    def record(self, run: str, record: RoundRecord) -> None:
+    def on_record(self, run: str, record: RoundRecord) -> None:
         """A round of a run has closed."""
 
-    def ends(self, run: str) -> None:
+    def on_finish(self, run: str) -> None:
         """A run has finished."""
 
 
 def build_each_setting(experiments: Sequence[Experiment]) -> None:
-    """Load data, build models, size memory and start every mechanism once, without training.
+    """Build every setting once, without training, so that mistakes are refused before any run.
 
-    What can be refused is refused here, before hours of computing and not after them.
+    Settings that differ only in the mechanism or the timing law share one build.
     """
     built: dict[str, Built] = {}
     for experiment in _settings(experiments):
@@ -133,49 +132,49 @@ def build_each_setting(experiments: Sequence[Experiment]) -> None:
         alike = f"{able.server} {able.deltas} {_without(experiment, 'mechanism', 'engine')}"
         if alike not in built:
             built[alike] = build(experiment)
-        experiment.mechanism.init(built[alike].parts.fleet)
+        experiment.mechanism.init(built[alike].components.fleet)
 
 
 def _settings(experiments: Sequence[Experiment]) -> list[Experiment]:
-    """One experiment of each setting, whatever its seed."""
+    """Return one experiment of each setting, whatever its seed."""
     return list({_without(experiment): experiment for experiment in reversed(experiments)}.values())
 
 
-def _without(experiment: Experiment, *blocks: str) -> str:
-    """The configuration, less what tells seeds apart and some blocks."""
-    left_out = {"name", "seed", *blocks}
+def _without(experiment: Experiment, *sections: str) -> str:
+    """Return the configuration without name, seed and some sections, as text to compare."""
+    left_out = {"name", "seed", *sections}
     return str({key: part for key, part in to_tree(experiment).items() if key not in left_out})
 
 
-def run_study(study: Study, jobs: int, watch: Watch) -> None:
-    """Run, or go on with, everything in the study that is not finished."""
+def run_study(study: Study, jobs: int, listener: StudyListener) -> None:
+    """Run or resume everything in the study that is not finished."""
     with RunLock(study.path):
         if jobs == 1:
             for experiment in study.todo():
-                _here(study, experiment, watch)
+                _run_here(study, experiment, listener)
         else:
-            _apart(study, study.todo(), jobs, watch)
+            _run_in_children(study, study.todo(), jobs, listener)
 
 
-def _here(study: Study, experiment: Experiment, watch: Watch) -> None:
-    """One run in this process."""
+def _run_here(study: Study, experiment: Experiment, listener: StudyListener) -> None:
+    """Run or resume one experiment in this process."""
     name, folder = experiment.name, study.folder(experiment)
 
     def on_start(started: Started) -> None:
-        watch.begins(name, started.rounds)
+        listener.on_start(name, started.rounds)
 
     def on_record(record: RoundRecord) -> None:
-        watch.record(name, record)
+        listener.on_record(name, record)
 
     if folder.exists():
         resume_run(folder, on_start, on_record)
     else:
         run_experiment(experiment, study.path, name, on_start, on_record)
-    watch.ends(name)
+    listener.on_finish(name)
 
 
 def _words(study: Study, experiment: Experiment) -> list[str]:
-    """The command of a child, without the program."""
+    """Return the words after `dystop` that run or resume one experiment."""
     folder, silent = study.folder(experiment), ["--quiet", "--no-report"]
     if folder.exists():
         return ["resume", str(folder), *silent]
@@ -183,55 +182,57 @@ def _words(study: Study, experiment: Experiment) -> list[str]:
     return ["run", plan, "--out", str(study.path), "--name", experiment.name, *silent]
 
 
-def _apart(study: Study, todo: Sequence[Experiment], jobs: int, watch: Watch) -> None:
-    """Up to `jobs` children at a time; on the way out, however it is taken, none is left."""
-    waiting, running = deque(todo), list[Child]()
+def _run_in_children(
+    study: Study, todo: Sequence[Experiment], jobs: int, listener: StudyListener
+) -> None:
+    """Run up to `jobs` children at a time; leave none behind, however this ends."""
+    waiting, running = deque(todo), list[RunProcess]()
     with Interrupts() as interrupts:
         try:
             while waiting or running:
                 interrupts.check()
                 while waiting and len(running) < jobs:
-                    running.append(_start(study, waiting.popleft(), watch))
+                    running.append(_start(study, waiting.popleft(), listener))
                 time.sleep(POLL_S)
-                running = [child for child in running if _goes_on(child, study, watch)]
+                running = [child for child in running if _is_running(child, study, listener)]
         finally:
             _stop(running)
 
 
-def _start(study: Study, experiment: Experiment, watch: Watch) -> Child:
-    child = Child(experiment.name, study.folder(experiment), _words(study, experiment))
-    watch.begins(experiment.name, experiment.stop.rounds)
+def _start(study: Study, experiment: Experiment, listener: StudyListener) -> RunProcess:
+    child = RunProcess(experiment.name, study.folder(experiment), _words(study, experiment))
+    listener.on_start(experiment.name, experiment.stop.rounds)
     return child
 
 
-def _goes_on(child: Child, study: Study, watch: Watch) -> bool:
-    """Pass on news of a child; False once it has finished, an error if it failed."""
-    code = child.code()
-    for record in child.news():
-        watch.record(child.name, record)
+def _is_running(child: RunProcess, study: Study, listener: StudyListener) -> bool:
+    """Pass on the new records of a child; return False once it has finished, raise if it failed."""
+    code = child.exit_code()
+    for record in child.new_records():
+        listener.on_record(child.name, record)
     if code is None:
         return True
     if code != 0:
         raise _failure(child, code, study)
     child.close()
-    watch.ends(child.name)
+    listener.on_finish(child.name)
     return False
 
 
-def _failure(child: Child, code: int, study: Study) -> DystopError:
-    said = child.complaint() or f"its process ended with code {code}"
+def _failure(child: RunProcess, code: int, study: Study) -> DystopError:
+    reason = child.error_text() or f"its process ended with code {code}"
     error = DystopError(
-        f"{child.name}: {said}\nFinished rounds are kept; resume with: {study.resume_command}"
+        f"{child.name}: {reason}\nFinished rounds are kept; resume with: {study.resume_command}"
     )
     error.exit_code = code if code > 0 else 1
     return error
 
 
-def _stop(children: Sequence[Child]) -> None:
-    """Let every child save and end; a second interruption does not wait for that."""
+def _stop(children: Sequence[RunProcess]) -> None:
+    """Let every child save and exit; a second signal kills them at once."""
     try:
         for child in children:
-            child.ask_to_stop()
+            child.cancel()
         for child in children:
             child.close()
     except BaseException:

@@ -1,4 +1,4 @@
-"""One experiment from its first round to its last: run it, go on with it, or check it again."""
+"""One experiment in one run folder: run it, resume it, or verify it by running it again."""
 
 import hashlib
 import time
@@ -41,14 +41,14 @@ OnRecord = Callable[[RoundRecord], None]
 
 @dataclass(frozen=True)
 class Started:
-    """What is known when the first round is about to open."""
+    """What is known before the first round of this session."""
 
     folder: Path
     physics: dict[str, str]
     partition: list[str]
     memory: str
     rounds: int  # of the whole run
-    done: int = 0  # rounds that a resumed run need not repeat
+    done: int = 0  # rounds that a resumed run does not repeat
     device: str = "cpu"
 
 
@@ -57,7 +57,7 @@ OnStart = Callable[[Started], None]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a second run of the same experiment says about the first."""
+    """Whether a second run of the same experiment has the same records."""
 
     identical: bool
     rounds: int
@@ -67,7 +67,7 @@ class Verdict:
 
 @dataclass
 class _Session:
-    """One process working on one run folder."""
+    """The work of one process on one run folder."""
 
     folder: Path
     built: Built
@@ -75,10 +75,6 @@ class _Session:
     on_record: OnRecord
     wall_s: float = 0.0  # of earlier sessions
     began: float = field(default_factory=time.perf_counter)
-
-    @property
-    def parts(self) -> Components:
-        return self.built.parts
 
     @property
     def output(self) -> OutputParams:
@@ -92,7 +88,7 @@ class _Session:
 def run_experiment(
     experiment: Experiment, out: Path, name: str | None, on_start: OnStart, on_record: OnRecord
 ) -> Path:
-    """Run an experiment in a new folder; returns the folder."""
+    """Run an experiment in a new folder; return the folder."""
     if name is not None:
         experiment = replace(experiment, name=name)
     built = build(experiment)
@@ -108,23 +104,23 @@ def run_experiment(
         )
         with RunLock(folder):
             session = _Session(folder, built, interrupts, on_record)
-            _work(session, None, 0, lambda: on_start(_started(folder, built, 0)))
+            _run_to_end(session, None, 0, lambda: on_start(_started(folder, built, 0)))
     return folder
 
 
 def resume_run(folder: Path, on_start: OnStart, on_record: OnRecord) -> Path:
-    """Go on with a run from its newest checkpoint, or from the start where there is none."""
+    """Resume a run from its newest checkpoint, or from the start if there is none."""
     run_folder(folder)
     with RunLock(folder):
         data = open_run(folder)
         _check_simulated(data)
         _check_untouched(data)
         if data.info.get("status") == "finished":
-            on_start(_nothing_left(folder, len(data.records)))
+            on_start(_already_finished(folder, len(data.records)))
             return folder
         experiment = read_experiment(folder / CONFIG)
         built = build(experiment)
-        found = checkpoint.load_newest(folder / CHECKPOINTS, built.parts.trainer.device)
+        found = checkpoint.load_newest(folder / CHECKPOINTS, built.components.trainer.device)
         done, state = found if found is not None else (0, None)
 
         def announce() -> None:
@@ -136,7 +132,7 @@ def resume_run(folder: Path, on_start: OnStart, on_record: OnRecord) -> Path:
         with Interrupts() as interrupts:
             update_info(folder, status="running", stop_reason=None)
             session = _Session(folder, built, interrupts, on_record, wall_s)
-            _work(session, state, done, announce)
+            _run_to_end(session, state, done, announce)
     return folder
 
 
@@ -146,62 +142,68 @@ def _started(folder: Path, built: Built, done: int) -> Started:
         physics=built.physics,
         partition=built.partition,
         memory=built.memory,
-        rounds=built.parts.stop.rounds,
+        rounds=built.components.stop.rounds,
         done=done,
-        device=str(built.parts.trainer.device),
+        device=str(built.components.trainer.device),
     )
 
 
-def _nothing_left(folder: Path, rounds: int) -> Started:
+def _already_finished(folder: Path, rounds: int) -> Started:
     return Started(folder, {}, [], "", rounds, rounds)
 
 
-def _work(session: _Session, state: State | None, done: int, announce: Callable[[], None]) -> None:
-    """Rounds, records and checkpoints until the run is over or is interrupted.
+def _run_to_end(
+    session: _Session, state: State | None, done: int, announce: Callable[[], None]
+) -> None:
+    """Run rounds until the run is over or interrupted, and note how it ended in `run.json`.
 
-    Whoever follows the run is told first, here: what fails there must not leave a run behind that
-    says of itself that it is running.
+    `announce` is called inside the `try`: if it fails, the run must not stay marked as running.
     """
     folder = session.folder
     with RecordLog(folder, keep=done) as log:
         try:
             announce()
-            last, state = _rounds(session, log, state)
+            last, state = _run_rounds(session, log, state)
             log.sync()
-            keep_models(folder, session.parts, state, session.built.card, session.output.models)
+            keep_models(
+                folder, session.built.components, state, session.built.card, session.output.models
+            )
         except KeyboardInterrupt:
             update_info(folder, status="interrupted", wall_s=round(session.spent_s, 3))
             raise
         except Exception as error:
             _mark_failed(folder, f"{type(error).__name__}: {error}")
             raise
-        reason = stop_reason(session.parts.stop, last) if last else "no round was possible"
+        reason = (
+            stop_reason(session.built.components.stop, last) if last else "no round was possible"
+        )
         update_info(
             folder,
             status="finished",
             stop_reason=reason,
             wall_s=round(session.spent_s, 3),
-            tests_s=round(session.parts.trainer.evaluated_s, 3),
+            tests_s=round(session.built.components.trainer.evaluated_s, 3),
             records_sha256=records_sha256(folder),
         )
 
 
-def _rounds(
+def _run_rounds(
     session: _Session, log: RecordLog, state: State | None
 ) -> tuple[RoundRecord | None, State]:
-    """The loop itself; returns the last record, and the state after it."""
+    """Run the rounds, append records and save checkpoints; return the last record and state."""
+    components = session.built.components
     last = _last_record(session.folder) if state is not None else None
-    state = begin(session.parts) if state is None else state
-    if last is not None and reached(session.parts.stop, last):
-        return last, state  # it was stopped between its last round and its end
-    keeper = _Keeper(session.interrupts, session.output.checkpoint_every)
-    for record, after in run_rounds(session.parts, state, keeper):
+    state = begin(components) if state is None else state
+    if last is not None and reached(components.stop, last):
+        return last, state  # the run was stopped between its last round and its end
+    schedule = _SaveSchedule(session.interrupts, session.output.checkpoint_every)
+    for record, after in run_rounds(components, state, schedule.needs_models):
         log.append(record)
         session.on_record(record)
         last, state = record, after
-        if not keeper.is_whole(record.round):
-            continue  # the next round is under way
-        if keeper.wants(record.round):
+        if record.round == schedule.released:
+            continue  # the next round may have changed the models already
+        if schedule.is_due(record.round):
             log.sync()
             with writing(session.folder):
                 checkpoint.save(session.folder / CHECKPOINTS, after)
@@ -210,25 +212,22 @@ def _rounds(
 
 
 @dataclass
-class _Keeper:
-    """Says which states are saved, and remembers whose models may have moved on since."""
+class _SaveSchedule:
+    """The rounds after which the state is saved: every so many, and the next one after a signal."""
 
     interrupts: Interrupts
     every: int  # rounds between checkpoints
-    loose: int = 0  # the last round that was not to be kept
+    released: int = 0  # the last round whose models the simulator may overwrite
 
-    def wants(self, t: int) -> bool:
+    def is_due(self, t: int) -> bool:
         return self.interrupts.pending is not None or t % self.every == 0
 
-    def __call__(self, t: int) -> bool:
-        if self.wants(t):
+    def needs_models(self, t: int) -> bool:
+        """Answer before the next round starts; a signal that comes later waits for that round."""
+        if self.is_due(t):
             return True
-        self.loose = t
+        self.released = t
         return False
-
-    def is_whole(self, t: int) -> bool:
-        """Whether the models of a round can still be saved; a signal may come too late for it."""
-        return t != self.loose
 
 
 def _last_record(folder: Path) -> RoundRecord | None:
@@ -237,20 +236,20 @@ def _last_record(folder: Path) -> RoundRecord | None:
 
 
 def _mark_failed(folder: Path, why: str) -> None:
-    """Leave a trace in run.json if the disk still lets us; the error itself matters more."""
+    """Note the failure in run.json if possible; the error itself is what the user must see."""
     try:
         update_info(folder, status="failed", stop_reason=why)
-    except Exception:  # the first error is the one to report
+    except Exception:  # report the first error, not this one
         return
 
 
 def verify_run(folder: Path, rounds: int | None, on_record: OnRecord) -> Verdict:
-    """Run the recorded experiment again and compare every line, byte for byte."""
+    """Run the recorded experiment again and compare every record, byte for byte."""
     lines = _recorded_lines(folder)[: rounds or None]
     built = build(read_experiment(folder / CONFIG))
     digest = hashlib.sha256()
     checked = 0
-    for record, line in zip(_replay(built.parts), lines, strict=False):
+    for record, line in zip(_records_of(built.components), lines, strict=False):
         again = record.to_json()
         if again != line:
             return Verdict(False, checked, "", _difference(checked + 1, line, again))
@@ -265,13 +264,13 @@ def verify_run(folder: Path, rounds: int | None, on_record: OnRecord) -> Verdict
     return Verdict(True, checked, digest.hexdigest())
 
 
-def _replay(parts: Components) -> Iterator[RoundRecord]:
-    for record, _ in run_rounds(parts, begin(parts), no_round):
+def _records_of(components: Components) -> Iterator[RoundRecord]:
+    for record, _ in run_rounds(components, begin(components), no_round):
         yield record
 
 
 def _check_simulated(data: RunData) -> None:
-    """Refuse what really happened: it can be continued by the testbed alone, and not repeated."""
+    """Refuse a testbed run: only the testbed can resume it, and nothing can repeat it."""
     if data.info.get("kind") == TESTBED:
         raise RunFolderError(
             f"{data.path}: a {TESTBED_RUN.noun}; resume it with: "
@@ -281,26 +280,26 @@ def _check_simulated(data: RunData) -> None:
 
 
 def _check_untouched(data: RunData) -> None:
-    """Refuse to splice two experiments, or to call a log whole that is not."""
+    """Refuse a run whose settings or whose finished records were changed."""
     check_config(data, "dystop run")
     if log_was_changed(data):
         again = shell_command("run", data.path / CONFIG, "--name", "NEW")
         raise RunFolderError(
-            f"{data.path / RECORDS}: was cut or changed after the run ended, and a finished run "
-            f"has no rounds left to do; put the file back, or run it again: {again}"
+            f"{data.path / RECORDS}: was cut or changed after the run finished, so it cannot be "
+            f"resumed; restore the file, or run the experiment again with: {again}"
         )
 
 
 def _recorded_lines(folder: Path) -> list[str]:
-    """Whole lines of the record log, as they were written."""
-    _check_simulated(open_run(folder))  # says what is wrong with the folder, if anything is
+    """Return the complete lines of the record log."""
+    _check_simulated(open_run(folder))  # also refuses a damaged folder
     log = folder / RECORDS
     text = log.read_text(encoding="utf-8") if log.is_file() else ""  # as `open_run` sees it
     return text.split("\n")[:-1]
 
 
 def _difference(round_: int, recorded: str, again: str) -> str:
-    """Where two lines part, in words."""
+    """Say in words where two lines differ."""
     at = next((k for k, (a, b) in enumerate(zip(recorded, again, strict=False)) if a != b), 0)
     start = max(0, at - 20)
     here = slice(start, at + 20)

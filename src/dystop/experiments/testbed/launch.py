@@ -15,7 +15,7 @@ from dystop.errors import DystopError, RunFolderError, shell_command
 from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.interrupts import Interrupts
-from dystop.experiments.jobs import Tail, dystop_words, environment
+from dystop.experiments.jobs import RecordTail, child_environment, dystop_command
 from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run import Started
 from dystop.experiments.run_folder import (
@@ -244,10 +244,10 @@ class _Launch:
 
     def follow(self, watch: ProgressReporter) -> None:
         """Report progress until the coordinator has ended normally."""
-        tail, workers = Tail(self.folder / RECORDS), self.experiment.fleet.workers
+        tail, workers = RecordTail(self.folder / RECORDS), self.experiment.fleet.workers
         while True:
             ended = self.supervisor.children[COORDINATOR].done
-            for record in tail.news():
+            for record in tail.read():
                 watch.on_record(record)
             if ended:
                 break
@@ -278,20 +278,20 @@ class _Launch:
         return self.experiment.testbed.host if self.net is None else self.net.address(name)
 
     def _coordinator(self, listen: str) -> list[str]:
-        return dystop_words(
+        return dystop_command(
             "coordinator", self.folder / CONFIG, "--pki", self.folder / PKI, "--listen", listen,
             "--out", self.folder,
         )  # fmt: skip
 
     def _worker(self, name: str) -> list[str]:
-        return dystop_words(
+        return dystop_command(
             "worker", self.folder / CONFIG, "--name", name, "--pki", self.folder / PKI,
             "--coordinator", self.address, "--listen", f"{self._host(name)}:0",
             "--folder", self.folder / WORKERS / name,
         )  # fmt: skip
 
     def _observer(self) -> list[str]:
-        return dystop_words(
+        return dystop_command(
             "observer", self.folder / CONFIG, "--pki", self.folder / PKI,
             "--coordinator", self.address,
         )  # fmt: skip
@@ -300,7 +300,7 @@ class _Launch:
 def _child_environment() -> dict[str, str]:
     """Return the environment of children: one thread each, because there are many children."""
     single = dict.fromkeys(_SINGLE, "1")
-    return {**environment(), **single, LIFELINE: _GRACE_S, "GRPC_ENABLE_FORK_SUPPORT": "0"}
+    return {**child_environment(), **single, LIFELINE: _GRACE_S, "GRPC_ENABLE_FORK_SUPPORT": "0"}
 
 
 def _make_certificates(folder: Path, names: list[str]) -> None:

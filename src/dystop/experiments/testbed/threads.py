@@ -10,7 +10,7 @@ from typing import Any
 
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.interrupts import Interrupts
-from dystop.experiments.jobs import Tail
+from dystop.experiments.jobs import RecordTail
 from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run_folder import CONFIG
 from dystop.experiments.testbed.coordinator_run import CoordinatorRun
@@ -198,11 +198,11 @@ def _without_samples(write_line: WriteLine) -> WriteLine:
 def _follow(
     coordinator: CoordinatorThread, folder: Path, watch: ProgressReporter, check: Callable[[], None]
 ) -> None:
-    tail, workers = Tail(folder / RECORDS), coordinator.run.experiment.fleet.workers
+    tail, workers = RecordTail(folder / RECORDS), coordinator.run.experiment.fleet.workers
     while True:
         check()
         open_ = coordinator.is_open
-        for record in tail.news():
+        for record in tail.read():
             watch.on_record(record)
         if not open_:
             return
