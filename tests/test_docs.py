@@ -118,6 +118,28 @@ def test_paper_map_names_exist():
         assert (ROOT / name).is_file(), name
 
 
+def test_names_in_the_architecture_exist():
+    text = (ROOT / "docs/architecture.md").read_text()
+    pictures = [ROOT / "docs" / name for name in re.findall(r"\]\((images/[\w-]+\.svg)\)", text)]
+    assert len(pictures) == 3
+    for picture in pictures:
+        names = re.findall(r'class="code"[^>]*>([\w.]+)<', picture.read_text())
+        assert len(names) > 10
+        for name in names:
+            assert resolve(f"dystop.{name}") is not None, (picture.name, name)
+    for name in re.findall(r"`(dystop\.[\w.]+)`", text):
+        assert resolve(name) is not None, name
+    for name in re.findall(r"`(tests/[\w./]+)`", text):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_glossary_has_its_terms():
+    text = (ROOT / "docs/glossary.md").read_text()
+    terms = re.findall(r"^\| ([\w -]+) \|.*\]\(\.\./src/dystop/[\w/]+\.py\) \|$", text, re.M)
+    assert len(terms) >= 40
+    assert terms == sorted(terms, key=str.lower)
+
+
 def test_every_equation_label_in_the_code_is_on_the_map():
     text = (ROOT / "docs/paper-map.md").read_text()
     for file in (ROOT / "src").rglob("*.py"):
