@@ -54,7 +54,7 @@ def test_a_page_counts_as_the_server_does():
 
 def test_the_page_has_no_other_rounding():
     """`toFixed` alone would show another number than the tile above it."""
-    for name in ("run.js", "index.js", "crew.js", "bars.js"):
+    for name in ("run.js", "index.js", "workers.js", "bars.js"):
         text = (STATIC / name).read_text()
         assert "toFixed(1)" not in text
         assert not [word for word in ("} runs", "} workers", "} rounds") if word in text]
