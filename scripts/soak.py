@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT / "tests"), *([str(ROOT / "src")] if SETTLED in os.envi
 
 from chaos.facts import durations_of, facts_of  # noqa: E402
 from chaos.rig import Rig, Setting  # noqa: E402
-from chaos.schedule import Rhythm, schedule  # noqa: E402
+from chaos.schedule import FaultRates, schedule  # noqa: E402
 from dystop.experiments.testbed.parts import worker_parts  # noqa: E402
 from dystop.rng import stream  # noqa: E402
 from dystop.testbed.audit.check import accuracy_near  # noqa: E402
@@ -123,7 +123,7 @@ def soak(args: Any) -> dict[str, Any]:
         rig.start()
         rig.until(lambda: rig.rounds > 0 and rig.joined >= args.workers - 1, 240)
         left_s = span_s - rig.records[-1].clock_s  # workers took some time to come
-        rig.inject(schedule(Rhythm(), 0.0, max(left_s - QUIET_S, 30.0), args.seed))
+        rig.inject(schedule(FaultRates(), 0.0, max(left_s - QUIET_S, 30.0), args.seed))
         wall_s = _follow(rig, 3 * span_s + 300)
         findings = [str(finding) for finding in rig.findings()]
     kinds = Counter(e["kind"] for e in rig.events if e["kind"] != "rate")

@@ -1,11 +1,11 @@
-"""Figures of the fault tests go to the terminal, whatever else is captured."""
+"""Print the figures of the fault tests on the terminal, although pytest captures output."""
 
 import pytest
 
 
 @pytest.fixture
-def tell(capsys, request):
-    """Print a line of figures under the name of the test."""
+def show(capsys, request):
+    """Return a function that prints a line of figures under the name of the test."""
 
     def line(text: str) -> None:
         with capsys.disabled():

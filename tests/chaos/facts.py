@@ -1,4 +1,4 @@
-"""What a run left behind, in figures: endings, pulls, accuracy, memory."""
+"""Figures of a finished run: outcomes of orders, pulls, accuracy, memory."""
 
 import json
 from collections import Counter
@@ -15,14 +15,14 @@ from dystop.testbed.worker.checkpoint import decode_state
 from dystop.testbed.worker.history import read_event_log
 
 SAMPLES = "samples.jsonl"
-WARM_S = 300.0  # memory is watched from here on
-YOUNG_S = 60.0  # a process still loads what it needs
-TESTS = 10  # of the observer, at the end
+WARM_S = 300.0  # growth of memory is measured from here on
+YOUNG_S = 60.0  # in which a process still loads its modules and data
+EVALUATIONS = 10  # the last ones of the observer
 Facts = dict[str, Any]
 
 
 def facts_of(folder: Path, wall_s: float, bad: str = "") -> Facts:
-    """All figures of a run; what the bad peer trained is left out of the accuracy."""
+    """Return all figures of a run; the accuracy leaves out the model of the bad peer."""
     ledger = SqliteLedger(folder / "state.db")
     try:
         endings = Counter(o.outcome for o in ledger.rows("orders") if o.outcome is not None)
@@ -38,27 +38,27 @@ def facts_of(folder: Path, wall_s: float, bad: str = "") -> Facts:
         "rounds": len(durations),
         "round_s": [round(_quantile(durations, q), 3) for q in (0.5, 0.95, 1.0)],
         "endings": dict(endings),
-        "done_or_late": _kept(endings),
+        "done_or_late": _share_done(endings),
         "pulls": len(used),
         "resumed": sum(u.get("resumes", 0) > 0 for u in used),
         "refused": dict(refused),
-        "bad_used": _used_of(folder, bad) if bad else 0,
-        **_tested(folder),
+        "bad_used": _uses_of(folder, bad) if bad else 0,
+        **_evaluated(folder),
         **accuracy_of(folder, (bad,)),
         **_memory(folder),
     }
 
 
 def durations_of(folder: Path) -> list[float]:
-    """Length of every round that has a record."""
+    """Return the duration of every round that has a record."""
     lines = (folder / "records.jsonl").read_text().splitlines()
     return [json.loads(line)["duration_s"] for line in lines]
 
 
-def _tested(folder: Path) -> Facts:
-    """Mean of the last ten tests that the observer made: one alone depends on its moment."""
+def _evaluated(folder: Path) -> Facts:
+    """Return the mean of the last ten evaluations: a single one depends on its moment."""
     lines = map(json.loads, (folder / "records.jsonl").read_text().splitlines())
-    last = [line for line in lines if line.get("accuracy_global") is not None][-TESTS:]
+    last = [line for line in lines if line.get("accuracy_global") is not None][-EVALUATIONS:]
     count = max(1, len(last))
     return {
         "accuracy_global": sum(line["accuracy_global"] for line in last) / count,
@@ -66,7 +66,7 @@ def _tested(folder: Path) -> Facts:
     }
 
 
-def _kept(endings: Counter[str]) -> float:
+def _share_done(endings: Counter[str]) -> float:
     return (endings["DONE"] + endings["LATE"]) / max(1, endings.total())
 
 
@@ -74,16 +74,16 @@ def _quantile(values: list[float], q: float) -> float:
     return values[min(len(values) - 1, int(q * len(values)))] if values else 0.0
 
 
-def _used_of(folder: Path, name: str) -> int:
-    """How often somebody used what this peer served."""
+def _uses_of(folder: Path, name: str) -> int:
+    """Return how often the other nodes used a model of this peer."""
     number = int(name[1:])
-    diaries = [p for p in folder.rglob("history.jsonl") if p.parent.name != name]
-    lines = (line for path in diaries for line in read_event_log(path))
+    logs = [p for p in folder.rglob("history.jsonl") if p.parent.name != name]
+    lines = (line for path in logs for line in read_event_log(path))
     return sum(line["kind"] == "used" and line["node"] == number for line in lines)
 
 
 def accuracy_of(folder: Path, without: Container[str] = ()) -> dict[str, float]:
-    """Of the models in the checkpoints, on the whole test set."""
+    """Return the accuracy of the models in the checkpoints, on the whole test set."""
     from dystop.experiments.testbed.parts import observer_parts
     from dystop.testbed.observer import evaluate_models
 
@@ -93,9 +93,7 @@ def accuracy_of(folder: Path, without: Container[str] = ()) -> dict[str, float]:
     for node, name in enumerate(node_names(experiment)):
         path = folder / "workers" / name / "worker.safetensors"
         if name not in without and path.is_file():
-            state: Any = decode_state(path.read_bytes())
-            state = state[0] if isinstance(state, tuple) else state  # as it was in early runs
-            models[node] = state.published
+            models[node] = decode_state(path.read_bytes()).published
     score = evaluate_models(parts, models)
     assert score is not None
     return {"end_global": score["accuracy_global"], "end_local": score["accuracy"]}
@@ -121,10 +119,10 @@ def _memory(folder: Path) -> Facts:
 
 
 def growth(lines: Iterable[Facts], name: str, from_s: float) -> float | None:
-    """Growth of a process's memory from `from_s` to its end, as a share; None: not long enough.
+    """Return the relative growth of a process's memory after `from_s`; None: too few samples.
 
-    The median of ten samples on either side; only the newest process of that name counts, and not
-    its first minute.
+    Compares the medians of the first and the last ten samples. Only the newest process of that name
+    counts, without its first minute.
     """
     mine = [line for line in lines if line["name"] == name]
     mine = [line for line in mine if line["pid"] == mine[-1]["pid"]]
@@ -136,7 +134,7 @@ def growth(lines: Iterable[Facts], name: str, from_s: float) -> float | None:
 
 
 def _fleet_growth(lines: list[Facts]) -> float | None:
-    """Median memory of all workers in the last minute against that after five minutes."""
+    """Return the growth of the workers' median memory from the sixth minute to the last one."""
     end_s = max(line["at_s"] for line in lines)
     early = sorted(n["rss_bytes"] for n in lines if WARM_S <= n["at_s"] < WARM_S + 60)
     late = sorted(n["rss_bytes"] for n in lines if n["at_s"] > end_s - 60)

@@ -1,4 +1,4 @@
-"""A memory limit for one process, by a control group that is made and removed again."""
+"""A memory limit for one process, by a temporary control group."""
 
 import os
 import signal
@@ -16,8 +16,8 @@ _LEAVE_S = 5.0
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where the kernel keeps memory groups, and what it calls their files."""
+class GroupFiles:
+    """The folder of the kernel's memory groups, and the names of their files."""
 
     root: Path
     limit: str
@@ -25,59 +25,60 @@ class Layout:
     kills: str
 
 
-OLD = Layout(ROOT / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-             "memory.oom_control")  # fmt: skip
-NEW = Layout(ROOT, "memory.max", "memory.current", "memory.events")
+VERSION_1 = GroupFiles(
+    ROOT / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control"
+)
+VERSION_2 = GroupFiles(ROOT, "memory.max", "memory.current", "memory.events")
 
 
-def layout() -> Layout:
-    """The one of this machine; skips the test where there is none, or it may not be used."""
-    for one in (OLD, NEW):
-        own = one.root / f"dystop-{uuid.uuid4().hex[:8]}"
+def group_files() -> GroupFiles:
+    """Return the files of this machine's kernel; skip the test if no group can be made."""
+    for files in (VERSION_1, VERSION_2):
+        own = files.root / f"dystop-{uuid.uuid4().hex[:8]}"
         with suppress(OSError):
             own.mkdir()
-            has = (own / one.limit).exists()
+            has = (own / files.limit).exists()
             own.rmdir()
             if has:
-                return one
+                return files
     pytest.skip("no memory control group can be made here (Linux, root)")
 
 
-class Group:
-    """A control group; what a process has taken counts only if it began in the group."""
+class MemoryGroup:
+    """A control group; only the memory of processes that start in the group counts."""
 
-    def __init__(self, one: Layout, path: Path) -> None:
-        self._layout, self._path = one, path
+    def __init__(self, files: GroupFiles, path: Path) -> None:
+        self._files, self._path = files, path
 
     @property
     def prefix(self) -> list[str]:
-        """Words before a command that is to run in the group."""
+        """The words that run a command in the group if they precede it."""
         return ["sh", "-c", f'echo $$ > {self._path}/cgroup.procs; exec "$@"', "sh"]
 
     @property
     def used(self) -> int:
-        """Bytes at the moment."""
-        return int((self._path / self._layout.used).read_text())
+        """Bytes in use now."""
+        return int((self._path / self._files.used).read_text())
 
     @property
     def kills(self) -> int:
-        """How often the kernel has killed for want of memory."""
-        text = (self._path / self._layout.kills).read_text()
+        """How many processes the kernel has killed because the limit was reached."""
+        text = (self._path / self._files.kills).read_text()
         return int(dict(line.split() for line in text.splitlines())["oom_kill"])
 
     def limit(self, size: int) -> None:
-        """Allow so many bytes from now on."""
-        (self._path / self._layout.limit).write_text(str(size))
+        """Limit the group to this many bytes from now on."""
+        (self._path / self._files.limit).write_text(str(size))
 
 
 @contextmanager
-def a_group() -> Iterator[Group]:
-    """A group for processes that are started by its `prefix`; whoever is left in it is ended."""
-    one = layout()
-    path = one.root / f"dystop-{uuid.uuid4().hex[:8]}"
+def memory_group() -> Iterator[MemoryGroup]:
+    """Yield a group for processes started with its `prefix`; kill those that are left in it."""
+    files = group_files()
+    path = files.root / f"dystop-{uuid.uuid4().hex[:8]}"
     path.mkdir()
     try:
-        yield Group(one, path)
+        yield MemoryGroup(files, path)
     finally:
         for left in (path / "cgroup.procs").read_text().split():
             with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Namespaces for fault tests: checks that what was set holds; networks far away, or split."""
+"""Networks for fault tests: measured rates and delays, networks with delay, and partitions."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import pytest
 from dystop.errors import ConfigError
 from dystop.testbed.launch.netns import VirtualNetwork, _call, check_possible
 
-LEAST, MOST = 0.92, 1.04  # of the set rate must arrive
+LEAST, MOST = 0.92, 1.04  # allowed shares of the configured rate
 TRIES = 4
 SLACK_MS = 5.0  # that a ping may take longer on a busy machine
 _PORT = 7070
@@ -44,7 +44,7 @@ while time.monotonic() < until:
 
 
 def why_not() -> str:
-    """Why namespaces cannot be had here; empty if they can."""
+    """Return why this machine has no namespaces; empty if it has."""
     try:
         check_possible()
         with VirtualNetwork():
@@ -54,13 +54,13 @@ def why_not() -> str:
 
 
 def needs_namespaces() -> None:
-    """Skip the test, in one line, where namespaces cannot be had."""
+    """Skip the test if this machine has no namespaces."""
     if reason := why_not():
         pytest.skip(reason)
 
 
 def needs_taps() -> None:
-    """Skip the test, in one line, where a `DelayedNetwork` cannot be had."""
+    """Skip the test if this machine cannot run a `DelayedNetwork`."""
     needs_namespaces()
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         pytest.skip("TAP interfaces need /dev/net/tun")
@@ -69,29 +69,29 @@ def needs_taps() -> None:
 
 
 def goodput_mbit(net: VirtualNetwork, source: str, sink: str, seconds: float = 3.0) -> float:
-    """Megabits per second that a plain socket gets from one member to another."""
+    """Return the megabits per second of a plain socket from one member to another."""
     place = [net.address(sink), str(_PORT)]
-    taker = subprocess.Popen(
+    receiver = subprocess.Popen(
         [*net.prefix(sink), sys.executable, "-c", _SINK, *place],
         stdout=subprocess.PIPE,
     )
-    assert taker.stdout is not None
+    assert receiver.stdout is not None
     try:
-        taker.stdout.readline()
-        giver = [*net.prefix(source), sys.executable, "-c", _SOURCE, *place, f"{seconds:g}"]
-        subprocess.run(giver, check=True, timeout=seconds + 20)
-        got, took_s = json.loads(taker.stdout.readline())
+        receiver.stdout.readline()
+        sender = [*net.prefix(source), sys.executable, "-c", _SOURCE, *place, f"{seconds:g}"]
+        subprocess.run(sender, check=True, timeout=seconds + 20)
+        got, took_s = json.loads(receiver.stdout.readline())
         return float(8e-6 * got / took_s)
     finally:
-        taker.kill()
-        taker.wait()
-        taker.stdout.close()
+        receiver.kill()
+        receiver.wait()
+        receiver.stdout.close()
 
 
 def check_rate(net: VirtualNetwork, rates: Mapping[str, float], pair: tuple[str, str]) -> float:
-    """Refuse to go on where a link does not do what it was set to; answers the share."""
+    """Return the measured share of a link's rate. Raises ConfigError if it is out of bounds."""
     wanted, share = min(rates[name] for name in pair), 0.0
-    for _ in range(TRIES):  # a machine that is busy with other things gets another chance
+    for _ in range(TRIES):  # a busy machine needs more than one try
         share = goodput_mbit(net, *pair) / wanted
         if LEAST <= share <= MOST:
             return share
@@ -102,39 +102,39 @@ def check_rate(net: VirtualNetwork, rates: Mapping[str, float], pair: tuple[str,
 
 
 class DelayedNetwork(VirtualNetwork):
-    """Members on a switch of our own (see `switch`): far away, and lossy by a seed.
+    """Members on our own switch (see `switch`): delay, jitter and loss drawn from a seed.
 
-    Rates hold for a member's way out only.
+    Rates apply to what a member sends only.
     """
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
-        self._words = [sys.executable, str(Path(__file__).with_name("switch.py")), str(seed)]
+        self._command = [sys.executable, str(Path(__file__).with_name("switch.py")), str(seed)]
         self.process: subprocess.Popen[str] | None = None
 
-    def _order(self, *words: Any) -> Any:
-        """Tell the switch something; it is started when it is first needed."""
+    def _send(self, *words: Any) -> Any:
+        """Send a command to the switch and return its answer; the first command starts it."""
         if self.process is None:
             self.process = subprocess.Popen(
-                self._words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
         assert self.process.stdin
         assert self.process.stdout
-        said = ""
+        answer = ""
         with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(words) + "\n")
             self.process.stdin.flush()
-            said = self.process.stdout.readline()
-        if not said:
-            raise ConfigError(f"the switch has ended at {words}; it said why on standard error")
-        return json.loads(said)
+            answer = self.process.stdout.readline()
+        if not answer:
+            raise ConfigError(f"the switch has ended at {words}; see its standard error")
+        return json.loads(answer)
 
     def add(self, name: str, rate_mbit: float = 0.0) -> str:
-        """Add a member whose way out has this rate (0: as fast as it goes)."""
+        """Add a member that sends at this rate (0: without a limit)."""
         self._port[name] = len(self._port) + 1
         space, subnet = self.namespace(name), self.address(name).rpartition(".")[0] + ".0/24"
         self._new(space)
-        self._order("plug", name, space)
+        self._send("plug", name, space)
         for device in ("lo", "e0"):
             _call("ip", "-n", space, "link", "set", device, "up")
         _call("ip", "-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "e0")
@@ -145,58 +145,58 @@ class DelayedNetwork(VirtualNetwork):
         return self.address(name)
 
     def shape(self, name: str, rate_mbit: float) -> None:
-        """Set the rate of a member's way out."""
+        """Set the rate at which a member sends."""
         how = ["rate", f"{max(1, round(1000 * rate_mbit))}kbit", "burst", "32kb"]
         words = ["tc", "qdisc", "replace", "dev", "e0", "root", "tbf", *how, "latency", "100ms"]
         self._inside(name, *words)
 
-    def far(self, rtt_s: float, jitter_s: float = 0.0) -> None:
-        """From now on a ping takes `rtt_s`, and up to `2 * jitter_s` more."""
-        self._order("set", {"rtt_s": rtt_s, "jitter_s": jitter_s})
+    def delay(self, rtt_s: float, jitter_s: float = 0.0) -> None:
+        """Set the round-trip time; jitter adds up to `2 * jitter_s` to it."""
+        self._send("set", {"rtt_s": rtt_s, "jitter_s": jitter_s})
 
     def loss(self, percent: float) -> None:
-        """Lose this share of the frames of every way."""
-        self._order("set", {"loss": percent / 100})
+        """Lose this share of the frames of every direction."""
+        self._send("set", {"loss": percent / 100})
 
     def cut(self, name: str) -> None:
-        """Take a member off the network; nothing tells the others."""
-        self._order("cut", name)
+        """Disconnect a member; the others get no signal."""
+        self._send("cut", name)
 
     def heal(self, name: str) -> None:
-        """Put it back."""
-        self._order("mend", name)
+        """Connect a member again."""
+        self._send("mend", name)
 
     def count(self) -> dict[str, float]:
-        """Frames taken, lost and cut off, and the most that one came too late."""
-        return dict(self._order("count"))
+        """Return the numbers of frames taken, lost and cut, and the largest lateness of one."""
+        return dict(self._send("count"))
 
     def close(self) -> None:
-        """End the switch, whose interfaces go with it, then remove everything else."""
+        """End the switch and its interfaces, then remove everything else."""
         process, self.process = self.process, None
         if process:
             with suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=5)  # the end of its orders ends it
+                process.communicate(timeout=5)  # it ends with its standard input
             process.kill()
             process.wait()
         super().close()
 
 
 def ping_ms(net: VirtualNetwork, source: str, sink: str, count: int = 20) -> list[float]:
-    """Milliseconds that pings took, after one for which the address had to be found."""
-    said = ""
+    """Return the milliseconds of pings, after one that resolves the address."""
+    output = ""
     for number in (1, count):
         words = ["ping", "-n", "-i", "0.05", "-W", "1", "-c", str(number), net.address(sink)]
         done = subprocess.run(
             [*net.prefix(source), *words], capture_output=True, text=True, check=False, timeout=60
         )
-        said = done.stdout
-    return [float(ms) for ms in re.findall(r"time=([\d.]+) ms", said)]
+        output = done.stdout
+    return [float(ms) for ms in re.findall(r"time=([\d.]+) ms", output)]
 
 
 def check_rtt(
     net: VirtualNetwork, pair: tuple[str, str], rtt_s: float, jitter_s: float
 ) -> list[float]:
-    """Refuse to go on where pings do not take what was set; answers milliseconds, sorted."""
+    """Return the sorted milliseconds of pings. Raises ConfigError if they are out of bounds."""
     least, most, found = 1e3 * rtt_s, 1e3 * (rtt_s + 2 * jitter_s), [-1.0]
     for _ in range(TRIES):
         found = sorted(ping_ms(net, *pair)) or [-1.0]
@@ -209,29 +209,29 @@ def check_rtt(
 
 
 def sent_bytes(net: VirtualNetwork, name: str) -> int:
-    """Bytes that a member has sent over TCP, not counting what TCP itself sent again.
+    """Return the bytes that a member has sent over TCP, without TCP's own retransmissions.
 
-    The kernel counts segments; few are not full, so this is a little too much.
+    The kernel counts segments. Few are not full, so the result is slightly too high.
     """
     lines = [line.split() for line in net._inside(name, *_COUNTERS).splitlines()]
-    names, counts = lines[:2]  # those of TCP come first
+    names, counts = lines[:2]  # the counters of TCP come first
     return int(counts[names.index("TCPOrigDataSent")]) * _SEGMENT_BYTES
 
 
-class Split:
-    """Members on another bridge: they hear each other, and nobody else."""
+class Partition:
+    """Members on another bridge: they reach each other only."""
 
     def __init__(self, net: VirtualNetwork, names: Iterable[str]) -> None:
         self._net, self._names = net, list(names)
 
-    def apart(self) -> None:
-        """Split them off."""
+    def split(self) -> None:
+        """Isolate the members."""
         self._net._switch_link("add", "br1", "type", "bridge")
         self._net._switch_link("set", "br1", "up")
         self._move("br1")
 
-    def together(self) -> None:
-        """Put them back."""
+    def heal(self) -> None:
+        """Connect the members again."""
         self._move("br0")
         self._net._switch_link("del", "br1")
 
@@ -241,10 +241,10 @@ class Split:
 
 
 def leftovers(net: VirtualNetwork | None) -> list[str]:
-    """Namespaces and interfaces that should be gone."""
+    """Return namespaces and interfaces that were not removed."""
     if net is None:
         return []
-    said = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
-    left = [line.split()[0] for line in said.stdout.splitlines() if line.startswith(net._tag)]
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
+    left = [line.split()[0] for line in listed.stdout.splitlines() if line.startswith(net._tag)]
     links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=False)
     return left + [line.split(":")[1] for line in links.stdout.splitlines() if " e0@" in line]

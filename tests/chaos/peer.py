@@ -1,10 +1,11 @@
-"""A peer that serves or fetches one model over the real transport, in a process of its own.
+"""A peer that serves or pulls one model over the real transport, in a process of its own.
 
     python peer.py serve PKI NAME HOST:PORT MEGABYTES [endless|drip]
     python peer.py fetch PKI NAME PEER HOST:PORT MEGABYTES SECONDS
 
-`serve` says where it listens and goes on until its standard input ends. `pull` says what came of
-it as JSON. `endless` sends more than it announced and never stops, `drip` one byte at a time.
+`serve` prints its address and runs until its standard input ends. `fetch` prints the result of the
+pull as JSON. With `endless` the server sends more than it announced and never stops; with `drip` it
+sends one byte at a time.
 """
 
 import json
@@ -34,8 +35,8 @@ def schema_of(megabytes: str) -> Schema:
     return Schema((("w", (int(float(megabytes) * 250_000),)),))
 
 
-class Counter:
-    """Serves one model to whoever asks."""
+class OneModelServer:
+    """Serves one model to every peer."""
 
     def __init__(self, schema: Schema) -> None:
         self.parts = schema.pack(np.ones(schema.width, np.float32))
@@ -50,43 +51,42 @@ class Counter:
         return answer
 
 
-def endless(shipment: ServedModel, over: threading.Event):
-    while not over.is_set():
+def endless(model: ServedModel, ended: threading.Event):
+    while not ended.is_set():
         yield bytes(65536)
 
 
-def drip(shipment: ServedModel, over: threading.Event):
-    while not over.wait(0.05):
+def drip(model: ServedModel, ended: threading.Event):
+    while not ended.wait(0.05):
         yield b"\0"
 
 
-def serve(folder: str, name: str, listen: str, megabytes: str, manner: str = "") -> None:
-    if manner:
-        grpc_server.paced = {"endless": endless, "drip": drip}[manner]
+def serve(folder: str, name: str, listen: str, megabytes: str, behaviour: str = "") -> None:
+    if behaviour:
+        grpc_server.paced = {"endless": endless, "drip": drip}[behaviour]
     transport = GrpcTransport(authority.load_identity(Path(folder), name), anyone)
-    served = transport.serve_models(listen, Counter(schema_of(megabytes)))
-    say(served.address)
+    served = transport.serve_models(listen, OneModelServer(schema_of(megabytes)))
+    print_line(served.address)
     sys.stdin.read()
     transport.close()
 
 
-def take(
+def fetch(
     folder: str, name: str, peer: str, address: str, megabytes: str, seconds: str, away_s: str = "4"
 ) -> None:
     transport = GrpcTransport(authority.load_identity(Path(folder), name), anyone)
     schema = schema_of(megabytes)
     began = time.monotonic()
     action = StartPull(1, 0, peer, address, PullRequest(RUN, 1), began + float(seconds))
-    parcels = lambda: PayloadReceiver(schema)  # noqa: E731
     timeouts = Timeouts(away_s=float(away_s))
-    came = pull(transport, action, parcels, timeouts, threading.Event())
-    say(
+    result = pull(transport, action, lambda: PayloadReceiver(schema), timeouts, threading.Event())
+    print_line(
         json.dumps(
             {
-                "code": "" if isinstance(came, PullFinished) else came.code,
-                "bytes": came.bytes,
+                "code": "" if isinstance(result, PullFinished) else result.code,
+                "bytes": result.bytes,
                 "seconds": time.monotonic() - began,
-                "resumes": came.resumes if isinstance(came, PullFinished) else 0,
+                "resumes": result.resumes if isinstance(result, PullFinished) else 0,
                 "rss": int(Path("/proc/self/statm").read_text().split()[1]) * 4096,
             }
         )
@@ -94,10 +94,10 @@ def take(
     transport.close()
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    {"serve": serve, "fetch": take}[sys.argv[1]](*sys.argv[2:])
+    {"serve": serve, "fetch": fetch}[sys.argv[1]](*sys.argv[2:])

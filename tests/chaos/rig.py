@@ -1,9 +1,9 @@
 """A real testbed under a fault test: coordinator, observer and workers as processes.
 
-The processes are those of `dystop coordinator`, `dystop worker` and `dystop observer`, kept by the
-launcher's own `Crew`, optionally each in a network namespace. Faults come from a list; what was
-done to whom stands in `chaos.json`, what every process took in `samples.jsonl`. However a test
-ends, no process, namespace or interface is left, and that is checked.
+The processes are those of `dystop coordinator`, `dystop worker` and `dystop observer`, run by the
+launcher's own `ProcessSupervisor`, optionally each in a network namespace. Faults come from a list.
+`chaos.json` lists the faults that were injected, `samples.jsonl` the resources of every process.
+However a test ends, no process, namespace or interface is left; the rig checks that.
 """
 
 import json
@@ -38,7 +38,7 @@ HERE = Path(__file__).parent
 POLL_S = 0.05
 READY_S = 90.0
 CHAOS = "chaos.json"
-QUICK = (  # a small task that still learns, at a pace at which faults hit something
+QUICK = (  # a small task that still learns, slow enough for faults to hit a round
     "fleet.workers=4", "data.name=synthetic", "model.name=softmax", "stop.rounds=40",
     "testbed.links=free", "world.range_m=200", "evaluate.every_rounds=20",
 )  # fmt: skip
@@ -47,19 +47,19 @@ _SINGLE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_
 
 @dataclass(frozen=True)
 class Setting:
-    """What is run, and where."""
+    """The experiment of a rig, its network and its bad workers."""
 
     keys: Sequence[str] = QUICK
     rates: Sequence[float] | None = None  # Mbit/s of each worker; None: loopback, no namespaces
     loss_percent: float = 0.0
     bad: Sequence[str] = ()  # names of workers that serve bad models
-    restart_s: float = 2.0  # until a killed process is started again
+    restart_s: float = 2.0  # until a killed process is restarted
     seed: int = 0
 
 
 @dataclass
 class Rig:
-    """Use it as a context: `start`, `follow`, `findings`."""
+    """A running testbed. Use it as a context manager: `start`, `until` or `finish`, `findings`."""
 
     out: Path
     setting: Setting = field(default_factory=Setting)
@@ -75,17 +75,17 @@ class Rig:
         self._stack = ExitStack()
         self._chaos_s = 0.0
 
-    # Life --------------------------------------------------------------------------------------
+    # Start and end -----------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             if self.setting.rates is not None:
                 self.net = stack.enter_context(VirtualNetwork())
-                self._lay_cables(self.net)
+                self._connect(self.net)
             self.folder, _ = make_folder(self.experiment, self.out, self.name)
             self.experiment = read_experiment(self.folder / CONFIG)
             self.names = node_names(self.experiment)
-            self._certify()
+            self._issue_certificates()
             environment = _environment()
             self.supervisor = ChaosSupervisor(environment, restart_s=self.setting.restart_s)
             self.supervisor.expendable |= set(self.setting.bad)
@@ -113,7 +113,7 @@ class Rig:
         if left:
             raise AssertionError(f"left behind: {', '.join(left)}")
 
-    def _lay_cables(self, net: VirtualNetwork) -> None:
+    def _connect(self, net: VirtualNetwork) -> None:
         rates = self.setting.rates or ()
         net.add(COORDINATOR)
         net.add(OBSERVER)
@@ -121,11 +121,11 @@ class Rig:
         self.rates = dict(zip(names, rates, strict=True))
         for name, rate in self.rates.items():
             net.add(name, rate)
-        self.note("rate", share=round(check_rate(net, self.rates, (names[0], names[-1])), 3))
+        self.log_event("rate", share=round(check_rate(net, self.rates, (names[0], names[-1])), 3))
         if self.setting.loss_percent:
             net.loss(self.setting.loss_percent)
 
-    def _certify(self) -> None:
+    def _issue_certificates(self) -> None:
         folder = self.folder / "pki"
         authority.init(folder)
         for name in (COORDINATOR, OBSERVER, *self.names):
@@ -134,21 +134,21 @@ class Rig:
     # Parties -----------------------------------------------------------------------------------
 
     def start(self, only: Sequence[str] | None = None) -> None:
-        """Start everybody (or only some workers) and wait until the coordinator answers."""
+        """Start all processes (or only some workers); wait for the coordinator's address."""
         host = "127.0.0.1" if self.net is None else self.net.address(COORDINATOR)
-        child = self._start_process(COORDINATOR, self._coordinator(f"{host}:0"))
+        child = self._start_process(COORDINATOR, self._coordinator_command(f"{host}:0"))
         self.until(lambda: bool(read_status(self.folder).get("address")), READY_S)
         self.address = str(read_status(self.folder)["address"])
-        child.command = self._inside(COORDINATOR, self._coordinator(self.address))
+        child.command = self._in_namespace(COORDINATOR, self._coordinator_command(self.address))
         for name in self.names if only is None else only:
             self.start_worker(name)
         if self.experiment.testbed.observer:
-            self._start_process(OBSERVER, self._party("observer"))
+            self._start_process(OBSERVER, self._party_command("observer"))
 
     def start_worker(self, name: str) -> None:
         """Start a worker."""
         host = "127.0.0.1" if self.net is None else self.net.address(name)
-        words = self._party(
+        words = self._party_command(
             "worker", "--name", name, "--listen", f"{host}:0",
             "--folder", str(self.folder / "workers" / name),
         )  # fmt: skip
@@ -159,18 +159,18 @@ class Rig:
 
     def _start_process(self, name: str, words: list[str]) -> Any:
         log = self.folder / "logs" / f"{name}.log"
-        return self.supervisor.start(name, self._inside(name, words), log)
+        return self.supervisor.start(name, self._in_namespace(name, words), log)
 
-    def _inside(self, name: str, words: list[str]) -> list[str]:
+    def _in_namespace(self, name: str, words: list[str]) -> list[str]:
         return words if self.net is None else [*self.net.prefix(name), *words]
 
-    def _coordinator(self, listen: str) -> list[str]:
-        return self._words("coordinator", "--listen", listen, "--out", str(self.folder))
+    def _coordinator_command(self, listen: str) -> list[str]:
+        return self._command("coordinator", "--listen", listen, "--out", str(self.folder))
 
-    def _party(self, role: str, *more: str) -> list[str]:
-        return self._words(role, "--coordinator", self.address, *more)
+    def _party_command(self, role: str, *more: str) -> list[str]:
+        return self._command(role, "--coordinator", self.address, *more)
 
-    def _words(self, role: str, *more: str) -> list[str]:
+    def _command(self, role: str, *more: str) -> list[str]:
         files = (str(self.folder / CONFIG), "--pki", str(self.folder / "pki"))
         return dystop_command(role, *files, *more)
 
@@ -178,37 +178,37 @@ class Rig:
 
     @property
     def over(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether the run has ended."""
         child = self.supervisor.children.get(COORDINATOR)
         return child is not None and child.done
 
     @property
     def joined(self) -> int:
-        """How many workers the coordinator counts as there."""
+        """Number of workers that have joined, as the coordinator counts them."""
         return int(read_status(self.folder).get("joined", 0))
 
     @property
     def rounds(self) -> int:
-        """Rounds of which a record was written."""
+        """Number of rounds that have a record."""
         return self.records[-1].round if self.records else 0
 
-    def after(self, seconds: float, deed: Callable[[], None]) -> None:
-        """Do something later, in the loop of `until`."""
-        self._agenda.append((time.monotonic() + seconds, deed))
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Schedule a call for the loop of `until`."""
+        self._agenda.append((time.monotonic() + seconds, call))
 
     def step(self) -> None:
-        """One turn: what is due is done, what has ended is started again, records are read."""
+        """Run due calls, restart ended processes, take samples and read records."""
         now = time.monotonic()
         due = [item for item in self._agenda if item[0] <= now]
         self._agenda = [item for item in self._agenda if item[0] > now]
-        for _, deed in sorted(due, key=lambda item: item[0]):
-            deed()
+        for _, call in sorted(due, key=lambda item: item[0]):
+            call()
         self.supervisor.poll()
-        self.sampler.look(self.supervisor)
+        self.sampler.sample(self.supervisor)
         self.records += self._tail.read()
 
     def until(self, condition: Callable[[], bool], at_most_s: float) -> float:
-        """Go on until something is the case; answers how long that took."""
+        """Run until a condition holds; return the seconds that this took."""
         began = time.monotonic()
         while not condition():
             if time.monotonic() - began > at_most_s:
@@ -221,19 +221,19 @@ class Rig:
         return time.monotonic() - began
 
     def spend(self, seconds: float) -> None:
-        """Go on for a while."""
+        """Run for this many seconds."""
         end = time.monotonic() + seconds
         self.until(lambda: time.monotonic() >= end, seconds + 60)
 
     def finish(self, at_most_s: float) -> None:
-        """Go on until the run is over and everybody has left."""
+        """Run until the run has ended and all processes have exited."""
         self.until(lambda: self.over, at_most_s)
         self.supervisor.held |= set(self.supervisor.children)
         self.supervisor.wait(self.supervisor.children, 6.0)
         self.stop()
 
     def stop(self) -> None:
-        """End everybody now; the run may still have rounds to go."""
+        """Stop all processes now, even if the run has not ended."""
         self.supervisor.held |= set(self.supervisor.children)
         self.supervisor.stop()
         self.step()
@@ -241,13 +241,13 @@ class Rig:
     # Faults ------------------------------------------------------------------------------------
 
     def inject(self, faults: Iterable[Fault]) -> None:
-        """Have these faults happen, counted from now."""
+        """Schedule faults; their times count from now."""
         self._chaos_s = time.monotonic()
         for fault in faults:
             self.planned += 1
-            self.after(fault.at_s, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+            self.after(fault.at_s, lambda fault=fault: self._inject(fault))  # type: ignore[misc]
 
-    def _strike(self, fault: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         if fault.kind == "kill_coordinator":
             name = COORDINATOR
         else:
@@ -255,16 +255,16 @@ class Rig:
                 n for n in self.names if self.supervisor.pid(n) and n not in self.setting.bad
             ]
             if not running:
-                self.after(0.5, lambda: self._strike(fault))
+                self.after(0.5, lambda: self._inject(fault))
                 return
-            name = running[int(fault.dice * len(running))]
-        if not self._do(fault, name):
-            self.after(0.5, lambda: self._strike(fault))
+            name = running[int(fault.draw * len(running))]
+        if not self._execute(fault, name):
+            self.after(0.5, lambda: self._inject(fault))
             return
         self.done += 1
-        self.note(fault.kind, name=name, seconds=fault.seconds)
+        self.log_event(fault.kind, name=name, seconds=fault.seconds)
 
-    def _do(self, fault: Fault, name: str) -> bool:
+    def _execute(self, fault: Fault, name: str) -> bool:
         if fault.kind == "cut":
             return self.cut(name, fault.seconds)
         if fault.kind == "freeze":
@@ -272,7 +272,7 @@ class Rig:
         return self.kill(name)
 
     def kill(self, name: str) -> bool:
-        """End a process as a power cut would."""
+        """Kill a process with SIGKILL."""
         return self.supervisor.signal(name, signal.SIGKILL)
 
     def freeze(self, name: str, seconds: float) -> bool:
@@ -283,7 +283,7 @@ class Rig:
         return pid is not None
 
     def cut(self, name: str, seconds: float) -> bool:
-        """Cut a member off for a while."""
+        """Disconnect a member for a while."""
         net = self.net
         if net is None:
             return False
@@ -291,8 +291,8 @@ class Rig:
         self.after(seconds, lambda: net.heal(name))
         return True
 
-    def note(self, kind: str, **fields: Any) -> None:
-        """Write down what was done."""
+    def log_event(self, kind: str, **fields: Any) -> None:
+        """Add a line to the list of events."""
         at_s = time.monotonic() - self._chaos_s if self._chaos_s else 0.0
         self.events.append({"at_s": round(at_s, 2), "kind": kind, "round": self.rounds, **fields})
 
@@ -303,10 +303,10 @@ class Rig:
         }  # fmt: skip
         (self.folder / CHAOS).write_text(json.dumps(whole, indent=1) + "\n")
 
-    # Verdict -----------------------------------------------------------------------------------
+    # Result -----------------------------------------------------------------------------------
 
     def findings(self) -> list[Finding]:
-        """Everything that should not be: the checker's, the samples', and faults left out."""
+        """Return the findings of the checker and of the samples, and faults that never happened."""
         keys = (self.folder / "pki").glob("*.key")
         secrets = [key.read_text().splitlines()[1] for key in sorted(keys)[:4]]
         found = [*check_run(self.folder, secrets), *self.sampler.findings()]
@@ -318,7 +318,7 @@ class Rig:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C must not end the tidying up."""
+    """Ignore Ctrl-C, so that a second one does not interrupt the cleanup."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -327,7 +327,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    """One thread for each child, and a lifeline: nobody outlives the test."""
+    """Return an environment in which a child has one thread and ends with this process."""
     single = dict.fromkeys(_SINGLE, "1")
     own = {LIFELINE: "5", "GRPC_ENABLE_FORK_SUPPORT": "0"}
     return {**child_environment(), **single, **own}

@@ -1,4 +1,4 @@
-"""Children as the launcher has them, with what a fault test needs: delays, failpoints, samples."""
+"""The launcher's process supervisor with what fault tests need: delays, failpoints, samples."""
 
 import json
 import os
@@ -19,27 +19,28 @@ SAMPLE_S = 2.0
 
 @dataclass
 class ChaosSupervisor(ProcessSupervisor):
-    """A supervisor whose killed children stay away for a while, and come back armed where asked."""
+    """A supervisor that restarts killed children after a delay, with failpoints if armed."""
 
     __test__ = False
 
     restart_s: float = 2.0
-    expendable: set[str] = field(default_factory=set)  # may end for good, for whatever reason
-    held: set[str] = field(default_factory=set)  # are not started again for now
+    expendable: set[str] = field(default_factory=set)  # are not restarted after an error
+    held: set[str] = field(default_factory=set)  # are not restarted for now
     armed: dict[str, list[str]] = field(default_factory=dict)  # failpoints of the next starts
 
-    def _start(self, child: Child) -> None:
-        plain, waiting = self.environment, self.armed.get(child.name)
-        if waiting:
-            self.environment = {**plain, VARIABLE: waiting.pop(0)}
+    def _spawn(self, child: Child) -> None:
+        plain, failpoints = self.environment, self.armed.get(child.name)
+        if failpoints:
+            self.environment = {**plain, VARIABLE: failpoints.pop(0)}
         try:
-            super()._start(child)
+            super()._spawn(child)
         finally:
             self.environment = plain
 
-    def _look_after(self, child: Child) -> None:
-        if child.process is not None or child.name not in self.held:
-            super()._look_after(child)
+    def _poll_child(self, child: Child) -> str:
+        if child.process is None and child.name in self.held:
+            return ""
+        return super()._poll_child(child)
 
     def _pause_s(self, child: Child, code: int) -> float:
         if child.name in self.expendable and code > 0:
@@ -48,12 +49,12 @@ class ChaosSupervisor(ProcessSupervisor):
         return max(self.restart_s, super()._pause_s(child, code))
 
     def pid(self, name: str) -> int | None:
-        """Number of a child's process, if it runs."""
+        """Return the process number of a child, if it runs."""
         child = self.children.get(name)
         return child.process.pid if child and child.process and child.running else None
 
     def signal(self, name: str, number: signal.Signals) -> bool:
-        """Send a signal to one child, by its number."""
+        """Send a signal to one child; return whether it runs."""
         pid = self.pid(name)
         if pid is None:
             return False
@@ -62,26 +63,26 @@ class ChaosSupervisor(ProcessSupervisor):
 
 
 class Freezer:
-    """Stops processes for a while. A helper wakes them, even if this process is gone by then."""
+    """Stops processes for a while. A helper continues them, even if this process has ended."""
 
     def __init__(self) -> None:
         self._helpers: list[subprocess.Popen[bytes]] = []
 
     def freeze(self, pid: int, seconds: float) -> None:
-        """Stop a process now; it goes on after so many seconds."""
+        """Stop a process now; it continues after this many seconds."""
         script = f"kill -STOP {pid}; sleep {seconds:g}; kill -CONT {pid}"
         words = ["sh", "-c", script]
         self._helpers.append(subprocess.Popen(words, stderr=subprocess.DEVNULL))
 
     def close(self) -> None:
-        """Wait for the helpers; what they would wake is being ended anyway."""
+        """End the helpers; the processes that they would continue are ended anyway."""
         for helper in self._helpers:
             helper.kill()
             helper.wait()
 
 
 class Sampler:
-    """Memory, descriptors and threads of every child, every two seconds, in a file (I8)."""
+    """Writes memory, descriptors and threads of every child to a file every two seconds (I8)."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a")
@@ -89,7 +90,7 @@ class Sampler:
         self._began_s = time.monotonic()
         self.most: dict[str, dict[str, int]] = {}
 
-    def look(self, supervisor: ChaosSupervisor) -> None:
+    def sample(self, supervisor: ChaosSupervisor) -> None:
         """Take a sample if one is due."""
         now = time.monotonic()
         if now < self._due_s:
@@ -102,16 +103,16 @@ class Sampler:
                 continue
             line = {"at_s": round(now - self._began_s, 2), "name": name, "pid": pid, **taken}
             self._file.write(json.dumps(line) + "\n")
-            self._note(name, taken)
+            self._update_most(name, taken)
         self._file.flush()
 
-    def _note(self, name: str, taken: dict[str, int]) -> None:
+    def _update_most(self, name: str, taken: dict[str, int]) -> None:
         most = self.most.setdefault(name, dict(taken))
         for what, value in taken.items():
             most[what] = max(most[what], value)
 
     def findings(self) -> list[Finding]:
-        """I8: bounds on descriptors and threads."""
+        """Return violations of I8: bounds on descriptors and threads."""
         bounds = {"descriptors": MAX_DESCRIPTORS, "threads": MAX_THREADS}
         return [
             Finding("I8", f"{name} reached {most[what]} {what}, allowed are {bound}")
@@ -126,7 +127,7 @@ class Sampler:
 
 
 def resources_of(pid: int) -> dict[str, int] | None:
-    """What a process takes now; None if it has just gone."""
+    """Return what a process uses now; None if it has ended."""
     base = Path(f"/proc/{pid}")
     with suppress(OSError, ValueError, IndexError, StopIteration):
         pages = int((base / "statm").read_text().split()[1])

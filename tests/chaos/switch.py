@@ -2,11 +2,11 @@
 
     python switch.py SEED
 
-A port is a TAP interface inside a network namespace. Orders come on standard input, each a line of
-JSON, and each is answered by a line: `["plug", "w00", NAMESPACE]` makes a port,
-`["set", {"rtt_s": 0.2}]` changes the lines, `["cut", "w00"]` and `["mend", "w00"]` act on a port,
-`["count"]` asks for figures. With the end of standard input the switch ends, and the kernel
-removes its interfaces: nothing is left, however its owner died.
+A port is a TAP interface inside a network namespace. The switch reads commands from standard input,
+each a line of JSON, and answers each with a line: `["plug", "w00", NAMESPACE]` makes a port,
+`["set", {"rtt_s": 0.2}]` changes the links, `["cut", "w00"]` and `["mend", "w00"]` act on a port,
+`["count"]` returns figures. The switch ends with its standard input, and the kernel then removes
+its interfaces: nothing is left, however the parent process ended.
 """
 
 import ctypes
@@ -27,19 +27,19 @@ from typing import Any
 INTERFACE = "e0"
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 _CLONE_NEWNET = 0x40000000
-_FRAME_BYTES = 2048  # more than a frame of an interface with 1500
-_AT_ONCE = 64  # frames taken from a port before the others have their turn
-_NICE = -15  # a switch that waits for a processor would delay more than it was told to
+_FRAME_BYTES = 2048  # larger than any frame at an MTU of 1500
+_AT_ONCE = 64  # frames read from a port before the next port
+_NICE = -15  # a switch that waits for a processor would delay frames for too long
 
-Way = tuple[str, str]  # from one port to another
+Direction = tuple[str, str]  # from one port to another
 
 
 @dataclass(frozen=True)
-class Lines:
-    """What happens to a frame between two ports.
+class LinkSettings:
+    """Delay and loss of the frames between two ports.
 
-    Each way takes half of `rtt_s` and up to `jitter_s` more: a ping takes between `rtt_s` and
-    `rtt_s + 2 * jitter_s`. `loss` is a share of 1, of each way.
+    Each direction takes half of `rtt_s` and up to `jitter_s` more: a ping takes between `rtt_s` and
+    `rtt_s + 2 * jitter_s`. `loss` is a share of 1 of the frames of each direction.
     """
 
     rtt_s: float = 0.0
@@ -47,45 +47,47 @@ class Lines:
     loss: float = 0.0
 
 
-def fate(seed: int, way: Way, number: int) -> tuple[float, float]:
-    """Two numbers in [0, 1): whether the n-th frame of a way is lost, and how late it is.
+def draw_frame(seed: int, way: Direction, number: int) -> tuple[float, float]:
+    """Return two numbers in [0, 1) that decide on the loss and the jitter of the n-th frame.
 
-    They hang on the address only, not on what other ways carry or what was lost before.
+    They depend on the arguments only, not on other directions or on earlier losses.
 
-    >>> fate(0, ("a", "b"), 7) == fate(0, ("a", "b"), 7) != fate(0, ("b", "a"), 7)
+    >>> draw_frame(0, ("a", "b"), 7) == draw_frame(0, ("a", "b"), 7)
     True
+    >>> draw_frame(0, ("a", "b"), 7) == draw_frame(0, ("b", "a"), 7)
+    False
     """
     address = f"{seed} {way[0]} {way[1]} {number}".encode()
     lost, late = struct.unpack("<2I", blake2b(address, digest_size=8).digest())
     return lost / 2**32, late / 2**32
 
 
-class UnderWay:
-    """Frames between two ports. They leave a way in the order in which they came."""
+class FrameQueue:
+    """Delayed frames. Each direction delivers its frames in the order of their arrival."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.lines = Lines()
+        self.settings = LinkSettings()
         self.count: Counter[str] = Counter()
-        self.late_s = 0.0  # most that a frame was handed out after its time
+        self.late_s = 0.0  # the largest delay of a frame beyond its due time
         self._seed = seed
-        self._queue: list[tuple[float, int, Way, bytes]] = []
-        self._taken: Counter[Way] = Counter()
-        self._last_s: dict[Way, float] = {}
+        self._queue: list[tuple[float, int, Direction, bytes]] = []
+        self._taken: Counter[Direction] = Counter()
+        self._last_s: dict[Direction, float] = {}
 
-    def take(self, way: Way, frame: bytes, now_s: float) -> None:
-        """A frame has come in; it is lost at once, or due later."""
-        lost, late = fate(self._seed, way, self._taken[way])
+    def take(self, way: Direction, frame: bytes, now_s: float) -> None:
+        """Accept a frame: lose it, or schedule it."""
+        lost, late = draw_frame(self._seed, way, self._taken[way])
         self._taken[way] += 1
-        if lost < self.lines.loss:
+        if lost < self.settings.loss:
             self.count["lost"] += 1
             return
-        due_s = now_s + self.lines.rtt_s / 2 + late * self.lines.jitter_s
+        due_s = now_s + self.settings.rtt_s / 2 + late * self.settings.jitter_s
         due_s = self._last_s[way] = max(due_s, self._last_s.get(way, due_s))
-        self.count["taken"] += 1  # also tells apart frames that are due at the same time
+        self.count["taken"] += 1  # also orders frames that are due at the same time
         heapq.heappush(self._queue, (due_s, self.count["taken"], way, frame))
 
-    def due(self, now_s: float) -> list[tuple[Way, bytes]]:
-        """What has to be handed out by now, the oldest first."""
+    def due(self, now_s: float) -> list[tuple[Direction, bytes]]:
+        """Return the frames that are due by now, the oldest first."""
         out = []
         while self._queue and self._queue[0][0] <= now_s:
             due_s, _, way, frame = heapq.heappop(self._queue)
@@ -94,12 +96,12 @@ class UnderWay:
         return out
 
     def wait_s(self, now_s: float) -> float | None:
-        """Until the next frame is due; None: there is none."""
+        """Return the seconds until the next frame is due; None if the queue is empty."""
         return max(0.0, self._queue[0][0] - now_s) if self._queue else None
 
 
 def open_tap(namespace: str) -> int:
-    """A new interface in a namespace, for as long as the descriptor is open."""
+    """Open a new interface in a namespace; it exists as long as the descriptor is open."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open("/proc/self/ns/net") as home, open(f"/run/netns/{namespace}") as there:
         _enter(libc, there.fileno())
@@ -119,41 +121,41 @@ def _enter(libc: ctypes.CDLL, namespace: int) -> None:
 
 
 class Switch:
-    """Ports, who is behind them, and what is under way."""
+    """Ports, the addresses behind them, and the delayed frames."""
 
     def __init__(self, seed: int) -> None:
-        self.under_way = UnderWay(seed)
+        self.frames = FrameQueue(seed)
         self._taps: dict[str, int] = {}
         self._cut: set[str] = set()
-        self._behind: dict[bytes, str] = {}  # port at which an address was last seen
+        self._behind: dict[bytes, str] = {}  # port where a hardware address was last seen
 
-    def obey(self, what: str, *words: Any) -> Any:
-        """Carry out an order; answers what is to be said."""
+    def execute(self, what: str, *words: Any) -> Any:
+        """Execute a command; return its answer."""
         if what == "plug":
             self._taps[words[0]] = open_tap(words[1])
         elif what == "set":
-            self.under_way.lines = replace(self.under_way.lines, **words[0])
+            self.frames.settings = replace(self.frames.settings, **words[0])
         elif what == "count":
-            return {**self.under_way.count, "late_s": round(self.under_way.late_s, 4)}
+            return {**self.frames.count, "late_s": round(self.frames.late_s, 4)}
         else:
             {"cut": self._cut.add, "mend": self._cut.discard}[what](words[0])
-        return asdict(self.under_way.lines)
+        return asdict(self.frames.settings)
 
     def run(self) -> None:
-        """Work until standard input ends."""
+        """Forward frames and execute commands until standard input ends."""
         while True:
-            wait_s = self.under_way.wait_s(time.monotonic())
+            wait_s = self.frames.wait_s(time.monotonic())
             ready = select.select([sys.stdin, *self._taps.values()], [], [], wait_s)[0]
             for name, tap in self._taps.items():
                 if tap in ready:
                     self._drain(name, tap)
-            for (_, port), frame in self.under_way.due(time.monotonic()):
-                self._hand_out(port, frame)
+            for (_, port), frame in self.frames.due(time.monotonic()):
+                self._deliver(port, frame)
             if sys.stdin in ready:
-                order = sys.stdin.readline()
-                if not order:
+                command = sys.stdin.readline()
+                if not command:
                     return
-                print(json.dumps(self.obey(*json.loads(order))), flush=True)
+                print(json.dumps(self.execute(*json.loads(command))), flush=True)
 
     def _drain(self, name: str, tap: int) -> None:
         with suppress(BlockingIOError):
@@ -163,18 +165,18 @@ class Switch:
                     self._forward(name, frame)
 
     def _forward(self, name: str, frame: bytes) -> None:
-        """To the port behind which the receiver was seen, else to all others."""
+        """Queue a frame for the port of its receiver, or for all others if that is unknown."""
         self._behind[frame[6:12]] = name
         known = self._behind.get(frame[:6])
         for port in [known] if known else [p for p in self._taps if p != name]:
             if port != name:
-                self.under_way.take((name, port), frame, time.monotonic())
+                self.frames.take((name, port), frame, time.monotonic())
 
-    def _hand_out(self, port: str, frame: bytes) -> None:
+    def _deliver(self, port: str, frame: bytes) -> None:
         if port in self._cut:
-            self.under_way.count["cut"] += 1
+            self.frames.count["cut"] += 1
             return
-        with suppress(OSError):  # an interface that is not up takes nothing, as a dead cable
+        with suppress(OSError):  # an interface that is down accepts nothing
             os.write(self._taps[port], frame)
 
 

@@ -1,4 +1,4 @@
-"""Processes that are killed, at random moments and at chosen places (A-2, A-5, A-6, A-7)."""
+"""Processes that are killed at random times and at failpoints (A-2, A-5, A-6, A-7, A-8)."""
 
 import signal
 import subprocess
@@ -15,15 +15,15 @@ from dystop.testbed.worker.checkpoint import CheckpointStore
 from .facts import facts_of
 from .network import needs_namespaces
 from .rig import HERE, QUICK, Rig, Setting
-from .schedule import Rhythm, schedule
+from .schedule import FaultRates, schedule
 
 pytestmark = pytest.mark.chaos
 
 FAST = (*QUICK, "testbed.devices=free", "testbed.observer=false", "stop.rounds=100000")
 
 
-def test_a2_everything_at_once(tmp_path, tell):
-    """A-2: 8 workers, every fault of the soak, two and a half minutes."""
+def test_a2_everything_at_once(tmp_path, show):
+    """A-2: 8 workers and every fault of the soak test for two and a half minutes."""
     needs_namespaces()
     rates = [float(x) for x in stream(2, "rates").uniform(12, 40, 8)]
     keys = [
@@ -33,11 +33,11 @@ def test_a2_everything_at_once(tmp_path, tell):
     with Rig(tmp_path, Setting(keys, rates, 5.0, ("w03",), seed=2)) as rig:
         rig.start()
         rig.until(lambda: rig.rounds > 0 and rig.joined >= 7, 120)
-        rig.inject(schedule(Rhythm(coordinator_kills=3), 0.0, 130.0, seed=2))
+        rig.inject(schedule(FaultRates(coordinator_kills=3), 0.0, 130.0, seed=2))
         rig.finish(400)
         assert rig.findings() == []
     facts = facts_of(rig.folder, 150.0, "w03")
-    tell(
+    show(
         f"{rig.done} faults, {facts['rounds']} rounds, {100 * facts['done_or_late']:.2f} % done or "
         f"late {facts['endings']}, {facts['resumed']} of {facts['pulls']} pulls resumed, round "
         f"median/p95/max {facts['round_s']} s, global accuracy {facts['end_global']:.3f}"
@@ -62,17 +62,17 @@ COORDINATOR_SITES = [
 ]  # fmt: skip
 
 
-def test_a5_a_crash_at_every_failpoint(tmp_path, tell):
-    """A-5: every named place, twice each, while the others go on."""
+def test_a5_a_crash_at_every_failpoint(tmp_path, show):
+    """A-5: a crash at every failpoint, twice each, while the other processes run."""
     with Rig(tmp_path, Setting(FAST, restart_s=0.3)) as rig:
         for turn, n in enumerate((1, 3)):
             for k, site in enumerate(WORKER_SITES):
                 line = rig.supervisor.armed.setdefault(rig.names[(k + turn) % 4], [])
                 line.append(f"{site}:crash@{n}")
-            arms = [
+            failpoints = [
                 f"{site}:crash@{n}" for site in COORDINATOR_SITES if n == 1 or "backup" not in site
             ]
-            rig.supervisor.armed.setdefault(COORDINATOR, []).extend(arms)
+            rig.supervisor.armed.setdefault(COORDINATOR, []).extend(failpoints)
         total = sum(map(len, rig.supervisor.armed.values()))
         rig.start()
         began = time.monotonic()
@@ -87,21 +87,21 @@ def test_a5_a_crash_at_every_failpoint(tmp_path, tell):
         stopped_s = time.time()
         rig.stop()
         assert rig.findings() == []
-        # Whoever is stopped in the middle of a write leaves it; it goes at the next start.
+        # A process stopped in the middle of a write leaves a file; its next start removes it.
         strays = [p for p in rig.folder.rglob(".*.tmp*") if p.stat().st_mtime < stopped_s - 1]
         assert strays == []
-        tell(f"{total} crashes at {len(WORKER_SITES) + len(COORDINATOR_SITES)} places in "
+        show(f"{total} crashes at {len(WORKER_SITES) + len(COORDINATOR_SITES)} sites in "
              f"{took_s:.0f} s, {rig.rounds} rounds")  # fmt: skip
 
 
-def test_a6_the_coordinator_dies_again_and_again(tmp_path, tell):
-    """A-6: 25 kills at random moments; a round is over within 5 s of listening again (p95)."""
-    dice, back_s, start_s = stream(6, "moments"), [], []
+def test_a6_repeated_kills_of_the_coordinator(tmp_path, show):
+    """A-6: 25 kills at random times; a round closes within 5 s of the next start (p95)."""
+    rng, back_s, start_s = stream(6, "moments"), [], []
     with Rig(tmp_path, Setting(FAST, restart_s=0.2)) as rig:
         rig.start()
         rig.until(lambda: rig.rounds > 5, 90)
         for _ in range(25):
-            rig.spend(float(dice.uniform(0.05, 1.5)))
+            rig.spend(float(rng.uniform(0.05, 1.5)))
             started, back = _back_after_kill(rig)
             start_s.append(started)
             back_s.append(back)
@@ -109,7 +109,7 @@ def test_a6_the_coordinator_dies_again_and_again(tmp_path, tell):
         assert rig.findings() == []
     back_s.sort()
     start_s.sort()
-    tell(
+    show(
         f"25 kills, {rig.rounds} rounds; listening {start_s[12]:.1f} s after the start (median), "
         f"a round is over {back_s[12]:.1f} s (median), {back_s[23]:.1f} s (p95) later"
     )
@@ -117,7 +117,7 @@ def test_a6_the_coordinator_dies_again_and_again(tmp_path, tell):
 
 
 def _back_after_kill(rig: Rig) -> tuple[float, float]:
-    """Kill the coordinator; seconds from its start until it listens, and from then to a record."""
+    """Kill the coordinator; return the seconds until it listens, and from then to a record."""
     child = rig.supervisor.children[COORDINATOR]
     starts = child.starts
     assert rig.kill(COORDINATOR)
@@ -127,45 +127,45 @@ def _back_after_kill(rig: Rig) -> tuple[float, float]:
     return started_s, rig.until(lambda: rig.rounds > before, 60)
 
 
-def test_a7_killed_while_writing_a_checkpoint(tmp_path, tell):
-    """A-7: 60 kills in the middle of writing 20 MB; the file is always whole and never older."""
-    vault, dice = CheckpointStore(tmp_path / "worker.safetensors"), stream(7, "moments")
+def test_a7_kills_while_writing_a_checkpoint(tmp_path, show):
+    """A-7: 60 kills while 20 MB are written; the file is always whole and never older."""
+    store, rng = CheckpointStore(tmp_path / "worker.safetensors"), stream(7, "moments")
     newest = torn = 0
     for _ in range(60):
-        words = [sys.executable, str(HERE / "writer.py"), str(vault.path), "20"]
+        words = [sys.executable, str(HERE / "checkpoint_writer.py"), str(store.path), "20"]
         child = subprocess.Popen(words, stdout=subprocess.PIPE)
         assert child.stdout is not None
         child.stdout.readline()
-        time.sleep(float(dice.uniform(0.0, 0.25)))
+        time.sleep(float(rng.uniform(0.0, 0.25)))
         child.send_signal(signal.SIGKILL)
-        said = child.stdout.read().split()
+        printed = child.stdout.read().split()
         child.wait()
         child.stdout.close()
         torn += any(tmp_path.glob(".worker.safetensors.tmp*"))
-        found = vault.load()
+        found = store.load()
         assert found.note == ""
         assert found.state is not None
-        assert found.state.version >= max([newest, *map(int, said)])
+        assert found.state.version >= max([newest, *map(int, printed)])
         newest = found.state.version
-    tell(f"60 kills, {torn} in the middle of a file, {newest} checkpoints, none unreadable")
+    show(f"60 kills, {torn} in the middle of a file, {newest} checkpoints, none unreadable")
     assert torn > 3
 
 
-def test_a8_power_loss(tmp_path, tell):
-    """A-8: the disk as it is at random moments holds every report that was acknowledged."""
+def test_a8_power_loss(tmp_path, show):
+    """A-8: copies of the disk at random times hold every acknowledged commit."""
     needs_namespaces()  # root
     with Disk(tmp_path) as disk:
         if disk.reason:
             pytest.skip(disk.reason)
-        lost, dice = 0, stream(8, "moments")
+        lost, rng = 0, stream(8, "moments")
         child = subprocess.Popen(
-            [sys.executable, str(HERE / "bookkeeper.py"), str(disk.place / "state.db")],
+            [sys.executable, str(HERE / "ledger_writer.py"), str(disk.mounted_at / "state.db")],
             stdout=subprocess.PIPE,
         )
         assert child.stdout is not None
         try:
             for k in range(20):
-                acked = _latest(child.stdout, float(dice.uniform(0.05, 0.3)))
+                acked = _latest(child.stdout, float(rng.uniform(0.05, 0.3)))
                 child.send_signal(signal.SIGSTOP)
                 copy = disk.copy(k)
                 child.send_signal(signal.SIGCONT)
@@ -174,12 +174,12 @@ def test_a8_power_loss(tmp_path, tell):
             child.kill()
             child.wait()
             child.stdout.close()
-    tell(f"20 copies without a sync, the last after {acked} commits; {lost} miss one")
+    show(f"20 copies without a sync, the last after {acked} commits; {lost} miss one")
     assert lost == 0
 
 
 def _latest(stdout, seconds: float) -> int:
-    """The last number that was acknowledged before so many seconds were over."""
+    """Return the last number that was acknowledged within this many seconds."""
     until, last = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         last = int(stdout.readline())
@@ -187,21 +187,21 @@ def _latest(stdout, seconds: float) -> int:
 
 
 class Disk:
-    """A file system of its own in a file, mounted for as long as the `with` block lasts."""
+    """A file system in a file, mounted for the length of the `with` block."""
 
     def __init__(self, folder: Path) -> None:
-        self.image, self.place, self.other = (folder / n for n in ("image", "disk", "copy"))
+        self.image, self.mounted_at, self.other = (folder / n for n in ("image", "disk", "copy"))
         self.reason = ""
         self._mounted: list[Path] = []
 
     def __enter__(self) -> "Disk":
-        self.place.mkdir()
+        self.mounted_at.mkdir()
         self.other.mkdir()
         with self.image.open("wb") as file:
             file.truncate(32 * 2**20)
         try:
             subprocess.run(["mkfs.ext4", "-q", str(self.image)], check=True, capture_output=True)
-            self._mount(self.image, self.place)
+            self._mount(self.image, self.mounted_at)
         except (OSError, subprocess.CalledProcessError) as error:
             self.reason = f"no loop mount here: {error}"
         return self
@@ -216,13 +216,13 @@ class Disk:
         self._mounted.append(place)
 
     def copy(self, k: int) -> Path:
-        """The image as it is, without asking anybody to write anything."""
+        """Copy the image as it is, without flushing anything."""
         copy = self.image.with_name(f"image-{k}")
         subprocess.run(["cp", "--sparse=always", str(self.image), str(copy)], check=True)
         return copy
 
     def kept(self, copy: Path) -> int:
-        """Highest number in the ledger of a copy; opening it also checks its integrity."""
+        """Return the highest number in the ledger of a copy; opening it checks its integrity."""
         from dystop.testbed.ledger.sqlite import SqliteLedger
 
         self._mount(copy, self.other)

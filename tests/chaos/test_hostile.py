@@ -1,4 +1,4 @@
-"""Strangers and members that mean harm, against processes at work (F-2, F-3, F-5, F-9)."""
+"""Attacks on running processes by strangers and by members (F-2, F-3, F-5, F-9)."""
 
 import json
 import os
@@ -50,11 +50,11 @@ DOCUMENTED = {"size", "depth", "type", "malformed", "invalid", "not_joined"}
 
 
 @pytest.fixture(scope="module")
-def bed(tmp_path_factory):
-    """Four workers at work while all tests of this file go on; checked at the end."""
+def rig(tmp_path_factory):
+    """Run four workers for all tests of this file; check the run at the end."""
     keys = (*QUICK, "stop.rounds=1000000", "testbed.observer=false")
     with Rig(tmp_path_factory.mktemp("hostile"), Setting(keys)) as rig:
-        authority.issue(rig.folder / "pki", "w99")  # a certificate, but no place in the experiment
+        authority.issue(rig.folder / "pki", "w99")  # a certificate, but no member of the experiment
         rig.start()
         rig.until(lambda: rig.rounds > 5 and rig.joined == 4, 120)
         yield rig
@@ -63,7 +63,7 @@ def bed(tmp_path_factory):
 
 
 def addresses(rig: Rig) -> dict[str, tuple[str, int]]:
-    """Where everybody listens."""
+    """Return the address of every process."""
     with sqlite3.connect(f"file:{rig.folder / 'state.db'}?mode=ro", uri=True) as base:
         rows = base.execute("SELECT name, address FROM workers").fetchall()
     base.close()
@@ -71,12 +71,12 @@ def addresses(rig: Rig) -> dict[str, tuple[str, int]]:
     return {name: (a.rpartition(":")[0], int(a.rpartition(":")[2])) for name, a in found.items()}
 
 
-class Siege:
-    """Keeps the rig going while something happens; nobody may crash, swell or talk too much."""
+class AttackRun:
+    """Runs the rig under an attack; no process may crash, grow or write too much log."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        self.over = threading.Event()
+        self.ended = threading.Event()
         self._threads: list[threading.Thread] = []
         self._before = self._state()
         self.idle = self._pace(4.0)
@@ -89,25 +89,25 @@ class Siege:
         return found
 
     def _pace(self, seconds: float) -> float:
-        """Rounds per second."""
+        """Return the rounds per second."""
         before = self.rig.rounds
         self.rig.spend(seconds)
         return (self.rig.rounds - before) / seconds
 
-    def lay(self, *attacks: Callable[[threading.Event], None]) -> float:
-        """Attack for a while; answers the pace of rounds meanwhile."""
+    def attack(self, *attacks: Callable[[threading.Event], None]) -> float:
+        """Run attacks in threads for a while; return the rounds per second meanwhile."""
         for attack in attacks:
-            thread = threading.Thread(target=attack, args=(self.over,), daemon=True)
+            thread = threading.Thread(target=attack, args=(self.ended,), daemon=True)
             self._threads.append(thread)
             thread.start()
         pace = self._pace(ATTACK_S)
-        self.over.set()
+        self.ended.set()
         for thread in self._threads:
             thread.join(20)
         return pace
 
     def check(self) -> int:
-        """Nobody was hurt; answers the largest growth of memory in bytes."""
+        """Check that all processes survived; return the largest growth of memory in bytes."""
         before = self.rig.rounds
         self.rig.until(lambda: self.rig.rounds > before + 5, 60)
         assert self.rig.joined == 4
@@ -121,24 +121,24 @@ class Siege:
         return most
 
 
-def test_f2_garbage_connections(bed, tell):
-    """F-2: garbage on every port, as fast as it goes."""
-    siege, count, there = Siege(bed), Counter(), list(addresses(bed).values())
+def test_f2_garbage_connections(rig, show):
+    """F-2: random bytes to every port, as fast as possible."""
+    run, count, there = AttackRun(rig), Counter(), list(addresses(rig).values())
 
     def attack(over: threading.Event) -> None:
-        dice = stream(2, "garbage", threading.get_ident())
+        rng = stream(2, "garbage", threading.get_ident())
         while not over.is_set():
-            place = there[int(dice.integers(len(there)))]
+            place = there[int(rng.integers(len(there)))]
             try:
                 with socket.create_connection(place, 2) as peer:
-                    peer.sendall(dice.bytes(int(dice.integers(1, 300))))
+                    peer.sendall(rng.bytes(int(rng.integers(1, 300))))
                 count["sent"] += 1
             except OSError:
                 count["refused"] += 1
 
-    pace = siege.lay(*[attack] * 3)
-    grown = siege.check()
-    tell(f"{count['sent']} connections, {count['refused']} refused; {siege.idle:.1f} -> {pace:.1f} "
+    pace = run.attack(*[attack] * 3)
+    grown = run.check()
+    show(f"{count['sent']} connections, {count['refused']} refused; {run.idle:.1f} -> {pace:.1f} "
          f"rounds/s, memory +{grown / 2**20:.1f} MiB")  # fmt: skip
     assert count["sent"] > 1000
     assert pace > 0
@@ -154,49 +154,49 @@ MESSAGES = [
 ]
 
 
-def mutated(dice, message: bytes) -> bytes:
-    """A message with something wrong in it."""
-    data, kind = bytearray(message), int(dice.integers(6))
-    at = int(dice.integers(len(data)))
+def mutated(rng, message: bytes) -> bytes:
+    """Return a message with a random defect."""
+    data, kind = bytearray(message), int(rng.integers(6))
+    at = int(rng.integers(len(data)))
     if kind == 0:
-        data[at] ^= int(dice.integers(1, 256))
+        data[at] ^= int(rng.integers(1, 256))
     elif kind == 1:
-        del data[at : at + int(dice.integers(1, 20))]
+        del data[at : at + int(rng.integers(1, 20))]
     elif kind == 2:
-        data[at:at] = dice.bytes(int(dice.integers(1, 20)))
+        data[at:at] = rng.bytes(int(rng.integers(1, 20)))
     elif kind == 3:
-        data = bytearray(message.replace(b":1", b":" + b"9" * int(dice.integers(20, 400))))
+        data = bytearray(message.replace(b":1", b":" + b"9" * int(rng.integers(20, 400))))
     elif kind == 4:
-        deep = int(dice.integers(10, 5000))
+        deep = int(rng.integers(10, 5000))
         data = bytearray(message[:-1] + b',"x":' + b"[" * deep + b"]" * deep + b"}")
     else:
-        data = bytearray(dice.bytes(int(dice.integers(0, 2000))))
+        data = bytearray(rng.bytes(int(rng.integers(0, 2000))))
     return bytes(data)
 
 
-class Nuisance:
-    """An ear with a certificate that says nonsense whenever it gets a line."""
+class MalformedClient:
+    """A client with a valid certificate that sends malformed messages in every session."""
 
     def __init__(self, count: Counter) -> None:
-        self.count, self.dice = count, stream(3, "nonsense")
+        self.count, self.rng = count, stream(3, "nonsense")
 
     def opened(self, link) -> None:
         self.count["sessions"] += 1
         for _ in range(40):
-            message = encode(MESSAGES[int(self.dice.integers(len(MESSAGES)))])
-            link.send(mutated(self.dice, message))
+            message = encode(MESSAGES[int(self.rng.integers(len(MESSAGES)))])
+            link.send(mutated(self.rng, message))
             self.count["sent"] += 1
 
     def received(self, message: bytes) -> None:
-        told = decode(message, "worker")
-        self.count[told.code if isinstance(told, Complaint) else type(told).__name__] += 1
+        answer = decode(message, "worker")
+        self.count[answer.code if isinstance(answer, Complaint) else type(answer).__name__] += 1
 
     def closed(self, reason: str) -> None:
         pass
 
 
-def pulling(rig: Rig, name: str, peer: str):
-    """A raw channel to a worker under a name, and the call behind it."""
+def open_pull_channel(rig: Rig, name: str, peer: str):
+    """Open a raw channel to a worker under a name; return it with its pull method."""
     identity = authority.load_identity(rig.folder / "pki", name)
     host, port = addresses(rig)[peer]
     channel = grpc.secure_channel(
@@ -205,24 +205,24 @@ def pulling(rig: Rig, name: str, peer: str):
     return channel, channel.unary_stream(PULL)
 
 
-def test_f3_malformed_messages(bed, tell):
-    """F-3: nonsense over valid mutual TLS, to the coordinator and to a worker."""
-    siege, said, pulled = Siege(bed), Counter(), Counter()
+def test_f3_malformed_messages(rig, show):
+    """F-3: malformed messages over valid mutual TLS, to the coordinator and to a worker."""
+    run, answers, pulled = AttackRun(rig), Counter(), Counter()
     good = encode(PullRequest("ab", 1))
 
     def to_coordinator(over: threading.Event) -> None:
-        transport = GrpcTransport(authority.load_identity(bed.folder / "pki", "w99"), anyone)
-        session = transport.open_session(bed.address, Nuisance(said))
+        transport = GrpcTransport(authority.load_identity(rig.folder / "pki", "w99"), anyone)
+        session = transport.open_session(rig.address, MalformedClient(answers))
         over.wait()
         session.stop()
         transport.close()
 
     def to_worker(over: threading.Event) -> None:
-        channel, call = pulling(bed, "observer", "w01")
-        dice = stream(3, "pulls")
+        channel, call = open_pull_channel(rig, "observer", "w01")
+        rng = stream(3, "pulls")
         while not over.is_set():
             try:
-                for frame in call(mutated(dice, good), timeout=5):
+                for frame in call(mutated(rng, good), timeout=5):
                     first = decode(frame, "peer")
                     pulled[first.code if isinstance(first, PullRefused) else "model"] += 1
                     break
@@ -230,24 +230,24 @@ def test_f3_malformed_messages(bed, tell):
                 pulled[type(error).__name__] += 1
         channel.close()
 
-    pace = siege.lay(to_coordinator, to_worker)
-    grown = siege.check()
-    tell(f"coordinator {dict(said)}; worker {dict(pulled)}; {siege.idle:.1f} -> {pace:.1f} "
+    pace = run.attack(to_coordinator, to_worker)
+    grown = run.check()
+    show(f"coordinator {dict(answers)}; worker {dict(pulled)}; {run.idle:.1f} -> {pace:.1f} "
          f"rounds/s, memory +{grown / 2**20:.1f} MiB")  # fmt: skip
-    assert said["sent"] > 100
-    assert set(said) - {"sent", "sessions", "Reject", "Heartbeat", "JoinOk"} <= DOCUMENTED
+    assert answers["sent"] > 100
+    assert set(answers) - {"sent", "sessions", "Reject", "Heartbeat", "JoinOk"} <= DOCUMENTED
     assert pulled["malformed"] > 500
     assert "model" not in pulled
     assert pulled["BadMessage"] == 0
 
 
-def test_f5_connections_that_never_say_anything(bed, tell):
-    """F-5: slow strangers are cut off at the handshake."""
-    siege, cut = Siege(bed), []
+def test_f5_slow_handshakes(rig, show):
+    """F-5: connections that never finish the handshake are closed."""
+    run, cut = AttackRun(rig), []
 
     def attack(over: threading.Event) -> None:
         began = time.monotonic()
-        places = [place for place in addresses(bed).values() for _ in range(60)]
+        places = [place for place in addresses(rig).values() for _ in range(60)]
         peers = [socket.create_connection(place, 5) for place in places]
         for byte in HELLO:  # of a handshake that would be right if it ever ended
             if not peers or over.wait(0.5):
@@ -268,37 +268,39 @@ def test_f5_connections_that_never_say_anything(bed, tell):
         for peer in peers:
             peer.close()
 
-    pace = siege.lay(attack)
-    grown = siege.check()
-    tell(f"{len(cut)} of 300 cut, the last after {max(cut, default=0):.1f} s; {siege.idle:.1f} -> "
+    pace = run.attack(attack)
+    grown = run.check()
+    show(f"{len(cut)} of 300 cut, the last after {max(cut, default=0):.1f} s; {run.idle:.1f} -> "
          f"{pace:.1f} rounds/s, memory +{grown / 2**20:.1f} MiB")  # fmt: skip
     assert len(cut) == 300
     assert max(cut) < 12.0
 
 
-@pytest.mark.parametrize("manner", ["endless", "drip"])
-def test_f5_models_that_never_end(tmp_path, tell, manner):
-    """F-5: more than was announced is cut at once, a drip at the deadline; memory stays small."""
+@pytest.mark.parametrize("behaviour", ["endless", "drip"])
+def test_f5_models_that_never_end(tmp_path, show, behaviour):
+    """F-5: an endless model fails at once, a slow one at the deadline; memory stays small."""
     pair = Pair(tmp_path, 4.0)
-    with pair.serving(manner):
-        came = pair.fetch(8.0)()
-    tell(f"{manner}: {came['code']} after {came['seconds']:.1f} s and {came['bytes']} bytes, "
-         f"{came['rss'] / 2**20:.0f} MiB")  # fmt: skip
-    assert came["code"]
-    assert came["seconds"] < 13.0
-    assert came["bytes"] < 2.5 * 4.1e6
+    with pair.serving(behaviour):
+        result = pair.fetch(8.0)()
+    show(
+        f"{behaviour}: {result['code']} after {result['seconds']:.1f} s and {result['bytes']} "
+        f"bytes, {result['rss'] / 2**20:.0f} MiB"
+    )
+    assert result["code"]
+    assert result["seconds"] < 13.0
+    assert result["bytes"] < 2.5 * 4.1e6
 
 
-def test_f9_a_flooder(bed, tell):
-    """F-9: a member that fetches as fast as it can gets two models at a time and no more."""
-    siege, count, lock = Siege(bed), Counter(), threading.Lock()
-    run = read_status(bed.folder)["run"]
-    there = addresses(bed)
-    transport = GrpcTransport(authority.load_identity(bed.folder / "pki", "observer"), anyone)
+def test_f9_a_flood_of_pulls(rig, show):
+    """F-9: a member that pulls as fast as it can gets two models at a time and no more."""
+    run, count, lock = AttackRun(rig), Counter(), threading.Lock()
+    run_id = read_status(rig.folder)["run"]
+    there = addresses(rig)
+    transport = GrpcTransport(authority.load_identity(rig.folder / "pki", "observer"), anyone)
     at_once, most = Counter(), Counter()
 
-    class Bin:
-        """A parcel that throws everything away, and counts how many are open."""
+    class CountingSink:
+        """Discards a model, and counts the open transfers of each peer."""
 
         def __init__(self, peer: str) -> None:
             self.peer, self.left = peer, 0
@@ -323,21 +325,21 @@ def test_f9_a_flooder(bed, tell):
         while not over.is_set():
             for peer in ("w00", "w01", "w02"):
                 host, port = there[peer]
-                bin_ = Bin(peer)
-                request = PullRequest(run, 10**9, bytes_per_s=20_000.0)
+                sink = CountingSink(peer)
+                request = PullRequest(run_id, 10**9, bytes_per_s=20_000.0)
                 try:
-                    transport.pull(peer, f"{host}:{port}", request, bin_, PullTimeouts(), over)
+                    transport.pull(peer, f"{host}:{port}", request, sink, PullTimeouts(), over)
                     count["models"] += 1
                 except PullBroken as error:
                     count[error.code] += 1
-                    if bin_.left:
-                        bin_.end()
+                    if sink.left:
+                        sink.end()
 
-    pace = siege.lay(*[attack] * 8)
+    pace = run.attack(*[attack] * 8)
     transport.close()
-    grown = siege.check()
-    tell(f"{json.dumps(count)}, at once {dict(most)}; {siege.idle:.1f} -> {pace:.1f} rounds/s, "
+    grown = run.check()
+    show(f"{json.dumps(count)}, at once {dict(most)}; {run.idle:.1f} -> {pace:.1f} rounds/s, "
          f"memory +{grown / 2**20:.1f} MiB, {os.cpu_count()} cores")  # fmt: skip
     assert count["busy"] > 0
     assert max(most.values()) <= 3  # two, and one whose last bytes are still on their way
-    assert pace > 0.1 * siege.idle  # the flooder takes its share of the same cores
+    assert pace > 0.1 * run.idle  # the attacker uses the same cores

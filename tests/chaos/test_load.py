@@ -1,4 +1,4 @@
-"""Too little of something: more processes than cores (E-1), more pullers than memory (D-3)."""
+"""Overload: more processes than cores (E-1), more pulls than memory (D-3)."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ from dystop.testbed.transport.grpc import GrpcTransport
 from dystop.testbed.transport.interface import PullTimeouts
 
 from .facts import facts_of
-from .memory import a_group
+from .memory import memory_group
 from .peer import RUN
 from .rig import Rig, Setting
 from .transfer import Pair
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.chaos
 MEGABYTES, RATE_B_S = 40.0, 4e6
 
 
-def test_e1_fifteen_workers_on_few_cores(tmp_path, tell):
-    """E-1: the CNN in 15 processes for two minutes; all are counted as there in every round."""
+def test_e1_fifteen_workers_on_few_cores(tmp_path, show):
+    """E-1: the CNN in 15 processes for two minutes; all workers are alive in every round."""
     keys = (
         "fleet.workers=15", "data.name=fmnist-mini", "model.name=cnn", "world.range_m=200",
         "testbed.links=free", "testbed.devices=free", "testbed.timeouts.gather_s=120",
@@ -39,7 +39,7 @@ def test_e1_fifteen_workers_on_few_cores(tmp_path, tell):
     alive = {record.alive for record in rig.records}
     facts = facts_of(rig.folder, 120.0)
     sizes = sorted(facts["rss_mb"].values())
-    tell(
+    show(
         f"{facts['rounds']} rounds in 120 s, alive {sorted(alive)}, {facts['endings']}, global "
         f"accuracy {facts['end_global']:.3f}, {sizes[0]} to {sizes[-1]} MB a process"
     )
@@ -47,8 +47,8 @@ def test_e1_fifteen_workers_on_few_cores(tmp_path, tell):
     assert set(facts["endings"]) == {"DONE"}
 
 
-class Bin:
-    """Throws a model away as it comes."""
+class DiscardingSink:
+    """Counts the bytes of a model and discards them."""
 
     bytes = 0
 
@@ -59,8 +59,8 @@ class Bin:
         self.bytes += len(chunk)
 
 
-def test_d3_more_pullers_than_places_in_little_memory(tmp_path, tell):
-    """D-3: a peer limited to 1.3 times what one pull takes serves all, some later, and is alive."""
+def test_d3_more_pulls_than_slots_under_a_memory_limit(tmp_path, show):
+    """D-3: a peer with 1.3 times the memory of one pull serves all pulls, some of them later."""
     pair, count, lock = Pair(tmp_path, MEGABYTES), Counter(), threading.Lock()
     names = [f"w{k:02d}" for k in range(Limits().pulls // 2 + 4)]
     for name in names:
@@ -68,21 +68,21 @@ def test_d3_more_pullers_than_places_in_little_memory(tmp_path, tell):
 
     def pull(name):
         transport = GrpcTransport(authority.load_identity(pair.pki, name), anyone)
-        request, over = PullRequest(RUN, 1, bytes_per_s=RATE_B_S), threading.Event()
+        request, ended = PullRequest(RUN, 1, bytes_per_s=RATE_B_S), threading.Event()
         while True:
-            bin_ = Bin()
+            sink = DiscardingSink()
             try:
-                transport.pull("a", pair.address, request, bin_, PullTimeouts(), over)
+                transport.pull("a", pair.address, request, sink, PullTimeouts(), ended)
                 break
             except PullDenied as denied:
                 with lock:
                     count[denied.code] += 1
-                over.wait(denied.retry_s)
+                ended.wait(denied.retry_s)
         with lock:
-            count["models"] += bin_.bytes == bin_.size
+            count["models"] += sink.bytes == sink.size
         transport.close()
 
-    with a_group() as group, pair.serving(prefix=group.prefix):
+    with memory_group() as group, pair.serving(prefix=group.prefix):
         assert pair.fetch()()["code"] == ""
         alone = group.used
         group.limit(int(1.3 * alone))
@@ -94,10 +94,10 @@ def test_d3_more_pullers_than_places_in_little_memory(tmp_path, tell):
             most = max(most, group.used)
             threads[0].join(0.05)
         kills = group.kills
-        assert pair.fetch()()["code"] == ""  # it is still there
-    told = {"after one pull": alone, "most": most}
-    told = {what: f"{size / 2**20:.0f} MiB" for what, size in told.items()}
-    tell(f"{len(threads)} pulls of {MEGABYTES:g} MB: {json.dumps(count)}, {told}, {kills} kills")
+        assert pair.fetch()()["code"] == ""  # it still serves
+    memory = {"after one pull": alone, "most": most}
+    memory = {what: f"{size / 2**20:.0f} MiB" for what, size in memory.items()}
+    show(f"{len(threads)} pulls of {MEGABYTES:g} MB: {json.dumps(count)}, {memory}, {kills} kills")
     assert kills == 0
     assert count["models"] == len(threads)
     assert count["busy"] > 0

@@ -1,7 +1,7 @@
-"""Members whose models are well-formed and wrong: 3 of 15, under mean and clip (B-1, B-2, B-3).
+"""Poisoned models: 3 attackers among 15 workers, under mean and clip (B-1, B-2, B-3).
 
 All parties are threads of this process over the memory transport; everything else is as in a real
-run. The figure is the mean accuracy of the honest workers' models at the end.
+run. The result is the mean accuracy of the honest workers' models at the end.
 """
 
 import threading
@@ -32,13 +32,13 @@ KEYS = (
 )  # fmt: skip
 
 
-class Silent:
-    """Nobody follows."""
+class IgnoredProgress:
+    """A progress reporter that does nothing."""
 
     def on_start(self, started):
         pass
 
-    def on_restart(self, told):
+    def on_restart(self, notice):
         pass
 
     def on_joining(self, joined, workers):
@@ -48,78 +48,79 @@ class Silent:
         pass
 
 
-def noisy(vector, dice):
-    """Noise three times as long as the model."""
-    noise = dice.standard_normal(len(vector))
+def noisy(vector, rng):
+    """Return the vector plus noise of three times its norm."""
+    noise = rng.standard_normal(len(vector))
     return vector + 3 * np.linalg.norm(vector) / np.linalg.norm(noise) * noise
 
 
 ATTACKS = {
     "none": None,
-    "sign flip": lambda vector, first, dice: -vector,
-    "noise": lambda vector, first, dice: noisy(vector, dice),
-    "times ten": lambda vector, first, dice: 9 * vector,
-    "replay": lambda vector, first, dice: first,
+    "sign flip": lambda vector, first, rng: -vector,
+    "noise": lambda vector, first, rng: noisy(vector, rng),
+    "times ten": lambda vector, first, rng: 9 * vector,
+    "replay": lambda vector, first, rng: first,
     "label flip": None,
 }
 
 
 @pytest.fixture
-def villains(monkeypatch):
-    """Make three workers serve something else than their model, or learn wrong labels."""
+def attackers(monkeypatch):
+    """Return a function that makes three workers serve wrong models or learn wrong labels."""
 
     def choose(attack: str) -> None:
-        push, make, cut = PublishedModelServer._push, PartyThreads._worker, parts._cut
-        flipping, spoil = threading.local(), ATTACKS[attack]
+        push, make_worker = PublishedModelServer._push, PartyThreads._worker
+        only_own, flips_labels, change = parts._only_own, threading.local(), ATTACKS[attack]
 
-        def made(company, name, stack):
+        def make_attacker(parties, name, stack):
             bad = name in BAD
-            flipping.on = bad and attack == "label flip"
-            party = make(company, name, stack)
-            if bad and spoil:
-                party._shelf.first = party.parts.initial[0]
-            return party
+            flips_labels.on = bad and attack == "label flip"
+            worker = make_worker(parties, name, stack)
+            if bad and change:
+                worker._model_server.initial = worker.components.initial[0]
+            return worker
 
-        def pushed(shelf, future, request, model):
-            if (first := getattr(shelf, "first", None)) is not None:
-                dice = stream(model.version, "attack", id(shelf))
-                vector = np.asarray(spoil(model.vector, first, dice), np.float32)
+        def push_changed(server, future, request, model):
+            if (initial := getattr(server, "initial", None)) is not None:
+                rng = stream(model.version, "attack", id(server))
+                vector = np.asarray(change(model.vector, initial, rng), np.float32)
                 model = replace(model, vector=vector)
-            push(shelf, future, request, model)
+            push(server, future, request, model)
 
-        def cut_flipped(data, own):
-            mine = cut(data, own)
-            if not getattr(flipping, "on", False):
-                return mine
-            return replace(mine, y_train=data.classes - 1 - mine.y_train)
+        def with_flipped_labels(data, own):
+            samples = only_own(data, own)
+            if not getattr(flips_labels, "on", False):
+                return samples
+            return replace(samples, y_train=data.classes - 1 - samples.y_train)
 
-        monkeypatch.setattr(PublishedModelServer, "_push", pushed)
-        monkeypatch.setattr(PartyThreads, "_worker", made)
-        monkeypatch.setattr(parts, "_cut", cut_flipped)
+        monkeypatch.setattr(PublishedModelServer, "_push", push_changed)
+        monkeypatch.setattr(PartyThreads, "_worker", make_attacker)
+        monkeypatch.setattr(parts, "_only_own", with_flipped_labels)
 
     return choose
 
 
-def honest(folder, attack, aggregator):
-    """Mean accuracy of the honest workers after a run."""
+def honest_accuracy(folder, attack, aggregator):
+    """Return the mean accuracy of the honest workers after a run."""
     keys = [*KEYS, f"testbed.guards.aggregator={aggregator}"]
     run, _ = make_folder(read_experiment(None, keys), folder, "run")
-    run_threads(run, Silent())
+    run_threads(run, IgnoredProgress())
     assert check_run(run) == []
     return accuracy_of(run, () if attack == "none" else BAD)["end_local"]
 
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory):
-    """What both rules reach without an attack."""
+    """Return the accuracy of both aggregators without an attack."""
     return {
-        rule: honest(tmp_path_factory.mktemp("clean"), "none", rule) for rule in ("mean", "clip")
+        rule: honest_accuracy(tmp_path_factory.mktemp("clean"), "none", rule)
+        for rule in ("mean", "clip")
     }
 
 
-def test_no_attack_no_cost(clean, tell):
-    """B-1: clipping costs nothing worth mentioning where nobody attacks."""
-    tell(f"mean {clean['mean']:.3f}, clip {clean['clip']:.3f}")
+def test_clipping_costs_little_without_an_attack(clean, show):
+    """B-1: clipping costs at most 0.03 of accuracy without an attack."""
+    show(f"mean {clean['mean']:.3f}, clip {clean['clip']:.3f}")
     assert clean["clip"] >= clean["mean"] - 0.03
 
 
@@ -127,12 +128,13 @@ WITHIN = {"sign flip": 0.06, "noise": 0.06, "times ten": 0.06, "replay": 0.10, "
 
 
 @pytest.mark.parametrize(("attack", "within"), WITHIN.items(), ids=WITHIN)
-def test_clipping_holds(tmp_path_factory, tell, clean, villains, attack, within):
-    """B-1, B-2 (b), B-3: honest workers stay near what they reach without an attack."""
+def test_clipping_limits_the_damage(tmp_path_factory, show, clean, attackers, attack, within):
+    """B-1, B-2 (b), B-3: honest workers reach nearly the accuracy of a run without an attack."""
     calm = clean["clip"]
-    villains(attack)
+    attackers(attack)
     figures = {
-        rule: honest(tmp_path_factory.mktemp("run"), attack, rule) for rule in ("mean", "clip")
+        rule: honest_accuracy(tmp_path_factory.mktemp("run"), attack, rule)
+        for rule in ("mean", "clip")
     }
-    tell(f"mean {figures['mean']:.3f}, clip {figures['clip']:.3f}, without an attack {calm:.3f}")
+    show(f"mean {figures['mean']:.3f}, clip {figures['clip']:.3f}, without an attack {calm:.3f}")
     assert figures["clip"] >= calm - within

@@ -1,4 +1,4 @@
-"""Two peers in namespaces, or on loopback, and a model that goes from one to the other."""
+"""Two peers, in namespaces or on loopback, and the transfer of a model between them."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from .rig import HERE
 
 
 class Pair:
-    """One peer that serves (`a`) and one that fetches (`b`)."""
+    """A peer `a` that serves a model and a peer `b` that pulls it."""
 
     def __init__(self, folder: Path, megabytes: float, net: VirtualNetwork | None = None) -> None:
         self.pki, self.megabytes, self.net = folder / "pki", megabytes, net
@@ -26,18 +26,18 @@ class Pair:
             for name in "ab":
                 authority.issue(self.pki, name)
 
-    def _words(self, name: str, *words: str) -> list[str]:
+    def _command(self, name: str, *words: str) -> list[str]:
         inside = self.net.prefix(name) if self.net else []
         return [*inside, sys.executable, str(HERE / "peer.py"), *words]
 
     @contextmanager
-    def serving(self, manner: str = "", prefix: Sequence[str] = ()) -> Iterator[None]:
-        """Have `a` serve."""
+    def serving(self, behaviour: str = "", prefix: Sequence[str] = ()) -> Iterator[None]:
+        """Run `a` as the server for the length of the `with` block."""
         host = self.net.address("a") if self.net else "127.0.0.1"
         words = ["serve", str(self.pki), "a", f"{host}:0", str(self.megabytes)]
-        words += [manner] if manner else []
+        words += [behaviour] if behaviour else []
         child = subprocess.Popen(
-            [*prefix, *self._words("a", *words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*prefix, *self._command("a", *words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert child.stdout
         assert child.stdin
@@ -52,25 +52,25 @@ class Pair:
             child.stdout.close()
 
     def fetch(self, seconds: float = 60.0, away_s: float = 4.0) -> Any:
-        """Have `b` fetch; answers what came of it, later: call the result."""
+        """Start the pull of `b`; return a function that waits for its result."""
         words = ["fetch", str(self.pki), "b", "a", self.address]
         words += [str(self.megabytes), f"{seconds:g}", f"{away_s:g}"]
-        child = subprocess.Popen(self._words("b", *words), stdout=subprocess.PIPE)
+        child = subprocess.Popen(self._command("b", *words), stdout=subprocess.PIPE)
 
         def result() -> dict[str, Any]:
             try:
-                said = child.communicate(timeout=seconds + 60)[0]
+                output = child.communicate(timeout=seconds + 60)[0]
             finally:
                 child.kill()
                 child.wait()
-            return dict(json.loads(said))
+            return dict(json.loads(output))
 
         return result
 
 
 @contextmanager
 def two_peers(folder: Path, megabytes: float, rate_mbit: float) -> Iterator[Pair]:
-    """Two peers in namespaces whose links have this rate, which was measured first."""
+    """Yield two peers in namespaces; the rate of their links is measured first."""
     with VirtualNetwork() as net:
         for name in "ab":
             net.add(name, rate_mbit)

@@ -1,4 +1,4 @@
-"""Commits numbers to a ledger until it is killed: `python bookkeeper.py FILE`; says each one."""
+"""Commit numbers to a ledger until killed, and print each one: `python ledger_writer.py FILE`."""
 
 import itertools
 import sys
