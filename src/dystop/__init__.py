@@ -13,7 +13,7 @@ Mechanism, View, Plan write a mechanism of your own (docs/mechanisms.md)
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _MODULES = {
     "ADPSGD": "dystop.mechanisms",
