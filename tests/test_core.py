@@ -46,7 +46,7 @@ def product(mechanism):
         "model.name=softmax",
         "training.device=cpu",
     ]
-    components = build(read_experiment(None, words)).parts
+    components = build(read_experiment(None, words)).components
     assert components.trainer.path != "sequential"
     return [json.loads(record.to_json()) for record, _ in run_rounds(components, begin(components))]
 

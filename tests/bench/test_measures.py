@@ -79,13 +79,13 @@ def test_the_twin_of_mixing_mixes_the_same(tiny):
 
 def test_an_evaluation_step_looks_at_every_image_with_every_model(tiny):
     work = replace(tiny.work("softmax"), test_images=10)
-    trainer = build(experiment(tiny, work)).parts.trainer
+    trainer = build(experiment(tiny, work)).components.trainer
     assert evaluation_step(trainer, 3, 10)() == 30
 
 
 def test_a_stopwatch_changes_nothing_and_counts(tiny):
     words = ("mechanism.name=dystop", "stop.rounds=3", "evaluate.every_rounds=2")
-    parts = build(experiment(tiny, tiny.work("softmax"), *words)).parts
+    parts = build(experiment(tiny, tiny.work("softmax"), *words)).components
     plain = [record.to_json() for record, _ in simulate(parts, begin(parts))]
     timed, watch = watched(parts)
     assert [record.to_json() for record, _ in simulate(timed, begin(timed))] == plain

@@ -32,7 +32,7 @@ def test_runs_differ_in_nothing_but_mechanism_seed_and_law():
 def test_one_seed_means_one_fleet_one_split_one_channel_one_initial_model():
     import torch
 
-    dystop, fedavg = (build(e).parts for e in experiments(ask("dystop", "fedavg", seeds=1)))
+    dystop, fedavg = (build(e).components for e in experiments(ask("dystop", "fedavg", seeds=1)))
     assert np.array_equal(dystop.fleet.label_counts, fedavg.fleet.label_counts)
     for t, clock in ((1, 0.0), (7, 3.5)):
         a, b = dystop.world.observe(t, clock), fedavg.world.observe(t, clock)

@@ -88,7 +88,7 @@ def record_experiment(out: Path, words: list[str], name: str = "trial") -> Path:
     """A run folder as the testbed leaves it, made by the simulator."""
     experiment = read_experiment(None, [*words, f"name={name}", "engine.publish=on_completion"])
     built = build(experiment)
-    records, _, lines = play_and_record(built.parts)
+    records, _, lines = play_and_record(built.components)
     folder = create_run(out, name, to_toml(experiment), first_info(experiment), built.fleet)
     write_trace(folder, lines)
     with RecordLog(folder) as log:

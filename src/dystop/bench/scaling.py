@@ -74,7 +74,7 @@ def _rates(settings: Settings, model: str) -> tuple[int, tuple[float, float, flo
     """Return parameters, and images per second of whole rounds, a plain loop and a large batch."""
     work = _less(settings, settings.work(model))
     rounds = Rounds(settings, work)
-    trainer = rounds.parts.trainer
+    trainer = rounds.components.trainer
     seconds = settings.scale.at_least_s / 2
     bench = replace(bench_for(settings, trainer.params), at_least_s=seconds, compiles=False)
     loop, best = plain_loop(bench, work), large_batch(bench, work)

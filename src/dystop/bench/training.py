@@ -30,10 +30,10 @@ class Rounds:
 
     def __init__(self, settings: Settings, work: Work) -> None:
         began = time.perf_counter()
-        self.parts: Components = build(
+        self.components: Components = build(
             experiment(settings, work, "mechanism.name=fedavg")
         ).components
-        self._rounds = run_rounds(self.parts, begin(self.parts))
+        self._rounds = run_rounds(self.components, begin(self.components))
         self._images = 0
         for _ in range(_WARM_ROUNDS):
             self.step()
@@ -47,7 +47,7 @@ class Rounds:
 
     def meter(self, at_least_s: float) -> Meter:
         """Return a meter of images per second over whole rounds."""
-        return Meter(self.step, self.parts.trainer.device, at_least_s)
+        return Meter(self.step, self.components.trainer.device, at_least_s)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def training_lines(settings: Settings, say: Say) -> Iterator[Line]:
         work = settings.work(model)
         say(f"{work.describe()}: warm-up")
         rounds = Rounds(settings, work)
-        bench = bench_for(settings, rounds.parts.trainer.params)
+        bench = bench_for(settings, rounds.components.trainer.params)
         beside = list(_references(bench, settings, work))
         say(f"{work.describe()}: whole rounds and {len(beside)} references in turns")
         ours = rounds.meter(settings.scale.at_least_s)
@@ -83,7 +83,7 @@ def _lines(
     rounds: Rounds, work: Work, beside: list[Reference], taken: list[Spread]
 ) -> Iterator[Line]:
     facts: dict[str, object] = {"workers": work.workers, "images": work.images, "batch": work.batch}
-    trainer = rounds.parts.trainer
+    trainer = rounds.components.trainer
     facts |= {"parameters": trainer.layout.parameters, "path": trainer.path}
     for reference, value in zip(beside, taken[1:], strict=True):
         yield Line(

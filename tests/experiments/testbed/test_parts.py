@@ -37,7 +37,7 @@ def experiment(request):
 
 def test_a_worker_trains_as_the_simulator_does(experiment):
     """Same node, number, start and steps: the same samples in the same order."""
-    parts = build(experiment).parts
+    parts = build(experiment).components
     vector, counters = parts.trainer.initial()
     for node in (0, 3):
         worker = worker_parts(experiment, node)
@@ -67,7 +67,7 @@ def test_a_worker_trains_as_the_simulator_does(experiment):
 
 
 def test_an_observer_scores_as_the_simulator_does(experiment):
-    parts, observer = build(experiment).parts, observer_parts(experiment)
+    parts, observer = build(experiment).components, observer_parts(experiment)
     vector, counters = parts.trainer.initial()
     found = observer.trainer.evaluate(vector[None], counters[None], observer.samples)
     truth = parts.trainer.evaluate(vector[None], counters[None])
@@ -81,7 +81,7 @@ def test_enrolment_is_the_fleet(experiment, tmp_path):
     write_enrolment(tmp_path, prepared.enrolment)
     again = read_enrolment(tmp_path, experiment)
     assert again == prepared.enrolment
-    fleet, truth = again.fleet(experiment), build(experiment).parts.fleet
+    fleet, truth = again.fleet(experiment), build(experiment).components.fleet
     np.testing.assert_array_equal(fleet.label_counts, truth.label_counts)
     assert (fleet.model_bytes, fleet.horizon) == (truth.model_bytes, truth.horizon)
     assert again.schema == worker_parts(experiment, 1).schema.hash
@@ -137,7 +137,7 @@ def test_fifteen_boards_as_in_the_paper():
     assert factors.max() / factors.min() > 10
     words = [*SMALL, "testbed.devices=jetson", "model.name=softmax"]
     experiment = read_experiment(None, words)
-    fleet = build(experiment).parts.fleet
+    fleet = build(experiment).components.fleet
     np.testing.assert_allclose(step_seconds(experiment, fleet), 0.02 * factors[:4])
     slow = worker_parts(read_experiment(None, [*words, "testbed.time_scale=0.1"]), 0)
     assert slow.step_s == pytest.approx(0.02 * 5.6 * 0.1)

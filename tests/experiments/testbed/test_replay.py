@@ -82,7 +82,7 @@ def test_the_models_of_links_and_devices_are_compared_with_what_was_measured(rec
 
 def test_models(recorded):
     """What a worker published last is its newest finished model in the replay."""
-    parts = build(read_experiment(recorded / "config.toml", [f"trace={recorded}"])).parts
+    parts = build(read_experiment(recorded / "config.toml", [f"trace={recorded}"])).components
     *_, (_, state) = simulate(parts, begin(parts))
     for node, version in enumerate(state.control.version.tolist()):
         saved = recorded / "workers" / f"w{node:02d}" / "worker.safetensors"
