@@ -1,17 +1,17 @@
-"""Everything dystop raises on purpose, and the exit code each one ends a command with.
+"""The exceptions that dystop raises on purpose, and their exit codes.
 
 DystopError               1
 ├── ConfigError           2   a key or value of the configuration cannot be used
 ├── DataError             2   a data set is missing, corrupt or empty
-├── RunFolderError        2   a run folder is missing, half-written, locked or foreign
-├── CapacityError         2   the run cannot fit into memory
+├── RunFolderError        2   a run folder is missing, incomplete, locked or unknown
+├── CapacityError         2   the run does not fit into memory
 ├── TransportError        2   a port, an address or a certificate cannot be used
-├── StorageError          3   the disk refused a write; what was committed before is safe
-├── PlanError             4   a mechanism broke the contract of `Plan`
+├── StorageError          3   the disk refused a write; earlier commits are safe
+├── PlanError             4   a mechanism returned a plan that breaks the contract
 └── VerificationError     5   a repeated run differs from the recorded one
 
-A user's mistake always arrives as one of these, with a message that says what was wrong,
-where, what is allowed and what to do next. An interrupted run exits with 130.
+Every mistake of a user raises one of these. The message says what is wrong, where, what is allowed
+and what to do next. An interrupted run exits with 130.
 """
 
 import difflib
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 
 class DystopError(Exception):
-    """Base of every error that dystop raises on purpose."""
+    """Base class of the exceptions that dystop raises on purpose."""
 
     exit_code = 1
 
@@ -38,25 +38,25 @@ class DataError(DystopError):
 
 
 class RunFolderError(DystopError):
-    """A run folder is missing, half-written, locked or not one of ours."""
+    """A run folder is missing, incomplete, locked or not written by dystop."""
 
     exit_code = 2
 
 
 class CapacityError(DystopError):
-    """The run cannot fit into the memory it may use."""
+    """The run does not fit into the memory that it may use."""
 
     exit_code = 2
 
 
 class TransportError(DystopError):
-    """A port is taken, an address cannot be reached, or a certificate is refused."""
+    """A port is in use, an address cannot be reached, or a certificate is refused."""
 
     exit_code = 2
 
 
 class StorageError(DystopError):
-    """The disk refused a write; everything committed before is still there."""
+    """The disk refused a write; earlier commits are safe."""
 
     exit_code = 3
 
@@ -74,7 +74,7 @@ class VerificationError(DystopError):
 
 
 def nearest(given: str, allowed: Iterable[str]) -> str:
-    """Name the allowed word closest to what was given, as the tail of a message.
+    """Return the end of a message that suggests the closest allowed word; empty if none is close.
 
     >>> nearest("staleness_bond", ["staleness_bound", "V"])
     "; did you mean 'staleness_bound'?"
@@ -86,7 +86,7 @@ def nearest(given: str, allowed: Iterable[str]) -> str:
 
 
 def shell_command(*words: object) -> str:
-    """A dystop command that a shell reads as it is meant, whatever a path is called.
+    """Return a dystop command whose words are quoted for a shell.
 
     >>> shell_command("resume", "runs/x"), shell_command("run", "my runs/x.toml", "--name", "NEW")
     ('dystop resume runs/x', "dystop run 'my runs/x.toml' --name NEW")

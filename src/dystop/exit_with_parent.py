@@ -1,4 +1,4 @@
-"""A child process that ends with its parent, however the parent ends."""
+"""Ends a child process when its parent has ended for any reason, even by SIGKILL."""
 
 import os
 import signal
@@ -9,14 +9,14 @@ import time
 LIFELINE = "DYSTOP_LIFELINE"
 """Set in the environment of a child whose standard input is a pipe that its parent holds open.
 
-A number above 1 is how many seconds the child has to exit by itself.
+A value above 1 is the number of seconds that the child has to exit after SIGTERM.
 """
 
 _ORPHANED = 143  # the exit code after SIGTERM
 
 
 def exit_with_parent() -> None:
-    """Send SIGTERM to this process once its parent has ended; does nothing without LIFELINE."""
+    """Send SIGTERM to this process once its parent has ended; do nothing if LIFELINE is not set."""
     if given := os.environ.pop(LIFELINE, None):
         grace_s = float(given) if given.isdecimal() else 0.0
         threading.Thread(target=_wait, args=(grace_s,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""Blocks of work in parallel on the cores, and arrays prepared for compiled functions.
+"""Parallel blocks of work on the CPU cores, and arrays for compiled functions.
 
 No result depends on the number of cores: every block writes to its own part of the output.
 """

@@ -33,7 +33,7 @@ def section(kind: type, meaning: str) -> Any:
 
 
 def default_of(field: Field[Any]) -> Any:
-    """Return the default of a dataclass field; None where it has none."""
+    """Return the default of a dataclass field, or None if it has no default."""
     if field.default is not MISSING:
         return field.default
     return None if field.default_factory is MISSING else field.default_factory()
@@ -105,7 +105,7 @@ def check_order(path: str, pair: tuple[float, float]) -> None:
 
 
 def _faults(hint: Any, value: Any) -> Iterator[str]:
-    """Yield what is wrong with a value, as the end of a sentence."""
+    """Yield why a value does not fit a type, as phrases for the end of a message."""
     kind, inside = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
         yield from _none_fits(inside, value)
@@ -128,14 +128,14 @@ def _none_fits(choices: tuple[Any, ...], value: Any) -> Iterator[str]:
 
 
 def _out_of_bounds(bounds: tuple[Any, ...], value: Any) -> Iterator[str]:
-    """Compare a number with Gt, Ge, Lt and Le; NaN satisfies none of them."""
+    """Yield the bounds if a number violates one of them; NaN violates all."""
     rules = [(*_COMPARE[type(b)], getattr(b, type(b).__name__.lower())) for b in bounds]
     if not all(holds(value, limit) for _, holds, limit in rules):
         yield "must be " + " and ".join(f"{sign} {limit}" for sign, _, limit in rules)
 
 
 def _bad_pair(hints: tuple[Any, ...], value: Any) -> Iterator[str]:
-    """Check the length of a tuple and the bounds of every entry."""
+    """Yield the faults of a tuple: its length, or the bounds of an entry."""
     if not isinstance(value, tuple | list) or len(value) != len(hints):
         yield f"expected {len(hints)} numbers in a tuple"
         return
@@ -144,6 +144,7 @@ def _bad_pair(hints: tuple[Any, ...], value: Any) -> Iterator[str]:
 
 
 def _bad_scalar(hint: Any, value: Any) -> Iterator[str]:
+    """Yield the expected type if a value is not of it."""
     wanted, fits = _SCALARS[hint]
     if not fits(value):
         yield f"expected {wanted}"

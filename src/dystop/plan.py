@@ -1,7 +1,7 @@
 """The plan of a round: the active set, the links, and the mixing weights.
 
-A plan consists of arrays, so that it serves a million workers as well as ten. The convention is
-that of `dystop.sparse`: `(dst, src)` means *dst receives from src*.
+A plan consists of arrays, so that it scales to a million workers. `(dst, src)` means *dst receives
+from src*, as in `dystop.sparse`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ class Links:
 
     dst: Ints
     src: Ints
-    stage: Ints  # which mix stage it feeds
+    stage: Ints  # the mix stage that the link feeds
     fraction: Floats  # share of a full model on the wire
     delta: Bools  # carries the last update (trained minus start) instead of the model
-    background: Bools  # the round does not wait for it
+    background: Bools  # the round does not wait for the transfer
     pushed: Bools  # the time is charged to the sender, otherwise to the receiver
 
     def __len__(self) -> int:
@@ -47,9 +47,9 @@ class Links:
 
     @cached_property
     def by_receiver(self) -> Rows:
-        """Senders to each node, ascending; computed once, because checks and counts share it.
+        """Senders to each node, ascending. Raises IndexError if an id is negative.
 
-        Raises IndexError where an id is negative.
+        The property is cached because the plan check and the pull counts share it.
         """
         return group(int(self.dst.max(initial=-1)) + 1, self.dst, self.src, ascending=True)
 
@@ -101,10 +101,10 @@ def join_links(parts: Sequence[Links]) -> Links:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """One stage of mixing, in compressed rows: row k belongs to worker `receiver[k]`.
+    """One mix stage, in compressed rows: row k belongs to worker `receiver[k]`.
 
     `linear`: y_i = sum_j w_ij x_j, and a row sums to one.
-    `delta`:  y_i = start_i + sum_j w_ij delta_j, row sums are free.
+    `delta`:  y_i = start_i + sum_j w_ij delta_j, and a row may have any sum.
     `masked`: linear on the coordinates that (seed, kept share) select, unchanged elsewhere.
 
     A row of an inactive worker is a passive mix: its published model changes now, and the result of
@@ -173,4 +173,6 @@ class Plan:
     synchronous: bool = False  # exchanges wait for the partner's training of this round
     join: bool = False  # the round also waits for the new training to end
     keep_mail: bool = False  # a message stays in the mailbox until its sender sends another one
-    notes: Mapping[str, float] = field(default_factory=dict)  # scores and phases, recorded
+    notes: Mapping[str, float] = field(
+        default_factory=dict
+    )  # numbers for the record, such as scores

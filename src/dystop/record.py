@@ -1,5 +1,8 @@
-"""RoundRecord: one line of history, the only thing that reports, progress bars, dashboards and
-early stopping read. The same type comes out of the simulator and of the testbed."""
+"""The record of a round: one line of `records.jsonl`.
+
+The simulator and the testbed write the same type. Reports, progress bars, dashboards and early
+stopping read nothing else.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,20 +12,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round, as written to `records.jsonl`. Holds no wall-clock time: it is reproducible."""
+    """One round. It holds no wall-clock time, so that a simulation reproduces it exactly."""
 
     round: int
-    clock_s: float  # simulated seconds when the round closed
+    clock_s: float  # seconds from the start of the run to the end of the round
     duration_s: float  # H_t
     alive: int
     active: int
     links: int  # transfers that arrived
     lost: int  # transfers that failed
-    wire_bytes: int  # this round, each transfer once
+    wire_bytes: int  # of this round; counts each transfer once
     wire_bytes_total: int
-    endpoint_bytes_total: int  # both ends, the paper's sum of B_t^i
+    endpoint_bytes_total: int  # counts each transfer at both ends: the paper's sum of B_t^i
     samples_total: int  # images trained on since the start
-    epochs_total: float  # the same in passes over the whole training set
+    epochs_total: float  # passes over the whole training set since the start
     idle_s: float
     staleness_mean: float
     staleness_max: int
@@ -34,14 +37,14 @@ class RoundRecord:
     accuracy_global: float | None = None
     test_loss: float | None = None
     test_loss_global: float | None = None
-    diverged: int | None = None  # models whose test loss is no longer a finite number
+    diverged: int | None = None  # models whose test loss is not finite
     notes: Mapping[str, float] = field(default_factory=dict)
     active_ids: Sequence[int] | None = None
     link_pairs: Sequence[Sequence[int]] | None = None  # [dst, src]
     positions: Sequence[Sequence[float]] | None = None  # metres, only where workers move
 
     def to_json(self) -> str:
-        """One line of JSON; fields that are None are left out."""
+        """Return the record as one line of JSON, without the fields that are None."""
         kept = {k: v for k, v in vars(self).items() if v is not None}
         return json.dumps(kept, separators=(",", ":"), allow_nan=False)
 
@@ -55,7 +58,7 @@ _NAMES = {f.name for f in fields(RoundRecord)}
 
 
 def from_json(line: str) -> RoundRecord:
-    """Read one line back; raises ValueError on anything that is not a record."""
+    """Return the record of one line of JSON; raise ValueError if the line is not a record."""
     raw: Any = json.loads(line)
     if not isinstance(raw, dict):
         raise ValueError("not a round record")

@@ -1,6 +1,6 @@
-"""Sparse pairs of workers: rows of ids, the reach graph and the pull counts. Never a dense N x N.
+"""Sparse pairs of workers: rows of ids, the reach graph and the pull counts.
 
-One index convention everywhere: `[i, j]` and `(dst, src)` mean *i receives from j*.
+No function builds a dense N x N matrix. `[i, j]` and `(dst, src)` always mean *i receives from j*.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def check_ids(n: int, *ids: Ints | Ids) -> None:
 
 
 class Rows(NamedTuple):
-    """Ids in compressed rows: those of row i are value[indptr[i]:indptr[i + 1]]."""
+    """Ids in compressed rows: row i is value[indptr[i]:indptr[i + 1]]."""
 
     indptr: Ints  # [n + 1]
     value: Ids
@@ -50,7 +50,7 @@ class Rows(NamedTuple):
 
 @accelerated("dystop.kernels.pairs:group")
 def group(n: int, row: Ints, value: Ints, *, ascending: bool = False) -> Rows:
-    """Put (row, value) pairs together by row, where 0 <= row < n and 0 <= value < 2^31.
+    """Group (row, value) pairs by row, where 0 <= row < n and 0 <= value < 2^31.
 
     The values of a row keep the given order, or are sorted where `ascending` is set.
 
@@ -80,7 +80,7 @@ def _row_ends(n: int, row: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A directed graph in compressed rows: row i lists, in id order, whom i may receive from."""
+    """A directed graph in compressed rows: row i lists the nodes that i may receive from, by id."""
 
     indptr: Ints  # [n + 1]
     dst: Ints  # [E], ascending
@@ -102,7 +102,7 @@ class Graph:
         return np.diff(self.indptr)
 
     def row(self, i: int) -> Ints:
-        """Return whom node i may receive from."""
+        """Return the nodes that node i may receive from."""
         return self.src[self.indptr[i] : self.indptr[i + 1]]
 
     def keep(self, edge: Bools) -> "Graph":
@@ -114,7 +114,7 @@ class Graph:
         return find_edges(self, dst, src)
 
     def edges_into(self, nodes: Ints) -> tuple[Ints, Edges]:
-        """Return the edges into some nodes: (where those of each node begin, their numbers)."""
+        """Return the edges into some nodes: (where the edges of each node begin, edge numbers)."""
         begin, size = self.indptr[nodes], self.indptr[nodes + 1] - self.indptr[nodes]
         indptr = ints(np.concatenate([[0], np.cumsum(size)]))
         if len(nodes) and nodes[-1] - nodes[0] == len(nodes) - 1 and (np.diff(nodes) == 1).all():
@@ -143,7 +143,7 @@ def graph_of_sorted(n: int, dst: Ints, src: Ints) -> Graph:
 
 
 def graph_of(n: int, dst: Ints, src: Ints) -> Graph:
-    """Return the graph of a list of pairs without its duplicates and self links.
+    """Return the graph of a list of pairs, without duplicates and self links.
 
     >>> graph_of(3, ints([2, 0, 0]), ints([0, 2, 1])).row(0).tolist()
     [1, 2]
@@ -157,14 +157,14 @@ def graph_of(n: int, dst: Ints, src: Ints) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class PairCounts:
-    """How often each ordered pair was used; holds only the pairs that were used at least once."""
+    """How often each ordered pair was used; stores only pairs that were used at least once."""
 
     n: int
     keys: Ints  # sorted dst * n + src
     counts: Ints
 
     def get(self, dst: Ints, src: Ints) -> Ints:
-        """Return the count of each pair, 0 for a pair never used; fastest in ascending order."""
+        """Return the count of each pair, 0 if it was never used; fastest for ascending pairs."""
         return find_counts(self, dst, src)
 
     def add(self, dst: Ints, src: Ints) -> "PairCounts":

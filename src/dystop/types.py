@@ -1,16 +1,16 @@
-"""The nouns that everything else is written in.
+"""The types that simulator, testbed and mechanisms share.
 
-Fleet        who the workers are; fixed for a run
-Observation  what the surroundings say when round t opens (from `world/` or from measurements)
-Books        what the coordinator remembers between rounds
-View         both together, read-only: all that a mechanism may know
-Plan         what the mechanism decides (see `dystop.plan`)
-Outcome      what happened
-Mechanism    hyper-parameters and two pure methods, `init` and `plan`
-RoundRecord  one line of history (see `dystop.record`)
+Fleet         the workers and their data; fixed for a run
+Observation   the state of workers and links when a round opens, simulated or measured
+ControlState  what the coordinator remembers between rounds
+View          fleet, control state and observation, read-only: all that a mechanism may know
+Plan          the decision of a mechanism for one round (see `dystop.plan`)
+Outcome       what happened in a round
+Mechanism     hyper-parameters, and the pure methods `init`, `plan` and `capabilities`
+RoundRecord   one line of `records.jsonl` (see `dystop.record`)
 
-Arrays of workers have N entries. Where a mechanism uses a parameter server, the server is node N
-and link arrays index N + 1 nodes.
+Arrays of workers have N entries. Where a mechanism uses a parameter server, the server is node N,
+and arrays of nodes have N + 1 entries.
 """
 
 from collections.abc import Mapping
@@ -24,23 +24,23 @@ from dystop.rng import stream
 from dystop.sparse import Bools, Floats, Graph, Ints, PairCounts
 
 Memory = Mapping[str, Any]
-"""What a mechanism carries from round to round: a tree of dicts, lists, arrays and scalars."""
+"""What a mechanism remembers between rounds: a tree of dicts, lists, arrays and scalars."""
 
 Feedback = Literal["loss", "distance"]
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Who the workers are. Known to the coordinator from enrolment, fixed for the run."""
+    """The workers and their data. The coordinator knows them from enrolment; a run fixes them."""
 
     data_size: Ints  # D_i, [N]
     label_counts: Ints  # D_i^k, [N, K]
     batch: int  # |xi_i|, samples in a mini-batch
     model_bytes: int  # bytes of one full model on the wire
-    horizon: int  # T, rounds planned for the run
+    horizon: int  # T, planned rounds of the run
     seed: int
     server: bool = False  # whether node N is a parameter server
-    horizon_s: float = 0.0  # seconds planned for the run; 0: only rounds are
+    horizon_s: float = 0.0  # planned seconds of the run; 0: only rounds are planned
 
     @property
     def workers(self) -> int:
@@ -49,7 +49,7 @@ class Fleet:
 
     @property
     def nodes(self) -> int:
-        """Workers, plus one where there is a server."""
+        """Number of nodes: N, or N + 1 with a server."""
         return self.workers + int(self.server)
 
     @property
@@ -60,7 +60,7 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Mailbox:
-    """Pushed messages that have arrived and were not consumed yet, sorted by (dst, src)."""
+    """Pushed messages that have arrived and wait for their receivers, sorted by (dst, src)."""
 
     dst: Ints
     src: Ints
@@ -68,37 +68,40 @@ class Mailbox:
     sent: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # round of sending
 
     def of(self, i: int) -> Ints:
-        """Senders whose message waits at worker i."""
+        """Return the senders whose messages wait at worker i."""
         lo, hi = np.searchsorted(self.dst, [i, i + 1])
         return self.src[lo:hi]
 
 
 def no_mail() -> Mailbox:
-    """An empty mailbox."""
+    """Return an empty mailbox."""
     none = np.zeros(0, np.int64)
     return Mailbox(none, none, none, none)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What the surroundings say when a round opens: simulated physics or measurements."""
+    """The state of workers and links when a round opens, simulated or measured."""
 
     alive: Bools  # [N]
     reach: Graph  # usable directed links between alive nodes
     distance_m: Floats  # [E]
     link_s: Floats  # [E], expected seconds to move one full model
     step_s: Floats  # [N], seconds per mini-batch
-    remaining_s: Floats  # [N], h_t^{i,cmp}: seconds of local training still to run
+    remaining_s: Floats  # [N], h_t^{i,cmp}: remaining seconds of local training
     budget: Floats  # [nodes], models a node may send and receive in this round
     mailbox: Mailbox = field(default_factory=no_mail)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened in a round; per-link arrays follow `plan.links`, per-worker `plan.active`."""
+    """What happened in a round.
+
+    Arrays [L] follow the order of `plan.links`, arrays [A] the order of `plan.active`.
+    """
 
     duration_s: float  # H_t
-    comm_s: Floats  # [A], time each active worker spent exchanging
+    comm_s: Floats  # [A], exchange time of each active worker
     link_s: Floats  # [L]
     link_bytes: Ints  # [L]
     lost: Bools  # [L], transfers that failed
@@ -108,18 +111,18 @@ class Outcome:
     active: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     dst: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # [L]
     src: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # [L]
-    distance: Floats | None = None  # [L], ||w_dst - w_src|| where the mechanism asked for it
+    distance: Floats | None = None  # [L], ||w_dst - w_src|| if the mechanism needs it
     failed: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [A]; empty: none failed
 
 
 @dataclass(frozen=True)
 class Score:
-    """One evaluation of all models on the test set."""
+    """The result of an evaluation of all models on the test set."""
 
     accuracy: float  # mean over the workers' own models: the paper's test accuracy
     accuracy_std: float
     accuracy_global: float  # of the data-weighted global model, eq:weightedmodel
-    loss: float  # mean test loss over the workers' own models that have a finite one
+    loss: float  # mean of the finite test losses of the workers' own models
     loss_global: float
     diverged: int = 0  # workers whose test loss is not finite
 
@@ -128,15 +131,15 @@ class Score:
 class ControlState:
     """What the coordinator remembers between rounds."""
 
-    t: int  # the round about to open, from 1
+    t: int  # the next round, from 1
     clock_s: float
     staleness: Ints  # tau_t^i, [N]
     queue: Floats  # q_t^i, [N]
     version: Ints  # local trainings started after the first, [N]
     pulls: PairCounts  # Pull(v_i, v_j)
-    memory: Memory  # the mechanism's own
-    wire_bytes: int = 0  # each transfer once
-    samples: int = 0
+    memory: Memory  # of the mechanism
+    wire_bytes: int = 0  # of all rounds; counts each transfer once
+    samples: int = 0  # images trained on in all rounds
     last: Outcome | None = None
 
 
@@ -163,16 +166,16 @@ class View:
 
     @property
     def progress(self) -> float:
-        """Share of the planned run that lies behind: by time where time is planned, else by rounds.
+        """The completed share of the run, from 0 in the first round to 1.
 
-        0 in the first round; at most 1.
+        It counts seconds if the run has a planned duration, and rounds otherwise.
         """
         if self.fleet.horizon_s > 0:
             return min(self.now_s / self.fleet.horizon_s, 1.0)
         return min((self.t - 1) / self.fleet.horizon, 1.0)
 
     def rng(self, *key: str | int) -> np.random.Generator:
-        """Return a random generator that depends on the run's seed, the round and the key alone."""
+        """Return a random generator that depends only on the run's seed, the round and the key."""
         return stream(self.fleet.seed, "mechanism", self.t, *key)
 
     def k_nearest(
@@ -207,7 +210,7 @@ FAITHFUL = frozenset({"paper", "authors' code", "own work", "example"})
 
 A mechanism is faithful if it follows its source to the letter, or if it has no other source. The
 remaining values are "abstract" (only an abstract was available), "reconstruction" (the published
-text leaves decisions open) and "reference" (a textbook method in our own words).
+text leaves decisions open) and "reference" (a textbook method without one source).
 """
 
 
@@ -233,10 +236,10 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Hyper-parameters as fields, and pure methods that decide.
+    """The base class of mechanisms: fields hold hyper-parameters, pure methods decide.
 
-    A subclass is a frozen dataclass. Three class variables describe it; `capabilities` says what it
-    needs and what it guarantees.
+    A subclass is a frozen dataclass. It sets the class variables `name`, `provenance` and
+    `summary`, implements `plan`, and overrides `capabilities` and `init` where needed.
     """
 
     name: ClassVar[str]
@@ -255,9 +258,9 @@ class Mechanism:
         return Capabilities(**{"mode": "async", **declared})
 
     def init(self, fleet: Fleet) -> Memory:
-        """Return the memory before the first round."""
+        """Return the memory of the mechanism before the first round."""
         return {}
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Decide one round; return the plan and the memory for the next round."""
-        raise NotImplementedError(f"{type(self).__name__}.plan is not written")
+        raise NotImplementedError(f"{type(self).__name__} must implement `plan`")

@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: with a unit and no more digits than they carry."""
+"""Numbers as text: with a unit and three significant digits."""
 
 import math
 from typing import Any
@@ -7,14 +7,14 @@ NOTHING = "–"
 
 
 def known(value: Any) -> float | None:
-    """The value as a float, or None where it is missing or not finite."""
+    """Return the value as a float, or None if it is missing or not finite."""
     if value is None or not math.isfinite(value):
         return None
     return float(value)
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, thousands grouped.
+    """Return a number with three significant digits and grouped thousands.
 
     >>> number(1234.56), number(2.3456), number(0), number(None)
     ('1,235', '2.35', '0', '–')
@@ -27,7 +27,7 @@ def number(value: float | None) -> str:
 
 
 def plural(count: int, what: str) -> str:
-    """A number with its noun.
+    """Return a count and its noun, in the plural where needed.
 
     >>> plural(1, "line"), plural(2000, "round")
     ('1 line', '2,000 rounds')
@@ -36,7 +36,7 @@ def plural(count: int, what: str) -> str:
 
 
 def are(count: int, what: str) -> str:
-    """A number with its noun and the verb that fits.
+    """Return a count, its noun and the matching form of "to be".
 
     >>> are(1, "round"), are(2, "round")
     ('1 round is', '2 rounds are')
@@ -45,7 +45,7 @@ def are(count: int, what: str) -> str:
 
 
 def digits(value: float) -> int:
-    """Decimals that give three significant digits.
+    """Return the number of decimals that gives three significant digits.
 
     >>> digits(1234.5), digits(2.3), digits(0.0123), digits(0.0)
     (0, 2, 4, 0)
@@ -54,7 +54,7 @@ def digits(value: float) -> int:
 
 
 def seconds(value: float | None) -> str:
-    """Seconds, with hours beside them once they are many.
+    """Return seconds as text; from 10,000 s on, also in hours.
 
     >>> seconds(0.1234), seconds(812.4), seconds(36000)
     ('0.123 s', '812 s', '36,000 s (10 h)')
@@ -66,7 +66,7 @@ def seconds(value: float | None) -> str:
 
 
 def data(value: float | None) -> str:
-    """Bytes in decimal units.
+    """Return bytes as text in decimal units.
 
     >>> data(950), data(87_360), data(3_743_000_000_000)
     ('950 B', '87.4 kB', '3.74 TB')
@@ -78,7 +78,7 @@ def data(value: float | None) -> str:
 
 
 def data_unit(largest: float) -> tuple[float, str]:
-    """Scale and name of the unit in which this many bytes read well."""
+    """Return scale and name of the decimal unit that suits a number of bytes."""
     for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if largest >= scale:
             return scale, unit
@@ -86,12 +86,12 @@ def data_unit(largest: float) -> tuple[float, str]:
 
 
 def time_unit(largest_s: float) -> tuple[float, str]:
-    """Scale and name of the unit for a time axis that ends here."""
+    """Return scale and name of the unit for a time axis that ends at `largest_s`."""
     return (3600.0, "h") if largest_s >= 20_000 else (1.0, "s")
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share as a percentage.
+    """Return a share as a percentage.
 
     >>> percent(0.8125), percent(0.8, 0), percent(None)
     ('81.2 %', '80 %', '–')
@@ -100,7 +100,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def goal(target: float) -> str:
-    """A target accuracy, with a decimal only where it has one.
+    """Return a target accuracy as a percentage, with a decimal only if it has one.
 
     >>> goal(0.8), goal(0.825)
     ('80 %', '82.5 %')
@@ -109,7 +109,7 @@ def goal(target: float) -> str:
 
 
 def spread(mean: float | None, std: float | None) -> str:
-    """Mean and standard deviation of a share, in percent.
+    """Return mean and standard deviation of a share, in percent.
 
     >>> spread(0.8125, 0.0123), spread(0.5, None)
     ('81.2 ± 1.2 %', '50.0 %')

@@ -1,4 +1,4 @@
-"""`dystop new`: a small project to start a mechanism of one's own from."""
+"""`dystop new`: a small project from which a user starts a mechanism."""
 
 import keyword
 import re
@@ -25,34 +25,34 @@ _FILES = {
 
 
 class What(StrEnum):
-    """What can be started."""
+    """The kinds of projects that `dystop new` creates."""
 
     mechanism = "mechanism"
 
 
 def _problem(name: str) -> str:
-    """Why a mechanism cannot have this name, or nothing."""
+    """Return why a mechanism cannot have this name; empty if it can."""
     from dystop.mechanisms import MECHANISMS
 
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         better = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-0123456789")[:_LONGEST].strip("-")
-        hint = f", as in {better!r}" if better else ""
-        return f"use up to {_LONGEST} lower-case letters and digits joined by hyphens{hint}"
+        hint = f", such as {better!r}" if better else ""
+        return f"use up to {_LONGEST} lower-case letters and digits, joined by hyphens{hint}"
     package = name.replace("-", "_")
     if name in MECHANISMS:
-        return "there is a mechanism of that name ('dystop list mechanisms'); choose another"
+        return "a mechanism has this name (see 'dystop list mechanisms'); choose another name"
     if keyword.iskeyword(package) or package in sys.stdlib_module_names | {"src", "tests"}:
-        return f"Python uses {package!r} itself; choose another"
+        return f"Python reserves {package!r}; choose another name"
     spec = find_spec(package)
-    if spec is not None and spec.origin is not None:  # without one it is a mere folder
-        return f"a module {package!r} is installed already; choose another"
+    if spec is not None and spec.origin is not None:  # a spec without origin is a plain folder
+        return f"a module {package!r} is installed; choose another name"
     return ""
 
 
-def words(name: str) -> dict[str, str]:
-    """What the templates are filled with.
+def template_values(name: str) -> dict[str, str]:
+    """Return the values for the templates of a project.
 
-    >>> words("my-idea")["kind"]
+    >>> template_values("my-idea")["kind"]
     'MyIdea'
     """
     return {
@@ -63,21 +63,21 @@ def words(name: str) -> dict[str, str]:
     }
 
 
-def files(name: str) -> dict[str, str]:
-    """Every file of the project: path and text."""
+def project_files(name: str) -> dict[str, str]:
+    """Return path and text of every file of the project."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    known = words(name)
+    values = template_values(name)
     loader = PackageLoader("dystop.cli", "scaffold")
     templates = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True)
     return {
-        path.format(**known): templates.get_template(f"{template}.jinja").render(known)
+        path.format(**values): templates.get_template(f"{template}.jinja").render(values)
         for path, template in _FILES.items()
     }
 
 
 def _write(folder: Path, texts: dict[str, str]) -> None:
-    """All files into a folder that must not exist yet."""
+    """Write all files into a new folder."""
     from dystop.errors import ConfigError, StorageError
 
     try:
@@ -87,27 +87,31 @@ def _write(folder: Path, texts: dict[str, str]) -> None:
             (folder / path).write_text(text, encoding="utf-8")
     except FileExistsError:
         raise ConfigError(
-            f"command line: {folder} exists already; choose another name, or another place by --out"
+            f"command line: {folder} exists; choose another name, or another folder with --out"
         ) from None
     except OSError as error:
-        raise StorageError(f"{folder}: cannot be written: {error.strerror}") from None
+        raise StorageError(f"{folder}: cannot write: {error.strerror}") from None
 
 
 @handle_errors
 def new(
-    what: Annotated[What, typer.Argument(help="What to start.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, as in my-idea.")],
-    out: Annotated[Path, typer.Option(help="Folder to put the project folder into.")] = Path(),
+    what: Annotated[What, typer.Argument(help="Kind of project.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the mechanism, such as my-idea.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Folder in which the project folder is created.")
+    ] = Path(),
 ) -> None:
-    """Start a mechanism of your own: an installable project with code, test and config.
+    """Create a project for your own mechanism: code, test and configuration.
 
-    The mechanism works as it is; change its `plan`.
+    You can install and run the project at once. Then change the method `plan`.
     """
     from dystop.errors import ConfigError
 
     if problem := _problem(name):
         raise ConfigError(f"command line: name {name!r}: {problem}")
-    folder, texts = out / name, files(name)
+    folder, texts = out / name, project_files(name)
     _write(folder, texts)
     shown = shlex.quote(str(folder))
     for path in texts:

@@ -1,7 +1,7 @@
 """The contract of a plan, checked in every round; an error names the worker or link that breaks it.
 
-For millions of links there is time for one walk only. So `mix_violations` says which rules a mix
-stage may break, and the checks that name the offender run for those rules alone.
+A plan may have millions of links, so that it is read only once: `mix_violations` finds the rules
+that a mix stage may break. Only for these rules, slower checks run that name the worker or link.
 """
 
 import math
@@ -45,7 +45,7 @@ def _suspect_rules(plan: Plan, view: View, stage: int) -> int:
 
 @accelerated("dystop.kernels.mixing_rows:mix_violations")
 def mix_violations(mix: Mix, linked: Rows, tolerance: float) -> int:
-    """Return what may be wrong with the rows of a mix, as a sum of flags; 0 where nothing is.
+    """Return the rules that the rows of a mix may break, as a sum of flags; 0: none.
 
     UNSORTED: a source is not above the one before it. UNEVEN: the weights of a row do not sum to
     one. NEGATIVE: a weight is negative. UNLINKED: a source is neither the receiver itself nor the
@@ -90,6 +90,7 @@ def _refuse(mechanism: Mechanism, what: str, round_: int | None = None) -> None:
 
 
 def _check_active(mechanism: Mechanism, plan: Plan, view: View) -> None:
+    """Refuse an active set that is empty, repeats a worker or names an absent one."""
     active = plan.active
     if not len(active):
         _refuse(mechanism, "no worker is active; a plan must activate at least one", view.t)
@@ -107,6 +108,7 @@ def _check_active(mechanism: Mechanism, plan: Plan, view: View) -> None:
 
 
 def _check_links(mechanism: Mechanism, plan: Plan, view: View) -> None:
+    """Refuse links out of reach, and undeclared links that carry updates."""
     links = plan.links
     if not _all_in_reach(links, view):
         _name_bad_link(mechanism, links, view)
@@ -127,7 +129,7 @@ def _name_bad_link(mechanism: Mechanism, links: Links, view: View) -> None:
     _check_nodes(mechanism, view, "a link", links.dst, links.src)
     k = int(np.flatnonzero(view.reach.find(links.dst, links.src) < 0)[0])
     pair = f"{links.src[k]} -> {links.dst[k]}"
-    _refuse(mechanism, f"link {pair} is out of reach, dead or a self link", view.t)
+    _refuse(mechanism, f"link {pair} is out of reach, has an absent end or is a self link", view.t)
 
 
 def _check_notes(mechanism: Mechanism, plan: Plan, view: View) -> None:
@@ -138,7 +140,7 @@ def _check_notes(mechanism: Mechanism, plan: Plan, view: View) -> None:
 
 
 def _check_shape(mechanism: Mechanism, mix: Mix) -> None:
-    """Refuse two rows of a receiver, and a row that does not name each source once, by id."""
+    """Refuse unsorted or repeated receivers, and unsorted or repeated sources of a row."""
     if (np.diff(mix.receiver) <= 0).any():
         _refuse(mechanism, "a worker has two rows in one stage, or rows are not in id order")
     same_row = np.diff(mix.row_of) == 0
@@ -147,7 +149,7 @@ def _check_shape(mechanism: Mechanism, mix: Mix) -> None:
 
 
 def _check_background(mechanism: Mechanism, plan: Plan, stage: int) -> None:
-    """Refuse a row that waits for a background link and mixes more than it and the own model."""
+    """Refuse a row with a background link unless it mixes only that link and the own model."""
     if not anywhere(plan.links.background):
         return
     late = plan.links.background & (plan.links.stage == stage)
@@ -160,7 +162,9 @@ def _check_background(mechanism: Mechanism, plan: Plan, stage: int) -> None:
     pair = np.diff(mix.indptr)[rows] == 2
     own = np.bincount(mix.row_of[mix.dst == mix.source], minlength=len(mix.receiver))[rows] == 1
     if len(rows) and (mix.kind != "linear" or not (pair & own).all()):
-        _refuse(mechanism, "a row fed by a background link must be linear, of self and that source")
+        _refuse(
+            mechanism, "a row with a background link must be linear, with that source and self only"
+        )
 
 
 def _check_nodes(mechanism: Mechanism, view: View, what: str, *nodes: Ints) -> None:
@@ -172,6 +176,7 @@ def _check_nodes(mechanism: Mechanism, view: View, what: str, *nodes: Ints) -> N
 
 
 def _check_rows(mechanism: Mechanism, mix: Mix) -> None:
+    """Refuse weights that do not sum to one or are negative, and undeclared updates."""
     if mix.kind == "delta":
         if not mechanism.capabilities().deltas:
             _refuse(mechanism, "a delta mix needs `deltas=True` in `capabilities`")
@@ -184,15 +189,15 @@ def _check_rows(mechanism: Mechanism, mix: Mix) -> None:
     if not mechanism.capabilities().signed_rows and mix.weight.min(initial=0.0) < 0:
         _refuse(
             mechanism,
-            "a mixing weight is negative; declare `signed_rows` in `capabilities` if it is meant",
+            "a mixing weight is negative; declare `signed_rows` in `capabilities` to allow it",
         )
 
 
 def source_kind(plan: Plan, view: View, stage: int) -> tuple[Bools, Bools]:
-    """Return which weights of a mix stage a link of this round feeds, and which the mailbox.
+    """Return which weights of a mix stage apply to a link of this round, and which to a message.
 
-    A link takes precedence over an older message of the same sender. A weight that is neither
-    belongs to the own model.
+    A link takes precedence over an older message of the same sender. All other weights apply to the
+    own model.
     """
     mix, nodes = plan.mixes[stage], view.fleet.nodes
     key = mix.dst * nodes + mix.source
@@ -211,7 +216,7 @@ def _joined(plan: Plan, stage: int, mix: Mix) -> Bools:
 
 
 def _among(keys: Ints, pool: Ints) -> Bools:
-    """Return which keys occur in the pool; one sort and a search beat np.isin on millions."""
+    """Return which keys occur in the pool; faster than np.isin on millions of keys."""
     if not len(pool):
         return np.zeros(len(keys), bool)
     pool = np.sort(pool)
@@ -225,6 +230,7 @@ def _keys(dst: Ints, src: Ints, nodes: int) -> Ints:
 
 
 def _check_sources(mechanism: Mechanism, plan: Plan, view: View, stage: int) -> None:
+    """Refuse a source that neither a link nor a message brings."""
     mix = plan.mixes[stage]
     _check_nodes(mechanism, view, f"a row of stage {stage}", mix.receiver, mix.source)
     linked, mailed = source_kind(plan, view, stage)

@@ -1,7 +1,7 @@
-"""Robust aggregation: mix models of which some may be corrupt.
+"""Robust aggregation: mix models if some of them may be corrupt.
 
-Models are flat float32 vectors. `own` is the receiver's model, `others` are the K models that
-arrived, and `weights` [K] are theirs; the own model has the weight that is missing to one.
+Models are flat float32 vectors. `own` is the model of the receiver, `others` are the K models that
+arrived, and `weights` [K] are their weights. The weight of the own model is one minus their sum.
 
 With the usual three or four neighbours only `clip` helps. `trimmed` and `median` need about seven
 models before they can tell a corrupt model from a different one. `nearest` fails against an
@@ -41,7 +41,7 @@ def blend(weights: Floats, models: Models) -> Vector:
 
 
 def mean(own: Vector, others: Models, weights: Floats) -> Vector:
-    """Return the weighted mean of the paper, which protects against nothing."""
+    """Return the weighted mean of the paper; it is not robust."""
     return blend(np.append(1.0 - np.sum(weights), weights), [own, *others])
 
 
@@ -52,7 +52,7 @@ def clip(own: Vector, others: Models, weights: Floats, radius: float) -> Vector:
     Karimireddy and Jaggi 2022).
     """
     factor = clip_factors(distances(own, others), radius)
-    near = np.flatnonzero(factor).tolist()  # an infinitely distant model does not count
+    near = np.flatnonzero(factor).tolist()  # leave out models at infinite distance
     return mean(own, [others[k] for k in near], (np.asarray(weights, float) * factor)[near])
 
 
@@ -83,8 +83,8 @@ def nearest(own: Vector, others: Models, weights: Floats, k: int) -> Vector:
 def trimmed(models: Models, share: float) -> Vector:
     """Return the mean of each coordinate without its smallest and largest values.
 
-    The own model is one of the K models. The function cuts floor(share K) values at each end and
-    always leaves one or two. Weights do not count. It is weak below about seven models: with four
+    The own model is one of the K models. The function cuts floor(share K) values at each end, but
+    leaves at least one. It ignores weights. It is weak below about seven models: with four models
     it is the median.
     """
     n = len(models)
@@ -159,6 +159,7 @@ def _blocks(models: Models) -> list[slice]:
 
 
 def _stacked(models: Models, part: slice) -> NDArray[np.float32]:
+    """Return a block of coordinates of all models, [K, width of the block]."""
     if isinstance(models, np.ndarray):
         return models[:, part]
     return np.stack([model[part] for model in models])

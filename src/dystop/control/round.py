@@ -33,7 +33,7 @@ def initial_state(fleet: Fleet, mechanism: Mechanism) -> ControlState:
 
 
 def build_view(fleet: Fleet, control: ControlState, observation: Observation) -> View:
-    """Put together all that a mechanism may know when the round opens."""
+    """Return all that a mechanism may know when the round opens."""
     return View(
         t=control.t,
         now_s=control.clock_s,
@@ -80,10 +80,10 @@ def settle(
     """Close a round: return its record, and the control state in which the next one opens.
 
     Args:
-        mechanism: Who decided.
+        mechanism: Mechanism that decided.
         control: State after the decision.
-        view: What was known when the round opened.
-        plan: What was decided.
+        view: View when the round opened.
+        plan: Decision of the mechanism.
         outcome: What happened.
         frozen: Workers whose staleness does not grow, [N]; None: it grows for everyone.
     """
@@ -102,7 +102,7 @@ def advance(
     """Return the control state after a round: clock, staleness, queues and counts.
 
     Only a worker whose exchange is confirmed counts as active. The staleness of a worker that
-    failed grows, so that the mechanism comes back to it. `settle` is this and `record_of`.
+    failed grows, so that the mechanism activates it again.
     """
     active = np.zeros(view.fleet.workers, bool)
     active[confirmed(plan, outcome)] = True
@@ -124,7 +124,7 @@ def advance(
 
 
 def confirmed(plan: Plan, outcome: Outcome) -> Ints:
-    """Return the active workers that have carried out their order."""
+    """Return the active workers whose exchange succeeded."""
     return plan.active[~outcome.failed] if len(outcome.failed) else plan.active
 
 
@@ -137,17 +137,17 @@ def _next_staleness(staleness: Ints, active: Bools, frozen: Bools | None) -> Int
 def apply_late_report(
     control: ControlState, worker: int, src: Ints, link_bytes: int, trains: bool = True
 ) -> ControlState:
-    """Return the control state after a report that came when its round was closed already.
+    """Return the control state after a report that arrived when its round was closed.
 
-    The round is not opened again. The worker is fresh from now on (eq:staleness), has begun one
-    more training, and its pulls count.
+    The round stays closed. The staleness of the worker becomes 0 (eq:staleness), its version grows
+    by one, and its pulls count.
 
     Args:
         control: Current state.
-        worker: Node that reports.
-        src: Nodes that it has pulled from.
+        worker: Node that sent the report.
+        src: Nodes from which it pulled.
         link_bytes: Bytes of these pulls on the wire.
-        trains: Whether its order was one of an active worker.
+        trains: Whether the worker was active, and not only a receiver.
     """
     staleness, version = control.staleness, control.version
     if trains:

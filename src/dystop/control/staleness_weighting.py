@@ -1,9 +1,9 @@
 """Staleness weighting, for any asynchronous mechanism (section "Deal with Staleness").
 
-The module implements the families that the paper reviews, and applies one to the plan of a
-mechanism: smaller weights for older models (FedAsync), models that are too old left out (SAFA),
-learning rates by participation (ASO-Fed), and first-order compensation of the delay (a Taylor term
-on each update). It is off by default, as in the paper.
+The module applies one of the methods that the paper reviews to the plan of a mechanism: smaller
+weights for older models (FedAsync), no models above an age limit (SAFA), learning rates by
+participation (ASO-Fed), or first-order delay compensation (a Taylor term on each update). The
+default is none, as in the paper.
 
 The age of a source is the number of rounds since the training of its model began: tau_j for a pull,
 the rounds since sending for a message.
@@ -27,7 +27,7 @@ Rule = Literal["none", "constant", "polynomial", "hinge", "discard", "learning-r
 
 @dataclass(frozen=True)
 class StalenessWeighting:
-    """How stale models are weighted."""
+    """The rule by which stale models are weighted, and its parameters."""
 
     rule: Rule = param(
         "none",
@@ -35,7 +35,7 @@ class StalenessWeighting:
         "learning-rate: ASO-Fed; compensate: first-order delay compensation",
     )
     share: Annotated[float, Gt(0), Le(1)] = param(
-        1.0, "factor on every foreign weight under FedAsync's three rules (its alpha)"
+        1.0, "factor on the weight of every neighbour under FedAsync's three rules (its alpha)"
     )
     exponent: Annotated[float, Ge(0)] = param(0.5, "polynomial: weight (age + 1)^-exponent")
     slope: Annotated[float, Ge(0)] = param(10.0, "hinge: weight 1 / (slope (age - limit) + 1)")
@@ -90,7 +90,7 @@ def _weight_stage(
 ) -> Mix:
     rows = plan.mixes[stage]
     if rows.kind == "delta" or rows.collective:
-        return rows  # updates have weights of their own, and a ring averages as a whole
+        return rows  # weights of updates have another meaning, and a ring averages as a whole
     if staleness_weighting.rule == "compensate":
         return replace(rows, compensation=staleness_weighting.strength)
     age, foreign = _ages(plan, view, stage)

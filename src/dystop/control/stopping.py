@@ -13,26 +13,35 @@ from dystop.units import are
 
 @dataclass(frozen=True)
 class Stop:
-    """When a run ends: whichever comes first. 0 switches a rule off."""
+    """The rules that end a run; the first one that applies ends it. 0 switches a rule off."""
 
-    rounds: Annotated[int, Ge(1)] = param(60, "most rounds; also the horizon of phase 1")
-    seconds: Annotated[float, Ge(0)] = param(0.0, "simulated seconds; 0: no limit")
-    accuracy: Annotated[float, Ge(0), Le(1)] = param(
-        0.0, "target of the mean test accuracy, as a share; 0: none"
+    rounds: Annotated[int, Ge(1)] = param(
+        60, "largest number of rounds; also the horizon that sets the length of phase 1"
     )
-    loss: Annotated[float, Ge(0)] = param(0.0, "target of the training loss of a round; 0: none")
+    seconds: Annotated[float, Ge(0)] = param(
+        0.0, "largest number of simulated seconds; 0: no limit"
+    )
+    accuracy: Annotated[float, Ge(0), Le(1)] = param(
+        0.0, "mean test accuracy at which the run ends, from 0 to 1; 0: none"
+    )
+    loss: Annotated[float, Ge(0)] = param(
+        0.0, "training loss of a round at which the run ends; 0: none"
+    )
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """When all models are tested."""
+    """When and how all models are evaluated."""
 
-    every_s: Annotated[float, Ge(0)] = param(0.0, "simulated seconds between tests; 0: by rounds")
-    every_rounds: Annotated[int, Ge(1)] = param(5, "rounds between tests where every_s is 0")
+    every_s: Annotated[float, Ge(0)] = param(
+        0.0, "simulated seconds between evaluations; 0: count rounds"
+    )
+    every_rounds: Annotated[int, Ge(1)] = param(5, "rounds between evaluations if every_s is 0")
     samples: Annotated[int, Ge(0)] = param(0, "test images per model; 0: the whole test set")
     statistics: Literal["running", "recomputed"] = param(
         "running",
-        "batch norm's in a test: the models' moving averages, or computed anew on training samples",
+        "batch-norm statistics in an evaluation: moving averages of the models, or recomputed on "
+        "training samples",
     )
 
 

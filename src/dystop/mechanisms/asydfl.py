@@ -48,23 +48,23 @@ class AsyDFL(Mechanism):
     summary: ClassVar[str] = "first to finish pushes its model to neighbours of high priority"
 
     fanout: Annotated[int, Ge(0)] | None = param(
-        None, "k: most receivers of a push; unset: ceil(log2 N) (our choice)"
+        None, "k: largest number of receivers of a push; unset: ceil(log2 N) (our choice)"
     )
     lam_start: Annotated[float, Ge(0), Le(1)] = param(
-        0.7, "weight of quality against cost when the run begins (our choice)"
+        0.7, "weight of quality against cost at the start of the run (our choice)"
     )
     lam_end: Annotated[float, Ge(0), Le(1)] = param(
-        0.3, "weight of quality against cost when the run ends (our choice)"
+        0.3, "weight of quality against cost at the end of the run (our choice)"
     )
     quality: Literal["emd", "distance"] = param(
         "emd",
-        "what makes a receiver worth it: different labels, or the distance of the models where it "
-        "was measured (our choice)",
+        "quality of a receiver: emd: difference of the labels; distance: measured distance of the "
+        "models (our choice)",
     )
     payload: Literal["model", "delta"] = param(
-        "model", "what is pushed: the trained model, or the last update (our choice)"
+        "model", "what a push carries: the trained model, or the last update (our choice)"
     )
-    background: bool = param(False, "the sender trains on while it pushes (our choice)")
+    background: bool = param(False, "whether the sender trains while it pushes (our choice)")
 
     def capabilities(self) -> Capabilities:
         """Return the capabilities; distances are measured only if `quality` uses them."""

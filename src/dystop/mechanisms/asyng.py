@@ -47,23 +47,25 @@ class AsyNG(Mechanism):
     summary: ClassVar[str] = "first to finish pushes its last update to a few neighbours"
 
     fanout: Annotated[int, Ge(0)] | None = param(
-        None, "k: most receivers of a push; unset: ceil(log2 N) (our choice)"
+        None, "k: largest number of receivers of a push; unset: ceil(log2 N) (our choice)"
     )
     lam: Annotated[float, Ge(0), Le(1)] = param(
         0.5, "weight of different labels against link time (our choice)"
     )
     nu: Annotated[float, Ge(0)] = param(
-        0.25, "weight of receivers that were rarely told (our choice)"
+        0.25, "weight of receivers that got few pushes (our choice)"
     )
-    gamma: Annotated[float, Ge(0)] = param(1.0, "factor on updates of others (our choice)")
+    gamma: Annotated[float, Ge(0)] = param(
+        1.0, "factor on the updates of other workers (our choice)"
+    )
     weights: Literal["size", "full"] = param(
-        "size", "an update of another counts by data size, or fully (our choice)"
+        "size", "weight of another worker's update: by data size, or 1 (our choice)"
     )
-    background: bool = param(False, "the sender trains on while it pushes (our choice)")
+    background: bool = param(False, "whether the sender trains while it pushes (our choice)")
     resync: Annotated[int, Ge(0)] = param(
         0,
         "R: every R-th push of a worker carries its model, and receivers give half of their weight "
-        "to the models in the mail; 0: never (our choice)",
+        "to the models in their mailbox; 0: never (our choice)",
     )
 
     def capabilities(self) -> Capabilities:

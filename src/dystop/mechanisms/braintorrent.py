@@ -28,7 +28,9 @@ class BrainTorrent(Mechanism):
     summary: ClassVar[str] = "all-to-all averaging by data size, or one caller at a time"
 
     variant: Literal["alltoall", "original"] = param(
-        "alltoall", "everyone with everyone, or one random caller that pulls what is new to it"
+        "alltoall",
+        "alltoall: all workers exchange models; original: one random worker pulls the models that "
+        "are newer than its copies",
     )
 
     def capabilities(self) -> Capabilities:

@@ -43,12 +43,12 @@ class DCliques(Mechanism):
     provenance: ClassVar[str] = "authors' code"
     summary: ClassVar[str] = "synchronous averaging in cliques of balanced labels, sparsely linked"
 
-    clique_size: Annotated[int, Ge(1)] = param(10, "M: most members of a clique")
+    clique_size: Annotated[int, Ge(1)] = param(10, "M: largest number of members of a clique")
     swaps: Annotated[int, Ge(0)] = param(1000, "K: steps of the greedy swap")
     inter: Literal["auto", "ring", "fractal", "smallworld", "full"] = param(
-        "auto", "edges between cliques; auto: smallworld from 200 workers on, full below"
+        "auto", "edges between cliques; auto: full below 200 workers, smallworld from 200 on"
     )
-    clique_avg: bool = param(True, "average the updates within a clique before models are mixed")
+    clique_avg: bool = param(True, "whether a clique averages its updates before models are mixed")
 
     def capabilities(self) -> Capabilities:
         """Return what the mechanism needs and guarantees."""

@@ -35,7 +35,8 @@ class DPSGD(Mechanism):
     degree: Annotated[int, Ge(1)] = param(4, "degree of the random regular graph")
     weights: Literal["metropolis", "optimal", "size"] = param(
         "metropolis",
-        "1/(1 + larger degree), I - aL with the best a, or data sizes (not doubly stochastic)",
+        "metropolis: 1/(1 + larger degree); optimal: I - aL with the best a; size: by data size "
+        "(not doubly stochastic)",
     )
 
     def capabilities(self) -> Capabilities:

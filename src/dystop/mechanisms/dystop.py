@@ -43,19 +43,21 @@ class DySTop(Mechanism):
 
     V: Annotated[float, Ge(0)] = param(10.0, "weight of round time against staleness")
     staleness_bound: Annotated[float, Ge(0)] = param(
-        2.0, "tau_bound: long-run mean staleness allowed; 0 drives rounds towards synchronous ones"
+        2.0, "tau_bound: largest mean staleness in the long run; 0: nearly synchronous rounds"
     )
     neighbours: Annotated[int, Ge(0)] | None = param(
-        None, "s: most in-neighbours of a worker; unset: ceil(log2 N)"
+        None, "s: largest number of in-neighbours of a worker; unset: ceil(log2 N)"
     )
     phase_threshold: Annotated[int, Ge(0)] | None = param(
         None, "t_thre: last round of phase 1; unset: a quarter of the horizon"
     )
     phases: Literal["combined", "first", "second"] = param(
-        "combined", "which priority ranks candidates: p1 then p2, only p1, or only p2"
+        "combined",
+        "priority that ranks candidates: combined: p1, then p2; first: only p1; second: only p2",
     )
     estimate: Literal["kth", "max", "last"] = param(
-        "kth", "link time WAA expects: s-th best candidate, worst candidate, or what was last seen"
+        "kth",
+        "link time that WAA expects: kth: s-th best candidate; max: worst one; last: last observed",
     )
     distance_max_m: Annotated[float, Gt(0)] | None = param(
         None, "Dist_max of phase 1's priority, in metres; unset: the longest link in reach"

@@ -36,10 +36,11 @@ class EpidemicLearning(Mechanism):
     summary: ClassVar[str] = "synchronous averaging on a new random graph every round"
 
     variant: Literal["oracle", "local"] = param(
-        "oracle", "a shared random regular graph, or receivers drawn by each worker alone"
+        "oracle",
+        "oracle: one random regular graph for all; local: each worker draws its own receivers",
     )
     neighbours: Annotated[int, Ge(1)] | None = param(
-        None, "s: models each worker sends per round; unset: ceil(log2 N)"
+        None, "s: models that a worker sends per round; unset: ceil(log2 N)"
     )
 
     def capabilities(self) -> Capabilities:

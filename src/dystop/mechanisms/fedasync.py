@@ -28,13 +28,15 @@ class FedAsync(Mechanism):
     provenance: ClassVar[str] = "reference"
     summary: ClassVar[str] = "a server takes in one worker at a time, stale ones at a smaller share"
 
-    share: Annotated[float, Gt(0), Le(1)] = param(0.6, "a: share of a fresh model in the new one")
+    share: Annotated[float, Gt(0), Le(1)] = param(
+        0.6, "a: weight of a fresh model in the new server model"
+    )
     decay: Literal["constant", "polynomial", "hinge"] = param(
-        "polynomial", "how the share falls with staleness k (the default is our choice)"
+        "polynomial", "how the weight falls with staleness k (the default is our choice)"
     )
     exponent: Annotated[float, Ge(0)] = param(0.5, "polynomial: (k + 1)^-exponent")
     slope: Annotated[float, Ge(0)] = param(10.0, "hinge: 1 / (slope (k - limit) + 1)")
-    limit: Annotated[int, Ge(0)] = param(4, "hinge: k up to which a model counts as fresh")
+    limit: Annotated[int, Ge(0)] = param(4, "hinge: largest k at which a model counts as fresh")
 
     def capabilities(self) -> Capabilities:
         """Return what the mechanism needs and guarantees."""

@@ -27,7 +27,7 @@ class FedAvg(Mechanism):
     summary: ClassVar[str] = "synchronous averaging at a parameter server"
 
     participation: Annotated[float, Gt(0), Le(1)] = param(
-        1.0, "share of workers sampled each round"
+        1.0, "share of the workers that each round samples"
     )
 
     def capabilities(self) -> Capabilities:

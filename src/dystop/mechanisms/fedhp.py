@@ -53,16 +53,21 @@ class FedHP(Mechanism):
     provenance: ClassVar[str] = "reconstruction"
     summary: ClassVar[str] = "local steps by hardware, links by consensus distance and speed"
 
-    tau_max: Annotated[int, Ge(1)] = param(20, "most mini-batches of a local training (our choice)")
-    tau_min: Annotated[int, Ge(1)] = param(5, "tau_max never shrinks below this (our choice)")
+    tau_max: Annotated[int, Ge(1)] = param(
+        20, "largest number of mini-batches of a training (our choice)"
+    )
+    tau_min: Annotated[int, Ge(1)] = param(
+        5, "smallest value to which tau_max can fall (our choice)"
+    )
     kappa: Annotated[float, Ge(0), Le(1)] = param(
-        0.6, "share of the total model distance that kept links must hold; 1: all (our choice)"
+        0.6, "share of the total model distance that the kept links cover; 1: all (our choice)"
     )
     degree: Annotated[int, Ge(1)] | None = param(
-        None, "fastest links per worker in the base graph; unset: ceil(log2 N) (our choice)"
+        None, "links per worker in the base graph, fastest first; unset: ceil(log2 N) (our choice)"
     )
     weights: Literal["metropolis", "uniform"] = param(
-        "metropolis", "1/(1 + larger degree), or 1/(1 + own degree) (not doubly stochastic)"
+        "metropolis",
+        "metropolis: 1/(1 + larger degree); uniform: 1/(1 + own degree), not doubly stochastic",
     )
 
     def capabilities(self) -> Capabilities:

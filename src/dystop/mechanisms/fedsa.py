@@ -31,12 +31,12 @@ class FedSA(Mechanism):
     summary: ClassVar[str] = "a server aggregates the first K workers that finish"
 
     arrivals: Annotated[int, Ge(1)] | None = param(
-        None, "K: workers the server waits for; unset: max(1, N // 2) (our choice)"
+        None, "K: workers that the server waits for; unset: max(1, N // 2) (our choice)"
     )
     server_share: Annotated[float, Gt(0), Le(1)] | None = param(
         None,
-        "share at which the arrivals' average enters the server model; unset: their data over all "
-        "data (our choice)",
+        "weight of the average of the arrived models in the server model; unset: their share of "
+        "all data (our choice)",
     )
 
     def capabilities(self) -> Capabilities:

@@ -37,14 +37,14 @@ class GossipFL(Mechanism):
     keep: Annotated[float, Gt(0), Le(1)] = param(0.1, "share of the model that is exchanged")
     window: Annotated[int, Ge(1)] = param(
         3,
-        "T_thres: the pairs of the last window - 1 rounds must connect everyone; below 5 they "
-        "seldom do and bandwidth hardly counts",
+        "T_thres: the pairs of the last window - 1 rounds must connect all workers; below 5 they "
+        "rarely do, and bandwidth has little effect",
     )
     bandwidth_quantile: Annotated[float, Ge(0), Le(1)] = param(
         0.6, "B_thres: share of the pairs in reach that count as too slow (our choice)"
     )
     steps: Annotated[int, Ge(1)] | None = param(
-        None, "mini-batches between exchanges; unset: one local epoch (our choice)"
+        None, "mini-batches between two exchanges; unset: one local epoch (our choice)"
     )
 
     def capabilities(self) -> Capabilities:

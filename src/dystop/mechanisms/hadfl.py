@@ -39,13 +39,13 @@ class HADFL(Mechanism):
     summary: ClassVar[str] = "train a hyperperiod, ring all-reduce of newer models, broadcast"
 
     members: Annotated[int, Ge(2), Le(_LARGEST_RING)] | None = param(
-        None, "k: workers in the ring; unset: half of those present, 2 to 2000 (our choice)"
+        None, "k: workers in the ring; unset: half of the present ones, 2 to 2000 (our choice)"
     )
     smoothing: Annotated[float, Gt(0), Lt(1)] = param(
         0.5, "a: weight of the newest version in the forecast (our choice)"
     )
     beta: Annotated[float, Ge(0), Le(1)] = param(
-        0.5, "weight of the broadcast model in those outside the ring (our choice)"
+        0.5, "weight of the broadcast model in models outside the ring (our choice)"
     )
     periods: Annotated[int, Ge(1)] = param(1, "hyperperiods between synchronisations (our choice)")
     cap: Annotated[float, Ge(1)] = param(

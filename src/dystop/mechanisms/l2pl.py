@@ -62,22 +62,24 @@ class L2PL(Mechanism):
     provenance: ClassVar[str] = "reconstruction"
     summary: ClassVar[str] = "a policy gradient learns which sparse topology pays off"
 
-    degree_mean: Annotated[float, Ge(0)] = param(4.0, "links drawn per worker (our choice)")
-    degree_max: Annotated[int, Ge(1)] | None = param(
-        None, "most links of a worker before repair; unset: ceil(log2 N) (our choice)"
+    degree_mean: Annotated[float, Ge(0)] = param(
+        4.0, "mean number of links per worker (our choice)"
     )
-    temperature: Annotated[float, Gt(0)] = param(1.0, "softmax temperature at first (our choice)")
-    temperature_end: Annotated[float, Gt(0)] = param(0.2, "temperature in the end (our choice)")
+    degree_max: Annotated[int, Ge(1)] | None = param(
+        None, "largest number of links of a worker before repair; unset: ceil(log2 N) (our choice)"
+    )
+    temperature: Annotated[float, Gt(0)] = param(1.0, "first softmax temperature (our choice)")
+    temperature_end: Annotated[float, Gt(0)] = param(0.2, "last softmax temperature (our choice)")
     cooling: Annotated[int, Ge(1)] = param(
-        200, "rounds from first to last temperature (our choice)"
+        200, "rounds from the first to the last temperature (our choice)"
     )
     rate: Annotated[float, Ge(0)] = param(0.05, "learning rate of the policy (our choice)")
     loss_weight: Annotated[float, Ge(0)] = param(1.0, "mu: reward of a loss drop (our choice)")
     link_weight: Annotated[float, Ge(0)] = param(0.2, "lambda: penalty on links (our choice)")
     pretrain: Annotated[int, Ge(0)] = param(
-        20, "imagined rounds, from expected times, before the first (our choice)"
+        20, "training rounds of the policy on expected times before round 1 (our choice)"
     )
-    labels: bool = param(False, "whether label distance counts (our choice)")
+    labels: bool = param(False, "whether the policy uses label distances (our choice)")
 
     def capabilities(self) -> Capabilities:
         """Return what the mechanism needs and guarantees."""
@@ -165,7 +167,7 @@ class L2PL(Mechanism):
         return {**self._reward(memory, facts), **seen}
 
     def _pretrain(self, memory: Memory, view: View, candidates: _Candidates) -> Memory:
-        """Train the policy on imagined rounds, rewarded by expected times and links alone.
+        """Train the policy on simulated rounds; only expected times and links give rewards.
 
         Only the policy is kept; the scales of the rewards start from zero.
         """

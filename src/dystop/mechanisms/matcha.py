@@ -41,16 +41,17 @@ class Matcha(Mechanism):
     summary: ClassVar[str] = "synchronous averaging over matchings that fire at random"
 
     budget: Annotated[float, Gt(0), Le(1)] = param(
-        0.5, "CB: share of the matchings that fires in a round, on average at most"
+        0.5, "CB: largest mean share of the matchings that are active in a round"
     )
     base: Literal["fastest", "reach"] = param(
-        "fastest", "base graph: each worker's fastest links, or all in reach (our choice)"
+        "fastest",
+        "base graph: fastest: the fastest links of each worker; reach: all links (our choice)",
     )
     degree: Annotated[int, Ge(1)] | None = param(
-        None, "links a worker asks for with base = 'fastest'; unset: ceil(log2 N) (our choice)"
+        None, "links that a worker asks for if base = 'fastest'; unset: ceil(log2 N) (our choice)"
     )
     refresh: Annotated[int, Ge(1)] = param(
-        50, "rounds at least between two set-ups when the reach graph changes (our choice)"
+        50, "smallest number of rounds between two set-ups if the reach graph changes (our choice)"
     )
 
     def capabilities(self) -> Capabilities:

@@ -33,15 +33,16 @@ class SAADFL(Mechanism):
 
     V: Annotated[float, Ge(0)] = param(10.0, "weight of round time against staleness")
     staleness_bound: Annotated[float, Ge(0)] = param(
-        2.0, "tau_bound: staleness from which the queues grow"
+        2.0, "tau_bound: staleness above which the queues grow"
     )
     sends: Literal["trained", "mixed"] = param(
-        "trained", "the model that is pushed: as trained, or after mixing the mail (our choice)"
+        "trained",
+        "model that is pushed: trained: as trained; mixed: after mixing the mailbox (our choice)",
     )
     mail: Literal["new", "latest"] = param(
         "new",
-        "what is averaged: models that came since the last activation, or the last one of everybody"
-        " ever heard (our choice)",
+        "models that are averaged: new: those that arrived since the last activation; latest: the "
+        "latest one of every sender (our choice)",
     )
 
     def capabilities(self) -> Capabilities:

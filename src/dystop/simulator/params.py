@@ -1,4 +1,4 @@
-"""Options of the simulator: how long a round lasts, and when a model is published. No torch."""
+"""The parameters of the simulator. This module does not import torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,15 +11,15 @@ Publish = Literal["eager", "on_completion"]
 
 @dataclass(frozen=True)
 class EngineParams:
-    """Two choices that the paper leaves open."""
+    """The duration of a round, and the model that a pull returns: the paper leaves both open."""
 
     timing: Timing = param(
         "paper",
         "paper: a round lasts until its slowest active worker has pulled; overlap: "
-        "transfers run on beside the next rounds",
+        "transfers continue during the next rounds",
     )
     publish: Publish = param(
         "eager",
-        "eager: a pull returns the result of a training that may still be running (the "
-        "paper's equations); on_completion: the last finished model, as a real worker must",
+        "eager: a pull returns the result of the newest training, even if it still runs (the "
+        "paper's equations); on_completion: a pull returns the last finished model",
     )

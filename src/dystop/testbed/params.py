@@ -17,16 +17,16 @@ class Timeouts:
     """Timeouts of the testbed. In a wide-area network, multiply them by three."""
 
     heartbeat_s: Positive = param(1.0, "seconds between two heartbeats")
-    suspect_s: Positive = param(3.0, "silence after which no worker pulls from this one")
+    suspect_s: Positive = param(3.0, "silence after which other workers do not pull from a worker")
     dead_s: Positive = param(10.0, "silence after which a worker is considered dead")
     connect_s: Positive = param(5.0, "time to open a connection")
     first_byte_s: Positive = param(5.0, "time from a request to the first byte of a model")
-    progress_s: Positive = param(3.0, "time without a byte before a pull is cut and resumed")
-    away_s: Positive = param(4.0, "silence after a broken pull before the peer is given up")
-    pull_s: Positive = param(5.0, "least time for the pulls of an order")
-    round_s: Positive = param(10.0, "least time before a round closes without missing reports")
-    round_cap_s: Positive = param(600.0, "most time before a round closes without missing reports")
-    gather_s: Positive = param(15.0, "after a start: longest wait for the quorum")
+    progress_s: Positive = param(3.0, "time without a byte after which a pull is cut and resumed")
+    away_s: Positive = param(4.0, "silence after a broken pull after which the pull fails")
+    pull_s: Positive = param(5.0, "shortest time limit for the pulls of an order")
+    round_s: Positive = param(10.0, "shortest wait for missing reports before a round closes")
+    round_cap_s: Positive = param(600.0, "longest wait for missing reports before a round closes")
+    gather_s: Positive = param(15.0, "longest wait for the quorum after a start")
     exclude_s: Positive = param(15.0, "exclusion of a link after a failed pull; doubles each time")
     report_s: Positive = param(1.0, "first pause before a report is repeated; doubles up to 10 s")
 
@@ -56,9 +56,9 @@ class Guards:
         3, "refused models after which their sender is quarantined"
     )
     reporters: Annotated[int, Ge(1)] = param(
-        2, "number of distinct workers that must have refused them"
+        2, "number of distinct workers that must have refused those models"
     )
-    window_s: Positive = param(600.0, "seconds within which strikes count")
+    window_s: Positive = param(600.0, "seconds for which a refusal counts")
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,18 @@ class TestbedParams:
     __test__ = False  # tells pytest that this is not a test class
 
     transport: Literal["grpc", "memory", "mpi"] = param(
-        "grpc", "grpc: processes and mutual TLS; memory: threads of one process; mpi: under mpiexec"
+        "grpc",
+        "grpc: processes with mutual TLS; memory: threads of one process; mpi: under mpiexec",
     )
     host: str = param("127.0.0.1", "address on which coordinator and workers listen")
-    port: Annotated[int, Ge(0), Le(65535)] = param(0, "port of the coordinator; 0: any free one")
+    port: Annotated[int, Ge(0), Le(65535)] = param(0, "port of the coordinator; 0: any free port")
     devices: Literal["world", "jetson", "free"] = param(
         "world",
         "duration of a training: world: at least as in the simulator; jetson: at least as on five "
         "device classes; free: no emulation",
     )
     links: Literal["world", "free", "trace"] = param(
-        "world", "bandwidth: world: paced by the channel model; free: not paced; trace: as recorded"
+        "world", "bandwidth: world: from the channel model; free: unlimited; trace: as recorded"
     )
     trace: str = param("", "run folder with the recorded link rates, for links = trace")
     time_scale: Positive = param(1.0, "real seconds per emulated second; 0.1: ten times as fast")
@@ -102,7 +103,9 @@ class TestbedParams:
     observer: bool = param(
         True, "a separate process evaluates all models; off: no accuracy is recorded"
     )
-    away: Literal["freeze", "age"] = param("freeze", "staleness of an absent worker")
+    away: Literal["freeze", "age"] = param(
+        "freeze", "staleness of an absent worker: freeze: constant; age: grows"
+    )
     timeouts: Timeouts = section(Timeouts, "timeouts")
     guards: Guards = section(Guards, "which models are accepted")
     limits: Limits = section(Limits, "limits per peer")

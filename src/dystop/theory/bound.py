@@ -1,18 +1,19 @@
-"""Theorem 1 (thm:convergence): how far the weighted model can be from the optimum after T rounds.
+"""Theorem 1 (thm:convergence): a bound on F(w_T) - F* of the global model after T rounds.
 
-Three readings of it, all for the history of a real run:
+The module evaluates three versions of the bound on the history of a run:
 
-`recursion`  Lemma 1 (lem:basegap) applied to every training that really took place, model by model.
-             It needs no property of staleness, follows every neighbour of a neighbour, and holds.
-`theorem`    the theorem's closed form with the slips of its statement mended (docs/theory.md):
-             the diagonal of W_t is rho - 1 for active workers and 0 for the others, and delta has
-             xi squared.
-`literal`    the statement as it is printed: W_t without -E, so that the noise of an idle worker
-             doubles every round.
+`recursion`  Lemma 1 (lem:basegap), applied to every local training of the run, model by model. It
+             assumes nothing about staleness and includes neighbours of neighbours. This bound is
+             valid.
+`theorem`    the closed form of the theorem, with two errors of its statement corrected
+             (docs/theory.md): the diagonal of W_t is rho - 1 for active workers and 0 for the
+             others, and delta contains xi squared.
+`literal`    the theorem as printed: W_t lacks -E, so that the noise of an inactive worker doubles
+             in every round.
 
-All are in expectation over the mini-batches, for one step per activation: the later steps of an
-epoch see what the earlier ones left over, so their gradients are not unbiased. Pure functions on
-arrays.
+All three bound the expectation over the mini-batches, for one step per activation. With several
+steps per epoch, a later step uses the samples that the earlier steps left, so that its gradient is
+biased. All functions are pure.
 """
 
 from collections.abc import Sequence
@@ -27,21 +28,21 @@ from dystop.sparse import Floats, Ints
 
 @dataclass(frozen=True)
 class Constants:
-    """What the theorem knows of a strongly convex problem and its split over the workers."""
+    """Constants of a strongly convex problem and of its partition over the workers."""
 
     mu: float  # strong convexity of every F_i (ass:strongconvexity)
-    smoothness: float  # L of every loss of a sample (ass:smoothness)
-    xi: Floats  # [N], ||grad F - grad F_i|| at most (def:gradientdivergence)
+    smoothness: float  # L of the loss of every sample (ass:smoothness)
+    xi: Floats  # [N], upper bound of ||grad F - grad F_i|| (def:gradientdivergence)
     g_star: Floats  # [N], E ||grad F_i(w_i*; batch)||^2 (def:localgradient)
 
 
 def rho(mu: float, eta: float) -> float:
-    """Contraction of one local step, 1 - mu eta (lem:basegap)."""
+    """Return the contraction factor of one local step, 1 - mu eta (lem:basegap)."""
     return 1.0 - mu * eta
 
 
 def check_step(constants: Constants, eta: float) -> None:
-    """Refuse a step size for which Lemma 1 says nothing: eta < mu / (2 L^2)."""
+    """Raise ConfigError unless 0 < eta < mu / (2 L^2), the condition of Lemma 1."""
     limit = constants.mu / (2.0 * constants.smoothness**2)
     if not 0.0 < eta < limit:
         raise ConfigError(
@@ -52,26 +53,27 @@ def check_step(constants: Constants, eta: float) -> None:
 
 
 def delta(constants: Constants, eta: float) -> Floats:
-    """Noise of one local step, eta/2 xi_i^2 + L eta^2 g_i*, as the proof of lem:basegap derives it.
+    """Return the noise of one local step, eta/2 xi_i^2 + L eta^2 g_i*, [N].
 
-    The lemma's statement has xi_i without the square.
+    The proof of lem:basegap derives this form. The statement of the lemma lacks the square of xi_i
+    (see `delta_literal`).
     """
     noise: Floats = eta / 2.0 * constants.xi**2 + constants.smoothness * eta**2 * constants.g_star
     return noise
 
 
 def delta_literal(constants: Constants, eta: float) -> Floats:
-    """The same as lem:basegap states it: eta/2 xi_i + L eta^2 g_i*."""
+    """Return the noise of one step as lem:basegap states it, eta/2 xi_i + L eta^2 g_i*, [N]."""
     noise: Floats = eta / 2.0 * constants.xi + constants.smoothness * eta**2 * constants.g_star
     return noise
 
 
 def noise_floor(constants: Constants, eta: float) -> Floats:
-    """What noise alone comes to, delta_i / (1 - rho) = (xi_i^2 / 2 + L eta g_i*) / mu, [N].
+    """Return the limit of the accumulated noise, delta_i / (1 - rho), [N].
 
-    In the long run `recursion` lies between the smallest and the largest of these, however many
-    rounds there are: where they exceed F(w_0) - F*, it promises nothing. Without 1 - rho, which a
-    small mu eta would round away.
+    After many rounds `recursion` lies between the smallest and the largest of these limits. If they
+    exceed F(w_0) - F*, the bound is vacuous. The function computes the equal expression
+    (xi_i^2 / 2 + L eta g_i*) / mu, because 1 - rho loses its digits for a small mu eta.
     """
     noise = constants.xi**2 / 2.0 + constants.smoothness * eta * constants.g_star
     floor: Floats = noise / constants.mu
@@ -80,20 +82,20 @@ def noise_floor(constants: Constants, eta: float) -> Floats:
 
 @dataclass(frozen=True)
 class History:
-    """What a run did: for each round the rows that were mixed, one for every active worker."""
+    """The mixing of a run: in each round, one row for every active worker."""
 
     share: Floats  # alpha_i = D_i / D, [N]
     rounds: Sequence[Mix]
-    warm_start: bool = True  # everybody trained once before the first round
+    warm_start: bool = True  # every worker trained once before the first round
 
     @property
     def workers(self) -> int:
-        """N."""
+        """Number of workers N."""
         return len(self.share)
 
     @property
     def activations(self) -> Ints:
-        """How often each worker was active by each round, psi_i T, [T + 1, N]."""
+        """Number of activations of each worker up to each round, psi_i T, [T + 1, N]."""
         counts = np.zeros((len(self.rounds) + 1, self.workers), np.int64)
         for t, rows in enumerate(self.rounds, start=1):
             counts[t] = counts[t - 1]
@@ -102,7 +104,7 @@ class History:
 
     @property
     def largest_staleness(self) -> Ints:
-        """tau_max up to each round (eq:staleness), [T + 1]."""
+        """Largest staleness up to each round, tau_max (eq:staleness), [T + 1]."""
         tau, largest = np.zeros(self.workers, np.int64), np.zeros(len(self.rounds) + 1, np.int64)
         for t, rows in enumerate(self.rounds, start=1):
             largest[t] = max(largest[t - 1], tau.max(initial=0))
@@ -112,13 +114,13 @@ class History:
 
 
 def recursion(history: History, contraction: float, noise: Floats, start: float) -> Floats:
-    """Lemma 1 followed through the run: F(w_t) - F* is at most this, [T + 1].
+    """Return the bound on F(w_t) - F* that follows from Lemma 1, round by round, [T + 1].
 
-    B_i <- rho sum_j sigma_ij B_j + delta_i for every active worker, with the bounds of the models
-    that it really mixed; the global model is covered by convexity, sum_i alpha_i B_i.
+    Every activation sets B_i <- rho sum_j sigma_ij B_j + delta_i, where j runs over the models that
+    the worker mixed. By convexity, sum_i alpha_i B_i bounds the global model.
 
     Args:
-        history: what was mixed.
+        history: the mixing of the run.
         contraction: rho.
         noise: delta_i, [N].
         start: F(w_0) - F*.
@@ -135,7 +137,7 @@ def recursion(history: History, contraction: float, noise: Floats, start: float)
 
 
 def row_means(rows: Mix, values: Floats) -> Floats:
-    """Weighted means of a value per worker over the rows of a mix, [R]."""
+    """Return the weighted mean of the workers' values over each row of a mix, [R]."""
     terms = rows.weight * values[rows.source]
     return np.bincount(rows.row_of, weights=terms, minlength=len(rows.receiver)).astype(float)
 
@@ -143,9 +145,10 @@ def row_means(rows: Mix, values: Floats) -> Floats:
 def transient(
     contraction: float, activations: Floats | Ints, tau_max: float | Ints, share: Floats
 ) -> Floats:
-    """What is left of the start: sum_i alpha_i rho^(psi_i T / (1 + tau_max)) (thm:convergence).
+    """Return the factor on F(w_0) - F* in thm:convergence, [T + 1].
 
-    Corollaries 1 and 2 (cor:tau, cor:psi) are its monotonicity in `tau_max` and `activations`.
+    It is sum_i alpha_i rho^(psi_i T / (1 + tau_max)). Corollaries 1 and 2 (cor:tau, cor:psi) state
+    that it is monotone in `tau_max` and `activations`.
     """
     age = 1.0 + np.asarray(tau_max, float)
     power = np.asarray(activations, float) / age[..., None]
@@ -154,9 +157,9 @@ def transient(
 
 
 def accumulated_noise(history: History, contraction: float, noise: Floats) -> Floats:
-    """A sum of Delta_t (eq:decasydelta) with the lemma's W_t = X + sum Y - E, [T + 1].
+    """Return the sums of Delta_t (eq:decasydelta) with W_t = X + sum Y - E of Lemma 2, [T + 1].
 
-    Corollary 3 (cor:noniid): it rises with every xi_i.
+    Corollary 3 (cor:noniid) states that they rise with every xi_i.
     """
     total = np.zeros(history.workers)
     out = [0.0]
@@ -168,7 +171,10 @@ def accumulated_noise(history: History, contraction: float, noise: Floats) -> Fl
 
 
 def literal_noise(history: History, contraction: float, noise: Floats) -> Floats:
-    """The same with W_t as the theorem prints it: rho for active workers, 1 for the others."""
+    """Return the sums of Delta_t (eq:decasydelta) with W_t of Theorem 1, [T + 1].
+
+    The theorem prints W_t with rho for active workers and 1 for the others.
+    """
     total = np.zeros(history.workers)
     out = [0.0]
     for rows in history.rounds:
@@ -181,12 +187,12 @@ def literal_noise(history: History, contraction: float, noise: Floats) -> Floats
 
 
 def theorem(history: History, contraction: float, noise: Floats, start: float) -> Floats:
-    """Bound_T of thm:convergence for every T, its statement mended, [T + 1]."""
+    """Return Bound_T of thm:convergence for every T, with its statement corrected, [T + 1]."""
     left = transient(contraction, history.activations, history.largest_staleness, history.share)
     return left * start + accumulated_noise(history, contraction, noise)
 
 
 def literal(history: History, contraction: float, noise: Floats, start: float) -> Floats:
-    """Bound_T of thm:convergence as it is printed, [T + 1]."""
+    """Return Bound_T of thm:convergence for every T, as printed, [T + 1]."""
     left = transient(contraction, history.activations, history.largest_staleness, history.share)
     return left * start + literal_noise(history, contraction, noise)

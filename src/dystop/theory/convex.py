@@ -1,10 +1,10 @@
-"""L2-regularised softmax regression: a real problem on which every constant can be computed.
+"""L2-regularised softmax regression: a convex problem whose constants can be computed.
 
-F_i(w) = mean over the worker's samples of cross-entropy(W x, y) + l2/2 ||w||^2, with inputs of
-length one and no bias (the model `softmax-unit`). Then mu = l2 and L = 1/2 + l2 hold for every
-sample (the Hessian of cross-entropy in the logits is at most 1/2), and F is the D_i-weighted mean
-of the F_i. Weights are flat vectors [K * d], row by row as in a linear layer. Pure functions on
-arrays.
+F_i(w) is the mean of cross-entropy(W x, y) over the samples of worker i, plus l2/2 ||w||^2. Inputs
+have length one, and there is no bias (the model `softmax-unit`). Then mu = l2 and L = 1/2 + l2 for
+every sample, because the Hessian of cross-entropy in the logits is at most 1/2. F is the mean of
+the F_i with weights D_i. Weights are flat vectors [K * d], row by row as in a linear layer. All
+functions are pure.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from scipy.optimize import minimize
 from dystop.errors import ConfigError
 from dystop.sparse import Floats, Ints
 
-HESSIAN_LIMIT = 0.5  # of cross-entropy in the logits
+HESSIAN_LIMIT = 0.5  # largest eigenvalue of the Hessian of cross-entropy in the logits
 
 
 @dataclass(frozen=True)
 class Regression:
-    """One data set, split over the workers."""
+    """A data set, partitioned over the workers."""
 
     x: Floats  # [n, d], every row of length one
     y: Ints  # [n]
@@ -31,31 +31,31 @@ class Regression:
 
     @property
     def mu(self) -> float:
-        """Strong convexity of every F_i."""
+        """Strong convexity constant mu of every F_i."""
         return self.l2
 
     @property
     def smoothness(self) -> float:
-        """L of the loss of every sample."""
+        """Smoothness constant L of the loss of every sample."""
         longest = float(np.square(self.x).sum(axis=1).max(initial=0.0))
         return HESSIAN_LIMIT * longest + self.l2
 
     @property
     def share(self) -> Floats:
-        """alpha_i = D_i / D, [N]."""
+        """Share of each worker in the data, alpha_i = D_i / D, [N]."""
         sizes = np.array([len(shard) for shard in self.shards], float)
         weights: Floats = sizes / sizes.sum()
         return weights
 
     def part(self, worker: int) -> "Regression":
-        """The problem of one worker alone."""
+        """Return the problem of one worker on its own samples."""
         rows = self.shards[worker]
         here = (np.arange(len(rows)),)
         return Regression(self.x[rows], self.y[rows], here, self.classes, self.l2)
 
 
 def unit_rows(x: NDArray[np.floating]) -> Floats:
-    """Inputs scaled to length one; an empty image stays empty."""
+    """Return the inputs scaled to length one; an input of zeros stays zero."""
     flat = x.reshape(len(x), -1).astype(np.float64)
     norm = np.linalg.norm(flat, axis=1, keepdims=True)
     rows: Floats = flat / np.where(norm == 0, 1.0, norm)
@@ -63,7 +63,7 @@ def unit_rows(x: NDArray[np.floating]) -> Floats:
 
 
 def _errors(problem: Regression, weights: Floats) -> tuple[Floats, Floats]:
-    """Probabilities minus labels [n, K], and the cross-entropy of every sample [n]."""
+    """Return probabilities minus labels [n, K], and the cross-entropy of every sample [n]."""
     logits = problem.x @ weights.reshape(problem.classes, -1).T
     logits -= logits.max(axis=1, keepdims=True)
     total = np.exp(logits).sum(axis=1)
@@ -75,20 +75,20 @@ def _errors(problem: Regression, weights: Floats) -> tuple[Floats, Floats]:
 
 
 def value(problem: Regression, weights: Floats) -> float:
-    """F(w)."""
+    """Return the loss F(w)."""
     _, loss = _errors(problem, weights)
     return float(loss.mean() + 0.5 * problem.l2 * weights @ weights)
 
 
 def gradient(problem: Regression, weights: Floats) -> Floats:
-    """The gradient of F, [K * d]."""
+    """Return the gradient of F, [K * d]."""
     error, _ = _errors(problem, weights)
     mean: Floats = (error.T @ problem.x / len(problem.y)).reshape(-1) + problem.l2 * weights
     return mean
 
 
 def minimum(problem: Regression, tolerance: float = 1e-10) -> tuple[Floats, float]:
-    """w* and F*, certified: F(w) - F* <= ||grad F(w)||^2 / (2 mu) is at most the tolerance."""
+    """Return w* and F*, with ||grad F(w)||^2 / (2 mu) >= F(w) - F* within the tolerance."""
     weights = np.zeros(problem.classes * problem.x.shape[1])
     for _ in range(20):
         found = minimize(
@@ -102,19 +102,20 @@ def minimum(problem: Regression, tolerance: float = 1e-10) -> tuple[Floats, floa
         if certificate(problem, weights) <= tolerance:
             return weights, value(problem, weights)
     raise ConfigError(
-        f"training.l2 = {problem.l2:g}: so flat a loss that its minimum is only found to "
-        f"{certificate(problem, weights):.3g}, not {tolerance:g}; use more, as training.l2=0.1"
+        f"training.l2 = {problem.l2:g}: the loss is too flat; its minimum is known only to within "
+        f"{certificate(problem, weights):.3g}, not {tolerance:g}; use a larger value, such as "
+        "training.l2=0.1"
     )
 
 
 def certificate(problem: Regression, weights: Floats) -> float:
-    """Upper limit of F(w) - F* from the gradient alone (eq:censynconvexF)."""
+    """Return an upper bound of F(w) - F* from the gradient at w (eq:censynconvexF)."""
     slope = gradient(problem, weights)
     return float(slope @ slope) / (2.0 * problem.mu)
 
 
 def divergence(problem: Regression, weights: Floats) -> Floats:
-    """||grad F(w) - grad F_i(w)|| of every worker at one point, [N] (def:gradientdivergence)."""
+    """Return ||grad F(w) - grad F_i(w)|| of every worker at one w, [N] (def:gradientdivergence)."""
     error, _ = _errors(problem, weights)
     each = np.stack([(error[s].T @ problem.x[s] / len(s)).reshape(-1) for s in problem.shards])
     whole = problem.share @ each
@@ -123,13 +124,13 @@ def divergence(problem: Regression, weights: Floats) -> Floats:
 
 
 def local_noise(problem: Regression, batch: int) -> Floats:
-    """g_i* = E ||grad F_i(w_i*; batch)||^2 for batches drawn without replacement, [N]."""
+    """Return g_i* = E ||grad F_i(w_i*; batch)||^2, [N], for batches drawn without replacement."""
     out = np.empty(len(problem.shards))
     for worker in range(len(problem.shards)):
         own = problem.part(worker)
         optimum, _ = minimum(own)
         error, _ = _errors(own, optimum)
-        # ||e x^T + l2 w||^2 without forming it: e x^T is an outer product.
+        # ||e x^T + l2 w||^2, without the outer products e x^T in memory
         cross = np.einsum("nk,kd,nd->n", error, optimum.reshape(own.classes, -1), own.x)
         square = np.square(error).sum(axis=1) * np.square(own.x).sum(axis=1)
         second = square + 2.0 * own.l2 * cross + own.l2**2 * (optimum @ optimum)

@@ -21,19 +21,22 @@ class Channel:
     bandwidth_hz: Positive = param(1e6, "bandwidth b of a link, in hertz")
     noise_w: Positive = param(1e-13, "noise power in watts (the paper's gamma, read as a power)")
     reference_gain_db: Decibel = param(-43.0, "channel gain G_0 at 1 m, in decibels")
-    path_loss_exponent: NotNegative = param(4.0, "exponent with which the gain falls with distance")
+    path_loss_exponent: NotNegative = param(4.0, "exponent of the path loss over distance")
     power_dbm: tuple[Decibel, Decibel] = param(
         (10.0, 20.0), "range from which each worker's transmit power is drawn, in dBm"
     )
     power_fluctuation: NotNegative = param(
         0.1, "standard deviation of the factor on each sender's power in a round"
     )
-    fading: bool = param(True, "whether the gain is exponentially distributed around its mean")
+    fading: bool = param(
+        True, "whether the gain is drawn from an exponential distribution (Rayleigh fading)"
+    )
     coherence_blocks: Annotated[int, Ge(1), Le(1024)] = param(
-        8, "independent fading draws that one transfer averages over; 1 is the literal reading"
+        8,
+        "independent fading draws over which a transfer averages; 1: as the paper reads literally",
     )
     server_power_dbm: Decibel = param(30.0, "transmit power of the base station, in dBm")
-    min_distance_m: Positive = param(1.0, "distances below this count as this, in metres")
+    min_distance_m: Positive = param(1.0, "smallest distance in the path loss, in metres")
 
     def __post_init__(self) -> None:
         """Raise ConfigError where a value is out of bounds."""
@@ -46,16 +49,17 @@ class Compute:
     """The speed of the workers."""
 
     batch_s: Positive | Literal["measure"] = param(
-        0.02, "seconds per mini-batch on the reference device (zeta), or 'measure' to time it"
+        0.02, "seconds per mini-batch on the reference device (zeta); 'measure': time it first"
     )
     devices: Literal["drawn", "jetson"] = param(
-        "drawn", "coefficients on batch_s: drawn from a normal; jetson: the paper's five boards"
+        "drawn",
+        "factor on batch_s: drawn: from a normal distribution; jetson: the paper's five boards",
     )
     spread: NotNegative = param(
-        0.4, "standard deviation of each worker's coefficient on batch_s; 0 makes all equal"
+        0.4, "standard deviation of the workers' factors on batch_s; 0: all are equal"
     )
-    slowest: Annotated[float, Ge(1)] = param(2.5, "largest coefficient a worker can draw")
-    fastest: Annotated[float, Gt(0), Le(1)] = param(0.2, "smallest coefficient a worker can draw")
+    slowest: Annotated[float, Ge(1)] = param(2.5, "largest factor that a worker can draw")
+    fastest: Annotated[float, Gt(0), Le(1)] = param(0.2, "smallest factor that a worker can draw")
 
     def __post_init__(self) -> None:
         """Raise ConfigError where a value is out of bounds."""
@@ -66,9 +70,9 @@ class Compute:
 class Budget:
     """The models that a worker may send and receive in a round."""
 
-    enabled: bool = param(True, "whether bandwidth is limited at all")
+    enabled: bool = param(True, "whether the bandwidth of workers is limited")
     models: NotNegative | None = param(
-        None, "mean models per worker and round, before rounding down; none means 2 ceil(log2 N)"
+        None, "mean models per worker and round, before rounding down; unset: 2 ceil(log2 N)"
     )
     variation: NotNegative = param(0.25, "relative standard deviation of the budget over rounds")
 
@@ -86,7 +90,7 @@ class Mobility:
         (0.5, 1.5), "range of walking speeds, in metres per second"
     )
     pause_s: tuple[NotNegative, NotNegative] = param(
-        (0.0, 10.0), "range of rests between two walks, in seconds"
+        (0.0, 10.0), "range of pauses between two walks, in seconds"
     )
 
     def __post_init__(self) -> None:
@@ -101,8 +105,8 @@ class Churn:
     """Workers that leave and come back."""
 
     enabled: bool = param(False, "whether workers leave and come back")
-    mean_up_s: Annotated[float, Ge(1e-3)] = param(120.0, "mean seconds a worker stays")
-    mean_down_s: Annotated[float, Ge(1e-3)] = param(30.0, "mean seconds a worker is away")
+    mean_up_s: Annotated[float, Ge(1e-3)] = param(120.0, "mean seconds that a worker stays")
+    mean_down_s: Annotated[float, Ge(1e-3)] = param(30.0, "mean seconds that a worker is absent")
 
     def __post_init__(self) -> None:
         """Raise ConfigError where a value is out of bounds."""
@@ -132,16 +136,19 @@ class WorldParams:
     area_m: tuple[Positive, Positive] = param(
         (100.0, 100.0), "width and height of the area, in metres"
     )
-    range_m: Positive = param(40.0, "distance up to which two workers hear each other, in metres")
-    reach: Literal["strict", "overlay"] = param(
-        "strict", "strict: only workers in range talk; overlay: others are relayed hop by hop"
+    range_m: Positive = param(
+        40.0, "largest distance at which two workers can communicate, in metres"
     )
-    channel: Channel = section(Channel, "the radio")
+    reach: Literal["strict", "overlay"] = param(
+        "strict",
+        "strict: links only between workers in range; overlay: relayed links between others",
+    )
+    channel: Channel = section(Channel, "the radio channel")
     compute: Compute = section(Compute, "how fast workers train")
     budget: Budget = section(Budget, "models a worker may send and receive in a round")
     mobility: Mobility = section(Mobility, "whether and how workers move")
     churn: Churn = section(Churn, "whether and how workers leave and come back")
-    outages: Outages = section(Outages, "links that are down, transfers that fail")
+    outages: Outages = section(Outages, "links that are down and transfers that fail")
 
     def __post_init__(self) -> None:
         """Raise ConfigError where a value is out of bounds."""
