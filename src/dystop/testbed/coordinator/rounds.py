@@ -56,7 +56,7 @@ from dystop.testbed.ledger.tables import (
 )
 from dystop.testbed.protocol.codec import encode
 from dystop.testbed.protocol.messages import Cancel, Execute, Report
-from dystop.types import Outcome, View
+from dystop.types import View
 from dystop.world import WorldState
 
 # What a report does: "new" and "late" change the state; "known" was applied before; "early" cannot
@@ -321,10 +321,16 @@ class Rounds:
         """Settle the open round (eq:staleness, eq:queue) and write it to the ledger."""
         state, current = self.state, self.current
         assert current is not None
+        plan, view = current.plan, current.view
         reports = self._collect_reports(current)
-        outcome = round_outcome(current.plan, current.view, reports)
-        record = self._settle(current, outcome)
-        traced = trace_outcome(current.plan, current.view, reports, outcome, current.orders)
+        outcome = round_outcome(plan, view, reports)
+        frozen = ~view.alive if state.params.away == "freeze" else None
+        record, state.control = settle(
+            state.setup.mechanism, state.control, view, plan, outcome, frozen
+        )
+        if state.setup.topology:
+            record = with_topology(record, plan, outcome.lost)
+        traced = trace_outcome(plan, view, reports, outcome, current.orders)
         order_lines = list(self._end_orders(current))
         closed = replace(
             current.line,
@@ -351,14 +357,6 @@ class Rounds:
             trainings=trainings,
             distances="distance" in state.setup.mechanism.capabilities().needs,
         )
-
-    def _settle(self, current: OpenRound, outcome: Outcome) -> RoundRecord:
-        state, mechanism = self.state, self.state.setup.mechanism
-        frozen = ~current.view.alive if state.params.away == "freeze" else None
-        record, state.control = settle(
-            mechanism, state.control, current.view, current.plan, outcome, frozen
-        )
-        return with_topology(record, current.plan, outcome.lost) if state.setup.topology else record
 
     def _end_orders(self, current: OpenRound) -> Iterator[OrderLine]:
         """Return the outcome of each order; cancel the orders that were not answered."""
