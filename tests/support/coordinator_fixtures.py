@@ -99,7 +99,7 @@ class ScriptedWorker:
     epoch: int = 0
     training: bool = False
     queued: Execute | None = None
-    orders: list[int] = field(default_factory=list)  # rounds that were carried out
+    orders: list[int] = field(default_factory=list)  # rounds whose orders were executed
     unacked: dict[tuple[int, str], Report] = field(default_factory=dict)
 
 
@@ -147,11 +147,11 @@ class CoordinatorHarness:
 
     def event(self, event: Any) -> None:
         try:
-            self.carry_out(self.machine.handle(event, self.now_s))
+            self.execute_actions(self.machine.handle(event, self.now_s))
         except Crashed:
             self.restart()
 
-    def carry_out(self, actions: Any) -> None:
+    def execute_actions(self, actions: Any) -> None:
         for action in actions:
             if isinstance(action, SendToMember):
                 self.sent.append((action.name, action.message))
@@ -159,9 +159,11 @@ class CoordinatorHarness:
                     self.later(0.0, lambda a=action: self.deliver_to(a.name, a.message))
             elif isinstance(action, Commit):
                 if not self.commit(action):
-                    self.carry_out(self.machine.handle(CommitFailed(action, "full"), self.now_s))
+                    self.execute_actions(
+                        self.machine.handle(CommitFailed(action, "full"), self.now_s)
+                    )
                     return
-                self.carry_out(action.after_commit)
+                self.execute_actions(action.after_commit)
             elif isinstance(action, PublishRecord):
                 self.records.append(action.record)
                 self.traces.append(action.trace)
@@ -275,7 +277,9 @@ class CoordinatorHarness:
             for k, x in pulls
         )
         spent = p.pull_s * p.claims if pulls else 0.0
-        self.say(p, Report(order.round, "mixed", used, (), p.version, p.number, seconds=spent))
+        self.send_report(
+            p, Report(order.round, "mixed", used, (), p.version, p.number, seconds=spent)
+        )
         if order.train:
             self.train(p, order.round, order.steps)
 
@@ -290,16 +294,16 @@ class CoordinatorHarness:
         if not p.up or incarnation != p.incarnation:
             return
         p.training, p.number, p.version = False, p.number + 1, p.version + 1
-        said = Report(
+        report = Report(
             round_, "trained", (), (), p.version, p.number, seconds=p.step_s * p.claims,
             steps=steps, samples=8 * steps, loss=0.5,
         )  # fmt: skip
-        self.say(p, said)
+        self.send_report(p, report)
         if p.queued:
             order, p.queued = p.queued, None
             self.exchange(p, order)
 
-    def say(self, p: ScriptedWorker, report: Report) -> None:
+    def send_report(self, p: ScriptedWorker, report: Report) -> None:
         p.unacked[report.round, report.kind] = report
         if p.up and not p.mute:
             self.receive(p.name, report)
@@ -330,7 +334,7 @@ def play(mechanism="dystop", rounds=8, n=5, seconds=600.0, **changes):
 
 
 def check_history(harness, rounds):
-    """Rounds closed once each without a gap; every order has one ending; applied = DONE or LATE."""
+    """Check that every round closed once and that every order has one correct outcome."""
     closed = rows(harness, "rounds")
     assert [r.round for r in closed] == list(range(1, rounds + 1))
     assert all(r.closed_s is not None for r in closed)

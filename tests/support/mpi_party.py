@@ -1,4 +1,4 @@
-"""A job of one rank at which everybody sits, for the contract of transports."""
+"""An MPI job of one rank that holds all parties, for the common transport tests."""
 
 import atexit
 from functools import cache
@@ -9,15 +9,15 @@ from dystop.testbed.transport.mpi_router import FrameRouter
 
 
 @cache
-def lone_router(names: tuple[str, ...]) -> FrameRouter:
-    """The router of this process; left when the process ends."""
+def single_rank_router(names: tuple[str, ...]) -> FrameRouter:
+    """Return the router of this process, which is closed when the process ends."""
     router = FrameRouter(join_job(), [names])
     router.dispatcher.flush()
-    router.dispatcher.post(lambda: None)  # its thread is there before tests count threads
+    router.dispatcher.post(lambda: None)  # start its thread before a test counts threads
     atexit.register(router.close)
     return router
 
 
-def lone_party(names: tuple[str, ...], name: str, limits, allowed) -> MpiTransport:
-    """A party among others in the same process."""
-    return MpiTransport(lone_router(names), name, limits, allowed)
+def single_rank_transport(names: tuple[str, ...], name: str, limits, allowed) -> MpiTransport:
+    """Return the transport of one of several parties in this process."""
+    return MpiTransport(single_rank_router(names), name, limits, allowed)

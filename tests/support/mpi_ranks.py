@@ -1,4 +1,4 @@
-"""What `test_mpi.py` runs under mpiexec: three ranks that talk, pull, resume and refuse."""
+"""The program that `test_mpi.py` runs under mpiexec: three ranks exchange messages and models."""
 
 import hashlib
 import threading
@@ -33,15 +33,15 @@ def coordinator(router: FrameRouter, names: list[str]) -> None:
     sessions, transport = RecordingSessionHandler(), MpiTransport(router, "coordinator")
     served = transport.serve_control(COORDINATOR, sessions)
     assert served.address == COORDINATOR
-    said: dict[str, list[bytes]] = {}
-    while len([x for x in said.values() if b"done" in x]) < len(names):
+    messages: dict[str, list[bytes]] = {}
+    while len([x for x in messages.values() if b"done" in x]) < len(names):
         match sessions.next(60.0):
             case ("opened", name):
-                said[name] = []
+                messages[name] = []
                 sessions.links[name].send(b"welcome " + name.encode())
             case ("received", name, message):
-                said[name].append(message)
-    assert {name: words[0] for name, words in said.items()} == {
+                messages[name].append(message)
+    assert {name: received[0] for name, received in messages.items()} == {
         name: b"I am " + name.encode() for name in names
     }
     for name in names:
@@ -75,7 +75,7 @@ def pulled(transport: MpiTransport, peer: tuple[str, str], offset: int = 0, **ke
 
 def exercise(transport: MpiTransport, other: str, address: str) -> None:
     peer, wanted = (other, address), payload(other)
-    until_there(transport, peer)
+    wait_for_peer(transport, peer)
     whole = pulled(transport, peer)
     assert hashlib.sha256(whole.got).digest() == hashlib.sha256(wanted).digest()
     assert bytes(pulled(transport, peer, offset=SIZE - 5).got) == wanted[-5:]
@@ -92,7 +92,7 @@ def exercise(transport: MpiTransport, other: str, address: str) -> None:
     giving_up = threading.Event()
     giving_up.set()
     assert broken(lambda: pulled(transport, peer, cancelled=giving_up)).code == "timeout"
-    for nowhere in ((other, "0:99"), ("nobody", address), (other, "77:7"), (other, "elsewhere")):
+    for nowhere in ((other, "0:99"), ("unknown", address), (other, "77:7"), (other, "elsewhere")):
         assert broken(lambda peer=nowhere: pulled(transport, peer)).code == "unreachable"
     refusing = MpiTransport(transport.router, transport.name)
     server = refusing.serve_models("0:0", FakeModelSource(refuse=PullRefused("no_model", 1.5)))
@@ -101,8 +101,8 @@ def exercise(transport: MpiTransport, other: str, address: str) -> None:
     refusing.close()
 
 
-def until_there(transport: MpiTransport, peer: tuple[str, str]) -> None:
-    """The other rank may not be as far yet."""
+def wait_for_peer(transport: MpiTransport, peer: tuple[str, str]) -> None:
+    """Wait until the other rank serves its model."""
     for _ in range(200):
         try:
             pulled(transport, peer, offset=SIZE)
@@ -110,7 +110,7 @@ def until_there(transport: MpiTransport, peer: tuple[str, str]) -> None:
             time.sleep(0.05)
         else:
             return
-    raise AssertionError("the other rank never came")
+    raise AssertionError("the other rank never served a model")
 
 
 def main() -> None:

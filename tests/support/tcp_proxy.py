@@ -1,4 +1,4 @@
-"""A small TCP proxy on loopback whose wire can be frozen or cut."""
+"""A small TCP proxy on loopback that can stall or break its connections."""
 
 import contextlib
 import socket
@@ -20,7 +20,7 @@ class Proxy:
         self._start(self._accept)
 
     def freeze(self) -> None:
-        """Nothing passes, nobody is told: a pulled plug."""
+        """Forward nothing and leave all connections open, like a pulled plug."""
         self._flows.clear()
 
     def thaw(self) -> None:

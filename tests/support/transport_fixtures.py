@@ -1,4 +1,4 @@
-"""Parties over each kind of transport, for the one contract of all."""
+"""Parties over each kind of transport, for the tests that all transports must pass."""
 
 import os
 import threading
@@ -11,7 +11,7 @@ from dystop.testbed.params import Limits
 from dystop.testbed.protocol.messages import PullRequest
 from dystop.testbed.security import authority
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
-from support.mpi_party import lone_party, lone_router
+from support.mpi_party import single_rank_router, single_rank_transport
 from support.transport_parties import RUN, until
 
 NOW = PullRequest(RUN, round=1)
@@ -22,7 +22,7 @@ KINDS = ["mpi"] if os.environ.get("DYSTOP_TEST_MPI") else ["memory", "grpc"]
 
 
 def certificates(folder: Path) -> Path:
-    """An authority, and a certificate for everybody."""
+    """Make an authority and a certificate for every name; return the folder."""
     authority.init(folder)
     for name in NAMES:
         authority.issue(folder, name)
@@ -44,7 +44,7 @@ class Parties:
         if self.kind == "memory":
             transport = MemoryTransport(self.hub, name, limits, self.allowed)
         elif self.kind == "mpi":
-            transport = lone_party(NAMES, name, limits, self.allowed)
+            transport = single_rank_transport(NAMES, name, limits, self.allowed)
         else:
             from dystop.testbed.transport.grpc import GrpcTransport
 
@@ -61,9 +61,9 @@ class Parties:
 
 @contextmanager
 def open_parties(kind: str, folder: Path) -> Iterator[Parties]:
-    """Parties that are all closed at the end, with no thread left behind."""
+    """Yield parties; close them at the end and check that no thread is left."""
     if kind == "mpi":
-        lone_router(NAMES)
+        single_rank_router(NAMES)
     before = set(threading.enumerate())
     made = Parties(kind, folder)
     yield made
@@ -81,7 +81,7 @@ def payload(size: int = 3_000_001) -> bytes:
 
 @contextmanager
 def closing_all():
-    """Takes in transports, and closes them at the end."""
+    """Yield a function that registers transports; close them at the end."""
     made = []
 
     def keep(transport):

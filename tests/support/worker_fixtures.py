@@ -53,19 +53,19 @@ class WorkerHarness:
     def __call__(self, event, after_s=0.0):
         self.now += after_s
         self.done = []
-        self._carry_out(self.machine.handle(event, self.now))
+        self._execute(self.machine.handle(event, self.now))
         return self.done
 
-    def _carry_out(self, actions):
+    def _execute(self, actions):
         for action in actions:
             self.done.append(action)
             if isinstance(action, SaveCheckpoint):
                 if self.disk_ok:
                     self.disk = action.state
-                    self._carry_out(self.machine.handle(CheckpointSaved(), self.now))
-                    self._carry_out(action.after_save)
+                    self._execute(self.machine.handle(CheckpointSaved(), self.now))
+                    self._execute(action.after_save)
                 else:
-                    self._carry_out(self.machine.handle(CheckpointFailed("full"), self.now))
+                    self._execute(self.machine.handle(CheckpointFailed("full"), self.now))
 
     def receive(self, message, after_s=0.0):
         return self(MessageFromCoordinator(message), after_s)
@@ -75,7 +75,7 @@ class WorkerHarness:
         return self.receive(JoinOk(RUN, epoch, round_, 1.0, warm, peers))
 
     def execute(self, round_, *pulls, train=True, weights=None, epoch=1, **more):
-        """One stage; equal weights over self and all pulled unless given."""
+        """Send an order of one stage; the default is equal weights over all models."""
         nodes = sorted({0, *(p.node for p in pulls if p.into == "row")})
         row = Row(tuple(nodes), weights or (1 / len(nodes),) * len(nodes), **more)
         order = Execute(epoch, round_, train, (Stage(pulls, row),), steps=4, budget_s=5.0)
@@ -97,7 +97,7 @@ class WorkerHarness:
         return self.machine.state
 
     def restart(self):
-        """A new process with what the disk has."""
+        """Return a new process with the state on the disk."""
         other = WorkerHarness(self.disk)
         other.disk = self.disk
         return other

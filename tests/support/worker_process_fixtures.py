@@ -72,11 +72,11 @@ class Coordinator:
         if name.startswith("w"):
             self.peers[name] = Peer(name, int(name[1:]), message.address, "")
         peers = tuple(self.peers.values())
-        self.tell(name, JoinOk(RUN, 1, 1, 0.05, self.warm, peers))
+        self.send(name, JoinOk(RUN, 1, 1, 0.05, self.warm, peers))
         for other in set(self.links) - {name}:
-            self.tell(other, Roster(1, peers))
+            self.send(other, Roster(1, peers))
 
-    def tell(self, name, message):
+    def send(self, name, message):
         self.links[name].send(encode(message))
 
     def wait(self, holds, what=""):
@@ -146,7 +146,7 @@ class WorkerTestbed:
             self.coordinator.wait(lambda who, m: who == name and isinstance(m, Heartbeat))
         return worker
 
-    def everybody_knows(self, count):
+    def wait_for_peers(self, count):
         until = time.monotonic() + SOON_S
         while any(len(n.machine.pulls.peers) < count - 1 for n in self.nodes):
             assert time.monotonic() < until

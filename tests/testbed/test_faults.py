@@ -1,5 +1,7 @@
-"""Whole testbeds in this process under faults that need no root: full disks, clocks that jump,
-hostile names, and secrets that must not show (D-1, D-4, F-7, F-12)."""
+"""Testbeds in this process under full disks, clock jumps and hostile names; secrets stay secret.
+
+The faults need no root (D-1, D-4, F-7, F-12).
+"""
 
 import ast
 import errno
@@ -20,8 +22,7 @@ from dystop.experiments.run_folder import check_name
 from dystop.experiments.testbed.enrolment import node_of
 from dystop.experiments.testbed.launch import make_folder
 from dystop.experiments.testbed.threads import run_threads
-from dystop.testbed.audit.check import check_run
-from dystop.testbed.audit.leaks import leaks
+from dystop.testbed.audit.check import check_run, leaks
 from dystop.testbed.enrolment.tokens import make_token, redeem
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.security import authority
@@ -37,16 +38,16 @@ SMALL = (
 )  # fmt: skip
 
 
-class Follower:
-    """Watches a run; does what it was told to do at a round."""
+class CallAtRounds:
+    """A progress reporter that collects records and makes calls at given rounds."""
 
-    def __init__(self, deeds):
-        self.deeds, self.records = dict(deeds), []
+    def __init__(self, calls):
+        self.calls, self.records = dict(calls), []
 
     def on_start(self, started):
         pass
 
-    def on_restart(self, told):
+    def on_restart(self, notice):
         pass
 
     def on_joining(self, joined, workers):
@@ -54,17 +55,17 @@ class Follower:
 
     def on_record(self, record):
         self.records.append(record)
-        for round_ in [r for r in self.deeds if r <= record.round]:
-            self.deeds.pop(round_)()
+        for round_ in [r for r in self.calls if r <= record.round]:
+            self.calls.pop(round_)()
 
 
-def run(tmp_path, rounds, deeds=()):
-    """A run of three workers to its end; deeds happen after the rounds that they name."""
+def run(tmp_path, rounds, calls=()):
+    """Run three workers to the end, with calls after given rounds; return folder and records."""
     experiment = read_experiment(None, [*SMALL, f"stop.rounds={rounds}"])
     folder, _ = make_folder(experiment, tmp_path, "run")
-    follower = Follower(deeds)
-    run_threads(folder, follower)
-    return folder, follower.records
+    progress = CallAtRounds(calls)
+    run_threads(folder, progress)
+    return folder, progress.records
 
 
 def endings(folder):
@@ -79,17 +80,17 @@ def endings(folder):
 
 
 def test_a_full_disk_at_a_worker_is_survived(tmp_path, monkeypatch):
-    """It keeps its old checkpoint and goes on by itself once there is room."""
+    """The worker keeps its old checkpoint and resumes when the disk has space again."""
     full, refused = threading.Event(), []
     write = CheckpointStore._write
 
-    def picky(vault, blob):
-        if full.is_set() and vault.path.parent.name == "w01":
+    def write_unless_full(store, blob):
+        if full.is_set() and store.path.parent.name == "w01":
             refused.append(time.monotonic())
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(vault, blob)
+        write(store, blob)
 
-    monkeypatch.setattr(CheckpointStore, "_write", picky)
+    monkeypatch.setattr(CheckpointStore, "_write", write_unless_full)
     monkeypatch.setattr(durable_state, "RETRY_SAVE_S", 0.3)
     folder, records = run(tmp_path, 120, {10: full.set, 25: full.clear})
     assert refused, "the disk was never full"
@@ -101,28 +102,28 @@ def test_a_full_disk_at_a_worker_is_survived(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_at_the_coordinator_is_survived(tmp_path, monkeypatch):
-    """No round is opened without its plan on the disk; nothing is lost, and it goes on."""
+    """No round opens before its plan is on the disk; nothing is lost, and the run resumes."""
     ledgers, failures = [], []
     opened, write = SqliteLedger._open, SqliteLedger.write
 
-    def noting(ledger):
+    def recording_open(ledger):
         ledgers.append(ledger)
         return opened(ledger)
 
-    def counting(ledger, lines):
+    def recording_write(ledger, lines):
         try:
             write(ledger, lines)
         except DystopError as error:
             failures.append(str(error))
             raise
 
-    monkeypatch.setattr(SqliteLedger, "_open", noting)
-    monkeypatch.setattr(SqliteLedger, "write", counting)
+    monkeypatch.setattr(SqliteLedger, "_open", recording_open)
+    monkeypatch.setattr(SqliteLedger, "write", recording_write)
 
     def fill():
         base = ledgers[0]._base
         pages = base.execute("PRAGMA page_count").fetchone()[0]
-        base.execute(f"PRAGMA max_page_count = {pages}")  # SQLite itself says that it is full
+        base.execute(f"PRAGMA max_page_count = {pages}")  # SQLite itself reports a full disk
         threading.Timer(1.5, lambda: base.execute("PRAGMA max_page_count = 1000000")).start()
 
     folder, records = run(tmp_path, 60, {10: fill})
@@ -135,7 +136,7 @@ def test_a_full_disk_at_the_coordinator_is_survived(tmp_path, monkeypatch):
 # D-4: clocks -----------------------------------------------------------------------------------
 
 WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}  # of the module time
-MAY_ASK = {
+MAY_READ = {
     "worker/process.py": {"time_ns"},  # incarnation: the larger of this and the last one plus one
     "observer.py": {"time_ns"},  # incarnation: only has to differ
     "enrolment/tokens.py": {"time"},  # tokens end after a day
@@ -144,7 +145,7 @@ MAY_ASK = {
 
 
 def test_nothing_waits_by_the_wall_clock():
-    """Timeouts are monotonic; who asks what time it is stands in a short list."""
+    """Timeouts are monotonic; only the listed modules read the wall clock."""
     root = Path(dystop.testbed.__file__).parent
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
@@ -152,7 +153,7 @@ def test_nothing_waits_by_the_wall_clock():
             if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
                 continue
             if node.value.id == "time" and node.attr in WALL_CLOCK:
-                assert node.attr in MAY_ASK.get(name, ()), f"{name}:{node.lineno}"
+                assert node.attr in MAY_READ.get(name, ()), f"{name}:{node.lineno}"
             if node.value.id == "datetime" and node.attr in ("now", "utcnow", "today"):
                 assert name == "security/identity.py", f"{name}:{node.lineno}"
 
@@ -182,8 +183,8 @@ HOSTILE = [
 
 
 @contextmanager
-def nothing_made(folder):
-    """Nothing is made outside of the folder that is meant."""
+def no_new_files(folder):
+    """Check that no file is made in the folder."""
     before = sorted(folder.rglob("*"))
     yield
     assert sorted(folder.rglob("*")) == before
@@ -195,7 +196,7 @@ def test_hostile_names_reach_no_file(tmp_path, monkeypatch, name):
     inner = tmp_path / "inner"
     authority.init(inner)
     experiment = read_experiment(None, list(SMALL))
-    with nothing_made(tmp_path):
+    with no_new_files(tmp_path):
         for attempt in (
             lambda: authority.issue(inner, name),
             lambda: authority.revoke(inner, name),
@@ -215,12 +216,12 @@ def test_names_of_data_and_models_reach_no_file(tmp_path, monkeypatch):
     for key in ("data.name", "model.name"):
         for name in HOSTILE:
             words = [*SMALL, f"{key}={name}", "data.download=false"]
-            with nothing_made(tmp_path), pytest.raises(DystopError):
+            with no_new_files(tmp_path), pytest.raises(DystopError):
                 make_folder(read_experiment(None, words), tmp_path, "run")
 
 
 def test_a_checkpoint_is_not_written_through_a_link(tmp_path):
-    """A link in the way of the temporary file is replaced, not followed."""
+    """A link at the path of the temporary file is replaced, not followed."""
     target, home = tmp_path / "target", tmp_path / "home"
     target.write_text("untouched")
     home.mkdir()
@@ -239,8 +240,8 @@ def _key_lines(folder):
     return [line for text in lines for line in text if len(line) > 40]
 
 
-def test_secrets_are_never_told(tmp_path, caplog):
-    """Neither keys nor tokens stand in messages, tracebacks, objects or files that are not keys."""
+def test_secrets_are_never_disclosed(tmp_path, caplog):
+    """Messages, tracebacks, objects and files other than key files hold no key and no token."""
     caplog.set_level(logging.DEBUG)
     folder = tmp_path / "pki"
     authority.init(folder)
@@ -250,7 +251,7 @@ def test_secrets_are_never_told(tmp_path, caplog):
     (folder / "w02.key").write_bytes(identity.key_pem)
     (folder / "w02.key").chmod(0o600)
     (folder / "w02.crt").write_bytes((folder / "ca.crt").read_bytes())
-    told = [repr(identity), str(identity)]
+    texts = [repr(identity), str(identity)]
     for attempt in (
         lambda: load_identity(folder, "w02"),
         lambda: redeem(folder, token, b"no request", "somewhere"),
@@ -259,11 +260,11 @@ def test_secrets_are_never_told(tmp_path, caplog):
         with pytest.raises(DystopError) as caught:
             attempt()
         whole = traceback.TracebackException.from_exception(caught.value, capture_locals=False)
-        told.append("".join(whole.format()))
-    told.append(caplog.text)
+        texts.append("".join(whole.format()))
+    texts.append(caplog.text)
     canaries = [token, *_key_lines(folder)]
     assert len(canaries) > 4
-    assert not [canary for canary in canaries for text in told if canary in text]
+    assert not [canary for canary in canaries for text in texts if canary in text]
     assert list(leaks(tmp_path, canaries)) == []
 
 

@@ -1,4 +1,4 @@
-"""The observer among real nodes."""
+"""The observer with worker processes."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ def testbed():
         yield testbed
 
 
-class Judge:
-    """Accuracy is the mean of the weights."""
+class MeanEvaluator:
+    """An evaluator whose accuracy is the mean of the weights."""
 
     def evaluate(self, models, counters, samples=None):
         mean = models.mean(dim=1).double().numpy()
@@ -35,7 +35,7 @@ def test_the_observer_tests_all_models_and_the_global_one(testbed):
             transport=MemoryTransport(testbed.hub, "observer"),
             coordinator=testbed.coordinator.address,
             schema=TOY,
-            trainer=Judge(),
+            trainer=MeanEvaluator(),
             counters=np.zeros(1, np.int64),
             data_size=np.array([1, 1, 2, 5]),
             pull_s=1.0,
@@ -44,11 +44,11 @@ def test_the_observer_tests_all_models_and_the_global_one(testbed):
     testbed.nodes.append(observer)
     observer.start()
     testbed.coordinator.wait(lambda who, m: who == "observer" and isinstance(m, Heartbeat))
-    testbed.coordinator.tell("observer", Evaluate(1, 4, (0, 1, 2, 3)))
+    testbed.coordinator.send("observer", Evaluate(1, 4, (0, 1, 2, 3)))
     score = testbed.coordinator.wait(lambda who, m: isinstance(m, Scored))
     assert (score.round, score.missing, score.diverged) == (4, (3,), 1)
     assert score.accuracy == pytest.approx(0.2)
     assert score.accuracy_global == pytest.approx((1 + 2 + 2 * 3) / 40)
     assert score.loss == pytest.approx(1.5)
-    testbed.coordinator.tell("observer", StopNow(1, "over"))
+    testbed.coordinator.send("observer", StopNow(1, "over"))
     assert observer.wait(SOON_S).code == 0

@@ -145,7 +145,7 @@ def run_facts(cluster: Cluster) -> RunFacts:
     return facts_of(cluster.coordinator.disk.rows, logs, unconfirmed)
 
 
-def verdict(cluster: Cluster) -> list[Finding]:
+def findings_of(cluster: Cluster) -> list[Finding]:
     return check_facts(run_facts(cluster))
 
 

@@ -233,7 +233,7 @@ class Cluster(Sessions):
         self.later(process, TICK_S, lambda: self.tick(process))
 
     def handle(self, process: Process, event: Any) -> None:
-        """Let a machine handle an event and carry out its actions."""
+        """Let a machine handle an event and execute its actions."""
         if process.frozen:
             process.waiting.append(event)
             return
@@ -409,7 +409,7 @@ class Cluster(Sessions):
 
 def _handler_name(action: Any) -> str:
     """Return the name of the method for an action, such as `on_start_pull`."""
-    return "on" + re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", type(action).__name__)
+    return "on" + re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", type(action).__name__)
 
 
 def names_of(nodes: int, server: bool = False) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Crash(Exception):
-    """A process dies while it carries out its actions."""
+    """A process crashes while it executes its actions."""
 
 
 @dataclass

@@ -1,9 +1,8 @@
 """A slow executor of plans: computes what every node must have published, from the plans alone.
 
 It follows the meaning of a plan, with lists and loops, and shares no code with the machines. Two
-facts depend on timing and come from the reports of the cluster: which finished training a pull
-found that waits for nobody (`number`), and how many trainings a passive node had finished when it
-mixed.
+facts depend on timing and come from the reports of the cluster: the number of the training that an
+inexact pull found, and how many trainings a passive node had finished when it mixed.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ class Model:
 
 
 @dataclass
-class Ref:
+class ReferenceNode:
     """A node: its publications, its running training and its mailbox."""
 
     published: list[Model] = field(default_factory=list)
@@ -42,7 +41,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Use:
-    """What a report says about a pulled model."""
+    """A pulled model according to a report."""
 
     number: int
     vector: np.ndarray  # as it was sent
@@ -52,7 +51,7 @@ class Reference:
     """All nodes; `play` executes one plan after another."""
 
     def __init__(self, nodes, workers, epoch_steps, warm_start):
-        self.refs = [Ref() for _ in range(nodes)]
+        self.refs = [ReferenceNode() for _ in range(nodes)]
         self.workers, self.epoch_steps = workers, epoch_steps
         for i, ref in enumerate(self.refs):
             warm = warm_start and i < workers
@@ -81,7 +80,7 @@ class Reference:
         raise AssertionError(f"node {j} never had the pulled model (training {use.number})")
 
     def play(self, round_, plan: Plan, uses, numbers):
-        """One round.
+        """Execute one round.
 
         uses: (stage, dst, src) -> Use. numbers: node -> the last training that it had finished when
         it took up the order, and when it had mixed.

@@ -1,4 +1,4 @@
-"""Workers that claim to have obeyed a newer coordinator: liars, and honest ones after a restore."""
+"""Workers that claim a higher epoch: false claims, and true ones after a restore of the ledger."""
 
 from copy import deepcopy
 
@@ -11,22 +11,22 @@ from dystop.testbed.events import MessageFromMember
 from dystop.testbed.ledger.sqlite import EPOCH_GAP
 from dystop.testbed.ledger.tables import MetaLine
 from dystop.testbed.protocol.messages import ExecuteAck, Heartbeat
-from virtual.build import Case, cluster_of, run_facts, verdict
+from virtual.build import Case, cluster_of, findings_of, run_facts
 
 
 def strikes_of(cluster):
     return [s.accused for s in cluster.coordinator.machine.state.strikes.all()]
 
 
-def lies(cluster, name, at_s, ahead, kind="beat"):
-    """A worker says at some time that it obeys an epoch so far ahead."""
+def claim_later(cluster, name, at_s, ahead, kind="beat"):
+    """Schedule a claim of a worker that it obeys an epoch `ahead` of the current one."""
 
-    def lie():
+    def claim():
         epoch = min(cluster.coordinator.machine.epoch + ahead, 2**63 - 1)
-        said = Heartbeat(99, epoch) if kind == "beat" else ExecuteAck(1, "stale_epoch", epoch)
-        cluster.handle(cluster.coordinator, MessageFromMember(name, said))
+        message = Heartbeat(99, epoch) if kind == "beat" else ExecuteAck(1, "stale_epoch", epoch)
+        cluster.handle(cluster.coordinator, MessageFromMember(name, message))
 
-    cluster.schedule.after(at_s, lie)
+    cluster.schedule.after(at_s, claim)
 
 
 def last_done(cluster, node):
@@ -35,35 +35,37 @@ def last_done(cluster, node):
 
 @pytest.mark.parametrize("kind", ["beat", "ack"])
 @pytest.mark.parametrize("ahead", [1, 7, MAX_EPOCH_LEAP + 1, 2**63])
-def test_one_lie_stops_nothing(ahead, kind):
+def test_one_false_claim_stops_nothing(ahead, kind):
     cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=20, seed=2))
-    lies(cluster, "w01", 5.0, ahead, kind)
+    claim_later(cluster, "w01", 5.0, ahead, kind)
     cluster.run()
     assert cluster.finished == "20 rounds are over"
-    assert verdict(cluster) == []
+    assert findings_of(cluster) == []
     assert strikes_of(cluster) == [1]
     assert (
         cluster.coordinator.machine.epoch == cluster.coordinator.disk.epoch() < 1 + MAX_EPOCH_LEAP
     )
-    assert [last_done(cluster, node) for node in range(4)] == [20] * 4  # the liar as well
+    assert [last_done(cluster, node) for node in range(4)] == [
+        20
+    ] * 4  # including the worker that made the claim
 
 
 @pytest.mark.parametrize("ahead", [3, 2**63])
-def test_who_lies_again_and_again_is_sent_away(ahead):
+def test_repeated_false_claims_end_in_quarantine(ahead):
     cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=20, seed=2))
     for at_s in (5.0, 6.0, 7.0, 8.0, 9.0):
-        lies(cluster, "w01", at_s, ahead)
+        claim_later(cluster, "w01", at_s, ahead)
     cluster.run()
     assert cluster.finished == "20 rounds are over"
-    assert verdict(cluster) == []
-    assert strikes_of(cluster) == [1] * 3  # who is in quarantine is not even asked about
+    assert findings_of(cluster) == []
+    assert strikes_of(cluster) == [1] * 3  # claims of a worker in quarantine are ignored
     assert cluster.coordinator.machine.state.members.get("w01").state == "QUARANTINED"
     assert [exit.code for exit in cluster.nodes[1].exits] == [6]
     assert [last_done(cluster, node) for node in (0, 2, 3)] == [20] * 3
 
 
-def test_the_old_coordinator_goes_when_the_ledger_bears_it_out():
-    """The claim is true: somebody else has taken over the ledger."""
+def test_the_old_coordinator_ends_if_the_ledger_confirms_the_claim():
+    """The claim is true: another coordinator has taken over the ledger."""
     cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=20, seed=2))
 
     def take_over():
@@ -72,13 +74,13 @@ def test_the_old_coordinator_goes_when_the_ledger_bears_it_out():
         )
 
     cluster.schedule.after(5.0, take_over)
-    lies(cluster, "w01", 6.0, 1)
+    claim_later(cluster, "w01", 6.0, 1)
     cluster.run()
     assert cluster.finished == REPLACED
 
 
-def rolled_back(cluster, raised):
-    """An old copy of the ledger takes the place of one that has seen three coordinators more."""
+def roll_back_ledger(cluster, raised):
+    """Schedule the replacement of the ledger by a copy that is three coordinators older."""
     kept = []
 
     def restart():
@@ -101,23 +103,25 @@ def rolled_back(cluster, raised):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_workers_obey_a_restored_ledger_and_none_is_a_liar(seed):
+def test_workers_obey_a_restored_ledger_without_strikes(seed):
     cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=40, seed=seed))
-    rolled_back(cluster, raised=EPOCH_GAP)  # as `dystop restore` does
+    roll_back_ledger(cluster, raised=EPOCH_GAP)  # as `dystop restore` does
     cluster.run()
     assert cluster.finished == "40 rounds are over"
     assert strikes_of(cluster) == []
-    assert {finding.rule for finding in verdict(cluster)} <= {"I3"}  # what the control have lost
+    assert {finding.rule for finding in findings_of(cluster)} <= {
+        "I3"
+    }  # the rounds that the copy does not contain
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_ledger_that_was_put_back_by_hand_costs_one_strike_in_all(seed):
-    """Honest workers have seen a higher epoch than this ledger knows: it is outranked at once."""
+def test_a_ledger_restored_by_hand_costs_one_strike(seed):
+    """Honest workers claim a higher epoch than the ledger has; the coordinator then exceeds it."""
     cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=40, seed=seed))
-    rolled_back(cluster, raised=0)
+    roll_back_ledger(cluster, raised=0)
     cluster.run()
     assert cluster.finished == "40 rounds are over"
     assert len(strikes_of(cluster)) == 1
     assert cluster.coordinator.machine.epoch == 5
     assert [last_done(cluster, node) for node in range(4)] == [40] * 4
-    assert {finding.rule for finding in verdict(cluster)} <= {"I3"}
+    assert {finding.rule for finding in findings_of(cluster)} <= {"I3"}

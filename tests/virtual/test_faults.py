@@ -1,4 +1,4 @@
-"""Single faults with a known answer: duplicates, replays, frozen workers, two coordinators."""
+"""Single faults with a known result: duplicates, replays, frozen workers, two coordinators."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -19,7 +19,7 @@ from dystop.testbed.events import (
 from dystop.testbed.ledger.tables import read_blob
 from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.messages import Execute, Heartbeat, Join, JoinOk, Report
-from virtual.build import Case, cluster_of, play, run_facts, verdict
+from virtual.build import Case, cluster_of, findings_of, play, run_facts
 from virtual.faults import Faults
 
 PATIENT = Timeouts(
@@ -27,10 +27,10 @@ PATIENT = Timeouts(
 )  # fmt: skip
 
 
-def ending(cluster):
-    """What must not depend on how messages travelled.
+def final_state(cluster):
+    """Return the part of the final state that must not depend on the order of messages.
 
-    The run may end before or after the last training does: where all trainings began says the same.
+    The run may end before or after the last training, so it compares where all trainings started.
     """
     control = read_blob(max(cluster.coordinator.disk.rows("rounds"), key=lambda r: r.round).books)
     begun = [[e["start"] for e in a.log_lines if e["kind"] == "training"] for a in cluster.nodes]
@@ -45,17 +45,17 @@ def ending(cluster):
 
 
 @pytest.mark.parametrize("name", ["d-psgd", "fedavg", "gossipfl", "d-cliques"])
-def test_messages_three_times_and_shuffled_change_nothing(name):
+def test_repeated_and_reordered_messages_change_nothing(name):
     """C-8, with mechanisms whose plans do not depend on time."""
     case = Case(MECHANISMS[name](), rounds=10, timeouts=PATIENT)
     calm = play(case)
     wild = play(replace(case, faults=Faults(copies=3, shuffle_s=2.0)))
-    assert verdict(wild) == []
-    assert ending(calm) == ending(wild)
+    assert findings_of(wild) == []
+    assert final_state(calm) == final_state(wild)
 
 
 def test_messages_of_an_old_epoch_or_another_run_have_no_effect():
-    """F-10: all that was ever said under the old coordinator is said again under the new one."""
+    """F-10: all messages of the old coordinator are sent again under the new one."""
     cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=15, seed=3))
     old: list = []
     played: list[int] = []
@@ -95,19 +95,19 @@ def test_messages_of_an_old_epoch_or_another_run_have_no_effect():
     assert len(old) > 10
     assert played[0] > 10
     assert cluster.finished == "15 rounds are over"
-    assert verdict(cluster) == []
+    assert findings_of(cluster) == []
 
 
 @pytest.mark.parametrize("lasts_s", [4.0, 12.0, 40.0])
 def test_a_frozen_worker_thaws_with_stale_orders(lasts_s):
-    """C-5: rounds go on without it, and no old plan is applied over a newer one."""
+    """C-5: rounds continue without it, and no old plan is applied after a newer one."""
     for seed in range(5):
         cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=25, seed=seed))
         frozen = cluster.nodes[1]
         cluster.schedule.after(5.0, lambda c=cluster, a=frozen: c.freeze(a, lasts_s))
         cluster.run()
         assert cluster.finished == "25 rounds are over"
-        assert verdict(cluster) == []
+        assert findings_of(cluster) == []
         rounds = [entry["round"] for entry in frozen.log_lines if entry["kind"] == "applied"]
         assert rounds == sorted(set(rounds))
 
@@ -119,8 +119,8 @@ def _flat(actions):
             yield from _flat(action.after_commit)
 
 
-def test_of_two_coordinators_the_lower_epoch_has_no_effect_and_goes():
-    """The old one was frozen, not dead: it wakes up when a new one is in charge."""
+def test_of_two_coordinators_the_one_with_the_lower_epoch_ends():
+    """The old coordinator was frozen, not dead: it resumes while a new one runs."""
     cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=20, seed=5))
     kept = {}
 
@@ -159,14 +159,14 @@ def test_of_two_coordinators_the_lower_epoch_has_no_effect_and_goes():
     cluster.schedule.after(12.0, wake_up)
     cluster.run()
     assert cluster.finished == "20 rounds are over"
-    assert verdict(cluster) == []
+    assert findings_of(cluster) == []
 
 
-def test_half_of_the_workers_cut_off_come_back():
+def test_a_partition_of_half_of_the_workers_heals():
     cluster = cluster_of(Case(MECHANISMS["dystop"](), workers=6, rounds=100))
     cluster.schedule.after(5.0, lambda: cluster.cut(frozenset({0, 1}), 12.0))
     cluster.run()
     assert cluster.finished == "100 rounds are over"
-    assert verdict(cluster) == []
+    assert findings_of(cluster) == []
     for node in (0, 1):  # they take part again after the cut
         assert max(r for r, i, e in run_facts(cluster).outcomes if i == node and e == "DONE") > 90

@@ -1,4 +1,4 @@
-"""The checker on a folder that holds a virtual run as the real processes write it."""
+"""The checker on a run folder that holds a virtual run in the format of real processes."""
 
 import json
 
@@ -34,11 +34,11 @@ def folder(cluster, tmp_path):
     return tmp_path
 
 
-def test_a_sound_run_has_no_findings(folder):
+def test_a_correct_run_has_no_findings(folder):
     assert check_run(folder) == []
 
 
-def test_a_line_that_was_made_up_is_found(folder):
+def test_a_forged_line_is_found(folder):
     with (folder / "workers" / "w01" / HISTORY_FILE).open("a") as file:
         used = {"kind": "used", "round": 3, "stage": 7, "node": 0, "version": 1, "digest": "no"}
         file.write(json.dumps(used) + "\n")

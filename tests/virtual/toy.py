@@ -22,7 +22,7 @@ def train(vector: Vector, node: int, number: int, steps: int, rate: float) -> Ve
 
 
 def on_the_wire(vector: Vector, request: PullRequest) -> Vector:
-    """What arrives: the vector, or those coordinates that the mask keeps."""
+    """Return what a pull transfers: the vector, or the coordinates that the mask keeps."""
     if request.mask is None:
         return vector
     return vector[kept_coordinates(*request.mask, WIDTH)]

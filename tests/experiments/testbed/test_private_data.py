@@ -1,4 +1,4 @@
-"""Workers that bring their own data: nothing else is loaded, and nothing but counts is told."""
+"""Workers with private data: they load nothing else, and disclose only counts and statistics."""
 
 import json
 import time
@@ -39,7 +39,7 @@ def dystop(*words):
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
-    """Three hosts with a file each, described and enrolled; the configuration of all parties."""
+    """Describe and enrol three hosts with a file each; return the common configuration."""
     monkeypatch.chdir(tmp_path)
     public = read_experiment(None, [*PUBLIC, *MORE, *FREE])
     data = load_data(public)
@@ -54,9 +54,9 @@ def lab(tmp_path, monkeypatch):
     return experiment
 
 
-def nothing_is_loaded(monkeypatch):
+def forbid_public_data(monkeypatch):
     def forbidden(*_):
-        raise AssertionError("private data need no other")
+        raise AssertionError("the public data were loaded")
 
     monkeypatch.setattr(parts, "load_data", forbidden)
 
@@ -67,20 +67,20 @@ def test_hosts_normalise_as_if_they_had_one_set(lab):
     private = lab.data.private
     assert (private.classes, private.shape) == (10, (1, 28, 28))
     np.testing.assert_allclose((private.mean, private.std), (mean, std), rtol=1e-12)
-    told = json.loads(Path("w01.json").read_text())
-    assert set(told) == {"data_size", "label_counts", "shape", "pixels", "mean", "std"}
+    facts = json.loads(Path("w01.json").read_text())
+    assert set(facts) == {"data_size", "label_counts", "shape", "pixels", "mean", "std"}
 
 
 def test_the_enrolment_is_that_of_the_split(lab, monkeypatch):
     public = prepare(read_experiment(None, [*PUBLIC, *MORE, *FREE])).enrolment
-    nothing_is_loaded(monkeypatch)
+    forbid_public_data(monkeypatch)
     assert prepare(lab, read_enrolled(Path("enrolment.json"), lab)).enrolment == public
 
 
 @pytest.mark.parametrize("node", [0, 2])
 def test_a_worker_trains_on_its_own_file_alone(lab, monkeypatch, node):
     public = worker_parts(read_experiment(None, [*PUBLIC, *MORE, *FREE]), node)
-    nothing_is_loaded(monkeypatch)
+    forbid_public_data(monkeypatch)
     own = worker_parts(lab, node, Path(f"own{node}.npz"))
     for name in ("data_size", "label_counts", "first_steps", "step_s"):
         assert getattr(own, name) == getattr(public, name)
@@ -91,7 +91,7 @@ def test_a_worker_trains_on_its_own_file_alone(lab, monkeypatch, node):
 
 
 def test_a_server_needs_no_data(lab, monkeypatch):
-    nothing_is_loaded(monkeypatch)
+    forbid_public_data(monkeypatch)
     words = [*PUBLIC, *MORE, *FREE, "mechanism.name=fedavg"]
     experiment = read_experiment(Path("keys.toml"), words)
     server = worker_parts(experiment, 3)
@@ -110,31 +110,35 @@ def test_the_observer_sees_images_as_the_workers_do(lab):
         observer_parts(other, enrolled)
 
 
-def company(lab, desk, files, stack):
-    """A coordinator and workers with these files, as threads; and the workers."""
+def start_parties(lab, run, files, stack):
+    """Start a coordinator and workers with these files as threads; return them."""
     hub = stack.enter_context(MemoryHub())
-    office = CoordinatorThread(desk, MemoryTransport(hub, "coordinator"))
-    stack.callback(office.close)
-    there = office.start()
+    coordinator = CoordinatorThread(run, MemoryTransport(hub, "coordinator"))
+    stack.callback(coordinator.close)
+    address = coordinator.start()
     workers = []
     for node, file in enumerate(files):
         name = node_names(lab)[node]
-        way = PartyConnection(MemoryTransport(hub, name), there, "memory:0")
+        connection = PartyConnection(MemoryTransport(hub, name), address, "memory:0")
         parts = worker_parts(lab, node, Path(file))
-        workers.append(make_worker(parts, lab, Path("homes") / name, way))
+        workers.append(make_worker(parts, lab, Path("homes") / name, connection))
         stack.callback(workers[-1].close)
         workers[-1].start()
-    return office, workers
+    return coordinator, workers
 
 
 def test_a_run_from_end_to_end(lab, monkeypatch):
-    nothing_is_loaded(monkeypatch)
-    desk = open_coordinator_run(Path("lab.toml"), Path("runs/lab"), Path("enrolment.json"))
+    forbid_public_data(monkeypatch)
+    coordinator_run = open_coordinator_run(
+        Path("lab.toml"), Path("runs/lab"), Path("enrolment.json")
+    )
     with ExitStack() as stack:
-        office, workers = company(lab, desk, [f"own{k}.npz" for k in range(3)], stack)
+        coordinator, workers = start_parties(
+            lab, coordinator_run, [f"own{k}.npz" for k in range(3)], stack
+        )
         assert [worker.wait(SOON_S).code for worker in workers] == [0, 0, 0]
-        office.thread.join(SOON_S)
-        office.raise_error()
+        coordinator.thread.join(SOON_S)
+        coordinator.raise_error()
     run = open_run(Path("runs/lab"))
     assert run.info["status"] == "finished"
     assert [record.round for record in run.records] == [1, 2, 3]
@@ -144,11 +148,15 @@ def test_a_run_from_end_to_end(lab, monkeypatch):
 
 
 def test_a_second_run_of_equal_settings_is_another_run(lab):
-    """An old worker's folder is noticed; it is told both runs and what to do."""
+    """A worker with the folder of an old run is refused; the reason names both runs."""
     for name, code in (("one", 0), ("two", 2)):
-        desk = open_coordinator_run(Path("lab.toml"), Path("runs") / name, Path("enrolment.json"))
+        coordinator_run = open_coordinator_run(
+            Path("lab.toml"), Path("runs") / name, Path("enrolment.json")
+        )
         with ExitStack() as stack:
-            _, workers = company(lab, desk, [f"own{k}.npz" for k in range(3)], stack)
+            _, workers = start_parties(
+                lab, coordinator_run, [f"own{k}.npz" for k in range(3)], stack
+            )
             ends = [worker.wait(SOON_S) for worker in workers]
             assert [end.code for end in ends] == [code] * 3, ends
             until(lambda name=name: read_status(Path("runs") / name).get("run"))
@@ -164,32 +172,34 @@ def test_other_samples_than_enrolled_are_refused(lab):
         changed = own["y"].copy()
         changed[0] = (changed[0] + 1) % 10
         np.savez("changed.npz", x=own["x"], y=changed)
-    for file, said in (("fewer.npz", "data size"), ("changed.npz", "samples of label")):
-        desk = open_coordinator_run(Path("lab.toml"), Path("runs/lab"), Path("enrolment.json"))
+    for file, fact in (("fewer.npz", "data size"), ("changed.npz", "label")):
+        coordinator_run = open_coordinator_run(
+            Path("lab.toml"), Path("runs/lab"), Path("enrolment.json")
+        )
         with ExitStack() as stack:
-            _, (_, wrong) = company(lab, desk, ["own0.npz", file], stack)
+            _, (_, wrong) = start_parties(lab, coordinator_run, ["own0.npz", file], stack)
             end = wrong.wait(SOON_S)
             assert end.code == 2
-            assert f"enrolment: {said}" in end.text or said in end.text
-            assert "enrolled were" in end.text
+            assert fact in end.text
+            assert "enrolled" in end.text
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "problems"),
     [
         (["w00.json", "b/w00.json"], "twice: w00; missing: w01"),
         (["alice.json", "w00.json"], "unexpected: alice; missing: w01"),
         (["w00.json", "w02.json"], "unexpected: w02; missing: w01"),
     ],
 )
-def test_every_file_stands_for_a_worker_of_its_own(lab, files, said):
+def test_every_file_describes_one_worker(lab, files, problems):
     before = Path("enrolment.json").read_bytes()
     Path("b").mkdir()
     for file in files:
         Path(file).write_text(Path("w01.json").read_text())
     result = CliRunner().invoke(app, ["data", "enrol", *files])
     assert result.exit_code == 2
-    assert f"w00.json to w01.json; {said}" in result.output
+    assert f"w00.json to w01.json; {problems}" in result.output
     assert Path("enrolment.json").read_bytes() == before
 
 
@@ -230,7 +240,7 @@ def test_what_does_not_fit_is_refused(lab):
         read_enrolled(Path("enrolment.json"), few)
 
 
-def test_a_run_goes_on_with_the_workers_it_began_with(lab):
+def test_a_resumed_run_keeps_its_enrolment(lab):
     open_coordinator_run(Path("lab.toml"), Path("runs/lab"), Path("enrolment.json"))
     open_coordinator_run(Path("lab.toml"), Path("runs/lab"))
     raw = json.loads(Path("enrolment.json").read_text())
@@ -256,9 +266,12 @@ def test_descriptions_are_checked(tmp_path):
     floats = Facts(2, (1, 1), (1, 5, 5), "float32", (0.0,), (1.0,))
     with pytest.raises(DataError, match="all workers need the same"):
         combine([facts, floats])
-    for text, said in (("[]", "not the description"), ('{"data_size": 1}', "label_counts")):
+    for text, fact in (
+        ("[]", "w00.json: not the description"),
+        ('{"data_size": 1}', "label_counts"),
+    ):
         (tmp_path / "w00.json").write_text(text)
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=fact):
             read_facts(tmp_path / "w00.json")
     with pytest.raises(DataError, match="dystop data describe"):
         read_facts(tmp_path / "none.json")

@@ -17,7 +17,7 @@ from dystop.simulator.loop import begin, simulate
 from dystop.testbed.worker.checkpoint import decode_state
 from dystop.world import read_trace
 
-# Links and trainings take a good part of a second. Nobody is given up for being slow: a machine may
+# Links and trainings take a good part of a second. No worker is dead for being slow: a machine may
 # have other things to do.
 WORDS = [
     "fleet.workers=4",
@@ -38,7 +38,7 @@ WORDS = [
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Folder of a run of the testbed in which nothing failed."""
+    """Return the folder of a testbed run without faults."""
     out = tmp_path_factory.mktemp("runs")
     words = ["testbed", "--transport", "memory", *WORDS, "--out", str(out), "--name", "trial"]
     done = subprocess.run(
@@ -53,7 +53,7 @@ def recorded(tmp_path_factory):
 
 
 def test_plans_and_completion_time(recorded):
-    """A replayed round lasts until the slowest report; the real one until it has been heard."""
+    """A replayed round lasts until the slowest report; the real one until its arrival."""
     found, trace = gap_of(recorded, lambda *_: None), read_trace(recorded)
     assert found.rounds == len(trace.rounds) == 8
     assert not any(line.orders.failed.any() or line.links.lost.any() for line in trace.rounds)
@@ -73,7 +73,7 @@ def test_plans_and_completion_time(recorded):
 
 
 def test_the_models_of_links_and_devices_are_compared_with_what_was_measured(recorded):
-    """What is emulated takes at least as long as the model says, on any machine."""
+    """Emulated links and devices are never faster than their models, on any machine."""
     found = gap_of(recorded, lambda *_: None)
     for errors in (found.link_model, found.step_model):
         assert errors.count > 0
@@ -81,9 +81,9 @@ def test_the_models_of_links_and_devices_are_compared_with_what_was_measured(rec
 
 
 def test_models(recorded):
-    """What a worker published last is its newest finished model in the replay."""
-    parts = build(read_experiment(recorded / "config.toml", [f"trace={recorded}"])).components
-    *_, (_, state) = simulate(parts, begin(parts))
+    """The last publication of a worker is its newest finished model in the replay."""
+    components = build(read_experiment(recorded / "config.toml", [f"trace={recorded}"])).components
+    *_, (_, state) = simulate(components, begin(components))
     for node, version in enumerate(state.control.version.tolist()):
         saved = recorded / "workers" / f"w{node:02d}" / "worker.safetensors"
         worker = decode_state(saved.read_bytes())

@@ -24,7 +24,7 @@ def test_join_suspect_and_back():
     assert group.apply_timeouts(8.0) == []
 
 
-def test_silence_makes_dead_and_only_a_join_revives():
+def test_a_silent_member_is_dead_until_it_joins_again():
     group = members()
     group.join("a", join(), 0.0)
     assert [(m.state, m.session) for m in group.apply_timeouts(10.0)] == [("DEAD", False)]
@@ -34,7 +34,7 @@ def test_silence_makes_dead_and_only_a_join_revives():
     assert group.get("a").incarnation == 2
 
 
-def test_a_broken_session_is_suspect_at_once_and_dead_in_time():
+def test_a_member_without_a_session_is_suspect_at_once_and_dead_later():
     group = members()
     group.join("a", join(), 0.0)
     assert group.disconnected("a").state == "SUSPECT"
@@ -54,7 +54,7 @@ def test_leaving_and_quarantine():
     assert group.apply_timeouts(200.0) == []
 
 
-def test_roster_holds_all_that_were_not_sent_away():
+def test_the_roster_omits_members_that_left_or_are_in_quarantine():
     group = members("a", "b", "c")
     assert [(p.name, p.address) for p in group.roster()] == [("a", ""), ("b", ""), ("c", "")]
     for name in "abc":
@@ -66,7 +66,7 @@ def test_roster_holds_all_that_were_not_sent_away():
     assert [(p.name, p.node, p.address) for p in group.roster()] == [("c", 2, "c")]
 
 
-def test_after_a_restart_nobody_has_a_session():
+def test_after_a_restart_no_member_has_a_session():
     group = members("a", "b", "c")
     for name, state in (("a", "JOINED"), ("b", "QUARANTINED"), ("x", "JOINED")):
         group.restore(WorkerLine(name, 0, state, 7, "here", "why", 0.0))

@@ -37,7 +37,7 @@ def test_an_estimate_moves_by_a_bounded_step():
     assert bounded_average(1.0, np.inf) == pytest.approx(0.7 + 0.3 * MAX_FACTOR)
 
 
-def test_link_seconds_as_receivers_say_first_guess_from_the_world():
+def test_link_seconds_come_from_the_world_and_then_from_reports():
     observations, world = new_observations(time_scale=2.0)
     everyone = np.ones(4, bool)
     guess = observations.observe(world, everyone, 0.0)
@@ -53,7 +53,7 @@ def test_link_seconds_as_receivers_say_first_guess_from_the_world():
     )
 
 
-def test_what_a_receiver_claims_must_fill_the_time_we_have_seen():
+def test_claimed_link_seconds_are_bounded_by_the_observed_time():
     observations, _ = new_observations()
     observations.links = {1: 1.0, 2: 1.0}
     observations.exchange_reported(
@@ -71,7 +71,7 @@ def test_waiting_for_a_sender_is_not_a_slow_link():
     assert observations.links == {}
 
 
-def test_a_pull_that_ran_out_of_time_tells_how_slow_its_link_is():
+def test_a_pull_that_timed_out_raises_the_estimate_of_its_link():
     observations, _ = new_observations()
     observations.links = {1: 1.0, 2: 1.0, 3: 1.0}
     lost = [Rejected(1, 0, "timeout", 5.0, 20_000), Rejected(2, 0, "timeout", 5.0, 0)]
@@ -86,7 +86,7 @@ def test_a_pull_that_ran_out_of_time_tells_how_slow_its_link_is():
     )  # nothing came; not slower
 
 
-def test_training_is_timed_by_our_own_clock():
+def test_training_is_timed_by_the_coordinators_clock():
     observations, world = new_observations()
     observations.training_started(2, 4, 10.0)
     seen = observations.observe(world, np.ones(4, bool), 11.0)
@@ -117,7 +117,7 @@ def test_an_emulated_device_is_never_faster_than_its_emulation():
     assert observations.observe(world, np.ones(4, bool), 1.0).step_s[0] == world.step_s[0]
 
 
-def test_a_failed_link_is_left_out_for_longer_each_time():
+def test_a_failed_link_is_excluded_for_longer_each_time():
     observations, world = new_observations()
     everyone = np.ones(4, bool)
 
@@ -140,7 +140,7 @@ def test_a_failed_link_is_left_out_for_longer_each_time():
     assert usable(501.0, 0, 2)
 
 
-def test_only_who_is_there_is_in_reach():
+def test_only_joined_members_are_in_reach():
     observations, world = new_observations()
     seen = observations.observe(world, np.array([True, False, True, True]), 0.0)
     assert seen.alive.tolist() == [True, False, True, True]
@@ -179,14 +179,14 @@ def test_mail_that_is_kept_outlives_an_activation():
     ]  # fmt: skip
 
 
-def test_slow_mail_is_told_of_later():
+def test_slow_mail_is_reported_later():
     observations, _ = new_observations()
     observations.order_issued(0, order(Pull(2, into="mail", background=True), round_=3))
     observations.mail_reported(0, order(round_=6), mixed(used(2, 9.0, number=1), round_=6))
     assert observations.mailbox().sent.tolist() == [3]
 
 
-def test_all_of_it_survives_a_restart():
+def test_observations_survive_a_restart():
     observations, world = new_observations()
     observations.exchange_reported(0, order(Pull(1)), mixed(used(1, 3.0)), 3.0)
     observations.pull_failed(2, 1, "timeout", 5.0)
@@ -201,7 +201,7 @@ def test_all_of_it_survives_a_restart():
     assert again.mail == observations.mail
 
 
-def test_lying_about_speed_does_not_pay_b5():
+def test_false_claims_about_speed_give_no_advantage_b5():
     """One worker claims a thousandfold bandwidth and no compute; the others are honest."""
     slow = replace(CALM, compute=Compute(batch_s=0.5, spread=0.0))
     harness = CoordinatorHarness(

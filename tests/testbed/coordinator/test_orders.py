@@ -1,4 +1,4 @@
-"""Plans as orders: every link is pulled once, every weight has its model."""
+"""Orders of a plan: every link is pulled once, and every weight has its model."""
 
 from collections import Counter
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_a_push_that_no_row_names_goes_to_the_mailbox_of_a_passive_receiver():
     assert pull.exact  # the sender is active and pushes what it has just trained
 
 
-def test_mail_feeds_a_row_unless_a_link_does():
+def test_a_row_uses_mail_only_where_it_has_no_link():
     rows = mix_of(ints([0, 0, 0]), ints([0, 1, 2]), np.full(3, 1 / 3))
     plan = Plan(ints([0]), links(ints([0]), ints([1])), (rows,))
     view = view_of()
@@ -80,7 +80,7 @@ def test_exact_in_a_synchronous_round_only_for_active_senders():
     assert exact == {1: True, 2: False}
 
 
-def test_a_later_stage_waits_for_who_has_mixed_before():
+def test_a_later_stage_waits_for_nodes_that_mix_before():
     first = mix_of(ints([2, 2]), ints([1, 2]), np.array([0.5, 0.5]))
     second = mix_of(ints([0, 0, 0]), ints([0, 2, 3]), np.full(3, 1 / 3))
     both = join_links([links(ints([2]), ints([1])), links(ints([0, 0]), ints([2, 3]), stage=1)])
@@ -102,7 +102,7 @@ def test_a_ring_is_realised_by_direct_pulls():
         assert len({p.bytes_per_s for p in pulls}) == 1
 
 
-def test_masks_travel_with_row_and_pull():
+def test_masks_are_part_of_rows_and_pulls():
     rows = mix_of(ints([0, 0]), ints([0, 1]), np.array([0.5, 0.5]), kind="masked", mask=(9, 0.25))
     found = orders(Plan(ints([0]), links(ints([0]), ints([1])), (rows,)), view_of())
     stage = found[0].stages[0]

@@ -93,7 +93,7 @@ SITES = (
 
 
 class Died(BaseException):
-    """Stands in for a process that is gone."""
+    """Stands for the end of the process."""
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -118,12 +118,12 @@ def test_a_crash_at_any_place_loses_no_round(setting, site, monkeypatch):
     assert all(max(Counter(e.orders).values(), default=1) == 1 for e in run.echoes)
 
 
-def test_garbage_is_answered_and_then_cut_off(setting):
+def test_malformed_messages_are_answered_and_then_end_the_session(setting):
     run = setting(setup_for("dystop", 3, 5, params=FAST))
     (bad, *good) = run.echoes
-    heard, ends = [], []
+    answers, ends = [], []
     bad.opened = lambda link: [link.send(b"garbage") for _ in range(10)]
-    bad.received = heard.append
+    bad.received = answers.append
     bad.closed = ends.append
     bad.start(run.process.address)
     thread = in_thread(run.process.run)
@@ -133,7 +133,7 @@ def test_garbage_is_answered_and_then_cut_off(setting):
     run.process.interrupt()
     thread.join(10.0)
     assert ends
-    assert all(b"complaint" in m for m in heard)
+    assert all(b"complaint" in m for m in answers)
     assert good
 
 
@@ -170,8 +170,8 @@ def test_a_full_disk_is_an_alarm_and_goes_away(setting):
     assert {o.outcome for o in run.ledger.rows("orders")} == {"DONE"}
 
 
-def claiming(echo, epoch):
-    """An echo that says, once it has joined, that it obeys another epoch."""
+def claim_epoch(echo, epoch):
+    """Make an echo worker claim another epoch after its join."""
     welcome = echo._answers[JoinOk]
 
     def lie(message):
@@ -182,37 +182,37 @@ def claiming(echo, epoch):
 
 
 @pytest.mark.parametrize("kind", [MemoryLedger, SqliteLedger])
-def test_a_claim_that_the_ledger_does_not_bear_out_stops_nothing(setting, tmp_path, kind):
+def test_a_claim_that_the_ledger_contradicts_stops_nothing(setting, tmp_path, kind):
     ledger = kind() if kind is MemoryLedger else kind(tmp_path / "state.db")
     run = setting(setup_for("dystop", 4, 8, params=FAST), ledger)
-    claiming(run.echoes[1], 7)
+    claim_epoch(run.echoes[1], 7)
     run.start()
     assert run.process.run() == "8 rounds are over"
     assert ledger.epoch() == 8  # above the claim, so that an honest worker would obey it
     ledger.close()
 
 
-def test_a_claim_that_the_ledger_bears_out_ends_the_coordinator(setting):
+def test_a_claim_that_the_ledger_confirms_ends_the_coordinator(setting):
     run = setting(setup_for("dystop", 4, 8, params=FAST))
     run.ledger.write([MetaLine("epoch", "7")])
-    claiming(run.echoes[1], 7)
+    claim_epoch(run.echoes[1], 7)
     run.start()
     assert run.process.run() == REPLACED
     assert run.process.finish.code == 3
 
 
-def test_a_claim_that_cannot_be_looked_up_is_not_heard(setting, tmp_path, monkeypatch):
+def test_a_claim_is_ignored_if_the_ledger_cannot_be_read(setting, tmp_path, monkeypatch):
     run = setting(setup_for("dystop", 4, 8, params=FAST))
 
     def gone():
         raise StorageError("it is gone")
 
     monkeypatch.setattr(run.ledger, "epoch", gone)
-    claiming(run.echoes[1], 7)
+    claim_epoch(run.echoes[1], 7)
     run.start()
     assert run.process.run() == "8 rounds are over"
     assert run.alarms == ["it is gone"]
     with closing(SqliteLedger(tmp_path / "state.db")) as ledger:
         ledger.path = tmp_path / "no such"
-        with pytest.raises(StorageError, match="cannot be read"):
+        with pytest.raises(StorageError, match="no such: cannot be read"):
             ledger.epoch()

@@ -1,4 +1,4 @@
-"""Who was sent away comes back: pardons, new certificates, and rosters that name certificates."""
+"""Quarantine and its end: pardons, new certificates, and certificates in rosters."""
 
 import threading
 import time
@@ -59,18 +59,18 @@ def run_with_quarantine(rounds=40) -> CoordinatorHarness:
     harness.machine._quarantine.quarantine_sender(2)
     harness.machine.state.write_state()
     harness.workers["w02"].up = False
-    harness.carry_out(harness.machine._commits.actions(harness.machine.state))
+    harness.execute_actions(harness.machine._commits.actions(harness.machine.state))
     assert harness.machine.state.members.get("w02").state == "QUARANTINED"
     return harness
 
 
-def test_a_pardon_clears_strikes_and_lets_it_join():
+def test_a_pardon_clears_strikes_and_admits_the_worker():
     harness = run_with_quarantine()
     harness.join("w02", incarnation=9)
     assert sent(harness, Reject, "w02")[-1].code == "quarantined"
     actions = []
-    carry_out = harness.carry_out
-    harness.carry_out = lambda todo: (actions.extend(todo), carry_out(todo))
+    execute_actions = harness.execute_actions
+    harness.execute_actions = lambda todo: (actions.extend(todo), execute_actions(todo))
     harness.machine.sanction("pardon", "w02")
     harness.event(Tick())
     assert actions[-1] == ConfirmPardon("w02")  # after the commit
@@ -86,17 +86,17 @@ def test_a_pardon_clears_strikes_and_lets_it_join():
     assert harness.finished
 
 
-def test_a_pardon_of_who_did_nothing_changes_nothing():
+def test_a_pardon_without_a_quarantine_changes_nothing():
     harness = Certified(setup_for("dystop"))
     harness.join_all()
     before = rows(harness, "workers")
-    for name in ("w01", "nobody"):
+    for name in ("w01", "unknown"):
         harness.machine.sanction("pardon", name)
         assert ConfirmPardon(name) in harness.machine.handle(Tick(), harness.now_s)
     assert rows(harness, "workers") == before
 
 
-def test_a_new_certificate_lets_back_in_and_the_old_one_never():
+def test_a_new_certificate_admits_an_expelled_worker():
     harness = Certified(setup_for("dystop", rounds=60))
     harness.join_all()
     harness.machine.sanction("expel", "w01")
@@ -115,7 +115,7 @@ def test_a_new_certificate_lets_back_in_and_the_old_one_never():
     assert (fingerprints["w01"], fingerprints["w02"]) == ("new", "of-w02")
 
 
-def test_a_new_certificate_is_no_pardon():
+def test_a_new_certificate_does_not_end_a_quarantine():
     harness = run_with_quarantine()
     harness.machine.sanction("expel", "w02")
     harness.machine.sanction("readmit", "w02")
@@ -123,7 +123,7 @@ def test_a_new_certificate_is_no_pardon():
     assert harness.machine.state.members.get("w02").state == "QUARANTINED"
 
 
-def test_a_renewed_certificate_is_a_new_roster():
+def test_a_renewed_certificate_makes_a_new_roster():
     harness = Certified(setup_for("dystop", rounds=60))
     harness.join_all()
     harness.run(2.0)
@@ -153,7 +153,7 @@ def test_the_allow_list_holds_peers_to_their_certificates():
     assert allowed.update([replace(joined[0], fingerprint="bb"), joined[1]]) == {"w01"}
     assert (allowed("w01", "aa"), allowed("w01", "bb")) == (False, True)
     assert allowed.update([joined[0]]) == {"w01", "observer"}
-    assert not allowed("observer", "oo")  # sent away
+    assert not allowed("observer", "oo")  # removed from the roster
     assert allowed("w01", "")  # a transport without certificates
 
 
@@ -188,7 +188,7 @@ def test_requests_are_handed_over_once_and_deleted_when_done(tmp_path):
     assert len(process.asked) == 2
 
 
-def test_a_seat_takes_requests_in_after_the_commit(tmp_path):
+def test_a_pardon_request_is_deleted_after_the_commit(tmp_path):
     ledger = MemoryLedger()
     ledger.write([WorkerLine("w01", 1, "QUARANTINED", 1, "", "bad", 0.0)])
     machine = CoordinatorMachine(setup_for("dystop"), restore(ledger))
@@ -217,7 +217,7 @@ def written(folder, *lines):
     return ledger
 
 
-def test_asking_for_a_pardon(tmp_path):
+def test_who_can_be_pardoned(tmp_path):
     with pytest.raises(RunFolderError, match="no ledger"):
         member_states(tmp_path)
     out = "QUARANTINED"
@@ -272,5 +272,5 @@ def test_certificates_are_compared_with_members(tmp_path):
     assert look() == [("readmit", "w00")]
     process.current = [replace(here, state="QUARANTINED", session=False, note="3 refused models")]
     assert look() == []
-    (tmp_path / "revoked.json").write_text("{")  # half-written: nobody is let in by it
+    (tmp_path / "revoked.json").write_text("{")  # half-written: it admits no member
     assert look() == []

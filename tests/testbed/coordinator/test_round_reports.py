@@ -66,7 +66,7 @@ def test_a_background_link_is_on_its_way():
     assert (gone.lost.tolist(), gone.link_bytes.tolist()) == ([True], [0])
 
 
-def test_trace_says_what_was_used(tmp_path):
+def test_the_trace_contains_the_used_models(tmp_path):
     view, plan = view_and_plan()
     view = replace(view, t=1, version=ints([6, 5, 5, 5]))
     summary = RoundReports(reports(), 10.0, trainings=[(2, 0, 4, 1.5)])
@@ -90,7 +90,7 @@ def control_of(**more):
     return mechanism, replace(initial_state(random_fleet(3, 4), mechanism), **more)
 
 
-def test_failed_workers_grow_older():
+def test_the_staleness_of_failed_workers_grows():
     view, plan = view_and_plan()
     mechanism, control = control_of(staleness=ints([4, 3, 2, 1]))
     outcome = round_outcome(plan, view, RoundReports(reports(), 10.0))
@@ -100,19 +100,19 @@ def test_failed_workers_grow_older():
     assert after.pulls.get(ints([0, 0, 1, 3]), ints([1, 2, 3, 0])).tolist() == [1, 0, 0, 0]
 
 
-def test_nobody_failed_is_the_same_as_ever():
+def test_an_outcome_without_failures_equals_one_without_the_field():
     view, plan = view_and_plan()
     mechanism, control = control_of(staleness=ints([4, 3, 2, 1]))
     everyone = Outcome(
         1.0, np.zeros(2), np.ones(4), ints([1] * 4), np.zeros(4, bool), np.ones(2), 1
     )
-    nobody_failed = replace(everyone, failed=np.zeros(2, bool))
-    a, b = (advance(mechanism, control, view, plan, o) for o in (everyone, nobody_failed))
+    no_failures = replace(everyone, failed=np.zeros(2, bool))
+    a, b = (advance(mechanism, control, view, plan, o) for o in (everyone, no_failures))
     assert same(replace(a, last=None), replace(b, last=None))
     assert a.staleness.tolist() == [0, 0, 3, 2]
 
 
-def test_frozen_workers_do_not_age():
+def test_the_staleness_of_absent_workers_stays_the_same():
     view, plan = view_and_plan()
     mechanism, control = control_of(staleness=ints([4, 3, 2, 1]))
     outcome = round_outcome(plan, view, RoundReports(reports(), 10.0))

@@ -1,4 +1,4 @@
-"""Joining with a token: the key stays, the word works once, strangers learn nothing."""
+"""Enrolment with a token: the key stays local, and a token works once."""
 
 import json
 import socket
@@ -32,7 +32,7 @@ def authority(tmp_path_factory):
 
 @pytest.fixture
 def serve(authority):
-    """An enrolment port whose clock can be set."""
+    """Return a function that starts an enrolment server with a given clock."""
     (authority / "tokens.json").unlink(missing_ok=True)
     running = []
 
@@ -53,7 +53,7 @@ def ca(authority):
 
 @pytest.fixture
 def quick():
-    """Whatever is said must be said within three seconds."""
+    """Check that the test takes less than three seconds."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < 3.0
@@ -85,22 +85,21 @@ def test_from_the_token_to_the_certificate(tmp_path, authority, serve, ca):
 
 
 @pytest.mark.usefixtures("quick")
-def test_wrong_words_and_used_ones(tmp_path, authority, serve, ca, caplog):
+def test_wrong_and_used_tokens_are_refused(tmp_path, authority, serve, ca, caplog):
     address, token = serve().address, make_token(authority, "w01")
     join(tmp_path, "w01", token, ca, address)
     before = (tmp_path / "w01.key").read_bytes()
     for word in (token, "f" * 32):
-        said = refused(tmp_path, "w01", word, ca, address)
-        assert said == (
-            f"{address} refused: this token is wrong, used or expired; ask the operator for one"
-        )
+        reason = refused(tmp_path, "w01", word, ca, address)
+        assert all(fact in reason for fact in (address, "wrong", "used", "expired", "operator"))
+        assert word not in reason
     assert token not in caplog.text
     assert (tmp_path / "w01.key").read_bytes() == before
     assert not list(tmp_path.glob("*.new"))
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_token_of_somebody_else_is_not_used_up(tmp_path, authority, serve, ca):
+def test_a_token_for_another_name_is_not_used_up(tmp_path, authority, serve, ca):
     address, token = serve().address, make_token(authority, "w02")
     assert "must be 'w02'" in refused(tmp_path, "w03", token, ca, address)
     join(tmp_path, "w02", token, ca, address)
@@ -113,29 +112,28 @@ def test_a_token_of_yesterday(tmp_path, authority, serve, ca):
 
 
 @pytest.mark.usefixtures("quick")
-def test_who_guesses_is_locked_out(tmp_path, authority, serve, ca):
+def test_an_address_that_guesses_is_locked_out(tmp_path, authority, serve, ca):
     address, token = serve().address, make_token(authority, "w01")
     for _ in range(WRONG_TRIES):
         assert "wrong" in refused(tmp_path, "w01", "guess", ca, address)
-    assert "too many wrong tokens from this address" in refused(tmp_path, "w01", token, ca, address)
+    assert "too many" in refused(tmp_path, "w01", token, ca, address)
 
 
 @pytest.mark.usefixtures("quick")
-def test_no_token_for_a_stranger(tmp_path, authority, serve, ca):
-    """A port with a certificate of another authority gets neither the token nor belief."""
+def test_the_token_is_not_sent_to_another_authority(tmp_path, authority, serve, ca):
+    """A server with a certificate of another authority is refused before the token is sent."""
     other = tmp_path / "other"
     init(other)
     issue(other, "coordinator")
     address, token = serve(other).address, make_token(authority, "w01")
-    said = refused(tmp_path, "w01", token, ca, address)
-    assert "compare ca.crt" in said
+    assert "ca.crt" in refused(tmp_path, "w01", token, ca, address)
     with pytest.raises(TransportError, match=r"another authority.*token was not sent"):
         authority_at(address, fingerprint(ca))
     join(tmp_path / "w01", "w01", token, ca, serve().address)  # the token is still good
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_worker_cannot_pose_as_the_coordinator(tmp_path, authority, ca):
+def test_a_worker_cannot_act_as_the_coordinator(tmp_path, authority, ca):
     issue(authority, "w09")
     service = EnrolService(authority, load_identity(authority, "w09")).start(ANYWHERE)
     try:
@@ -154,7 +152,7 @@ def test_the_authority_by_its_fingerprint(serve, ca):
 
 
 @pytest.mark.usefixtures("quick")
-def test_nobody_there(tmp_path, ca):
+def test_no_server_at_the_address(tmp_path, ca):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -163,7 +161,7 @@ def test_nobody_there(tmp_path, ca):
         authority_at(address, fingerprint(ca))
 
 
-def test_somebody_who_never_answers(tmp_path, ca):
+def test_a_server_that_never_answers(tmp_path, ca):
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
@@ -185,7 +183,7 @@ def test_somebody_who_never_answers(tmp_path, ca):
      json.dumps({"token": "a", "request": "x", "more": 1}).encode(),
      json.dumps({"token": "a" * 129, "request": "x"}).encode()],
 )  # fmt: skip
-def test_garbage_is_refused(serve, ca, message):
+def test_malformed_requests_are_refused(serve, ca, message):
     with pytest.raises(grpc.RpcError) as caught:
         call(serve().address, ca, "Enrol", message)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
@@ -224,13 +222,25 @@ def test_the_commands(tmp_path, authority, serve, ca, monkeypatch):
     assert stat.S_IMODE(Path("w01.token").stat().st_mode) == 0o600
     assert Path("w01.token").read_text().strip() not in made.output
     there = ["join", "w01", "--token-file", "w01.token", "--from", address]
-    for words, said in (
-        (there, "give one of --ca and --ca-sha256"),
-        ([*there, "--ca", "none.crt"], "no such file"),
-        (["join", "w01", "--token-file", "none", "--from", address, "--ca", "x"], "no such file"),
+    for words, fact in (
+        (there, "--ca-sha256"),
+        ([*there, "--ca", "none.crt"], "none.crt"),
+        (
+            [
+                "join",
+                "w01",
+                "--token-file",
+                "none",
+                "--from",
+                address,
+                "--ca",
+                authority / "ca.crt",
+            ],
+            "none",
+        ),
     ):
         result = run(*words)
-        assert (result.exit_code, said in result.output) == (2, True), result.output
+        assert (result.exit_code, fact in result.output) == (2, True), result.output
     Path("w01.token").chmod(0o644)
     assert "chmod 600" in run(*there, "--ca", authority / "ca.crt").output
     Path("w01.token").chmod(0o600)

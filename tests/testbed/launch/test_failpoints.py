@@ -1,4 +1,4 @@
-"""Failpoints do what they are told, once, where they are told, and nothing otherwise."""
+"""Failpoints act once, at their site, and only if they are armed."""
 
 import subprocess
 import sys
@@ -47,7 +47,7 @@ def test_a_delay_lasts():
         reach("there")
 
 
-def test_who_hangs_does_not_come_back():
+def test_a_hang_does_not_return():
     failpoints.arm("here:hang")
     thread = threading.Thread(target=reach, args=("here",), daemon=True)
     thread.start()
@@ -55,7 +55,7 @@ def test_who_hangs_does_not_come_back():
     assert thread.is_alive()
 
 
-def test_a_crash_is_like_kill_9():
+def test_a_crash_ends_the_process_like_sigkill():
     script = (
         "from dystop.testbed.launch.failpoints import reach\n"
         "try:\n  reach('a.b')\nfinally:\n  print(1)"
@@ -70,6 +70,6 @@ def test_a_crash_is_like_kill_9():
 
 
 @pytest.mark.parametrize("text", ["here", "here:no", "here:delay", "here:error@0", "a b:crash"])
-def test_nonsense_is_refused(text):
+def test_malformed_failpoints_are_refused(text):
     with pytest.raises(ConfigError, match="site:action"):
         parse(text)

@@ -1,4 +1,4 @@
-"""Namespaces: made, shaped, cut, healed and always removed. Needs root; elsewhere only refusals."""
+"""Network namespaces: made, shaped, cut, healed and always removed (most tests need root)."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ from dystop.testbed.launch.netns import VirtualNetwork
 possible = os.geteuid() == 0 and all(shutil.which(tool) for tool in netns.TOOLS)
 
 
-def test_without_root_one_line_says_so(monkeypatch):
+def test_the_error_without_root_names_the_option(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(ConfigError, match="needs root; leave it out"):
+    with pytest.raises(ConfigError, match=r"--netns.*root"):
         VirtualNetwork().__enter__()
 
 
@@ -78,7 +78,7 @@ def echo():
 
 
 @needs_root
-def test_members_talk_until_cut(echo):
+def test_members_exchange_packets_until_cut(echo):
     with VirtualNetwork() as net:
         net.add("a", rate_mbit=10)
         net.add("b")
@@ -102,7 +102,7 @@ def test_members_talk_until_cut(echo):
 
 
 @needs_root
-def test_what_a_killed_launcher_left_is_swept():
+def test_namespaces_of_a_killed_launcher_are_removed():
     gone = subprocess.Popen(["true"])
     gone.wait()
     left = f"dystop-{gone.pid}-switch"

@@ -1,7 +1,8 @@
-"""The supervised: children are started, healed, given up and always stopped."""
+"""The process supervisor starts, restarts, gives up and always stops its children."""
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -45,7 +46,7 @@ def test_a_killed_child_is_started_again(supervised, tmp_path):
     assert child.running
     os.kill(child.process.pid, signal.SIGKILL)
     until(supervised, lambda: child.starts == 2 and child.running)
-    assert child.crashes == 0  # it was not its fault
+    assert child.crashes == 0  # a kill from outside is no crash
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_a_killed_child_is_started_again(supervised, tmp_path):
 def test_a_child_that_crashes_natively_is_given_up(supervised, tmp_path, monkeypatch, code, name):
     monkeypatch.setattr(supervisor, "MAX_CRASHES", 1)
     child = start(supervised, tmp_path, f"import os; os.kill(os.getpid(), {int(code)})")
-    with pytest.raises(DystopError, match=rf"one was ended by {name} 2 times: it wrote no message"):
+    with pytest.raises(DystopError, match=rf"one .*{name} 2 times.*{child.log}"):
         until(supervised, lambda: False)
     assert child.starts == 2
 
@@ -62,45 +63,45 @@ def test_a_child_that_crashes_natively_is_given_up(supervised, tmp_path, monkeyp
 def test_a_child_that_is_killed_again_and_again_is_given_up(supervised, tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "MAX_KILLS", 2)
     start(supervised, tmp_path, "import os; os.kill(os.getpid(), 9)")
-    with pytest.raises(DystopError, match="SIGKILL 3 times; perhaps memory is short"):
+    with pytest.raises(DystopError, match=r"SIGKILL 3 times.*memory"):
         until(supervised, lambda: False)
 
 
-def test_every_new_start_is_told_of(supervised, tmp_path):
+def test_every_restart_is_reported(supervised, tmp_path):
     child = start(supervised, tmp_path, "import time; time.sleep(60)")
     os.kill(child.process.pid, signal.SIGKILL)
     child.process.wait()
-    (told,) = supervised.poll()
-    assert told == f"one was ended by SIGKILL; started again (log: {child.log})"
+    (notice,) = supervised.poll()
+    assert all(fact in notice for fact in ("one ", "SIGKILL", str(child.log)))
     assert supervised.poll() == []
 
 
-def test_who_was_sent_away_stays_away_until_it_is_called_back(supervised, tmp_path):
+def test_a_child_in_quarantine_is_restarted_only_on_request(supervised, tmp_path):
     child = start(supervised, tmp_path, "import sys; sys.exit(6)")
     until(supervised, lambda: child.done)
     supervised.poll()
     assert child.starts == 1
-    supervised.restart("nobody")
+    supervised.restart("unknown")
     supervised.restart("one")
     until(supervised, lambda: child.starts == 2 and child.done)
 
 
-def test_wrong_input_is_passed_on(supervised, tmp_path):
+def test_the_error_of_wrong_input_is_passed_on(supervised, tmp_path):
     start(supervised, tmp_path, "import sys; print('Error: port 1 is taken'); sys.exit(2)")
-    with pytest.raises(DystopError, match=r"one ended with code 2: port 1 is taken") as error:
+    with pytest.raises(DystopError, match=r"one .*code 2: port 1 is taken") as error:
         until(supervised, lambda: False)
     assert error.value.exit_code == 2
 
 
 def test_a_child_that_always_crashes_is_given_up(supervised, tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "MAX_CRASHES", 2)
-    child = start(supervised, tmp_path, "import sys; print('Error: bad luck'); sys.exit(1)")
-    with pytest.raises(DystopError, match="bad luck"):
+    child = start(supervised, tmp_path, "import sys; print('Error: out of range'); sys.exit(1)")
+    with pytest.raises(DystopError, match="out of range"):
         until(supervised, lambda: False)
     assert child.starts == 3
 
 
-def test_a_child_that_will_not_leave_is_killed(supervised, tmp_path):
+def test_a_child_that_ignores_sigterm_is_killed(supervised, tmp_path):
     script = "import signal,time; signal.signal(15, lambda *a: None); print('up', flush=True)\n"
     child = start(supervised, tmp_path, script + "while True: time.sleep(1)")
     until(supervised, lambda: child.last_log_line() == "up")
@@ -111,7 +112,7 @@ def test_a_child_that_will_not_leave_is_killed(supervised, tmp_path):
 
 
 def test_children_end_when_the_launcher_is_killed(tmp_path):
-    """kill -9 of the parent closes the lifeline; a child that ignores SIGTERM ends all the same."""
+    """A child that ignores SIGTERM still ends when its parent is killed with SIGKILL."""
     script = f"""
 import os, sys, time
 from pathlib import Path
@@ -130,8 +131,6 @@ while one.last_log_line() != "up": time.sleep(0.05)
 print(one.process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
-    import subprocess
-
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).stdout
     pid = int(out)
     end = time.monotonic() + 8

@@ -1,4 +1,4 @@
-"""A ledger that was damaged, its newest good backup, and a run that goes on from there."""
+"""Recovery of a damaged ledger from its newest good backup."""
 
 import os
 from contextlib import closing
@@ -28,8 +28,8 @@ SMALL = (
 )  # fmt: skip
 
 
-class Impatient:
-    """Follows a run, and interrupts it at a round."""
+class InterruptAtRound:
+    """A progress reporter that interrupts the run at a round."""
 
     def __init__(self, until=None):
         self.until = until
@@ -37,7 +37,7 @@ class Impatient:
     def on_start(self, started):
         pass
 
-    def on_restart(self, told):
+    def on_restart(self, notice):
         pass
 
     def on_joining(self, joined, workers):
@@ -49,7 +49,7 @@ class Impatient:
 
 
 def with_backups(folder, rounds):
-    """A ledger with a backup after each of these rounds."""
+    """Make a ledger with a backup after each of these rounds."""
     with closing(SqliteLedger(folder / "state.db")) as ledger:
         for k in rounds:
             ledger.write([MetaLine("epoch", "4"), RoundLine(k, 4, 0.0, b"plan", 1.0, k, b"books")])
@@ -61,34 +61,36 @@ def call(*words):
     return CliRunner().invoke(app, list(map(str, words)))
 
 
-def test_a_run_goes_on_after_its_ledger_was_damaged(tmp_path, monkeypatch):
-    """Also from a backup that is rounds behind what the workers have done."""
+def test_a_run_resumes_after_its_ledger_was_damaged(tmp_path, monkeypatch):
+    """The backup may be older than the last round of the workers."""
     monkeypatch.setattr(sqlite, "BACKUP_ROUNDS", 4)
     folder, _ = make_folder(read_experiment(None, list(SMALL)), tmp_path, "run")
     with pytest.raises(KeyboardInterrupt):
-        run_threads(folder, Impatient(until=6))
+        run_threads(folder, InterruptAtRound(until=6))
     oldest, *others = sorted((folder / "backups").glob("*.db"))
     for backup in others:
         backup.write_bytes(b"rotten")
     ledger = folder / "state.db"
     ledger.write_bytes(ledger.read_bytes()[:10_000])
     with pytest.raises(RunFolderError, match=rf"{oldest.name}.*dystop restore {folder}"):
-        run_threads(folder, Impatient())
+        run_threads(folder, InterruptAtRound())
 
     done = call("restore", folder)
     assert done.exit_code == 0, done.output
     assert f"after round {int(oldest.stem[-8:])}" in done.stdout
     assert f"dystop testbed --resume {folder}" in done.stdout
     assert (folder / "state.damaged").stat().st_size == 10_000
-    run_threads(folder, Impatient())
+    run_threads(folder, InterruptAtRound())
     run = open_run(folder)
     assert run.info["status"] == "finished"
     assert [record.round for record in run.records] == list(range(1, ROUNDS + 1))
-    assert {finding.rule for finding in check_run(folder)} == {"I3"}  # what the books have lost
+    assert {finding.rule for finding in check_run(folder)} == {
+        "I3"
+    }  # the rounds that the backup does not contain
 
 
 def test_workers_obey_a_restored_ledger(tmp_path):
-    """They may have met many coordinators since the backup."""
+    """The workers may have obeyed higher epochs since the backup."""
     path = with_backups(tmp_path, [1])
     for _ in range(3):
         with closing(SqliteLedger(path)) as ledger:
@@ -105,7 +107,7 @@ def test_a_second_restore_from_the_same_backup_outranks_the_first(tmp_path):
     for _ in range(3):
         path.unlink()
         recover(path)
-        for _ in range(5):  # coordinators that workers may have met
+        for _ in range(5):  # epochs that workers may have obeyed
             with closing(SqliteLedger(path)) as ledger:
                 seen.append(restore(ledger).epoch)
                 assert ledger.epoch() == seen[-1]
@@ -120,7 +122,7 @@ def test_a_whole_ledger_is_left_alone(tmp_path):
     assert path.read_bytes() == before
 
 
-def test_a_coordinator_at_work_is_not_disturbed(tmp_path):
+def test_the_ledger_of_a_running_coordinator_is_not_restored(tmp_path):
     path = with_backups(tmp_path, [1])
     with (
         closing(SqliteLedger(path)),
@@ -130,7 +132,7 @@ def test_a_coordinator_at_work_is_not_disturbed(tmp_path):
 
 
 def test_without_a_backup_nothing_is_touched(tmp_path):
-    with pytest.raises(RunFolderError, match="no backup of one"):
+    with pytest.raises(RunFolderError, match=r"state\.db.*no backup"):
         restore_ledger(tmp_path)
     path = with_backups(tmp_path, [1])
     for backup in (tmp_path / "backups").iterdir():
@@ -142,7 +144,7 @@ def test_without_a_backup_nothing_is_touched(tmp_path):
     assert not Path(f"{path.with_suffix('.damaged')}").exists()
 
 
-def test_a_ledger_of_a_newer_version_is_not_taken_for_a_damaged_one(tmp_path):
+def test_a_ledger_of_a_newer_format_is_not_restored(tmp_path):
     path = with_backups(tmp_path, [1])
     with closing(SqliteLedger(path)) as ledger:
         ledger._base.execute("PRAGMA user_version = 99")

@@ -1,4 +1,4 @@
-"""The ledger: what is written is there after any crash, and damage never goes unnoticed."""
+"""The ledger: commits survive any crash, and damage is always detected."""
 
 import subprocess
 import sys
@@ -50,7 +50,7 @@ def test_both_ledgers_keep_the_same(kind, tmp_path):
     ledger.close()
 
 
-def test_nouns_survive_the_way_to_bytes():
+def test_blobs_round_trip():
     for name, kind in MECHANISMS.items():
         view = random_view(5, 6, server=kind().capabilities().server)
         mechanism = kind()
@@ -66,7 +66,7 @@ def test_epochs_rise_with_every_start(tmp_path):
         ledger.close()
 
 
-def test_a_run_goes_on_from_the_file(tmp_path):
+def test_a_run_resumes_from_the_file(tmp_path):
     harness = CoordinatorHarness(setup_for("dystop", rounds=8), SqliteLedger(tmp_path / "state.db"))
     harness.join_all()
     for _ in range(4):
@@ -90,7 +90,7 @@ def test_a_second_coordinator_is_refused(tmp_path):
 
 
 def test_killed_while_it_commits(tmp_path):
-    """Whatever was confirmed is there, and each commit is there as a whole or not at all."""
+    """Every confirmed commit is in the file, and each commit is whole or absent."""
     path = tmp_path / "state.db"
     confirmed = 0
     for k in range(3):
@@ -189,7 +189,7 @@ def test_a_truncated_file_is_refused_and_can_be_restored_d2(tmp_path, left):
     assert content(path) == want
 
 
-def test_a_damaged_backup_is_passed_over(tmp_path):
+def test_a_damaged_backup_is_skipped(tmp_path):
     path = filled(tmp_path / "state.db")
     newest = newest_backup(path)
     newest.write_bytes(newest.read_bytes()[:-1] + b"x")
@@ -198,7 +198,7 @@ def test_a_damaged_backup_is_passed_over(tmp_path):
         recover(path)
 
 
-def test_backups_come_by_themselves_and_are_few(tmp_path, monkeypatch):
+def test_backups_are_automatic_and_few(tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite, "BACKUP_ROUNDS", 2)
     ledger = SqliteLedger(tmp_path / "state.db")
     for k in range(1, 13):
@@ -208,7 +208,7 @@ def test_backups_come_by_themselves_and_are_few(tmp_path, monkeypatch):
     ledger.close()
 
 
-def test_books_of_large_fleets_are_thinned_out(tmp_path):
+def test_control_states_of_large_fleets_are_thinned_out(tmp_path):
     ledger = SqliteLedger(tmp_path / "state.db")
     for k in range(99, 103):
         ledger.write([RoundLine(k, 1, 0.0, b"p", 1.0, k, bytes(1 << 17))])

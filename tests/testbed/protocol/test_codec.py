@@ -1,4 +1,4 @@
-"""Messages: all of ours go through, nothing else does."""
+"""Messages: every valid message round-trips, and everything else is refused."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def code_of(data: bytes, side: str = "coordinator") -> str:
 
 
 def read_or_none(data: bytes, side: str):
-    """The message, or None where it is refused as it should be; any other error is one."""
+    """Return the message, or None if it is refused; any other error propagates."""
     try:
         return decode(data, side)
     except BadMessage:
@@ -94,7 +94,7 @@ def test_round_trip(side, message):
 
 
 @pytest.mark.parametrize(("side", "message"), EXAMPLES)
-def test_the_other_side_does_not_take_it(side, message):
+def test_the_other_side_refuses_it(side, message):
     for other in SIDES:
         if type(message) not in get_args(SIDES[other]):
             assert code_of(encode(message), other) == "type"
@@ -207,7 +207,7 @@ def test_the_largest_roster_fits():
     assert decode(encode(roster), "worker") == roster
 
 
-def test_text_of_strangers_is_escaped():
+def test_text_of_peers_is_escaped():
     assert shown("\x1b[31m\n\u202e\ud800") == r"\x1b[31m\n\u202e\ud800"
     assert len(shown("\n" * 10_000)) == 200
     assert shown("x" * 200) == "x" * 200

@@ -1,4 +1,4 @@
-"""Payloads: what is sent is what arrives, and nothing else is taken."""
+"""Payloads: a model arrives unchanged, and everything else is refused."""
 
 import json
 import os
@@ -37,11 +37,11 @@ def header_of(payload: bytes, **changes) -> ModelHeader:
 
 
 def received(payload: bytes, header: ModelHeader, step: int = 1 << 20) -> np.ndarray:
-    parcel = PayloadReceiver(SCHEMA)
-    parcel.begin(header)
+    receiver = PayloadReceiver(SCHEMA)
+    receiver.begin(header)
     for lo in range(0, len(payload), step):
-        parcel.write(memoryview(payload)[lo : lo + step])
-    return parcel.finish()
+        receiver.write(memoryview(payload)[lo : lo + step])
+    return receiver.finish()
 
 
 def refusal(payload: bytes, header: ModelHeader | None = None) -> BadModel:
@@ -78,7 +78,7 @@ def test_round_trip_in_chunks(step):
     np.testing.assert_array_equal(received(WHOLE, header_of(WHOLE), step), VECTOR)
 
 
-def test_every_kind_round_trips_and_none_is_taken_for_another():
+def test_every_kind_round_trips_and_is_refused_as_another():
     sent = {
         ("model", None): VECTOR,
         ("delta", None): VECTOR,
@@ -105,7 +105,7 @@ def test_a_schema_of_a_real_model():
     assert "1.num_batches_tracked" not in dict(schema.tensors)  # counters are not sent
 
 
-def test_the_hash_tells_schemas_apart():
+def test_different_schemas_have_different_hashes():
     others = [
         Schema((("a", (2, 3)),)),
         Schema((("a", (3, 2)),)),
@@ -139,7 +139,7 @@ def test_wrong_vectors_are_not_sent():
             SCHEMA.header_bytes(*what)
 
 
-def test_a_request_says_what_is_wanted():
+def test_a_request_determines_kind_and_coordinates():
     mask = (7, 0.5)
     count = int(kept_of(mask, 16).sum())
     assert wanted(SCHEMA, PullRequest("", 1)) == ("model", None)
@@ -152,28 +152,28 @@ def test_a_request_says_what_is_wanted():
 
 
 def test_a_broken_pull_goes_on_where_it_stopped():
-    parcel, header = PayloadReceiver(SCHEMA), header_of(WHOLE)
-    assert (parcel.version, parcel.received) == (0, 0)
-    parcel.begin(header)
-    parcel.write(memoryview(WHOLE)[:50])
-    assert (parcel.version, parcel.received, parcel.complete) == (3, 50, False)
+    receiver, header = PayloadReceiver(SCHEMA), header_of(WHOLE)
+    assert (receiver.version, receiver.received) == (0, 0)
+    receiver.begin(header)
+    receiver.write(memoryview(WHOLE)[:50])
+    assert (receiver.version, receiver.received, receiver.complete) == (3, 50, False)
     with pytest.raises(BadModel, match="50 of"):
-        parcel.finish()
-    parcel.begin(replace(header, offset=50))
-    parcel.write(memoryview(WHOLE)[50:])
-    np.testing.assert_array_equal(parcel.finish(), VECTOR)
-    assert parcel.total == len(WHOLE)
+        receiver.finish()
+    receiver.begin(replace(header, offset=50))
+    receiver.write(memoryview(WHOLE)[50:])
+    np.testing.assert_array_equal(receiver.finish(), VECTOR)
+    assert receiver.total == len(WHOLE)
 
 
-def test_another_version_begins_anew():
-    parcel, other = PayloadReceiver(SCHEMA), VECTOR + 1
+def test_another_version_starts_over():
+    receiver, other = PayloadReceiver(SCHEMA), VECTOR + 1
     payload = b"".join(map(bytes, SCHEMA.pack(other)))
-    parcel.begin(header_of(WHOLE))
-    parcel.write(memoryview(WHOLE)[:-4])
-    parcel.begin(header_of(payload, version=4))
-    assert parcel.received == 0
-    parcel.write(memoryview(payload))
-    np.testing.assert_array_equal(parcel.finish(), other)
+    receiver.begin(header_of(WHOLE))
+    receiver.write(memoryview(WHOLE)[:-4])
+    receiver.begin(header_of(payload, version=4))
+    assert receiver.received == 0
+    receiver.write(memoryview(payload))
+    np.testing.assert_array_equal(receiver.finish(), other)
 
 
 @pytest.mark.parametrize(
@@ -181,39 +181,39 @@ def test_another_version_begins_anew():
                {"offset": 50, "sha256": "0" * 64}, {"sha256": "00"}, {"offset": 10**12}],
 )  # fmt: skip
 def test_wrong_resumption(change):
-    parcel = PayloadReceiver(SCHEMA)
-    parcel.begin(header_of(WHOLE))
-    parcel.write(memoryview(WHOLE)[:50])
+    receiver = PayloadReceiver(SCHEMA)
+    receiver.begin(header_of(WHOLE))
+    receiver.write(memoryview(WHOLE)[:50])
     with pytest.raises(BadModel) as caught:
-        parcel.begin(header_of(WHOLE, **change))
+        receiver.begin(header_of(WHOLE, **change))
     assert caught.value.code == "malformed"
 
 
 def test_a_finished_vector_is_not_overwritten():
-    parcel = PayloadReceiver(SCHEMA)
-    parcel.begin(header_of(WHOLE))
-    parcel.write(memoryview(WHOLE))
-    vector = parcel.finish()
-    parcel.begin(header_of(WHOLE))
-    parcel.write(memoryview(WHOLE)[:-4])
-    assert not np.shares_memory(vector, parcel._filled)
+    receiver = PayloadReceiver(SCHEMA)
+    receiver.begin(header_of(WHOLE))
+    receiver.write(memoryview(WHOLE))
+    vector = receiver.finish()
+    receiver.begin(header_of(WHOLE))
+    receiver.write(memoryview(WHOLE)[:-4])
+    assert not np.shares_memory(vector, receiver._filled)
     np.testing.assert_array_equal(vector, VECTOR)
 
 
 def test_a_wrong_digest_can_be_tried_again():
-    parcel = PayloadReceiver(SCHEMA)
-    parcel.begin(header_of(WHOLE))
-    parcel.write(memoryview(WHOLE[:-1] + b"!"))
+    receiver = PayloadReceiver(SCHEMA)
+    receiver.begin(header_of(WHOLE))
+    receiver.write(memoryview(WHOLE[:-1] + b"!"))
     with pytest.raises(BadModel) as caught:
-        parcel.finish()
-    assert (caught.value.code, parcel.version, parcel.received) == ("digest", 0, 0)
+        receiver.finish()
+    assert (caught.value.code, receiver.version, receiver.received) == ("digest", 0, 0)
 
 
 # What is refused, and with which code (B-8, F-5) -------------------------------------------------
 
 
 def rewritten(edit) -> bytes:
-    """The payload with another header; `edit` changes the parsed one or gives its text."""
+    """Return the payload with another header; `edit` changes the parsed one or gives its text."""
     head = json.loads(WHOLE[8:HEAD])
     text = edit(head) or json.dumps(head, separators=(",", ":"))
     text = text.encode().ljust(HEAD - 8)
@@ -290,29 +290,29 @@ def test_announcements():
         PayloadReceiver(SCHEMA).write(memoryview(b"x"))
 
 
-def test_no_memory_before_the_announcement_is_right():
-    parcel = PayloadReceiver(SCHEMA)
+def test_no_memory_is_allocated_before_the_header_is_checked():
+    receiver = PayloadReceiver(SCHEMA)
     for change in ({"size": 10**12}, {"schema": "f" * 64}, {"offset": 10**12}):
         with pytest.raises(PullBroken):
-            parcel.begin(header_of(WHOLE, **change))
-    assert parcel._buffer is None
+            receiver.begin(header_of(WHOLE, **change))
+    assert receiver._buffer is None
 
 
 def test_an_endless_stream_is_cut_at_the_size():
-    parcel, chunk = PayloadReceiver(SCHEMA), memoryview(WHOLE)
-    parcel.begin(header_of(WHOLE))
-    parcel.write(chunk)
+    receiver, chunk = PayloadReceiver(SCHEMA), memoryview(WHOLE)
+    receiver.begin(header_of(WHOLE))
+    receiver.write(chunk)
     for _ in range(3):
         with pytest.raises(BadModel):
-            parcel.write(chunk[:1])
-    assert len(parcel._filled) == len(WHOLE)
+            receiver.write(chunk[:1])
+    assert len(receiver._filled) == len(WHOLE)
 
 
 # Fuzz (F-4) -------------------------------------------------------------------------------------
 
 
 def mutant(rng: np.random.Generator) -> bytes:
-    """The payload with something wrong: bits, length, header, or tensors swapped."""
+    """Return the payload with a defect: bits, length, header, or tensors swapped."""
     data, kind = bytearray(WHOLE), rng.integers(6)
     at = int(rng.integers(len(data)))
     if kind == 0:
@@ -332,16 +332,16 @@ def mutant(rng: np.random.Generator) -> bytes:
 
 
 def test_a_hundred_thousand_mutants():
-    rng, parcel, honest = stream(0, "mutants"), PayloadReceiver(SCHEMA), header_of(WHOLE)
+    rng, receiver, honest = stream(0, "mutants"), PayloadReceiver(SCHEMA), header_of(WHOLE)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     accepted = same = 0
     for _ in range(100_000):
         payload = mutant(rng)
         same += payload == WHOLE
         try:
-            parcel.begin(honest)
-            parcel.write(memoryview(payload))
-            vector = parcel.finish()
+            receiver.begin(honest)
+            receiver.write(memoryview(payload))
+            vector = receiver.finish()
         except (BadModel, PullBroken):
             continue
         accepted += 1

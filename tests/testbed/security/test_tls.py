@@ -1,4 +1,4 @@
-"""Nothing but TLS 1.3 with a certificate, and no message beyond the limits. Over real sockets."""
+"""gRPC accepts only TLS 1.3 with a certificate, and no message beyond the limits."""
 
 import os
 import socket
@@ -39,8 +39,8 @@ def closing():
         yield keep
 
 
-def _talk(address: str, context: ssl.SSLContext) -> str:
-    """Shake hands and wait for a word, as a client of HTTP/2 does; returns the version of TLS."""
+def _connect(address: str, context: ssl.SSLContext) -> str:
+    """Connect like an HTTP/2 client, wait for a byte, and return the version of TLS."""
     host, port = address.rsplit(":", 1)
     raw = socket.create_connection((host, int(port)), timeout=AT_MOST_S)
     with raw, context.wrap_socket(raw, server_hostname="w00") as line:
@@ -66,33 +66,33 @@ def peer(folder, closing):
     return server.serve_models(ANY, FakeModelSource(b"secret"))
 
 
-def test_no_certificate_no_entry(peer, folder):
+def test_a_client_without_a_certificate_is_refused(peer, folder):
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        _talk(peer.address, _context(folder))
+        _connect(peer.address, _context(folder))
 
 
-def test_tls_1_2_is_refused_and_1_3_is_spoken(peer, folder):
+def test_tls_1_2_is_refused_and_1_3_accepted(peer, folder):
     old = _context(folder, "w01")
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        _talk(peer.address, old)
-    assert _talk(peer.address, _context(folder, "w01")) == "TLSv1.3"
+        _connect(peer.address, old)
+    assert _connect(peer.address, _context(folder, "w01")) == "TLSv1.3"
 
 
-def test_a_server_that_speaks_only_tls_1_2_is_not_talked_to(folder, closing):
+def test_a_server_with_tls_1_2_only_is_refused(folder, closing):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(folder / "w00.crt", folder / "w00.key")
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
-    said = []
+    results = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
             line, _ = listener.accept()
             try:
-                said.append(context.wrap_socket(line, server_side=True).version())
+                results.append(context.wrap_socket(line, server_side=True).version())
             except (ssl.SSLError, ConnectionError) as error:
-                said.append(type(error).__name__)
+                results.append(type(error).__name__)
             line.close()
 
         thread = threading.Thread(target=serve)
@@ -104,7 +104,7 @@ def test_a_server_that_speaks_only_tls_1_2_is_not_talked_to(folder, closing):
         )
         thread.join(AT_MOST_S)
     assert error.code == "unreachable"
-    assert said in (["SSLError"], ["ConnectionResetError"])
+    assert results in (["SSLError"], ["ConnectionResetError"])
 
 
 def test_plain_text_is_refused(peer):
@@ -117,7 +117,7 @@ def test_plain_text_is_refused(peer):
         assert b"secret" not in raw.recv(1000)
 
 
-def test_garbage_over_a_good_connection_is_refused(peer, folder):
+def test_malformed_bytes_over_tls_are_refused(peer, folder):
     from dystop.testbed.security.tls import channel_credentials
 
     credentials = channel_credentials(authority.load_identity(folder, "w01"))
@@ -146,7 +146,7 @@ def test_a_message_beyond_the_limit_ends_the_session(folder, closing):
     assert sessions.until(("closed", "w01")) == [("opened", "w01")]
 
 
-def test_the_address_and_the_way_out_are_named(folder, closing):
+def test_errors_name_the_address_and_what_to_do(folder, closing):
     transport = closing(GrpcTransport(authority.load_identity(folder, "w01"), anyone))
     client = RecordingClientHandler()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -164,7 +164,7 @@ def test_the_address_and_the_way_out_are_named(folder, closing):
 
 
 def test_every_option_is_one_that_grpc_knows():
-    """A misspelt option is ignored in silence, so each must occur in the library itself."""
+    """gRPC ignores a misspelt option silently, so each must occur in the library itself."""
     binary = next((Path(grpc.__file__).parent / "_cython").glob("cygrpc*.so")).read_bytes()
     known = {*settings.SESSIONS, *settings.MODELS, *settings.client_options("w00", 5.0)}
     assert {name for name, _ in known if name.encode() + b"\0" not in binary} == set()

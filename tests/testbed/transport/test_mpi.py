@@ -1,4 +1,4 @@
-"""The MPI transport, under mpiexec: MPI can be entered once only in a process."""
+"""The MPI transport under mpiexec: a process can initialise MPI only once."""
 
 import importlib.util
 import os
@@ -25,7 +25,7 @@ ROOT_TOO = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 
 
 def mpiexec() -> str | None:
-    """The launcher; one that was installed beside this Python goes first."""
+    """Return the launcher; one beside this Python comes first."""
     return shutil.which("mpiexec", path=BESIDE + os.pathsep + os.environ.get("PATH", ""))
 
 
@@ -36,7 +36,7 @@ needs_mpi = pytest.mark.skipif(
 
 
 def under_mpi(ranks: int, *words: str, timeout_s: float = 120.0, **env: str) -> str:
-    """Output of a Python program under mpiexec."""
+    """Run a Python program under mpiexec; return its output."""
     launcher = mpiexec()
     assert launcher is not None
     more = ["--oversubscribe"] if _is_open_mpi(launcher) else []
@@ -55,27 +55,29 @@ def under_mpi(ranks: int, *words: str, timeout_s: float = 120.0, **env: str) -> 
 
 
 def _is_open_mpi(launcher: str) -> bool:
-    said = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False)
-    return "Open" in said.stdout
+    version = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False)
+    return "Open" in version.stdout
 
 
 @needs_mpi
-def test_the_contract_of_transports():
+def test_sessions_and_pulls_over_mpi():
     tests = [
         str(Path(__file__).with_name("test_sessions.py")),
         str(Path(__file__).with_name("test_pulls.py")),
     ]
-    said = under_mpi(1, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, DYSTOP_TEST_MPI="1")
-    assert "failed" not in said
-    assert "[100%]" in said
+    output = under_mpi(
+        1, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, DYSTOP_TEST_MPI="1"
+    )
+    assert "failed" not in output
+    assert "[100%]" in output
 
 
 @needs_mpi
-def test_ranks_talk_pull_resume_and_refuse():
-    said = under_mpi(3, str(HERE / "mpi_ranks.py"))
-    fine = re.compile(r"rank \d is fine")  # mpiexec may put the ends of their lines elsewhere
-    assert sorted(fine.findall(said)) == [f"rank {k} is fine" for k in range(3)]
-    assert fine.sub("", said).strip() == ""
+def test_three_ranks_exchange_messages_and_models():
+    output = under_mpi(3, str(HERE / "mpi_ranks.py"))
+    fine = re.compile(r"rank \d is fine")  # mpiexec may move the line ends
+    assert sorted(fine.findall(output)) == [f"rank {k} is fine" for k in range(3)]
+    assert fine.sub("", output).strip() == ""
 
 
 @needs_mpi
@@ -113,8 +115,8 @@ SMALL = [
 
 
 @contextmanager
-def a_job(out: Path) -> Iterator[subprocess.Popen[str]]:
-    """A testbed of one worker under mpiexec, in a session of its own, which is ended with it."""
+def running_job(out: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a testbed of one worker under mpiexec in its own session; end all its processes."""
     words = ["testbed", "--transport", "mpi", *SMALL, "--out", str(out), "--name", "job"]
     words += ["--no-report", "--quiet"]
     with subprocess.Popen(
@@ -128,13 +130,13 @@ def a_job(out: Path) -> Iterator[subprocess.Popen[str]]:
         try:
             yield job
         finally:
-            for pid in [job.pid, *alive(str(out))]:
+            for pid in [job.pid, *processes_with(str(out))]:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
 
-def alive(word: str) -> list[int]:
-    """Processes that have a word in their command."""
+def processes_with(word: str) -> list[int]:
+    """Return the processes that have a word in their command."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -152,44 +154,46 @@ def wait_for(holds: Callable[[], bool], within_s: float = 60.0) -> None:
 
 @needs_mpi
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["the folder is there", "a round is over"])
-def test_an_interrupted_job_says_how_to_go_on(tmp_path, moment):
-    """The folder is there long before the other rank has imported what it needs."""
+@pytest.mark.parametrize("moment", ["folder", "round"])
+def test_an_interrupted_job_prints_the_command_to_resume(tmp_path, moment):
+    """The folder exists long before the other rank has imported its modules."""
     folder = tmp_path / "job"
-    records, size = folder / "records.jsonl", int(moment == "a round is over")
-    with a_job(tmp_path) as job:
+    records, size = folder / "records.jsonl", int(moment == "round")
+    with running_job(tmp_path) as job:
         wait_for(lambda: records.exists() and records.stat().st_size >= size)
         job.send_signal(signal.SIGINT)
         output, _ = job.communicate(timeout=60)
         assert f"mpiexec -n 2 dystop testbed --resume {folder}" in output
         assert job.returncode == 130
-        assert alive(str(tmp_path)) == []
+        assert processes_with(str(tmp_path)) == []
     assert open_run(folder).info["status"] in ("interrupted", "running")  # as after kill -9
 
 
 @needs_mpi
 @pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.1, 0.5, 1.0, 1.5])
-def test_an_interrupt_while_the_job_comes_together_ends_it(tmp_path, after_s):
-    """Which says nothing where nothing was written; the ranks may still be importing."""
-    with a_job(tmp_path) as job:
+def test_an_interrupt_while_the_job_starts_ends_it(tmp_path, after_s):
+    """The ranks may still be importing their modules."""
+    with running_job(tmp_path) as job:
         time.sleep(after_s)
         job.send_signal(signal.SIGINT)
-        if after_s < 0.4:  # mpiexec itself may not have been ready: so one presses again
+        if after_s < 0.4:  # mpiexec itself may not have been ready: a user presses Ctrl-C again
             time.sleep(1.0)
             job.send_signal(signal.SIGINT)
         try:
             job.communicate(timeout=30)
         except subprocess.TimeoutExpired as hung:
-            if "Exception ignored" not in str(hung.output):  # by Python, before our first line
+            if "Exception ignored" not in str(
+                hung.output
+            ):  # raised by Python before our first line ran
                 raise
             job.send_signal(signal.SIGINT)
             job.communicate(timeout=30)
         assert job.returncode != 0
-        assert alive(str(tmp_path)) == []
+        assert processes_with(str(tmp_path)) == []
 
 
-def test_without_mpi4py_the_extra_is_named():
+def test_the_error_without_mpi4py_names_the_extra():
     program = (
         "import sys; sys.modules['mpi4py'] = None\n"
         "from dystop.errors import TransportError\n"
@@ -203,7 +207,7 @@ def test_without_mpi4py_the_extra_is_named():
     assert "pip install 'dystop[mpi]'" in done.stdout
 
 
-def test_seats_and_addresses():
+def test_ranks_and_addresses():
     with pytest.raises(TransportError, match="mpiexec -n 4 dystop testbed"):
         names_by_rank(["w00", "w01", "w02"], 3)
     assert parse_address("12:3") == (12, 3)

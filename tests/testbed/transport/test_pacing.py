@@ -104,7 +104,7 @@ def test_exactly_the_bytes_from_the_offset_on(size, share, rate):
     assert max(map(len, got), default=0) <= CHUNK_BYTES
 
 
-def test_chunks_suit_the_line():
+def test_chunks_suit_the_rate():
     quick = [len(chunk) for chunk in paced(model(16 * 2**20), threading.Event())]
     assert max(quick) == CHUNK_BYTES
     slow = []
@@ -117,8 +117,8 @@ def test_chunks_suit_the_line():
     assert slow[-1] == 16 * 2**10  # a chunk must never take seconds to arrive
 
 
-def test_buffers_do_not_pass_for_a_fast_line(monkeypatch):
-    """A line that swallows a megabyte at once and then takes 100 kB/s."""
+def test_buffers_are_not_taken_for_a_fast_link(monkeypatch):
+    """The link buffers a megabyte at once and then accepts 100 kB/s."""
     now, sent, took = [0.0], 0, []
     monkeypatch.setattr("dystop.testbed.transport.pacing.time.monotonic", lambda: now[0])
     for chunk in paced(model(4 * 2**20), threading.Event()):
@@ -128,7 +128,7 @@ def test_buffers_do_not_pass_for_a_fast_line(monkeypatch):
     assert max(took) < 1.5  # half of what a receiver bears
 
 
-def test_a_cut_ends_the_pause_at_once():
+def test_the_end_of_a_pull_ends_the_pause_at_once():
     over = threading.Event()
     threading.Timer(0.05, over.set).start()
     began = time.monotonic()

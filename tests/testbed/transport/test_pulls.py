@@ -1,4 +1,4 @@
-"""One contract for the pulls of all transports."""
+"""The behaviour of pulls that all transports have in common."""
 
 import threading
 import time
@@ -55,13 +55,13 @@ def test_going_on_at_an_offset(parties, offset):
     assert bytes(sink.got) == source.payload[offset:]
 
 
-def test_a_refusal_is_handed_on(parties):
+def test_a_refusal_reaches_the_puller(parties):
     served = parties("w00").serve_models(ANY, FakeModelSource(refuse=PullRefused("no_model", 1.5)))
     error = broken(lambda: pull(parties("w01"), served, BufferSink()))
     assert (error.code, error.retry_s) == ("no_model", 1.5)
 
 
-def test_a_store_that_fails_has_no_model(parties, caplog):
+def test_a_source_that_raises_gives_no_model(parties, caplog):
     class Broken(FakeModelSource):
         def requested(self, name, request):
             raise RuntimeError("a mistake")
@@ -70,7 +70,7 @@ def test_a_store_that_fails_has_no_model(parties, caplog):
     assert broken(lambda: pull(parties("w01"), served, BufferSink())).code == "no_model"
 
 
-def test_nobody_there_or_somebody_else(parties):
+def test_an_unknown_address_or_another_peer_is_unreachable(parties):
     served = parties("w00").serve_models(ANY, FakeModelSource(b"x"))
     puller = parties("w01")
     assert broken(lambda: pull(puller, served, BufferSink(), name="w02")).code == "unreachable"
@@ -78,7 +78,7 @@ def test_nobody_there_or_somebody_else(parties):
     assert broken(lambda: pull(puller, served, BufferSink())).code == "unreachable"
 
 
-def test_who_is_not_allowed_is_refused_at_every_pull(parties):
+def test_a_banned_peer_is_refused_at_every_pull(parties):
     served = parties("w00").serve_models(ANY, FakeModelSource(b"x"))
     puller = parties("w01")
     pull(puller, served, BufferSink())
@@ -86,7 +86,7 @@ def test_who_is_not_allowed_is_refused_at_every_pull(parties):
     assert broken(lambda: pull(puller, served, BufferSink())).code == "not_authorised"
 
 
-def test_a_parked_answer_comes_later(parties):
+def test_a_deferred_answer_arrives_later(parties):
     source = FakeModelSource(payload(10), defer=True)
     served, sink = parties("w00").serve_models(ANY, source), BufferSink()
     waiting = BackgroundCall(lambda: pull(parties("w01"), served, sink))
@@ -120,7 +120,7 @@ def test_the_puller_can_give_up_in_the_middle(parties):
     assert bytes(sink.got) == source.payload[: len(sink.got)]  # good for going on
 
 
-def test_no_answer_is_noticed(parties):
+def test_a_missing_answer_is_detected(parties):
     served = parties("w00").serve_models(ANY, FakeModelSource(b"x", defer=True))
     hasty, began = PullTimeouts(connect_s=0.1, first_byte_s=0.3), time.monotonic()
     assert (
@@ -129,7 +129,7 @@ def test_no_answer_is_noticed(parties):
     assert 0.3 <= time.monotonic() - began < 1.5
 
 
-def test_a_sender_that_stands_still_is_noticed(parties):
+def test_a_sender_that_stalls_is_detected(parties):
     served = parties("w00").serve_models(ANY, FakeModelSource(payload(), bytes_per_s=100.0))
     hasty, began = PullTimeouts(progress_s=0.3), time.monotonic()
     assert (
@@ -213,7 +213,7 @@ def test_two_transfers_at_once(parties):
     assert [bytes(sink.got) == source.payload for sink in sinks] == [True, True]
 
 
-def test_a_parcel_that_refuses_ends_the_pull(parties):
+def test_a_sink_that_refuses_the_header_ends_the_pull(parties):
     class RefusingSink(BufferSink):
         def begin(self, header):
             raise PullBroken("schema")
@@ -225,7 +225,7 @@ def test_a_parcel_that_refuses_ends_the_pull(parties):
     assert len(sink.got) == 3_000_001
 
 
-def test_a_paced_shipment_takes_its_time(parties):
+def test_a_paced_model_arrives_at_its_rate(parties):
     source, sink = FakeModelSource(payload(100_000), bytes_per_s=200_000), BufferSink()
     served, puller = parties("w00").serve_models(ANY, source), parties("w01")
     pull(puller, served, BufferSink(), PullRequest(RUN, 1, offset=99_999))  # opens the connection

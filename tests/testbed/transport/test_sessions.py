@@ -1,4 +1,4 @@
-"""One contract for the sessions of all transports."""
+"""The behaviour of sessions that all transports have in common."""
 
 import time
 
@@ -49,7 +49,7 @@ def test_messages_go_both_ways_in_order(parties, sessions, client):
     assert [client.next() for _ in range(100)] == [("received", b"down %d" % k) for k in range(100)]
 
 
-def test_closing_by_the_desk_comes_after_what_is_queued(parties, sessions, client):
+def test_closing_by_the_server_sends_queued_messages_first(parties, sessions, client):
     served = parties("coordinator").serve_control(ANY, sessions)
     parties("w00").open_session(served.address, client)
     sessions.until(("opened", "w00"))
@@ -62,7 +62,7 @@ def test_closing_by_the_desk_comes_after_what_is_queued(parties, sessions, clien
     assert sessions.next() == ("opened", "w00")  # it comes back by itself
 
 
-def test_closing_by_the_ear_comes_after_what_is_queued(parties, sessions, client):
+def test_closing_by_the_client_sends_queued_messages_first(parties, sessions, client):
     served = parties("coordinator").serve_control(ANY, sessions)
     parties("w00").open_session(served.address, client)
     client.until(("opened",))
@@ -102,7 +102,7 @@ def test_sessions_come_back_after_a_restart(parties, sessions, client):
     assert again.next() == ("received", "w00", b"here again")
 
 
-def test_a_session_may_be_asked_for_before_anyone_listens(parties, sessions, client):
+def test_a_session_can_be_opened_before_the_server_listens(parties, sessions, client):
     served = parties("coordinator").serve_control(ANY, RecordingSessionHandler())
     served.stop()
     parties("w00").open_session(served.address, client)
@@ -128,7 +128,7 @@ def test_a_second_session_of_a_name_replaces_the_first(parties, sessions, client
     ]
 
 
-def test_two_names_do_not_disturb_each_other(parties, sessions):
+def test_messages_reach_only_their_session(parties, sessions):
     served = parties("coordinator").serve_control(ANY, sessions)
     clients = {name: RecordingClientHandler() for name in ("w00", "w01")}
     for name, one in clients.items():
@@ -141,7 +141,9 @@ def test_two_names_do_not_disturb_each_other(parties, sessions):
     assert clients["w01"].events.empty()
 
 
-def test_a_message_that_is_too_long_is_refused_and_the_session_lives(parties, sessions, client):
+def test_a_message_that_is_too_long_is_refused_and_the_session_stays_open(
+    parties, sessions, client
+):
     served = parties("coordinator").serve_control(ANY, sessions)
     parties("w00").open_session(served.address, client)
     sessions.until(("opened", "w00"))

@@ -77,7 +77,7 @@ def test_it_is_a_safetensors_file(store):
     assert store.path.stat().st_mode & 0o077 == 0
 
 
-def test_the_one_before_is_kept(store):
+def test_the_previous_checkpoint_is_kept(store):
     store.save(a_state(1))
     store.save(a_state(2))
     assert store.load().state.version == 2
@@ -86,7 +86,7 @@ def test_the_one_before_is_kept(store):
 
 
 @pytest.mark.parametrize("where", [0, 3, 9, 60, 200, -1, -30])
-def test_a_flipped_bit_is_noticed_and_the_one_before_used(store, where):
+def test_a_flipped_bit_is_detected_and_the_previous_file_used(store, where):
     store.save(a_state(1))
     store.save(a_state(2))
     blob = bytearray(store.path.read_bytes())
@@ -110,7 +110,7 @@ def test_every_single_byte_counts(store):
 
 
 @pytest.mark.parametrize("length", [0, 5, 100, -1])
-def test_a_file_that_was_cut_is_noticed(store, length):
+def test_a_truncated_file_is_detected(store, length):
     store.save(a_state(1))
     store.path.write_bytes(store.path.read_bytes()[:length])
     found = store.load()
@@ -118,7 +118,7 @@ def test_a_file_that_was_cut_is_noticed(store, length):
     assert found.note
 
 
-def test_both_bad_means_a_new_beginning(store):
+def test_without_a_whole_checkpoint_the_worker_starts_anew(store):
     store.save(a_state(1))
     store.save(a_state(2))
     store.path.write_bytes(b"x")
@@ -172,7 +172,7 @@ def test_a_link_in_the_way_is_not_followed(store, tmp_path):
 
 
 def keep_writing(store, writing):
-    """Body of the child: checkpoints as fast as they go, each announced after it is written."""
+    """Write checkpoints as fast as possible; print each version after it is written."""
     found = store.load()
     k = found.state.version if found.state else 0
     os.write(writing, b"%d\n" % k)
@@ -183,7 +183,7 @@ def keep_writing(store, writing):
 
 
 def killed_after(store, pause_s):
-    """Let a child write, kill it, and tell the last version that it had announced."""
+    """Let a child write, kill it, and return the last version that it printed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

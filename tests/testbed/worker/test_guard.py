@@ -1,4 +1,4 @@
-"""What is believed, and how it is mixed: as in the simulator where nothing is wrong."""
+"""Checks of pulled models, and their aggregation: equal to the simulator without faults."""
 
 from dataclasses import replace
 
@@ -83,7 +83,7 @@ def test_the_norm_limit_follows_the_last_twenty():
     for _ in range(20):
         guard.learn(OWN)
     assert guard.judge(claim(), OWN * 49, OWN).code == "norm"
-    guard.learn(changed(0, np.inf))  # a broken own model does not open the door
+    guard.learn(changed(0, np.inf))  # an own model that is not finite is not counted
     assert guard.judge(claim(), OWN * 49, OWN).code == "norm"
 
 
@@ -108,7 +108,7 @@ def test_distance():
     assert refused.code == "distance"
     assert refused.distance == pytest.approx(5, rel=1e-5)
     assert guard.radius == pytest.approx(0.25, rel=0.3)
-    for _ in range(20):  # where everybody is there, it is not far any more
+    for _ in range(20):  # once most models are there, it is no longer unusual
         code = guard.judge(claim(), far, OWN).code
     assert code is None
     assert a_guard(clip_radius=7.0).radius == 7.0
@@ -117,19 +117,19 @@ def test_distance():
 
 def test_replay():
     guard = a_guard()
-    told = [
+    cases = [
         (claim(5, 2, round=1), None),
         (claim(5, 2, round=2), None),  # the same again is what a slow peer has
         (claim(4, 2, round=3), "replay"),
         (claim(6, 1, round=3), "replay"),
         (claim(7, 3, round=3), None),
-        (claim(6, 2, round=3), None),  # overtaken by another fetch of the same round
+        (claim(6, 2, round=3), None),  # overtaken by another pull of the same round
         (claim(6, 2, round=4), "replay"),
-        (claim(1, 0, round=2), None),  # a slow fetch for an old round
+        (claim(1, 0, round=2), None),  # a slow pull for an old round
         (claim(1, 0, round=4, node=4), None),  # another peer
     ]
-    for said, code in told:
-        assert guard.judge(said, OWN, OWN).code == code, said
+    for model, code in cases:
+        assert guard.judge(model, OWN, OWN).code == code, model
     guard.forget(3)
     assert guard.judge(claim(0, -1, round=5), OWN, OWN).code is None
 
@@ -286,7 +286,7 @@ def test_each_aggregator_by_hand():
     np.testing.assert_allclose(got, [0.6 * 3, 0.6 * 4 + 0.3], rtol=1e-6)
 
 
-def test_order_statistics_leave_out_who_has_no_vote():
+def test_order_statistics_omit_models_of_weight_zero():
     other = {2: OWN + 1, 3: OWN + 2}
     guards = replace(PLAIN, aggregator="median")
     row = Row((2, 3), (0.5, 0.5))  # a server that mixes without its own model

@@ -1,4 +1,4 @@
-"""Orders of a worker: carried out, queued, cancelled, and with missing models."""
+"""Orders of a worker: executed, queued, cancelled, and with missing models."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from support.worker_fixtures import PEERS, WorkerHarness, ack_of, of, reports, s
 # Orders -----------------------------------------------------------------------------------------
 
 
-def test_an_order_fetches_mixes_saves_reports_and_trains():
+def test_an_order_pulls_mixes_saves_reports_and_trains():
     harness = WorkerHarness()
     harness.join()
     actions = harness.execute(1, Pull(1, bytes_per_s=7.0), Pull(2))
@@ -131,7 +131,7 @@ def test_cancel_while_pulling_keeps_the_own_model():
     assert ack_of(harness.execute(2)) == "accepted"
 
 
-def test_cancel_of_a_queued_order_forgets_it():
+def test_cancel_removes_a_queued_order():
     harness = WorkerHarness()
     harness.join(warm=True)
     harness.execute(1)
@@ -182,7 +182,7 @@ def test_weights_are_shared_out_among_what_arrived():
     ]
 
 
-def test_lost_weight_goes_to_the_own_model_where_the_row_says_so():
+def test_lost_weight_goes_to_the_own_model_if_the_row_requires_it():
     harness = WorkerHarness()
     harness.join()
     pulls = (Pull(1), Pull(2))
@@ -258,7 +258,7 @@ def test_a_snapshot_inside_a_round_does_not_make_publications_look_replayed():
     assert report.rejected[0].code == "replay"
 
 
-def test_a_peer_that_lives_elsewhere_now_may_begin_anew():
+def test_a_peer_at_a_new_address_may_start_over():
     harness = WorkerHarness()
     harness.join()
     (pull,) = of(harness.execute(1, Pull(1)), StartPull)

@@ -1,4 +1,4 @@
-"""Real nodes with threads, over the memory transport: rounds, access, event logs."""
+"""Worker processes with threads over the memory transport: rounds, access, event logs."""
 
 import logging
 import threading
@@ -39,11 +39,11 @@ def test_three_nodes_exchange_mix_and_train(testbed):
     testbed.coordinator.warm = True
     for node in range(3):
         testbed.add(node)
-    testbed.everybody_knows(3)
+    testbed.wait_for_peers(3)
     for node in range(3):
         testbed.coordinator.wait_report(f"w{node:02d}", 0, "trained")
     stages = (Stage((Pull(1), Pull(2)), Row((0, 1, 2), (0.5, 0.25, 0.25))),)
-    testbed.coordinator.tell("w00", Execute(1, 1, True, stages, steps=2, rate=0.5, budget_s=5.0))
+    testbed.coordinator.send("w00", Execute(1, 1, True, stages, steps=2, rate=0.5, budget_s=5.0))
     mixed = testbed.coordinator.wait_report("w00", 1, "mixed")
     assert [(u.node, u.number) for u in sorted(mixed.used, key=lambda u: u.node)] == [
         (1, 0),
@@ -64,12 +64,12 @@ def test_heartbeats_and_pulls_go_on_while_training(testbed):
     testbed.add(0, plus(0, released))
     seen = []
 
-    def thrice(who, told):
-        if isinstance(told, Heartbeat) and told.phase == "training":
-            seen.append(told.seq)
+    def three_heartbeats(who, message):
+        if isinstance(message, Heartbeat) and message.phase == "training":
+            seen.append(message.seq)
         return len(set(seen)) >= 3
 
-    testbed.coordinator.wait(thrice)
+    testbed.coordinator.wait(three_heartbeats)
     assert pull(testbed, 0)[0].version == 0
     released.set()
     testbed.coordinator.wait_report("w00", 0, "trained")
@@ -80,11 +80,11 @@ def test_an_exact_pull_waits_for_the_training_of_its_round(testbed):
     testbed.coordinator.warm = True
     testbed.add(0)
     testbed.add(1, plus(1, released))
-    testbed.everybody_knows(2)
+    testbed.wait_for_peers(2)
     testbed.coordinator.wait_report("w00", 0, "trained")
     stages = (Stage((Pull(1, exact=True),), Row((0, 1), (0.5, 0.5))),)
-    testbed.coordinator.tell("w00", Execute(1, 1, True, stages, steps=1, budget_s=5.0))
-    testbed.coordinator.tell("w01", Execute(1, 1, True, (), steps=1, budget_s=5.0))
+    testbed.coordinator.send("w00", Execute(1, 1, True, stages, steps=1, budget_s=5.0))
+    testbed.coordinator.send("w01", Execute(1, 1, True, (), steps=1, budget_s=5.0))
     testbed.coordinator.wait(lambda who, m: isinstance(m, ExecuteAck) and m.state == "queued")
     time.sleep(0.1)
     assert not any(
@@ -123,14 +123,14 @@ def test_a_round_over_grpc(tmp_path):
     testbed.coordinator.warm = True
     try:
         nodes = [testbed.add(node) for node in range(2)]
-        testbed.everybody_knows(2)
+        testbed.wait_for_peers(2)
         for node in range(2):
             testbed.coordinator.wait_report(f"w{node:02d}", 0, "trained")
         stages = (Stage((Pull(1),), Row((0, 1), (0.5, 0.5))),)
-        testbed.coordinator.tell("w00", Execute(1, 1, True, stages, steps=1, budget_s=5.0))
+        testbed.coordinator.send("w00", Execute(1, 1, True, stages, steps=1, budget_s=5.0))
         testbed.coordinator.wait_report("w00", 1, "trained")
         np.testing.assert_allclose(nodes[0].machine.state.published, 2.5)
-        testbed.coordinator.tell("w00", StopNow(1, "over"))
+        testbed.coordinator.send("w00", StopNow(1, "over"))
         assert nodes[0].wait(SOON_S).code == 0
         testbed.coordinator.wait(lambda who, m: who == "w00" and isinstance(m, Leave))
         nodes[1].stop("ctrl-c")
@@ -143,18 +143,18 @@ def test_a_round_over_grpc(tmp_path):
 # Who may come in --------------------------------------------------------------------------------
 
 
-def test_strangers_are_refused_and_those_who_leave_too(testbed):
+def test_strangers_and_members_that_left_are_refused(testbed):
     testbed.add(0)
     with pytest.raises(PullBroken) as refused:
         pull(testbed, 0, name="w07")
     assert refused.value.code == "not_authorised"
-    testbed.coordinator.tell("w00", Roster(1, (Peer("w07", 7, "memory:7", ""),)))
+    testbed.coordinator.send("w00", Roster(1, (Peer("w07", 7, "memory:7", ""),)))
     until = time.monotonic() + SOON_S
     while 7 not in testbed.nodes[0].machine.pulls.peers:
         assert time.monotonic() < until
         time.sleep(0.01)
     pull(testbed, 0, name="w07")
-    testbed.coordinator.tell("w00", Roster(1, ()))
+    testbed.coordinator.send("w00", Roster(1, ()))
     while 7 in testbed.nodes[0].machine.pulls.peers:
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -168,7 +168,7 @@ def test_strangers_are_refused_and_those_who_leave_too(testbed):
 def test_the_event_log_contains_what_happened(testbed, tmp_path):
     history = EventLog(tmp_path / "history.jsonl")
     node = testbed.add(0, write_line=history.write)
-    testbed.coordinator.tell("w00", order(1))
+    testbed.coordinator.send("w00", order(1))
     testbed.coordinator.wait_report("w00", 1, "trained")
     pull(testbed, 0)
     node.close()
@@ -179,7 +179,7 @@ def test_the_event_log_contains_what_happened(testbed, tmp_path):
     }
 
 
-def test_resources_are_told():
+def test_resources_of_this_process():
     assert process_resources()["threads"] >= 1
 
 
@@ -187,12 +187,12 @@ def test_the_same_line_is_written_five_times_a_minute():
     now = [0.0]
     quiet = LogThrottle(clock=lambda: now[0])
 
-    def say(text):
+    def logged(text):
         record = logging.makeLogRecord({"msg": text})
         return record.getMessage() if quiet.filter(record) and record else None
 
-    assert [say("a") is not None for _ in range(8)] == [True] * 5 + [False] * 3
-    assert say("b") == "b"
+    assert [logged("a") is not None for _ in range(8)] == [True] * 5 + [False] * 3
+    assert logged("b") == "b"
     now[0] = 61.0
     record = logging.makeLogRecord({"msg": "a"})
     assert quiet.filter(record)

@@ -1,4 +1,4 @@
-"""Which model a peer gets, and who has to wait for it."""
+"""The model that a peer gets, and the pulls that wait for one."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -58,7 +58,7 @@ def test_only_three_are_kept_and_an_older_one_is_no_longer_there():
     assert version_of(published.answer(requested(1, round=4), 0.0, expected=True)) == 3
 
 
-def test_who_goes_on_gets_the_same_publication():
+def test_a_resumed_pull_gets_the_same_publication():
     published = PublishedModels()
     published.publish(a_model(1, 0))
     published.publish(a_model(2, 1))
@@ -96,7 +96,7 @@ def test_exact_pulls_wait_until_their_stage():
     )
 
 
-def test_a_later_order_forgets_snapshots_and_refuses_who_waited():
+def test_a_later_order_drops_snapshots_and_refuses_waiting_pulls():
     published = PublishedModels()
     published.open_round(1)
     published.add_snapshot(0, a_model(1, 0))
@@ -141,7 +141,7 @@ def test_an_update_is_the_model_less_its_start():
     )
 
 
-def test_what_could_not_be_written_is_taken_back():
+def test_a_publication_that_could_not_be_written_is_undone():
     published = PublishedModels()
     published.publish(a_model(1, 0))
     published.publish(a_model(2, 1))

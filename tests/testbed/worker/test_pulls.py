@@ -1,4 +1,4 @@
-"""Pulling a model through breaks and refusals, on a clock that only pauses move."""
+"""Pulls through breaks and refusals, on a clock that only pauses advance."""
 
 import threading
 
@@ -16,8 +16,8 @@ MODEL = np.arange(1000, dtype=np.float32)
 PAYLOAD = b"".join(bytes(part) for part in SCHEMA.pack(MODEL))
 
 
-class Script:
-    """A transport that does what it is told, pull by pull; each pull takes `step_s`."""
+class ScriptedTransport:
+    """A transport that follows a script, pull by pull; each pull takes `step_s`."""
 
     def __init__(self, *steps, step_s: float = 0.0) -> None:
         self.steps, self.step_s = list(steps), step_s
@@ -43,7 +43,7 @@ class Script:
 
 
 def send(count: int | None = None, error: Exception | None = None, version=7, payload=PAYLOAD):
-    """Send so many bytes from the offset that was asked for, and then break."""
+    """Return a step that sends `count` bytes from the requested offset and then fails."""
 
     def step(request, receiver) -> None:
         offset = request.offset if request.version == version else 0
@@ -69,7 +69,7 @@ ALL = send()
 CORRUPT = send(payload=PAYLOAD[:-1] + b"?")
 
 
-def run(script: Script, budget_s: float = 100.0, exact=False, cancelled=None):
+def run(script: ScriptedTransport, budget_s: float = 100.0, exact=False, cancelled=None):
     request = PullRequest("ab", round=5, exact=exact)
     action = StartPull(9, 3, "w03", "somewhere:1", request, script.now_s + budget_s)
     return pull(
@@ -78,16 +78,16 @@ def run(script: Script, budget_s: float = 100.0, exact=False, cancelled=None):
     )  # fmt: skip
 
 
-def test_at_once():
-    done = run(Script(ALL, step_s=0.5))
+def test_a_pull_without_faults():
+    done = run(ScriptedTransport(ALL, step_s=0.5))
     assert isinstance(done, PullFinished)
     assert np.array_equal(done.vector, MODEL)
     assert (done.key, done.bytes, done.seconds, done.resumes) == (9, len(PAYLOAD), 0.5, 0)
     assert done.header.version == 7
 
 
-def test_it_goes_on_where_it_was_with_the_same_version():
-    script = Script(
+def test_a_pull_resumes_with_the_same_version():
+    script = ScriptedTransport(
         send(1000, PullBroken("unreachable")), fail(PullBroken("unreachable")),
         send(500, PullBroken("timeout")), ALL,
     )  # fmt: skip
@@ -103,8 +103,8 @@ def test_it_goes_on_where_it_was_with_the_same_version():
     assert (done.bytes, done.resumes) == (len(PAYLOAD), 3)
 
 
-def test_a_version_that_is_gone_begins_again():
-    script = Script(send(1000, PullBroken("unreachable")), send(version=8))
+def test_a_pull_starts_over_if_its_version_is_gone():
+    script = ScriptedTransport(send(1000, PullBroken("unreachable")), send(version=8))
     done = run(script)
     assert done.header.version == 8
     assert np.array_equal(done.vector, MODEL)
@@ -112,7 +112,7 @@ def test_a_version_that_is_gone_begins_again():
 
 
 def test_pauses_grow_and_stay_below_their_bound():
-    script = Script(
+    script = ScriptedTransport(
         *[fail(PullDenied("busy"))] * 8, ALL
     )  # a busy peer is there, so that it is asked for long
     run(script)
@@ -121,52 +121,52 @@ def test_pauses_grow_and_stay_below_their_bound():
     assert len(set(script.pauses)) == 8  # full jitter
 
 
-def test_a_busy_peer_says_when_to_come_back():
-    script = Script(fail(PullDenied("busy", retry_s=3.0)), ALL)
+def test_a_busy_peer_determines_the_pause():
+    script = ScriptedTransport(fail(PullDenied("busy", retry_s=3.0)), ALL)
     assert isinstance(run(script), PullFinished)
     assert script.pauses == [3.0]
 
 
-def test_a_peer_cannot_keep_us_beyond_the_deadline():
-    script = Script(fail(PullDenied("busy", retry_s=1e9)))
+def test_a_pause_ends_at_the_deadline():
+    script = ScriptedTransport(fail(PullDenied("busy", retry_s=1e9)))
     done = run(script, budget_s=5.0)
     assert done == PullFailed(9, "busy", 0, 5.0)
 
 
 def test_corrupt_bytes_are_pulled_once_more_from_the_beginning():
-    script = Script(CORRUPT, ALL)
+    script = ScriptedTransport(CORRUPT, ALL)
     done = run(script)
     assert isinstance(done, PullFinished)
     assert [r.offset for r in script.requests] == [0, 0]
     assert done.bytes == 2 * len(PAYLOAD)
-    again = Script(CORRUPT)
+    again = ScriptedTransport(CORRUPT)
     assert run(again).code == "digest"
     assert len(again.requests) == 2
 
 
 @pytest.mark.parametrize("code", ["wrong_run", "schema", "size"])
-def test_some_answers_leave_no_hope(code):
-    script = Script(fail(PullDenied(code)))
+def test_permanent_refusals_end_the_pull(code):
+    script = ScriptedTransport(fail(PullDenied(code)))
     assert run(script).code == code
     assert len(script.requests) == 1
 
 
 @pytest.mark.parametrize("code", ["not_authorised", "no_model"])
-def test_some_answers_may_change_in_a_moment(code):
-    assert isinstance(run(Script(*[fail(PullDenied(code))] * 2, ALL)), PullFinished)
-    script = Script(fail(PullDenied(code)))
+def test_temporary_refusals_are_retried(code):
+    assert isinstance(run(ScriptedTransport(*[fail(PullDenied(code))] * 2, ALL)), PullFinished)
+    script = ScriptedTransport(fail(PullDenied(code)))
     assert run(script).code == code
     assert len(script.requests) == 3
 
 
 def test_a_round_that_is_over_at_the_other_end_is_not_waited_for():
-    script = Script(fail(PullDenied("timeout")))
+    script = ScriptedTransport(fail(PullDenied("timeout")))
     assert run(script, exact=True).code == "timeout"
     assert len(script.requests) == 1
 
 
 def test_a_peer_that_stays_away_is_given_up():
-    script = Script(send(1000, PullBroken("timeout")), fail(PullBroken("unreachable")))
+    script = ScriptedTransport(send(1000, PullBroken("timeout")), fail(PullBroken("unreachable")))
     done = run(script)
     assert done.code == "unreachable"
     assert done.bytes == 1000
@@ -174,37 +174,37 @@ def test_a_peer_that_stays_away_is_given_up():
 
 
 def test_a_slow_peer_that_brings_bytes_is_not_given_up():
-    script = Script(*[send(100, PullBroken("timeout"))] * 30, ALL, step_s=3.0)
+    script = ScriptedTransport(*[send(100, PullBroken("timeout"))] * 30, ALL, step_s=3.0)
     assert isinstance(run(script, budget_s=1000.0), PullFinished)
 
 
 def test_the_deadline_ends_it():
-    script = Script(send(100, PullBroken("timeout")), step_s=3.0)
+    script = ScriptedTransport(send(100, PullBroken("timeout")), step_s=3.0)
     done = run(script, budget_s=10.0)
     assert done.code == "timeout"
     assert done.seconds >= 10.0
     assert len(script.requests) <= 4
 
 
-def test_nobody_wants_it_any_more():
+def test_a_cancelled_pull_ends():
     cancelled = threading.Event()
     cancelled.set()
-    script = Script(ALL)
+    script = ScriptedTransport(ALL)
     assert isinstance(run(script, cancelled=cancelled), PullFailed)
     assert script.requests == []
 
 
-def test_a_lost_goodbye_does_no_harm():
-    script = Script(send(len(PAYLOAD), PullBroken("unreachable")))
+def test_an_error_after_the_last_byte_is_ignored():
+    script = ScriptedTransport(send(len(PAYLOAD), PullBroken("unreachable")))
     assert isinstance(run(script), PullFinished)
     assert len(script.requests) == 1
 
 
 def test_an_exact_pull_may_wait_until_its_deadline():
-    script = Script(ALL)
+    script = ScriptedTransport(ALL)
     run(script, budget_s=77.0, exact=True)
     assert script.timeouts[0].first_byte_s == 77.0
-    usual = Script(ALL)
+    usual = ScriptedTransport(ALL)
     run(usual, budget_s=77.0)
     assert usual.timeouts[0].first_byte_s == Timeouts().first_byte_s
     assert usual.timeouts[0].progress_s == Timeouts().progress_s
@@ -216,4 +216,4 @@ def test_what_does_not_fit_the_schema_is_given_up():
     def step(request, receiver) -> None:
         receiver.begin(ModelHeader(7, 3, 2, other.size(), "0" * 64, other.hash))
 
-    assert run(Script(step)).code == "schema"
+    assert run(ScriptedTransport(step)).code == "schema"

@@ -1,4 +1,4 @@
-"""The worker and its coordinator: joining, heartbeats, reports, leaving."""
+"""The session of a worker with its coordinator: joining, heartbeats, reports, leaving."""
 
 import numpy as np
 
@@ -26,13 +26,13 @@ def test_a_new_worker_learns_its_run_and_keeps_it():
     again = WorkerHarness(state=harness.disk)
     (join,) = sent(again(SessionOpened()), Join)
     assert join.run == RUN
-    assert not again.receive(JoinOk("cd" * 16, 9, 1, 1.0, True, PEERS))  # nobody moves us elsewhere
+    assert not again.receive(JoinOk("cd" * 16, 9, 1, 1.0, True, PEERS))  # it stays in its run
     assert (again.state.run, again.state.epoch) == (RUN, 1)
     (end,) = of(again.receive(Reject("run", "of run ab, this is cd")), Exit)
     assert (end.code, end.text) == (2, "the coordinator refused: run: of run ab, this is cd")
 
 
-def test_join_says_who_and_where():
+def test_the_join_contains_name_and_address():
     harness = WorkerHarness(data_size=10, label_counts=(4, 6), address="memory:0", software="1")
     (join,) = sent(harness(SessionOpened()), Join)
     assert (join.run, join.incarnation, join.address) == ("", 5, "memory:0")
@@ -63,7 +63,7 @@ def test_a_server_never_trains_by_itself():
     assert not of(harness.join(warm=True), StartTraining)
 
 
-def test_a_refusal_without_hope_ends_the_process():
+def test_a_permanent_refusal_ends_the_process():
     harness = WorkerHarness()
     harness(SessionOpened())
     (action,) = harness.receive(Reject("schema", "tensor a differs"))
@@ -71,7 +71,7 @@ def test_a_refusal_without_hope_ends_the_process():
     assert "tensor a differs" in action.text
 
 
-def test_a_refusal_with_hope_is_tried_again():
+def test_a_temporary_refusal_is_retried():
     harness = WorkerHarness()
     harness(SessionOpened())
     assert harness.receive(Reject("unknown", "later", retry_s=2.0)) == []
@@ -132,7 +132,7 @@ def test_reports_are_repeated_with_growing_pauses_until_acknowledged():
     assert harness.state.reports == ()
 
 
-def test_a_new_session_hears_what_was_not_acknowledged():
+def test_a_new_session_repeats_unacknowledged_reports():
     harness = WorkerHarness()
     harness.join()
     harness.execute(1)

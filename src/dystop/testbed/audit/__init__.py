@@ -2,5 +2,4 @@
 
 check  the invariants, one function each
 facts  what the checker reads, and how it is read from the files of a run
-leaks  private keys and secrets in files where they must not be
 """

@@ -15,6 +15,7 @@ I10  accuracy within a stated distance of a run without faults
 `worker.history` describes the lines of an event log.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +25,14 @@ from pathlib import Path
 import numpy as np
 
 from dystop.testbed.audit.facts import Closed, LateReport, RunFacts, StateFacts, read_facts
-from dystop.testbed.audit.leaks import leaks
 from dystop.testbed.worker.history import LogLine
 
 MAX_DESCRIPTORS = 256
 MAX_THREADS = 64
+PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_KEY_FILES = (".key", ".pem")  # a key belongs into a key file
+_CHUNK_BYTES = 2**20
+_OVERLAP_BYTES = 4096
 _APPLIED = ("DONE", "LATE")
 _OUTCOMES = (*_APPLIED, "FAILED", "CANCELLED")
 
@@ -56,6 +60,33 @@ def check_run(folder: Path, canaries: Sequence[str] = ()) -> list[Finding]:
     """
     found = [Finding("I9", f"{path}: {what}") for path, what in leaks(folder, canaries)]
     return [*check_facts(read_facts(folder)), *found]
+
+
+def leaks(folder: Path, canaries: Sequence[str] = ()) -> Iterator[tuple[Path, str]]:
+    """I9: yield files that hold a private key or one of the given secrets, with what was found.
+
+    Key files are left out. The finding is named by its kind, never by its value.
+
+    >>> list(leaks(Path("/nowhere")))
+    []
+    """
+    wanted = [("a given secret", re.compile(re.escape(c.encode()))) for c in canaries if c]
+    wanted.append(("a private key", PRIVATE_KEY))
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not path.is_file() or path.suffix in _KEY_FILES:
+            continue
+        yield from ((path, what) for what, pattern in wanted if _holds(path, pattern))
+
+
+def _holds(path: Path, pattern: re.Pattern[bytes]) -> bool:
+    """Return whether a file holds a pattern; reads in pieces, because checkpoints are large."""
+    tail = b""
+    with path.open("rb") as file:
+        while piece := file.read(_CHUNK_BYTES):
+            if pattern.search(tail + piece):
+                return True
+            tail = piece[-_OVERLAP_BYTES:]
+    return False
 
 
 def check_facts(facts: RunFacts) -> list[Finding]:

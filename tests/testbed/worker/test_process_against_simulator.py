@@ -1,4 +1,4 @@
-"""Real nodes and the simulator come to the same numbers."""
+"""Worker processes and the simulator compute the same models."""
 
 import threading
 from dataclasses import replace
@@ -78,7 +78,7 @@ def test_two_rounds_equal_the_simulators(testbed):
         testbed.add(
             node, train, schema=schema, initial=(vector.numpy(), counters.numpy()), setup=setup
         )
-    testbed.everybody_knows(3)
+    testbed.wait_for_peers(3)
     for node in range(3):
         testbed.coordinator.wait_report(f"w{node:02d}", 0, "trained")
     for round_, plan in ((1, first), (2, second)):
@@ -87,7 +87,7 @@ def test_two_rounds_equal_the_simulators(testbed):
         rates = np.zeros(len(plan.links))
         orders = orders_from_plan(plan, view, components.mechanism, steps, rates, 5.0, epoch=1)
         for node, execute in orders.items():
-            testbed.coordinator.tell(f"w{node:02d}", execute)
+            testbed.coordinator.send(f"w{node:02d}", execute)
         for node in orders:
             testbed.coordinator.wait_report(f"w{node:02d}", round_, "mixed")
     released.set()

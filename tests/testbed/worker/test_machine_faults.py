@@ -160,7 +160,7 @@ def test_a_result_that_could_not_be_written_is_served_but_not_reported_yet():
     assert reports(harness(Tick(), 1.1)) == [(1, "trained")]
 
 
-def test_a_passive_mix_that_could_not_be_written_is_taken_back():
+def test_a_passive_mix_that_could_not_be_written_is_undone():
     harness = WorkerHarness()
     harness.join()
     (pull,) = of(harness.execute(1, Pull(1), train=False), StartPull)

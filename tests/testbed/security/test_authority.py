@@ -1,4 +1,4 @@
-"""Certificates and tokens: made right, kept private, refused with a line that helps."""
+"""Certificates: correct, private, and refused with a helpful message."""
 
 import os
 import re
@@ -7,12 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from dystop.errors import ConfigError, StorageError, TransportError
-from dystop.testbed.enrolment.tokens import TOKEN_S, WINDOW_S, make_token, redeem
+from dystop.testbed.enrolment.tokens import make_token
 from dystop.testbed.security import authority
 from dystop.testbed.security.files import read_register, write_register
 from dystop.testbed.security.identity import names_of
@@ -37,7 +35,7 @@ def refused(folder, name="w01", clock=lambda: NOW) -> str:
     return str(caught.value)
 
 
-def test_a_certificate_says_who_it_belongs_to(folder):
+def test_a_certificate_has_the_name_of_its_owner(folder):
     identity = authority.load_identity(folder, "w01", at(NOW))
     cert = x509.load_pem_x509_certificate(identity.cert_pem)
     assert names_of(cert) == ("w01", ["w01"])
@@ -60,7 +58,7 @@ def test_keys_are_private_whatever_the_umask(tmp_path):
 
 
 def test_an_authority_is_never_replaced(folder):
-    with pytest.raises(ConfigError, match="already holds an authority"):
+    with pytest.raises(ConfigError, match=rf"{folder} .*authority"):
         authority.init(folder)
 
 
@@ -68,9 +66,8 @@ def test_an_authority_is_never_replaced(folder):
 def test_a_key_that_others_can_read_is_refused(folder, mode):
     key = folder / "w01.key"
     key.chmod(mode)
-    assert refused(folder) == (
-        f"{key} is readable by others (mode {mode:04o}); run: chmod 600 {key}"
-    )
+    reason = refused(folder)
+    assert all(fact in reason for fact in (f"{mode:04o}", f"chmod 600 {key}"))
 
 
 def test_the_authority_itself_must_be_private_too(folder):
@@ -80,37 +77,38 @@ def test_the_authority_itself_must_be_private_too(folder):
 
 
 @pytest.mark.parametrize("file", ["w01.key", "w01.crt", "ca.crt"])
-def test_a_missing_file_never_means_plain_text(folder, file):
+def test_a_missing_file_is_refused(folder, file):
     (folder / file).unlink()
-    said = refused(folder)
-    assert str(folder / file) in said
-    assert "missing" in said
-    assert "dystop pki issue w01" in said
+    reason = refused(folder)
+    assert str(folder / file) in reason
+    assert "missing" in reason
+    assert "dystop pki issue w01" in reason
 
 
 def test_an_expired_certificate_is_refused_with_its_date(folder):
     later = NOW + timedelta(days=91)
-    said = refused(folder, clock=at(later))
-    assert "expired on 2031-07-30 12:05 UTC" in said
-    assert "2031-07-31" in said  # what the clock says
-    assert "5 minutes" in said
-    assert "dystop pki issue w01" in said
+    reason = refused(folder, clock=at(later))
+    assert "2031-07-30 12:05 UTC" in reason
+    assert "2031-07-31" in reason  # the current time
+    assert "5 minutes" in reason
+    assert "dystop pki issue w01" in reason
 
 
 def test_a_certificate_of_the_future_is_refused_with_its_date(folder):
-    said = refused(folder, clock=at(NOW - timedelta(minutes=6)))
-    assert "not yet valid: from 2031-05-01 11:55 UTC" in said
-    assert "5 minutes" in said
+    reason = refused(folder, clock=at(NOW - timedelta(minutes=6)))
+    assert "not yet valid" in reason
+    assert "2031-05-01 11:55 UTC" in reason
+    assert "5 minutes" in reason
     authority.load_identity(
         folder, "w01", at(NOW - timedelta(minutes=4))
     )  # clocks may differ a little
 
 
-def test_a_certificate_of_somebody_else_is_refused(folder):
+def test_a_certificate_of_another_name_is_refused(folder):
     authority.issue(folder, "w02", clock=at(NOW))
     for end in ("crt", "key"):
         (folder / f"w01.{end}").write_bytes((folder / f"w02.{end}").read_bytes())
-    assert re.search("belongs to 'w02' .* not to 'w01'", refused(folder))
+    assert re.search("'w02'.*'w01'", refused(folder))
 
 
 def test_a_certificate_of_another_authority_is_refused(folder, tmp_path_factory):
@@ -118,7 +116,7 @@ def test_a_certificate_of_another_authority_is_refused(folder, tmp_path_factory)
     authority.init(other, at(NOW))
     authority.issue(other, "w01", clock=at(NOW))
     (folder / "w01.crt").write_bytes((other / "w01.crt").read_bytes())
-    assert "was not issued by" in refused(folder)
+    assert re.search(r"w01\.crt .*not issued by .*ca\.crt", refused(folder))
 
 
 def test_a_key_that_does_not_fit_is_refused(folder):
@@ -149,7 +147,7 @@ def test_names_cannot_lead_out_of_the_folder(folder, name):
     assert sorted(folder.parent.rglob("*")) == before
 
 
-def test_the_name_of_the_authority_is_taken(folder):
+def test_the_name_of_the_authority_is_reserved(folder):
     key = (folder / "ca.key").read_bytes()
     for call in (authority.issue, make_token):
         with pytest.raises(ConfigError, match="belongs to the authority"):
@@ -170,7 +168,7 @@ def test_revoking_takes_effect_at_once(folder):
     allowed = authority.Issued(folder)
     old = authority.load_identity(folder, "w01", at(NOW)).fingerprint
     assert allowed("w01", old)
-    assert not allowed("w02", old)  # somebody else's
+    assert not allowed("w02", old)  # the certificate of w01
     assert not allowed("w01", "0" * 64)
     assert authority.revoke(folder, "w01", at(NOW)) == [old]
     assert not allowed("w01", old)
@@ -180,8 +178,8 @@ def test_revoking_takes_effect_at_once(folder):
     assert read_register(folder / "revoked.json")[old]["date"] == "2031-05-01T12:00:00+00:00"
 
 
-def test_revoking_a_stranger_names_who_is_known(folder):
-    with pytest.raises(ConfigError, match="issued to: w01"):
+def test_revoking_an_unknown_name_lists_the_known_ones(folder):
+    with pytest.raises(ConfigError, match=r"'w07'.*: w01"):
         authority.revoke(folder, "w07")
 
 
@@ -199,84 +197,3 @@ def test_a_damaged_list_is_named(folder):
     with pytest.raises(StorageError, match=r"issued\.json"):
         authority.Issued(folder)("w01", "")
     write_register(folder / "issued.json", {})
-
-
-# F-8: tokens -----------------------------------------------------------------------------------
-
-
-class Wall:
-    def __init__(self) -> None:
-        self.now = 2_000_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def wall() -> Wall:
-    return Wall()
-
-
-@pytest.fixture
-def home(tmp_path, wall):
-    authority.init(tmp_path, at(datetime.fromtimestamp(wall.now, UTC)))
-    return tmp_path
-
-
-def request_for(name: str, key=None) -> bytes:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    key = key or ec.generate_private_key(ec.SECP256R1())
-    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
-    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-def test_a_token_is_good_once(home, wall):
-    token = make_token(home, "w01", wall)
-    assert re.fullmatch("[0-9a-f]{32}", token)
-    cert = redeem(home, token, request_for("w01"), "10.0.0.1", wall)
-    assert names_of(x509.load_pem_x509_certificate(cert)) == ("w01", ["w01"])
-    assert authority.Issued(home)("w01", authority.fingerprint(cert))
-    with pytest.raises(TransportError, match="wrong, used or expired"):
-        redeem(home, token, request_for("w01"), "10.0.0.1", wall)
-
-
-def test_tokens_are_not_on_the_disk(home, wall):
-    token = make_token(home, "w01", wall)
-    for file in home.iterdir():
-        assert token.encode() not in file.read_bytes()
-    assert stat.S_IMODE((home / "tokens.json").stat().st_mode) == 0o600
-
-
-def test_a_token_lives_for_a_day(home, wall):
-    token = make_token(home, "w01", wall)
-    wall.now += TOKEN_S + 1
-    with pytest.raises(TransportError, match="expired"):
-        redeem(home, token, request_for("w01"), "10.0.0.1", wall)
-
-
-def test_the_request_must_be_for_the_name_of_the_token(home, wall):
-    token = make_token(home, "w01", wall)
-    with pytest.raises(TransportError, match="'w01'"):
-        redeem(home, token, request_for("w02"), "10.0.0.1", wall)
-    with pytest.raises(TransportError, match="cannot be read"):
-        redeem(home, token, b"x", "10.0.0.1", wall)
-    with pytest.raises(TransportError, match="P-256"):
-        redeem(home, token, request_for("w01", ec.generate_private_key(ec.SECP384R1())), "a", wall)
-    redeem(home, token, request_for("w01"), "10.0.0.1", wall)  # still good
-
-
-def test_guessing_ends_after_five_tries(home, wall):
-    token, request = make_token(home, "w01", wall), request_for("w01")
-    said = []
-    for k in range(10_000):
-        with pytest.raises(TransportError) as caught:
-            redeem(home, f"{k:032x}", request, "10.6.6.6", wall)
-        said.append(str(caught.value).split(";")[0])
-    assert said[:5] == ["this token is wrong, used or expired"] * 5
-    assert set(said[5:]) == {"too many wrong tokens from this address"}
-    with pytest.raises(TransportError, match="too many"):
-        redeem(home, token, request, "10.6.6.6", wall)  # even the right one
-    redeem(home, token, request, "10.0.0.1", wall)  # others are not locked out
-    wall.now += WINDOW_S
-    with pytest.raises(TransportError, match="wrong"):
-        redeem(home, token, request, "10.6.6.6", wall)

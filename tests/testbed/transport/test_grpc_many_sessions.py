@@ -1,4 +1,4 @@
-"""A coordinator over gRPC with many workers: every open session has its threads, none starves."""
+"""A coordinator over gRPC with more workers than a usual thread pool has threads."""
 
 import threading
 from collections import Counter
@@ -23,7 +23,7 @@ CALM = Timeouts(heartbeat_s=5.0, suspect_s=60.0, dead_s=90.0, round_s=60.0)
 
 @pytest.fixture
 def join(tmp_path):
-    """Makes transports of one federation, and closes them."""
+    """Return a function that makes transports of one authority; close them at the end."""
     folder, made = tmp_path / "pki", []
     authority.init(folder)
 
@@ -38,8 +38,8 @@ def join(tmp_path):
         each.close()
 
 
-class Caller(EchoWorker):
-    """An echo over the network; all of it runs in the thread of its session."""
+class GrpcEchoWorker(EchoWorker):
+    """An echo worker over gRPC that runs in the thread of its session."""
 
     def __init__(self, transport, setup, who):
         super().__init__(None, setup, who)
@@ -47,22 +47,22 @@ class Caller(EchoWorker):
 
 
 def test_many_workers_take_part_in_every_round(join):
-    """With fewer threads than sessions some would be open and never be heard."""
+    """With fewer threads than sessions, some open sessions would never be read."""
     params = replace(QUICK, timeouts=CALM)
     setup = setup_for("d-psgd", WORKERS, ROUNDS, params=params)
     ledger = MemoryLedger()
-    seat = CoordinatorProcess(
+    process = CoordinatorProcess(
         join("coordinator"), CoordinatorMachine(setup, restore(ledger)), ledger, "127.0.0.1:0"
     )
     workers = [who for who in setup.members if who.name != OBSERVER]
-    callers = [Caller(join(who.name), setup, who) for who in workers]
-    thread = threading.Thread(target=seat.run, daemon=True)
+    echoes = [GrpcEchoWorker(join(who.name), setup, who) for who in workers]
+    thread = threading.Thread(target=process.run, daemon=True)
     thread.start()
-    for caller in callers:
-        caller.start(seat.address)
+    for echo in echoes:
+        echo.start(process.address)
     thread.join(30.0)
-    assert seat.finish is not None
-    assert seat.finish.reason == f"{ROUNDS} rounds are over"
+    assert process.finish is not None
+    assert process.finish.reason == f"{ROUNDS} rounds are over"
     assert {o.outcome for o in ledger.rows("orders")} == {"DONE"}
-    for caller in callers:
-        assert Counter(caller.orders) == Counter(range(1, ROUNDS + 1))
+    for echo in echoes:
+        assert Counter(echo.orders) == Counter(range(1, ROUNDS + 1))

@@ -1,4 +1,4 @@
-"""Passive orders, updates, mail, and background pulls."""
+"""Passive orders, updates, the mailbox, and background pulls."""
 
 import numpy as np
 
@@ -107,7 +107,7 @@ def test_mail_that_comes_with_an_activation_is_for_the_next_one():
     assert [(m.node, m.round) for m in harness.state.mail] == [(2, 2)]
 
 
-def test_nobody_waits_for_a_background_link():
+def test_orders_do_not_wait_for_a_background_link():
     harness = WorkerHarness()
     harness.join()
     actions = harness.execute(1, Pull(2, background=True), weights=(0.75, 0.25))
@@ -123,7 +123,7 @@ def test_nobody_waits_for_a_background_link():
     assert [u.node for u in report.used] == [2]
 
 
-def test_background_mail_that_fails_is_told_with_the_next_report():
+def test_failed_background_mail_is_part_of_the_next_report():
     harness = WorkerHarness()
     harness.join()
     (pull,) = of(harness.execute(1, Pull(2, background=True, into="mail")), StartPull)
@@ -132,7 +132,7 @@ def test_background_mail_that_fails_is_told_with_the_next_report():
     assert [r.node for r in report.rejected] == [2]
 
 
-def test_what_comes_in_the_background_waits_for_the_order_at_hand():
+def test_background_mail_waits_for_the_current_order():
     harness = WorkerHarness()
     harness.join()
     (late,) = of(harness.execute(1, Pull(2, background=True), train=False), StartPull)

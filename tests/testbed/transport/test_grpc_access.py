@@ -1,4 +1,4 @@
-"""Who is not wanted stays out, and is told why. Over real sockets."""
+"""gRPC refuses peers without a valid certificate and names the reason, over real sockets."""
 
 import dataclasses
 import threading
@@ -25,7 +25,7 @@ from support.transport_parties import (
     broken,
 )
 
-AT_MOST_S = 3.0  # until a stranger knows
+AT_MOST_S = 3.0  # until a stranger is refused
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def closing():
 
 
 def fake(folder: Path, common: str, dns: str | None, begins: int = -1, ends: int = 90) -> Identity:
-    """A certificate of the right authority that `issue` would never make."""
+    """Make a certificate of the right authority that `issue` would refuse."""
     signer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     ca_key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     key = serialization.load_pem_private_key((folder / "w01.key").read_bytes(), None)
@@ -65,7 +65,7 @@ def fake(folder: Path, common: str, dns: str | None, begins: int = -1, ends: int
 
 
 def foreign(tmp_path: Path, name: str, ca_pem: bytes) -> Identity:
-    """The same name from another authority, whose holder believes ours."""
+    """Make an identity of another authority whose holder trusts ours."""
     authority.init(tmp_path)
     authority.issue(tmp_path, name)
     return dataclasses.replace(authority.load_identity(tmp_path, name), ca_pem=ca_pem)
@@ -112,7 +112,7 @@ def test_strangers_get_no_model(kind, folder, tmp_path, closing):
 
 
 @pytest.mark.parametrize("kind", STRANGERS)
-def test_strangers_get_no_session_and_are_told_why(kind, folder, tmp_path, closing):
+def test_strangers_get_no_session_but_a_reason(kind, folder, tmp_path, closing):
     sessions, client = RecordingSessionHandler(), RecordingClientHandler()
     server = closing(
         GrpcTransport(authority.load_identity(folder, "coordinator"), authority.Issued(folder))
@@ -122,13 +122,13 @@ def test_strangers_get_no_session_and_are_told_why(kind, folder, tmp_path, closi
     session = caller.open_session(served.address, client)
     assert client.next(AT_MOST_S) == ("closed",)
     assert served.address in client.reason
-    words = {"unreachable": "refused this certificate", "not_authorised": "certificate"}
-    assert words[STRANGERS[kind]] in client.reason
+    assert "certificate" in client.reason
+    assert STRANGERS[kind] == "not_authorised" or "refused" in client.reason
     session.stop()
     assert sessions.events.empty()
 
 
-def test_a_false_coordinator_is_not_believed(folder, tmp_path, closing):
+def test_a_false_coordinator_gets_no_session(folder, tmp_path, closing):
     ca_pem = (folder / "ca.crt").read_bytes()
     pretenders = {
         "not from this authority": foreign(tmp_path, "coordinator", ca_pem),
@@ -146,7 +146,7 @@ def test_a_false_coordinator_is_not_believed(folder, tmp_path, closing):
         assert sessions.events.empty()
 
 
-def test_a_revoked_worker_is_cut_and_stays_out(tmp_path, closing):
+def test_a_revoked_worker_loses_its_pulls_and_gets_no_new_ones(tmp_path, closing):
     authority.init(tmp_path)
     for name in ("w00", "w01"):
         authority.issue(tmp_path, name)

@@ -1,4 +1,4 @@
-"""`testbed.links = "trace"`: a run whose links are as fast as those of a recorded one."""
+"""`testbed.links = "trace"`: a run with the link speeds of a recorded run."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ TINY = [
 QUIET = ["--transport", "memory", "--quiet", "--no-report"]
 
 
-def test_links_as_they_were_recorded(tmp_path: Path) -> None:
+def test_links_from_a_recorded_run(tmp_path: Path) -> None:
     out = ["--out", str(tmp_path)]
     first = CliRunner().invoke(app, ["testbed", *TINY, *QUIET, *out, "--name", "first"])
     assert first.exit_code == 0, first.output

@@ -1,4 +1,4 @@
-"""Which models a worker serves to which peers."""
+"""The models that a worker serves to its peers."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ from support.worker_fixtures import PEERS, WorkerHarness, of, refusal, sent
 
 def test_strangers_and_other_runs_are_refused():
     harness = WorkerHarness()
-    assert refusal(harness.ask(round=1)) == "not_authorised"  # nobody is known yet
+    assert refusal(harness.ask(round=1)) == "not_authorised"  # no roster yet
     harness.join(peers=PEERS[:2])
     assert isinstance(harness.ask(round=1)[0].answer, Publication)
     assert refusal(harness.ask(peer="w03", round=1)) == "not_authorised"
@@ -37,7 +37,7 @@ def test_strangers_and_other_runs_are_refused():
     assert isinstance(harness.ask(peer="observer", round=1)[0].answer, Publication)
 
 
-def test_who_leaves_the_roster_is_refused_and_no_longer_fetched_from():
+def test_a_peer_that_left_the_roster_is_neither_served_nor_pulled_from():
     harness = WorkerHarness()
     harness.join()
     (pull,) = of(harness.execute(1, Pull(1)), StartPull)
@@ -60,7 +60,7 @@ def test_while_training_peers_get_the_last_publication():
     assert (served.answer.number, served.answer.round) == (1, 1)
 
 
-def test_a_pull_gets_what_comes_from_before_its_round():
+def test_a_pull_gets_a_model_from_before_its_round():
     harness = WorkerHarness()
     harness.join()
     harness.execute(1)
@@ -124,7 +124,7 @@ def test_an_exact_pull_of_a_cancelled_round_is_refused():
     assert refusal(harness.receive(Cancel(1, 1))) == "timeout"
 
 
-def test_a_peer_that_went_away_is_not_served():
+def test_a_withdrawn_pull_is_not_served():
     harness = WorkerHarness()
     harness.join()
     harness.ask(key=1, round=1, exact=True)
@@ -132,7 +132,7 @@ def test_a_peer_that_went_away_is_not_served():
     assert not of(harness.execute(1), AnswerPull)
 
 
-def test_nobody_waits_for_ever():
+def test_waiting_pulls_time_out():
     harness = WorkerHarness()
     harness.join()
     harness.ask(key=1, round=99, exact=True)

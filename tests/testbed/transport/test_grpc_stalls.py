@@ -1,4 +1,4 @@
-"""C-4 and C-5: who hangs is noticed. Over real sockets."""
+"""Peers that stall and connections that break, over real sockets (C-4, C-5)."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def closing():
 
 @pytest.fixture
 def child(folder):
-    """A serving peer in a process of its own: 2 MB at 1 MB/s."""
+    """Run a serving peer in a process of its own: 2 MB at 1 MB/s."""
     places = os.pathsep.join([str(HERE.parent), *sys.path])
     process = subprocess.Popen(
         [sys.executable, str(HERE / "serving_child.py"), str(folder), "w00", "2000000", "1e6"],
@@ -55,8 +55,8 @@ def child(folder):
     process.communicate()
 
 
-def test_a_frozen_peer_is_noticed(child, folder, closing):
-    """C-5: SIGSTOP while it sends; the kernel still answers for it."""
+def test_a_stopped_peer_is_detected(child, folder, closing):
+    """C-5: SIGSTOP while it sends; its kernel still acknowledges packets."""
     address = child.stdout.readline().strip()
     puller, sink = (
         closing(GrpcTransport(authority.load_identity(folder, "w01"), anyone)),
@@ -80,8 +80,8 @@ def test_a_frozen_peer_is_noticed(child, folder, closing):
 SCHEMA = Schema((("w", (100_000,)),))
 
 
-class Models:
-    """A store with a real model, paced."""
+class PacedModelSource:
+    """A source of one real model, served at a fixed rate."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self.vector = np.arange(SCHEMA.width, dtype=np.float32)
@@ -100,9 +100,9 @@ class Models:
 
 
 @pytest.fixture
-def wire(folder, closing):
-    """A model of 400 kB that takes a second, behind a wire that can be cut."""
-    models = Models(bytes_per_s=400_000)
+def proxied(folder, closing):
+    """Serve a model of 400 kB within a second, behind a proxy that can break connections."""
+    models = PacedModelSource(bytes_per_s=400_000)
     server = closing(GrpcTransport(authority.load_identity(folder, "w00"), anyone))
     proxy = Proxy(server.serve_models(ANY, models).address)
     yield proxy, models
@@ -121,9 +121,9 @@ def fetching(folder, closing, proxy, budget_s) -> BackgroundCall:
 
 
 @pytest.mark.parametrize("how", ["freeze", "cut"])
-def test_a_wire_cut_for_three_seconds(how, wire, folder, closing):
-    """C-4: the pull goes on where it was, and takes at most five seconds more."""
-    proxy, models = wire
+def test_a_connection_lost_for_three_seconds(how, proxied, folder, closing):
+    """C-4: the pull resumes where it was, and takes at most five seconds more."""
+    proxy, models = proxied
     began = time.monotonic()
     job = fetching(folder, closing, proxy, budget_s=20.0)
     proxy.freeze() if how == "freeze" else proxy.cut()
@@ -138,9 +138,9 @@ def test_a_wire_cut_for_three_seconds(how, wire, folder, closing):
         assert done.bytes <= SCHEMA.size() * 1.05
 
 
-def test_a_wire_cut_for_good(wire, folder, closing):
-    """C-4: the watchdog bites after three seconds; four more, and the peer is given up."""
-    proxy, _ = wire
+def test_a_connection_lost_for_good(proxied, folder, closing):
+    """C-4: the stall is detected after three seconds, and the pull fails four seconds later."""
+    proxy, _ = proxied
     job = fetching(folder, closing, proxy, budget_s=60.0)
     proxy.freeze()
     began = time.monotonic()
