@@ -111,23 +111,23 @@ def crash(self, memory, view):
 
 
 PLANS = {
-    "absent": (absent, {}, "is active but absent"),
-    "rows": (half_rows, {}, "sums to 0.5"),
-    "twice": (doubled, {}, "a link occurs twice"),
-    "free": (free_ride, {}, "costs nobody time"),
-    "dice": (random_steps, {}, "two plans for one view differ"),
+    "absent": (absent, {}, r"worker \d+ .*absent"),
+    "rows": (half_rows, {}, r"worker \d+ sums to 0\.5"),
+    "twice": (doubled, {}, "link .*twice"),
+    "free": (free_ride, {}, r"\d+ -> \d+ .*time, .*worker \d+"),
+    "dice": (random_steps, {}, r"plans .*differ; .*view\.rng"),
     "moody": (moody, {}, "views planned in between"),
     "writes": (writes_view, {}, "read-only"),
     "crash": (crash, {}, "plan raised KeyError: 'nothing'"),
     "budget": (
         lambda s, m, v: everyone_pulls(v),
         {"budgeted": True},
-        "node .* models; its budget is 0",
+        r"`budgeted`.*node \d+ .*budget is 0",
     ),
     "mean": (
         lambda s, m, v: everyone_pulls(v),
         {"doubly_stochastic": True},
-        "the mean model would move",
+        r"doubly stochastic.*column \d+ of stage 0",
     ),
     "notes": (
         lambda s, m, v: everyone_pulls(v, notes={"k": 1}),
@@ -164,7 +164,7 @@ def test_a_failure_can_be_typed_in_again():
 
 
 MEMORIES = {
-    "set": (lambda m, v: {"seen": {1, 2}}, "cannot be kept in a checkpoint"),
+    "set": (lambda m, v: {"seen": {1, 2}}, "checkpoint"),
     "tuple keys": (lambda m, v: {(1, 2): 3}, "checkpoint"),
     "none": (lambda m, v: None, "must be a mapping"),
     "object": (lambda m, v: {"x": np.array([None])}, "checkpoint"),
@@ -191,7 +191,7 @@ def test_memory_that_is_changed_in_place():
             memory["seen"].append(view.t)
             return everyone_pulls(view), memory
 
-    with pytest.raises(ConformanceError, match="changed its memory"):
+    with pytest.raises(ConformanceError, match=r"changed .*memory"):
         check_plans(Scribbler())
 
 
@@ -203,7 +203,7 @@ def test_a_mechanism_that_breaks_only_in_a_run():
         return everyone_pulls(view, notes={"far": float(far)})
 
     check_plans(broken(with_plan(undeclared)))
-    with pytest.raises(ConformanceError, match=r"in a run of 9 workers \(paper timing.*seed 0\)"):
+    with pytest.raises(ConformanceError, match=r"run of 9 workers \(paper timing.*seed 0\)"):
         check_mechanism(broken(with_plan(undeclared)))
     check_mechanism(broken(with_plan(undeclared), needs=frozenset({"distance"})))
 
@@ -255,9 +255,9 @@ def test_parameters_must_be_configurable():
 
         width: int = param("three", "how wide")
 
-    with pytest.raises(ConformanceError, match="width is not made by `param`"):
+    with pytest.raises(ConformanceError, match=r"width .*`param`"):
         check_mechanism(Bare())
-    with pytest.raises(ConformanceError, match=r"cannot be configured by a file: .*width"):
+    with pytest.raises(ConformanceError, match=r"config.*file: .*width"):
         check_mechanism(Odd())
     with pytest.raises(ConformanceError, match="dataclass"):
         check_mechanism(type("Plain", (Alone,), {"__doc__": "Plain."})())
@@ -266,7 +266,7 @@ def test_parameters_must_be_configurable():
 def test_mean_is_watched_over_a_run():
     """Rows that look right one by one, but a stage that is not mended into the mean."""
     liar = broken(with_plan(lambda s, m, v: everyone_pulls(v)), doubly_stochastic=True)
-    with pytest.raises(ConformanceError, match=r"doubly stochastic.*sum of all models"):
+    with pytest.raises(ConformanceError, match=r"doubly stochastic.*sum .*from \S+ to"):
         check_mean(liar)
 
 
@@ -299,7 +299,7 @@ def test_conformance_names_are_public():
     assert "check_mechanism" in public_names()
     import dystop.conformance
 
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match=r"'dystop\.conformance' .*'nothing'"):
         _ = dystop.conformance.nothing
 
 

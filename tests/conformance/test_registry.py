@@ -67,9 +67,9 @@ def test_plugins_are_listed_without_being_imported():
 
 BROKEN = {
     "cracked": ("cracked:Cracked", "RuntimeError: cracked inside"),
-    "missing": ("no_such_module:X", "No module named 'no_such_module'"),
-    "nameless": ("plugged:Nothing", "has no attribute 'Nothing'"),
-    "stranger": ("plugged:Stranger", "is not a subclass of dystop.Mechanism"),
+    "missing": ("no_such_module:X", r"ModuleNotFoundError.*'no_such_module'"),
+    "nameless": ("plugged:Nothing", r"AttributeError.*'Nothing'"),
+    "stranger": ("plugged:Stranger", r"dystop\.Mechanism"),
     "other": ("plugged:Copy", "`name` is 'copy'"),
 }
 
@@ -81,7 +81,7 @@ def test_a_broken_plugin_is_named_and_breaks_nothing_else(name):
     found = registry(copy="plugged:Copy", **{name: place})
     with pytest.raises(ConfigError, match=message) as caught:
         found[name]
-    assert str(caught.value).startswith(f"mechanism {name!r} from an unknown package ({place})")
+    assert all(fact in str(caught.value) for fact in (repr(name), place))
     assert found["copy"].name == "copy"
     assert found["dystop"] is DySTop
     assert list(found.problems()) == [name]
@@ -99,7 +99,7 @@ def test_clashes_are_refused():
     found = Registry(BUILT_IN, lambda: points)
     assert found["copy"].name == "copy"
     assert found["dystop"] is DySTop
-    with pytest.raises(ConfigError, match="two packages claim one name"):
+    with pytest.raises(ConfigError, match=r"'twin'.*two packages"):
         found["twin"]
     problems = found.problems()
     assert list(problems) == ["dystop", "twin"]
@@ -115,7 +115,7 @@ def test_commands_use_plugins(monkeypatch):
     listed = CliRunner().invoke(app, ["list", "mechanisms"])
     assert listed.exit_code == 0
     assert "copy" in listed.stdout
-    assert "left out: mechanism 'cracked'" in listed.stderr
+    assert "'cracked'" in listed.stderr
     assert type(config.read_experiment(None, ["mechanism.name=copy"]).mechanism) is found["copy"]
     with pytest.raises(ConfigError, match="cracked inside"):
         config.read_experiment(None, ["mechanism.name=cracked"])

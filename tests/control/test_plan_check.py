@@ -80,7 +80,7 @@ def test_good_plans_pass(view):
 
 
 def test_nobody_active(view):
-    refused(view, Plan(ints([]), no_links()), "no worker is active", "round 7")
+    refused(view, Plan(ints([]), no_links()), "active", "at least one", "round 7")
 
 
 def test_active_twice(view):
@@ -143,7 +143,7 @@ def test_negative_weight(view):
 
 def test_source_without_a_link(view):
     plan = plan_of([1], [(1, 0)], {(1, 0): 0.5, (1, 1): 0.25, (1, 2): 0.25})
-    refused(view, plan, "stage 0", "2 into 1", "without a link or a message", "round 7")
+    refused(view, plan, "stage 0", "2 into 1", "link", "message", "round 7")
 
 
 def test_link_of_another_stage_does_not_feed_a_row(view):

@@ -97,7 +97,7 @@ def test_bad_download_is_refused_and_not_kept(tmp_path, published, server, damag
         victim.unlink()
     else:
         victim.write_bytes(raw[:-7] if damage == "truncated" else raw[:-1] + b"!")
-    with pytest.raises(DataError, match=r"t10k-images-idx3-ubyte\.gz could not be"):
+    with pytest.raises(DataError, match=r"http\S+t10k-images-idx3-ubyte\.gz "):
         load_entry(entry, [cache], cache=cache, download=True)
     kept = {p.name for p in (cache / entry.name).iterdir()}
     assert kept == {f.name for f in entry.files[:2]}
@@ -110,7 +110,7 @@ def test_no_server_says_what_to_put_where(tmp_path, published):
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     entry, cache = tiny(published, f"http://127.0.0.1:{port}/"), tmp_path / "cache"
-    with pytest.raises(DataError, match=r"http\S+ could not be") as caught:
+    with pytest.raises(DataError, match=r"http\S+ ") as caught:
         load_entry(entry, [], cache=cache, download=True)
     text = str(caught.value)
     assert str(cache / "fashion-mnist") in text
@@ -121,7 +121,7 @@ def test_no_server_says_what_to_put_where(tmp_path, published):
 
 def test_cache_that_cannot_be_written_is_a_storage_error(tmp_path, published, server):
     (tmp_path / "cache").write_text("a file where a folder should be")
-    with pytest.raises(StorageError, match="cannot store train-images"):
+    with pytest.raises(StorageError, match=r"cache\S*: .*train-images"):
         load_entry(tiny(published, server), [], cache=tmp_path / "cache", download=True)
 
 
@@ -180,8 +180,8 @@ def test_search_order(tmp_path, monkeypatch):
 
 
 def test_named_folders_must_exist(tmp_path, monkeypatch):
-    with pytest.raises(DataError, match=r"nowhere \(from root\) does not exist"):
+    with pytest.raises(DataError, match=r"nowhere \(from root\)"):
         load("cifar10", root=tmp_path / "nowhere")
     monkeypatch.setenv("DYSTOP_DATA", str(tmp_path / "gone"))
-    with pytest.raises(DataError, match=r"gone \(from DYSTOP_DATA\) does not exist"):
+    with pytest.raises(DataError, match=r"gone \(from DYSTOP_DATA\)"):
         load("cifar10")

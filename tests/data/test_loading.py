@@ -48,11 +48,11 @@ def test_damaged_mini_is_refused(monkeypatch, tmp_path):
     for raw in (None, whole[:1000], whole[:5000] + b"\0" + whole[5001:]):
         if raw is not None:
             (tmp_path / fmnist_mini.FILE).write_bytes(raw)
-        with pytest.raises(DataError, match=r"fmnist_mini.xz.* damaged .*reinstall"):
+        with pytest.raises(DataError, match=r"fmnist_mini\.xz: .*damaged .*reinstall"):
             load("fmnist-mini")
     monkeypatch.undo()
     monkeypatch.setattr(fmnist_mini, "CONTENT_SHA256", "00")
-    with pytest.raises(DataError, match="does not have sha256"):
+    with pytest.raises(DataError, match=r"fmnist_mini\.xz: .*sha256"):
         load("fmnist-mini")
 
 
@@ -223,7 +223,7 @@ def test_take_gives_exactly_what_was_asked(wanted):
 
 @pytest.mark.parametrize("wanted", [0, -1, 501])
 def test_take_refuses_what_is_not_there(wanted):
-    with pytest.raises(DataError, match=f"cannot take {wanted} test samples .* 1 to 500"):
+    with pytest.raises(DataError, match=f"{wanted} test samples .*'synthetic'.*1 to 500"):
         take(load("synthetic"), test=wanted)
 
 
@@ -239,5 +239,5 @@ def test_statistics_match_the_textbook():
 def test_class_names_must_fit():
     data = load("synthetic")
     splits = Splits(data.x_train, data.y_train, data.x_test, data.y_test)
-    with pytest.raises(DataError, match="2 class names for 10 classes"):
+    with pytest.raises(DataError, match=r"2 class names .*10 classes"):
         assemble("t", splits, classes=10, class_names=("a", "b"), source="test")

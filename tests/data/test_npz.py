@@ -73,17 +73,20 @@ def test_floats_are_kept_as_they_are(tmp_path, kind):
     [
         ({"y_test": None}, "has no y_test"),
         ({"x_train": None, "y_train": None}, "has no x_train, y_train"),
-        ({"x_train": np.array([{}, 1, 2, 3], object)}, "Python objects, which are never read"),
-        ({"y_train": np.array([0, 1, 2])}, "4 train images but 3 train labels"),
-        ({"y_train": np.array([0, 1, -2, 1])}, "train label -2 is out of range"),
+        ({"x_train": np.array([{}, 1, 2, 3], object)}, "Python objects"),
+        ({"y_train": np.array([0, 1, 2])}, "4 train images.*3 train labels"),
+        ({"y_train": np.array([0, 1, -2, 1])}, r"train label -2 .*from 0 to \d"),
         ({"y_train": np.array([0.0, 1, 2, 1])}, "y_train is float64"),
         ({"y_train": np.eye(4, dtype=int)}, r"y_train is int64 of shape \(4, 4\)"),
-        ({"class_names": np.array(["a", "b"])}, "train label 2 is out of range"),
-        ({"x_test": np.zeros((0, 8, 8), np.uint8), "y_test": np.zeros(0, int)}, "test split is em"),
-        ({"x_test": np.ones((2, 7, 8), np.uint8)}, "they must agree"),
-        ({"x_test": np.ones((2, 8, 8), np.float32)}, "type uint8 but test images float32"),
+        ({"class_names": np.array(["a", "b"])}, "train label 2 .*from 0 to 1"),
+        (
+            {"x_test": np.zeros((0, 8, 8), np.uint8), "y_test": np.zeros(0, int)},
+            "test split .*empty",
+        ),
+        ({"x_test": np.ones((2, 7, 8), np.uint8)}, r"\(1, 8, 8\).*\(1, 7, 8\)"),
+        ({"x_test": np.ones((2, 8, 8), np.float32)}, "uint8.*float32"),
         ({"x_train": np.ones((4, 8, 8), np.int64)}, "x_train is int64; expected uint8"),
-        ({"x_train": np.full((4, 8, 8), np.nan)}, "NaN or infinite"),
+        ({"x_train": np.full((4, 8, 8), np.nan)}, "x_train .*NaN"),
         ({"x_train": np.ones(4, np.uint8)}, r"x_train has shape \(4,\)"),
         ({"x_train": np.ones((4, 5, 6, 7), np.uint8)}, r"x_train has shape \(4, 5, 6, 7\)"),
     ],
@@ -124,5 +127,5 @@ def test_a_bare_array_is_refused(tmp_path):
 
 
 def test_missing_file_is_named():
-    with pytest.raises(DataError, match=r"nowhere/mine\.npz: no such file"):
+    with pytest.raises(DataError, match=r"nowhere/mine\.npz: .*x_train"):
         load("nowhere/mine.npz")

@@ -101,18 +101,18 @@ def test_as_many_workers_as_samples(scheme):
 
 @pytest.mark.parametrize("scheme", ["iid", "dirichlet"])
 def test_too_few_samples_are_refused(scheme):
-    with pytest.raises(DataError, match=r"9 training samples .* 5 workers 2 each: 10 are needed"):
+    with pytest.raises(DataError, match=r"9 training samples .*5 workers .*2 .*10"):
         partition(np.zeros(9, int), 5, scheme=scheme, phi=1.0, seed=0, min_size=2)
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"scheme": "dirichlett"}, "did you mean 'dirichlet'"),
-        ({"phi": 0.0}, "phi = 0.0; expected"),
+        ({"scheme": "dirichlett"}, "scheme = 'dirichlett'.*'dirichlet'"),
+        ({"phi": 0.0}, r"phi = 0\.0.* 0 "),
         ({"phi": float("nan")}, "phi = nan"),
-        ({"workers": 0}, "workers = 0; expected"),
-        ({"min_size": 0}, "min_size = 0; expected"),
+        ({"workers": 0}, "workers = 0.*>= 1"),
+        ({"min_size": 0}, "min_size = 0.*>= 1"),
     ],
 )
 def test_bad_settings_are_refused(changed, message):
@@ -126,7 +126,7 @@ def test_phi_one_is_iid_only_when_not_asked_otherwise():
     assert scheme_for(0.99, "auto") == "dirichlet"
     assert scheme_for(1.0, "dirichlet") == "dirichlet"
     assert scheme_for(0.1, "iid") == "iid"
-    with pytest.raises(ConfigError, match=r"auto, iid, dirichlet.*mean 'auto'"):
+    with pytest.raises(ConfigError, match=r"'autos'.*auto, iid, dirichlet.*'auto'"):
         scheme_for(1.0, "autos")
 
 

@@ -53,9 +53,9 @@ GOOD = gzip.compress(idx_bytes(X))
         (idx_bytes(X), "Not a gzipped file"),
         (gzip.compress(b"PK\3\4" + idx_bytes(X)), r"0x504b0304\); expected 0x00000803"),
         (gzip.compress(idx_bytes(X, kind=0x0D)), "not an IDX file"),
-        (gzip.compress(idx_bytes(X.reshape(-1))), "not an IDX file of 3 dimensions"),
-        (gzip.compress(idx_bytes(pixels(6, 4, 3))), "holds 6 x 4 x 3 values; expected 5 x 4 x 3"),
-        (gzip.compress(idx_bytes(X)[:-1]), "too few bytes; expected 60 after the header"),
+        (gzip.compress(idx_bytes(X.reshape(-1))), "IDX file of 3 dimensions"),
+        (gzip.compress(idx_bytes(pixels(6, 4, 3))), "6 x 4 x 3 .*expected 5 x 4 x 3"),
+        (gzip.compress(idx_bytes(X)[:-1]), "too few bytes.*60"),
         (gzip.compress(idx_bytes(X) + b"\0"), "too many bytes"),
         (gzip.compress(idx_bytes(X)[:9]), "holds"),
         (gzip.compress(idx_bytes(X[::-1])), "MNIST.*sha256"),
@@ -144,7 +144,7 @@ def test_bad_cifar_archives_are_named_and_refused(tmp_path):
     whole = write_tar(tmp_path / "good.tar.gz", good).read_bytes()
     cases = {
         "short": (write_tar(tmp_path / "short.tar.gz", short), "data_batch_3.bin' has 6145 bytes"),
-        "python": (write_tar(tmp_path / "python.tar.gz", python), "not the Python one"),
+        "python": (write_tar(tmp_path / "python.tar.gz", python), "Python"),
         "cut": (put(tmp_path / "cut.tar.gz", whole[: len(whole) // 2]), "corrupt or truncated"),
         "plain": (put(tmp_path / "plain.tar.gz", b"hello" * 300), "corrupt or truncated"),
         "empty": (put(tmp_path / "empty.tar.gz", b""), "corrupt or truncated"),
@@ -163,7 +163,7 @@ def test_bad_cifar_folder_and_digest_are_refused(tmp_path):
     put(folder / "data_batch_1.bin", b"123")
     with pytest.raises(DataError, match=r"data_batch_1.bin: has 3 bytes; expected 6146"):
         read_cifar(folder, CIFAR10, (10, 2))
-    with pytest.raises(DataError, match=r"b.tar.gz: corrupt, truncated or not.*sha256"):
+    with pytest.raises(DataError, match=r"b\.tar\.gz: .*sha256"):
         read_cifar(put(tmp_path / "b.tar.gz", b"1"), CIFAR10, (10, 2), "sha256:00")
 
 
@@ -191,7 +191,7 @@ SVHN_Y = np.uint8([[1], [2]])
         ({"X": SVHN_X[..., :1], "y": SVHN_Y[:1]}, "X has shape"),
         ({"X": SVHN_X, "y": SVHN_Y[:1]}, "y has shape"),
         ({"X": SVHN_X.astype(float), "y": SVHN_Y}, "X is float64; expected uint8"),
-        ({"X": SVHN_X, "y": SVHN_Y + 9}, "labels from 10 to 11; expected 1 to 10"),
+        ({"X": SVHN_X, "y": SVHN_Y + 9}, "10 to 11.*expected 1 to 10"),
     ],
 )
 def test_bad_svhn_is_named_and_refused(tmp_path, content, message):
@@ -212,5 +212,5 @@ def test_truncated_svhn_is_refused(tmp_path, keep):
 
 
 def test_unreadable_file_is_named(tmp_path):
-    with pytest.raises(DataError, match="gone: cannot be read"):
+    with pytest.raises(DataError, match=r"gone: .*No such file"):
         check_digest(tmp_path / "gone", "sha256:00")

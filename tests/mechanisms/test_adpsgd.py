@@ -11,10 +11,10 @@ from dystop.mechanisms import ADPSGD
 from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
 from dystop.world import Churn, Compute, Outages
-from simulator.test_dynamics import RESTLESS
 from support.contraction import complete_views, contraction
-from support.engine_fixtures import CALM, components_for, play, weights
+from support.engine_fixtures import STABLE_WORLD, components_for, run_to_end, weights
 from support.strategies import dense, random_view
+from support.unstable_world import UNSTABLE_WORLD
 
 
 @pytest.mark.parametrize(("n", "rounds"), [(2, 20), (3, 2000), (14, 3000)])
@@ -51,8 +51,8 @@ def test_ties_go_to_the_most_stale_then_to_the_lowest_id():
 
 def test_everyone_has_a_turn_where_exchanges_are_slow():
     """Training takes no time at all here, so that all workers have always finished."""
-    quick = replace(CALM, compute=Compute(batch_s=1e-6, spread=0.0))
-    _, state = play(components_for(ADPSGD(), 5, params=quick, stop=Stop(rounds=50)))
+    quick = replace(STABLE_WORLD, compute=Compute(batch_s=1e-6, spread=0.0))
+    _, state = run_to_end(components_for(ADPSGD(), 5, params=quick, stop=Stop(rounds=50)))
     assert state.control.version.tolist() == [10] * 5
 
 
@@ -96,14 +96,14 @@ def test_update_in_flight_is_added_to_the_mean(publish, after):
         ADPSGD(), 2, stop=Stop(rounds=1), engine=EngineParams(publish=publish)
     )
     components = replace(components, steps=ints([1, 3]))
-    _, state = play(components)
+    _, state = run_to_end(components)
     assert weights(state) == after
 
 
 def test_two_models_on_the_wire_and_the_mean_kept_when_one_is_lost():
-    shaky = replace(CALM, outages=Outages(loss=0.5))
+    shaky = replace(STABLE_WORLD, outages=Outages(loss=0.5))
     components = components_for(ADPSGD(), 6, params=shaky, stop=Stop(rounds=30))
-    records, state = play(components)
+    records, state = run_to_end(components)
     assert all(r.wire_bytes == 2 * 40_000 for r in records)
     assert sum(r.lost for r in records) > 5
     total = sum(worker + 1 for worker, *_ in components.trainer.log)
@@ -114,12 +114,14 @@ def test_two_models_on_the_wire_and_the_mean_kept_when_one_is_lost():
 @pytest.mark.parametrize("publish", ["eager", "on_completion"])
 def test_runs_through_churn_mobility_and_losses(timing, publish):
     area = np.random.default_rng(1).random((9, 2)) * 100
-    laws = EngineParams(timing=timing, publish=publish)
-    hasty = replace(RESTLESS, churn=Churn(enabled=True, mean_up_s=1.0, mean_down_s=0.2))
-    components = components_for(
-        ADPSGD(), 9, params=hasty, position=area, stop=Stop(rounds=80), engine=laws
+    engine = EngineParams(timing=timing, publish=publish)
+    frequent_churn = replace(
+        UNSTABLE_WORLD, churn=Churn(enabled=True, mean_up_s=1.0, mean_down_s=0.2)
     )
-    records, state = play(components)
+    components = components_for(
+        ADPSGD(), 9, params=frequent_churn, position=area, stop=Stop(rounds=80), engine=engine
+    )
+    records, state = run_to_end(components)
     assert len(records) == 80
     assert all(r.active == 1 for r in records)
     assert min(r.alive for r in records) < 9

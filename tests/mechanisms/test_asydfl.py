@@ -20,9 +20,9 @@ from dystop.mechanisms._push import (
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Outcome, no_mail
-from support.engine_fixtures import components_for, play, weights
+from support.engine_fixtures import components_for, run_to_end, weights
 from support.strategies import random_view, same
-from support.unstable_world import LAWS, survive
+from support.unstable_world import ENGINES, check_unstable_run
 
 SEEDS = range(30)
 ONLY_QUALITY = AsyDFL(lam_start=1.0, lam_end=1.0, fanout=3)
@@ -180,7 +180,7 @@ def test_distances_reach_it_through_the_engine():
     components = components_for(
         AsyDFL(quality="distance"), 4, stop=Stop(rounds=6), steps=ints([3, 4, 5, 6])
     )
-    _, state = play(components)
+    _, state = run_to_end(components)
     assert len(state.control.memory["pair"]) > 0
     assert state.control.memory["distance"].max() > 0
 
@@ -203,10 +203,10 @@ def replayed():
     out = []
     for _ in range(2):
         mechanism = Notebook(fanout=5)
-        laws = EngineParams(publish="on_completion")
+        engine = EngineParams(publish="on_completion")
         steps = ints([3, 4, 5, 6, 7])
-        components = components_for(mechanism, 5, stop=Stop(rounds=40), engine=laws, steps=steps)
-        records, state = play(components)
+        components = components_for(mechanism, 5, stop=Stop(rounds=40), engine=engine, steps=steps)
+        records, state = run_to_end(components)
         out.append((mechanism.pages, records, state))
     return out
 
@@ -231,19 +231,19 @@ def test_plans_depend_on_memory_and_view_alone():
 def test_a_push_waits_for_the_next_activation(background):
     """Workers 0 and 1 tie in both rounds: each mixes what the other sent in the round before."""
     components = components_for(AsyDFL(background=background), 2, stop=Stop(rounds=1))
-    _, state = play(components)
+    _, state = run_to_end(components)
     assert weights(state) == [2.0, 4.0]  # the pushes of round 1 are still on their way
-    _, state = play(replace(components, stop=Stop(rounds=2)))
+    _, state = run_to_end(replace(components, stop=Stop(rounds=2)))
     if not background:
         assert weights(state) == [(2 + 2) / 2 + 1, (4 + 1) / 2 + 2]
-    _, state = play(replace(components, stop=Stop(rounds=3)))
+    _, state = run_to_end(replace(components, stop=Stop(rounds=3)))
     if not background:
         assert weights(state) == [(3 + 4) / 2 + 1, (4.5 + 2) / 2 + 2]
 
 
 def test_a_push_in_the_background_costs_the_sender_no_time():
-    blocking, _ = play(components_for(AsyDFL(), 3, stop=Stop(rounds=1)))
-    free, state = play(components_for(AsyDFL(background=True), 3, stop=Stop(rounds=1)))
+    blocking, _ = run_to_end(components_for(AsyDFL(), 3, stop=Stop(rounds=1)))
+    free, state = run_to_end(components_for(AsyDFL(background=True), 3, stop=Stop(rounds=1)))
     assert free[0].duration_s == 1.0 < blocking[0].duration_s
     assert len(state.progress.in_flight.dst) == free[0].links == 6
     assert np.isnan(state.progress.in_flight.weight).all()  # they will wait in mailboxes
@@ -258,12 +258,12 @@ def test_two_islands_and_silence():
     assert len(plan_of(AsyDFL(fanout=0), view).links) == 0
 
 
-@pytest.mark.parametrize("laws", LAWS, ids=str)
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
 @pytest.mark.parametrize(
     "mechanism",
     [AsyDFL(), AsyDFL(payload="delta"), AsyDFL(quality="distance", background=True)],
     ids=["model", "delta", "distance"],
 )
-def test_survives_everything_at_once(mechanism, laws):
-    records, _ = survive(mechanism, laws)
+def test_survives_everything_at_once(mechanism, engine):
+    records, _ = check_unstable_run(mechanism, engine)
     assert sum(r.links for r in records) > 0

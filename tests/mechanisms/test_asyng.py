@@ -15,9 +15,9 @@ from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.training.problem import Trained
 from mechanisms.test_asydfl import one_active
-from support.engine_fixtures import Adder, components_for, play, weights
+from support.engine_fixtures import AddingTrainer, components_for, run_to_end, weights
 from support.strategies import dense, random_view
-from support.unstable_world import LAWS, survive
+from support.unstable_world import ENGINES, check_unstable_run
 
 SEEDS = range(30)
 
@@ -89,7 +89,7 @@ def test_asydfl_with_updates_differs_in_the_priority_only(seed):
 
 
 @dataclass
-class Once(Adder):
+class Once(AddingTrainer):
     """Only the first training of a worker changes anything."""
 
     def train(self, models, counters, workers, versions, steps, rates=None):
@@ -99,23 +99,23 @@ class Once(Adder):
         return Trained(moved, trained.counters, trained.loss, trained.samples)
 
 
-@pytest.mark.parametrize("laws", LAWS, ids=str)
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 5])
 @pytest.mark.parametrize("tie", [False, True])
-def test_every_update_is_applied_exactly_once(n, background, laws, tie):
+def test_every_update_is_applied_exactly_once(n, background, engine, tie):
     """Equal starts, everybody told, full weights: once the mail is read, all models are equal."""
     mechanism = AsyNG(fanout=max(n - 1, 1), weights="full", background=background)
     steps = ints(np.full(n, 10)) if tie else ints(10 + np.arange(n))
-    components = components_for(mechanism, n, trainer=Once(), steps=steps, engine=laws)
-    records, state = play(replace(components, stop=Stop(rounds=4 * n)))
+    components = components_for(mechanism, n, trainer=Once(), steps=steps, engine=engine)
+    records, state = run_to_end(replace(components, stop=Stop(rounds=4 * n)))
     assert records[0].active == (n if tie else 1)
     assert weights(state) == [n * (n + 1) / 2] * n
 
 
 def test_without_the_pushes_models_stay_apart():
     components = components_for(AsyNG(fanout=0), 3, trainer=Once(), stop=Stop(rounds=6))
-    assert weights(play(components)[1]) == [1.0, 2.0, 3.0]
+    assert weights(run_to_end(components)[1]) == [1.0, 2.0, 3.0]
 
 
 def test_resync_sends_every_second_time_the_model():
@@ -141,7 +141,7 @@ def test_resync_bounds_the_drift():
         components = components_for(
             mechanism, 4, stop=Stop(rounds=200), steps=ints([10, 11, 12, 13])
         )
-        return np.ptp(weights(play(components)[1]))
+        return np.ptp(weights(run_to_end(components)[1]))
 
     assert spread(1) < spread(3) < spread(0)
 
@@ -149,15 +149,15 @@ def test_resync_bounds_the_drift():
 def test_resync_in_the_engine_by_hand():
     """Both tie; every push carries a model: 2 and 1 meet in the middle, then train."""
     components = components_for(AsyNG(resync=1), 2, stop=Stop(rounds=2), engine=EngineParams())
-    assert weights(play(components)[1]) == [(2 + 2) / 2 + 1, (4 + 1) / 2 + 2]
+    assert weights(run_to_end(components)[1]) == [(2 + 2) / 2 + 1, (4 + 1) / 2 + 2]
 
 
-@pytest.mark.parametrize("laws", LAWS, ids=str)
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
 @pytest.mark.parametrize(
     "mechanism", [AsyNG(), AsyNG(resync=3, background=True)], ids=["plain", "resync"]
 )
-def test_survives_everything_at_once(mechanism, laws):
-    records, _ = survive(mechanism, laws)
+def test_survives_everything_at_once(mechanism, engine):
+    records, _ = check_unstable_run(mechanism, engine)
     assert sum(r.links for r in records) > 0
 
 

@@ -14,16 +14,16 @@ from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Capabilities
 from dystop.world import Outages
-from simulator.test_dynamics import RESTLESS
 from support.contraction import complete_views, contraction
-from support.engine_fixtures import CALM, Adder, components_for, play
+from support.engine_fixtures import STABLE_WORLD, AddingTrainer, components_for, run_to_end
 from support.strategies import dense, random_fleet, random_view
+from support.unstable_world import UNSTABLE_WORLD
 
 ORIGINAL = BrainTorrent(variant="original")
 
 
 @dataclass
-class Bender(Adder):
+class Bender(AddingTrainer):
     """A training whose result depends on every bit of the model it starts from."""
 
     def train(self, models, counters, workers, versions, steps, rates=None):
@@ -68,7 +68,7 @@ def test_equal_data_contract_to_nothing():
 
 def test_all_to_all_run_is_bit_equal_to_fedavg_and_to_complete_dpsgd():
     twins = (BrainTorrent(), FedAvg(), DPSGD(topology="complete", weights="size"))
-    ends = [play(uneven(m))[1].models.latest[:6].numpy() for m in twins]
+    ends = [run_to_end(uneven(m))[1].models.latest[:6].numpy() for m in twins]
     assert len(np.unique(ends[0])) > 100  # trained apart in the end, so that it means something
     assert np.array_equal(ends[0], ends[1])
     assert np.array_equal(ends[0], ends[2])
@@ -136,7 +136,7 @@ def test_callers_are_drawn_uniformly_among_those_present():
 
 def pulls_of(components):
     """(dst, src, version) of all pulls that arrived, and the records."""
-    records, state = play(replace(components, topology=True))
+    records, state = run_to_end(replace(components, topology=True))
     version = np.zeros(components.fleet.workers, int)
     taken = []
     for record in records:
@@ -147,7 +147,7 @@ def pulls_of(components):
 
 @pytest.mark.parametrize("loss", [0.0, 0.4])
 def test_no_peer_is_pulled_twice_at_one_version(loss):
-    world = replace(CALM, outages=Outages(loss=loss))
+    world = replace(STABLE_WORLD, outages=Outages(loss=loss))
     components = components_for(ORIGINAL, 5, params=world, stop=Stop(rounds=80))
     taken, records, state = pulls_of(components)
     assert len(taken) > 50
@@ -159,15 +159,15 @@ def test_no_peer_is_pulled_twice_at_one_version(loss):
 
 
 def test_a_lost_model_is_asked_for_again():
-    world = replace(CALM, outages=Outages(loss=1.0))
-    records, state = play(components_for(ORIGINAL, 3, params=world, stop=Stop(rounds=20)))
+    world = replace(STABLE_WORLD, outages=Outages(loss=1.0))
+    records, state = run_to_end(components_for(ORIGINAL, 3, params=world, stop=Stop(rounds=20)))
     assert len(state.control.memory["pair"]) == 0
     assert records[-1].lost == 2
 
 
 def test_nobody_else_trains_and_rounds_wait_for_the_training():
     components = components_for(ORIGINAL, 4, stop=Stop(rounds=6))
-    records, _ = play(components)
+    records, _ = run_to_end(components)
     assert len(components.trainer.log) == 6  # no warm start, one training per round
     assert all(r.duration_s >= 1.0 for r in records)
     assert records[0].duration_s == pytest.approx(1.0)
@@ -185,11 +185,11 @@ def test_lonely_worker():
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_runs_through_churn_mobility_and_losses(mechanism, timing):
     area = np.random.default_rng(1).random((9, 2)) * 100
-    laws = EngineParams(timing=timing, publish="on_completion")
+    engine = EngineParams(timing=timing, publish="on_completion")
     components = components_for(
-        mechanism, 9, params=RESTLESS, position=area, stop=Stop(rounds=40), engine=laws
+        mechanism, 9, params=UNSTABLE_WORLD, position=area, stop=Stop(rounds=40), engine=engine
     )
-    records, state = play(components)
+    records, state = run_to_end(components)
     assert len(records) == 40
     assert min(r.alive for r in records) < 9
     assert np.isfinite(state.models.latest.numpy()).all()

@@ -12,10 +12,10 @@ from dystop.mechanisms import EpidemicLearning
 from dystop.mechanisms.epidemic import random_regular
 from dystop.rng import stream
 from dystop.simulator.params import EngineParams
-from simulator.test_dynamics import RESTLESS
 from support.contraction import complete_views, contraction
-from support.engine_fixtures import components_for, play
+from support.engine_fixtures import components_for, run_to_end
 from support.strategies import dense, random_view
+from support.unstable_world import UNSTABLE_WORLD
 
 
 def oracle(s=None):
@@ -142,11 +142,11 @@ def test_what_is_out_of_reach_is_left_out_and_the_mean_still_kept():
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_runs_through_churn_mobility_and_losses(mechanism, timing):
     area = np.random.default_rng(1).random((9, 2)) * 100
-    laws = EngineParams(timing=timing, publish="on_completion")
+    engine = EngineParams(timing=timing, publish="on_completion")
     components = components_for(
-        mechanism, 9, params=RESTLESS, position=area, stop=Stop(rounds=40), engine=laws
+        mechanism, 9, params=UNSTABLE_WORLD, position=area, stop=Stop(rounds=40), engine=engine
     )
-    records, state = play(components)
+    records, state = run_to_end(components)
     assert len(records) == 40
     assert min(r.alive for r in records) < 9
     assert not len(state.progress.in_flight.dst)  # pushes are used at once, nothing waits

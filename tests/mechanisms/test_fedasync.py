@@ -12,9 +12,9 @@ from dystop.mechanisms._server import first_to_finish, in_reach_of_server
 from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
 from dystop.world import Outages
-from support.engine_fixtures import CALM, components_for, play, weights
+from support.engine_fixtures import STABLE_WORLD, components_for, run_to_end, weights
 from support.strategies import dense, random_view
-from support.unstable_world import LAWS, survive
+from support.unstable_world import ENGINES, check_unstable_run
 
 
 def plan_of(mechanism, view, memory=None):
@@ -82,7 +82,9 @@ def test_a_round_in_which_nobody_reaches_the_server(n):
 def test_two_rounds_by_hand():
     """Constant share 1/2. Server 0; 0 brings 1; 1, one update behind, brings 2."""
     mechanism = FedAsync(share=0.5, decay="constant")
-    records, state = play(components_for(mechanism, 2, stop=Stop(rounds=2), steps=ints([3, 4])))
+    records, state = run_to_end(
+        components_for(mechanism, 2, stop=Stop(rounds=2), steps=ints([3, 4]))
+    )
     assert [r.active_ids for r in records] == [[0], [1]]
     assert [r.notes["updates_behind"] for r in records] == [0.0, 1.0]
     assert weights(state) == [0.5 + 1, 1.25 + 2, 1.25]
@@ -92,10 +94,10 @@ def test_two_rounds_by_hand():
 def test_the_upload_is_the_model_that_has_just_been_trained(timing):
     """Also where a busy worker would hand out its last finished model."""
     mechanism = FedAsync(share=1.0, decay="constant")
-    laws = EngineParams(timing, "on_completion")
+    engine = EngineParams(timing, "on_completion")
     steps = ints([3, 4, 7])
-    components = components_for(mechanism, 3, stop=Stop(rounds=100), engine=laws, steps=steps)
-    records, state = play(components)
+    components = components_for(mechanism, 3, stop=Stop(rounds=100), engine=engine, steps=steps)
+    records, state = run_to_end(components)
     carried = 0.0  # each worker adds its number to what it downloaded
     had = np.zeros(3)
     for record in records:
@@ -109,29 +111,31 @@ def test_the_upload_is_the_model_that_has_just_been_trained(timing):
 def test_nobody_is_kept_out_where_talking_takes_longer_than_training():
     components = components_for(FedAsync(), 6, stop=Stop(rounds=60), steps=ints(np.ones(6)))
     far = np.stack([np.full(6, 900.0), np.arange(6.0)], axis=1)
-    records, _ = play(replace(components, world=components_for(FedAsync(), 6, position=far).world))
+    records, _ = run_to_end(
+        replace(components, world=components_for(FedAsync(), 6, position=far).world)
+    )
     served = np.bincount([r.active_ids[0] for r in records], minlength=6)
     assert served.tolist() == [10] * 6
 
 
 def test_staleness_counts_updates_of_the_server():
     """In a calm network everybody is served in turn: all are n - 1 updates behind."""
-    records, _ = play(components_for(FedAsync(), 5, stop=Stop(rounds=30)))
+    records, _ = run_to_end(components_for(FedAsync(), 5, stop=Stop(rounds=30)))
     assert [r.notes["updates_behind"] for r in records[:5]] == [0, 1, 2, 3, 4]
     assert {r.notes["updates_behind"] for r in records[5:]} == {4.0}
     assert records[-1].notes["share"] == pytest.approx(0.6 / np.sqrt(5))
 
 
 def test_what_is_lost_is_not_counted():
-    deaf = replace(CALM, outages=Outages(loss=1.0))
-    records, state = play(components_for(FedAsync(), 3, params=deaf, stop=Stop(rounds=9)))
+    deaf = replace(STABLE_WORLD, outages=Outages(loss=1.0))
+    records, state = run_to_end(components_for(FedAsync(), 3, params=deaf, stop=Stop(rounds=9)))
     assert state.control.memory["updates"] == 0
     assert all(r.notes["updates_behind"] == 0 for r in records)
     assert weights(state)[3] == 0.0
 
 
-@pytest.mark.parametrize("laws", LAWS, ids=str)
-def test_survives_everything_at_once(laws):
-    records, state = survive(FedAsync(), laws)
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+def test_survives_everything_at_once(engine):
+    records, state = check_unstable_run(FedAsync(), engine)
     assert all(r.active == 1 for r in records)
     assert 0 < state.control.memory["updates"] <= 60

@@ -26,15 +26,10 @@ from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
 from dystop.types import Outcome
-from dystop.world import Churn, Compute, Mobility, Outages, WorldParams
-from support.engine_fixtures import CALM, components_for, play
+from dystop.world import Compute
+from support.engine_fixtures import STABLE_WORLD, components_for, run_to_end
 from support.strategies import dense, random_view, two_way, undirected
-
-RESTLESS = WorldParams(
-    churn=Churn(enabled=True, mean_up_s=20.0, mean_down_s=10.0),
-    mobility=Mobility(enabled=True, speed_mps=(1.0, 3.0)),
-    outages=Outages(drop=0.1, loss=0.1),
-)
+from support.unstable_world import UNSTABLE_WORLD
 
 
 def everyone(n, seed=0):
@@ -274,9 +269,9 @@ def test_one_way_links_are_not_used():
 
 def test_round_time_is_the_slowest_of_training_and_exchange():
     """No fading, so that expected times come true; from round 2 on the chosen steps count."""
-    still = replace(CALM, compute=Compute(batch_s=1.0, spread=0.4))
+    still = replace(STABLE_WORLD, compute=Compute(batch_s=1.0, spread=0.4))
     components = components_for(FedHP(kappa=1.0), 6, params=still, stop=Stop(rounds=4))
-    records, state = play(components)
+    records, state = run_to_end(components)
     around = components.world.observe(1, 0.0)
     pairs = ints(records[1].link_pairs)
     wait_s = np.zeros(6)
@@ -295,12 +290,12 @@ def test_it_survives_everything_at_once(timing):
     components = components_for(
         FedHP(),
         9,
-        params=RESTLESS,
+        params=UNSTABLE_WORLD,
         position=area,
         stop=Stop(rounds=60),
         engine=EngineParams(timing=timing, publish="on_completion"),
     )
-    records, state = play(components)
+    records, state = run_to_end(components)
     assert len(records) == 60
     assert min(r.alive for r in records) < 9
     assert sum(r.lost for r in records) > 0

@@ -9,9 +9,9 @@ from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.mechanisms import FedAsync, FedAvg, FedSA
 from dystop.sparse import graph_of, ints
-from support.engine_fixtures import components_for, play, weights
+from support.engine_fixtures import components_for, run_to_end, weights
 from support.strategies import dense, random_view, same
-from support.unstable_world import LAWS, survive
+from support.unstable_world import ENGINES, check_unstable_run
 
 
 def plan_of(mechanism, view):
@@ -77,12 +77,12 @@ def test_waiting_for_one_with_a_fixed_share_is_constant_fedasync():
 def test_others_keep_training():
     """Steps 10, 10 and 30: the slow one arrives when it is done and is not waited for before."""
     components = components_for(FedSA(arrivals=2), 3, stop=Stop(rounds=3), steps=ints([10, 10, 30]))
-    records, state = play(components)
+    records, state = run_to_end(components)
     assert [r.active_ids for r in records[:2]] == [[0, 1], [0, 1]]
     assert records[0].duration_s < 11
     assert state.control.version[2] <= 1
     # (1 + 2) / 3 of the first two and 1/3 of the server's zero
-    assert weights(play(replace(components, stop=Stop(rounds=1)))[1]) == [2.0, 3.0, 3.0, 1.0]
+    assert weights(run_to_end(replace(components, stop=Stop(rounds=1)))[1]) == [2.0, 3.0, 3.0, 1.0]
 
 
 @pytest.mark.parametrize("n", [1, 4])
@@ -94,7 +94,7 @@ def test_a_round_in_which_nobody_reaches_the_server(n):
     assert len(plan.links) == 0
 
 
-@pytest.mark.parametrize("laws", LAWS, ids=str)
-def test_survives_everything_at_once(laws):
-    records, _ = survive(FedSA(), laws)
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+def test_survives_everything_at_once(engine):
+    records, _ = check_unstable_run(FedSA(), engine)
     assert max(r.active for r in records) == 4

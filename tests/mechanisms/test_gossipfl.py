@@ -13,10 +13,10 @@ from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.world import Outages
-from simulator.test_dynamics import RESTLESS
 from support.contraction import complete_views, contraction, mixed_by
-from support.engine_fixtures import CALM, Adder, components_for, play
+from support.engine_fixtures import STABLE_WORLD, AddingTrainer, components_for, run_to_end
 from support.strategies import dense, random_view, two_way
+from support.unstable_world import UNSTABLE_WORLD
 
 
 def fresh(mechanism, view):
@@ -206,17 +206,17 @@ def test_own_number_of_steps():
 
 
 def test_bytes_of_a_round():
-    records, _ = play(components_for(GossipFL(keep=0.25), 7, stop=Stop(rounds=4)))
+    records, _ = run_to_end(components_for(GossipFL(keep=0.25), 7, stop=Stop(rounds=4)))
     assert all(r.wire_bytes == 2 * 3 * 10_000 for r in records)
 
 
 def test_mean_is_kept_when_exchanges_fail():
-    shaky = replace(CALM, outages=Outages(loss=0.4))
-    trainer = Adder(width=20)
+    shaky = replace(STABLE_WORLD, outages=Outages(loss=0.4))
+    trainer = AddingTrainer(width=20)
     components = components_for(
         GossipFL(keep=0.5), 6, params=shaky, stop=Stop(rounds=8), trainer=trainer
     )
-    records, state = play(components)
+    records, state = run_to_end(components)
     assert sum(r.lost for r in records) > 3
     total = sum(worker + 1 for worker, *_ in trainer.log)
     np.testing.assert_allclose(state.models.latest.numpy().sum(axis=0), total, rtol=1e-5)
@@ -225,11 +225,11 @@ def test_mean_is_kept_when_exchanges_fail():
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_runs_through_churn_mobility_and_losses(timing):
     area = np.random.default_rng(1).random((9, 2)) * 100
-    laws = EngineParams(timing=timing, publish="on_completion")
+    engine = EngineParams(timing=timing, publish="on_completion")
     components = components_for(
-        GossipFL(), 9, params=RESTLESS, position=area, stop=Stop(rounds=40), engine=laws
+        GossipFL(), 9, params=UNSTABLE_WORLD, position=area, stop=Stop(rounds=40), engine=engine
     )
-    records, state = play(components)
+    records, state = run_to_end(components)
     assert len(records) == 40
     assert min(r.alive for r in records) < 9
     assert {r.notes["united"] for r in records} <= {0.0, 1.0}

@@ -14,15 +14,10 @@ from dystop.mechanisms.hadfl import forecast, grow_ring, hyperperiod_s, log_dens
 from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
-from dystop.world import Churn, Compute, Mobility, Outages, WorldParams
-from support.engine_fixtures import CALM, components_for, play, weights
+from dystop.world import Compute, Outages
+from support.engine_fixtures import STABLE_WORLD, components_for, run_to_end, weights
 from support.strategies import dense, random_view, two_way, undirected
-
-RESTLESS = WorldParams(
-    churn=Churn(enabled=True, mean_up_s=20.0, mean_down_s=10.0),
-    mobility=Mobility(enabled=True, speed_mps=(1.0, 3.0)),
-    outages=Outages(drop=0.1, loss=0.1),
-)
+from support.unstable_world import UNSTABLE_WORLD
 
 
 def everyone(n, seed=0):
@@ -255,8 +250,8 @@ def test_sync_age_counts_rounds_outside_the_ring():
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_with_everyone_in_the_ring_it_is_a_periodic_all_reduce(timing, publish):
     changes = {"stop": Stop(rounds=4), "engine": EngineParams(timing=timing, publish=publish)}
-    ring, ours = play(components_for(HADFL(members=5), 5, **changes))
-    _, theirs = play(components_for(DPSGD(topology="complete"), 5, **changes))
+    ring, ours = run_to_end(components_for(HADFL(members=5), 5, **changes))
+    _, theirs = run_to_end(components_for(DPSGD(topology="complete"), 5, **changes))
     assert weights(ours) == pytest.approx(weights(theirs), abs=1e-4)
     mean = 3.0 * 4  # of the first training and three rounds; the fourth is each one's own
     assert weights(ours) == pytest.approx([mean + k + 1 for k in range(5)], abs=1e-4)
@@ -264,9 +259,9 @@ def test_with_everyone_in_the_ring_it_is_a_periodic_all_reduce(timing, publish):
 
 
 def test_round_time_is_the_period_and_the_ring():
-    still = replace(CALM, compute=Compute(batch_s=1.0, spread=0.4))
+    still = replace(STABLE_WORLD, compute=Compute(batch_s=1.0, spread=0.4))
     components = components_for(HADFL(members=4), 6, params=still, stop=Stop(rounds=3))
-    records, _ = play(components)
+    records, _ = run_to_end(components)
     around = components.world.observe(1, 0.0)
     period_s = hyperperiod_s(around.step_s, 4.0)
     steps = period_steps(period_s, around.step_s)
@@ -279,7 +274,7 @@ def test_round_time_is_the_period_and_the_ring():
 
 
 def test_broadcast_is_mixed_in_when_it_arrives():
-    _, state = play(components_for(HADFL(members=2), 3, stop=Stop(rounds=1)))
+    _, state = run_to_end(components_for(HADFL(members=2), 3, stop=Stop(rounds=1)))
     after, alone = weights(state), [2.0, 4.0, 6.0]
     outside = next(k for k in range(3) if after[k] == alone[k])  # its letter is still on the way
     inside = [k for k in range(3) if k != outside]
@@ -293,9 +288,12 @@ def test_broadcast_is_mixed_in_when_it_arrives():
 
 def test_a_broken_ring_brings_nobody_anything():
     components = components_for(
-        HADFL(members=4), 4, params=replace(CALM, outages=Outages(loss=1.0)), stop=Stop(rounds=2)
+        HADFL(members=4),
+        4,
+        params=replace(STABLE_WORLD, outages=Outages(loss=1.0)),
+        stop=Stop(rounds=2),
     )
-    _, state = play(components)
+    _, state = run_to_end(components)
     assert weights(state) == [3.0 * (k + 1) for k in range(4)]
 
 
@@ -306,12 +304,12 @@ def test_it_survives_everything_at_once(timing, publish):
     components = components_for(
         HADFL(),
         9,
-        params=RESTLESS,
+        params=UNSTABLE_WORLD,
         position=area,
         stop=Stop(rounds=60),
         engine=EngineParams(timing=timing, publish=publish),
     )
-    records, state = play(components)
+    records, state = run_to_end(components)
     assert len(records) == 60
     assert min(r.alive for r in records) < 9
     assert sum(r.lost for r in records) > 0

@@ -22,15 +22,9 @@ from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Outcome
-from dystop.world import Churn, Mobility, Outages, WorldParams
-from support.engine_fixtures import components_for, play
+from support.engine_fixtures import components_for, run_to_end
 from support.strategies import dense, random_view, same
-
-RESTLESS = WorldParams(
-    churn=Churn(enabled=True, mean_up_s=20.0, mean_down_s=10.0),
-    mobility=Mobility(enabled=True, speed_mps=(1.0, 3.0)),
-    outages=Outages(drop=0.1, loss=0.1),
-)
+from support.unstable_world import UNSTABLE_WORLD
 
 
 def everyone(n, seed=0, budget=np.inf):
@@ -311,12 +305,12 @@ def test_it_survives_everything_at_once(timing, publish):
     components = components_for(
         L2PL(pretrain=5),
         9,
-        params=RESTLESS,
+        params=UNSTABLE_WORLD,
         position=area,
         stop=Stop(rounds=60),
         engine=EngineParams(timing=timing, publish=publish),
     )
-    records, state = play(components)
+    records, state = run_to_end(components)
     assert len(records) == 60
     assert min(r.alive for r in records) < 9
     assert sum(r.lost for r in records) > 0

@@ -13,9 +13,9 @@ from dystop.mechanisms._graphs import is_connected
 from dystop.mechanisms.matcha_weights import best_mixing_weight, laplacian, partners
 from dystop.sparse import graph_of, ints
 from support.contraction import contraction
-from support.engine_fixtures import CALM, components_for, play, weights
+from support.engine_fixtures import STABLE_WORLD, components_for, run_to_end, weights
 from support.strategies import dense, freeze, random_view
-from support.unstable_world import LAWS, survive
+from support.unstable_world import ENGINES, check_unstable_run
 
 RING = nx.cycle_graph(8)
 
@@ -217,9 +217,9 @@ def test_a_hundred_workers_are_set_up_in_seconds(base):
     assert len(edges_of(memory)) == (len(graph.edges) if base == "reach" else len(memory["i"]))
 
 
-@pytest.mark.parametrize("laws", LAWS, ids=str)
-def test_it_survives_everything_at_once(laws):
-    survive(Matcha(refresh=7), laws, rounds=30)
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+def test_it_survives_everything_at_once(engine):
+    check_unstable_run(Matcha(refresh=7), engine, rounds=30)
 
 
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
@@ -228,9 +228,9 @@ def test_a_run_keeps_the_mean_and_moves_the_models_together(timing):
     from dystop.simulator.params import EngineParams
 
     components = components_for(
-        Matcha(), 6, params=CALM, stop=Stop(rounds=8), engine=EngineParams(timing=timing)
+        Matcha(), 6, params=STABLE_WORLD, stop=Stop(rounds=8), engine=EngineParams(timing=timing)
     )
-    records, state = play(components)
+    records, state = run_to_end(components)
     values = weights(state)
     assert np.mean(values) == pytest.approx(9 * 3.5, rel=1e-5)  # nine trainings of 1..6
     assert np.ptp(values) < 9 * 5

@@ -252,5 +252,5 @@ def test_expected_square_of_the_drawn_matrices():
 
 
 def test_too_large_a_problem_is_refused_with_advice():
-    with pytest.raises(ConfigError, match=r"allowed.*use base = 'fastest'"):
+    with pytest.raises(ConfigError, match=r"'matcha' .*70 .*1000 .*base = 'fastest'"):
         best_probabilities(np.zeros((70, 1000), np.int64), 0.5)

@@ -10,9 +10,9 @@ from dystop.mechanisms import SAADFL
 from dystop.sparse import graph_of, ints
 from dystop.types import no_mail
 from support import twins
-from support.engine_fixtures import components_for, play, weights
+from support.engine_fixtures import components_for, run_to_end, weights
 from support.strategies import random_view, same
-from support.unstable_world import LAWS, survive
+from support.unstable_world import ENGINES, check_unstable_run
 
 SEEDS = range(40)
 
@@ -119,7 +119,7 @@ def test_cost_counts_what_leaves_a_worker():
 def test_what_is_pushed_in_the_engine(sends, sent):
     """Two workers in turn: 0 pushes 1; 1 mixes 2 and 1 and pushes one of 2 and 1.5."""
     components = components_for(SAADFL(sends=sends), 2, stop=Stop(rounds=3), steps=ints([3, 4]))
-    records, state = play(components)
+    records, state = run_to_end(components)
     assert [r.active_ids for r in records] == [[0], [1], [0]]
     assert weights(state) == [(2.0 + sent) / 2 + 1.0, 1.5 + 2.0]
 
@@ -128,7 +128,9 @@ def test_what_is_pushed_in_the_engine(sends, sent):
 def test_mail_is_read_once_or_until_newer_comes(mail):
     """Four workers of unequal speed, so that some wake twice before others push again."""
     steps = ints([2, 3, 5, 9])
-    records, state = play(components_for(SAADFL(mail=mail), 4, stop=Stop(rounds=25), steps=steps))
+    records, state = run_to_end(
+        components_for(SAADFL(mail=mail), 4, stop=Stop(rounds=25), steps=steps)
+    )
     model, box = [1.0, 2.0, 3.0, 4.0], [{} for _ in range(4)]
     for record in records:
         (i,) = record.active_ids
@@ -142,14 +144,14 @@ def test_mail_is_read_once_or_until_newer_comes(mail):
 
 
 def test_staleness_of_a_receiver_is_untouched_and_queues_grow():
-    records, state = play(components_for(SAADFL(), 5, stop=Stop(rounds=30)))
+    records, state = run_to_end(components_for(SAADFL(), 5, stop=Stop(rounds=30)))
     assert all(r.active == 1 and r.links == 4 for r in records)
     assert sorted(state.control.staleness.tolist()) == [0, 1, 2, 3, 4]  # everyone in turn
     assert records[-1].queue_mean > 0
 
 
-@pytest.mark.parametrize("laws", LAWS, ids=str)
-def test_survives_everything_at_once(laws):
-    records, _ = survive(SAADFL(), laws)
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+def test_survives_everything_at_once(engine):
+    records, _ = check_unstable_run(SAADFL(), engine)
     assert all(r.active == 1 for r in records)
     assert sum(r.links for r in records) > 0

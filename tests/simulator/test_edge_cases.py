@@ -19,7 +19,14 @@ from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
 from dystop.world import Churn, InFlight
 from support import crashing_child
-from support.engine_fixtures import CALM, DeltaScript, Script, components_for, play, weights
+from support.engine_fixtures import (
+    STABLE_WORLD,
+    DeltaScript,
+    Script,
+    components_for,
+    run_to_end,
+    weights,
+)
 
 LATE = EngineParams(publish="on_completion")
 ALONE = Plan(ints([2]), no_links(), (mix_of(ints([2]), ints([2]), np.ones(1)),))
@@ -72,7 +79,7 @@ def test_a_busy_workers_update_is_its_last_finished_one():
     components = components_for(
         DeltaScript(plans=(ALONE, pull)), 3, stop=Stop(rounds=2), engine=LATE
     )
-    _, state = play(components)
+    _, state = run_to_end(components)
     assert (
         weights(state)[0] == 0 + 1 + 3 + 1
     )  # start, own update, the finished update of 2, training
@@ -94,7 +101,7 @@ def test_nobody_hands_out_a_model_that_is_not_finished(kind):
     rest = Plan(ints([1]), no_links(), (mix_of(ints([1]), ints([1]), np.ones(1)),))
     slow = replace(ALONE, steps=ints([50]))
     script = Script(plans=(slow, pull, rest, rest, rest))
-    _, state = play(components_for(script, 3, stop=Stop(rounds=5), engine=LATE))
+    _, state = run_to_end(components_for(script, 3, stop=Stop(rounds=5), engine=LATE))
     trained = 0 if kind == "background" else 1
     assert weights(state)[0] == (1 + 3) / 2 + trained  # 3 is finished, 6 is not
 
@@ -103,7 +110,7 @@ def test_rows_fed_by_a_background_link_are_plain_pairs():
     three = mix_of(ints([0, 0, 0]), ints([0, 1, 2]), np.full(3, 1 / 3))
     wires = links(ints([0, 0]), ints([1, 2]), background=True)
     with pytest.raises(PlanError, match="background link"):
-        play(components_for(Script(plans=(Plan(ints([0]), wires, (three,)),)), 3))
+        run_to_end(components_for(Script(plans=(Plan(ints([0]), wires, (three,)),)), 3))
 
 
 def test_a_row_without_a_self_entry_keeps_its_sum():
@@ -115,15 +122,15 @@ def test_a_row_without_a_self_entry_keeps_its_sum():
 
 def test_notes_are_plain_numbers():
     with pytest.raises(PlanError, match="note 'x'"):
-        play(components_for(Script(plans=(replace(ALONE, notes={"x": float("nan")}),)), 3))
+        run_to_end(components_for(Script(plans=(replace(ALONE, notes={"x": float("nan")}),)), 3))
 
 
 def test_the_end_is_evaluated_and_named_when_nobody_comes_back():
-    gone = replace(CALM, churn=Churn(enabled=True, mean_up_s=2.0, mean_down_s=1e6))
+    gone = replace(STABLE_WORLD, churn=Churn(enabled=True, mean_up_s=2.0, mean_down_s=1e6))
     components = components_for(
         DySTop(), 1, params=gone, stop=Stop(rounds=1000, seconds=100.0), evaluate=Evaluate(0, 999)
     )
-    records, _ = play(components)
+    records, _ = run_to_end(components)
     assert records[-1].clock_s < 100
     assert records[-1].accuracy is not None
     assert stop_reason(components.stop, records[-1]) == "100 simulated seconds are over"
@@ -131,7 +138,7 @@ def test_the_end_is_evaluated_and_named_when_nobody_comes_back():
 
 def test_training_that_a_round_waits_for_is_not_idleness():
     components = components_for(BrainTorrent(variant="original"), 1, stop=Stop(rounds=3))
-    records, _ = play(components)
+    records, _ = run_to_end(components)
     assert [r.idle_s for r in records] == [0.0, 0.0, 0.0]
 
 
@@ -139,7 +146,7 @@ def test_a_joined_training_is_finished_when_the_round_closes():
     components = components_for(
         BrainTorrent(variant="original"), 5, stop=Stop(rounds=100), engine=LATE
     )
-    _, state = play(components)
+    _, state = run_to_end(components)
     assert state.done.all()
 
 
@@ -150,7 +157,7 @@ def test_passive_mixing_keeps_the_update_of_the_passive():
         (mix_of(ints([0, 0, 2, 2]), ints([0, 2, 0, 2]), np.full(4, 0.5)),),
     )
     components = components_for(DeltaScript(plans=(pair,)), 3, stop=Stop(rounds=1))
-    _, state = play(components)
+    _, state = run_to_end(components)
     update = state.models.latest[2] - state.models.start[2]
     assert float(update[0]) == 3.0
 

@@ -10,16 +10,16 @@ from dystop.control.stopping import Evaluate, Stop, stop_reason
 from dystop.mechanisms import DPSGD, DySTop, FedAvg
 from dystop.record import from_json
 from dystop.world import Compute, WorldParams
-from support.engine_fixtures import CALM, Adder, components_for, play
+from support.engine_fixtures import STABLE_WORLD, AddingTrainer, components_for, run_to_end
 
-HETEROGENEOUS = replace(CALM, compute=Compute(batch_s=1.0, spread=0.4))
+HETEROGENEOUS = replace(STABLE_WORLD, compute=Compute(batch_s=1.0, spread=0.4))
 EVERY = [DySTop(), DySTop(phases="first"), DySTop(estimate="last"), DPSGD(), FedAvg()]
 
 
 @pytest.mark.parametrize("mechanism", EVERY, ids=["dystop", "first", "last", "d-psgd", "fedavg"])
 def test_records_follow_the_recurrences(mechanism):
     components = components_for(mechanism, 12, params=HETEROGENEOUS, stop=Stop(rounds=40))
-    records, state = play(components)
+    records, state = run_to_end(components)
     staleness, queue, clock = np.zeros(12, int), np.zeros(12), 0.0
     everyone = np.ones(12, bool)
     for t, record in enumerate(records, 1):
@@ -41,7 +41,7 @@ def test_records_follow_the_recurrences(mechanism):
 
 def test_versions_address_the_trainings_in_order():
     components = components_for(DySTop(), 6, params=HETEROGENEOUS, stop=Stop(rounds=20))
-    play(components)
+    run_to_end(components)
     for worker in range(6):
         versions = [v for w, v, _ in components.trainer.log if w == worker]
         assert versions == list(range(len(versions)))
@@ -50,7 +50,9 @@ def test_versions_address_the_trainings_in_order():
 def test_same_parts_same_records():
     lines = []
     for _ in range(2):
-        records, _ = play(components_for(DySTop(), 10, params=WorldParams(), stop=Stop(rounds=15)))
+        records, _ = run_to_end(
+            components_for(DySTop(), 10, params=WorldParams(), stop=Stop(rounds=15))
+        )
         lines.append([r.to_json() for r in records])
     assert lines[0] == lines[1]
     assert [from_json(line).to_json() for line in lines[0]] == lines[0]
@@ -62,13 +64,13 @@ def test_seed_changes_the_run():
         components = components_for(
             DySTop(), 10, params=WorldParams(), stop=Stop(rounds=5), seed=seed
         )
-        clocks.append(play(components)[0][-1].clock_s)
+        clocks.append(run_to_end(components)[0][-1].clock_s)
     assert clocks[0] != clocks[1]
 
 
 def test_stop_by_seconds_evaluates_at_the_end():
     components = components_for(DPSGD(), 4, stop=Stop(rounds=1000, seconds=5.0))
-    records, _ = play(components)
+    records, _ = run_to_end(components)
     assert records[-1].clock_s >= 5.0 > records[-2].clock_s
     assert records[-1].accuracy is not None
     assert "5 simulated seconds" in stop_reason(components.stop, records[-1])
@@ -78,18 +80,18 @@ def test_stop_by_accuracy_and_by_loss():
     goal = components_for(
         DPSGD(), 4, stop=Stop(rounds=99, accuracy=0.10), evaluate=Evaluate(every_rounds=1)
     )
-    records, _ = play(goal)
+    records, _ = run_to_end(goal)
     assert records[-1].accuracy >= 0.10 > records[-2].accuracy
     assert stop_reason(goal.stop, records[-1]) == "target accuracy reached"
     loss = components_for(DPSGD(), 4, stop=Stop(rounds=99, loss=1.0))
-    assert len(play(loss)[0]) == 1
+    assert len(run_to_end(loss)[0]) == 1
 
 
 def test_evaluation_by_simulated_seconds():
     components = components_for(
-        DPSGD(), 4, stop=Stop(rounds=30), evaluate=Evaluate(every_s=5.0), trainer=Adder()
+        DPSGD(), 4, stop=Stop(rounds=30), evaluate=Evaluate(every_s=5.0), trainer=AddingTrainer()
     )
-    records, _ = play(components)
+    records, _ = run_to_end(components)
     scored = [r.clock_s for r in records if r.accuracy is not None]
     assert scored[-1] == records[-1].clock_s
     marks = [np.floor(s / 5.0) for s in scored[:-1]]
@@ -99,18 +101,18 @@ def test_evaluation_by_simulated_seconds():
 
 def test_one_worker_alone():
     for mechanism in (DySTop(), DPSGD(), FedAvg()):
-        records, _ = play(components_for(mechanism, 1, stop=Stop(rounds=4)))
+        records, _ = run_to_end(components_for(mechanism, 1, stop=Stop(rounds=4)))
         assert [r.active for r in records] == [1] * 4
 
 
 def test_no_neighbour_in_range():
-    params = replace(CALM, range_m=1.0)
-    records, _ = play(components_for(DySTop(), 5, params=params, stop=Stop(rounds=10)))
+    params = replace(STABLE_WORLD, range_m=1.0)
+    records, _ = run_to_end(components_for(DySTop(), 5, params=params, stop=Stop(rounds=10)))
     assert sum(r.links for r in records) == 0
     assert all(r.wire_bytes == 0 for r in records)
 
 
-class Diverging(Adder):
+class Diverging(AddingTrainer):
     """Worker 1 learns nothing but NaN."""
 
     def train(self, models, counters, workers, versions, steps, rates=None):
@@ -125,11 +127,11 @@ class Diverging(Adder):
 
 
 def test_a_diverged_model_is_counted_and_the_run_goes_on():
-    lonely = replace(CALM, range_m=1.0)
+    lonely = replace(STABLE_WORLD, range_m=1.0)
     components = components_for(
         DySTop(), 3, params=lonely, trainer=Diverging(), evaluate=Evaluate(every_rounds=1)
     )
-    records, _ = play(components)
+    records, _ = run_to_end(components)
     assert [r.diverged for r in records] == [1, 1, 1]
     assert all(np.isfinite(r.test_loss) for r in records)
     assert all(r.test_loss_global is None for r in records)  # the weighted mean is lost

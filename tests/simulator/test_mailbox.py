@@ -1,6 +1,6 @@
-"""Everything the mechanism interface must carry, executed on models of one number.
+"""Pushes, mailboxes and passive mixing, on models of one number.
 
-Warm start: after `begin`, worker i holds i + 1 (see `stage.Adder`), and each training adds i + 1.
+After the warm start worker i holds i + 1, and each training adds i + 1 (see `AddingTrainer`).
 """
 
 from dataclasses import replace
@@ -15,13 +15,13 @@ from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Mechanism
 from support.engine_fixtures import (
-    Adder,
+    AddingTrainer,
     ColdScript,
     DeltaScript,
     FeedbackScript,
     Script,
     components_for,
-    play,
+    run_to_end,
     weights,
 )
 
@@ -38,7 +38,7 @@ def mix(*rows, **kind):
 
 def one(plan: Plan, n: int = 3, kind: type[Script] = Script, rounds: int = 1, **changes):
     changes.setdefault("stop", Stop(rounds=rounds))
-    return play(components_for(kind(plans=(plan,)), n, **changes))
+    return run_to_end(components_for(kind(plans=(plan,)), n, **changes))
 
 
 def test_warm_start_trains_everyone_at_time_zero():
@@ -76,7 +76,7 @@ def test_push_waits_in_the_mailbox_until_the_receiver_is_active():
     consume = Plan(ints([0]), no_links(), (mix(row(0, w0=0.5, w2=0.5)),))
     script = Script(plans=(push, other, consume))
     components = components_for(script, 3, stop=Stop(rounds=3))
-    _, state = play(components)
+    _, state = run_to_end(components)
     assert weights(state)[0] == 3.0  # mixed the 3 that worker 2 had *before* it trained on
     assert not len(state.progress.in_flight.dst)
     assert not state.models.snapshots
@@ -85,7 +85,9 @@ def test_push_waits_in_the_mailbox_until_the_receiver_is_active():
 def test_only_the_newest_message_of_a_sender_counts():
     push = Plan(ints([2]), links(ints([0]), ints([2]), pushed=True), (mix(row(2, w2=1.0)),))
     consume = Plan(ints([0]), no_links(), (mix(row(0, w2=1.0)),))
-    _, state = play(components_for(Script(plans=(push, push, consume)), 3, stop=Stop(rounds=3)))
+    _, state = run_to_end(
+        components_for(Script(plans=(push, push, consume)), 3, stop=Stop(rounds=3))
+    )
     assert weights(state)[0] == 7.0  # 6, the second push, plus 1
 
 
@@ -93,8 +95,8 @@ def test_unused_mail_is_gone_after_an_activation():
     push = Plan(ints([2]), links(ints([0]), ints([2]), pushed=True), (mix(row(2, w2=1.0)),))
     ignore = Plan(ints([0]), no_links(), (mix(row(0, w0=1.0)),))
     late = Plan(ints([0]), no_links(), (mix(row(0, w0=0.5, w2=0.5)),))
-    with pytest.raises(PlanError, match="without a link or a message"):
-        play(components_for(Script(plans=(push, ignore, late)), 3, stop=Stop(rounds=3)))
+    with pytest.raises(PlanError, match=r"round 3: stage 0 mixes \d into \d"):
+        run_to_end(components_for(Script(plans=(push, ignore, late)), 3, stop=Stop(rounds=3)))
 
 
 def test_background_link_is_mixed_in_on_arrival_and_delays_nobody():
@@ -105,7 +107,7 @@ def test_background_link_is_mixed_in_on_arrival_and_delays_nobody():
     )
     other = Plan(ints([1]), no_links(), (mix(row(1, w1=1.0)),))
     components = components_for(Script(plans=(cast, other)), 3, stop=Stop(rounds=5))
-    records, state = play(components)
+    records, state = run_to_end(components)
     assert records[0].duration_s == 1.0  # the compute of worker 2 and no transfer
     assert weights(state)[0] == 2.0  # (1 + 3) / 2, not trained again
 
@@ -133,7 +135,7 @@ def test_passive_mix_into_a_busy_worker_keeps_its_update():
         stop=Stop(rounds=2),
         engine=EngineParams(publish="on_completion"),
     )
-    _, state = play(components)
+    _, state = run_to_end(components)
     # Worker 2 publishes 3 while it trains towards 6; mixed with 1 it publishes 2 and will have 5.
     assert float(state.models.finished[2, 0]) == 2.0
     assert weights(state) == [3.0, 2.0, 5.0]
@@ -154,7 +156,9 @@ def test_delta_in_the_mailbox():
         ints([2]), links(ints([0]), ints([2]), delta=True, pushed=True), (mix(row(2, w2=1.0)),)
     )
     consume = Plan(ints([0]), no_links(), (mix(row(0, w0=1.0, w2=1.0), kind="delta"),))
-    _, state = play(components_for(DeltaScript(plans=(push, consume)), 3, stop=Stop(rounds=2)))
+    _, state = run_to_end(
+        components_for(DeltaScript(plans=(push, consume)), 3, stop=Stop(rounds=2))
+    )
     assert weights(state)[0] == 5.0  # 0 + 1 + 3, then + 1
 
 
@@ -164,7 +168,7 @@ def test_masked_mix_touches_only_the_shared_coordinates():
         links(ints([0]), ints([2]), fraction=0.25),
         (mix(row(0, w0=0.5, w2=0.5), kind="masked", mask=(7, 0.25)),),
     )
-    records, state = one(plan, trainer=Adder(width=4000))
+    records, state = one(plan, trainer=AddingTrainer(width=4000))
     values = state.models.latest[0]
     mixed = int((values == 3.0).sum())
     assert int((values == 2.0).sum()) + mixed == 4000
@@ -190,7 +194,7 @@ def test_two_stages_run_in_order():
 def test_local_steps_and_join():
     plan = Plan(ints([0]), no_links(), (mix(row(0, w0=1.0)),), steps=ints([5]), join=True)
     components = components_for(Script(plans=(plan,)), 2, stop=Stop(rounds=2))
-    records, _ = play(components)
+    records, _ = run_to_end(components)
     assert components.trainer.log[-1] == (0, 2, 5)
     assert records[0].duration_s == 1.0 + 5.0  # in flight, then five new mini-batches
     assert records[1].duration_s == 5.0  # nothing in flight any more
@@ -205,7 +209,7 @@ def test_feedback_reaches_the_next_view():
             return super().plan(memory, view)
 
     plan = Plan(ints([0]), links(ints([0]), ints([2])), (mix(row(0, w0=0.5, w2=0.5)),))
-    play(components_for(Watch(plans=(plan,)), 3, stop=Stop(rounds=2)))
+    run_to_end(components_for(Watch(plans=(plan,)), 3, stop=Stop(rounds=2)))
     assert seen[0] is None
     assert seen[1].distance.tolist() == [2.0]
     assert seen[1].loss.tolist() == [1.0]
@@ -226,7 +230,7 @@ def test_distances_are_those_of_models_that_exist(publish, gap, pushed):
     plan = Plan(ints([0]), wire, (own if pushed else other,))
     laws = EngineParams(publish=publish)
     components = components_for(FeedbackScript(plans=(plan,)), 3, stop=Stop(rounds=1), engine=laws)
-    _, state = play(replace(components, steps=ints([1, 50, 50])))
+    _, state = run_to_end(replace(components, steps=ints([1, 50, 50])))
     assert state.control.last.distance.tolist() == [gap]
 
 
@@ -236,7 +240,7 @@ def test_who_gets_an_update_cannot_measure_how_far_the_model_is():
 
     wires = [links(ints([i]), ints([2]), delta=delta) for i, delta in ((0, True), (1, False))]
     plan = Plan(ints([2]), join_links(wires), (mix(row(2, w2=1.0)),))
-    _, state = play(components_for(Both(plans=(plan,)), 3, stop=Stop(rounds=1)))
+    _, state = run_to_end(components_for(Both(plans=(plan,)), 3, stop=Stop(rounds=1)))
     np.testing.assert_equal(state.control.last.distance, [np.nan, 1.0])
 
 
@@ -244,5 +248,5 @@ def test_nothing_is_measured_that_was_not_asked_for():
     assert Mechanism().capabilities().needs == frozenset()
     plan = Plan(ints([0]), links(ints([0]), ints([2])), (mix(row(0, w0=0.5, w2=0.5)),))
     components = components_for(Script(plans=(plan,)), 3, stop=Stop(rounds=1))
-    _, state = play(components)
+    _, state = run_to_end(components)
     assert state.control.last.distance is None

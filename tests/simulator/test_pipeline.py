@@ -18,11 +18,11 @@ from dystop.simulator.params import EngineParams
 from dystop.training.trainer import Trainer
 from dystop.world import WorldParams
 from support import crashing_child
-from support.engine_fixtures import Adder, components_for, weights
+from support.engine_fixtures import AddingTrainer, components_for, weights
 
 
 @dataclass
-class Slow(Adder):
+class Slow(AddingTrainer):
     """Says when a training is asked for, and when somebody waits for its losses."""
 
     returns_early: bool = True
@@ -49,7 +49,7 @@ def both(mechanism, needs_models=no_round, **changes):
     laws = EngineParams(publish="on_completion", timing="overlap")
     options = {"params": WorldParams(), "engine": laws, "stop": Stop(rounds=9), **changes}
     trainer = Slow()
-    plain = components_for(mechanism, 8, **options, trainer=Adder())
+    plain = components_for(mechanism, 8, **options, trainer=AddingTrainer())
     slow = replace(plain, trainer=trainer)
     runs = simulate(plain, begin(plain)), run_rounds(slow, begin(slow), needs_models)
     found = [[(record.to_json(), weights(state)) for record, state in run] for run in runs]

@@ -1,7 +1,7 @@
-"""How much one round of mixing shrinks disagreement, measured with scalars in place of models.
+"""The factor by which one round of mixing reduces the disagreement of workers.
 
-Training is the identity, everyone reaches everyone, and what a mechanism's rows do to numbers of
-zero mean is compared with its closed form: E||y||^2 / ||x||^2.
+Models are short vectors of mean zero, training changes nothing, and the reach graph is complete.
+The measured factor E||y||^2 / ||x||^2 is compared with its closed form.
 """
 
 import functools
@@ -19,7 +19,7 @@ from support.strategies import freeze, random_view
 
 @functools.cache
 def _base(n, seed):
-    """Everyone present, in reach and free to talk, with equal amounts of data."""
+    """Return a view of a complete graph with all workers present, no budgets and equal data."""
     view = random_view(seed, n, shape="complete", all_alive=True, budget=np.inf)
     fleet = replace(view.fleet, data_size=ints(np.full(n, 8)))
     none = np.zeros(0, np.int64)
@@ -28,7 +28,10 @@ def _base(n, seed):
 
 
 def complete_views(n, seed=0):
-    """View maker: round number to a view on the complete graph; who finishes first is random."""
+    """Return a function from a round to a view of the complete graph.
+
+    The remaining training times are random.
+    """
 
     def view_at(t):
         remaining_s = stream(seed, "remaining", t).random(n)
@@ -38,9 +41,9 @@ def complete_views(n, seed=0):
 
 
 def mixed_by(plan, models):
-    """Models [nodes, W] after all mix stages; rows of one stage read what was there before it."""
+    """Return the models [nodes, W] after all mix stages; a stage reads the models before it."""
     for stage in plan.mixes:
-        assert stage.kind in ("linear", "masked"), "without training there are no updates to mix"
+        assert stage.kind in ("linear", "masked"), "a delta mix needs training"
         rows = np.zeros((len(stage.receiver), models.shape[1]))
         np.add.at(rows, stage.row_of, stage.weight[:, None] * models[stage.source])
         if stage.kind == "masked":
@@ -52,16 +55,16 @@ def mixed_by(plan, models):
 
 
 def contraction(mechanism, view_at, *, rounds=1000, start=None, width=16, centred=False):
-    """Mean of ||y||^2 / ||x||^2 over rounds; memory goes on, the numbers begin anew.
+    """Return the mean of ||y||^2 / ||x||^2 over rounds; each round mixes new vectors x.
 
     Args:
-        mechanism: whose rows are measured.
-        view_at: from a round number, from 1, to a View; see `complete_views`.
-        rounds: how many plans to average over.
-        start: the vector x [N], for a worst case; unset: a fresh random one of mean zero for each
-            round and column, which suits closed forms that hold for every such vector.
-        width: numbers per worker, mixed alike; a masked mix changes a share of them only.
-        centred: measure y about its own mean (for rows that do not keep the mean).
+        mechanism: the mechanism whose rows are measured.
+        view_at: a function from a round, from 1, to a View; see `complete_views`.
+        rounds: number of plans.
+        start: the vector x [N], for a worst case; None: a random one of mean zero for each round
+            and column, for closed forms that hold for every such vector.
+        width: numbers per worker; a masked mix changes a share of them.
+        centred: subtract the mean of y, for rows that do not keep the mean.
     """
     memory = mechanism.init(view_at(1).fleet)
     ratios = np.empty(rounds)
@@ -70,7 +73,7 @@ def contraction(mechanism, view_at, *, rounds=1000, start=None, width=16, centre
         plan, memory = mechanism.plan(memory, view)
         if t <= 10:
             check_plan(mechanism, plan, view)
-        x = _numbers(view, start, width)
+        x = _vectors(view, start, width)
         y = mixed_by(plan, x)
         if centred:
             y = y - y.mean(axis=0)
@@ -78,8 +81,8 @@ def contraction(mechanism, view_at, *, rounds=1000, start=None, width=16, centre
     return float(ratios.mean())
 
 
-def _numbers(view, start, width):
-    """[N, width], every column of mean zero."""
+def _vectors(view, start, width):
+    """Return the vectors to mix, [N, width]; every column has mean zero."""
     n = view.fleet.workers
     if start is None:
         x = stream(view.fleet.seed, "numbers", view.t).normal(size=(n, width))

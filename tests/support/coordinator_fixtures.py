@@ -48,7 +48,7 @@ from dystop.testbed.protocol.messages import (
 )
 from dystop.types import Fleet
 from dystop.world import World
-from support.engine_fixtures import CALM, line
+from support.engine_fixtures import STABLE_WORLD, line
 
 RUN, SCHEMA = "ab" * 16, "cd" * 32
 QUICK = TestbedParams(links="free", observer=False, timeouts=Timeouts(gather_s=5.0))
@@ -63,7 +63,7 @@ def setup_for(mechanism: Any, n: int = 5, rounds: int = 8, **changes: Any) -> Co
     members = [Enrolled(member_name(k, n), k, 8, (4, 4), f"{k:064d}") for k in range(n)]
     members += [Enrolled("server", n)] if server else []
     members += [Enrolled("observer", fleet.nodes)]
-    params = changes.pop("world", CALM)
+    params = changes.pop("world", STABLE_WORLD)
     setup = CoordinatorSetup(
         run=RUN,
         fleet=fleet,

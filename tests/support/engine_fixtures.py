@@ -1,4 +1,4 @@
-"""A small stage for engine tests: a world laid out by hand, a trainer of known arithmetic."""
+"""A stable world, a trainer with simple arithmetic and scripted mechanisms, for simulator tests."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from dystop.types import Fleet, Mechanism
 from dystop.world import Budget, Channel, Compute, World, WorldParams
 
 STEP_S = 1.0
-CALM = WorldParams(
+STABLE_WORLD = WorldParams(
     range_m=1000.0,
     channel=Channel(fading=False, power_fluctuation=0.0, power_dbm=(20.0, 20.0)),
     compute=Compute(batch_s=STEP_S, spread=0.0),
@@ -26,8 +26,8 @@ CALM = WorldParams(
 
 
 @dataclass
-class Adder:
-    """Training adds `gain * (worker + 1)` to every weight; models start at zero."""
+class AddingTrainer:
+    """A trainer that adds `gain * (worker + 1)` to every weight; models start at zero."""
 
     width: int = 1
     gain: float = 1.0
@@ -56,12 +56,12 @@ class Adder:
 
 @dataclass(frozen=True)
 class Script(Mechanism):
-    """Plays prepared plans, one per round, then repeats the last."""
+    """A mechanism that returns given plans, one per round, and then repeats the last one."""
 
     name: ClassVar[str] = "script"
     mode: ClassVar[Any] = "async"
     provenance: ClassVar[str] = "test"
-    summary: ClassVar[str] = "prepared plans"
+    summary: ClassVar[str] = "given plans"
 
     plans: tuple[Plan, ...] = ()
 
@@ -71,26 +71,33 @@ class Script(Mechanism):
 
 @dataclass(frozen=True)
 class DeltaScript(Script):
+    """A script whose links may carry updates."""
+
     deltas: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class ColdScript(Script):
+    """A script whose workers do not train before the first round."""
+
     warm_start: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
 class FeedbackScript(Script):
+    """A script that needs model distances and losses."""
+
     needs: ClassVar[Any] = frozenset({"distance", "loss"})
 
 
 def line(n: int, gap_m: float = 10.0) -> np.ndarray:
+    """Return positions on a straight line, [n, 2]."""
     return np.stack([np.arange(n) * gap_m, np.zeros(n)], axis=1)
 
 
 def components_for(mechanism: Mechanism, n: int, **changes: Any) -> Components:
-    """Parts with one mini-batch of one second per local epoch, unless changed."""
-    params = changes.pop("params", CALM)
+    """Return components with one mini-batch of one second per local epoch, unless changed."""
+    params = changes.pop("params", STABLE_WORLD)
     seed = changes.pop("seed", 0)
     horizon = changes.get("stop", Stop(rounds=3)).rounds
     counts = np.full((n, 2), 4)
@@ -102,7 +109,7 @@ def components_for(mechanism: Mechanism, n: int, **changes: Any) -> Components:
         fleet=fleet,
         mechanism=mechanism,
         world=World(params, n, fleet.model_bytes, seed, mechanism.capabilities().server, position),
-        trainer=Adder(),
+        trainer=AddingTrainer(),
         engine=EngineParams(),
         stop=Stop(rounds=3),
         evaluate=Evaluate(every_rounds=100),
@@ -111,8 +118,8 @@ def components_for(mechanism: Mechanism, n: int, **changes: Any) -> Components:
     return replace(components, **changes)
 
 
-def play(components: Components) -> tuple[list[Any], Any]:
-    """All records, and the last state."""
+def run_to_end(components: Components) -> tuple[list[Any], Any]:
+    """Run a simulation to its end; return all records and the last state."""
     state = begin(components)
     records = []
     for record, after in simulate(components, state):
@@ -122,5 +129,5 @@ def play(components: Components) -> tuple[list[Any], Any]:
 
 
 def weights(state: Any) -> list[float]:
-    """First weight of every node."""
+    """Return the first weight of every node, rounded to five decimals."""
     return [round(float(v), 5) for v in state.models.latest[:, 0]]

@@ -1,30 +1,41 @@
-"""A short run in which everything goes on at once: mobility, churn, dropped and failed links."""
+"""Worlds with mobility, churn, dropped links and failed transfers, and a run in one of them."""
+
+from dataclasses import replace
 
 import numpy as np
 
+from dystop.conformance.runs import ENGINES
 from dystop.control.stopping import Stop
-from dystop.simulator.params import EngineParams
 from dystop.world import Churn, Compute, Mobility, Outages, WorldParams
-from support.engine_fixtures import components_for, play
+from support.engine_fixtures import components_for, run_to_end
 
-RESTLESS = WorldParams(
-    compute=Compute(batch_s=0.5),
-    churn=Churn(enabled=True, mean_up_s=6.0, mean_down_s=3.0),
+__all__ = ["ENGINES", "UNSTABLE_WORLD", "check_unstable_run"]
+
+UNSTABLE_WORLD = WorldParams(
+    churn=Churn(enabled=True, mean_up_s=20.0, mean_down_s=10.0),
     mobility=Mobility(enabled=True, speed_mps=(1.0, 3.0)),
     outages=Outages(drop=0.1, loss=0.1),
 )
 
-LAWS = [EngineParams(t, p) for t in ("paper", "overlap") for p in ("eager", "on_completion")]
+_FREQUENT_CHURN = replace(
+    UNSTABLE_WORLD,
+    compute=Compute(batch_s=0.5),
+    churn=Churn(enabled=True, mean_up_s=6.0, mean_down_s=3.0),
+)
 
 
-def survive(mechanism, laws, rounds=60, n=9):
-    """Play the run and hold it to what every run must keep; returns (records, state)."""
+def check_unstable_run(mechanism, engine, rounds=60, n=9):
+    """Run a mechanism while workers come and go, check the run, and return (records, state).
+
+    The run must see absent workers and lost transfers, complete all rounds, advance its clock and
+    keep all models finite.
+    """
     area = np.random.default_rng(1).random((n, 2)) * 100
     stop = Stop(rounds=rounds)
     components = components_for(
-        mechanism, n, params=RESTLESS, position=area, stop=stop, engine=laws
+        mechanism, n, params=_FREQUENT_CHURN, position=area, stop=stop, engine=engine
     )
-    records, state = play(components)
+    records, state = run_to_end(components)
     assert len(records) == rounds
     assert sum(r.lost for r in records) > 0
     assert min(r.alive for r in records) < n

@@ -18,8 +18,7 @@ from dystop.testbed.worker.machine import WorkerMachine
 from dystop.testbed.worker.state import WorkerSetup, first_state
 from dystop.types import Fleet, Mechanism
 from dystop.world import World
-from support.engine_fixtures import CALM as CALM_WORLD
-from support.engine_fixtures import line
+from support.engine_fixtures import STABLE_WORLD, line
 from virtual.cluster import Cluster, names_of
 from virtual.faults import CALM, Faults, random_faults
 from virtual.processes import Process
@@ -85,7 +84,7 @@ class Case:
             run=RUN,
             fleet=fleet,
             mechanism=self.mechanism,
-            world=World(CALM_WORLD, self.workers, fleet.model_bytes, self.seed, server, place),
+            world=World(STABLE_WORLD, self.workers, fleet.model_bytes, self.seed, server, place),
             steps=fleet.epoch_steps,
             members=self.members,
             schema=SCHEMA,

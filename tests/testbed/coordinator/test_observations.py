@@ -10,7 +10,7 @@ from dystop.testbed.params import TestbedParams
 from dystop.testbed.protocol.messages import Execute, Mail, Pull, Rejected, Report, Row, Stage, Used
 from dystop.world import Compute
 from support.coordinator_fixtures import QUICK, CoordinatorHarness, setup_for
-from support.engine_fixtures import CALM
+from support.engine_fixtures import STABLE_WORLD
 
 
 def new_observations(n=4, **params):
@@ -203,7 +203,7 @@ def test_observations_survive_a_restart():
 
 def test_false_claims_about_speed_give_no_advantage_b5():
     """One worker claims a thousandfold bandwidth and no compute; the others are honest."""
-    slow = replace(CALM, compute=Compute(batch_s=0.5, spread=0.0))
+    slow = replace(STABLE_WORLD, compute=Compute(batch_s=0.5, spread=0.0))
     harness = CoordinatorHarness(
         setup_for("dystop", 6, rounds=60, world=slow, params=replace(QUICK, devices="free"))
     )

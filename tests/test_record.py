@@ -1,0 +1,43 @@
+"""Round records as lines of JSON."""
+
+import json
+from dataclasses import fields
+
+import pytest
+
+from dystop.record import RoundRecord, from_json
+
+
+def record(**more):
+    """Return a record of zeros, with other values where given."""
+    values = {f.name: 0 for f in fields(RoundRecord)}
+    optional = dict.fromkeys((f.name for f in fields(RoundRecord) if f.default is None), None)
+    return RoundRecord(**values | optional | {"staleness_histogram": [3], "notes": {}} | more)
+
+
+def test_a_record_is_one_line_that_can_be_read_back():
+    one = record(round=4, clock_s=1.25, loss=None, accuracy=0.5, link_pairs=[[0, 1]])
+    line = one.to_json()
+    assert "\n" not in line
+    assert from_json(line) == one
+    assert "loss" not in json.loads(line)
+    assert "positions" not in json.loads(line)
+
+
+def test_lines_that_are_no_records_are_refused():
+    for line in ("[]", "{}", '{"round":1}', "not json", '"text"'):
+        with pytest.raises(ValueError):
+            from_json(line)
+    with pytest.raises(ValueError):
+        record(clock_s=float("nan")).to_json()
+
+
+def test_fields_of_a_later_version_are_ignored():
+    line = json.dumps(json.loads(record(round=2).to_json()) | {"new_field": 1})
+    assert from_json(line).round == 2
+
+
+def test_a_record_without_required_fields_is_refused():
+    """A truncated line that is valid JSON is not a record."""
+    with pytest.raises(ValueError):
+        from_json('{"round":1,"clock_s":2.0}')
