@@ -1,12 +1,14 @@
 """The choice between a kernel and its NumPy reference."""
 
+import os
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 from dystop import acceleration
-from dystop.acceleration import accelerated, kernel_at
+from dystop.acceleration import Accelerated, accelerated, kernel_at
 from dystop.sparse import row_order
 
 
@@ -14,7 +16,7 @@ from dystop.sparse import row_order
 def forget(monkeypatch):
     """Kernels are looked for again in this test and after it."""
     acceleration._imported.cache_clear()
-    monkeypatch.delenv(acceleration.VARIABLE, raising=False)
+    monkeypatch.setattr(Accelerated, "enabled", True)
     yield
     acceleration._imported.cache_clear()
 
@@ -27,10 +29,45 @@ def test_the_kernel_runs_where_there_is_one(forget):
     assert reference(np.array([1, 0]), np.array([0, 0])).tolist() == [1, 0]
 
 
-def test_the_reference_runs_where_kernels_are_off(forget, monkeypatch):
-    monkeypatch.setenv(acceleration.VARIABLE, "off")
-    assert kernel_at("dystop.kernels.pairs:row_order") is None
-    assert row_order(np.array([1, 0]), np.array([0, 0])).tolist() == [1, 0]
+def test_the_kernel_is_looked_up_once(forget, monkeypatch):
+    @accelerated("dystop.kernels.pairs:row_order")
+    def reference(row, value):
+        pytest.fail("the reference ran")
+
+    reference(np.array([1, 0]), np.array([0, 0]))
+    monkeypatch.setattr(acceleration, "kernel_at", lambda path: pytest.fail("looked up again"))
+    assert reference(np.array([1, 0]), np.array([0, 0])).tolist() == [1, 0]
+
+
+def test_the_reference_runs_while_kernels_are_off(forget, monkeypatch):
+    ran = []
+
+    @accelerated("dystop.kernels.pairs:row_order")
+    def reference(row, value):
+        ran.append("reference")
+        return row_order.reference(row, value)
+
+    pair = np.array([1, 0]), np.array([0, 0])
+    reference(*pair)
+    assert ran == []
+    with monkeypatch.context() as switch:
+        switch.setattr(Accelerated, "enabled", False)
+        assert kernel_at("dystop.kernels.pairs:row_order") is None
+        assert reference(*pair).tolist() == [1, 0]
+        assert ran == ["reference"]
+    reference(*pair)
+    assert ran == ["reference"]
+
+
+@pytest.mark.parametrize(("value", "enabled"), [("off", False), ("on", True), (None, True)])
+def test_the_environment_switches_kernels_off_at_the_start(value, enabled):
+    environment = {k: v for k, v in os.environ.items() if k != acceleration.VARIABLE}
+    if value is not None:
+        environment[acceleration.VARIABLE] = value
+    code = "from dystop.acceleration import Accelerated; print(Accelerated.enabled)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(enabled)
 
 
 @pytest.mark.parametrize("missing", ["dystop.kernels", "numba"])

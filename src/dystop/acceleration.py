@@ -4,13 +4,17 @@ A function that is slow for a million workers exists twice: as a plain NumPy ref
 it belongs to, and as a kernel of the same signature in `dystop.kernels`. The decorator
 `accelerated` ties the two together. It imports the kernel at the first call. Where the kernels are
 missing or switched off (`DYSTOP_KERNELS=off`), the reference runs and only the speed changes.
+
+A round of a hundred workers calls such functions twenty times. So the environment is read once,
+when this module is imported, and every function keeps the kernel that it found. A test sets
+`Accelerated.enabled` to switch the kernels off and on again.
 """
 
 import os
 from collections.abc import Callable
 from functools import cache, update_wrapper
 from importlib import import_module
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,15 +28,21 @@ _OPTIONAL = ("dystop.kernels", "dystop.compiled", "numba", "llvmlite")
 class Accelerated(Generic[P, R]):
     """A function that runs its compiled kernel where there is one, else its NumPy reference."""
 
+    enabled: ClassVar[bool] = os.environ.get(VARIABLE) != "off"  # for all functions together
+
     def __init__(self, reference: Callable[P, R], path: str) -> None:
         """Tie a reference to the kernel at `path`, written as "module:function"."""
         self.reference, self.path = reference, path
+        self._chosen: Callable[P, R] | None = None  # while enabled, from the first call on
         update_wrapper(self, reference)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the kernel or the reference."""
-        chosen: Callable[P, R] = kernel_at(self.path) or self.reference
-        return chosen(*args, **kwargs)
+        if not self.enabled:
+            return self.reference(*args, **kwargs)
+        if self._chosen is None:
+            self._chosen = kernel_at(self.path) or self.reference
+        return self._chosen(*args, **kwargs)
 
 
 def accelerated(path: str) -> Callable[[Callable[P, R]], Accelerated[P, R]]:
@@ -45,7 +55,7 @@ def accelerated(path: str) -> Callable[[Callable[P, R]], Accelerated[P, R]]:
 
 def kernel_at(path: str) -> Callable[..., Any] | None:
     """Return the kernel at "module:function", or None where the NumPy reference has to run."""
-    return None if os.environ.get(VARIABLE) == "off" else _imported(path)
+    return _imported(path) if Accelerated.enabled else None
 
 
 @cache

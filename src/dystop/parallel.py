@@ -57,5 +57,5 @@ def as_readonly(values: NDArray[Kind]) -> NDArray[Kind]:
     False
     """
     view = np.ascontiguousarray(values).view()
-    view.flags.writeable = False
+    view.setflags(write=False)
     return view

@@ -55,9 +55,9 @@ def fold_in(words: Words, part: ArrayLike) -> Words:
     """
     golden = np.uint64(GOLDEN)
     with np.errstate(over="ignore"):
-        summed = words + (np.asarray(part).astype(np.uint64) * golden + golden)
-    mix = mix_words if summed.size > _FEW else mix_words.reference
-    return mix(np.asarray(summed))
+        summed = np.asarray(words + (np.asarray(part).astype(np.uint64) * golden + golden))
+        mix = mix_words if summed.size > _FEW else mix_words.reference
+        return mix(summed)
 
 
 def unit(words: Words) -> NDArray[np.float64]:
@@ -77,9 +77,8 @@ def _mix_int(word: int) -> int:
 @accelerated("dystop.kernels.random_bits:mix_words")
 def mix_words(words: Words) -> Words:
     """Return the output function of SplitMix64 for every word of an array."""
-    with np.errstate(over="ignore"):
-        words = (words ^ words >> np.uint64(30)) * np.uint64(M1)
-        words = (words ^ words >> np.uint64(27)) * np.uint64(M2)
+    words = (words ^ words >> np.uint64(30)) * np.uint64(M1)
+    words = (words ^ words >> np.uint64(27)) * np.uint64(M2)
     return words ^ words >> np.uint64(31)
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from dystop import acceleration
+from dystop.acceleration import Accelerated
 from support.stored_runs import (
     GOLDEN,
     GOLDEN_RUNS,
@@ -20,7 +21,7 @@ MECHANISMS = ("dystop", "matcha", "asydfl", "d-psgd", "epidemic", "hadfl", "sa-a
 @pytest.fixture(autouse=True)
 def no_kernels(monkeypatch):
     """Only references run; importing a kernel fails the test."""
-    monkeypatch.setenv(acceleration.VARIABLE, "off")
+    monkeypatch.setattr(Accelerated, "enabled", False)
     monkeypatch.setattr(acceleration, "_imported", lambda path: pytest.fail(f"imported {path}"))
 
 

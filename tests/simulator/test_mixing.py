@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystop.acceleration import VARIABLE
+from dystop.acceleration import Accelerated
 from dystop.simulator.mixing import SparseRows, mix_rows
 
 
@@ -29,9 +29,9 @@ def test_the_kernel_gives_the_bits_of_its_reference(seed, rows, models, width):
     np.testing.assert_allclose(plain, dense @ stack, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("switch", ["on", "off"])
-def test_a_row_without_weights_is_zero(switch, monkeypatch):
-    monkeypatch.setenv(VARIABLE, switch)
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_row_without_weights_is_zero(enabled, monkeypatch):
+    monkeypatch.setattr(Accelerated, "enabled", enabled)
     sparse = SparseRows(np.array([0, 0, 2]), np.array([0, 2]), np.array([0.5, 0.25]))
     mixed = sparse @ torch.arange(6, dtype=torch.float64).reshape(3, 2)
     assert mixed.tolist() == [[0.0, 0.0], [1.0, 1.75]]
