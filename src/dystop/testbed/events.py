@@ -1,7 +1,7 @@
 """Events and actions of the testbed's two state machines.
 
 `CoordinatorMachine` and `WorkerMachine` use no sockets, clocks or disks. A driver calls
-`machine.handle(event, now_s)` and carries out the returned actions in their order. The drivers are
+`machine.handle(event, now_s)` and executes the returned actions in their order. The drivers are
 `coordinator.process` and `worker.process`, which use real sockets, and the virtual-time harness of
 the tests. `now_s` is monotonic and local: no two machines share a clock.
 
@@ -185,7 +185,7 @@ class AnswerPull:
 
 @dataclass(frozen=True)
 class SaveCheckpoint:
-    """Write the worker's state atomically, then carry out `after_save`."""
+    """Write the worker's state atomically, then execute `after_save`."""
 
     state: Any  # `worker.state.WorkerState`
     after_save: tuple["WorkerAction", ...] = ()
@@ -266,7 +266,7 @@ class CloseSession:
 
 @dataclass(frozen=True)
 class Commit:
-    """Write lines to the ledger in one transaction, then carry out `after_commit`."""
+    """Write lines to the ledger in one transaction, then execute `after_commit`."""
 
     entries: tuple[Any, ...]  # lines of `ledger.tables`
     after_commit: tuple["CoordinatorAction", ...] = ()

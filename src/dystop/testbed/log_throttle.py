@@ -11,7 +11,7 @@ REMEMBERED = 1000  # different lines
 
 
 class LogThrottle(logging.Filter):
-    """Passes a line five times a minute; the next one after that says how many were dropped.
+    """Passes a line five times a minute; the next one contains the number of dropped lines.
 
     >>> throttle = LogThrottle(clock=lambda: 0.0)
     >>> line = logging.makeLogRecord({"msg": "again"})

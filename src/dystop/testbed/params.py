@@ -79,7 +79,7 @@ class Limits:
 class TestbedParams:
     """How `dystop testbed` runs; the simulator ignores it."""
 
-    __test__ = False  # tells pytest that this is not a test class
+    __test__ = False  # pytest must not collect this class
 
     transport: Literal["grpc", "memory", "mpi"] = param(
         "grpc",

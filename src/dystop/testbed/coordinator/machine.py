@@ -1,7 +1,7 @@
 """The coordinator as a state machine (alg:dystop): events in, actions out, no clock, no socket.
 
 A driver calls `handle`, or `handle_all` for several events at once, which costs one commit, and
-carries out the actions in their order. It reports a refused commit as `CommitFailed` before any
+executes the actions in their order. It reports a refused commit as `CommitFailed` before any
 other event. `now_s` is monotonic. A machine that is built from a ledger continues where the last
 one stopped, under an epoch of its own.
 
@@ -70,7 +70,7 @@ ROSTER_S = 0.5  # least pause between two rosters, unless an order needs a newer
 
 
 class CoordinatorMachine:
-    """Plans rounds, keeps the control state, and remembers every promise in the ledger."""
+    """Plans rounds, keeps the control state, and commits every promise to the ledger."""
 
     def __init__(self, setup: CoordinatorSetup, restored: Restored) -> None:
         """Start, or continue from what the ledger holds (`ledger.tables.restore`)."""

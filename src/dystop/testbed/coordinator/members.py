@@ -84,7 +84,7 @@ class Members:
         return None if name is None else self._by_name[name]
 
     def restore(self, line: "WorkerLine") -> None:
-        """Restore a member from the ledger; after a restart nobody has a session."""
+        """Restore a member from the ledger; after a restart no member has a session."""
         member = self._by_name.get(line.name)
         if member is None:
             return
@@ -130,7 +130,7 @@ class Members:
             member = self._set(replace(member, disk_full=disk_full))
         if member.state != "SUSPECT":
             return None
-        return self._set(replace(member, state="JOINED", note="heard again"))
+        return self._set(replace(member, state="JOINED", note="active again"))
 
     def disconnected(self, name: str) -> Member | None:
         """Register that the session of a member broke."""

@@ -250,7 +250,7 @@ class Observations:
                 self.mail[node, used.node] = Mail(used.node, used.number, sent)
 
     def mailbox_reported(self, node: int, mail: Iterable[Mail]) -> None:
-        """Replace the known mailbox of a worker by what its join says."""
+        """Replace the known mailbox of a worker by the one in its join."""
         self.mail = {pair: m for pair, m in self.mail.items() if pair[0] != node}
         self.mail |= {(node, m.node): m for m in mail}
 

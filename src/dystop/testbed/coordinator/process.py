@@ -1,7 +1,7 @@
 """The coordinator's process: one thread owns the machine, the ledger and the sessions.
 
 Callbacks of the transport only put items into a queue. The thread takes all queued items, lets the
-machine handle them at once (one commit), and carries out the actions.
+machine handle them at once (one commit), and executes the actions.
 """
 
 import gc
@@ -254,7 +254,7 @@ class CoordinatorProcess:
         self._on_trace(action.trace)
 
     def _commit(self, action: Commit) -> None:
-        """Write to the ledger, then carry out the actions that waited for it."""
+        """Write to the ledger, then execute the actions that waited for it."""
         sites = _failpoint_sites(action.entries)
         try:
             for site in sites:

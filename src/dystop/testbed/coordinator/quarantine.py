@@ -7,8 +7,8 @@ old certificate is refused on every session.
 A member may claim that it has obeyed a newer coordinator. Two coordinators must not plan at once,
 so a replaced one has to stop. A newer coordinator raises the epoch in the ledger before it sends
 anything. The process therefore looks up the epoch there (`LookUpEpoch`). If the ledger confirms the
-claim, this coordinator stops. If it does not, either the member lies, or somebody restored an old
-copy of the ledger. One member alone cannot show which. Its claim costs it a strike, and the
+claim, this coordinator stops. If it does not, either the claim is false, or an operator restored an
+old copy of the ledger. One member alone cannot show which. Its claim costs it a strike, and the
 coordinator takes an epoch above the claimed one, so that an honest member obeys it again. An honest
 member never needs to repeat its claim; one that does is quarantined.
 """
@@ -28,7 +28,7 @@ Sanction = Literal["expel", "pardon", "readmit"]
 
 
 class Quarantine:
-    """Excludes and readmits members. `apply_requests` carries out what operators requested."""
+    """Excludes and readmits members. `apply_requests` executes the requests of operators."""
 
     def __init__(self, state: CoordinatorState) -> None:
         self._state = state
@@ -36,7 +36,7 @@ class Quarantine:
         self._revoked: set[str] = set()  # fingerprints of revoked certificates
 
     def request(self, sanction: Sanction, name: str) -> None:
-        """Expel (revoked), pardon (whatever it did), or readmit (it has a new certificate)."""
+        """Request to expel (revoked), pardon, or readmit (new certificate) a member."""
         self._requests.append((sanction, name))
 
     def apply_requests(self) -> bool:
@@ -92,12 +92,12 @@ class Quarantine:
         return True
 
     def certificate_refusal(self, fingerprint: str) -> Reject | None:
-        """Return the answer to somebody who joins with a revoked certificate."""
+        """Return the answer to a join with a revoked certificate."""
         return Reject("revoked", REVOKED) if fingerprint in self._revoked else None
 
 
 def claimed_epoch(message: ToCoordinator) -> int:
-    """Return the epoch that a member says it has obeyed; 0 if the message does not say."""
+    """Return the epoch that a member claims to have obeyed; 0 if the message contains none."""
     return message.epoch if isinstance(message, Join | Heartbeat | ExecuteAck) else 0
 
 

@@ -80,7 +80,7 @@ def join_refusal(setup: CoordinatorSetup, member: Member | None, join: Join) -> 
     if member is None:
         return Reject("unknown", "this name is not enrolled in this run; enrol it first")
     if join.protocol != PROTOCOL:
-        return Reject("protocol", f"protocol {join.protocol}, the coordinator speaks {PROTOCOL}")
+        return Reject("protocol", f"protocol {join.protocol}, the coordinator uses {PROTOCOL}")
     if join.run not in ("", setup.run):
         return Reject("run", _wrong_run(join.run, setup.run))
     if member.state == "QUARANTINED":

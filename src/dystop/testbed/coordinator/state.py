@@ -113,7 +113,7 @@ class CoordinatorState:
             self.observations.training_started(node, order.steps, self.at_s)
 
     def worker_joined(self, node: int, join: Join, restarted: bool, warm: bool) -> None:
-        """Register what a join says about the running training and the mailbox."""
+        """Register the running training and the mailbox of a worker that joins."""
         observations = self.observations
         if node >= self.setup.fleet.workers:
             return

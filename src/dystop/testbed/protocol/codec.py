@@ -30,7 +30,7 @@ Code = Literal["size", "depth", "type", "malformed", "invalid"]
 MAX_MESSAGE_BYTES = 2 * 2**20
 MAX_HEADER_BYTES = 64 * 2**10  # of a pull request, its refusal or the header of a model
 MAX_DEPTH = 16
-MAX_OBJECTS = 1 << 15  # with these two a message cannot cause more than so many complaints
+MAX_OBJECTS = 1 << 15  # these two limit the complaints that a message can cause
 MAX_ITEMS = 1 << 17
 MAX_TEXT = 200
 

@@ -118,7 +118,7 @@ class Pull:
     mask: Mask | None = None  # only the coordinates that (seed, kept share) select
     into: Literal["row", "mail"] = "row"
     bytes_per_s: Annotated[float, Ge(0)] = 0.0  # emulated bandwidth of the link; 0: none
-    background: bool = False  # no one waits for it; its row is mixed when it arrives
+    background: bool = False  # the order does not wait for it; its row is mixed when it arrives
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ class Schema:
 
 
 def schema_of(layout: Any) -> Schema:
-    """Return the schema of a model whose tensors are laid out as a `training.flat.Layout` says."""
+    """Return the schema of a model with the layout of a `training.flat.Layout`."""
     return Schema(tuple((slot.name, tuple(slot.shape)) for slot in (*layout.trained, *layout.kept)))
 
 
@@ -221,7 +221,7 @@ def kept_of(mask: Mask, width: int) -> Bools:
 
 
 class PayloadReceiver:
-    """The buffer of a pull: of the size that the schema says, and no larger.
+    """The buffer of a pull; its size follows from the schema.
 
     It survives broken connections: `version` and `received` say where to resume. Bytes are hashed
     as they arrive, and the header is compared as soon as it is complete.

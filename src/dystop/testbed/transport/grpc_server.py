@@ -39,11 +39,11 @@ import grpc  # isort: skip
 
 _LOG = logging.getLogger(__name__)
 MAX_SESSIONS = 1024
-MAX_QUEUED = 4096  # messages for one worker; a worker with more is gone
+MAX_QUEUED = 4096  # messages for one worker; the session of a worker with more is closed
 _SPARE_CALLS = 16  # above the limit of pulls, so that a refusal can still be sent
 _REASON_S = 0.2  # for sending the reason to a session that is cut
 _STOP_S = 5.0
-_BURST = 10  # seconds: messages of so long may come at once
+_BURST = 10  # seconds whose messages may arrive at once
 
 
 class _ThreadPerCall(futures.Executor):

@@ -38,7 +38,7 @@ _POLL_S = 0.05  # how often a waiting pull checks whether it was cancelled
 
 
 class MemoryHub:
-    """The registry of everything that listens in this process, by address.
+    """The registry of all listeners in this process, by address.
 
     >>> with MemoryHub() as hub:
     ...     hub.claim("127.0.0.1:0", "a listener")
@@ -80,7 +80,7 @@ class MemoryHub:
             return self._listeners.get(address)
 
     def call_when_claimed(self, address: str, call: Call) -> None:
-        """Run a call as soon as someone listens at the address."""
+        """Run a call as soon as a server listens at the address."""
         with self._lock:
             if address not in self._listeners:
                 self._waiting.setdefault(address, []).append(call)
@@ -198,7 +198,7 @@ class _SessionClient:
         self._stopped = False
 
     def dial(self) -> None:
-        """Open the session, now or as soon as someone listens there."""
+        """Open the session, now or as soon as a server listens there."""
         if self._stopped or (self.session is not None and not self.session.ended):
             return
         server = self.hub.find(self.address)

@@ -124,7 +124,7 @@ def _adapted(size: int, took_s: float) -> int:
 
 
 def _largest(sent: int, elapsed_s: float) -> int:
-    """Return the largest chunk for a connection that has sent so many bytes in this time.
+    """Return the largest chunk for a connection that has sent this many bytes in this time.
 
     Buffers accept the first bytes at any speed. So the size follows the bytes sent, not the speed
     alone.

@@ -86,7 +86,7 @@ def snapshot_id(node: int) -> int:
 
 @dataclass
 class ActiveExchange:
-    """The order that a worker carries out."""
+    """The order that a worker executes."""
 
     order: Execute
     own: Vector  # the model before the order

@@ -2,7 +2,7 @@
 
 A driver (the real process, or the virtual one of the tests) owns one `EventLogger` per process of a
 worker and calls it at four points: `event` before the machine handles an event, `action` just
-before an action is carried out (one that waits for a save only after that save), `served` just
+before an action is executed (one that waits for a save only after that save), `served` just
 before a model is sent, and `started` once at the start. A line is therefore in the log before
 anybody else can see its effect. If a process dies after a save but before the line, the next
 process writes the line, because it repeats unacknowledged reports. The same fact may therefore be
@@ -16,7 +16,7 @@ order      an order arrived (round, epoch, train, state: as in `ExecuteAck`)
 used       a pulled model was mixed or put into the mailbox (round, stage, node, version, digest)
 rejected   a model did not arrive or was refused (round, stage, node, code)
 applied    the exchange of an order is finished and saved (round, version, number)
-failed     an order could not be carried out (round, text)
+failed     an order could not be executed (round, text)
 training   a training starts (number, start: digest of its first model)
 trained    a training is finished, published and saved (round, number, version, digest)
 published  a model is served for the first time (version, number, round, stage, form, digest);
@@ -128,7 +128,7 @@ class EventLogger:
             self._orders[event.message.round] = event.message
 
     def action(self, action: object) -> None:
-        """Log an action that is about to be carried out."""
+        """Log an action that is about to be executed."""
         if isinstance(action, SaveCheckpoint):
             self._log_epoch(action.state.epoch)
         elif isinstance(action, StartTraining):

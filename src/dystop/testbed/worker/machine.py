@@ -1,7 +1,7 @@
 """The worker as a state machine (alg:device): events in, actions out, no clock, no socket, no disk.
 
     machine = WorkerMachine(setup, state)            # `first_state(...)` or the checkpoint's state
-    for action in machine.handle(event, now_s): ...  # carry out, in order
+    for action in machine.handle(event, now_s): ...  # execute in order
 
 Rules for the driver. It calls `handle(Tick(), now_s)` a few times a second. It answers each
 `SaveCheckpoint` with `CheckpointSaved` or `CheckpointFailed` before any other event, each

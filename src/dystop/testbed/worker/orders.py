@@ -1,6 +1,6 @@
 """Execute the coordinator's orders: pull, mix, report, train (alg:device).
 
-A worker carries out at most one order (`exchange`). A second one may wait for the running training
+A worker executes at most one order (`exchange`). A second one may wait for the running training
 to end (`queued`). Rounds follow one another: an order of a later round means that the earlier round
 was closed without this worker.
 """

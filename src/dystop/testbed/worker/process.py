@@ -1,6 +1,6 @@
 """The worker's process: threads, sockets and a disk around `WorkerMachine`.
 
-It has three kinds of threads, as in the paper. The updating thread owns the machine and carries out
+It has three kinds of threads, as in the paper. The updating thread owns the machine and executes
 its actions. The training thread trains. The pushing thread encodes the models that peers pull
 (`model_server` passes them to the threads of the transport). A small pool pulls models.
 """
@@ -172,7 +172,7 @@ class WorkerProcess:
     # The updating thread -----------------------------------------------------------------------
 
     def _update(self) -> None:
-        """Own the machine: handle events and ticks, carry out actions."""
+        """Own the machine: handle events and ticks, execute actions."""
         next_tick_s = time.monotonic()
         try:
             while not self._over.is_set():
@@ -231,7 +231,7 @@ class WorkerProcess:
             reach("worker.after_accept")
 
     def _save(self, action: SaveCheckpoint) -> None:
-        """Write the checkpoint, then carry out the actions that waited for it."""
+        """Write the checkpoint, then execute the actions that waited for it."""
         _reach_before_save(action)
         try:
             if self.components.checkpoints is not None:

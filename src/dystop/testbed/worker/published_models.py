@@ -99,7 +99,7 @@ class PublishedModels:
         return earlier[-1] if earlier else None
 
     def withdraw(self, key: int) -> None:
-        """Forget a waiting peer that has gone."""
+        """Forget a waiting peer that withdrew its request."""
         self.waiting.pop(key, None)
 
     def refuse_others(self, allowed: set[str]) -> list[AnswerPull]:
