@@ -1,4 +1,4 @@
-"""The kit catches what it promises to catch, and says where."""
+"""The conformance kit finds every broken rule and names the place."""
 
 import functools
 import itertools

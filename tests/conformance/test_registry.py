@@ -1,4 +1,4 @@
-"""Mechanisms of installed packages: found by name, loaded when used, refused where they clash."""
+"""Mechanisms of installed packages: found by name, loaded on use, refused on a name clash."""
 
 import sys
 from importlib.metadata import EntryPoint

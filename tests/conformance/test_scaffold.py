@@ -1,4 +1,4 @@
-"""`dystop new mechanism NAME`, for real: installed as metadata, listed, run and tested."""
+"""`dystop new mechanism NAME`: the project is installed, listed, run and tested."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""WAA against its slow twin, its worked numbers and its limits."""
+"""WAA: it equals the pseudo-code of the paper, worked examples and limits."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dystop.control.activation import activate, activate_one
 from dystop.control.staleness import drift_plus_penalty
 from dystop.sparse import ints
-from support import twins
+from support import paper_reference
 from support.strategies import small, waa_cases
 
 
@@ -23,7 +23,7 @@ def waa(staleness, queue, cost, V, candidates):
 @given(waa_cases())
 def test_equals_the_literal_algorithm(case):
     staleness, queue, cost, V, bound, candidates = case
-    expected, _ = twins.waa(staleness, queue, cost, V, bound, candidates)
+    expected, _ = paper_reference.waa(staleness, queue, cost, V, bound, candidates)
     assert waa(staleness, queue, cost, V, candidates) == expected
 
 
@@ -34,7 +34,9 @@ def test_one_worker_equals_the_best_singleton(case):
     who = activate_one(
         ints(candidates), np.array(cost, float), np.array(queue, float), ints(staleness), V
     )
-    assert who.tolist() == [twins.best_single(staleness, queue, cost, V, bound, candidates)]
+    assert who.tolist() == [
+        paper_reference.best_single(staleness, queue, cost, V, bound, candidates)
+    ]
 
 
 @settings(derandomize=True, deadline=None, max_examples=150)
@@ -52,7 +54,7 @@ def test_result_does_not_depend_on_the_order_of_candidates(case):
 )
 def test_worked_numbers(V, scores, chosen):
     staleness, queue, cost = [0, 1, 3, 5], [0, 0, 2, 6], [1, 2, 3, 4]
-    assert twins.waa(staleness, queue, cost, V, 2, range(4)) == (chosen, scores)
+    assert paper_reference.waa(staleness, queue, cost, V, 2, range(4)) == (chosen, scores)
     assert waa(staleness, queue, cost, V, range(4)) == chosen
     ahead = np.where(np.isin(np.arange(4), chosen), 0, np.array(staleness) + 1)
     best = drift_plus_penalty(np.array(queue, float), ahead, 2, V, float(cost[len(chosen) - 1]))

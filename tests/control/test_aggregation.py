@@ -1,4 +1,4 @@
-"""Weights, the one `mix`, and rows that lost a transfer."""
+"""Mixing weights, the product of rows and models, and rows after lost transfers."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from dystop.plan import mix_of
 from dystop.rng import stream
 from dystop.simulator.mixing import sparse_rows
 from dystop.sparse import ints
-from support import twins
+from support import paper_reference
 from support.strategies import dense, pairs, two_way, undirected
 
 close = {"rtol": 0, "atol": 1e-12}
@@ -41,7 +41,7 @@ def test_size_weights_equal_the_dense_twin(data):
     assert rows.receiver.tolist() == sorted(receivers)
     sums = np.bincount(rows.row_of, weights=rows.weight)
     np.testing.assert_allclose(sums, 1.0, **close)
-    expected = np.array(twins.sigma(n, receivers, links, size))
+    expected = np.array(paper_reference.sigma(n, receivers, links, size))
     got = dense(rows, n)
     np.testing.assert_allclose(got[receivers], expected[receivers], **close)
 
@@ -51,7 +51,7 @@ def test_size_weights_equal_the_dense_twin(data):
 def test_metropolis_is_symmetric_doubly_stochastic_and_equals_the_dense_twin(case):
     n, edges = case
     matrix = dense(metropolis(two_way(n, edges), np.arange(n)), n)
-    np.testing.assert_allclose(matrix, twins.metropolis(n, edges), **close)
+    np.testing.assert_allclose(matrix, paper_reference.metropolis(n, edges), **close)
     np.testing.assert_allclose(matrix, matrix.T, **close)
     np.testing.assert_allclose(matrix.sum(axis=0), 1.0, **close)
     assert (matrix > -1e-12).all()

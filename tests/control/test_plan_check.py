@@ -1,4 +1,4 @@
-"""Every clause of the contract of a plan, broken on purpose."""
+"""Every rule of the contract of a plan, each broken once."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar

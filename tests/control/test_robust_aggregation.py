@@ -1,4 +1,4 @@
-"""Robust aggregators against slow twins, by property, and by hand."""
+"""Robust aggregators: plain references, properties and worked examples."""
 
 import numpy as np
 import pytest

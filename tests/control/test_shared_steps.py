@@ -1,4 +1,4 @@
-"""Simulator and testbed take the same steps of a round, in the same order (alg:dystop)."""
+"""Simulator and testbed execute the same steps of a round in the same order (alg:dystop)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Staleness, queues and remaining compute: recurrences, and their work over many rounds."""
+"""Staleness, queues and remaining compute: their recurrences, also over many rounds."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from dystop.control.staleness import drift_plus_penalty, lyapunov, next_queue, n
 from dystop.control.timing import cost_s, remaining_compute_s, round_duration_s
 from dystop.rng import stream
 from dystop.sparse import ints
-from support import twins
+from support import paper_reference
 from support.strategies import small
 
 turns = st.lists(
@@ -62,7 +62,7 @@ def test_remaining_compute_equals_the_explicit_sum(history, full):
     """eq:h_comp as a sum over past durations = length less what has passed since the start."""
     staleness, durations, started, clock = [0] * 3, {}, [0] * 3, 0
     for t, (active, seconds) in enumerate(history, start=1):
-        by_sum = [twins.remaining_compute(full, durations, t, tau) for tau in staleness]
+        by_sum = [paper_reference.remaining_compute(full, durations, t, tau) for tau in staleness]
         elapsed = np.array([clock - at for at in started], float)
         assert remaining_compute_s(np.full(3, float(full)), elapsed).tolist() == by_sum
         durations[t], clock = seconds, clock + seconds

@@ -1,4 +1,4 @@
-"""Remedies against staleness: weights by hand, row sums kept, each one at work in the engine."""
+"""Staleness weighting: worked examples, row sums, and every rule in a simulation."""
 
 from dataclasses import replace
 

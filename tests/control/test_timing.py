@@ -1,4 +1,4 @@
-"""Exchange times and the two laws of a round's duration, by hand and by slow twins."""
+"""Exchange times and the two timing laws: worked examples and plain references."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from dystop.control.timing import (
 )
 from dystop.plan import Links, Plan, join_links, links, mix_of, no_links
 from dystop.sparse import graph_of, ints
-from support import twins
+from support import paper_reference
 from support.strategies import pairs, small
 
 seconds = st.integers(0, 9)
@@ -56,7 +56,7 @@ def rows(plan):
 @given(rounds(fancy=True))
 def test_exchange_equals_its_twin_with_stages_pushes_and_background(case):
     plan, link_s, remaining, _ = case
-    expected = twins.exchange(rows(plan), link_s.tolist(), len(remaining))
+    expected = paper_reference.exchange(rows(plan), link_s.tolist(), len(remaining))
     assert exchange_s(plan, link_s, len(remaining)).tolist() == expected
 
 
@@ -67,7 +67,7 @@ def test_paper_law_is_eq_duration(case):
     table = timetable("paper", plan, link_s, remaining, training)
     chosen = zip(plan.links.dst.tolist(), plan.links.src.tolist(), strict=True)
     by_link = dict(zip(chosen, link_s.tolist(), strict=True))
-    by_hand = twins.duration(plan.active.tolist(), remaining.tolist(), by_link)
+    by_hand = paper_reference.duration(plan.active.tolist(), remaining.tolist(), by_link)
     assert table.duration_s == by_hand
     assert (table.begin_s == by_hand).all()
     assert (table.link_begin_s == remaining[plan.links.dst]).all()
@@ -189,7 +189,7 @@ def test_expected_exchange_equals_brute_force(data, rank):
     reach = graph_of(n, ints([i for i, _ in times]), ints([j for _, j in times]))
     link_s = [times[p] for p in zip(reach.dst.tolist(), reach.src.tolist(), strict=True)]
     expected = expected_exchange_s(reach, np.array(link_s), rank)
-    assert expected.tolist() == twins.expected_exchange(n, times, rank)
+    assert expected.tolist() == paper_reference.expected_exchange(n, times, rank)
 
 
 def test_idle_seconds_by_hand():

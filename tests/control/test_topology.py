@@ -1,4 +1,4 @@
-"""PTCA and its priorities against their slow twins, its worked numbers and its invariants."""
+"""PTCA and its priorities: the pseudo-code of the paper, worked examples and invariants."""
 
 import math
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dystop.control.priority import emd, first_phase_priority, label_shares, second_phase_priority
 from dystop.control.topology import bandwidth_use, connect, ranked_candidates
 from dystop.sparse import graph_of, ints
-from support import twins
+from support import paper_reference
 from support.strategies import pairs, ptca_cases, small
 
 
@@ -34,7 +34,7 @@ def in_range(n, priority):
 @given(ptca_cases())
 def test_equals_the_literal_algorithm(case):
     n, active, priority, budget, cap = case
-    assert ptca(case) == twins.ptca(active, in_range(n, priority), priority, budget, cap)
+    assert ptca(case) == paper_reference.ptca(active, in_range(n, priority), priority, budget, cap)
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -83,7 +83,7 @@ def test_worked_numbers():
     assert list(zip(dst.tolist(), src.tolist(), strict=True)) == [(0, 1), (3, 0), (3, 2)]
     assert bandwidth_use(dst, src, 4).tolist() == [2, 1, 1, 2]
     priority = {(0, 1): 3, (0, 2): 2, (0, 3): 1, (3, 1): 3, (3, 0): 2, (3, 2): 1}
-    assert twins.ptca([0, 3], in_range(4, priority), priority, [2, 1, 2, 2], 100) == [
+    assert paper_reference.ptca([0, 3], in_range(4, priority), priority, [2, 1, 2, 2], 100) == [
         (0, 1),
         (3, 0),
         (3, 2),
@@ -117,12 +117,12 @@ def test_first_phase_equals_its_twin(data):
     counts = data.draw(st.lists(row, min_size=n, max_size=n))
     links = data.draw(pairs(n))
     metres = {p: float(data.draw(small)) for p in links}
-    emds = {(i, j): twins.emd(counts[i], counts[j]) for i, j in links}
+    emds = {(i, j): paper_reference.emd(counts[i], counts[j]) for i, j in links}
     dst, src = ints([i for i, _ in links]), ints([j for _, j in links])
     distance = emd(label_shares(ints(counts).reshape(n, classes)), dst, src)
     assert distance.tolist() == [approx(emds[p]) for p in links]
     priority = first_phase_priority(distance, np.array([metres[p] for p in links]))
-    expected = twins.p1(links, emds, metres)
+    expected = paper_reference.p1(links, emds, metres)
     assert priority.tolist() == [approx(expected[p]) for p in links]
 
 
@@ -131,7 +131,7 @@ def test_first_phase_equals_its_twin(data):
 def test_second_phase_equals_its_twin(t, pulls, tau_i, tau_j):
     pulls = min(pulls, t - 1)
     value = second_phase_priority(ints([pulls]), t, ints([tau_i - tau_j]))
-    assert value.tolist() == [approx(twins.p2(pulls, t, tau_i, tau_j))]
+    assert value.tolist() == [approx(paper_reference.p2(pulls, t, tau_i, tau_j))]
     assert 0 < value[0] <= 1
 
 

@@ -1,3 +1,5 @@
+"""Downloads of data sets, their cache and their error messages."""
+
 import gzip
 import hashlib
 import http.server

@@ -1,3 +1,5 @@
+"""Loading of data sets by name."""
+
 import hashlib
 import io
 import tarfile

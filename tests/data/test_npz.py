@@ -1,3 +1,5 @@
+"""Data sets in .npz files."""
+
 import numpy as np
 import pytest
 

@@ -1,3 +1,5 @@
+"""Partitions of a data set over workers."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

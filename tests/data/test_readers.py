@@ -1,3 +1,5 @@
+"""Readers of the official files of MNIST, CIFAR and SVHN."""
+
 import gzip
 import hashlib
 import io

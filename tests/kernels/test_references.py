@@ -1,4 +1,4 @@
-"""Every kernel returns what its NumPy reference returns, to the last bit unless said otherwise."""
+"""Every kernel equals its NumPy reference, bit by bit unless a test says otherwise."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""Without the kernels everything runs to the same decisions, only slower."""
+"""Runs without kernels reach the same decisions."""
 
 import pytest
 

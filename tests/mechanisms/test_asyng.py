@@ -1,4 +1,4 @@
-"""AsyNG: selection of receivers, updates in the mail, and that no update is lost."""
+"""AsyNG: selection of receivers, updates in mailboxes, and no lost update."""
 
 from dataclasses import dataclass, replace
 

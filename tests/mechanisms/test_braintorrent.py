@@ -1,4 +1,4 @@
-"""BrainTorrent: all-to-all as FedAvg without a server, and the caller that pulls what is new."""
+"""BrainTorrent: all-to-all equals FedAvg without a server; the original pulls newer models."""
 
 from dataclasses import dataclass, replace
 
@@ -67,8 +67,8 @@ def test_equal_data_contract_to_nothing():
 
 
 def test_all_to_all_run_is_bit_equal_to_fedavg_and_to_complete_dpsgd():
-    twins = (BrainTorrent(), FedAvg(), DPSGD(topology="complete", weights="size"))
-    ends = [run_to_end(uneven(m))[1].models.latest[:6].numpy() for m in twins]
+    mechanisms = (BrainTorrent(), FedAvg(), DPSGD(topology="complete", weights="size"))
+    ends = [run_to_end(uneven(m))[1].models.latest[:6].numpy() for m in mechanisms]
     assert len(np.unique(ends[0])) > 100  # trained apart in the end, so that it means something
     assert np.array_equal(ends[0], ends[1])
     assert np.array_equal(ends[0], ends[2])

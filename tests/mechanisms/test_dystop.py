@@ -1,4 +1,4 @@
-"""DySTop as a whole against the twins of WAA, both priorities and PTCA."""
+"""DySTop equals the paper's WAA, priorities and PTCA."""
 
 import math
 from dataclasses import replace
@@ -10,7 +10,7 @@ from dystop.mechanisms import DySTop
 from dystop.plan import no_links
 from dystop.sparse import ints
 from dystop.types import Outcome
-from support import twins
+from support import paper_reference
 from support.strategies import dense, random_fleet, random_view
 
 
@@ -23,37 +23,43 @@ def twin_links(view, active, phase, cap):
     links, tau = pairs_of(view), view.staleness.tolist()
     if phase == 1:
         counts = view.fleet.label_counts.tolist()
-        emds = {(i, j): twins.emd(counts[i], counts[j]) for i, j in links}
-        priority = twins.p1(links, emds, dict(zip(links, view.distance_m.tolist(), strict=True)))
+        emds = {(i, j): paper_reference.emd(counts[i], counts[j]) for i, j in links}
+        priority = paper_reference.p1(
+            links, emds, dict(zip(links, view.distance_m.tolist(), strict=True))
+        )
     else:
         asked = view.pulls.get(view.reach.dst, view.reach.src).tolist()
         pulls = dict(zip(links, asked, strict=True))
-        priority = {(i, j): twins.p2(pulls[i, j], view.t, tau[i], tau[j]) for i, j in links}
+        priority = {
+            (i, j): paper_reference.p2(pulls[i, j], view.t, tau[i], tau[j]) for i, j in links
+        }
     # Sums in another order may differ in the last digit; ties must stay ties.
     priority = {p: round(value, 9) for p, value in priority.items()}
     in_range = {i: {j for dst, j in links if dst == i} for i in range(view.fleet.workers)}
-    return twins.ptca(active, in_range, priority, view.budget.tolist(), cap)
+    return paper_reference.ptca(active, in_range, priority, view.budget.tolist(), cap)
 
 
 @pytest.mark.parametrize("phases", ["first", "second", "combined"])
 @pytest.mark.parametrize("seed", range(30))
-def test_plan_equals_the_twins(seed, phases):
+def test_plan_equals_the_reference(seed, phases):
     n = 2 + seed % 11
     view = random_view(seed, n)
     cap = max(1, math.ceil(math.log2(n)))
     mechanism = DySTop(phases=phases)
     plan, _ = mechanism.plan(mechanism.init(view.fleet), view)
     link_s = dict(zip(pairs_of(view), view.link_s.tolist(), strict=True))
-    exchange = twins.expected_exchange(n, link_s, cap)
+    exchange = paper_reference.expected_exchange(n, link_s, cap)
     cost = [a + b for a, b in zip(view.remaining_s.tolist(), exchange, strict=True)]
     alive = np.flatnonzero(view.alive).tolist()
-    active, _ = twins.waa(view.staleness.tolist(), view.queue.tolist(), cost, 10, 2, alive)
+    active, _ = paper_reference.waa(
+        view.staleness.tolist(), view.queue.tolist(), cost, 10, 2, alive
+    )
     assert plan.active.tolist() == active
     phase = {"first": 1, "second": 2}.get(phases, 1 if view.t <= 10 else 2)
     assert plan.notes == {"phase": float(phase)}
     chosen = list(zip(plan.links.dst.tolist(), plan.links.src.tolist(), strict=True))
     assert chosen == twin_links(view, active, phase, cap)
-    sigma = np.array(twins.sigma(n, active, chosen, view.fleet.data_size.tolist()))
+    sigma = np.array(paper_reference.sigma(n, active, chosen, view.fleet.data_size.tolist()))
     (rows,) = plan.mixes
     np.testing.assert_allclose(dense(rows, n)[active], sigma[active], atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""Mechanisms that must agree where their definitions meet (models are scalars here)."""
+"""Mechanisms that must agree in special cases; models are scalars."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import pytest
 from dystop.control.activation import activate_one
 from dystop.mechanisms import DPSGD, DySTop, FedAvg, GossipFL, Matcha
 from dystop.rng import stream
-from support import twins
+from support import paper_reference
 from support.strategies import dense, random_view
 
 SEEDS = range(20)
@@ -77,7 +77,7 @@ def test_one_worker_at_a_time_minimises_dystops_objective_over_singletons(seed):
     alive = np.flatnonzero(view.alive)
     chosen = activate_one(alive, view.remaining_s, view.queue, view.staleness, 10.0)
     columns = view.staleness.tolist(), view.queue.tolist(), view.remaining_s.tolist()
-    assert chosen.tolist() == [twins.best_single(*columns, 10.0, 2.0, alive.tolist())]
+    assert chosen.tolist() == [paper_reference.best_single(*columns, 10.0, 2.0, alive.tolist())]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

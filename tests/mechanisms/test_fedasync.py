@@ -1,4 +1,4 @@
-"""FedAsync: its shares, whom it serves, and what it counts as stale."""
+"""FedAsync: the weight of a model, the served worker, and staleness."""
 
 from dataclasses import replace
 

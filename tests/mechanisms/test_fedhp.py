@@ -1,4 +1,4 @@
-"""FedHP: local steps, thinning by consensus distance, and what it remembers."""
+"""FedHP: local steps, links chosen by consensus distance, and its memory."""
 
 from dataclasses import replace
 

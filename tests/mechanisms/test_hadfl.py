@@ -1,4 +1,4 @@
-"""HADFL: the hyperperiod, the forecast, the draw, the ring and the broadcast."""
+"""HADFL: hyperperiod, forecast, random choice, ring and broadcast."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""L2PL: the policy and its gradient, the drawn graphs, the reward, and that it learns."""
+"""L2PL: the policy and its gradient, random graphs, the reward, and learning progress."""
 
 from dataclasses import replace
 
@@ -252,8 +252,8 @@ def two_speeds(mechanism, n, slow_share, seed, fading):
     for t in range(1, 301):
         plan, memory = mechanism.plan(memory, replace(view, t=t))
         edge = view.reach.find(plan.links.dst, plan.links.src)
-        luck = stream(seed, "fading", t).exponential(size=len(edge)) if fading else 1.0
-        view = replace(view, last=outcome(plan, view.link_s[edge] * luck))
+        fade = stream(seed, "fading", t).exponential(size=len(edge)) if fading else 1.0
+        view = replace(view, last=outcome(plan, view.link_s[edge] * fade))
         shares.append(slow[edge].mean())
     return np.mean(shares[:20]), np.mean(shares[-20:])
 
@@ -275,7 +275,7 @@ def test_it_learns_to_avoid_slow_links_through_fading():
 
 
 def test_same_seed_same_graphs():
-    def story(seed):
+    def run(seed):
         view, mechanism = everyone(9, seed), L2PL(pretrain=3)
         memory, plans = mechanism.init(view.fleet), []
         for t in range(1, 12):
@@ -284,8 +284,8 @@ def test_same_seed_same_graphs():
             plans.append(plan.links)
         return plans, memory
 
-    assert same(story(1), story(1))
-    assert not same(story(1)[0], story(2)[0])
+    assert same(run(1), run(1))
+    assert not same(run(1)[0], run(2)[0])
 
 
 def test_used_pairs_are_remembered_by_round():

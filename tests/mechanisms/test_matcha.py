@@ -1,4 +1,4 @@
-"""MATCHA as a mechanism: base graph, firing, refresh, and what it does to models."""
+"""MATCHA: base graph, active matchings, refresh, and the effect on models."""
 
 import time
 from dataclasses import replace

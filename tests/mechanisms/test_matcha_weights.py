@@ -1,4 +1,4 @@
-"""Edge colouring and MATCHA's two optimisations, against solvers and bounds written otherwise."""
+"""Edge colouring and the two optimisations of MATCHA, against solvers and bounds."""
 
 import networkx as nx
 import numpy as np

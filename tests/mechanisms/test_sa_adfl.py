@@ -1,4 +1,4 @@
-"""SA-ADFL: whom it wakes, whom it tells, and what it does with its mail."""
+"""SA-ADFL: the active worker, the receivers of its push, and its mailbox."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from dystop.control.stopping import Stop
 from dystop.mechanisms import SAADFL
 from dystop.sparse import graph_of, ints
 from dystop.types import no_mail
-from support import twins
+from support import paper_reference
 from support.engine_fixtures import components_for, run_to_end, weights
 from support.strategies import random_view, same
 from support.unstable_world import ENGINES, check_unstable_run
@@ -53,7 +53,7 @@ def test_choice_is_dystops_objective_over_singletons(seed):
     plan, _ = SAADFL().plan({}, view)
     columns = view.staleness.tolist(), view.queue.tolist(), cost(view)
     alive = np.flatnonzero(view.alive).tolist()
-    assert plan.active.tolist() == [twins.best_single(*columns, 10.0, 2.0, alive)]
+    assert plan.active.tolist() == [paper_reference.best_single(*columns, 10.0, 2.0, alive)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,4 +1,4 @@
-"""Checkpoints: exact round trips, atomic files, damage passed over."""
+"""Checkpoints: exact round trips, atomic files, and damaged files that are skipped."""
 
 import numpy as np
 import pytest

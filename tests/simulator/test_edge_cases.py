@@ -1,4 +1,4 @@
-"""Corners of the engine that a close reading found, each nailed down by hand-made numbers."""
+"""Edge cases of the simulator, with worked examples."""
 
 from dataclasses import replace
 

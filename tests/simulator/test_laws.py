@@ -1,4 +1,4 @@
-"""The two timing laws and the two publish rules, by hand."""
+"""The two timing laws and the two publish rules, with worked examples."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The pipeline starts the next round before this one has finished; the records are the same."""
+"""The pipeline starts the next round early and gives the same records."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A recorded run in the simulator: the same plans, models and records as when it was recorded."""
+"""A recorded run in the simulator gives the same plans, models and records."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Theorem 1, Theorem 2 and the convex problem: twins, worked numbers, counter-examples."""
+"""Theorems 1 and 2 and the convex problem: references, worked examples, counter-examples."""
 
 from dataclasses import replace
 

@@ -1,3 +1,5 @@
+"""Radio channel: rates, fading and link times."""
+
 import doctest
 import importlib
 

@@ -1,4 +1,4 @@
-"""Mobility and churn: what a time decides, whatever was asked before."""
+"""Mobility and churn depend on the time only, not on earlier queries."""
 
 import numpy as np
 import pytest

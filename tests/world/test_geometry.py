@@ -1,3 +1,5 @@
+"""Positions, distances and the neighbours within range."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,3 +1,5 @@
+"""Parameters of the world: bounds, defaults and error messages."""
+
 import pytest
 from pydantic import TypeAdapter, ValidationError
 

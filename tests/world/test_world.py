@@ -1,3 +1,5 @@
+"""Observations of a simulated world."""
+
 import dataclasses
 
 import numpy as np

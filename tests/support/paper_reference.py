@@ -1,14 +1,14 @@
-"""Slow twins: the paper's pseudo-code and equations, line by line, in plain Python.
+"""Reference implementations: the paper's pseudo-code and equations, line by line, in plain Python.
 
-They share nothing with the package: lists, dicts and sets, no arrays, no cleverness. A test
-compares the fast functions with them on small cases.
+They share no code with the package and use lists, dicts and sets instead of arrays. Tests
+compare the fast functions with them on small cases.
 """
 
 import math
 
 
 def waa(staleness, queue, cost, V, bound, candidates):
-    """alg:device. Returns (the active set in order of joining, S of every prefix)."""
+    """Return the active set in order of joining, and S of every prefix (alg:device)."""
     active, chosen, s_min, scores = set(), [], math.inf, []  # Initialize
     v_sort = sorted(candidates, key=lambda i: (cost[i], i))  # ascending order of H_t^i
     for k in range(1, len(v_sort) + 1):  # for K = 1 to N
@@ -23,7 +23,7 @@ def waa(staleness, queue, cost, V, bound, candidates):
 
 
 def best_single(staleness, queue, cost, V, bound, candidates):
-    """eq:lya minimised over sets of one worker, ties to the lower id."""
+    """Return the one worker that minimises eq:lya, ties to the lower id."""
     best, s_min = None, math.inf
     for k in sorted(candidates):
         ahead = [0 if i == k else tau + 1 for i, tau in enumerate(staleness)]
@@ -34,7 +34,7 @@ def best_single(staleness, queue, cost, V, bound, candidates):
 
 
 def ptca(active, in_range, priority, budget, cap):
-    """alg:topology with b = 1. Returns the links (dst, src) in order of choice.
+    """Return the links (dst, src) in order of choice (alg:topology with b = 1).
 
     in_range[i] is C_t^i, priority[i, j] decides its order. Two conditions come on top of the
     pseudo-code: v_i is not a candidate of its own, and takes at most `cap` in-neighbours.
@@ -72,13 +72,13 @@ def ptca(active, in_range, priority, budget, cap):
 
 
 def emd(counts_i, counts_j):
-    """eq:EMD of two label histograms; the shares of an empty data set are zero."""
+    """Return eq:EMD of two label histograms; the shares of an empty data set are zero."""
     d_i, d_j = sum(counts_i) or 1, sum(counts_j) or 1
     return sum(abs(a / d_i - b / d_j) for a, b in zip(counts_i, counts_j, strict=True))
 
 
 def p1(pairs, emds, distances):
-    """eq:priority1 for a dict of links; a maximum of zero makes its term zero."""
+    """Return eq:priority1 of each link as a dict; a term whose maximum is zero is zero."""
     emd_max = max((emds[p] for p in pairs), default=0)
     dist_max = max((distances[p] for p in pairs), default=0)
     out = {}
@@ -90,12 +90,12 @@ def p1(pairs, emds, distances):
 
 
 def p2(pulls, t, tau_i, tau_j):
-    """eq:priority2."""
+    """Return eq:priority2."""
     return (1 - pulls / t) * (1 / (1 + abs(tau_i - tau_j)))
 
 
 def remaining_compute(h_i, durations, t, tau):
-    """eq:h_comp with durations[k] = H_k and a training that began when round t - tau opened."""
+    """Return eq:h_comp for durations[k] = H_k and a training that began with round t - tau."""
     spent = 0
     for k in range(t - tau, t):
         spent += durations[k]
@@ -103,7 +103,7 @@ def remaining_compute(h_i, durations, t, tau):
 
 
 def duration(active, remaining, link_s):
-    """eq:costtime and eq:duration: link_s is a dict {(i, j): seconds} of the pulls."""
+    """Return eq:costtime and eq:duration; link_s is a dict {(i, j): seconds} of the pulls."""
     longest = 0
     for i in active:
         pulls = [s for (dst, _), s in link_s.items() if dst == i]
@@ -112,7 +112,7 @@ def duration(active, remaining, link_s):
 
 
 def exchange(links, link_s, nodes):
-    """Seconds each node pays: per stage its slowest blocking link, summed over the stages.
+    """Return the exchange seconds of each node: its slowest blocking link, summed over stages.
 
     `links` is a list of dicts with dst, src, stage, background, pushed.
     """
@@ -133,7 +133,7 @@ def exchange(links, link_s, nodes):
 
 
 def expected_exchange(n, link_s, rank):
-    """The rank-th smallest link time into each node, the largest if there are fewer, else 0."""
+    """Return the rank-th smallest link time into each node, the largest if fewer, 0 if none."""
     out = []
     for i in range(n):
         times = sorted(s for (dst, _), s in link_s.items() if dst == i)
@@ -142,7 +142,7 @@ def expected_exchange(n, link_s, rank):
 
 
 def sigma(n, receivers, pairs, size):
-    """Dense weights sigma_t^{i,j} of eq:aggregation; N_t^i contains v_i itself."""
+    """Return the dense weights sigma_t^{i,j} of eq:aggregation; N_t^i contains v_i itself."""
     dense = [[0.0] * n for _ in range(n)]
     for i in receivers:
         neighbours = {i} | {src for dst, src in pairs if dst == i}
@@ -153,7 +153,7 @@ def sigma(n, receivers, pairs, size):
 
 
 def metropolis(n, edges):
-    """Dense Metropolis weights of an undirected graph given as a set of pairs."""
+    """Return the dense Metropolis weights of an undirected graph, a set of pairs."""
     neighbours = {i: set() for i in range(n)}
     for i, j in edges:
         neighbours[i].add(j)
