@@ -40,7 +40,7 @@ GLOBAL, LOCAL, WALL, DONE, GROWTH = 0.010, 0.015, 4.0, 0.99, 0.10  # what is pro
 
 
 def main() -> int:
-    """Run what was asked for; 1 if a promise was broken."""
+    """Run what was asked for; 1 if a guarantee was broken."""
     args = _arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     if not args.summary:

@@ -1,4 +1,4 @@
-"""Whoever reads the output may leave: what runs goes on, and nothing is said any more."""
+"""The reader of the output may close the pipe: the run continues without output."""
 
 import json
 import os
@@ -21,7 +21,7 @@ STUDY = ["compare", *SMALL, "--mechanisms", "dystop,d-psgd", "--seeds", "1", "--
 
 
 def piped(folder: Path, words: list[str], pipe: str) -> subprocess.CompletedProcess:
-    """A command in a pipe of a shell; its own exit code, and what is left of its stderr."""
+    """Run a command in a pipe of a shell; return its own exit code and its stderr."""
     script = f'"$@" {pipe} | head -1; exit "${{PIPESTATUS[0]}}"'
     command = ["bash", "-c", script, "bash", sys.executable, "-m", "dystop", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
@@ -32,13 +32,13 @@ def status(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("pipe", ["", "2>&1"])
-def test_a_run_goes_on_when_nobody_reads_it(tmp_path, pipe):
+def test_a_run_continues_when_nobody_reads_it(tmp_path, pipe):
     done = piped(tmp_path, RUN, pipe)
     assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
     assert status(tmp_path / "runs" / "one") == "finished"
 
 
-def test_a_study_goes_on_when_nobody_reads_it(tmp_path):
+def test_a_study_continues_when_nobody_reads_it(tmp_path):
     done = piped(tmp_path, STUDY, "2>/dev/null")
     assert (done.returncode, done.stdout) == (0, "study: runs/both (2 runs)\n")
     study = tmp_path / "runs" / "both"
@@ -46,7 +46,7 @@ def test_a_study_goes_on_when_nobody_reads_it(tmp_path):
     assert (study / "report" / "report.html").is_file()
 
 
-TALK = """
+PRINTING = """
 import os
 from dystop.cli.terminal import echo, show_table
 for k in range(3):
@@ -62,16 +62,16 @@ def test_both_streams_fall_silent_by_themselves(gone):
     os.close(read)
     other = {"stdout", "stderr"} - {gone}
     streams = {gone: write, **dict.fromkeys(other, subprocess.PIPE)}
-    done = subprocess.run([sys.executable, "-c", TALK], **streams, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", PRINTING], **streams, text=True, timeout=60)
     os.close(write)
     assert done.returncode == 0
-    heard = done.stderr if gone == "stdout" else done.stdout
-    assert heard.count("a note" if gone == "stdout" else "a line") == 3
-    assert "Error" not in heard
-    assert "Exception" not in heard
+    printed = done.stderr if gone == "stdout" else done.stdout
+    assert printed.count("a note" if gone == "stdout" else "a line") == 3
+    assert "Error" not in printed
+    assert "Exception" not in printed
 
 
-def deaf(*_):
+def failing(*_):
     raise ValueError("nobody is there")
 
 
@@ -83,10 +83,10 @@ def quiet(*_):
     pass
 
 
-def test_a_run_whose_start_could_not_be_told_says_so(tmp_path):
+def test_a_run_whose_start_cannot_be_announced_is_marked_as_failed(tmp_path):
     experiment = read_experiment(None, SMALL)
     with pytest.raises(ValueError, match="nobody"):
-        run_experiment(experiment, tmp_path, "one", deaf, quiet)
+        run_experiment(experiment, tmp_path, "one", failing, quiet)
     info = open_run(tmp_path / "one").info
     assert (info["status"], info["stop_reason"]) == ("failed", "ValueError: nobody is there")
     with pytest.raises(KeyboardInterrupt):

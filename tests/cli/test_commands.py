@@ -15,17 +15,7 @@ from dystop.errors import CapacityError, PlanError, StorageError
 from dystop.experiments.config import to_toml
 from dystop.experiments.interrupts import Terminated
 from dystop.experiments.run_folder import RecordLog, create_run, first_info
-from dystop.record import RoundRecord
-
-
-def record(t, **more):
-    plain = {"alive": 3, "active": 1, "links": 2, "lost": 0, "wire_bytes": 10}
-    totals = {"wire_bytes_total": 10 * t, "endpoint_bytes_total": 20 * t, "samples_total": t}
-    rest = {"epochs_total": 0.1, "idle_s": 0.0, "staleness_mean": 1.0, "staleness_max": 2}
-    last = {"staleness_histogram": [1, 2], "queue_mean": 0.0, "loss": 1.0 / t}
-    return RoundRecord(
-        round=t, clock_s=1.5 * t, duration_s=1.5, **plain, **totals, **rest, **last, **more
-    )
+from support.fake_runs import record_of_round as record
 
 
 @dataclass
@@ -110,7 +100,7 @@ def test_a_file_a_name_and_an_output_folder(fake, tmp_path):
     assert (fake.seen[0].seed, (tmp_path / "x" / "mine" / "run.json").exists()) == (4, True)
     again = call("run", "--out", "x", "--name", "mine")
     assert again.exit_code == 2
-    assert "exists already" in again.stderr
+    assert "dystop resume x/mine" in again.stderr
     assert len(fake.seen) == 1
 
 
@@ -131,7 +121,8 @@ def test_a_report_is_written_at_the_end(fake, monkeypatch, tmp_path):
     assert f"report: {folder / 'report' / 'report.html'}" in call("run").stdout
     assert call("report", folder, "--target", "0.5").exit_code == 0
     twice = call("report", folder, folder.absolute())
-    assert (twice.exit_code, twice.stderr.count("named more than once")) == (0, 1)
+    repeated = [x for x in twice.stderr.splitlines() if x.endswith(f"shown once: {folder}")]
+    assert (twice.exit_code, len(repeated)) == (0, 1)
     assert seen == [
         (1, folder / "report", None),
         (1, folder / "report", 0.5),
@@ -140,7 +131,7 @@ def test_a_report_is_written_at_the_end(fake, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (Terminated(), 143)])
-def test_an_interruption_says_how_to_go_on(fake, error, code):
+def test_an_interruption_names_the_command_that_resumes(fake, error, code):
     fake.error = error
     done = call("run")
     assert done.exit_code == code
@@ -207,8 +198,8 @@ BAD = {
     "model": (["model.name=cn"], "did you mean 'cnn'?"),
     "data set": (["data.name=fmnist-min"], "did you mean 'fmnist-mini'?"),
     "not key=value": (["good.toml", "seed"], "is not key=value"),
-    "read-only": (["--out", "bad.toml/runs"], "Choose another folder with --out"),
-    "name": (["--name", "a/b"], "cannot name a run"),
+    "read-only": (["--out", "bad.toml/runs"], "--out DIR"),
+    "name": (["--name", "a/b"], "--name 'a/b'"),
 }
 
 
@@ -216,10 +207,10 @@ BAD = {
 def test_bad_input_is_one_message_and_writes_nothing(fake, tmp_path, case):
     (tmp_path / "good.toml").write_text("seed = 1\n")
     (tmp_path / "bad.toml").write_text("seed = 1\n[stop\n")
-    words, said = BAD[case]
+    words, fact = BAD[case]
     done = call("run", *words)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert fact in done.stderr
     assert done.stderr.startswith("Error: ")
     assert done.stderr.count("\n") == 1
     assert sorted(os.listdir(tmp_path)) == ["bad.toml", "good.toml"]
@@ -232,7 +223,9 @@ def test_a_read_only_file_system_is_one_message(fake, tmp_path, monkeypatch):
     monkeypatch.setattr("dystop.experiments.run_folder.tempfile.mkdtemp", refuse)
     done = call("run")
     assert done.exit_code == 2
-    assert "Read-only file system. Choose another folder" in done.stderr
+    assert done.stderr.startswith("Error: runs: ")
+    assert "Read-only file system" in done.stderr
+    assert done.stderr.endswith("--out DIR\n")
 
 
 @pytest.mark.parametrize("command", ["resume", "verify", "report"])
@@ -240,28 +233,29 @@ def test_folders_that_are_no_runs_are_refused(fake, tmp_path, command):
     (tmp_path / "empty").mkdir()
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "config.toml").touch()
-    for name, said in {"none": "no such", "empty": "not a run", "half": "half-written"}.items():
+    missing = "run.json and fleet.json missing"
+    for name, fact in {"none": "no such", "empty": "not a run", "half": missing}.items():
         done = call(command, name)
         assert (done.exit_code, done.stdout) == (2, "")
-        assert said in done.stderr
+        assert fact in done.stderr
 
 
 def test_a_word_that_is_no_comparison_is_called_what_it_is(fake, tmp_path):
     call("run", "--name", "one", "--no-report")
     (tmp_path / "empty").mkdir()
-    for words, said in {
-        ("runs/one",): "runs/one: is one run, not a study of several",
-        ("nothing/here",): "nothing/here: no such file or folder",
-        ("empty",): "empty: a folder, but no study",
-        (): "--mechanisms is missing, as in: dystop compare --mechanisms dystop,fedavg",
+    for words, fact in {
+        ("runs/one",): "dystop compare runs/one/config.toml --mechanisms",
+        ("nothing/here",): "nothing/here: no such file",
+        ("empty",): "FILE.toml or a study",
+        (): "dystop compare --mechanisms dystop,fedavg",
     }.items():
         done = call("compare", *words)
         assert (done.exit_code, done.stdout) == (2, "")
-        assert said in done.stderr
+        assert fact in done.stderr
 
 
 @pytest.mark.parametrize("command", ["resume", "verify"])
-def test_a_comparison_is_gone_on_with_by_its_own_command(fake, tmp_path, command):
+def test_a_comparison_is_resumed_by_its_own_command(fake, tmp_path, command):
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "study.json").write_text("{}")
     done = call(command, "x")
@@ -337,21 +331,21 @@ def test_help_loads_nothing_heavy():
 def test_the_terminal_gets_a_bar(fake, monkeypatch):
     from dystop.cli import progress
 
-    said = []
+    calls = []
 
     class Bar:
         def add_task(self, name, total, status):
-            return said.append(("total", total))
+            return calls.append(("total", total))
 
         def start(self):
-            said.append("start")
+            calls.append("start")
 
         def stop(self):
-            said.append("stop")
+            calls.append("stop")
 
     monkeypatch.setattr(progress, "_new_bar", Bar)
     monkeypatch.setattr(progress.sys.stdout, "isatty", lambda: True, raising=False)
     watcher = progress.Watcher()
     with watcher.showing():
         watcher.expect(9)
-    assert said == [("total", 9), "start", "stop"]
+    assert calls == [("total", 9), "start", "stop"]

@@ -44,7 +44,7 @@ def refused(words: list[str], out: Path) -> str:
 
 
 def test_a_hundred_resnets_state_their_size_and_are_refused(tmp_path):
-    said = refused(
+    message = refused(
         [
             "data.name=synthetic",
             "data.synthetic.shape=[3, 32, 32]",
@@ -54,10 +54,10 @@ def test_a_hundred_resnets_state_their_size_and_are_refused(tmp_path):
         ],
         tmp_path / "runs",
     )
-    assert "models (100 workers)" in said
-    assert "12.5 GiB" in said  # three stacks of 100 x 44.7 MB
-    assert "limit set to 1.9 GiB" in said
-    assert "fewer workers" in said
+    assert "models (100 workers)" in message
+    assert "12.5 GiB" in message  # three stacks of 100 x 44.7 MB
+    assert "1.9 GiB" in message  # training.memory_limit_gb
+    assert "fewer workers" in message
 
 
 def test_the_estimate_is_printed_before_the_first_round(tmp_path):
@@ -89,9 +89,9 @@ def test_the_estimate_is_printed_before_the_first_round(tmp_path):
 )
 def test_bad_values(tmp_path, word, needles):
     words = ["data.name=fashion-mnist", word] if word.startswith("data.root") else [word]
-    said = refused(words, tmp_path / "runs")
+    message = refused(words, tmp_path / "runs")
     for needle in needles:
-        assert needle in said
+        assert needle in message
 
 
 def test_a_data_set_without_samples(tmp_path):
@@ -125,9 +125,9 @@ def test_a_really_full_disk(tmp_path):
     try:
         words = [*SMALL, "stop.rounds=300", "--out", str(disk), "--name", "full", "--no-report"]
         result = dystop("run", *words)
-        said = one_message(result, 3)
-        assert "No space left" in said
-        assert "dystop resume" in said
+        message = one_message(result, 3)
+        assert "No space left" in message
+        assert "dystop resume" in message
         before = (disk / "full" / "records.jsonl").read_bytes()
         assert before.endswith(b"\n")
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
@@ -140,7 +140,7 @@ def test_a_really_full_disk(tmp_path):
 
 
 def test_a_file_that_may_not_grow(tmp_path):
-    """The same without root: the kernel refuses to let the record log grow past a limit."""
+    """The kernel refuses to let the record log grow past a limit; this needs no root."""
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -148,8 +148,8 @@ def test_a_file_that_may_not_grow(tmp_path):
 
     words = ["run", *SMALL, "--out", str(tmp_path), "--name", "small", "--no-report"]
     result = dystop(*words, preexec_fn=limit)
-    said = one_message(result, 3)
-    assert "dystop resume" in said
+    message = one_message(result, 3)
+    assert "dystop resume" in message
     assert dystop("resume", str(tmp_path / "small"), "--no-report").returncode == 0
     whole = dystop("run", *SMALL, "--out", str(tmp_path), "--name", "whole", "--no-report")
     assert whole.returncode == 0
@@ -157,11 +157,13 @@ def test_a_file_that_may_not_grow(tmp_path):
     assert again == (tmp_path / "whole" / "records.jsonl").read_bytes()
 
 
-def test_half_written_and_foreign_folders(tmp_path):
+def test_incomplete_and_missing_folders(tmp_path):
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "config.toml").write_text("seed = 1\n")
     for command in ("resume", "verify", "report"):
-        assert "half-written" in one_message(dystop(command, str(tmp_path / "half")), 2)
+        half = one_message(dystop(command, str(tmp_path / "half")), 2)
+        assert f"{tmp_path / 'half'}: " in half
+        assert "run.json and fleet.json missing" in half
         assert "no such folder" in one_message(dystop(command, str(tmp_path / "gone")), 2)
     assert sorted(p.name for p in (tmp_path / "half").iterdir()) == ["config.toml"]
 

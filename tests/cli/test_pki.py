@@ -20,7 +20,8 @@ def somewhere(tmp_path, monkeypatch):
 
 def test_from_the_authority_to_a_revoked_worker():
     assert "pki/ca.key" in pki("init").output
-    assert "w00.key, w00.crt and ca.crt" in pki("issue", "w00").output
+    issued = pki("issue", "w00").output
+    assert [name for name in ("w00.key", "w00.crt", "ca.crt") if name not in issued] == []
     assert "valid 3 days" in pki("issue", "w01", "--days", "3").output
     assert stat.S_IMODE(Path("pki/w00.key").stat().st_mode) == 0o600
     assert pki("revoke", "w00").exit_code == 0
@@ -33,22 +34,24 @@ def test_from_the_authority_to_a_revoked_worker():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "fact"),
     [
         (["list"], "dystop pki init"),
         (["issue", "w00"], "dystop pki init"),
-        (["revoke", "w00"], "no certificate was ever issued"),
+        (["revoke", "w00"], "no certificate was ever issued to 'w00'"),
         (["issue", "../w00"], "cannot be used"),
     ],
 )
-def test_mistakes_are_one_line(words, said):
+def test_mistakes_are_one_line(words, fact):
     result = pki(*words)
     assert result.exit_code == 2
-    assert said in result.output
+    assert fact in result.output
     assert len(result.output.strip().splitlines()) == 1
 
 
 def test_a_second_authority_is_refused():
     assert pki("init").exit_code == 0
     result = pki("init")
-    assert (result.exit_code, "already holds an authority" in result.output) == (2, True)
+    assert result.exit_code == 2
+    assert result.output.startswith("Error: pki ")
+    assert "authority" in result.output

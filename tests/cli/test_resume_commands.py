@@ -1,4 +1,4 @@
-"""Errors name the command that goes on with what is there, as a shell must read it."""
+"""Errors name the command that resumes what is there, quoted for a shell."""
 
 import json
 import shlex
@@ -27,7 +27,7 @@ from dystop.experiments.testbed.launch import checked_folder
 
 EXPERIMENT = read_experiment()
 NAMES = ["simulated", "real", "comparison", "sweep", "plain"]
-WAYS = {
+RESUME_COMMANDS = {
     "simulated": "dystop resume",
     "real": "dystop testbed --resume",
     "comparison": "dystop compare",
@@ -48,8 +48,8 @@ def out(tmp_path, request):
     return folder
 
 
-def way(name: str, folder: Path) -> str:
-    return f"{WAYS[name]} {shlex.quote(str(folder / name))}"
+def resume_command(name: str, folder: Path) -> str:
+    return f"{RESUME_COMMANDS[name]} {shlex.quote(str(folder / name))}"
 
 
 def message(kind, call, *words) -> str:
@@ -66,85 +66,87 @@ def test_what_a_folder_is(out):
     assert kind_of(out / "sweep") is COMPARISON
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_a_taken_name_is_gone_on_with_by_its_own_command(out, name):
-    said = message(RunFolderError, check_free, out, name)
-    assert said.endswith(way(name, out))
+@pytest.mark.parametrize("name", RESUME_COMMANDS)
+def test_a_taken_name_is_resumed_by_its_own_command(out, name):
+    text = message(RunFolderError, check_free, out, name)
+    assert text.endswith(resume_command(name, out))
     noun = {"simulated": "run", "real": "testbed run"}.get(name, name)
-    assert f"this {noun} exists" in said
+    assert f"this {noun} " in text
 
 
 def test_a_name_that_something_else_has_is_not_called_a_run(out):
     for name in ("plain", "file"):
         if name == "file":
             (out / name).touch()
-        said = message(RunFolderError, check_free, out, name)
-        assert said.startswith(f"{out / name}: ")
-        assert "not a run" in said
-        assert "--name" in said
-        assert "--out" in said
+        text = message(RunFolderError, check_free, out, name)
+        assert text.startswith(f"{out / name}: ")
+        assert "not a run" in text
+        assert "--name" in text
+        assert "--out" in text
 
 
 @pytest.mark.parametrize("command", ["run", "testbed"])
-def test_the_commands_say_so(out, command):
+def test_the_commands_name_the_resume_command(out, command):
     done = CliRunner().invoke(app, [command, "--out", str(out), "--name", "real"])
     assert done.exit_code == 2
-    assert way("real", out) in done.stderr
+    assert resume_command("real", out) in done.stderr
 
 
 @pytest.mark.parametrize("name", ["comparison", "sweep"])
 def test_a_study_is_no_run(out, name):
-    said = message(RunFolderError, run_folder, out / name)
-    assert name in said
-    assert way(name, out) in said
-    said = message(ConfigError, read_experiment, out / name)
-    assert f"a {name}" in said
-    assert said.endswith(way(name, out))
+    text = message(RunFolderError, run_folder, out / name)
+    assert name in text
+    assert resume_command(name, out) in text
+    text = message(ConfigError, read_experiment, out / name)
+    assert f"a {name}" in text
+    assert text.endswith(resume_command(name, out))
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", RESUME_COMMANDS)
 def test_a_refused_write_names_the_command_that_fits(out, name):
     def refused():
         with writing(out / name):
             raise PermissionError(13, "no")
 
-    said = message(StorageError, refused)
-    assert said.endswith(way(name, out))
+    text = message(StorageError, refused)
+    assert text.endswith(resume_command(name, out))
 
 
 def test_every_other_command_to_copy_is_quoted(out):
-    quoted = {name: shlex.quote(str(out / name)) for name in WAYS}
+    quoted = {name: shlex.quote(str(out / name)) for name in RESUME_COMMANDS}
     settings = shlex.quote(str(out / "real" / "config.toml"))
-    said = message(ConfigError, read_experiment, out / "real")
-    assert f"dystop testbed {settings}," in said
-    assert way("real", out) in said
-    assert said.endswith(f"dystop check {quoted['real']}")
-    said = message(RunFolderError, run._check_simulated, open_run(out / "real"))
-    assert f"{way('real', out)}," in said
-    assert said.endswith(f"dystop check {quoted['real']}")
+    text = message(ConfigError, read_experiment, out / "real")
+    assert f"dystop testbed {settings}," in text
+    assert resume_command("real", out) in text
+    assert text.endswith(f"dystop check {quoted['real']}")
+    text = message(RunFolderError, run._check_simulated, open_run(out / "real"))
+    assert f"{resume_command('real', out)}," in text
+    assert text.endswith(f"dystop check {quoted['real']}")
     assert f"dystop run {settings}" in message(RunFolderError, bound.bound_of, out / "real")
-    said = message(RunFolderError, bound.bound_of, out / "simulated")
-    assert said.endswith(way("simulated", out))
-    said = message(RunFolderError, checked_folder, out / "simulated")
-    assert f"dystop verify {quoted['simulated']}," in said
-    assert said.endswith(way("simulated", out))
+    text = message(RunFolderError, bound.bound_of, out / "simulated")
+    assert text.endswith(resume_command("simulated", out))
+    text = message(RunFolderError, checked_folder, out / "simulated")
+    assert f"dystop verify {quoted['simulated']}," in text
+    assert text.endswith(resume_command("simulated", out))
     (out / "real" / "trace.jsonl").touch()
-    assert message(RunFolderError, gap._recorded, out / "real").endswith(way("real", out))
+    assert message(RunFolderError, gap._recorded, out / "real").endswith(
+        resume_command("real", out)
+    )
 
 
 def test_studies_quote_theirs(out):
     other = read_experiment(None, ["seed=3"])
-    said = message(RunFolderError, find_study, out, "sweep", [other])
-    assert said.endswith(way("sweep", out))
+    text = message(RunFolderError, find_study, out, "sweep", [other])
+    assert text.endswith(resume_command("sweep", out))
 
     class Child:
         name = "x"
 
         def error_text(self):
-            return "no room"
+            return "out of memory"
 
     study = Study(out / "sweep", (EXPERIMENT,), ("mechanism.V",))
-    assert str(jobs._failure(Child(), 3, study)).endswith(way("sweep", out))
+    assert str(jobs._failure(Child(), 3, study)).endswith(resume_command("sweep", out))
 
 
 def test_interrupted_runs_quote_theirs(out):
@@ -154,8 +156,8 @@ def test_interrupted_runs_quote_theirs(out):
         def __init__(self, name):
             self.folder = out / name
 
-    assert _resume_hint(Watcher("simulated")).endswith(way("simulated", out))
-    assert hint_for_testbed(Watcher("real")).endswith(way("real", out))
+    assert _resume_hint(Watcher("simulated")).endswith(resume_command("simulated", out))
+    assert hint_for_testbed(Watcher("real")).endswith(resume_command("real", out))
 
 
 def test_a_run_in_a_study_stays_a_run(out):

@@ -89,7 +89,7 @@ def test_one_round_verified_and_one_worker_enrolled(tmp_path, monkeypatch):
     assert "identical: 1 round, sha256" in call(app, ["verify", "runs/x"]).stdout
     images, labels = np.zeros((4, 2, 2), np.uint8), np.array([0, 1, 0, 1])
     np.savez(tmp_path / "own.npz", x_train=images, y_train=labels)
-    told = call(app, ["data", "describe", "own.npz"])
-    (tmp_path / "w00.json").write_text(told.stdout)
+    described = call(app, ["data", "describe", "own.npz"])
+    (tmp_path / "w00.json").write_text(described.stdout)
     done = call(app, ["data", "enrol", "w00.json"])
     assert (done.exit_code, done.stderr[:26]) == (0, "enrolment.json: 1 worker. ")

@@ -112,10 +112,10 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_words_are_one_clear_error(case):
-    words, said = BAD[case]
+    words, facts = BAD[case]
     message = problem(*words)
     assert message.startswith("command line: ")
-    for part in said:
+    for part in facts:
         assert part in message
 
 
@@ -145,8 +145,8 @@ def test_a_folder_is_no_configuration(tmp_path):
     assert "is a folder" in problem(file=tmp_path / "fig5.toml")
     (tmp_path / "run.json").touch()
     message = problem(file=tmp_path)
-    for way in (f"run {tmp_path / 'config.toml'}", f"resume {tmp_path}", f"verify {tmp_path}"):
-        assert f"dystop {way}" in message
+    for command in (f"run {tmp_path / 'config.toml'}", f"resume {tmp_path}", f"verify {tmp_path}"):
+        assert f"dystop {command}" in message
 
 
 def test_invalid_toml_names_the_line(tmp_path):
@@ -158,13 +158,13 @@ def test_invalid_toml_names_the_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "fact"),
     [(b"\xff\xfe", "not UTF-8"), (b"a = " + b"[" * 9000, "TOML")],
 )
-def test_foreign_files_are_refused(tmp_path, data, said):
+def test_foreign_files_are_refused(tmp_path, data, fact):
     file = tmp_path / "e.toml"
     file.write_bytes(data)
-    assert said in problem(file=file)
+    assert fact in problem(file=file)
     assert "cannot be read" in problem(file=file / "below.toml")
 
 

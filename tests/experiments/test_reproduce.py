@@ -77,9 +77,9 @@ def test_words_may_set_the_first_seed_and_not_what_the_arms_differ_in() -> None:
     assert {e.seed for e in every} == {5, 6}
     assert every[0].name == "V1-s5"
     for word, why in (
-        ("mechanism.V=3", "told apart by"),
-        ("name=x", "told apart"),
-        ("seed=-1", "whole"),
+        ("mechanism.V=3", r"mechanism\.V .*control-fmnist.*--only"),
+        ("name=x", r"name .*control-fmnist.*--only"),
+        ("seed=-1", "seed = '-1'.*0 or more"),
     ):
         with pytest.raises(ConfigError, match=why):
             experiments(control, "smoke", 1, [word])
@@ -99,7 +99,7 @@ def test_every_figure_of_the_evaluation_has_a_recipe() -> None:
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'fig-staleness'"):
+    with pytest.raises(ConfigError, match=r"'fig-stalenes'.*'fig-staleness'"):
         recipe_of("fig-stalenes")
 
 
@@ -307,7 +307,7 @@ def test_a_finished_recipe_is_not_run_again(tmp_path: Path) -> None:
     assert "other settings" in other.output
 
 
-def test_a_page_tells_how_it_was_made_and_siblings_follow(tmp_path: Path) -> None:
+def test_a_page_names_its_command_and_other_pages_are_updated(tmp_path: Path) -> None:
     words = ["reproduce", "--scale", "smoke", "--seeds", "1", "--out", str(tmp_path), "-q"]
     some = [*words, "fig-accuracy-bound", "training.batch=16", "--only", "bound2"]
     assert CliRunner().invoke(app, some).exit_code == 0
@@ -333,19 +333,20 @@ def test_a_recipe_is_run_piece_by_piece(tmp_path: Path) -> None:
     words = ["reproduce", "fig-phases", "--scale", "smoke", "--out", str(tmp_path)]
     some = CliRunner().invoke(app, [*words, "--only", "first", "--only", "second"])
     assert some.exit_code == 0, some.output
-    assert "fig-phases: 1 of 3 runs are still to do" in some.output
+    assert "fig-phases: 1 of 3 runs are " in some.output
     page = (tmp_path / "smoke" / "fig-phases" / "report.html").read_text()
     assert "2 of 3 settings are done" in page
     wrong = CliRunner().invoke(app, [*words, "--only", "third"])
     assert wrong.exit_code == 2
-    assert "--only third: fits none of the runs first-s0, second-s0, combined-s0" in wrong.output
+    for fact in ("--only third", "first-s0, second-s0, combined-s0"):
+        assert fact in " ".join(wrong.output.split())
     rest = CliRunner().invoke(app, words)
     assert "2 finished before" in rest.output
     page = (tmp_path / "smoke" / "fig-phases" / "report.html").read_text()
     assert "settings are done" not in page
 
 
-def test_the_global_model_may_count_instead(tmp_path: Path) -> None:
+def test_the_accuracy_of_the_global_model_may_be_used(tmp_path: Path) -> None:
     words = ["reproduce", "fig-phases", "--scale", "smoke", "--out", str(tmp_path), "-q"]
     assert CliRunner().invoke(app, [*words, "--accuracy", "global"]).exit_code == 0
     page = (tmp_path / "smoke" / "fig-phases-global" / "report.html").read_text()

@@ -70,7 +70,7 @@ def test_the_same_twice(whole, tmp_path):
     ],
 )
 def test_killed_at_a_chosen_point(whole, tmp_path, point, count):
-    folder = tmp_path / "doomed"
+    folder = tmp_path / "crashed"
     process = start(folder, point, count)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL, errors.decode()
@@ -80,7 +80,7 @@ def test_killed_at_a_chosen_point(whole, tmp_path, point, count):
 
 def test_killed_from_outside_again_and_again(whole, tmp_path):
     """Wherever the process happens to be, a later one finishes the same run."""
-    folder = tmp_path / "doomed"
+    folder = tmp_path / "crashed"
     process = start(folder)
     wait_for_lines(folder, process, 3)
     process.kill()

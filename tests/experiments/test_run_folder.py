@@ -2,6 +2,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,16 +14,7 @@ from dystop.errors import RunFolderError, StorageError
 from dystop.experiments import run_folder
 from dystop.experiments.config import read_experiment, to_toml, to_tree
 from dystop.experiments.run_folder import RecordLog, RunLock, create_run, open_run, update_info
-from dystop.record import RoundRecord
-
-
-def record(t, **more):
-    counts = {"alive": 3, "active": 1, "links": 2, "lost": 0, "wire_bytes": 10}
-    totals = {"wire_bytes_total": 10 * t, "endpoint_bytes_total": 20 * t, "samples_total": t}
-    rest = {"epochs_total": 0.1, "idle_s": 0.0, "staleness_mean": 1.0, "staleness_max": 2}
-    last = {"staleness_histogram": [1, 2], "queue_mean": 0.0, "loss": 1.0 / t}
-    return RoundRecord(round=t, clock_s=1.5 * t, duration_s=1.5, **counts, **totals, **rest, **last)
-
+from support.fake_runs import record_of_round as record
 
 EXPERIMENT = read_experiment()
 INFO = run_folder.first_info(EXPERIMENT)
@@ -59,9 +51,10 @@ def test_run_json_says_what_was_run():
 
 def test_a_taken_name_gets_a_number_unless_it_was_asked_for(tmp_path):
     assert [make(tmp_path).name for _ in range(3)] == ["one", "one-2", "one-3"]
-    with pytest.raises(RunFolderError, match=r"exists already.*dystop resume"):
+    taken = rf"{tmp_path / 'one'}: .*exists.*--name.*dystop resume {tmp_path / 'one'}$"
+    with pytest.raises(RunFolderError, match=taken):
         make(tmp_path, explicit=True)
-    with pytest.raises(RunFolderError, match="exists already"):
+    with pytest.raises(RunFolderError, match=taken):
         run_folder.check_free(tmp_path, "one")
     assert sorted(os.listdir(tmp_path)) == ["one", "one-2", "one-3"]
 
@@ -75,15 +68,16 @@ def test_a_name_lost_in_a_race_goes_to_the_next(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "..", "a b", "x" * 101])
 def test_names_that_are_no_folder_are_refused(tmp_path, name):
-    with pytest.raises(RunFolderError, match="cannot name a run"):
+    with pytest.raises(RunFolderError, match=rf"--name {re.escape(repr(name))}.*\._\+=@-"):
         make(tmp_path, name)
     assert os.listdir(tmp_path) == []
 
 
 def test_an_output_folder_below_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(RunFolderError, match="Choose another folder with --out"):
-        make(tmp_path / "file" / "runs")
+    out = tmp_path / "file" / "runs"
+    with pytest.raises(RunFolderError, match=rf"^{out}: .*Not a directory.*--out DIR$"):
+        make(out)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +103,7 @@ def test_run_json_changes_whole_or_not_at_all(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(storage.os, "fsync", full)
-    with pytest.raises(StorageError, match=r"free space, then: dystop resume .*one"):
+    with pytest.raises(StorageError, match=rf"No space left.*dystop resume {folder}$"):
         update_info(folder, status="failed")
     assert (folder / "run.json").read_bytes() == before
     assert not [p for p in os.listdir(folder) if "tmp" in p]
@@ -158,7 +152,7 @@ def test_a_damaged_line_is_named(tmp_path):
     folder = make(tmp_path)
     lines = [record(1).to_json(), '{"round": 2}', record(3).to_json()]
     (folder / "records.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(RunFolderError, match="line 2 is damaged"):
+    with pytest.raises(RunFolderError, match=r"records\.jsonl.*line 2\b.*damaged"):
         open_run(folder)
 
 
@@ -174,7 +168,7 @@ def test_a_full_disk_takes_back_the_line(tmp_path, monkeypatch):
         return real(fd, data[:20], offset)
 
     monkeypatch.setattr(storage.os, "pwrite", half)
-    with pytest.raises(StorageError, match=r"No space left on device.*free space, then: dystop"):
+    with pytest.raises(StorageError, match=rf"No space left on device.*dystop resume {folder}$"):
         log.append(record(2))
     monkeypatch.undo()
     assert (folder / "records.jsonl").stat().st_size == log.offset
@@ -251,11 +245,16 @@ def refused(path):
 def test_what_is_no_run_folder_is_called_so(tmp_path, monkeypatch):
     make(tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
-    assert "no such folder; did you mean 'one'?" in refused(tmp_path / "runs" / "onee")
-    assert "did you mean 'runs/one'?" in refused(Path("one"))
-    assert "a run folder holds config.toml" in refused(tmp_path)
-    assert "It holds runs: name one, such as runs/one" in refused(Path("runs"))
-    assert "not a run folder" in refused(tmp_path / "runs" / "one" / "config.toml")
+    misspelt = tmp_path / "runs" / "onee"
+    assert refused(misspelt).startswith(f"{misspelt}: no such folder")
+    assert "'one'?" in refused(misspelt)
+    assert "'runs/one'?" in refused(Path("one"))
+    for path in (tmp_path, Path("runs"), tmp_path / "runs" / "one" / "config.toml"):
+        message = refused(path)
+        assert message.startswith(f"{path}: not a run folder")
+        for name in ("config.toml", "run.json", "fleet.json", "records.jsonl"):
+            assert name in message
+    assert refused(Path("runs")).endswith("such as runs/one")
 
 
 def test_a_comparison_is_no_run(tmp_path):
@@ -271,8 +270,10 @@ def test_a_comparison_is_no_run(tmp_path):
 def test_a_half_written_folder_can_be_deleted(tmp_path, name):
     folder = make(tmp_path)
     (folder / name).unlink()
-    assert f"half-written, {name} missing" in refused(folder)
-    assert "Nothing is lost by deleting" in refused(folder)
+    message = refused(folder)
+    assert message.startswith(f"{folder}: ")
+    assert f"{name} missing" in message
+    assert "Delete the folder" in message
 
 
 @pytest.mark.parametrize("name", ["config.toml", "run.json", "fleet.json"])
@@ -289,4 +290,5 @@ def test_missing_records_are_no_records(tmp_path):
     (folder / "records.jsonl").unlink()
     assert open_run(folder).records == []
     (folder / "run.json").write_text(json.dumps([1]))
-    assert "not a JSON object" in refused(folder)
+    assert f"{folder / 'run.json'}: " in refused(folder)
+    assert "JSON object" in refused(folder)

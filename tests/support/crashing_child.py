@@ -1,6 +1,7 @@
-"""A run that kills its own process, with SIGKILL, at a chosen point. Started by test_resume.py.
+"""A child process that runs an experiment and kills itself with SIGKILL at a chosen point.
 
-python doomed.py FOLDER POINT COUNT: the COUNT-th time POINT is passed, the process is gone.
+`python crashing_child.py FOLDER POINT COUNT` kills the process when it reaches POINT for the
+COUNT-th time. `test_resume.py` starts it.
 """
 
 import os
@@ -30,68 +31,68 @@ CONFIG = [
 ]
 
 
-def die() -> None:
+def crash() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arm(point: str, count: int) -> None:
-    """Replace one function by a version that dies in the middle of its work."""
+def insert_crash(point: str, count: int) -> None:
+    """Replace the function at this point by one that kills the process on its COUNT-th call."""
     left = [count]
 
-    def due() -> bool:
+    def is_due() -> bool:
         left[0] -= 1
         return left[0] == 0
 
     if point == "half a checkpoint":
-        whole = checkpoint.save_file
+        save_file = checkpoint.save_file
 
-        def half(tensors, path, metadata):
-            whole(tensors, path, metadata=metadata)
-            if due():
+        def crashing_save_file(tensors, path, metadata):
+            save_file(tensors, path, metadata=metadata)
+            if is_due():
                 os.truncate(path, Path(path).stat().st_size // 2)
-                die()
+                crash()
 
-        checkpoint.save_file = half
+        checkpoint.save_file = crashing_save_file
     elif point == "before the rename":
         write_atomic = storage.write_atomic
 
-        def doomed_write_atomic(path, content):
-            def crash(step):
-                if step == "before_rename" and due():
-                    die()
+        def crashing_write_atomic(path, content):
+            def on_step(step):
+                if step == "before_rename" and is_due():
+                    crash()
 
-            write_atomic(path, content, on_step=crash)
+            write_atomic(path, content, on_step=on_step)
 
-        checkpoint.write_atomic = doomed_write_atomic
+        checkpoint.write_atomic = crashing_write_atomic
     elif point == "after the rename":
-        listing = checkpoint.checkpoints
+        checkpoints = checkpoint.checkpoints
 
-        def doomed_listing(folder):
-            if due():
-                die()
-            return listing(folder)
+        def crashing_checkpoints(folder):
+            if is_due():
+                crash()
+            return checkpoints(folder)
 
-        checkpoint.checkpoints = doomed_listing
+        checkpoint.checkpoints = crashing_checkpoints
     elif point == "half a line":
         write = storage.AppendLog._write
 
-        def doomed_write(self, data):
-            if due():
+        def crashing_write(self, data):
+            if is_due():
                 write(self, data[: len(data) // 2])
-                die()
+                crash()
             write(self, data)
 
-        storage.AppendLog._write = doomed_write
+        storage.AppendLog._write = crashing_write
 
 
 def main(folder: str, point: str, count: str) -> None:
-    arm(point, int(count))
+    insert_crash(point, int(count))
     seen = [0]
 
     def on_record(record):
         seen[0] += 1
         if point == "after a record" and seen[0] == int(count):
-            die()
+            crash()
 
     experiment = read_experiment(None, CONFIG)
     path = Path(folder)

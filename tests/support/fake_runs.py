@@ -106,6 +106,11 @@ def fake_run(
     )  # fmt: skip
 
 
+def record_of_round(t: int, **more: Any) -> RoundRecord:
+    """The record of round t in a run whose rounds last 1.5 s and whose loss is 1 / t."""
+    return plain_record(t, 1.5 * t, **{"duration_s": 1.5, "loss": 1.0 / t, **more})
+
+
 def plain_record(t: int, clock_s: float, **more: Any) -> RoundRecord:
     """A record of round numbers, to reckon with by hand."""
     base = RoundRecord(

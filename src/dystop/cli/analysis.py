@@ -71,7 +71,7 @@ def summary(found: "BoundReport") -> list[tuple[str, str]]:
         ("F*", f"{found.best:.10f}"),
         ("measured below Lemma 1", _where(found.gap <= found.recursion)),
         ("measured below Theorem 1", _where(found.gap <= found.theorem)),
-        ("Lemma 1 at the end", _promise(found)),
+        ("Lemma 1 at the end", _last_bound(found)),
         ("and in the long run", _range(theory.noise_floor(c, eta))),
     ]
     if found.gap_seconds is not None:
@@ -95,10 +95,10 @@ def _where(below: "Bools") -> str:
     return f"NOT at {len(missed)} of {len(below)} points, first after round {missed[0]}"
 
 
-def _promise(found: "BoundReport") -> str:
+def _last_bound(found: "BoundReport") -> str:
     """Compare the last bound with the gap at the start of the run."""
     last, start = float(found.recursion[-1]), found.start
-    empty = "" if last < start else ": it promises no progress"
+    empty = "" if last < start else ": it guarantees no progress"
     return f"{last:.4g}; F(w_0) - F* was {start:.4g}{empty}"
 
 

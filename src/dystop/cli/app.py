@@ -1,4 +1,4 @@
-"""The command and its parts. Each command lives in a file of its own."""
+"""The `dystop` command and its subcommands."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -21,8 +21,8 @@ from dystop.cli.study import compare, sweep
 from dystop.cli.testbed import check, coordinator, live, observer, pardon, restore, worker
 
 _EPILOG = (
-    "Exit codes: 0 done, 1 a bug, 2 wrong input, 3 the disk refused a write, 4 a broken mechanism, "
-    "5 not reproduced or a promise broken, 6 a worker was sent away, 130 interrupted."
+    "Exit codes: 0 done, 1 a bug, 2 wrong input, 3 a write failed, 4 a broken mechanism, "
+    "5 not reproduced or a guarantee broken, 6 a worker was rejected, 130 interrupted."
 )
 
 app = typer.Typer(

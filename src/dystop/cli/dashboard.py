@@ -1,4 +1,4 @@
-"""`dystop dashboard`: a page that follows runs while they go on."""
+"""`dystop dashboard`: serve a page that shows runs while they run."""
 
 import os
 from pathlib import Path
@@ -23,13 +23,13 @@ def dashboard(  # noqa: PLR0913 - one for each option
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of all runs.")] = _OUT,
     host: Annotated[
-        str, typer.Option(help="Where to listen; any but 127.0.0.1 needs a token and TLS.")
+        str, typer.Option(help="Address to listen on; all but 127.0.0.1 need a token and TLS.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 6070,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 6070,
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A secret to ask for; only you may read the file."),
+        typer.Option(metavar="FILE", help="Secret that users must enter; only you may read it."),
     ] = None,
     cert: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificate of this host (PEM).")
@@ -42,7 +42,7 @@ def dashboard(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Show runs in the browser, live: curves, the map of the workers, staleness.
 
-    Without a folder, all runs under --out. Nothing can be changed there. Ends with Ctrl-C.
+    Without a folder, it shows all runs in --out. The page is read-only. Stop it with Ctrl-C.
     """
     from dystop.dashboard.access import Settings
     from dystop.dashboard.server import open_server
@@ -54,9 +54,9 @@ def dashboard(  # noqa: PLR0913 - one for each option
 
 
 def _serve(server: "Server", address: str, *, show: bool) -> None:
-    """Answer until somebody ends it, which is how it ends."""
+    """Serve until the user stops it with a signal; Ctrl-C is a normal end."""
     try:
-        typer.echo(f"dashboard: {address} (Ctrl-C ends it)")
+        typer.echo(f"dashboard: {address} (stop with Ctrl-C)")
         if show:
             import webbrowser
 
@@ -68,9 +68,9 @@ def _serve(server: "Server", address: str, *, show: bool) -> None:
 
 
 def _folder(run: Path | None, out: Path) -> Path:
-    """The folder to show; one that was named must be there, the folder of all runs may come later.
+    """Return the folder to show; a named folder must exist, the folder of all runs need not.
 
-    `os.path` says no, and does not raise, where a name is too long or a folder is closed.
+    `os.path` returns False, and raises nothing, for a name that is too long or a closed folder.
     """
     from dystop.errors import RunFolderError, nearest
 
@@ -86,7 +86,7 @@ def _folder(run: Path | None, out: Path) -> Path:
 
 
 def _key(folder: Path) -> str:
-    """Name of the run, where the folder is one."""
+    """Return the name of the run if the folder is a run; otherwise ""."""
     from dystop.dashboard.discovery import find_runs
 
     runs = find_runs(folder).locations

@@ -1,4 +1,4 @@
-"""`dystop doctor`: whether this machine can run experiments, and with what."""
+"""`dystop doctor`: check whether this machine can run experiments."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _ENOUGH_MEMORY_BYTES = 1_000_000_000
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at."""
+    """The result of one check."""
 
     what: str
     found: str
@@ -43,7 +43,7 @@ def _device() -> Finding:
         return Finding("device", f"torch does not load: {error}", False, "reinstall torch")
 
 
-def _room() -> Iterator[Finding]:
+def _memory_and_disk() -> Iterator[Finding]:
     import torch
 
     from dystop.experiments import environment as env
@@ -51,19 +51,19 @@ def _room() -> Iterator[Finding]:
 
     free, total = available_bytes(torch.device("cpu")), env.memory_bytes()
     shown = f"{free / 1e9:.1f} GB free of {total / 1e9:.1f} GB"
-    yield Finding("memory", shown, free >= _ENOUGH_MEMORY_BYTES, "close something: 1 GB is needed")
+    yield Finding("memory", shown, free >= _ENOUGH_MEMORY_BYTES, "free at least 1 GB of memory")
     disk = env.free_disk_bytes(Path("runs"))
     enough = disk >= _ENOUGH_DISK_BYTES
-    yield Finding("disk", f"{disk / 1e9:.1f} GB free here", enough, "free at least 0.2 GB")
+    yield Finding("disk", f"{disk / 1e9:.1f} GB free", enough, "free at least 0.2 GB")
     good = env.writable(Path("runs"))
     yield Finding("runs/", "writable" if good else "not writable", good, "use --out DIR")
 
 
 def findings() -> Iterator[Finding]:
-    """Everything that is looked at, in order."""
+    """Yield the results of all checks, in order."""
     yield from _software()
     yield _device()
-    yield from _room()
+    yield from _memory_and_disk()
     yield from _data()
 
 
@@ -74,7 +74,7 @@ def _data() -> Iterator[Finding]:
     from dystop.experiments.environment import writable
 
     cache = user_cache()
-    state = "writable" if writable(cache) else "not writable: set data.root to a folder of yours"
+    state = "writable" if writable(cache) else "not writable: set data.root to a writable folder"
     yield Finding("data cache", f"{cache} ({state})")
     try:
         folders = search_folders(None)
@@ -86,20 +86,20 @@ def _data() -> Iterator[Finding]:
 
 
 def _place(entry: "Entry", folders: list[Path]) -> str:
-    """Where a data set would come from now."""
+    """Return the folder from which a data set would be loaded now, in words."""
     from dystop.data.fetch import find_files, homes
 
     if entry.format in ("packaged", "generated"):
-        return f"here ({entry.format})"
+        return f"included ({entry.format})"
     for home in homes(entry, folders):
         if find_files(entry, home) or (home / f"{entry.name}.npz").is_file():
             return str(home)
-    return "not here; would be downloaded"
+    return "not on this machine; would be downloaded"
 
 
 @handle_errors
 def doctor() -> None:
-    """Look at this machine: software, device, memory, disk, data. Exits with 0 if usable."""
+    """Check this machine: software, device, memory, disk, data. Exits with 0 if it is usable."""
     usable = True
     for finding in findings():
         usable &= finding.good

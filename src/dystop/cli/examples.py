@@ -21,13 +21,13 @@ _EXAMPLES = {
         "dystop compare --mechanisms dystop,d-psgd stop.seconds=60 stop.rounds=9999",
         "dystop compare experiment.toml --mechanisms all --timing both --target 0.8 --name trial",
         "dystop compare --mechanisms dystop,d-psgd --set dystop.V=20 --jobs 4",
-        "dystop compare runs/trial                    go on, or write the report again",
+        "dystop compare runs/trial                    resume, or write the report again",
     ),
     "sweep": (
         "dystop sweep --over mechanism.V=1,10,50,100 --seeds 3",
         "dystop sweep --over mechanism.name=dystop,matcha --over data.phi=1.0,0.7,0.4",
         "dystop sweep experiment.toml stop.seconds=60 --over world.range_m=30,60 --jobs 4",
-        "dystop sweep runs/sweep-V                    go on, or write the report again",
+        "dystop sweep runs/sweep-V                    resume, or write the report again",
     ),
     "resume": ("dystop resume runs/dystop-fmnist-mini-s0",),
     "verify": (

@@ -1,4 +1,4 @@
-"""`dystop list`: what there is to choose from, and every configuration key."""
+"""`dystop list`: mechanisms, models, data sets and configuration keys."""
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
@@ -23,7 +23,7 @@ class What(StrEnum):
 
 
 def provenance(kind: "type[Mechanism]") -> str:
-    """Where the mechanism's code comes from; a reconstruction is called one."""
+    """Return the provenance of a mechanism, with a clear mark for a reconstruction."""
     if kind.provenance == "reconstruction":
         return "RECONSTRUCTION (no published code or full description)"
     return kind.provenance
@@ -66,7 +66,7 @@ def _models() -> None:
     from dystop.training.models.catalogue import MODELS
 
     show_table(("model", "summary"), [(name, x.meaning) for name, x in MODELS.items()])
-    typer.echo("or a function of your own: model.name=package.module:factory")
+    typer.echo("or your own function: model.name=package.module:factory")
 
 
 def _describe_model(name: str) -> None:
@@ -92,7 +92,7 @@ def _datasets() -> None:
     from dystop.data.catalogue import DATASETS
 
     show_table(_DATA_COLUMNS, [entry.row() for entry in DATASETS.values()])
-    typer.echo("or a file of your own: data.name=FILE.npz")
+    typer.echo("or your own file: data.name=FILE.npz")
 
 
 def _describe_dataset(name: str) -> None:
@@ -110,7 +110,7 @@ def _every_key() -> None:
 
     _keys(every_key())
     typer.echo(
-        "mechanism.* are those of dystop; 'dystop list mechanisms --describe NAME' for others"
+        "mechanism.* are the keys of dystop; 'dystop list mechanisms --describe NAME' shows others"
     )
 
 

@@ -169,7 +169,7 @@ class StudyWatcher:
             self._tasks[run] = self._bar.add_task(run, total=rounds, status="")
         elif not self._quiet:
             self._printed_s = time.monotonic()
-            echo(f"{run}: begins ({self._done} of {plural(self._total, 'run')} done)")
+            echo(f"{run}: starts ({self._done} of {plural(self._total, 'run')} done)")
 
     def on_record(self, run: str, record: RoundRecord) -> None:
         """Show a closed round of a run."""

@@ -1,4 +1,4 @@
-"""`dystop report`, and the summary that ends a run."""
+"""`dystop report`, and the summary at the end of a run."""
 
 import os
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def write(runs: Sequence["RunData"], out: Path, target: float | None) -> Path:
-    """Write the report of some runs; returns the page to open."""
+    """Write the report of some runs; return its HTML page."""
     from dystop.report import write_report
 
     return write_report(runs, out, target=target).html
 
 
 def show_summary(runs: Sequence["RunData"], target: float | None = None) -> None:
-    """The report's own summary; one run alone is shown downwards, several side by side."""
+    """Show the summary table of the report: one run as rows, several runs as columns."""
     from dystop.report import summary_rows
     from dystop.report.data.notices import notices
 
@@ -32,11 +32,11 @@ def show_summary(runs: Sequence["RunData"], target: float | None = None) -> None
     if len(rows) == 1:
         show_table(("", ""), rows[0].items())
     else:
-        show_table(("", *(row[names[0]] for row in rows)), _turned(rows, names[1:]))
+        show_table(("", *(row[names[0]] for row in rows)), _transposed(rows, names[1:]))
 
 
-def _turned(rows: Sequence[dict[str, str]], names: Sequence[str]) -> list[list[str]]:
-    """One line per quantity, one column per run: runs are few, quantities are many."""
+def _transposed(rows: Sequence[dict[str, str]], names: Sequence[str]) -> list[list[str]]:
+    """Return one line per quantity with one column per run; runs are few, quantities many."""
     return [[name, *(row[name] for row in rows)] for name in names]
 
 
@@ -44,8 +44,8 @@ def _default_out(runs: Sequence[Path]) -> Path:
     return runs[0] / "report" if len(runs) == 1 else Path("report")
 
 
-def _each_once(runs: Sequence[Path]) -> list[Path]:
-    """The folders without those that are named again, in whatever spelling."""
+def _without_repeats(runs: Sequence[Path]) -> list[Path]:
+    """Return each folder once, also if several spellings name it."""
     once: dict[str, Path] = {}
     again: dict[Path, None] = {}
     for path in runs:
@@ -59,8 +59,8 @@ def _each_once(runs: Sequence[Path]) -> list[Path]:
     return list(once.values())
 
 
-def _runs_alone(paths: Sequence[Path]) -> list[Path]:
-    """The folders without the studies among them: `runs/*` names whatever lies there."""
+def _without_studies(paths: Sequence[Path]) -> list[Path]:
+    """Return the folders without the studies among them; `runs/*` names both."""
     from dystop.errors import RunFolderError, shell_command
     from dystop.experiments.run_folder import is_study
 
@@ -68,11 +68,14 @@ def _runs_alone(paths: Sequence[Path]) -> list[Path]:
     studies = [path for path in paths if path not in runs]
     if not studies:
         return runs
-    names, way = ", ".join(map(str, studies)), shell_command("report", studies[0])
+    names, command = ", ".join(map(str, studies)), shell_command("report", studies[0])
     if not runs:
-        raise RunFolderError(f"{names}: studies have a page each; report one at a time: {way}")
-    said = f"note: skipped, a study has a page of its own: {names}; for that: {way}"
-    echo(said, colour="yellow", err=True)
+        raise RunFolderError(f"{names}: each study has its own page; report one with: {command}")
+    echo(
+        f"note: studies are skipped, each has its own page: {names}; report one with: {command}",
+        colour="yellow",
+        err=True,
+    )
     return runs
 
 
@@ -94,18 +97,19 @@ def report(
 ) -> None:
     """Write an HTML report with figures from one run or several.
 
-    Runs that are still going, or were interrupted, are shown as far as they got; so is a study,
-    which is a comparison or a sweep. Among several folders, studies are skipped.
+    Runs that are running or were interrupted are shown with the rounds they have. A study is a
+    comparison or a sweep; its report may also be incomplete. Among several folders, studies are
+    skipped.
     """
     from dystop.experiments.run_folder import is_study, open_run
 
-    runs = _each_once(runs)
+    runs = _without_repeats(runs)
     if len(runs) == 1 and is_study(runs[0]):
         from dystop.cli.study import report_study
 
         report_study(runs[0], target, out=out, quiet=False)
         return
-    runs = _runs_alone(runs)
+    runs = _without_studies(runs)
     data = [open_run(path) for path in runs]
     page = write(data, out or _default_out(runs), target)
     show_summary(data, target)

@@ -1,4 +1,4 @@
-"""`dystop reproduce`: a figure of the paper, with a verdict."""
+"""`dystop reproduce`: reproduce figures of the paper, with a verdict on each claim."""
 
 import shlex
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ OUT = Path("reproduce")
 
 
 class Size(StrEnum):
-    """How large the recipe is run."""
+    """The size of the runs of a recipe."""
 
     smoke = "smoke"
     small = "small"
@@ -35,7 +35,7 @@ class Size(StrEnum):
 
 
 class Accuracy(StrEnum):
-    """Whose test accuracy counts."""
+    """The models whose test accuracy is used."""
 
     own = "own"
     whole = "global"
@@ -45,8 +45,8 @@ _SCALES: "dict[Size, Scale]" = {Size.smoke: "smoke", Size.small: "small", Size.p
 
 
 @dataclass(frozen=True)
-class Order:
-    """What to run of a recipe, and how."""
+class Request:
+    """Which runs of a recipe to run, and how."""
 
     scale: "Scale"
     seeds: int | None
@@ -59,11 +59,11 @@ class Order:
 
     @property
     def suffix(self) -> str:
-        """Ends the names of pages that count another accuracy than the paper."""
+        """The end of the names of pages that use another accuracy than the paper."""
         return "" if self.whose == "own" else f"-{self.whose}"
 
     def command(self, recipe: "Recipe", *, here: bool) -> str:
-        """The command line that asks for this recipe again, in this folder or anywhere."""
+        """Return the command that runs this recipe again; with `here`, in this folder."""
         seeds = ["--seeds", str(self.seeds)] if self.seeds else []
         only = [part for text in self.only for part in ("--only", text)]
         whose = ["--accuracy", self.whose] if self.whose != "own" else []
@@ -71,8 +71,8 @@ class Order:
         first = ["dystop", "reproduce", recipe.name, "--scale", self.scale]
         return shlex.join([*first, *seeds, *only, *whose, *place, *self.words])
 
-    def asked(self, recipe: "Recipe") -> "VerdictRequest":
-        """The same for a page."""
+    def of_verdict(self, recipe: "Recipe") -> "VerdictRequest":
+        """Return the request as the verdict page of a recipe shows it."""
         from dystop.report.pages.verdict import VerdictRequest
 
         command = replace(self, only=()).command(recipe, here=False)
@@ -95,23 +95,22 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     ] = 1,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="Only runs with this in their names; may be repeated."),
+        typer.Option(metavar="TEXT", help="Only runs with TEXT in their names; repeatable."),
     ] = None,
     accuracy: Annotated[
         Accuracy,
-        typer.Option(help="Whose counts: the workers' own models (the paper's) or the global one."),
+        typer.Option(help="Accuracy of the workers' own models (as in the paper) or the global."),
     ] = Accuracy.own,
     show: Annotated[
-        bool, typer.Option("--list", help="Show the recipes and what is done.")
+        bool, typer.Option("--list", help="Show the recipes and their progress.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Run a figure of the paper's evaluation again and say which of its claims hold.
+    """Reproduce figures of the paper's evaluation and show which of its claims hold.
 
-    Recipes that look at the same runs share them; what is done is not done again. 'all' stands for
-    every recipe. KEY=VALUE words change the runs, say training.device=cuda. With --only a large
-    recipe is run piece by piece (--only phi0.4, --only matcha); claims are judged as soon as all
-    that they are about is done.
+    Recipes share runs: a finished run is never repeated. 'all' names every recipe. KEY=VALUE words
+    change the runs, for example training.device=cuda. Use --only to run a large recipe in pieces
+    (--only phi0.4, --only matcha); a claim is decided as soon as all its runs have finished.
     """
     size = _SCALES[scale]
     if show or not names:
@@ -123,15 +122,15 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     wanted = [word for word in names if "=" not in word]
     chosen = list(RECIPES.values()) if wanted == [ALL] else [recipe_of(name) for name in wanted]
     whose: AccuracyOf = "own" if accuracy is Accuracy.own else "global"
-    order = Order(size, seeds, words, out, jobs, only or [], whose, quiet)
+    request = Request(size, seeds, words, out, jobs, only or [], whose, quiet)
     for recipe in chosen:
-        _judge(recipe, _run(recipe, order), order)
-    _renew(chosen, order)
-    _write_paper(order)
+        _write_verdict(recipe, _run(recipe, request), request)
+    _update_other_pages(chosen, request)
+    _write_paper(request)
 
 
 def _list(out: Path, scale: "Scale") -> None:
-    """Every recipe: what it shows, what it costs, what of it is done."""
+    """Show every recipe with its cost and its progress."""
     from dystop.experiments.reproduce.progress import cost, done
     from dystop.experiments.reproduce.recipes import RECIPES
 
@@ -143,49 +142,49 @@ def _list(out: Path, scale: "Scale") -> None:
     show_table(("recipe", "what", "paper", "runs", f"cost, {scale}", "done here"), rows)
 
 
-def _run(recipe: "Recipe", order: Order) -> "Study":
-    """Run what was asked for and is not done; returns the whole study."""
+def _run(recipe: "Recipe", request: Request) -> "Study":
+    """Run the requested runs that have not finished; return the whole study."""
     from dystop.cli.study import run_remaining
     from dystop.experiments.reproduce.progress import study_of
 
-    study = study_of(recipe, order.scale, order.seeds, order.words, order.out)
-    wanted = tuple(e for e in study.experiments if _fits(e.name, order.only))
+    study = study_of(recipe, request.scale, request.seeds, request.words, request.out)
+    wanted = tuple(e for e in study.experiments if _is_selected(e.name, request.only))
     if not wanted:
         names = ", ".join(experiment.name for experiment in study.experiments)
-        raise ConfigError(f"--only {' --only '.join(order.only)}: fits none of the runs {names}")
-    _take_over(study, wanted, quiet=order.quiet)
-    resume = order.command(recipe, here=True)
+        raise ConfigError(f"--only {' --only '.join(request.only)}: matches none of: {names}")
+    _reuse_finished(study, wanted, quiet=request.quiet)
+    resume = request.command(recipe, here=True)
     remaining = replace(study, experiments=wanted)
-    run_remaining(remaining, order.jobs, quiet=order.quiet, resume=resume)
+    run_remaining(remaining, request.jobs, quiet=request.quiet, resume=resume)
     return study
 
 
-def _take_over(study: "Study", wanted: "Sequence[Experiment]", *, quiet: bool) -> None:
-    """What another recipe has run with the same settings is not run again."""
+def _reuse_finished(study: "Study", wanted: "Sequence[Experiment]", *, quiet: bool) -> None:
+    """Copy runs with the same settings that another recipe has finished."""
     from dystop.experiments.reproduce.run_reuse import reuse_finished
 
     for experiment, source in reuse_finished(study, wanted):
         if not quiet:
             origin = f"{source.parent.name}/{source.name}"
-            echo(f"{study.path.name}/{experiment.name}: the same run as {origin}, copied")
+            echo(f"{study.path.name}/{experiment.name}: copied from the equal run {origin}")
 
 
-def _fits(name: str, only: Sequence[str]) -> bool:
+def _is_selected(name: str, only: Sequence[str]) -> bool:
     return not only or any(text in name for text in only)
 
 
-def _judge(recipe: "Recipe", study: "Study", order: Order) -> None:
+def _write_verdict(recipe: "Recipe", study: "Study", request: Request) -> None:
     from dystop.experiments.reproduce.progress import page_folder, runs_by_arm
     from dystop.report.pages.verdict import arm_runs, count_verdicts, write_verdict
 
-    if (left := len(study.todo())) and not order.quiet:
-        echo(f"{recipe.name}: {left} of {are(len(study.experiments), 'run')} still to do")
-    runs = arm_runs(recipe, runs_by_arm(study), order.whose)
+    if (left := len(study.todo())) and not request.quiet:
+        echo(f"{recipe.name}: {left} of {are(len(study.experiments), 'run')} not finished yet")
+    runs = arm_runs(recipe, runs_by_arm(study), request.whose)
     if not runs:
         return
-    page = page_folder(order.out, order.scale, recipe, order.suffix)
-    report = write_verdict(recipe, order.asked(recipe), runs, page)
-    if order.quiet:
+    page = page_folder(request.out, request.scale, recipe, request.suffix)
+    report = write_verdict(recipe, request.of_verdict(recipe), runs, page)
+    if request.quiet:
         return
     _show(report.verdicts)
     echo(f"{recipe.name}: {count_verdicts(report.verdicts)}")
@@ -198,8 +197,8 @@ def _show(rows: "list[ClaimVerdict]") -> None:
         show_table(("claim", "paper", "ours", "verdict"), lines)
 
 
-def _renew(chosen: "Sequence[Recipe]", order: Order) -> None:
-    """Pages of other recipes that look at the same runs, if they were written before."""
+def _update_other_pages(chosen: "Sequence[Recipe]", request: Request) -> None:
+    """Rewrite the existing pages of other recipes that use the same runs."""
     from dystop.experiments.reproduce.progress import known_study
     from dystop.experiments.reproduce.recipes import RECIPES
 
@@ -207,20 +206,20 @@ def _renew(chosen: "Sequence[Recipe]", order: Order) -> None:
     for recipe in RECIPES.values():
         if recipe in chosen or recipe.campaign.name not in campaigns:
             continue
-        study = known_study(recipe, order.scale, order.out)
-        if study is not None and _has_page(recipe, order):
-            _judge(recipe, study, replace(order, quiet=True))
+        study = known_study(recipe, request.scale, request.out)
+        if study is not None and _has_page(recipe, request):
+            _write_verdict(recipe, study, replace(request, quiet=True))
 
 
-def _has_page(recipe: "Recipe", order: Order) -> bool:
+def _has_page(recipe: "Recipe", request: Request) -> bool:
     from dystop.experiments.reproduce.progress import page_folder
 
-    page = page_folder(order.out, order.scale, recipe, order.suffix)
+    page = page_folder(request.out, request.scale, recipe, request.suffix)
     return (page / "report.html").is_file()
 
 
-def _write_paper(order: Order) -> None:
-    """The page of the whole paper, from every recipe that has a page here."""
+def _write_paper(request: Request) -> None:
+    """Write the page of the whole paper from every recipe that has a page in this folder."""
     from dystop.experiments.reproduce.progress import known_study, runs_by_arm
     from dystop.experiments.reproduce.recipes import RECIPES
     from dystop.report.pages.verdict import VerdictRequest, arm_runs, render_paper
@@ -228,12 +227,13 @@ def _write_paper(order: Order) -> None:
 
     pages = {}
     for recipe in RECIPES.values():
-        study = known_study(recipe, order.scale, order.out) if _has_page(recipe, order) else None
+        if not _has_page(recipe, request):
+            continue
+        study = known_study(recipe, request.scale, request.out)
         if study is not None and (arms := runs_by_arm(study)):
-            pages[recipe.name] = arm_runs(recipe, arms, order.whose)
-    page = order.out / order.scale / f"paper{order.suffix}.html"
-    write_atomic(
-        page, render_paper(pages, VerdictRequest(order.scale, order.whose), order.suffix).encode()
-    )
-    if not order.quiet:
+            pages[recipe.name] = arm_runs(recipe, arms, request.whose)
+    page = request.out / request.scale / f"paper{request.suffix}.html"
+    verdicts = VerdictRequest(request.scale, request.whose)
+    write_atomic(page, render_paper(pages, verdicts, request.suffix).encode())
+    if not request.quiet:
         echo(f"all recipes so far: {page}")

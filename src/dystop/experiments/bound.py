@@ -1,9 +1,9 @@
-"""Theorem 1 and Theorem 2 held against a recorded run of a strongly convex problem.
+"""`dystop bound`: compare Theorems 1 and 2 with a recorded run of a strongly convex problem.
 
-The run is repeated from its configuration, for as many rounds as were recorded and compared with
-them, so that every model it ever had can be looked at. The constants are computed, not guessed: F*
-to 1e-10, xi_i as the largest gradient divergence at any model that worker i really started a step
-from, g_i* exactly.
+The run is repeated from its configuration for as many rounds as were recorded, because the theorems
+need every model of the run. Each repeated round is compared with its record. All constants are
+computed: F* to 1e-10, xi_i as the largest gradient divergence at any model from which worker i
+started a step, g_i* exactly.
 """
 
 import math
@@ -39,7 +39,7 @@ OnRound = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class BoundReport:
-    """What was measured and what the theorems say, round by round (index 0: before round 1)."""
+    """The measured gap and the bounds of the theorems, per round (index 0: before round 1)."""
 
     gap: Floats  # F(w_t) - F*, [T + 1]
     recursion: Floats
@@ -53,12 +53,12 @@ class BoundReport:
     durations_s: float  # sum of H_t
     staleness_bound: float | None
     trade_off: float | None
-    gamma: float  # largest of any round
+    gamma: float  # the largest Gamma of any round
     pressure: float  # sum over rounds of sum_i q_i (tau_i - bound)
 
     @property
     def rounds(self) -> int:
-        """T."""
+        """The number of rounds, T."""
         return len(self.gap) - 1
 
     @property
@@ -68,15 +68,15 @@ class BoundReport:
 
     @property
     def gap_seconds(self) -> float | None:
-        """Theorem 2's gap T Gamma / V, with the largest Gamma that was met."""
+        """Theorem 2's gap T Gamma / V, with the largest Gamma of the run; None if undefined."""
         if self.trade_off is None or self.staleness_bound is None:
             return None
         return lyapunov.gap(self.rounds, self.gamma, self.trade_off)
 
 
 @dataclass
-class _Noting:
-    """A mechanism that is asked as usual and whose plans are kept."""
+class _PlanRecorder:
+    """A mechanism that keeps every plan of the mechanism inside it."""
 
     inner: Mechanism
     plans: list[Plan] = field(default_factory=list)
@@ -91,8 +91,8 @@ class _Noting:
 
 
 @dataclass
-class _Notes:
-    """What the theorems need of every round."""
+class _Measurements:
+    """The quantities of every round that the theorems need."""
 
     gap: list[float] = field(default_factory=list)
     rows: list[Mix] = field(default_factory=list)
@@ -102,22 +102,22 @@ class _Notes:
 
 
 def bound_of(folder: Path, on_round: OnRound = lambda done, all_: None) -> BoundReport:
-    """Repeat a recorded run, as far as it went, and compute both theorems for it.
+    """Repeat the recorded rounds of a run and compute both theorems for them.
 
     Raises:
-        RunFolderError: Where nothing was recorded, or a testbed did it.
-        VerificationError: Where the repeated run is another one.
+        RunFolderError: If no round is recorded, or if it is a testbed run.
+        VerificationError: If a repeated round differs from its record.
     """
     data = open_run(folder)
     if data.info.get("kind") == "testbed":
-        way = shell_command("run", folder / CONFIG)
+        simulate_command = shell_command("run", folder / CONFIG)
         raise RunFolderError(
-            f"{folder}: a run of the testbed, whose models are gone and cannot be made again; "
-            f"simulate the same and hold the theorems against that: {way}"
+            f"{folder}: a testbed run cannot be repeated, so its models are not available; "
+            f"simulate its configuration, then use 'dystop bound' on that run: {simulate_command}"
         )
     if not data.records:
-        way = shell_command("resume", folder)
-        raise RunFolderError(f"{folder}: no round is recorded yet; try: {way}")
+        resume_command = shell_command("resume", folder)
+        raise RunFolderError(f"{folder}: no round is recorded yet; resume with: {resume_command}")
     return bound_of_experiment(read_experiment(folder / CONFIG), on_round, data.records)
 
 
@@ -126,23 +126,23 @@ def bound_of_experiment(
     on_round: OnRound = lambda done, all_: None,
     recorded: Sequence[RoundRecord] = (),
 ) -> BoundReport:
-    """Run an experiment and compute both theorems for it; ends with the recorded rounds, if any."""
+    """Run an experiment and compute both theorems for it; stop after the rounds in `recorded`."""
     _check(experiment)
     problem = regression_of(experiment)
     eta = experiment.training.learning_rate
     rough = bound.Constants(problem.mu, problem.smoothness, np.zeros(1), np.zeros(1))
     bound.check_step(rough, eta)
     _, best = convex.minimum(problem)
-    built = _until(recorded, build(_untested(experiment)))
-    notes, xi, start = _follow(built, problem, best, on_round, recorded)
+    built = _stop_after(recorded, build(_without_evaluation(experiment)))
+    measured, xi, start = _measure(built, problem, best, on_round, recorded)
     g_star = convex.local_noise(problem, experiment.training.batch)
     constants = bound.Constants(problem.mu, problem.smoothness, xi, g_star)
     able = experiment.mechanism.capabilities()
-    history = bound.History(problem.share, notes.rows, able.warm_start)
+    history = bound.History(problem.share, measured.rows, able.warm_start)
     contraction = bound.rho(problem.mu, eta)
     proved, printed = bound.delta(constants, eta), bound.delta_literal(constants, eta)
     return BoundReport(
-        gap=np.array(notes.gap),
+        gap=np.array(measured.gap),
         recursion=bound.recursion(history, contraction, proved, start),
         theorem=bound.theorem(history, contraction, proved, start),
         literal=bound.literal(history, contraction, printed, start),
@@ -151,16 +151,16 @@ def bound_of_experiment(
         best=best,
         start=start,
         tau_max=int(history.largest_staleness[-1]),
-        durations_s=notes.clock_s,
+        durations_s=measured.clock_s,
         staleness_bound=able.queue_bound,
         trade_off=getattr(experiment.mechanism, "V", None),
-        gamma=notes.gamma,
-        pressure=notes.pressure,
+        gamma=measured.gamma,
+        pressure=measured.pressure,
     )
 
 
 def _check(experiment: Experiment) -> None:
-    """Refuse what the theorem does not speak of, and say what it does."""
+    """Refuse an experiment that the theorem does not cover, and say what it covers."""
     training = experiment.training
     wrong = {
         f"model.name = {experiment.model.name!r}": experiment.model.name != MODEL,
@@ -170,26 +170,26 @@ def _check(experiment: Experiment) -> None:
         f"staleness.rule = {experiment.staleness.rule!r}": experiment.staleness.rule != "none",
         f"world.outages.loss = {experiment.world.outages.loss:g}": experiment.world.outages.loss
         > 0,
-        f"mechanism {experiment.mechanism.name}": _beyond(experiment.mechanism),
+        f"mechanism {experiment.mechanism.name}": _is_not_covered(experiment.mechanism),
     }
     if found := [what for what, is_wrong in wrong.items() if is_wrong]:
-        raise _silent(", ".join(found))
+        raise _not_covered(", ".join(found))
 
 
-def _silent(reason: str) -> ConfigError:
+def _not_covered(reason: str) -> ConfigError:
     return ConfigError(
-        f"Theorem 1 says nothing about this run ({reason}): it is about one local step on a "
-        f"strongly convex loss, pulled models and eager publishing. Try: {RECIPE}"
+        f"Theorem 1 does not cover this run ({reason}): it needs one local step on a strongly "
+        f"convex loss, pulled models and eager publishing. Try: {RECIPE}"
     )
 
 
-def _beyond(mechanism: Mechanism) -> bool:
+def _is_not_covered(mechanism: Mechanism) -> bool:
     able = mechanism.capabilities()
     return able.server or able.pushes or able.deltas or able.signed_rows
 
 
 def regression_of(experiment: Experiment) -> convex.Regression:
-    """The convex problem that an experiment trains on, with its split."""
+    """Return the convex problem that an experiment trains on, with its data split."""
     data = load_data(experiment)
     shards = tuple(split_data(experiment, data))
     scale = 255.0 if data.x_train.dtype == np.uint8 else 1.0
@@ -200,57 +200,57 @@ def regression_of(experiment: Experiment) -> convex.Regression:
     return convex.Regression(x, y, shards, data.classes, experiment.training.l2)
 
 
-def _untested(experiment: Experiment) -> Experiment:
-    """The same run without tests of accuracy, which nobody reads here."""
+def _without_evaluation(experiment: Experiment) -> Experiment:
+    """Return the experiment without evaluations, because the theorems need no accuracy."""
     rare = replace(experiment.evaluate, every_s=0.0, every_rounds=2**31, samples=1)
     return replace(experiment, evaluate=rare)
 
 
-def _until(recorded: Sequence[RoundRecord], built: Built) -> Built:
-    """The same run, ending where the recorded one did: a target may have stopped it, or a person.
+def _stop_after(recorded: Sequence[RoundRecord], built: Built) -> Built:
+    """Return the simulation, stopped after the recorded rounds.
 
-    The horizon of the mechanism stays what it was.
+    A target or the user may have stopped the recorded run early. The mechanism keeps its horizon.
     """
     if not recorded:
         return built
     return replace(built, components=replace(built.components, stop=Stop(rounds=len(recorded))))
 
 
-def _follow(
+def _measure(
     built: Built,
     problem: convex.Regression,
     best: float,
     on_round: OnRound,
     recorded: Sequence[RoundRecord],
-) -> tuple[_Notes, Floats, float]:
-    """Run once, looking at every model on the way; returns notes, xi and F(w_0) - F*."""
-    noting = _Noting(built.components.mechanism)
-    parts = replace(built.components, mechanism=cast(Mechanism, noting))
-    first = parts.trainer.initial()[0].double().cpu().numpy()
+) -> tuple[_Measurements, Floats, float]:
+    """Run once and measure every model; return the measurements, xi and F(w_0) - F*."""
+    recorder = _PlanRecorder(built.components.mechanism)
+    components = replace(built.components, mechanism=cast(Mechanism, recorder))
+    first = components.trainer.initial()[0].double().cpu().numpy()
     start = convex.value(problem, first) - best
     xi = convex.divergence(problem, first)
-    state, notes = begin(parts), _Notes()
+    state, measured = begin(components), _Measurements()
     models = _models(state)
-    notes.gap.append(convex.value(problem, problem.share @ models) - best)
+    measured.gap.append(convex.value(problem, problem.share @ models) - best)
     before = state
-    for record, after in simulate(parts, state):
+    for record, after in simulate(components, state):
         _check_same(record, recorded)
-        plan = noting.plans[record.round - 1]
+        plan = recorder.plans[record.round - 1]
         rows = _rows(plan)
         mixed = mix(_matrix(rows, len(models)), models)
         for worker, point in zip(rows.receiver, mixed, strict=True):
             xi[worker] = max(xi[worker], convex.divergence(problem, point)[worker])
-        _note_queues(notes, before, parts.mechanism.capabilities().queue_bound)
+        _measure_queues(measured, before, components.mechanism.capabilities().queue_bound)
         models, before = _models(after), after
-        notes.rows.append(rows)
-        notes.gap.append(convex.value(problem, problem.share @ models) - best)
-        notes.clock_s = record.clock_s
-        on_round(record.round, parts.stop.rounds)
-    return notes, xi, start
+        measured.rows.append(rows)
+        measured.gap.append(convex.value(problem, problem.share @ models) - best)
+        measured.clock_s = record.clock_s
+        on_round(record.round, components.stop.rounds)
+    return measured, xi, start
 
 
 def _check_same(record: RoundRecord, recorded: Sequence[RoundRecord]) -> None:
-    """Refuse to speak of a run that is not the recorded one; rounding may differ by machine."""
+    """Refuse a repeated round that differs from its record by more than rounding."""
     if not recorded:
         return
     old = recorded[record.round - 1]
@@ -261,13 +261,13 @@ def _check_same(record: RoundRecord, recorded: Sequence[RoundRecord]) -> None:
     )
     if not same or not math.isclose(old.clock_s, record.clock_s, rel_tol=1e-6):
         raise VerificationError(
-            f"round {record.round} came out differently when the run was repeated, so nothing can "
-            "be said about the recorded one; 'dystop verify RUN' shows where they part"
+            f"round {record.round} differs from its record when the run is repeated, so the "
+            "theorems cannot be checked; 'dystop verify RUN' shows the first difference"
         )
 
 
 def _models(state: State) -> Floats:
-    """Every worker's model as it stands, [N, W]."""
+    """Return the current model of every worker, [N, W]."""
     latest: Floats = state.models.latest.double().cpu().numpy().copy()
     return latest
 
@@ -277,20 +277,20 @@ def _matrix(rows: Mix, workers: int) -> Any:
 
 
 def _rows(plan: Plan) -> Mix:
-    """The rows that the active workers mixed; refuses a plan that Lemma 1 does not cover."""
+    """Return the mixing rows of the active workers; refuse a plan that Lemma 1 does not cover."""
     plain = len(plan.mixes) == 1 and plan.mixes[0].kind == "linear"
     if not plain or plan.rate is not None or plan.steps is not None:
-        raise _silent("its mechanism mixes in several stages or other than linearly, or sets steps")
+        raise _not_covered("its mechanism mixes in stages or not linearly, or sets steps or rates")
     rows = plan.mixes[0]
     if not np.array_equal(np.sort(plan.active), rows.receiver):
-        raise _silent("its mechanism also mixes models of workers that it does not activate")
+        raise _not_covered("its mechanism also mixes models of workers that it does not activate")
     return rows
 
 
-def _note_queues(notes: _Notes, state: State, limit: float | None) -> None:
-    """Gamma and queue pressure of the round that opens at this state."""
+def _measure_queues(measured: _Measurements, state: State, limit: float | None) -> None:
+    """Add Gamma and the queue pressure of the round that starts from this state."""
     if limit is None:
         return
     control = state.control
-    notes.gamma = max(notes.gamma, lyapunov.gamma(control.staleness, limit))
-    notes.pressure += lyapunov.queue_pressure(control.queue, control.staleness, limit)
+    measured.gamma = max(measured.gamma, lyapunov.gamma(control.staleness, limit))
+    measured.pressure += lyapunov.queue_pressure(control.queue, control.staleness, limit)

@@ -1,4 +1,4 @@
-"""From a configuration to the components of a simulation.
+"""Build the components of a simulation from a configuration.
 
 `fleet_of`, `steps_of` and `keeps_topology` are shared with the testbed.
 """
@@ -41,19 +41,19 @@ _FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only
 class Built:
     """A simulation that is ready to run, and its description."""
 
-    experiment: Experiment  # with everything resolved that had to be measured
+    experiment: Experiment  # with measured values in place of "measure"
     components: Components
     physics: dict[str, str]
     partition: list[str]
     memory: str
     fleet: dict[str, Any]  # what `fleet.json` holds
-    card: ModelCard  # of its trained models
+    card: ModelCard  # saved with its trained models
 
 
 def build(
     experiment: Experiment, data: Dataset | None = None, model: CustomModel | None = None
 ) -> Built:
-    """Load, split, place and size everything; refuse what cannot fit before it is allocated.
+    """Build a simulation: load and split the data, place the workers, and check the memory.
 
     Args:
         experiment: The configuration.
@@ -62,9 +62,9 @@ def build(
     """
     if experiment.data.private.classes:
         raise ConfigError(
-            "data.private: only the workers of a testbed bring data along; leave these keys out"
+            "data.private: only the workers of a testbed have private data; leave these keys out"
         )
-    check_remedy(experiment)
+    check_staleness_weighting(experiment)
     data = load_data(experiment, data)
     shards = split_data(experiment, data)
     trainer = make_trainer(experiment, data, shards, model)
@@ -87,23 +87,23 @@ def build(
 
 
 def card_of(experiment: Experiment, data: Dataset) -> ModelCard:
-    """Return the card that a trained model of this experiment carries."""
+    """Return the card that is saved with a trained model of this experiment."""
     name = experiment.model.name
     return ModelCard(name, data.shape, data.classes, data.class_names, data.mean, data.std)
 
 
-def check_remedy(experiment: Experiment) -> None:
-    """A remedy against staleness needs a mechanism that has some."""
+def check_staleness_weighting(experiment: Experiment) -> None:
+    """Refuse a staleness weighting with a synchronous mechanism, which has no stale models."""
     mechanism, rule = experiment.mechanism, experiment.staleness.rule
     if rule != "none" and mechanism.capabilities().mode == "sync":
         raise ConfigError(
-            f"staleness.rule = {rule!r}: {mechanism.name} is synchronous, its models are never"
+            f"staleness.rule = {rule!r}: {mechanism.name} is synchronous, so its models are never"
             " stale; use 'none', or an asynchronous mechanism ('dystop list mechanisms')"
         )
 
 
 def load_data(experiment: Experiment, given: Dataset | None = None) -> Dataset:
-    """Return the data set, given or loaded by name, cut to the configured size."""
+    """Return the given data set, or load the configured one, and limit its size."""
     spec = experiment.data
     data = given or load(
         spec.name,
@@ -161,10 +161,11 @@ def _ensure_memory(experiment: Experiment, trainer: Trainer) -> str:
 
 
 def _stacks(experiment: Experiment) -> float:
-    """Stacks of all models that a round needs at its peak, as measured with everybody awake.
+    """Return the peak memory of a round, in stacks of all models, measured with all workers active.
 
-    The stack itself and the rows that a round gathers and mixes; then what else is kept: models
-    until they are published, where updates began and what is worked out from them, waiting mail.
+    Two stacks are the models and the rows that a round mixes. Others hold models until they are
+    published, the start and the correction of compensated updates, deltas, and pushed models that
+    wait for their receivers.
     """
     able = experiment.mechanism.capabilities()
     late = 3.0 * (experiment.engine.publish == "on_completion")

@@ -36,10 +36,10 @@ class Comparison:
 
 
 def experiments(asked: Comparison) -> list[Experiment]:
-    """Return every run of the comparison, seed by seed: an interrupted one has whole seeds.
+    """Return every run of the comparison, ordered by seed, so that seeds finish one by one.
 
     Raises:
-        ConfigError: Where something cannot be used; nothing has run yet.
+        ConfigError: If a mechanism or a setting cannot be used.
     """
     chosen = _chosen(asked.mechanisms)
     shared, own = _sorted_words(asked, chosen)
@@ -114,8 +114,8 @@ def _sorted_words(
             shared.append(word)
         elif len(chosen) > 1:
             raise ConfigError(
-                f"command line: {word}: which of {', '.join(chosen)}? "
-                f"Say: --set {chosen[0]}.{word.removeprefix(_OWN)}"
+                f"command line: {word} does not say for which of {', '.join(chosen)}; "
+                f"use: --set {chosen[0]}.{word.removeprefix(_OWN)}"
             )
         else:
             own[chosen[0]].append(word)
@@ -128,7 +128,7 @@ def _is_for(word: str, name: str, chosen: Sequence[str]) -> bool:
     if "=" not in word or not dot:
         raise ConfigError(f"command line: --set {word}: expected MECHANISM.KEY=VALUE")
     if head not in chosen:
-        close = nearest(head, chosen) or f"; compared are: {', '.join(chosen)}"
+        close = nearest(head, chosen) or f"; --mechanisms names: {', '.join(chosen)}"
         raise ConfigError(f"command line: --set {word}: {head!r} is not compared{close}")
     return head == name
 
@@ -180,7 +180,9 @@ def check_shared(base: Experiment, seeds: int) -> None:
             "number, such as the one in config.toml of a run that measured it"
         )
     if base.seed + seeds - 1 > _LARGEST_SEED:
-        raise ConfigError(f"seed = {base.seed} with {seeds} seeds goes past {_LARGEST_SEED}")
+        raise ConfigError(
+            f"seed = {base.seed} with {seeds} seeds exceeds the largest seed, {_LARGEST_SEED}"
+        )
 
 
 def _experiment(base: Experiment, mechanism: Mechanism, seed: int, timing: Timing) -> Experiment:

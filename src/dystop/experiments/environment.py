@@ -1,7 +1,7 @@
-"""What a run stands on: versions, device, threads, memory and disk.
+"""The environment of a run: versions, device, threads, memory and disk.
 
-Recorded with every run and shown by `dystop doctor`. Nothing here imports torch unless asked for
-the device, so that looking is cheap.
+Every run records it, and `dystop doctor` shows it. Only `device` imports torch, so that the other
+functions stay fast.
 """
 
 import os
@@ -16,7 +16,7 @@ PACKAGES = ("torch", "numpy", "scipy", "pydantic", "safetensors", "matplotlib")
 
 
 def versions() -> dict[str, str]:
-    """Versions of everything that can change a number: dystop, Python and the libraries."""
+    """Return the versions of everything that can change a result: dystop, Python, libraries."""
     found = {"dystop": dystop.__version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -27,12 +27,12 @@ def versions() -> dict[str, str]:
 
 
 def threads() -> int:
-    """CPU threads that this process may use."""
+    """Return the number of CPU threads that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device() -> str:
-    """The device that torch would train on, in words."""
+    """Return a description of the device that torch would train on."""
     import torch
 
     if torch.cuda.is_available():
@@ -41,17 +41,17 @@ def device() -> str:
 
 
 def machine() -> dict[str, str | int]:
-    """What the run stands on, as recorded in `run.json`."""
+    """Return the description of this machine that `run.json` records."""
     return {"platform": platform.platform(), "machine": platform.machine(), "threads": threads()}
 
 
 def memory_bytes() -> int:
-    """Memory built into this machine; a container may be allowed less."""
+    """Return the physical memory of this machine; the limit of a container may be lower."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def free_disk_bytes(folder: Path) -> int:
-    """Free space where this folder is, or would be."""
+    """Return the free disk space at this folder, which need not exist yet."""
     folder = folder.absolute()
     while not folder.exists():
         folder = folder.parent
@@ -59,7 +59,7 @@ def free_disk_bytes(folder: Path) -> int:
 
 
 def writable(folder: Path) -> bool:
-    """Whether files could be made in this folder, or the folder itself if it is not there yet."""
+    """Return whether this folder is writable or, if it does not exist yet, can be created."""
     folder = folder.absolute()
     while not os.path.lexists(folder) and folder != folder.parent:
         folder = folder.parent

@@ -1,4 +1,4 @@
-"""What kind of folder this is, judged by its files alone, and which command resumes it."""
+"""Kinds of output folders, recognised by their files, and the commands that resume them."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from dystop.storage import try_read_json, write_failure
 
 INFO = "run.json"  # of every run, simulated or real
 STUDY = "study.json"  # of every comparison and sweep
-TESTBED = "testbed"  # what run.json calls a real run
+TESTBED = "testbed"  # value of "kind" in the run.json of a testbed run
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""`dystop gap`: how far the simulator is from a testbed run.
+"""`dystop gap`: how much the simulator differs from a testbed run.
 
-Two simulations are held against the recorded run. The *replay* plays back what the testbed
-observed, so only the laws of the simulator can differ. The *simulation* has the channel and compute
-models of the configuration instead, so it also shows how far those are off. Both publish on
-completion, as real workers must, and both end after as many rounds as were recorded.
+Two simulations are compared with the recorded run. The *replay* uses the times and availability
+that the testbed observed, so only the rules of the simulator can differ. The *simulation* uses the
+channel and compute models of the configuration, so it also shows the errors of these models. Both
+publish on completion, as real workers do. Both end after the number of recorded rounds.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,12 +34,12 @@ from dystop.world import Trace, World, read_trace
 from dystop.world.trace import TRACE
 
 OnRound = Callable[[str, int, int], None]
-"""Called with what is being run, the rounds done and the rounds to do."""
+"""Receives the name of the simulation, the rounds done, and the rounds planned."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One simulation, held against the recorded run."""
+    """One simulation and its differences from the recorded run."""
 
     records: list[RoundRecord]
     durations: Errors
@@ -49,29 +49,29 @@ class Side:
 
 @dataclass(frozen=True)
 class GapReport:
-    """All that `dystop gap` knows."""
+    """Everything that `dystop gap` measures."""
 
     run: RunData
     rounds: int
     real: Learning
     replay: Side
     simulation: Side
-    link_model: Errors  # seconds of transfers by the channel model
-    link_estimate: Errors  # by the coordinator's estimate when the round opened
-    step_model: Errors  # seconds of trainings by the compute model
-    step_estimate: Errors  # by the coordinator's estimate when the round opened
+    link_model: Errors  # transfer seconds, predicted by the channel model
+    link_estimate: Errors  # transfer seconds, estimated by the coordinator at the round's start
+    step_model: Errors  # training seconds, predicted by the compute model
+    step_estimate: Errors  # training seconds, estimated by the coordinator at the round's start
 
 
 def gap_of(folder: Path, on_round: OnRound) -> GapReport:
-    """Replay and simulate a recorded run, and compare.
+    """Replay and simulate a recorded run, and compare both with it.
 
     Raises:
-        RunFolderError: Where the run has no trace, or is not over.
+        RunFolderError: If the run has no trace, has no rounds, or has not finished.
     """
     data, trace = _recorded(folder)
     experiment = read_experiment(folder / CONFIG)
     replay = build(as_replay(replace(experiment, trace=str(folder))))
-    plain = build(_late(experiment))
+    plain = build(_published_on_completion(experiment))
     rounds = min(len(data.records), len(trace.rounds))
     real = data.records[:rounds]
     world, model_bytes = plain.components.world, plain.components.fleet.model_bytes
@@ -92,14 +92,14 @@ def _recorded(folder: Path) -> tuple[RunData, Trace]:
     data = open_run(folder)
     if not (folder / TRACE).is_file():
         raise RunFolderError(
-            f"{folder}: was simulated and holds no trace, so there is nothing real to compare with;"
-            " record one by: dystop testbed"
+            f"{folder}: a simulated run without a trace cannot be compared with the simulator;"
+            " record a trace with: dystop testbed"
         )
     status = data.info.get("status")
     if status != "finished":
         raise RunFolderError(
-            f"{folder}: the run is not over (status {status!r}, {len(data.records)} rounds); wait"
-            f" for it, or finish it with: {TESTBED_RUN.resume_command(folder)}"
+            f"{folder}: the run has not finished (status {status!r}, {len(data.records)} rounds);"
+            f" wait for its end, or resume it with: {TESTBED_RUN.resume_command(folder)}"
         )
     trace = read_trace(folder)
     if not data.records:
@@ -107,16 +107,16 @@ def _recorded(folder: Path) -> tuple[RunData, Trace]:
     return data, trace
 
 
-def _late(experiment: Experiment) -> Experiment:
-    """The experiment simulated, with workers that publish when they are done, as real ones."""
+def _published_on_completion(experiment: Experiment) -> Experiment:
+    """Return the experiment as a simulation whose workers publish on completion."""
     engine = replace(experiment.engine, publish="on_completion")
     return replace(experiment, trace="", engine=engine)
 
 
 def _play(built: Built, rounds: int, what: str, on_round: OnRound) -> list[RoundRecord]:
-    parts = replace(built.components, stop=Stop(rounds=rounds))
+    components = replace(built.components, stop=Stop(rounds=rounds))
     records = []
-    for record, _ in run_rounds(parts, begin(parts), no_round):
+    for record, _ in run_rounds(components, begin(components), no_round):
         records.append(record)
         on_round(what, record.round, rounds)
     return records
@@ -135,9 +135,9 @@ def _side(trace: Trace, real: Sequence[RoundRecord], records: list[RoundRecord])
 
 
 def _link_errors(trace: Trace, world: World | None, model_bytes: int) -> Errors:
-    """Transfers that arrived: by a channel model, or by what the coordinator expected.
+    """Compare completed transfers with the channel model, or with the coordinator's estimates.
 
-    Those that had to wait for their sender are left out: their seconds are not the link's alone.
+    Transfers that waited for their sender are left out, because their time is not link time alone.
     """
     predicted, measured = [np.zeros(0)], [np.zeros(0)]
     for line in trace.rounds:
@@ -154,7 +154,7 @@ def _link_errors(trace: Trace, world: World | None, model_bytes: int) -> Errors:
 
 
 def _step_errors(trace: Trace, world: World | None) -> Errors:
-    """Trainings whose end was reported: by a compute model, or by what the coordinator expected."""
+    """Compare reported trainings with the compute model, or with the coordinator's estimates."""
     predicted, measured = [np.zeros(0)], [np.zeros(0)]
     for line in trace.rounds:
         done = line.trained
@@ -169,7 +169,7 @@ def _step_errors(trace: Trace, world: World | None) -> Errors:
 
 
 def to_tree(found: GapReport) -> dict[str, Any]:
-    """All numbers as JSON."""
+    """Return all numbers as a tree for JSON."""
     sides = {"replay": found.replay, "simulation": found.simulation}
     series = {"real": found.run.records[: found.rounds]}
     series |= {name: side.records for name, side in sides.items()}

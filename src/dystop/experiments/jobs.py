@@ -1,7 +1,7 @@
-"""Running a study: one run after another in this process, or several at once in child processes.
+"""Run a study: one run after another in this process, or several at once in child processes.
 
-A child is the `dystop` command on the plan file of its run, so its records are the same bytes. The
-parent follows it by reading the records that it writes.
+A child process executes the `dystop` command on the plan file of its run, so its records have the
+same bytes. The parent reads the records that the child writes.
 """
 
 import os

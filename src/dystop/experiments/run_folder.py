@@ -1,14 +1,14 @@
-"""The run folder: what a run leaves behind, and how it is made and read.
+"""The run folder: its files, and how to create and read it.
 
     runs/NAME/
       config.toml     the fully resolved configuration
       run.json        versions, seed, status, why it stopped, fingerprints of settings and records
-      fleet.json      who the workers were
+      fleet.json      data sizes, label counts and positions of the workers
       records.jsonl   one line per round
-      checkpoints/    what `dystop resume` starts from
+      checkpoints/    saved states, from which `dystop resume` starts
 
-A folder is prepared under a hidden name and renamed into place, so what carries its final name
-is complete.
+A folder is prepared under a hidden name and then renamed, so a folder with its final name is
+complete.
 """
 
 import errno
@@ -75,7 +75,7 @@ CONFIG, FLEET, CHECKPOINTS = "config.toml", "fleet.json", "checkpoints"
 MODELS, GLOBAL = "models", "global.safetensors"  # a folder of trained models, and a file in it
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,99}")
 _CONFIG_SHA256, _RECORDS_SHA256 = "config_sha256", "records_sha256"  # keys of run.json
-_HOLDS = "a run folder holds config.toml, run.json, fleet.json and records.jsonl"
+_CONTENTS = "a run folder holds config.toml, run.json, fleet.json and records.jsonl"
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 
 
@@ -92,20 +92,20 @@ class RunData:
 
 
 def name_problem(name: str) -> str:
-    """What a run may be called, if not this; empty where the name is fine."""
+    """Return which names are allowed if this one is not; return "" if it is."""
     if _NAME.fullmatch(name):
         return ""
     return "at most 100 letters, digits and ._+=@-, beginning with a letter or digit"
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that would not make a plain folder."""
+    """Refuse a name that is not allowed for a run folder."""
     if problem := name_problem(name):
         raise RunFolderError(f"--name {name!r} cannot name a run; expected {problem}")
 
 
 def first_info(experiment: "Experiment") -> dict[str, Any]:
-    """What `run.json` says when a run begins."""
+    """Return the content of `run.json` at the start of a run."""
     mechanism = experiment.mechanism
     return {
         "format": 1,
@@ -137,16 +137,16 @@ def _taken(folder: Path) -> RunFolderError:
     kind = kind_of(folder)
     if kind is None:
         return RunFolderError(
-            f"{folder}: exists already and is not a run; choose another --name or --out"
+            f"{folder}: already exists and is not a run; choose another --name or --out"
         )
     return RunFolderError(
-        f"{folder}: this {kind.noun} exists already; choose another --name, or resume it with: "
+        f"{folder}: this {kind.noun} already exists; choose another --name, or resume it with: "
         f"{kind.resume_command(folder)}"
     )
 
 
 def _candidates(out: Path, name: str, explicit: bool) -> Iterator[Path]:
-    """Folders to try: the name itself, then NAME-2, NAME-3 ... unless the name was asked for."""
+    """Yield folders to try: NAME, then NAME-2, NAME-3 ... unless the user chose the name."""
     yield out / name
     if explicit:
         raise _taken(out / name)
@@ -182,14 +182,14 @@ def _fill(folder: Path, config: str, info: Mapping[str, Any], fleet: Mapping[str
 
 
 def _refused(out: Path, error: OSError) -> RunFolderError | StorageError:
-    reason = f"{out}: no run folder can be made here: {error.strerror or error}"
+    reason = f"{out}: cannot create a run folder here: {error.strerror or error}"
     if error.errno in NO_SPACE:
         return StorageError(f"{reason}. Free space, or choose another folder with --out DIR")
     return RunFolderError(f"{reason}. Choose another folder with --out DIR")
 
 
 def check_free(out: Path, name: str) -> None:
-    """Refuse a name that is taken, before data are loaded for nothing."""
+    """Refuse a name that is taken, before any data are loaded."""
     check_name(name)
     if os.path.lexists(out / name):
         raise _taken(out / name)
@@ -204,15 +204,15 @@ def create_run(
     *,
     explicit: bool = False,
 ) -> Path:
-    """Make the folder of a new run and return it; on any error nothing is left behind.
+    """Create the folder of a new run and return it; an error leaves no folder behind.
 
     Args:
-        out: Folder of all runs; made if it is missing.
+        out: Folder of all runs; created if it is missing.
         name: Name of the run.
         config: Text of `config.toml`.
-        info: First contents of `run.json`.
-        fleet: Contents of `fleet.json`.
-        explicit: The user asked for this very name: no number is appended if it is taken.
+        info: First content of `run.json`.
+        fleet: Content of `fleet.json`.
+        explicit: Whether the user chose this name; then no number is appended if it is taken.
     """
     check_name(name)
     try:
@@ -230,7 +230,7 @@ def create_run(
 
 
 def update_info(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Change some entries of `run.json`, all at once or not at all."""
+    """Change some entries of `run.json` in one atomic write; return its new content."""
     info = {**read_json(folder / INFO), **changes}
     with writing(folder):
         write_atomic(folder / INFO, _json(info))
@@ -269,12 +269,12 @@ def _several(path: Path, kind: FolderKind) -> RunFolderError:
 
 
 def is_study(path: Path) -> bool:
-    """Whether this folder is a comparison or a sweep."""
+    """Return whether this folder is a comparison or a sweep."""
     return os.path.isfile(path / STUDY)  # False, not an error, for a name too long to exist
 
 
 def run_folder(path: Path) -> Path:
-    """The path, if it is a complete run folder; an error that says what it is otherwise."""
+    """Return the path if it is a complete run folder; otherwise raise an error that says why."""
     if not path.exists():
         raise _absent(path)
     needed = [CONFIG, INFO, FLEET]
@@ -284,17 +284,17 @@ def run_folder(path: Path) -> Path:
     if not path.is_dir() or missing == needed:
         inside = _runs_in(path)
         hint = f". It holds runs: name one, such as {path / inside[-1]}" if inside else ""
-        raise RunFolderError(f"{path}: not a run folder; {_HOLDS}{hint}")
+        raise RunFolderError(f"{path}: not a run folder; {_CONTENTS}{hint}")
     if missing:
         raise RunFolderError(
-            f"{path}: half-written, {' and '.join(missing)} missing; it cannot be used. "
-            "Nothing is lost by deleting the folder and running the experiment again"
+            f"{path}: incomplete, {' and '.join(missing)} missing; the run cannot be used. "
+            "Delete the folder and run the experiment again"
         )
     return path
 
 
 def open_run(path: Path) -> RunData:
-    """Read a run folder, finished or not; a last line that was cut off is left out."""
+    """Read the folder of a run, finished or not; skip an incomplete last record."""
     path = run_folder(path)
     config, info = _read_config(path / CONFIG), read_json(path / INFO)
     records, _ = read_lines(path)
@@ -303,18 +303,18 @@ def open_run(path: Path) -> RunData:
 
 
 def check_config(run: RunData, start: str) -> None:
-    """Refuse to splice two experiments; `start` is the command that begins such a run."""
+    """Refuse a configuration that was changed; `start` is the command that starts a new run."""
     file, noted = run.path / CONFIG, run.info.get(_CONFIG_SHA256)
     if noted not in (None, file_sha256(file)):
         raise RunFolderError(
-            f"{file}: was changed after the run began, and a run goes on only with the settings it "
-            f"began with; put the file back, or start a new run: {start} {shlex.quote(str(file))} "
-            "--name NEW"
+            f"{file}: was changed after the run began; a run can only be resumed with its original "
+            f"settings. Restore the file, or start a new run with: {start} "
+            f"{shlex.quote(str(file))} --name NEW"
         )
 
 
 def log_was_changed(run: RunData) -> bool:
-    """Whether a finished run noted another fingerprint at its end than its log has now."""
+    """Return whether the record log of a finished run differs from the noted fingerprint."""
     noted = run.info.get(_RECORDS_SHA256)
     if noted is None or run.info.get("status") != "finished":
         return False

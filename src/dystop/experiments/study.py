@@ -1,4 +1,4 @@
-"""The folder of a study, which is a comparison or a sweep: its runs, and how far each one is.
+"""The folder of a study, which is a comparison or a sweep, and the progress of its runs.
 
 runs/NAME/
   study.json      the runs, with mechanism, seed and timing law; the keys that a sweep varies
@@ -31,7 +31,7 @@ _MOST_DIFFERENCES = 4
 
 @dataclass(frozen=True)
 class StudyOutline:
-    """What the folder of a study says without its plans: its mechanisms need not be installed."""
+    """The runs of a study without their configurations; needs no mechanism to be installed."""
 
     path: Path
     folders: tuple[Path, ...]  # of all runs, whether or not they exist yet
@@ -133,7 +133,7 @@ def outline(path: Path) -> StudyOutline:
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    """Return what the file of a study says about each run; nothing if it is damaged."""
+    """Return the entries of `study.json`, one per run; empty if the file is damaged."""
     rows = read_json(path / STUDY).get("runs")
     good = isinstance(rows, list) and all(
         isinstance(row, dict) and isinstance(row.get("folder"), str) for row in rows
@@ -157,7 +157,7 @@ def create_study(
             shutil.rmtree(hidden, ignore_errors=True)
     except OSError as error:
         raise RunFolderError(
-            f"{path}: cannot be made: {error.strerror or error}. "
+            f"{path}: cannot be created: {error.strerror or error}. "
             "Choose another folder with --out DIR"
         ) from error
     return Study(path, tuple(experiments), tuple(over))
@@ -185,7 +185,7 @@ def _row(experiment: Experiment) -> dict[str, Any]:
 
 
 def _differences(there: Sequence[Experiment], asked: Sequence[Experiment]) -> Iterator[str]:
-    """Say in words what differs between two lists of experiments, each difference once."""
+    """Yield the differences between two lists of experiments in words, each difference once."""
     old, new = ({e.name: dict(flatten(to_tree(e))) for e in every} for every in (there, asked))
     if only := [name for name in old if name not in new]:
         yield f"it also has {', '.join(only)}"

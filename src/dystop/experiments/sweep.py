@@ -21,7 +21,7 @@ MECHANISM = "mechanism.name"
 _OWN = "mechanism."
 _ELSEWHERE = {"seed": "--seeds N, and seed=FIRST", "name": "--name NAME"}
 _NAMED = ("mechanism.name", "data.name", "model.name")
-"""Keys whose values need no name before them in a folder name."""
+"""Keys whose values appear in a folder name without the key."""
 _VALUE = re.compile(r'(?:"[^"]*"|\[[^\]]*\]|[^,])+')
 _LONGEST = 80
 
@@ -72,10 +72,10 @@ def _axis(word: str) -> Axis:
 
 
 def grid(asked: Sweep) -> list[Experiment]:
-    """Return every run of the sweep, seed by seed: an interrupted one has whole seeds.
+    """Return every run of the sweep, ordered by seed, so that seeds finish one by one.
 
     Raises:
-        ConfigError: Where something cannot be used; nothing has run yet.
+        ConfigError: If a key, a value or a combination cannot be used.
     """
     _check_words(asked.words, asked.axes)
     combinations = list(itertools.product(*(axis.values for axis in asked.axes)))

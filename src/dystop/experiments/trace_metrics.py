@@ -1,4 +1,4 @@
-"""How far two histories are apart: pure measures of rounds, plans, curves and predictions."""
+"""Differences between two runs: pure measures of durations, plans, accuracy and predictions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from dystop.world.trace import TracedRound
 
 @dataclass(frozen=True)
 class Errors:
-    """Predicted against measured seconds. Relative errors are |predicted - measured| / measured."""
+    """Errors of predicted seconds; a relative error is |predicted - measured| / measured."""
 
     count: int
-    mean: float | None  # of the relative errors; None: nothing was measured
+    mean: float | None  # of the relative errors; None if nothing was measured
     median: float | None
     q95: float | None
     measured_s: float  # sums
@@ -24,12 +24,12 @@ class Errors:
 
     @property
     def total(self) -> float | None:
-        """Relative error of the sums, with its sign: above 0 where too much was predicted."""
+        """The signed relative error of the sums: above 0 if the prediction is too large."""
         return None if not self.measured_s else self.predicted_s / self.measured_s - 1.0
 
 
 def errors_of(predicted_s: Floats, measured_s: Floats) -> Errors:
-    """Compare pairwise; pairs that were not measured, or measured as nothing, are left out.
+    """Compare pairwise; leave out pairs without a finite prediction and a measurement above 0.
 
     >>> found = errors_of(np.array([1.0, 3.0, 9.0]), np.array([2.0, 3.0, np.nan]))
     >>> found.count, found.mean, found.total
@@ -47,19 +47,19 @@ def errors_of(predicted_s: Floats, measured_s: Floats) -> Errors:
 
 @dataclass(frozen=True)
 class PlanSimilarity:
-    """How alike the plans of two histories are; shares of rounds, or means over rounds."""
+    """Similarity between the plans of two runs, over all rounds."""
 
-    same_active: float
-    same_links: float
-    active_overlap: float  # Jaccard: common workers / all workers named
-    link_overlap: float
+    same_active: float  # share of rounds with equal active sets
+    same_links: float  # share of rounds with equal links
+    active_overlap: float  # mean Jaccard index of the active sets
+    link_overlap: float  # mean Jaccard index of the links
 
 
 Pairs = frozenset[Any]
 
 
 def overlap(a: Pairs, b: Pairs) -> float:
-    """Jaccard index; two empty sets are alike.
+    """Return the Jaccard index of two sets; it is 1 for two empty sets.
 
     >>> overlap(frozenset({1, 2}), frozenset({2, 3}))
     0.3333333333333333
@@ -70,12 +70,12 @@ def overlap(a: Pairs, b: Pairs) -> float:
 def plan_similarity(
     real: Sequence[TracedRound], records: Sequence[RoundRecord], lost: bool
 ) -> PlanSimilarity | None:
-    """Compare decided plans with recorded ones; None where the records hold no links.
+    """Compare simulated plans with traced plans; return None if the records hold no links.
 
     Args:
         real: Rounds of the trace.
         records: Rounds of a simulation.
-        lost: Whether the links of the trace that were lost are left out, as records leave them out.
+        lost: Whether to leave out the lost links of the trace; records hold no lost links.
     """
     if not records or any(r.active_ids is None or r.link_pairs is None for r in records):
         return None
@@ -96,7 +96,7 @@ def plan_similarity(
 
 
 def links_of(line: TracedRound, lost: bool) -> Pairs:
-    """Pairs (dst, src) of a recorded round, without those that were lost if asked to."""
+    """Return the pairs (dst, src) of a traced round; with `lost`, leave out the lost links."""
     kept = ~line.links.lost if lost else np.ones(len(line.links.dst), bool)
     return frozenset(zip(line.links.dst[kept].tolist(), line.links.src[kept].tolist(), strict=True))
 
@@ -107,12 +107,12 @@ def _mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Learning:
-    """Accuracy at the end and how far the curves are apart where both were tested."""
+    """The final accuracy of a run, and the distance between its curve and the real one."""
 
     final: float | None
     final_gap: float | None  # simulated minus real
-    curve_gap: float | None  # mean |simulated - real| over the rounds that both tested
-    tested: int  # such rounds
+    curve_gap: float | None  # mean |simulated - real| over the rounds that both evaluated
+    tested: int  # rounds that both evaluated
 
 
 def learning(real: Sequence[RoundRecord], records: Sequence[RoundRecord]) -> Learning:

@@ -1,4 +1,4 @@
-"""Trained models: what a run leaves behind, and how it is read back."""
+"""Trained models: save them in the run folder at the end of a run, and load them again."""
 
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,7 @@ Which = Literal["none", "global", "all"]
 
 
 def worker_file(worker: int) -> str:
-    """Name of the file of one worker's model.
+    """Return the name of the file of one worker's model.
 
     >>> worker_file(7)
     'worker-007.safetensors'
@@ -27,63 +27,65 @@ def worker_file(worker: int) -> str:
 
 
 def keep_models(
-    folder: Path, parts: Components, state: State, card: ModelCard, which: Which
+    folder: Path, components: Components, state: State, card: ModelCard, which: Which
 ) -> None:
-    """Leave the models of a run's end in its folder."""
+    """Save the final models of a run in its folder."""
     if which == "none":
         return
-    now = evaluation_models(parts, state)
+    now = evaluation_models(components, state)
     files = {GLOBAL: ALL_WORKERS}
     if which == "all":
         files |= {worker_file(k): k for k in range(len(now.models))}
     with writing(folder):
         (folder / MODELS).mkdir(exist_ok=True)
         for name, who in files.items():
-            blob = to_bytes(parts.trainer.layout, *_tested(parts, now, who), card)
+            blob = to_bytes(components.trainer.layout, *_as_evaluated(components, now, who), card)
             write_atomic(folder / MODELS / name, blob)
 
 
-def _tested(parts: Components, now: EvaluationModels, who: int) -> tuple[Tensor, Tensor]:
-    """A model [W] with its counters [C], as a test would take it."""
+def _as_evaluated(components: Components, now: EvaluationModels, who: int) -> tuple[Tensor, Tensor]:
+    """Return a model [W] and its counters [C], with the batch-norm statistics of an evaluation."""
     vector = now.global_model if who == ALL_WORKERS else now.models[who]
     counters = now.counters[max(0, who)]
-    fit = batch_norm_owners(parts, ints([who]))
+    fit = batch_norm_owners(components, ints([who]))
     if fit is not None:
-        vector = parts.trainer.recalibrated(vector[None], counters[None], fit)[0]
+        vector = components.trainer.recalibrated(vector[None], counters[None], fit)[0]
     return vector, counters
 
 
 def model_of(
-    parts: Components,
+    components: Components,
     state: State,
     card: ModelCard,
     worker: int | None,
     custom: CustomModel | None = None,
 ) -> LoadedModel:
     """Return the current global model, or the current model of one worker."""
-    now = evaluation_models(parts, state)
+    now = evaluation_models(components, state)
     if worker is not None and not 0 <= worker < len(now.models):
         raise IndexError(f"worker = {worker}; expected 0 to {len(now.models) - 1}")
-    model = _tested(parts, now, ALL_WORKERS if worker is None else worker)
-    return loaded_model(parts.trainer.layout, *model, card, custom)
+    model = _as_evaluated(components, now, ALL_WORKERS if worker is None else worker)
+    return loaded_model(components.trainer.layout, *model, card, custom)
 
 
 def load_model(
     run: str | Path, worker: int | None = None, *, module: nn.Module | None = None
 ) -> LoadedModel:
-    """A model that a run has left behind.
+    """Load a trained model of a run.
 
     Args:
         run: Folder of the run, or one of the files in its `models` folder.
-        worker: Whose model; the global one if left out. A worker's own is there after
-            `output.models=all`.
-        module: For a model of one's own, a module of its kind; its weights are replaced.
+        worker: The worker whose model to load; None loads the global model. Only a run with
+            `output.models=all` has models of single workers.
+        module: For a custom model, a module of the same kind; its weights are replaced.
     """
     path = Path(run)
     if not path.is_file():
         path = _file(run_folder(path), worker)
     elif worker is not None:
-        raise RunFolderError(f"{path}: one model; leave out worker = {worker}, or name the run")
+        raise RunFolderError(
+            f"{path}: the file of one model; leave out worker = {worker}, or give the run folder"
+        )
     return read_model(path, module)
 
 
@@ -94,13 +96,13 @@ def _file(folder: Path, worker: int | None) -> Path:
         return path
     there = sorted(p.name for p in (folder / MODELS).glob("*.safetensors"))
     raise RunFolderError(
-        f"{path}: no such model; {_listed(there)}. A run leaves them behind at its end, as "
-        "output.models says: none, global or all"
+        f"{path}: no such model; {_listed(there)}. A run saves its models at its end; "
+        "output.models chooses which: none, global or all"
     )
 
 
 def _listed(there: list[str]) -> str:
     if not there:
-        return "the folder has none"
+        return "the folder has no models"
     some = there if len(there) <= 4 else [*there[:3], f"and {len(there) - 3} more"]
     return f"there are: {', '.join(some)}"

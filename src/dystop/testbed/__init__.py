@@ -1,6 +1,6 @@
 """The testbed: real workers, real sockets, the same decisions as the simulator.
 
-audit        checks, from the files of a run, that all its promises were kept
+audit        checks, from the files of a run, that all its guarantees hold
 observer     the process that evaluates all models
 coordinator  the coordinator: a pure state machine, and its process
 worker       the worker: a pure state machine, and its process

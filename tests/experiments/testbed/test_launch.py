@@ -225,7 +225,7 @@ def test_a_killed_and_interrupted_launcher_can_resume(tmp_path, started):
     until(lambda: not party_processes(folder), 10, "children outlive their launcher")
     done = rounds(folder)
     process = started("--resume", f"runs/{folder.name}", "--no-report")
-    until(lambda: rounds(folder) >= done + 2, 90, "does not go on", process)
+    until(lambda: rounds(folder) >= done + 2, 90, "does not resume", process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=5)
     assert process.returncode == 130, output
@@ -281,7 +281,20 @@ def test_simulator_and_testbed_folders_are_distinguished(tmp_path, monkeypatch):
         assert "dystop testbed --resume runs/real" in result.output
     checked = CliRunner().invoke(app, ["check", "runs/real"])
     assert checked.exit_code == 0
-    assert CliRunner().invoke(app, ["check", "runs/sim"]).exit_code == 2
+    (line,) = checked.output.splitlines()  # no finding, only the verdict
+    assert line.startswith("runs/real: ")
+    assert "no guarantee" in line
+    simulated = CliRunner().invoke(app, ["check", "runs/sim"])
+    assert simulated.exit_code == 2
+    for command in ("dystop verify runs/sim", "dystop resume runs/sim"):
+        assert command in simulated.output
+    records = Path("runs/real/records.jsonl")
+    records.write_text(records.read_text().replace('"active":', '"active":9', 1))
+    broken = CliRunner().invoke(app, ["check", "runs/real"])
+    assert broken.exit_code == 5
+    *findings, verdict = broken.output.splitlines()
+    assert findings == [str(finding) for finding in check_run(Path("runs/real"))]
+    assert verdict.startswith(f"Error: runs/real: {len(findings)} ")
     config = read_experiment(Path("runs/real/config.toml"))
     assert config.testbed.transport == "memory"
 

@@ -1,1 +1,1 @@
-"""`dystop reproduce`: the figures of the paper as recipes, their runs, and the paper's claims."""
+"""`dystop reproduce`: recipes for the figures of the paper, their runs, and the paper's claims."""

@@ -1,8 +1,8 @@
-"""The runs behind the paper's evaluation, once each: several figures look at the same campaign.
+"""Campaigns: the runs of the paper's evaluation. Several figures can use the same campaign.
 
-A campaign is a list of arms (one line or bar of a figure each), run with several seeds at one of
-three scales: `smoke` is over in seconds, `small` in minutes on two cores, `paper` is the paper's
-size. Only sizes and durations differ between scales.
+A campaign is a list of arms; each arm is one line or bar of a figure. It runs with several seeds at
+one of three scales: `smoke` takes seconds, `small` takes minutes on two cores, and `paper` has the
+size of the paper. Scales differ only in sizes and durations.
 """
 
 from collections.abc import Sequence
@@ -22,17 +22,17 @@ NAMES = {"dystop": "DySTop", "asydfl": "AsyDFL", "sa-adfl": "SA-ADFL", "matcha":
 
 @dataclass(frozen=True)
 class Arm:
-    """One line of a figure: a name, and what is set for it."""
+    """One line or bar of a figure: its name and its settings."""
 
-    key: str  # begins the names of its run folders
+    key: str  # first part of the names of its run folders
     label: str
     words: tuple[str, ...]
-    x: float | None = None  # where it stands on the axis of a figure that has one
+    x: float | None = None  # its position on a numeric axis, if the figure has one
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """Runs that belong together."""
+    """A set of runs that one or more figures use."""
 
     name: str
     data: Data
@@ -40,7 +40,7 @@ class Campaign:
     common: tuple[str, ...] = ()
 
     def arm(self, key: str) -> Arm:
-        """The arm of this name."""
+        """Return the arm with this key."""
         return next(arm for arm in self.arms if arm.key == key)
 
 
@@ -141,7 +141,7 @@ _SIZES: dict[Data, dict[Scale, tuple[str, ...]]] = {
 
 
 def phi_key(mechanism: str, phi: float) -> str:
-    """Key of a mechanism under one split.
+    """Return the key of the arm of a mechanism under one data split.
 
     >>> phi_key("matcha", 0.4)
     'matcha-phi0.4'
@@ -173,7 +173,7 @@ _PHASES = tuple(
 BOUNDS, TRADE_OFFS, NEIGHBOURS = (0, 2, 5, 8, 10, 15), (1, 10, 50, 100), (4, 7, 14)
 _BOUNDS = _settings("staleness_bound", "bound", BOUNDS)
 _VS = _settings("V", "V", TRADE_OFFS)
-# At another fleet size s stays what it is in the paper, ceil(log2 N) and half and twice of it.
+# s keeps the values of the paper (ceil(log2 N), half and twice of it) at every fleet size.
 _NEIGHBOURS = _settings("neighbours", "s", NEIGHBOURS)
 CHOICES: dict[str, tuple[str, ...]] = {
     "as chosen": (),
@@ -186,11 +186,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "zeta 5 ms": ("world.compute.batch_s=0.005",),
     "zeta 80 ms": ("world.compute.batch_s=0.08",),
 }
-"""Settings that the paper leaves open, and other values for them."""
+"""Settings that the paper does not specify, with other values for them."""
 
 
 def choice_key(mechanism: str, choice: str) -> str:
-    """Key of a mechanism under one reading of the paper.
+    """Return the key of the arm of a mechanism under one reading of the paper.
 
     >>> choice_key("dystop", "range 30 m")
     'dystop-range-30-m'
@@ -240,9 +240,9 @@ CAMPAIGNS = _campaigns()
 def experiments(
     campaign: Campaign, scale: Scale, seeds: int, words: Sequence[str] = ()
 ) -> list[Experiment]:
-    """Every run of a campaign, seed by seed, each named after its arm.
+    """Return every run of a campaign, ordered by seed, each named after its arm.
 
-    A word `seed=S` makes S the first seed; what tells the arms apart cannot be changed.
+    A word `seed=S` makes S the first seed. Words cannot set keys that distinguish the arms.
     """
     first = _first_seed(campaign, words)
     return [
@@ -267,13 +267,13 @@ def experiments(
 
 
 def _first_seed(campaign: Campaign, words: Sequence[str]) -> int:
-    """The first seed that the words ask for; refuses words that would make the arms alike."""
+    """Return the first seed that the words ask for; refuse a key that distinguishes the arms."""
     varied = {word.partition("=")[0] for arm in campaign.arms for word in arm.words}
     for key in (word.partition("=")[0] for word in words):
         if key in varied or key == "name":
             raise ConfigError(
-                f"command line: {key} is what the runs of {campaign.name} are told apart by; leave "
-                f"it to the recipe (--only runs some of them)"
+                f"command line: {key} distinguishes the runs of {campaign.name} and cannot be set; "
+                "leave it out (--only TEXT selects runs)"
             )
     given = [word.partition("=")[2] for word in words if word.startswith("seed=")]
     if given and not given[-1].isdigit():
@@ -282,7 +282,7 @@ def _first_seed(campaign: Campaign, words: Sequence[str]) -> int:
 
 
 def _merged(words: Sequence[str]) -> list[str]:
-    """One word per key: the last one counts."""
+    """Return one word per key; the last word wins."""
     kept: dict[str, str] = {}
     for word in words:
         kept[word.partition("=")[0]] = word

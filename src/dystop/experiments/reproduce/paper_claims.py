@@ -1,16 +1,17 @@
-"""What the paper says in numbers, and how each sentence is held against our runs.
+"""The numeric claims of the paper, and the rule that decides each claim from our runs.
 
-A claim names arms of a campaign; what is measured comes from the records, over seeds. Verdicts are
-given by rule, never by hand:
+A claim names arms of a campaign. Its measurements come from the records of all seeds. Only these
+rules decide a verdict:
 
-`Reduction`  holds from 80 % of the paper's figure on, if no seed goes the other way; partly, if
-             there is less of a reduction in every seed; otherwise it does not hold.
-`Best`       holds if the arm is best by more than the spread of both; partly, if best or within
-             the spread of the best; otherwise it does not hold.
-`Rising`     holds if every step goes up; partly, if only steps within the spread go down.
+`Reduction`  holds if it is at least 80 % of the paper's reduction and no seed shows the opposite;
+             holds partly if every seed shows a smaller reduction; otherwise it does not hold.
+`Best`       holds if the arm is best by more than the spread of both; holds partly if it is best or
+             within the spread of the best; otherwise it does not hold.
+`Rising`     holds if every step goes up; holds partly if only steps within the spread go down.
 `Growth`     holds within 10 % of the paper's number, partly within 30 %.
-`Figure`     likewise, an accuracy within 3 and 10 points; a time to a target that is not reached
-             is undecided, unless the run lasted far longer than the paper's time.
+`Figure`     holds within 10 % of the paper's number, partly within 30 %; an accuracy within 3 and
+             10 points. A time to a target that is not reached is undecided, unless the run lasted
+             far longer than the paper's time.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from dystop.experiments.reproduce.campaigns import (
 )
 
 Measure = Literal["time", "bytes", "accuracy", "staleness"]
-"""Simulated seconds or bytes (both ends) to the target; accuracy at the end; mean staleness."""
+"""Simulated seconds or bytes (sent and received) to the target; final accuracy; mean staleness."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,13 @@ class Reduction:
     measure: Measure
     arm: str
     than: str
-    paper: float  # share saved
-    target: float | None = None  # of the paper; ours is lower where this is not reached
+    paper: float  # the share that the paper saves
+    target: float | None = None  # the paper's target; ours is lower if no run reaches it
 
 
 @dataclass(frozen=True)
 class Best:
-    """`arm` is the best of some."""
+    """`arm` is the best of several arms."""
 
     text: str
     measure: Measure
@@ -54,7 +55,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Rising:
-    """Something rises from arm to arm."""
+    """A measure rises from arm to arm."""
 
     text: str
     measure: Measure
@@ -65,26 +66,26 @@ class Rising:
 
 @dataclass(frozen=True)
 class Growth:
-    """`arm` needs more time than `than`, to a target that both reach."""
+    """`arm` needs more time than `than` to reach a target that both reach."""
 
     text: str
     measure: Measure
     arm: str
     than: str
-    paper: float  # the difference as a share of the arm's own time: so the paper counts
-    target: None = None  # which the paper does not tell
+    paper: float  # the difference as a share of the arm's own time, as in the paper
+    target: None = None  # the paper gives none
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number of the paper itself."""
+    """One number that the paper reports."""
 
     text: str
     measure: Measure
     arm: str
     paper: float
     target: float | None = None
-    set_by: str = ""  # the arm whose accuracy sets the target; empty: its own
+    set_by: str = ""  # the arm whose accuracy sets the target; empty: this arm
 
 
 Claim = Reduction | Best | Rising | Growth | Figure
@@ -95,7 +96,7 @@ def _bounds(*values: float) -> tuple[str, ...]:
 
 
 def _completion() -> tuple[Claim, ...]:
-    """What the text says about completion time on both data sets of the simulation."""
+    """Return the claims of the text about completion time, for both simulated data sets."""
     levels = (1.0, 0.7, 0.4)
     return (
         *(Best(f"phi = {phi:g}: least completion time", "time", phi_key("dystop", phi),
@@ -177,14 +178,14 @@ def _staleness(data: Data) -> tuple[Claim, ...]:
 
 def _control(data: Data) -> tuple[Claim, ...]:
     arms = tuple(f"V{v}" for v in TRADE_OFFS)
-    told = {1: (0.8101, 9961.43), 10: (0.8267, 7646.84), 50: (0.8136, 9277.89),
-            100: (0.8098, 11545.63)} if data == "cifar10" else {}  # fmt: skip
+    figures = {1: (0.8101, 9961.43), 10: (0.8267, 7646.84), 50: (0.8136, 9277.89),
+               100: (0.8098, 11545.63)} if data == "cifar10" else {}  # fmt: skip
     return (
         Best("V = 10 gives the highest accuracy", "accuracy", "V10", arms, "V = 10"),
         Best("V = 10 is fastest to the target", "time", "V10", arms, "V = 10"),
-        *(Figure(f"accuracy at V = {v}", "accuracy", f"V{v}", a) for v, (a, _) in told.items()),
+        *(Figure(f"accuracy at V = {v}", "accuracy", f"V{v}", a) for v, (a, _) in figures.items()),
         *(Figure(f"time to 70 % at V = {v}", "time", f"V{v}", s, 0.7)
-          for v, (_, s) in told.items()),
+          for v, (_, s) in figures.items()),
     )  # fmt: skip
 
 
@@ -196,14 +197,14 @@ _NEIGHBOUR_FIGURES: dict[str, tuple[tuple[float, float], ...]] = {
 
 def _neighbours(data: Data) -> tuple[Claim, ...]:
     arms = tuple(f"neighbours{s}" for s in NEIGHBOURS)
-    told = dict(zip(NEIGHBOURS, _NEIGHBOUR_FIGURES[data], strict=True))
+    figures = dict(zip(NEIGHBOURS, _NEIGHBOUR_FIGURES[data], strict=True))
     return (
         Rising("accuracy rises with s", "accuracy", arms, "rises"),
         Rising("traffic to the target rises with s", "bytes", arms, "rises", 0.8),
         *(Figure(f"accuracy at s = {s}", "accuracy", f"neighbours{s}", a)
-          for s, (a, _) in told.items()),
+          for s, (a, _) in figures.items()),
         *(Figure(f"traffic to 80 % at s = {s}", "bytes", f"neighbours{s}", b, 0.8)
-          for s, (_, b) in told.items()),
+          for s, (_, b) in figures.items()),
     )  # fmt: skip
 
 
@@ -219,15 +220,15 @@ def _phases() -> tuple[Claim, ...]:
 def _testbed_svhn() -> tuple[Claim, ...]:
     even = {"asydfl": 1079, "sa-adfl": 1516, "matcha": 1865, "dystop": 721}
     skewed = {"asydfl": 1445, "sa-adfl": 1644, "matcha": 1969, "dystop": 1088}
-    told = {1.0: (0.8, even), 0.5: (0.7, skewed)}
+    figures = {1.0: (0.8, even), 0.5: (0.7, skewed)}
     ends = {"dystop": 0.8449, "asydfl": 0.8201, "sa-adfl": 0.8069, "matcha": 0.7937}
     return (
         *(Reduction(f"phi = {phi:g}: less time than {m}", "time", phi_key("dystop", phi),
                     phi_key(m, phi), 1 - times["dystop"] / times[m], target)
-          for phi, (target, times) in told.items() for m in RIVALS[1:]),
+          for phi, (target, times) in figures.items() for m in RIVALS[1:]),
         *(Figure(f"phi = {phi:g}: completion time of {m}", "time", phi_key(m, phi), times[m],
                  target, set_by=phi_key("dystop", phi))
-          for phi, (target, times) in told.items() for m in RIVALS),
+          for phi, (target, times) in figures.items() for m in RIVALS),
         Best("phi = 1.0: highest accuracy after 2,000 s", "accuracy", phi_key("dystop", 1.0),
              tuple(phi_key(m, 1.0) for m in RIVALS), "DySTop"),
         *(Figure(f"phi = 1.0: accuracy of {m}", "accuracy", phi_key(m, 1.0), v)
@@ -236,12 +237,12 @@ def _testbed_svhn() -> tuple[Claim, ...]:
 
 
 def _testbed_cifar100() -> tuple[Claim, ...]:
-    told = {1.0: (0.3357, 0.3182), 0.5: (0.3392, 0.3338)}
+    savings = {1.0: (0.3357, 0.3182), 0.5: (0.3392, 0.3338)}
     ends = {"dystop": 0.5218, "asydfl": 0.5184, "sa-adfl": 0.5121, "matcha": 0.4661}
     return (
         *(Reduction(f"phi = {phi:g}: less traffic than {m}", "bytes", phi_key("dystop", phi),
                     phi_key(m, phi), share, 0.5 if phi == 1.0 else None)
-          for phi, shares in told.items()
+          for phi, shares in savings.items()
           for m, share in zip(("asydfl", "sa-adfl"), shares, strict=True)),
         Best("phi = 0.5: highest accuracy after 6,000 s", "accuracy", phi_key("dystop", 0.5),
              tuple(phi_key(m, 0.5) for m in RIVALS), "DySTop"),

@@ -1,7 +1,7 @@
-"""Where reproductions lie, what they cost, and how far they are.
+"""The folder of a reproduction, its cost, and its progress.
 
 reproduce/SCALE/
-  runs/CAMPAIGN/     a study: the runs that several recipes share
+  runs/CAMPAIGN/     a study with the runs that several recipes share
   RECIPE/            the verdict page of one recipe
   paper.html         all verdicts
 """
@@ -21,30 +21,30 @@ _EACH: dict[Scale, dict[str, str]] = {
     "paper": {"fmnist": "20 s on a GPU", "cifar10": "2 min on a GPU", "svhn": "1 min on a GPU",
               "cifar100": "minutes on a GPU"},
 }  # fmt: skip
-"""About what one run takes: two cores for smoke and small, one H200 for paper."""
+"""Approximate time of one run: on two cores for smoke and small, on one H200 for paper."""
 
 
 def studies_folder(out: Path, scale: Scale) -> Path:
-    """Where the shared runs of a scale lie."""
+    """Return the folder of the shared runs of a scale."""
     return out / scale / "runs"
 
 
 def page_folder(out: Path, scale: Scale, recipe: Recipe, suffix: str = "") -> Path:
-    """Where the verdict page of a recipe goes; a suffix tells other readings of it apart."""
+    """Return the folder of the verdict page of a recipe; a suffix distinguishes its variants."""
     return out / scale / f"{recipe.name}{suffix}"
 
 
 def study_of(
     recipe: Recipe, scale: Scale, seeds: int | None, words: Sequence[str], out: Path
 ) -> Study:
-    """The study behind a recipe, made or found; refuses one that has other settings."""
+    """Find or create the study of a recipe; refuse an existing one with other settings."""
     every = experiments(recipe.campaign, scale, seeds or SEEDS[scale], words)
     folder, name = studies_folder(out, scale), recipe.campaign.name
     return find_study(folder, name, every) or create_study(folder, name, every)
 
 
 def runs_by_arm(study: Study) -> dict[str, list[RunData]]:
-    """Runs of a study under the keys of their arms, in the order of seeds; finished arms only."""
+    """Return the runs of each finished arm of a study by its key, ordered by seed."""
     missing = {_arm(experiment) for experiment in study.todo()}
     found: dict[str, list[RunData]] = {}
     for experiment in study.experiments:
@@ -58,19 +58,19 @@ def _arm(experiment: Experiment) -> str:
 
 
 def known_study(recipe: Recipe, scale: Scale, out: Path) -> Study | None:
-    """The study of a recipe, if it was begun here."""
+    """Return the study of a recipe; None if it does not exist in this folder."""
     path = studies_folder(out, scale) / recipe.campaign.name
     return open_study(path) if is_study(path) else None
 
 
 def cost(recipe: Recipe, scale: Scale) -> str:
-    """How many runs, and about how long each takes."""
+    """Return the number of runs and the approximate time of each, in words."""
     runs = len(recipe.campaign.arms) * SEEDS[scale]
     return f"{runs} x {_EACH[scale][recipe.campaign.data]}"
 
 
 def done(recipe: Recipe, scale: Scale, out: Path) -> str:
-    """How far a recipe is in this folder, in words."""
+    """Return the progress of a recipe in this folder, in words."""
     study = known_study(recipe, scale, out)
     if study is None:
         return "-"

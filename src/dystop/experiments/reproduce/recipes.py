@@ -1,4 +1,4 @@
-"""`dystop reproduce`: every figure of the paper's evaluation as a recipe."""
+"""Recipes: one for every figure of the paper's evaluation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ Draw = Literal["bars", "accuracy-time", "loss-time", "accuracy-bytes", "choices"
 
 @dataclass(frozen=True)
 class Recipe:
-    """One figure of the paper: which runs it looks at, what it draws, what it must show."""
+    """One figure of the paper: the runs it uses, its charts, and its claims."""
 
     name: str
     title: str
     labels: tuple[str, ...]  # of the paper's figures
     campaign: Campaign
     draws: tuple[Draw, ...]
-    measures: tuple[Measure, ...]  # whose claims belong to it
+    measures: tuple[Measure, ...]  # claims about these measures belong to it
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """The paper's sentences that this figure can answer."""
+        """The claims of the paper that this figure can decide."""
         return tuple(c for c in CLAIMS[self.campaign.name] if c.measure in self.measures)
 
 
@@ -33,7 +33,7 @@ _CURVES: tuple[Draw, ...] = ("accuracy-time", "accuracy-bytes")
 
 
 def _sim(data: str, suffix: str, name: str) -> Iterator[Recipe]:
-    """The figures that the paper draws once for each data set."""
+    """Yield the recipes of the figures that the paper draws for each simulated data set."""
 
     def recipe(
         key: str,
@@ -72,7 +72,7 @@ def _sim(data: str, suffix: str, name: str) -> Iterator[Recipe]:
 
 
 def _testbed(data: str, name: str) -> Iterator[Recipe]:
-    """The figures of the paper's testbed, by the simulator with 15 workers."""
+    """Yield the recipes of the paper's testbed figures, simulated with 15 workers."""
     runs = CAMPAIGNS[f"testbed-{data}"]
     curves = tuple(f"fig:{k}_{phi}_testbed" for k in ("acc_time", "loss_time")
                    for phi in ("1.0", "0.5"))  # fmt: skip
@@ -100,7 +100,7 @@ RECIPES = _recipes()
 
 
 def recipe_of(name: str) -> Recipe:
-    """The recipe of this name, or an error that names the nearest."""
+    """Return the recipe with this name; an unknown name raises an error with the nearest name."""
     if name in RECIPES:
         return RECIPES[name]
     close = nearest(name, RECIPES) or f"; choose from {', '.join(RECIPES)}"

@@ -1,7 +1,7 @@
-"""Runs that two studies ask for: what one has finished the other takes over, as a copy.
+"""Reuse of finished runs: a study copies a run that another study has finished.
 
-Same settings and same seed are the same records, so nothing is computed twice. The paper's
-ablations, say, all contain the run with its default settings.
+Runs with the same settings and seed have the same records, so no run is computed twice. For
+example, every ablation of the paper contains the run with the default settings.
 """
 
 import os
@@ -23,21 +23,21 @@ _LEFT_OUT = (CHECKPOINTS, "report", ".lock")
 
 
 def reuse_finished(study: Study, wanted: Sequence[Experiment]) -> list[tuple[Experiment, Path]]:
-    """Copy what other studies beside this one have finished; returns what came from where."""
+    """Copy equal runs that other studies have finished; return each experiment and its source."""
     found = []
     for experiment in wanted:
         folder = study.folder(experiment)
-        if not folder.exists() and (twin := _twin(study, experiment)):
-            _copy(twin, folder, experiment)
-            found.append((experiment, twin))
+        if not folder.exists() and (source := _equal_run(study, experiment)):
+            _copy(source, folder, experiment)
+            found.append((experiment, source))
     return found
 
 
-def _twin(study: Study, experiment: Experiment) -> Path | None:
-    """A finished run of the same settings in another study."""
+def _equal_run(study: Study, experiment: Experiment) -> Path | None:
+    """Return a finished run with the same settings in another study; None if there is none."""
     settings = _settings(experiment)
     for path in _candidates(study, experiment):
-        with suppress(DystopError):  # a plan that this version cannot read is no twin
+        with suppress(DystopError):  # skip a plan that this version cannot read
             plan = read_experiment(path.parent / PLAN / f"{path.name}.toml")
             if finished(path) and _settings(plan) == settings:
                 return path
@@ -49,19 +49,19 @@ def _settings(experiment: Experiment) -> str:
 
 
 def _candidates(study: Study, experiment: Experiment) -> Iterator[Path]:
-    """Runs of this mechanism and seed in the studies beside; no plan is read for the others."""
+    """Yield the runs of this mechanism and seed in the neighbouring studies; read no plan."""
     wanted = experiment.mechanism.name, experiment.seed
-    for beside in sorted(study.path.parent.iterdir()):
+    for other in sorted(study.path.parent.iterdir()):
         rows: list[dict[str, Any]] = []
-        with suppress(DystopError):  # a study that cannot be read has nothing to give
-            rows = rows_of(beside) if beside != study.path and is_study(beside) else []
+        with suppress(DystopError):  # skip a study that cannot be read
+            rows = rows_of(other) if other != study.path and is_study(other) else []
         for row in rows:
             if (row.get("mechanism"), row.get("seed")) == wanted:
-                yield beside / row["folder"]
+                yield other / row["folder"]
 
 
 def _copy(source: Path, target: Path, experiment: Experiment) -> None:
-    """All of a run but its name, which is its own; there as a whole or not at all."""
+    """Copy a run under the name of the experiment; an error leaves no folder behind."""
     try:
         hidden = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
         try:
@@ -69,8 +69,12 @@ def _copy(source: Path, target: Path, experiment: Experiment) -> None:
             shutil.copytree(source, hidden, dirs_exist_ok=True, ignore=leave_out)
             write_atomic(hidden / CONFIG, to_toml(experiment).encode())
             origin = f"{source.parent.name}/{source.name}"
-            told = {"name": experiment.name, "same_as": origin}
-            update_info(hidden, **told, config_sha256=file_sha256(hidden / CONFIG))
+            update_info(
+                hidden,
+                name=experiment.name,
+                same_as=origin,
+                config_sha256=file_sha256(hidden / CONFIG),
+            )
             os.rename(hidden, target)
         finally:
             shutil.rmtree(hidden, ignore_errors=True)

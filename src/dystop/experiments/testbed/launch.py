@@ -130,8 +130,8 @@ def checked_folder(path: Path) -> Path:
     info = open_run(run_folder(path)).info
     if info.get("kind") != KIND:
         raise RunFolderError(
-            f"{path}: a simulated run, and this command is for runs of the testbed; check it by: "
-            f"{shell_command('verify', path)}, go on with it by: {shell_command('resume', path)}"
+            f"{path}: a simulated run, but this command needs a testbed run; check it with: "
+            f"{shell_command('verify', path)}, resume it with: {shell_command('resume', path)}"
         )
     if not (path / ENROLMENT).is_file():
         raise RunFolderError(f"{path}: {ENROLMENT} is missing; start a new run")

@@ -12,7 +12,7 @@ from dystop.data.private import own_samples, placeholder_samples
 from dystop.errors import ConfigError
 from dystop.experiments.build import (
     card_of,
-    check_remedy,
+    check_staleness_weighting,
     fleet_json,
     fleet_of,
     load_data,
@@ -63,7 +63,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
         enrolled: The workers, if they bring their own data; nothing is loaded then.
     """
     check_testbed(experiment)
-    check_remedy(experiment)
+    check_staleness_weighting(experiment)
     data, shards, counts = _private_counts(experiment, enrolled) or _split(experiment)
     trainer = make_trainer(_single_stream(experiment), data, shards)
     _warm_up(trainer, shards)
