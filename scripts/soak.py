@@ -36,7 +36,7 @@ from dystop.testbed.events import StartTraining  # noqa: E402
 SOAK, CONTROL = "soak-facts.json", "control-facts.json"
 QUIET_S = 20.0  # at the end, for everybody to come back
 MOST_ROUNDS = 1_000_000
-GLOBAL, LOCAL, WALL, DONE, GROWTH = 0.010, 0.015, 4.0, 0.99, 0.10  # what is promised
+GLOBAL, LOCAL, WALL, DONE, GROWTH = 0.010, 0.015, 4.0, 0.99, 0.10  # the guarantees
 
 
 def main() -> int:
@@ -176,7 +176,7 @@ def _follow(rig: Rig, at_most_s: float) -> float:
 
 
 def verdict(facts: dict[str, Any], calm: dict[str, Any]) -> dict[str, Any]:
-    """Everything promised against everything measured."""
+    """Compare every guarantee with the measurements."""
     kept = facts["done_or_late"]
     broken = list(facts["findings"])
     if kept < DONE:
@@ -216,7 +216,7 @@ def markdown(summary: dict[str, Any]) -> str:
         ("... mean local", *_both(soak, calm, "end_local")),
         ("memory growth after 5 min", _growths(soak), _growths(calm)),
         ("most descriptors / threads", _most(soak), _most(calm)),
-        ("broken promises", len(summary["broken"]), ""),
+        ("broken guarantees", len(summary["broken"]), ""),
     ]  # fmt: skip
     lines = ["| | with faults | control |", "| --- | --- | --- |"]
     lines += [f"| {a} | {b} | {c} |" for a, b, c in rows]

@@ -54,9 +54,9 @@ def test_the_measured_gap_stays_below_the_bound(seed: int, phi: float, limit: in
 def test_whole_shards_leave_nothing_to_chance() -> None:
     """With batches as large as shards every step is exact, so the bound is no mere expectation."""
     experiment = read_experiment(None, [*CONVEX, "training.batch=400"])
-    problem, parts = regression_of(experiment), build(experiment).components
-    first = parts.trainer.initial()[0].double().numpy()
-    models = begin(parts).models.latest.double().numpy()
+    problem, components = regression_of(experiment), build(experiment).components
+    first = components.trainer.initial()[0].double().numpy()
+    models = begin(components).models.latest.double().numpy()
     for worker, trained in enumerate(models):  # the warm start is a step of eta on F_i
         slope = convex.gradient(problem.part(worker), first)
         np.testing.assert_allclose(trained, first - 0.1 * slope, atol=1e-7)

@@ -37,29 +37,29 @@ def experiment(request):
 
 def test_a_worker_trains_as_the_simulator_does(experiment):
     """Same node, number, start and steps: the same samples in the same order."""
-    parts = build(experiment).components
-    vector, counters = parts.trainer.initial()
+    components = build(experiment).components
+    vector, counters = components.trainer.initial()
     for node in (0, 3):
         worker = worker_parts(experiment, node)
         np.testing.assert_array_equal(worker.vector, vector.numpy())
-        order = StartTraining(2, worker.vector, worker.counters, int(parts.steps[node]), 0.5)
+        order = StartTraining(2, worker.vector, worker.counters, int(components.steps[node]), 0.5)
         mine = worker.train(order)
-        whole = parts.trainer.train(
+        whole = components.trainer.train(
             vector[None],
             counters[None],
             np.array([node]),
             np.array([2]),
-            parts.steps[[node]],
+            components.steps[[node]],
             np.array([0.5]),
         )
         np.testing.assert_allclose(mine.vector, whole.models[0].numpy(), rtol=0, atol=1e-6)
         assert mine.samples == whole.samples
         assert mine.loss == pytest.approx(float(whole.loss[0]), abs=1e-6)
         np.testing.assert_array_equal(worker.train(order).vector, mine.vector)
-        assert worker.data_size == parts.fleet.data_size[node]
-        assert worker.label_counts == tuple(parts.fleet.label_counts[node])
-        assert worker.first_steps == parts.steps[node]
-        assert worker.step_s == parts.world.observe(1, 0.0).step_s[node]
+        assert worker.data_size == components.fleet.data_size[node]
+        assert worker.label_counts == tuple(components.fleet.label_counts[node])
+        assert worker.first_steps == components.steps[node]
+        assert worker.step_s == components.world.observe(1, 0.0).step_s[node]
         (held,) = (
             c for c in (c.cell_contents for c in worker.train.__closure__) if isinstance(c, Trainer)
         )
@@ -67,12 +67,12 @@ def test_a_worker_trains_as_the_simulator_does(experiment):
 
 
 def test_an_observer_scores_as_the_simulator_does(experiment):
-    parts, observer = build(experiment).components, observer_parts(experiment)
-    vector, counters = parts.trainer.initial()
+    components, observer = build(experiment).components, observer_parts(experiment)
+    vector, counters = components.trainer.initial()
     found = observer.trainer.evaluate(vector[None], counters[None], observer.samples)
-    truth = parts.trainer.evaluate(vector[None], counters[None])
+    truth = components.trainer.evaluate(vector[None], counters[None])
     np.testing.assert_array_equal(found.accuracy, truth.accuracy)
-    np.testing.assert_array_equal(observer.data_size, parts.fleet.data_size)
+    np.testing.assert_array_equal(observer.data_size, components.fleet.data_size)
     assert torch.equal(torch.from_numpy(observer.counters), counters)
 
 
