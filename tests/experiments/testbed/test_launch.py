@@ -288,8 +288,8 @@ def test_simulator_and_testbed_folders_are_distinguished(tmp_path, monkeypatch):
     assert simulated.exit_code == 2
     for command in ("dystop verify runs/sim", "dystop resume runs/sim"):
         assert command in simulated.output
-    records = Path("runs/real/records.jsonl")
-    records.write_text(records.read_text().replace('"active":', '"active":9', 1))
+    for history in Path("runs/real/workers").glob("*/history.jsonl"):
+        history.write_text("")
     broken = CliRunner().invoke(app, ["check", "runs/real"])
     assert broken.exit_code == 5
     *findings, verdict = broken.output.splitlines()
