@@ -209,16 +209,14 @@ def test_a_killed_run_was_interrupted_and_a_running_one_is_running(tmp_path):
         try:
             live = open_run(folder)
             assert run_status(live) == "running"
-            (notice,) = notices([live])
+            (notice,) = (s for s in notices([live]) if "running" in s)
             assert notice.startswith("one · dystop ")
-            assert "running" in notice
         finally:
             process.kill()
     dead = open_run(folder)
     assert dead.info["status"] == "running"  # a killed process cannot note its end
     assert run_status(dead) == "interrupted"
-    (notice,) = notices([dead])
-    assert "interrupted" in notice
+    (notice,) = (s for s in notices([dead]) if "interrupted" in s)
     assert notice.endswith(f"dystop resume {folder}")
     page = write_report([dead], tmp_path / "page", formats=()).html
     assert f"dystop resume {folder}" in page.read_text()
