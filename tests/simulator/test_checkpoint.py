@@ -74,6 +74,7 @@ def test_only_the_newest_are_kept_and_strays_removed(tmp_path):
     assert [checkpoint.round_of(p) for p in checkpoint.checkpoints(tmp_path)] == [4, 3]
     for suffix in ("tmp", "tmp-1234"):  # of release 0.1.0, and of this one
         (tmp_path / f".round-00000009.safetensors.{suffix}").write_bytes(b"half")
+    (tmp_path / ".tmpAbC123").write_bytes(b"what safetensors had written")
     assert checkpoint.load_newest(tmp_path, CPU)[0] == 4
     assert not list(tmp_path.glob(".*"))
 

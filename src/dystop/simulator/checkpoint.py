@@ -134,6 +134,8 @@ def load_newest(folder: Path, device: torch.device) -> tuple[int, State] | None:
             and cut the records away.
     """
     remove_temporary_files(folder)
+    for stray in folder.glob(".tmp*"):  # safetensors writes through a temporary file of its own
+        stray.unlink(missing_ok=True)
     kept = checkpoints(folder)
     for path in kept:
         state = _load(path, device)
