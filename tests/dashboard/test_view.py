@@ -305,3 +305,14 @@ def test_a_map_without_any_file():
     assert workers_view(workers) == {"rows": [], "notes": []}
     place = RunLocation("x", Path("x"))
     assert run_view(place, empty, follower)["cursor"] == cursor(follower, empty)
+
+
+def test_incidents_of_members(run):
+    assert view_of(run)["incidents"] == []
+    row = {"member": "w03", "kind": "half_open", "count": 40, "last_s": 12.0, "reporter": "w01"}
+    bad = {"member": ["x"], "kind": 3, "count": -1, "last_s": "soon", "text": "y" * 1000}
+    (run / "incidents.json").write_text(json.dumps({"incidents": [row, bad, "no", *[row] * 200]}))
+    first, second, *others = view_of(run)["incidents"]
+    assert first == ["w03", "half open", 40, "12 s", "w01", ""]
+    assert second[:5] == ["?", "3", None, "–", "coordinator"]
+    assert len(others) < 100

@@ -257,13 +257,17 @@ def restore(run: Folder) -> None:
 def check(run: Folder) -> None:
     """Audit the files of a testbed run and name every guarantee that was broken.
 
-    Exits with 0 if none was broken, with 5 otherwise.
+    Exits with 0 if none was broken, with 5 otherwise. A notice names a member that misbehaved or
+    failed; it breaks no guarantee.
     """
     from dystop.errors import VerificationError
     from dystop.experiments.testbed.launch import checked_folder
-    from dystop.testbed.audit.check import check_run
+    from dystop.testbed.audit.check import audit_run
 
-    findings = check_run(checked_folder(run))
+    audit = audit_run(checked_folder(run))
+    for notice in audit.notices:
+        typer.echo(f"notice: {notice}")
+    findings = audit.findings
     for finding in findings:
         typer.echo(str(finding))
     if findings:

@@ -13,7 +13,7 @@ from dystop.dashboard.record_log import LogFollower, LogTail, read_tail
 from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run_folder import CONFIG, FLEET, INFO, is_abandoned
 
-ENROLMENT = "enrolment.json"
+ENROLMENT, INCIDENTS = "enrolment.json", "incidents.json"
 MAX_FOLLOWERS = 32  # runs whose series are kept in memory
 LISTING_S = 1.0  # seconds for which a listing is valid
 
@@ -26,6 +26,7 @@ class RunFiles:
     config: dict[str, Any] | None
     fleet: dict[str, Any] | None
     enrolment: dict[str, Any] | None
+    incidents: dict[str, Any] | None = None
     status: str = "unknown"
     changed_s: float | None = None  # when the last round was written
 
@@ -64,13 +65,17 @@ class Library:
     def files(self, location: RunLocation) -> RunFiles:
         """Return the small files of a run; read again only when they change."""
         folder = location.folder
-        paths = [folder / name for name in (INFO, CONFIG, FLEET, ENROLMENT)]
+        paths = [folder / name for name in (INFO, CONFIG, FLEET, ENROLMENT, INCIDENTS)]
         stamps = tuple(map(file_stamp, paths))
         cached = self._read.get(folder)
         if cached is None or cached[0] != stamps:
-            info, config, fleet, enrolment = paths
+            info, config, fleet, enrolment, incidents = paths
             files = RunFiles(
-                read_json(info), read_toml(config), read_json(fleet), read_json(enrolment)
+                read_json(info),
+                read_toml(config),
+                read_json(fleet),
+                read_json(enrolment),
+                read_json(incidents),
             )
             cached = self._read[folder] = stamps, files
         status = _status(cached[1], folder)

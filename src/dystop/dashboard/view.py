@@ -6,6 +6,7 @@ from typing import Any
 from dystop.dashboard.discovery import RunLocation
 from dystop.dashboard.downsample import DownsampledSeries
 from dystop.dashboard.history import EVALUATIONS, ROUNDS, History
+from dystop.dashboard.incidents import incidents_view
 from dystop.dashboard.library import RunFiles
 from dystop.dashboard.map_view import last_round_map
 from dystop.dashboard.record_log import LogFollower
@@ -75,6 +76,7 @@ def run_view(
         "progress": progress(run, history.last),
         "bound": as_number(section(run, "mechanism").get("staleness_bound")),
         "notices": notices(run, follower),
+        "incidents": incidents_view(run),
         "read": round(follower.offset / follower.size, 3) if follower.is_behind else 1,
         "cursor": now,
         "rounds": series_view(history.rounds, ROUNDS, rounds),

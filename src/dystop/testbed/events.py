@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystop.testbed.protocol.messages import (
+    IncidentKind,
     ModelHeader,
     PullRefused,
     PullRequest,
@@ -111,6 +112,15 @@ class PullWithdrawn:
     """The peer no longer waits for the answer under this key."""
 
     key: int
+
+
+@dataclass(frozen=True)
+class PeerIncident:
+    """Something is wrong with a peer; the coordinator is told."""
+
+    peer: str  # name from the certificate
+    kind: IncidentKind
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -210,6 +220,7 @@ WorkerEvent = (
     | TrainingFailed
     | PullRequested
     | PullWithdrawn
+    | PeerIncident
     | CheckpointSaved
     | CheckpointFailed
 )
@@ -303,6 +314,13 @@ class LookUpEpoch:
 
 
 @dataclass(frozen=True)
+class LogWarning:
+    """Write a warning to the log of the process."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class FinishRun:
     """End the coordinator's process."""
 
@@ -312,5 +330,12 @@ class FinishRun:
 
 CoordinatorEvent = Tick | MessageFromMember | MemberDisconnected | EpochFound | CommitFailed
 CoordinatorAction = (
-    SendToMember | CloseSession | Commit | PublishRecord | ConfirmPardon | LookUpEpoch | FinishRun
+    SendToMember
+    | CloseSession
+    | Commit
+    | PublishRecord
+    | ConfirmPardon
+    | LookUpEpoch
+    | LogWarning
+    | FinishRun
 )

@@ -2,10 +2,18 @@
 
 import numpy as np
 
-from dystop.testbed.events import Exit, SessionLost, SessionOpened, StartTraining, Tick
+from dystop.testbed.events import (
+    Exit,
+    PeerIncident,
+    SessionLost,
+    SessionOpened,
+    StartTraining,
+    Tick,
+)
 from dystop.testbed.protocol.messages import (
     Complaint,
     Heartbeat,
+    Incident,
     Join,
     JoinOk,
     Leave,
@@ -159,3 +167,19 @@ def test_stop_with_a_full_disk_exits_all_the_same():
     harness.join()
     harness.disk_ok = False
     assert of(harness.receive(Stop(1)), Exit)[0].code == 3
+
+
+# Incidents --------------------------------------------------------------------------------------
+
+
+def test_what_a_worker_saw_of_its_peers_is_gathered():
+    harness = WorkerHarness()
+    harness(PeerIncident("w02", "flood", "too early"))
+    assert not sent(harness(Tick(), 0.1), Incident)  # nobody is there to be told
+    assert sent(harness.join(), Incident) == [Incident(2, "flood", 1, "too early")]
+    for k in range(30):
+        harness(PeerIncident("w02", "flood", f"pull {k}"))
+        harness(PeerIncident("nobody", "flood", "a stranger"))
+    assert not sent(harness(Tick(), 0.1), Incident)
+    assert sent(harness(Tick(), 2.0), Incident) == [Incident(2, "flood", 30, "pull 29")]
+    assert not sent(harness(Tick(), 5.0), Incident)

@@ -3,6 +3,7 @@
 import { Bars } from "./bars.js";
 import { Chart } from "./chart.js";
 import { ago, at, el, follow, link, number, percent, showState } from "./common.js";
+import { showIncidents } from "./incidents.js";
 import { LinkMap } from "./map.js";
 import { WorkerTable } from "./workers.js";
 
@@ -106,6 +107,7 @@ function headline() {
   at("facts").replaceChildren(...view.facts.flatMap(([key, value]) => [el("dt", {}, key), el("dd", {}, value)]));
   at("notices").replaceChildren(...view.notices.map((text) => el("li", {}, text)));
   at("notices").hidden = view.notices.length === 0;
+  showIncidents(at("incidents"), view.incidents);
   at("progress").hidden = view.progress === null || view.status === "finished";
   at("progress").value = view.progress ?? 0;
   const [round, , accuracy] = view.tiles;

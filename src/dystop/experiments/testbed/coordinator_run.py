@@ -28,6 +28,7 @@ from dystop.experiments.testbed.enrolment import (
     new_run_id,
     read_enrolled,
     read_enrolment,
+    write_incidents,
     write_status,
 )
 from dystop.experiments.testbed.operations import (
@@ -36,6 +37,7 @@ from dystop.experiments.testbed.operations import (
     quarantined_names,
     watch_revocations,
 )
+from dystop.testbed.coordinator.incidents import IncidentEntry, as_rows
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.events import FinishRun
@@ -162,9 +164,17 @@ def _open_ledger(folder: Path) -> Iterator[SqliteLedger]:
 def _publishing_status(
     folder: Path, process: CoordinatorProcess, machine: CoordinatorMachine
 ) -> Iterator[None]:
-    """Keep the status file current: address, and how many workers have joined."""
+    """Keep the status files current: address, how many workers have joined, and incidents."""
     over, setup, pardons = threading.Event(), machine.state.setup, PardonRequests(folder, process)
     pardons.poll()  # before any member can join
+
+    listed: tuple[IncidentEntry, ...] = ()
+
+    def publish_incidents() -> None:
+        nonlocal listed
+        if (found := process.incidents()) != listed:
+            write_incidents(folder, as_rows(found))
+            listed = found
 
     def publish() -> None:
         last: dict[str, Any] = {}
@@ -176,6 +186,7 @@ def _publishing_status(
             if facts != last:
                 write_status(folder, pid=os.getpid(), **facts)
                 last = facts
+            publish_incidents()
             pardons.poll()
             if over.wait(STATUS_S):
                 return
@@ -187,6 +198,7 @@ def _publishing_status(
     finally:
         over.set()
         thread.join()
+        publish_incidents()
 
 
 def open_coordinator_run(file: Path, folder: Path, given: Path | None = None) -> CoordinatorRun:

@@ -31,7 +31,7 @@ from dystop.world import TraceWorld, Transfer, World, WorldState, read_trace
 from dystop.world.capacity import jetson_factors
 from dystop.world.capacity import step_seconds as drawn_step_seconds
 
-ENROLMENT, STATUS = "enrolment.json", "coordinator.json"
+ENROLMENT, STATUS, INCIDENTS = "enrolment.json", "coordinator.json", "incidents.json"
 KIND, SETTINGS_SHA256 = "testbed", "essence_sha256"  # a value and a key of `run.json`
 Parsed = TypeVar("Parsed")
 
@@ -315,6 +315,12 @@ def write_status(folder: Path, **facts: Any) -> None:
     """Write where the coordinator listens and how many workers have joined, for the launcher."""
     with suppress(OSError):  # only the launcher's display depends on it
         write_atomic(folder / STATUS, json.dumps(facts).encode(), durable=False)
+
+
+def write_incidents(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """Write the incidents of members, for the dashboard; the ledger has them as well."""
+    with suppress(OSError):
+        write_atomic(folder / INCIDENTS, json.dumps({"incidents": rows}).encode(), durable=False)
 
 
 def read_status(folder: Path) -> dict[str, Any]:

@@ -58,8 +58,22 @@ def check_run(folder: Path, canaries: Sequence[str] = ()) -> list[Finding]:
     Raises:
         RunFolderError: There is no run in the folder, or it is still running.
     """
-    found = [Finding("I9", f"{path}: {what}") for path, what in leaks(folder, canaries)]
-    return [*check_facts(read_facts(folder)), *found]
+    return audit_run(folder, canaries).findings
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the files of a run show."""
+
+    findings: list[Finding]  # violated invariants
+    notices: list[str]  # incidents of members: nothing is violated, but the operator should know
+
+
+def audit_run(folder: Path, canaries: Sequence[str] = ()) -> Audit:
+    """Check I1 to I9 on the folder of a run, and name the members that had incidents."""
+    leaked = [Finding("I9", f"{path}: {what}") for path, what in leaks(folder, canaries)]
+    facts = read_facts(folder)
+    return Audit([*check_facts(facts), *leaked], [str(entry) for entry in facts.incidents])
 
 
 def leaks(folder: Path, canaries: Sequence[str] = ()) -> Iterator[tuple[Path, str]]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dystop.errors import RunFolderError
+from dystop.testbed.coordinator.incidents import IncidentEntry, entry_from_json
 from dystop.testbed.ledger.sqlite import SqliteLedger
-from dystop.testbed.ledger.tables import read_blob
+from dystop.testbed.ledger.tables import INCIDENT, read_blob
 from dystop.testbed.worker.checkpoint import decode_state
 from dystop.testbed.worker.history import HISTORY_FILE, LogLine, read_event_log
 from dystop.types import ControlState
@@ -77,6 +78,7 @@ class RunFacts:
     unfinished: frozenset[int] = frozenset()  # rounds still open at the end
     # By node: rounds whose reports were not acknowledged when the run ended.
     unacknowledged: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    incidents: Sequence[IncidentEntry] = ()  # what the operator should know; no broken guarantee
 
 
 def facts_of(
@@ -105,6 +107,9 @@ def facts_of(
         queues=bound is not None,
         unfinished=frozenset(line.round for line, _ in rounds if line.closed_s is None),
         unacknowledged=unacknowledged,
+        incidents=[
+            entry_from_json(line.value) for line in rows("kept") if line.key.startswith(INCIDENT)
+        ],
     )
 
 

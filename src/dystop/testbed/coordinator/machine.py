@@ -48,6 +48,7 @@ from dystop.testbed.protocol.codec import decode
 from dystop.testbed.protocol.messages import (
     Complaint,
     Heartbeat,
+    Incident,
     Join,
     JoinOk,
     Leave,
@@ -118,6 +119,7 @@ class CoordinatorMachine:
             self._expected_members += was_present and worker.name != OBSERVER
         if restored.state is not None:
             state.restore(restored.state)
+        state.incidents.restore(restored.incidents)
         self.rounds.restore(restored)
         self.records.restore(restored)
         counted = state.seq
@@ -221,6 +223,8 @@ class CoordinatorMachine:
             self._on_report(member, message)
         elif isinstance(message, Scored) and member.name == OBSERVER:
             self.records.on_score(message)
+        elif isinstance(message, Incident):
+            state.incidents.reported(member, message)
         elif isinstance(message, Leave):
             state.write_member(state.members.leave(member.name, message.text))
             self._roster_due = True
@@ -296,6 +300,7 @@ class CoordinatorMachine:
             state.write_member(member)
             if member.state == "DEAD":
                 state.pending.immediate.append(CloseSession(member.name))
+        state.incidents.write_due()
         if self._interrupted:
             self._stop(self._interrupted, INTERRUPTED_CODE)
             return
@@ -377,6 +382,7 @@ class CoordinatorMachine:
         if self._stopping_since_s is None:
             self._stopping_since_s = state.at_s
             if not code:
+                state.incidents.write_all()
                 state.write(MetaLine("finished", reason))
             stop = Stop(state.epoch, reason[:200])
             actions += [SendToMember(m.name, stop) for m in state.members if m.session]

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from dystop.errors import StorageError
+from dystop.testbed.coordinator.incidents import IncidentEntry
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Member
 from dystop.testbed.coordinator.quarantine import Sanction
@@ -26,6 +27,7 @@ from dystop.testbed.events import (
     CoordinatorEvent,
     EpochFound,
     FinishRun,
+    LogWarning,
     LookUpEpoch,
     MemberDisconnected,
     MessageFromMember,
@@ -35,10 +37,12 @@ from dystop.testbed.events import (
 )
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.ledger.tables import Ledger, Line, ReportLine, RoundLine
+from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
 from dystop.testbed.protocol.messages import Complaint, Execute, ReportAck, ToWorker
 from dystop.testbed.transport.interface import Link, Listener, Transport, fingerprint_of
 
+_LOG = throttled_logger(__name__)
 TICK_S = 0.05
 MAX_BATCH = 2000  # items handled at once
 MAX_BACKLOG = 1000  # queued messages of one peer; its session is closed beyond that
@@ -92,6 +96,10 @@ class CoordinatorProcess:
     def members(self) -> list[Member]:
         """Return the current state of all members; callable from any thread."""
         return list(self._machine.state.members)
+
+    def incidents(self) -> tuple[IncidentEntry, ...]:
+        """Return the incidents so far; callable from any thread."""
+        return self._machine.state.incidents.written
 
     # Called by the transport, from any thread ---------------------------------------------------
 
@@ -204,21 +212,26 @@ class CoordinatorProcess:
 
     def _carry_out(self, actions: Sequence[CoordinatorAction]) -> None:
         for action in actions:
-            match action:
-                case SendToMember(name, message, data):
-                    self._send(name, message, data)
-                case Commit():
-                    self._commit(action)
-                case CloseSession(name):
-                    self._close_session(name)
-                case PublishRecord():
-                    self._publish(action)
-                case ConfirmPardon(name):
-                    self.on_pardoned(name)
-                case LookUpEpoch(claim):
-                    self._look_up_epoch(claim)
-                case FinishRun():
-                    self.finish = action
+            self._carry_out_one(action)
+
+    def _carry_out_one(self, action: CoordinatorAction) -> None:
+        match action:
+            case SendToMember(name, message, data):
+                self._send(name, message, data)
+            case Commit():
+                self._commit(action)
+            case CloseSession(name):
+                self._close_session(name)
+            case PublishRecord():
+                self._publish(action)
+            case ConfirmPardon(name):
+                self.on_pardoned(name)
+            case LookUpEpoch(claim):
+                self._look_up_epoch(claim)
+            case LogWarning(text):
+                _LOG.warning("%s", text)
+            case FinishRun():
+                self.finish = action
 
     def _send(self, name: str, message: ToWorker, data: bytes) -> None:
         link = self._links.get(name)

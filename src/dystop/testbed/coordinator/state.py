@@ -13,6 +13,7 @@ import numpy as np
 
 from dystop.control.round import initial_state
 from dystop.sparse import Bools
+from dystop.testbed.coordinator.incidents import Incidents
 from dystop.testbed.coordinator.members import Member, Members
 from dystop.testbed.coordinator.misbehaviour import Strike, Strikes
 from dystop.testbed.coordinator.observations import Observations
@@ -45,6 +46,7 @@ class CoordinatorState:
         self.members = Members(setup.members, setup.params.timeouts)
         self.observations = Observations(setup.fleet, setup.steps, setup.params)
         self.strikes = Strikes(setup.params.guards)
+        self.incidents = Incidents(self)
         self.control: ControlState = initial_state(setup.fleet, setup.mechanism)
         self.at_s = 0.0  # seconds of the run by the own clock, without the time between restarts
         self.zero_s: float | None = None  # when round 1 opened: time 0 of `control.clock_s`

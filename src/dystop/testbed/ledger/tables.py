@@ -23,7 +23,8 @@ records   round, record, came, score, published
                                         RoundRecord, second half of the trace line, Scored, and
                                         whether it was published
 kept      key, value                    state: what else the state machine resumes from;
-                                        seen:ROUND: first half of the trace line until published
+                                        seen:ROUND: first half of the trace line until published;
+                                        incident:MEMBER:KIND:REPORTER: JSON (coordinator.incidents)
 
 The ControlState of a large fleet is kept for the newest round and every hundredth only.
 """
@@ -52,6 +53,7 @@ KINDS = Kinds(
     View=View,
     Fleet=Fleet,
 )
+INCIDENT = "incident:"  # keys of incidents in the table `kept` begin with it
 LARGE_BYTES = 1 << 16  # a larger ControlState is not kept for every round
 OPEN = (None, "FAILED", "CANCELLED")  # outcomes of orders that may still be confirmed
 Row = tuple[Any, ...]
@@ -271,6 +273,7 @@ class Restored:
     workers: tuple[WorkerLine, ...] = ()
     waiting: tuple[RecordLine, ...] = ()  # records that were not published yet
     seen: dict[int, bytes] = field(default_factory=dict)
+    incidents: tuple[bytes, ...] = ()  # JSON, as `coordinator.incidents` describes it
     finished: str = ""
     run: str = ""
 
@@ -296,6 +299,7 @@ def restore(ledger: Ledger) -> Restored:
         workers=tuple(ledger.rows("workers")),
         waiting=tuple(r for r in ledger.rows("records") if not r.published),
         seen=seen,
+        incidents=tuple(v for k, v in kept.items() if k.startswith(INCIDENT)),
         finished=meta.get("finished", ""),
         run=meta.get("run", ""),
     )

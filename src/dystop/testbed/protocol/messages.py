@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, Len
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_NODES = 10_000
 
 Count = Annotated[int, Ge(0), Le(2**63 - 1)]
@@ -288,6 +288,23 @@ class Stop:
     text: Text = ""
 
 
+# What may be wrong with a member. Workers report only what they saw of a peer.
+IncidentKind = Literal[
+    "bad_message", "hung", "busy", "flood", "half_open", "accusation", "not_testable", "failed",
+    "bad_model", "slow", "left_behind",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Worker or observer to coordinator: what it saw of a peer. It is shown, and nothing else."""
+
+    node: Node  # the peer
+    kind: IncidentKind
+    count: Annotated[int, Ge(1), Le(1_000_000)]  # since the last message about this peer and kind
+    text: Text = ""
+
+
 @dataclass(frozen=True)
 class Complaint:
     """Both ways: a message could not be decoded."""
@@ -296,7 +313,7 @@ class Complaint:
     text: Text
 
 
-ToCoordinator = Join | Heartbeat | ExecuteAck | Report | Scored | Leave | Complaint
+ToCoordinator = Join | Heartbeat | ExecuteAck | Report | Scored | Leave | Incident | Complaint
 ToWorker = (
     JoinOk
     | Reject

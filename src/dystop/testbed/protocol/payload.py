@@ -17,7 +17,6 @@ from dystop.errors import ConfigError
 from dystop.sparse import Bools
 from dystop.testbed.protocol.codec import MAX_HEADER_BYTES, BadMessage, check_bounds, shown
 from dystop.testbed.protocol.messages import (
-    PROTOCOL,
     Mask,
     ModelHeader,
     PullBroken,
@@ -30,6 +29,7 @@ Shape = tuple[int, ...]
 Bytes = bytes | bytearray | memoryview
 Vector = NDArray[np.float32]
 
+FORMAT = 1  # of payloads and schemas; stored in enrolments, so it is not the number of the protocol
 FLOAT = np.dtype("<f4")
 MAX_TENSORS = 10_000
 MAX_NAME_BYTES = 256
@@ -53,7 +53,7 @@ def header_bytes(tensors: tuple[tuple[str, Shape], ...], kind: Kind, kept: int |
         raise ValueError("a masked payload needs the number of coordinates that it keeps")
     if kind == "model" and kept is not None:
         raise ValueError("a payload that keeps a part of a model is a masked one")
-    head: dict[str, Any] = {"__metadata__": {"kind": kind, "protocol": str(PROTOCOL)}}
+    head: dict[str, Any] = {"__metadata__": {"kind": kind, "protocol": str(FORMAT)}}
     at = 0
     for name, shape in tensors if kept is None else (("kept", (kept,)),):
         end = at + FLOAT.itemsize * math.prod(shape)
@@ -118,8 +118,8 @@ class Schema:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of protocol, names, types and shapes; equal where models can be exchanged."""
-        text = json.dumps([PROTOCOL, [[name, "F32", shape] for name, shape in self.tensors]])
+        """SHA-256 of format, names, types and shapes; equal where models can be exchanged."""
+        text = json.dumps([FORMAT, [[name, "F32", shape] for name, shape in self.tensors]])
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property

@@ -19,6 +19,7 @@ from dystop.testbed.events import (
     CheckpointSaved,
     Exit,
     MessageFromCoordinator,
+    PeerIncident,
     PullFailed,
     PullFinished,
     PullRequested,
@@ -50,6 +51,7 @@ from dystop.testbed.worker.durable_state import DurableState, with_one_save
 from dystop.testbed.worker.exchange import PullTracker
 from dystop.testbed.worker.guard import Guard
 from dystop.testbed.worker.orders import OrderExecution
+from dystop.testbed.worker.peer_incidents import PeerIncidents
 from dystop.testbed.worker.session import join_message
 from dystop.testbed.worker.state import WorkerSetup, WorkerState, without_report
 
@@ -76,6 +78,7 @@ class WorkerMachine:
         self.pulls = PullTracker(setup, guard)
         self.orders = OrderExecution(self.durable, self.pulls)
         self.session = self.durable.session
+        self.incidents = PeerIncidents()
         self._has_started = self._is_leaving = self._is_warm_start = self._has_joined = False
         self._deferred: tuple[Execute, float] | None = None  # an order, and when it arrived
         self._event_handlers: dict[type, Handler] = {
@@ -89,6 +92,7 @@ class WorkerMachine:
             TrainingFailed: self.orders.training_ended,
             PullRequested: self._on_pull_requested,
             PullWithdrawn: self._on_pull_withdrawn,
+            PeerIncident: self._on_peer_incident,
             CheckpointSaved: self._on_checkpoint_saved,
             CheckpointFailed: self._on_checkpoint_failed,
         }
@@ -240,10 +244,14 @@ class WorkerMachine:
         return [*actions, *durable.published.expire(durable.now_s - longest_wait_s)]
 
     def _due_messages(self) -> list[WorkerAction]:
-        """Return the heartbeat and the reports that are due."""
+        """Return the heartbeat, the reports and the incidents that are due."""
         durable, session = self.durable, self.session
         heartbeat = session.heartbeat(self.state, self.phase, durable.disk_full, durable.now_s)
-        return [*heartbeat, *session.repeated_reports(durable.sendable_reports, durable.now_s)]
+        reports = session.repeated_reports(durable.sendable_reports, durable.now_s)
+        if not session.is_joined:
+            return [*heartbeat, *reports]
+        nodes = {p.name: p.node for p in self.pulls.peers.values()}
+        return [*heartbeat, *reports, *self.incidents.due(nodes, durable.now_s)]
 
     def _on_checkpoint_saved(self, event: CheckpointSaved) -> list[WorkerAction]:
         self.durable.save_succeeded()
@@ -274,4 +282,8 @@ class WorkerMachine:
 
     def _on_pull_withdrawn(self, event: PullWithdrawn) -> list[WorkerAction]:
         self.durable.published.withdraw(event.key)
+        return []
+
+    def _on_peer_incident(self, event: PeerIncident) -> list[WorkerAction]:
+        self.incidents.add(event.peer, event.kind, event.text)
         return []
