@@ -10,7 +10,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +53,7 @@ class Setting:
     rates: Sequence[float] | None = None  # Mbit/s of each worker; None: loopback, no namespaces
     loss_percent: float = 0.0
     bad: Sequence[str] = ()  # names of workers that serve bad models
+    hostile: Mapping[str, str] = field(default_factory=dict)  # name of a worker -> its attack
     restart_s: float = 2.0  # until a killed process is restarted
     seed: int = 0
 
@@ -88,7 +89,7 @@ class Rig:
             self._issue_certificates()
             environment = _environment()
             self.supervisor = ChaosSupervisor(environment, restart_s=self.setting.restart_s)
-            self.supervisor.expendable |= set(self.setting.bad)
+            self.supervisor.expendable |= {*self.setting.bad, *self.setting.hostile}
             stack.callback(self.supervisor.stop)
             self.freezer = Freezer()
             stack.callback(self.freezer.close)
@@ -153,8 +154,9 @@ class Rig:
             "--folder", str(self.folder / "workers" / name),
         )  # fmt: skip
         if name in self.setting.bad:
-            at = words.index("dystop")
-            words = [*words[: at - 1], str(HERE / "bad_peer.py"), *words[at + 1 :]]
+            words = _with_script(words, "bad_peer.py")
+        elif name in self.setting.hostile:
+            words = _with_script(words, "hostile_member.py", self.setting.hostile[name])
         self._start_process(name, words)
 
     def _start_process(self, name: str, words: list[str]) -> Any:
@@ -314,6 +316,12 @@ class Rig:
             text = f"only {self.done} of {self.planned} faults were injected"
             found.append(Finding("rig", text))
         return found
+
+
+def _with_script(words: list[str], *script: str) -> list[str]:
+    """Return the command with a script of this folder in place of `-m dystop`."""
+    at = words.index("dystop")
+    return [*words[: at - 1], str(HERE / script[0]), *script[1:], *words[at + 1 :]]
 
 
 @contextmanager

@@ -1,0 +1,39 @@
+"""One hostile or hung member of eight: the others keep their pace, and the member is named."""
+
+from pathlib import Path
+
+import pytest
+
+from .attacks import ATTACKS
+from .drill import Pace, measure
+
+pytestmark = pytest.mark.chaos
+
+HOSTILE = "w07"
+KEPT = 0.8  # of the control's rounds per second
+
+
+def compare(tmp_path: Path, attack: str, show, members: tuple[str, ...] = (HOSTILE,)) -> Pace:
+    """Measure an attack and its control; check the pace, the members and the checker."""
+    attacked = measure(tmp_path, dict.fromkeys(members, attack), "attacked")
+    burn = f"burn:{attacked.cpu / len(members):.3f}"
+    control = measure(tmp_path, dict.fromkeys(members, burn), "control")
+    ratio = attacked.during / max(control.during, 1e-9)
+    show(f"{attacked}; control {control}; ratio {ratio:.2f}; coordinator {attacked.rss_mib:.0f} "
+         f"MiB, restarted {attacked.restarts} times; {dict(attacked.states)}")  # fmt: skip
+    honest = {n: s for n, s in attacked.states.items() if n not in members}
+    assert set(honest.values()) == {"JOINED"}
+    assert attacked.restarts == 0
+    assert attacked.findings == []
+    assert ratio >= KEPT
+    return attacked
+
+
+@pytest.mark.parametrize("attack", sorted(ATTACKS.keys() - {"accuse", "burn"}))
+def test_one_hostile_member(tmp_path, show, attack):
+    compare(tmp_path, attack, show)
+
+
+def test_two_colluding_accusers(tmp_path, show):
+    """Two members of eight report every model as refused."""
+    compare(tmp_path, "accuse", show, ("w06", "w07"))
