@@ -25,6 +25,7 @@ from dystop.testbed.events import (
     EpochFound,
     Exit,
     FinishRun,
+    LogWarning,
     LookUpEpoch,
     Publication,
     PublishRecord,
@@ -96,6 +97,7 @@ class Cluster(Sessions):
         self.last_at: dict[tuple[str, str], float] = {}  # order of a session
         self.finished: str | None = None
         self.published: list[PublishRecord] = []
+        self.warnings: list[str] = []  # lines of the coordinator's log
         self.shipped: dict[tuple[int, int, str], Any] = {}  # (src, version, digest) -> vector
         self.committed: set[int] = set()  # rounds whose plans are on the disk
         self.sent: list[tuple[float, str, Any]] = []  # every message from the coordinator
@@ -388,6 +390,9 @@ class Cluster(Sessions):
 
     def on_look_up_epoch(self, process: Process, action: LookUpEpoch) -> None:
         self.give(process, 0.0, EpochFound(action.claim, process.disk.epoch()))
+
+    def on_log_warning(self, process: Process, action: LogWarning) -> None:
+        self.warnings.append(action.text)
 
     def on_publish_record(self, process: Process, action: PublishRecord) -> None:
         self.published.append(action)

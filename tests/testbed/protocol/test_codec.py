@@ -43,6 +43,7 @@ EXAMPLES = [
     ("coordinator", m.Report(7, "trained", loss=0.25)),
     ("coordinator", m.Scored(7, 0.5, 0.1, 0.6, 1.0, None, 0, (2,))),
     ("coordinator", m.Leave("bye")),
+    ("coordinator", m.Incident(3, "half_open", 40, "no request")),
     ("coordinator", m.Complaint("x", "y")),
     ("worker", m.JoinOk("ab", 1, 1, 1.0, True, (PEER,))),
     ("worker", m.Reject("schema", "other model", 1.0)),
