@@ -6,9 +6,10 @@ import threading
 
 
 class Proxy:
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, source: str = "127.0.0.1") -> None:
+        """Forward to `target` from the address `source`."""
         host, port = target.rsplit(":", 1)
-        self._target = (host, int(port))
+        self._target, self._source = (host, int(port)), (source, 0)
         self._flows = threading.Event()
         self._flows.set()
         self._refuses = False
@@ -62,7 +63,7 @@ class Proxy:
                 if self._refuses:
                     here.close()
                     continue
-                there = socket.create_connection(self._target)
+                there = socket.create_connection(self._target, source_address=self._source)
                 self._sockets += [here, there]
                 self._start(self._pump, here, there)
                 self._start(self._pump, there, here)

@@ -30,6 +30,7 @@ class RecordedEvents:
         self.events = queue.Queue()
         self.link = None
         self.links = {}
+        self.incidents = []
 
     def next(self, at_most_s: float = SOON):
         return self.events.get(timeout=at_most_s)
@@ -52,6 +53,9 @@ class RecordingSessionHandler(RecordedEvents):
 
     def closed(self, name, link):
         self.events.put(("closed", name))
+
+    def incident(self, name, kind, text):
+        self.incidents.append((name, kind, text))
 
 
 class RecordingClientHandler(RecordedEvents):
@@ -79,6 +83,7 @@ class FakeModelSource:
         )
         self.requests = []
         self.deferred = []
+        self.incidents = []
 
     def header(self, offset: int = 0) -> ModelHeader:
         return ModelHeader(3, 2, 1, len(self.payload), "0" * 64, "5c", offset)
@@ -91,6 +96,9 @@ class FakeModelSource:
         else:
             answer.set_result(self.answer(request))
         return answer
+
+    def incident(self, name: str, kind: str, text: str) -> None:
+        self.incidents.append((name, kind, text))
 
     def answer(self, request: PullRequest) -> ServedModel | PullRefused:
         if self.refuse:

@@ -15,7 +15,11 @@ from dystop.testbed.enrolment.client import authority_at, join
 from dystop.testbed.enrolment.server import CALLS, MAX_BYTES, SERVICE, EnrolService
 from dystop.testbed.enrolment.tokens import TOKEN_S, WRONG_TRIES, make_token
 from dystop.testbed.security.authority import Issued, fingerprint, init, issue, load_identity
+from dystop.testbed.transport import grpc_calls
 from dystop.testbed.transport.grpc_settings import client_options
+from support.half_open import half_open_calls
+from support.tcp_proxy import Proxy
+from support.transport_parties import until
 
 import grpc  # isort: skip
 
@@ -194,10 +198,31 @@ def test_sizes_and_rates_are_bounded(serve, ca):
     with pytest.raises(grpc.RpcError) as caught:
         call(address, ca, "Enrol", b"x" * (MAX_BYTES + 1))
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    for _ in range(CALLS):
+    for _ in range(CALLS - 1):
         call(address, ca, "Authority", b"")
     with pytest.raises(grpc.RpcError, match="too many requests"):
         call(address, ca, "Authority", b"")
+
+
+@pytest.mark.usefixtures("quick")
+def test_half_open_calls_of_strangers_keep_nobody_else_out(tmp_path, authority, serve, ca):
+    address = serve().address
+    proxy = Proxy(address, source="127.0.0.2")
+    strangers = grpc.ssl_channel_credentials(ca)
+    with half_open_calls(address, "coordinator", f"/{SERVICE}/Enrol", strangers, 48):
+        join(tmp_path, "w07", make_token(authority, "w07"), ca, proxy.address)
+    proxy.close()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_half_open_call_ends(serve, ca, monkeypatch, caplog):
+    monkeypatch.setattr(grpc_calls, "BODY_S", 0.5)
+    address = serve().address
+    strangers = grpc.ssl_channel_credentials(ca)
+    with half_open_calls(address, "coordinator", f"/{SERVICE}/Enrol", strangers, 4) as calls:
+        assert until(lambda: all(one.done() for one in calls))
+        call(address, ca, "Authority", b"")
+    assert "127.0.0.1 opened a call and sent no request" in caplog.text
 
 
 def test_it_needs_the_authority_and_a_free_port(tmp_path, authority, serve):

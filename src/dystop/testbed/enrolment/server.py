@@ -3,7 +3,8 @@
 The coordinator shows its certificate and a new worker has none yet, so this port is separate from
 the others. It has two methods. `Authority` returns the authority's certificate, which is public; a
 new worker compares its fingerprint before it sends its token. `Enrol` takes a token and a signing
-request. Size, rate and number of calls are limited before a message is read.
+request. Size, rate and number of calls are limited before a message is read, for each address by
+itself: strangers who open calls and send nothing do not keep others out.
 """
 
 import json
@@ -11,8 +12,8 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dystop.testbed.enrolment.tokens import MAX_REQUEST_BYTES, WallClock, redeem
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.security.identity import Identity, fingerprint
 from dystop.testbed.security.tls import server_only_credentials
+from dystop.testbed.transport.grpc_calls import OpenCalls, ThreadPerCall
 from dystop.testbed.transport.grpc_settings import SESSIONS, listen_problem, split_address
 
 import grpc  # isort: skip
@@ -30,7 +32,9 @@ import grpc  # isort: skip
 _LOG = throttled_logger(__name__)
 SERVICE = "dystop.Enrol"
 MAX_BYTES = 2 * MAX_REQUEST_BYTES  # of a message in either direction
-MAX_CALLS, THREADS = 16, 2
+MAX_CALLS = 256  # open at once
+OPEN_CALLS = 4  # of one address
+SIGNERS = 2  # requests that are signed at once
 CALLS, WINDOW_S = 20, 10.0  # limit per address and window
 _MOST_ADDRESSES = 10_000
 _STOP_S = 2.0
@@ -82,7 +86,8 @@ class EnrolService:
             )
         self._folder, self._identity, self._clock = folder, identity, clock
         self._limiter = AttemptLimiter(CALLS, WINDOW_S)
-        self._threads = ThreadPoolExecutor(THREADS, "enrol")
+        self._calls, self._threads = OpenCalls(OPEN_CALLS), ThreadPerCall()
+        self._signing = threading.Semaphore(SIGNERS)
         limited = [option for option in SESSIONS if "message_length" not in option[0]]
         limited += [("grpc.max_receive_message_length", MAX_BYTES)]
         self._server = grpc.server(
@@ -94,7 +99,7 @@ class EnrolService:
         """Start to listen; raises TransportError if the address cannot be used."""
         host, _ = split_address(address)
         methods = {"Authority": self._authority, "Enrol": self._enrol}
-        handlers = {name: grpc.unary_unary_rpc_method_handler(f) for name, f in methods.items()}
+        handlers = {name: grpc.stream_stream_rpc_method_handler(f) for name, f in methods.items()}
         generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
         self._server.add_generic_rpc_handlers((generic,))
         try:
@@ -113,20 +118,26 @@ class EnrolService:
     def stop(self) -> None:
         """Stop listening."""
         self._server.stop(None).wait(_STOP_S)
-        self._threads.shutdown(wait=False)
+        self._threads.join(_STOP_S)
+        self._calls.close()
 
-    def _authority(self, raw: bytes, context: Any) -> bytes:
-        self._admit(context)
-        return self._identity.ca_pem
+    def _authority(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        with self._admitted_call(requests, context):
+            yield self._identity.ca_pem
 
-    def _enrol(self, raw: bytes, context: Any) -> bytes:
-        address = self._admit(context)
-        found = _request(raw)
-        if found is None:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a request for a certificate")
-            raise AssertionError("abort has raised")
+    def _enrol(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        with self._admitted_call(requests, context) as (address, raw):
+            found = _request(raw)
+            if found is None:
+                text = "not a request for a certificate"
+                self._calls.refuse(address, context, grpc.StatusCode.INVALID_ARGUMENT, text)
+            yield self._certificate(*found, address, context)
+
+    def _certificate(self, token: str, request: bytes, address: str, context: Any) -> bytes:
+        """Return a new certificate for a good token; abort the call for any other."""
         try:
-            cert = redeem(self._folder, *found, address, self._clock)
+            with self._signing:
+                cert = redeem(self._folder, token, request, address, self._clock)
         except TransportError as error:  # its text names no token
             _LOG.warning("enrolment from %s refused: %s", address, error)
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
@@ -137,14 +148,21 @@ class EnrolService:
         answer = {"certificate": cert.decode(), "authority": self._identity.ca_pem.decode()}
         return json.dumps(answer).encode()
 
-    def _admit(self, context: Any) -> str:
-        """Return the address of a caller; abort the call if there were too many."""
+    @contextmanager
+    def _admitted_call(
+        self, requests: Iterator[bytes], context: Any
+    ) -> Iterator[tuple[str, bytes]]:
+        """Yield address and request of a caller; abort the call if there were too many."""
         address = address_of(context.peer())
-        if not self._limiter(address):
-            context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many requests; wait {WINDOW_S:.0f} s"
-            )
-        return address
+        with self._calls.counted(address, context):
+            if not self._limiter(address):
+                text = f"too many requests; wait {WINDOW_S:.0f} s"
+                self._calls.refuse(address, context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            raw = self._calls.request(requests, context)
+            if raw is None:
+                _LOG.warning("enrolment: %s opened a call and sent no request", address)
+                context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request")
+            yield address, raw
 
 
 def _request(raw: bytes) -> tuple[str, bytes] | None:

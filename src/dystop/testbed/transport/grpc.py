@@ -6,7 +6,7 @@ from dystop.testbed.params import Limits
 from dystop.testbed.protocol.messages import PullRequest
 from dystop.testbed.security.identity import Identity
 from dystop.testbed.transport.admission import Allowed
-from dystop.testbed.transport.grpc_client import Channels, GrpcSessionClient, Watchdog, pull_once
+from dystop.testbed.transport.grpc_client import Channels, GrpcSessionClient, pull_once
 from dystop.testbed.transport.grpc_server import ControlServer, ModelServer
 from dystop.testbed.transport.grpc_settings import split_address
 from dystop.testbed.transport.interface import (
@@ -17,6 +17,7 @@ from dystop.testbed.transport.interface import (
     PullTimeouts,
     SessionHandler,
 )
+from dystop.testbed.transport.watchdog import Watchdog
 
 COORDINATOR = "coordinator"
 

@@ -4,10 +4,8 @@ import logging
 import os
 import queue
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from dystop.rng import stream
@@ -32,13 +30,13 @@ from dystop.testbed.transport.grpc_settings import (
     reject_code,
 )
 from dystop.testbed.transport.interface import ClientHandler, ModelSink, PullTimeouts
+from dystop.testbed.transport.watchdog import Watchdog, WatchedCall
 
 import grpc  # isort: skip
 
 _LOG = logging.getLogger(__name__)
 _CONNECT_S = 5.0
 _FIRST_S, _MOST_S = 0.2, 2.0  # pauses between attempts to open a session
-_POLL_S = 0.1  # how often the watchdog checks
 _MOST_CHANNELS = 64
 
 
@@ -126,72 +124,6 @@ class GrpcSessionClient:
             self._thread.join(_CONNECT_S)
 
 
-@dataclass(eq=False)
-class _WatchedPull:
-    """A pull with a limit on the time without progress."""
-
-    call: Any
-    cancelled: threading.Event
-    at_most_s: float
-    progress_at: float
-    cancelled_by_watchdog: bool = False
-
-    def progressed(self, at_most_s: float) -> None:
-        self.at_most_s, self.progress_at = at_most_s, time.monotonic()
-
-    def check(self, now: float) -> None:
-        if self.cancelled.is_set() or now - self.progress_at > self.at_most_s:
-            self.cancelled_by_watchdog = True
-            self.call.cancel()
-
-
-class Watchdog:
-    """One thread that cancels pulls which stall or are no longer wanted."""
-
-    def __init__(self) -> None:
-        self._watched: set[_WatchedPull] = set()
-        self._changed = threading.Condition()
-        self._closed = False
-        self._thread: threading.Thread | None = None
-
-    @contextmanager
-    def watching(
-        self, call: Any, cancelled: threading.Event, at_most_s: float
-    ) -> Iterator[_WatchedPull]:
-        """Watch a call while the block runs."""
-        watched = _WatchedPull(call, cancelled, at_most_s, time.monotonic())
-        with self._changed:
-            self._watched.add(watched)
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
-                self._thread.start()
-            self._changed.notify()
-        try:
-            yield watched
-        finally:
-            with self._changed:
-                self._watched.discard(watched)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._watched)
-                if self._closed:
-                    return
-                watched = list(self._watched)
-            for one in watched:
-                one.check(time.monotonic())
-            time.sleep(_POLL_S)
-
-    def close(self) -> None:
-        """End the thread."""
-        with self._changed:
-            self._closed, thread = True, self._thread
-            self._changed.notify()
-        if thread is not None:
-            thread.join()
-
-
 class Channels:
     """Connections to peers, kept for the next pull; a failed one is not reused."""
 
@@ -268,7 +200,7 @@ def pull_once(
             call.cancel()  # does nothing once it has ended
 
 
-def _broken_pull(watched: _WatchedPull, error: Any) -> PullBroken:
+def _broken_pull(watched: WatchedCall, error: Any) -> PullBroken:
     if watched.cancelled_by_watchdog:
         return PullBroken("timeout")
     code = reject_code(error)
@@ -277,7 +209,7 @@ def _broken_pull(watched: _WatchedPull, error: Any) -> PullBroken:
     return PullBroken(code)
 
 
-def _receive_model(call: Any, watched: _WatchedPull, sink: ModelSink, progress_s: float) -> None:
+def _receive_model(call: Any, watched: WatchedCall, sink: ModelSink, progress_s: float) -> None:
     """Pass the header and then the bytes to the sink."""
     frame = next(call, None)
     if frame is None:

@@ -4,7 +4,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from concurrent import futures
+from contextlib import contextmanager
 from typing import Any
 
 from dystop.errors import TransportError
@@ -14,7 +14,6 @@ from dystop.testbed.protocol.messages import PullRefused, PullRequest
 from dystop.testbed.security.identity import Identity
 from dystop.testbed.security.tls import Peer, peer_of, server_credentials
 from dystop.testbed.transport.admission import (
-    BUSY_S,
     Allowed,
     PullLimiter,
     PullSlot,
@@ -22,6 +21,7 @@ from dystop.testbed.transport.admission import (
     request_model,
     result_of,
 )
+from dystop.testbed.transport.grpc_calls import OpenCalls, Pace, ThreadPerCall
 from dystop.testbed.transport.grpc_settings import (
     MODELS,
     PULL,
@@ -40,55 +40,26 @@ import grpc  # isort: skip
 _LOG = logging.getLogger(__name__)
 MAX_SESSIONS = 1024
 MAX_QUEUED = 4096  # messages for one worker; the session of a worker with more is closed
-_SPARE_CALLS = 16  # above the limit of pulls, so that a refusal can still be sent
+OPEN_PULLS = 64  # calls of one peer that are open at once, refused and half-open ones among them
+_MAX_PULLS = 16 * OPEN_PULLS  # of all peers
+SESSIONS_AT_ONCE, SESSIONS_PER_S = 10, 1.0  # new sessions of one peer
+_OPEN_SESSIONS = 8  # calls of one peer; all but the newest are about to end
 _REASON_S = 0.2  # for sending the reason to a session that is cut
 _STOP_S = 5.0
 _BURST = 10  # seconds whose messages may arrive at once
-
-
-class _ThreadPerCall(futures.Executor):
-    """An executor with one daemon thread per open call, so that none delays the exit."""
-
-    def __init__(self) -> None:
-        self._open: set[threading.Thread] = set()
-        self._lock = threading.Lock()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
-        future: futures.Future[Any] = futures.Future()
-
-        def run() -> None:
-            try:
-                future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # the reader of the future gets it
-                future.set_exception(error)
-            with self._lock:
-                self._open.discard(threading.current_thread())
-
-        thread = threading.Thread(target=run, name="grpc-call", daemon=True)
-        with self._lock:
-            self._open.add(thread)
-        thread.start()
-        return future
-
-    def join(self, at_most_s: float) -> None:
-        """Wait for the calls to end."""
-        with self._lock:
-            threads = self._open - {threading.current_thread()}
-        for thread in threads:
-            thread.join(at_most_s)
+_HALF_OPEN = "it opened a pull and sent no request"
+_MANY_SESSIONS = "it opens sessions faster than once a second"
 
 
 class _Listener:
     """A gRPC server with one method."""
 
     def __init__(
-        self, identity: Identity, allowed: Allowed, most_calls: int, options: Options
+        self, identity: Identity, allowed: Allowed, calls: OpenCalls, most: int, options: Options
     ) -> None:
-        self._identity, self._allowed = identity, allowed
-        self._threads = _ThreadPerCall()
-        self._server = grpc.server(
-            self._threads, options=options, maximum_concurrent_rpcs=most_calls
-        )
+        self._identity, self._allowed, self._calls = identity, allowed, calls
+        self._threads = ThreadPerCall()
+        self._server = grpc.server(self._threads, options=options, maximum_concurrent_rpcs=most)
         self.address = ""
 
     def listen(self, address: str, path: str, handler: Any) -> None:
@@ -109,24 +80,31 @@ class _Listener:
         self._server.start()
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def _authorised_peer(self, context: Any) -> Peer:
-        """Return the peer of a call; abort the call if it is not allowed."""
+    @contextmanager
+    def _authorised_call(self, context: Any) -> Iterator[Peer]:
+        """Yield the peer of a call and count the call; abort it if the peer is not allowed.
+
+        Calls are counted by certificate: the holder of a revoked one takes nothing from a peer that
+        has a newer one under the same name.
+        """
         peer = peer_of(context.auth_context())
-        if peer is None:
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate has no single name")
-        elif not self._allowed(peer.name, peer.fingerprint):
-            context.abort(
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate of {peer.name} is revoked or not enrolled; ask the operator",
-            )
-        else:
-            return peer
-        raise AssertionError("abort has raised")
+        with self._calls.counted(peer.fingerprint if peer else "", context):
+            if peer is None:
+                text = "the certificate has no single name"
+                self._calls.refuse("", context, grpc.StatusCode.UNAUTHENTICATED, text)
+            if not self._allowed(peer.name, peer.fingerprint):
+                text = (
+                    f"the certificate of {peer.name} is revoked or not enrolled; ask the operator"
+                )
+                denied = grpc.StatusCode.PERMISSION_DENIED
+                self._calls.refuse(peer.fingerprint, context, denied, text)
+            yield peer
 
     def stop(self) -> None:
         """Stop listening, cut everything, wait for the threads."""
         self._server.stop(None).wait(_STOP_S)
         self._threads.join(_STOP_S)
+        self._calls.close()
 
 
 class ModelServer(_Listener):
@@ -135,29 +113,33 @@ class ModelServer(_Listener):
     def __init__(
         self, identity: Identity, allowed: Allowed, limits: Limits, source: ModelSource
     ) -> None:
-        super().__init__(identity, allowed, limits.pulls + _SPARE_CALLS, MODELS)
+        super().__init__(identity, allowed, OpenCalls(OPEN_PULLS), _MAX_PULLS, MODELS)
         self._limiter, self._source = PullLimiter(limits), source
 
     def start(self, address: str) -> "ModelServer":
         """Start to listen."""
-        self.listen(address, PULL, grpc.unary_stream_rpc_method_handler(self._pull))
+        self.listen(address, PULL, grpc.stream_stream_rpc_method_handler(self._pull))
         return self
 
-    def _pull(self, raw: bytes, context: Any) -> Iterator[bytes]:
-        peer = self._authorised_peer(context)
-        slot = self._limiter.enter(peer.name)
-        if slot is None:
-            yield encode(PullRefused("busy", BUSY_S))
-            return
-        try:
-            if context.add_callback(slot.cancel):
-                slot.on_cancel = context.cancel
-                yield from self._frames(peer, slot, raw)
-        finally:
-            slot.on_cancel = _do_nothing
-            self._limiter.leave(slot)
+    def _pull(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        with self._authorised_call(context) as peer:
+            raw = self._calls.request(requests, context)
+            if raw is None:
+                _call_handler(self._source.incident, peer.name, "half_open", _HALF_OPEN)
+                return
+            slot = self._limiter.enter(peer.name)
+            if slot is None:
+                busy = grpc.StatusCode.RESOURCE_EXHAUSTED
+                self._calls.refuse(peer.fingerprint, context, busy, "too many pulls at once")
+            try:
+                if context.add_callback(slot.cancel):
+                    slot.on_cancel = context.cancel
+                    yield from self._frames(peer, slot, raw, context)
+            finally:
+                slot.on_cancel = _do_nothing
+                self._limiter.leave(slot)
 
-    def _frames(self, peer: Peer, slot: PullSlot, raw: bytes) -> Iterator[bytes]:
+    def _frames(self, peer: Peer, slot: PullSlot, raw: bytes, context: Any) -> Iterator[bytes]:
         """Yield the header or the refusal, then the bytes."""
         request = _request(raw)
         if request is None:
@@ -171,6 +153,8 @@ class ModelServer(_Listener):
             return
         answer = result_of(asked)
         if isinstance(answer, PullRefused):
+            if answer.code == "busy":
+                self._calls.hold(peer.fingerprint, context)
             yield encode(answer)
             return
         yield encode(answer.header)
@@ -246,8 +230,9 @@ class ControlServer(_Listener):
     def __init__(
         self, identity: Identity, allowed: Allowed, limits: Limits, handler: SessionHandler
     ) -> None:
-        super().__init__(identity, allowed, MAX_SESSIONS, SESSIONS)
+        super().__init__(identity, allowed, OpenCalls(_OPEN_SESSIONS), MAX_SESSIONS, SESSIONS)
         self._handler, self._rate = handler, limits.messages_per_s
+        self._pace = Pace(SESSIONS_AT_ONCE, SESSIONS_PER_S, 1.0 / SESSIONS_PER_S)
         self._sessions: dict[str, _Session] = {}
         self._lock = threading.Lock()
 
@@ -257,7 +242,14 @@ class ControlServer(_Listener):
         return self
 
     def _session(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        peer = self._authorised_peer(context)
+        with self._authorised_call(context) as peer:
+            if self._pace.delay_s(peer.fingerprint) > 0:
+                _call_handler(self._handler.incident, peer.name, "flood", _MANY_SESSIONS)
+                busy, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "too many sessions; wait a second"
+                self._calls.refuse(peer.fingerprint, context, busy, text)
+            yield from self._run_session(peer, requests, context)
+
+    def _run_session(self, peer: Peer, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         session = _Session(peer, context)
         with self._lock:
             older = self._sessions.get(peer.name)

@@ -51,6 +51,10 @@ class SessionHandler(Protocol):
         """Handle the end of a session."""
         ...
 
+    def incident(self, name: str, kind: str, text: str) -> None:
+        """Take note of what a peer did wrong; `kind` is a short word."""
+        ...
+
 
 class ClientHandler(Protocol):
     """The worker's side of its session."""
@@ -82,6 +86,10 @@ class ModelSource(Protocol):
 
     def requested(self, name: str, request: PullRequest) -> "Future[ServedModel | PullRefused]":
         """Answer the request of a peer. The future is cancelled when the peer goes away."""
+        ...
+
+    def incident(self, name: str, kind: str, text: str) -> None:
+        """Take note of what a peer did wrong; `kind` is a short word."""
         ...
 
 
