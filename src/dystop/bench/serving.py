@@ -26,6 +26,7 @@ from dystop.testbed.protocol.codec import decode, encode
 from dystop.testbed.protocol.messages import (
     Execute,
     Heartbeat,
+    IncidentKind,
     Join,
     JoinOk,
     ModelHeader,
@@ -110,6 +111,9 @@ class TrainingOrders:
 
     def closed(self, name: str, link: Link) -> None:
         """Ignore the end of the session."""
+
+    def incident(self, name: str, kind: IncidentKind, text: str) -> None:
+        """Ignore what a worker did wrong."""
 
     def received(self, name: str, link: Link, message: bytes) -> None:
         """Answer a message as a coordinator does."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dystop.testbed.protocol.messages import ModelHeader, PullRefused, PullRequest
+from dystop.testbed.protocol.messages import IncidentKind, ModelHeader, PullRefused, PullRequest
 from dystop.testbed.protocol.payload import Schema, digest
 from dystop.testbed.security.authority import load_identity
 from dystop.testbed.transport.admission import anyone
@@ -42,6 +42,9 @@ class OneModel:
         answer: Future[ServedModel | PullRefused] = Future()
         answer.set_result(ServedModel(self.header, self.parts))
         return answer
+
+    def incident(self, name: str, kind: IncidentKind, text: str) -> None:
+        """Ignore what a peer did wrong."""
 
 
 def tls_context(folder: Path, name: str, purpose: ssl.Purpose) -> ssl.SSLContext:

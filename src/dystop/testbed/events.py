@@ -256,6 +256,15 @@ class EpochFound:
     epoch: int
 
 
+@dataclass(frozen=True)
+class MemberIncident:
+    """Something is wrong with a member, as the coordinator's process or its transport saw it."""
+
+    name: str
+    kind: IncidentKind
+    text: str = ""
+
+
 # Actions of the coordinator ---------------------------------------------------------------------
 
 
@@ -328,7 +337,9 @@ class FinishRun:
     code: int = 0  # 3: a newer coordinator is in charge
 
 
-CoordinatorEvent = Tick | MessageFromMember | MemberDisconnected | EpochFound | CommitFailed
+CoordinatorEvent = (
+    Tick | MessageFromMember | MemberDisconnected | MemberIncident | EpochFound | CommitFailed
+)
 CoordinatorAction = (
     SendToMember
     | CloseSession

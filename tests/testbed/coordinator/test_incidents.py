@@ -4,7 +4,7 @@ import pytest
 
 from dystop.testbed.coordinator.incidents import MAX_REPORTED, entry_from_json
 from dystop.testbed.coordinator.machine import CoordinatorMachine
-from dystop.testbed.events import LogWarning, MessageFromMember, Tick
+from dystop.testbed.events import LogWarning, MemberIncident, MessageFromMember, Tick
 from dystop.testbed.ledger.tables import restore
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
 from dystop.testbed.protocol.messages import Incident
@@ -42,6 +42,14 @@ def test_incidents_of_one_kind_are_counted_written_and_logged_once(harness):
     assert (entry.count, entry.text) == (50, "pull 49")
     assert 0 < entry.last_s - entry.first_s < 0.6
     assert harness.machine.state.incidents.written == (entry,)
+
+
+def test_the_process_and_its_transport_report_members_by_name(harness):
+    (line,) = warnings(harness, MemberIncident("w02", "flood", "too many sessions"))
+    assert "w02: flood, once" in line
+    assert warnings(harness, MemberIncident("nobody", "flood")) == []
+    harness.run(2.0)
+    assert entries(harness)["w02", "flood", ""].count == 1
 
 
 def test_a_worker_reports_what_it_saw_of_a_peer(harness):

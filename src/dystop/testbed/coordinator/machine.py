@@ -40,6 +40,7 @@ from dystop.testbed.events import (
     FinishRun,
     LookUpEpoch,
     MemberDisconnected,
+    MemberIncident,
     MessageFromMember,
     SendToMember,
 )
@@ -184,6 +185,8 @@ class CoordinatorMachine:
             self._on_epoch_found(event)
         elif isinstance(event, MemberDisconnected) and state.members.get(event.name):
             state.write_member(state.members.disconnected(event.name))
+        elif isinstance(event, MemberIncident) and (member := state.members.get(event.name)):
+            state.incidents.record(member.node, event.kind, event.text)
 
     def _on_message(self, event: MessageFromMember) -> None:
         state, name, message = self.state, event.name, event.message

@@ -30,6 +30,7 @@ from dystop.testbed.events import (
     LogWarning,
     LookUpEpoch,
     MemberDisconnected,
+    MemberIncident,
     MessageFromMember,
     PublishRecord,
     SendToMember,
@@ -39,7 +40,13 @@ from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.ledger.tables import Ledger, Line, ReportLine, RoundLine
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
-from dystop.testbed.protocol.messages import Complaint, Execute, ReportAck, ToWorker
+from dystop.testbed.protocol.messages import (
+    Complaint,
+    Execute,
+    IncidentKind,
+    ReportAck,
+    ToWorker,
+)
 from dystop.testbed.transport.interface import Link, Listener, Transport, fingerprint_of
 
 _LOG = throttled_logger(__name__)
@@ -75,7 +82,7 @@ class CoordinatorProcess:
         """Listen immediately, so that `address` is known before `run`."""
         self._machine, self._ledger = machine, ledger
         self._on_record, self._on_trace, self._on_alarm = on_record, on_trace, on_alarm
-        self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[_Item | MemberIncident] = queue.SimpleQueue()
         self._links: dict[str, Link] = {}
         self._backlog: Counter[str] = Counter()
         self._backlog_lock = threading.Lock()
@@ -119,6 +126,10 @@ class CoordinatorProcess:
     def closed(self, name: str, link: Link) -> None:
         """Queue the end of a session."""
         self._items.put(("closed", name, link, b""))
+
+    def incident(self, name: str, kind: IncidentKind, text: str) -> None:
+        """Queue what a peer did wrong."""
+        self._items.put(MemberIncident(name, kind, text))
 
     # Called by operators, from any thread -------------------------------------------------------
 
@@ -170,7 +181,9 @@ class CoordinatorProcess:
                 events.append(event)
         return events
 
-    def _event(self, item: _Item) -> CoordinatorEvent | None:
+    def _event(self, item: _Item | MemberIncident) -> CoordinatorEvent | None:
+        if isinstance(item, MemberIncident):
+            return item
         kind, name, link, message = item
         if kind == "interrupt":
             self._machine.interrupt(name)

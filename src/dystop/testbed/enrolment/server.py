@@ -161,7 +161,8 @@ class EnrolService:
             raw = self._calls.request(requests, context)
             if raw is None:
                 _LOG.warning("enrolment: %s opened a call and sent no request", address)
-                context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request")
+                late = grpc.StatusCode.DEADLINE_EXCEEDED
+                self._calls.refuse(address, context, late, "no request")
             yield address, raw
 
 

@@ -14,7 +14,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
-from dystop.testbed.protocol.messages import ModelHeader, PullRefused, PullRequest
+from dystop.testbed.protocol.messages import (
+    IncidentKind,
+    ModelHeader,
+    PullRefused,
+    PullRequest,
+)
 
 CHUNK_BYTES = 2**20
 
@@ -51,8 +56,8 @@ class SessionHandler(Protocol):
         """Handle the end of a session."""
         ...
 
-    def incident(self, name: str, kind: str, text: str) -> None:
-        """Take note of what a peer did wrong; `kind` is a short word."""
+    def incident(self, name: str, kind: IncidentKind, text: str) -> None:
+        """Take note of what a peer did wrong."""
         ...
 
 
@@ -88,8 +93,8 @@ class ModelSource(Protocol):
         """Answer the request of a peer. The future is cancelled when the peer goes away."""
         ...
 
-    def incident(self, name: str, kind: str, text: str) -> None:
-        """Take note of what a peer did wrong; `kind` is a short word."""
+    def incident(self, name: str, kind: IncidentKind, text: str) -> None:
+        """Take note of what a peer did wrong."""
         ...
 
 

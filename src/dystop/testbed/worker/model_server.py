@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import numpy as np
 
-from dystop.testbed.events import Publication, PullRequested, PullWithdrawn, Vector
+from dystop.testbed.events import PeerIncident, Publication, PullRequested, PullWithdrawn, Vector
 from dystop.testbed.log_throttle import throttled_logger
-from dystop.testbed.protocol.messages import ModelHeader, PullRefused, PullRequest
+from dystop.testbed.protocol.messages import IncidentKind, ModelHeader, PullRefused, PullRequest
 from dystop.testbed.protocol.payload import Kind, Schema, digest, kept_of, wanted
 from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.history import EventLogger, form_of
@@ -99,7 +99,7 @@ class PublishedModelServer:
         self,
         encoder: ModelEncoder,
         logger: EventLogger,
-        put: Callable[[PullRequested | PullWithdrawn], None],
+        put: Callable[[PullRequested | PullWithdrawn | PeerIncident], None],
     ) -> None:
         """Pass the requests of peers to `put`; the process calls `answer`."""
         self._encoder, self._logger, self._put = encoder, logger, put
@@ -117,6 +117,10 @@ class PublishedModelServer:
         future.add_done_callback(lambda done: self._on_done(key, done))
         self._put(PullRequested(key, name, request))
         return future
+
+    def incident(self, name: str, kind: IncidentKind, text: str) -> None:
+        """Pass to the machine what a peer did wrong."""
+        self._put(PeerIncident(name, kind, text))
 
     def _on_done(self, key: int, future: "Future[Answer]") -> None:
         with self._lock:
