@@ -6,14 +6,20 @@ time as the attack took. Both are measured in the same way: rounds that the ledg
 """
 
 import os
+import re
 import signal
 import sqlite3
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from dystop.experiments.testbed.enrolment import INCIDENTS
+from dystop.storage import try_read_json
 from dystop.testbed.audit.check import Finding
+from dystop.testbed.coordinator.incidents import entry_from_json
+from dystop.testbed.ledger.tables import INCIDENT
 
 from .rig import QUICK, Rig, Setting
 
@@ -33,6 +39,7 @@ class Pace:
     during: float  # rounds per second once the others have had `SETTLE_S` seconds
     cpu: float  # cores that the hostile processes used during the attack
     states: Mapping[str, str]  # state of every member at the end
+    named: Mapping[str, set[str]]  # where a member is named -> the members
     restarts: int  # of the coordinator
     rss_mib: float  # of the coordinator, at most
     findings: list[Finding] = field(default_factory=list)
@@ -55,11 +62,13 @@ def measure(out: Path, hostile: Mapping[str, str], name: str, keys: tuple[str, .
         rig.spend(SETTLE_S)
         during = _pace(rig, MEASURE_S)
         cpu = (_cpu_s(rig, hostile) - used_s) / (time.monotonic() - began_s)
-        states = member_states(rig)
+        states, named = member_states(rig), named_members(rig)
         restarts = rig.supervisor.children["coordinator"].starts - 1
         rss = rig.sampler.most["coordinator"]["rss_bytes"] / 2**20
         rig.stop()
-        return Pace(idle, during, max(cpu, 0.0), states, restarts, rss, rig.findings(), rig.folder)
+        return Pace(
+            idle, during, max(cpu, 0.0), states, named, restarts, rss, rig.findings(), rig.folder
+        )
 
 
 def closed_rounds(rig: Rig) -> int:
@@ -72,7 +81,19 @@ def member_states(rig: Rig) -> dict[str, str]:
     return {str(name): str(state) for name, state in _query(rig, "SELECT name, state FROM workers")}
 
 
-def _query(rig: Rig, text: str) -> list[tuple[object, ...]]:
+def named_members(rig: Rig) -> dict[str, set[str]]:
+    """Return the members that ledger, dashboard and log name for an incident."""
+    rows = _query(rig, f"SELECT value FROM kept WHERE key LIKE '{INCIDENT}%'")
+    shown = try_read_json(rig.folder / INCIDENTS)
+    log = (rig.folder / "logs" / "coordinator.log").read_text(errors="replace")
+    return {
+        "ledger": {entry_from_json(bytes(value)).member for (value,) in rows},
+        "dashboard": {str(row["member"]) for row in shown.get("incidents", [])},
+        "log": set(re.findall(r"incident: (\w+): ", log)),
+    }
+
+
+def _query(rig: Rig, text: str) -> list[tuple[Any, ...]]:
     path = rig.folder / "state.db"
     if not path.exists():
         return [(0,)]

@@ -11,13 +11,21 @@ pytestmark = pytest.mark.chaos
 
 HOSTILE = "w07"
 KEPT = 0.8  # of the control's rounds per second
+FREE = ("testbed.devices=free",)  # rounds as fast as the processors allow
+FLOODS = {"large_reports", "pull_loop"}
 
 
-def compare(tmp_path: Path, attack: str, show, members: tuple[str, ...] = (HOSTILE,)) -> Pace:
+def compare(
+    tmp_path: Path,
+    attack: str,
+    show,
+    members: tuple[str, ...] = (HOSTILE,),
+    keys: tuple[str, ...] = (),
+) -> Pace:
     """Measure an attack and its control; check the pace, the members and the checker."""
-    attacked = measure(tmp_path, dict.fromkeys(members, attack), "attacked")
+    attacked = measure(tmp_path, dict.fromkeys(members, attack), "attacked", keys)
     burn = f"burn:{attacked.cpu / len(members):.3f}"
-    control = measure(tmp_path, dict.fromkeys(members, burn), "control")
+    control = measure(tmp_path, dict.fromkeys(members, burn), "control", keys)
     ratio = attacked.during / max(control.during, 1e-9)
     show(f"{attacked}; control {control}; ratio {ratio:.2f}; coordinator {attacked.rss_mib:.0f} "
          f"MiB, restarted {attacked.restarts} times; {dict(attacked.states)}")  # fmt: skip
@@ -26,12 +34,15 @@ def compare(tmp_path: Path, attack: str, show, members: tuple[str, ...] = (HOSTI
     assert attacked.restarts == 0
     assert attacked.findings == []
     assert ratio >= KEPT
+    for where, names in attacked.named.items():
+        assert set(members) <= names, f"not named in the {where}"
     return attacked
 
 
 @pytest.mark.parametrize("attack", sorted(ATTACKS.keys() - {"accuse", "burn"}))
 def test_one_hostile_member(tmp_path, show, attack):
-    compare(tmp_path, attack, show)
+    """One member of eight attacks; floods are tried with rounds as fast as possible."""
+    compare(tmp_path, attack, show, keys=FREE if attack in FLOODS else ())
 
 
 def test_two_colluding_accusers(tmp_path, show):
