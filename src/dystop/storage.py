@@ -26,8 +26,11 @@ PRIVATE = 0o600
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers that mean: free some space, then try again."""
 
+O_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+"""Flag of `os.open`: refuse a symbolic link."""
+
 _NO_PERMISSION = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_NOFOLLOW
 _PROBE_S = 0.05  # longer than `is_unlocked` holds its shared lock
 
 

@@ -106,9 +106,9 @@ def test_a_full_disk_at_the_coordinator_is_survived(tmp_path, monkeypatch):
     ledgers, failures = [], []
     opened, write = SqliteLedger._open, SqliteLedger.write
 
-    def recording_open(ledger):
+    def recording_open(ledger, *words):
         ledgers.append(ledger)
-        return opened(ledger)
+        return opened(ledger, *words)
 
     def recording_write(ledger, lines):
         try:

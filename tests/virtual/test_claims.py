@@ -8,7 +8,7 @@ from dystop.mechanisms import MECHANISMS
 from dystop.testbed.coordinator.machine import REPLACED
 from dystop.testbed.coordinator.quarantine import MAX_EPOCH_LEAP
 from dystop.testbed.events import MessageFromMember
-from dystop.testbed.ledger.sqlite import EPOCH_GAP
+from dystop.testbed.ledger.recovery import EPOCH_GAP
 from dystop.testbed.ledger.tables import MetaLine
 from dystop.testbed.protocol.messages import ExecuteAck, Heartbeat
 from virtual.build import Case, cluster_of, findings_of, run_facts

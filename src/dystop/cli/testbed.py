@@ -238,9 +238,10 @@ def pardon(
 
 @handle_errors
 def restore(run: Folder) -> None:
-    """Replace a damaged or missing ledger of a coordinator by its newest good backup.
+    """Make the ledger of a coordinator usable again after damage or loss.
 
-    The damaged file is kept as state.damaged. Rounds since the backup are missing in the ledger.
+    A ledger that only lacks its last commits continues without them, unless a backup is newer.
+    Otherwise the newest good backup takes its place, and the damaged file is kept as state.damaged.
     No worker does a round twice: rounds that it has already done close immediately without it, and
     `dystop check` names them.
     """

@@ -79,6 +79,7 @@ def test_an_observer_scores_as_the_simulator_does(experiment):
 def test_enrolment_is_the_fleet(experiment, tmp_path):
     prepared = prepare(experiment)
     write_enrolment(tmp_path, prepared.enrolment)
+    assert (tmp_path / ENROLMENT).stat().st_mode & 0o077 == 0  # label counts are not for everybody
     again = read_enrolment(tmp_path, experiment)
     assert again == prepared.enrolment
     fleet, truth = again.fleet(experiment), build(experiment).components.fleet

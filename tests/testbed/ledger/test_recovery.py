@@ -16,7 +16,8 @@ from dystop.experiments.testbed.operations import restore_ledger
 from dystop.experiments.testbed.threads import run_threads
 from dystop.testbed.audit.check import check_run
 from dystop.testbed.ledger import sqlite
-from dystop.testbed.ledger.sqlite import EPOCH_GAP, SqliteLedger, recover
+from dystop.testbed.ledger.recovery import EPOCH_GAP, recover
+from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import MetaLine, RoundLine, restore
 
 ROUNDS = 40
@@ -148,7 +149,7 @@ def test_a_ledger_of_a_newer_format_is_not_restored(tmp_path):
     path = with_backups(tmp_path, [1])
     with closing(SqliteLedger(path)) as ledger:
         ledger._base.execute("PRAGMA user_version = 99")
-    with pytest.raises(RunFolderError, match=r"format is 99.*reads 1"):
+    with pytest.raises(RunFolderError, match=r"format is 99.*reads 2"):
         restore_ledger(tmp_path)
 
 

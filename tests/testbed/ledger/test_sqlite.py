@@ -1,5 +1,7 @@
 """The ledger: commits survive any crash, and damage is always detected."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,8 @@ from dystop.errors import RunFolderError, StorageError
 from dystop.mechanisms import MECHANISMS
 from dystop.rng import stream
 from dystop.testbed.ledger import sqlite
-from dystop.testbed.ledger.sqlite import SqliteLedger, newest_backup, recover
+from dystop.testbed.ledger.recovery import recover
+from dystop.testbed.ledger.sqlite import SqliteLedger, newest_backup
 from dystop.testbed.ledger.tables import (
     KEYS,
     KeptLine,
@@ -185,7 +188,7 @@ def test_a_truncated_file_is_refused_and_can_be_restored_d2(tmp_path, left):
     path.write_bytes(whole[: int(left * len(whole))])
     with pytest.raises(RunFolderError, match=r"state-00000003\.db"):
         SqliteLedger(path)
-    assert recover(path).name == "state-00000003.db"
+    assert recover(path) == 3
     assert content(path) == want
 
 
@@ -194,6 +197,7 @@ def test_a_damaged_backup_is_skipped(tmp_path):
     newest = newest_backup(path)
     newest.write_bytes(newest.read_bytes()[:-1] + b"x")
     assert newest_backup(path) is None
+    path.write_bytes(b"damaged")
     with pytest.raises(RunFolderError, match="no good backup"):
         recover(path)
 
@@ -223,3 +227,66 @@ def test_a_newer_format_is_refused(tmp_path):
     ledger.close()
     with pytest.raises(RunFolderError, match="format is 99"):
         SqliteLedger(tmp_path / "state.db")
+
+
+def test_only_the_owner_can_read_the_ledger(tmp_path):
+    before = os.umask(0o022)
+    try:
+        path = filled(tmp_path / "state.db")
+        path.chmod(0o644)  # as release 0.1.0 left it
+        ledger = SqliteLedger(path)
+        ledger.write(lines(9))
+        files = [p for p in tmp_path.rglob("state*") if p.is_file() and p.suffix != ".lock"]
+        assert {p.name for p in files} >= {"state.db", "state.db-wal", "state.head"}
+        assert {p.name: oct(p.stat().st_mode & 0o077) for p in files} == {
+            p.name: oct(0) for p in files
+        }
+        ledger.close()
+    finally:
+        os.umask(before)
+
+
+def test_a_failed_backup_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite, "BACKUP_ROUNDS", 2)
+    ledger = SqliteLedger(tmp_path / "state.db")
+    said = []
+    ledger.on_alarm = said.append
+    (tmp_path / "backups").write_text("in the way")
+    for k in range(1, 5):
+        ledger.write([RoundLine(k, 1, 0.0, b"p", 1.0, k, b"b")])
+    ledger.close()
+    assert [("round 2" in text, "round 4" in text) for text in said] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_backup_and_recovery_flush_the_folders_that_they_change(tmp_path, monkeypatch):
+    """After a power cut, a name that was never flushed may be gone."""
+    path, changed = filled(tmp_path / "state.db"), set()
+    replace, fsync, mkdir = os.replace, os.fsync, Path.mkdir
+
+    def noting_replace(source, target):
+        replace(source, target)
+        changed.add(Path(target).parent)
+
+    def noting_mkdir(folder, *words, **named):
+        if not folder.exists():
+            changed.add(folder.parent)
+        mkdir(folder, *words, **named)
+
+    def noting_fsync(handle):
+        fsync(handle)
+        changed.discard(Path(os.readlink(f"/proc/self/fd/{handle}")))
+
+    shutil.rmtree(tmp_path / "backups")
+    monkeypatch.setattr(os, "replace", noting_replace)
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(Path, "mkdir", noting_mkdir)
+    ledger = SqliteLedger(path)
+    ledger.backup(3)
+    ledger.close()
+    assert changed == set()
+    path.write_bytes(b"damaged")
+    assert recover(path) == 3
+    assert changed == set()

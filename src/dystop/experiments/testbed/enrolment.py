@@ -21,7 +21,7 @@ from dystop.experiments.build import fleet_of, keeps_topology, steps_of
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.run_folder import CONFIG, RunData, check_config
 from dystop.sparse import Floats, Ints
-from dystop.storage import try_read_json, write_atomic
+from dystop.storage import PRIVATE, try_read_json, write_atomic
 from dystop.testbed.coordinator.members import Enrolled as Member
 from dystop.testbed.coordinator.setup import COORDINATOR as COORDINATOR
 from dystop.testbed.coordinator.setup import OBSERVER as OBSERVER
@@ -146,7 +146,8 @@ def _write_workers(path: Path, head: dict[str, Any], workers: Sequence[Enrolled]
     """Write one worker per line, so that people can read and compare them."""
     rows = ",\n    ".join(json.dumps(asdict(worker)) for worker in workers)
     top = json.dumps({"format": 1, **head}, indent=2)[:-2]
-    write_atomic(path, f'{top},\n  "workers": [\n    {rows}\n  ]\n}}\n'.encode())
+    text = f'{top},\n  "workers": [\n    {rows}\n  ]\n}}\n'
+    write_atomic(path, text.encode(), mode=PRIVATE)
 
 
 def read_enrolment(folder: Path, experiment: Experiment) -> Enrolment:

@@ -15,7 +15,8 @@ from dystop.storage import write_atomic
 from dystop.testbed.coordinator.members import Member
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.coordinator.quarantine import REVOKED
-from dystop.testbed.ledger.sqlite import is_intact, newest_backup, recover
+from dystop.testbed.ledger.recovery import is_intact, recover
+from dystop.testbed.ledger.sqlite import newest_backup
 
 PARDONS = "pardons"  # folder with a file for each member to be pardoned
 LEDGER = "state.db"
@@ -90,7 +91,7 @@ def member_states(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def restore_ledger(folder: Path) -> int:
-    """Replace a damaged ledger by its newest intact backup; return the round of that backup.
+    """Make a damaged ledger usable again; return the last round that is closed in it.
 
     Raises:
         ConfigError: The ledger is not damaged.
@@ -102,7 +103,7 @@ def restore_ledger(folder: Path) -> int:
     if is_intact(path):
         resume = shell_command("testbed", "--resume", folder)
         raise ConfigError(f"{path}: not damaged; resume the run: {resume}")
-    return int(recover(path).stem.rpartition("-")[2])
+    return recover(path)
 
 
 def watch_revocations(pki: Path, process: CoordinatorProcess) -> None:

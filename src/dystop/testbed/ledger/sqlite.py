@@ -1,23 +1,24 @@
-"""The ledger in a SQLite file: write-ahead log, full synchronisation, backups, recovery, one owner.
+"""The ledger in a SQLite file: write-ahead log, full synchronisation, backups, one owner.
 
-SQLite detects a damaged tree but not a damaged value, so every row has its own checksum. A damaged
-file is never repaired silently: opening it fails and names the newest intact backup, and `recover`
-restores that backup.
+SQLite detects a damaged tree but not a damaged value, so every row has its own checksum. It does
+not detect that commits are missing, so commits form a chain whose head is also noted outside the
+database (`ledger.commits`). A damaged file is never repaired silently: opening it fails and names
+the newest intact backup, and `ledger.recovery` restores that backup.
 """
 
 import os
-import shutil
 import sqlite3
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import fields
+from contextlib import closing, suppress
+from dataclasses import fields, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from dystop.errors import RunFolderError, StorageError, shell_command
 from dystop.storage import (
+    O_NOFOLLOW,
+    PRIVATE,
     FileLock,
     LockHeldError,
     file_sha256,
@@ -26,6 +27,14 @@ from dystop.storage import (
     write_atomic,
 )
 from dystop.testbed.launch.failpoints import reach
+from dystop.testbed.ledger.commits import (
+    CREATE,
+    Head,
+    HeadFile,
+    add_commit,
+    difference,
+    read_chain,
+)
 from dystop.testbed.ledger.tables import (
     KEYS,
     LARGE_BYTES,
@@ -34,21 +43,30 @@ from dystop.testbed.ledger.tables import (
     Line,
     MetaLine,
     RoundLine,
+    checksum,
     epoch_in,
     values_of,
 )
+from dystop.testbed.log_throttle import throttled_logger
 
 BACKUP_ROUNDS = 100
 BACKUPS_KEPT = 3
 MADE = "made"  # in the lock file: a ledger was created here
-_FORMAT = 1  # of the tables
+_FORMAT = 2  # of the tables; 1 had no chain of commits
 _LOG_PAGES = 4000  # 16 MB: larger, so that pages that every round overwrites are copied less often
-RESTORED = "restored"  # file beside the backups: the epoch that the last restore has written
-EPOCH_GAP = 1000  # more restarts than a coordinator can have had since its last backup
+_LOG = throttled_logger(__name__)
 
 
 class DamagedLedger(RunFolderError):
     """The file is missing, or not as it was written."""
+
+
+class LostCommits(DamagedLedger):
+    """The file is whole, but it lacks commits, or its head is that of another ledger."""
+
+    def __init__(self, text: str, round_: int) -> None:
+        super().__init__(text)
+        self.round = round_  # the last round that is closed in the file
 
 
 def _columns(table: str) -> list[str]:
@@ -67,32 +85,24 @@ def _put(table: str) -> str:
     return f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}, sum) VALUES ({marks})"
 
 
+def _get_sum(table: str) -> str:
+    keys = _columns(table)[: KEYS[table]]
+    return f"SELECT sum FROM {table} WHERE {' AND '.join(f'{key} = ?' for key in keys)}"
+
+
 _PUT = {table: _put(table) for table in KEYS}
-
-
-def checksum(values: tuple[Any, ...]) -> int:
-    """Return the CRC-32 of a row; it detects every damage of a few bytes.
-
-    >>> checksum((1, "a", b"b", None)) == checksum((1, "a", b"c", None))
-    False
-    """
-    if not any(isinstance(value, (bytes, float)) for value in values):
-        return zlib.crc32(repr(values).encode())
-    crc, head = 0, b""  # small values are collected, so that most rows take one call
-    for value in values:
-        if isinstance(value, bytes):
-            crc, head = zlib.crc32(value, zlib.crc32(b"%s%d," % (head, len(value)), crc)), b""
-        else:
-            part = repr(float(value) if isinstance(value, float) else value).encode()
-            head += b"%d,%s" % (len(part), part)
-    return zlib.crc32(head, crc)
+_GET_SUM = {table: _get_sum(table) for table in KEYS}
 
 
 class SqliteLedger:
     """The ledger of a coordinator process. Holds a lock on its folder while it is open."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, accept_loss: bool = False) -> None:
         """Open or create the file.
+
+        Args:
+            path: The file; `state.head` is beside it.
+            accept_loss: Open the file also if commits are missing, and forget them.
 
         Raises:
             DamagedLedger: The file is not what was written.
@@ -102,22 +112,36 @@ class SqliteLedger:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock, was_made = lock_folder(self.path)
+        self._head_file = HeadFile(self.path.with_suffix(".head"))
         try:
             if was_made and not _is_filled(self.path):
                 raise self._damaged("it is gone or empty")
-            self._base = self._open()
+            self._base, self.head = self._open(accept_loss, was_made)
             _write_owner(self._lock, MADE)
         except BaseException:
+            self._head_file.close()
             self._lock.release()
             raise
         self._backed_up = 0
+        self.on_alarm: Callable[[str], None] = _LOG.error
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, accept_loss: bool, was_made: bool) -> tuple[sqlite3.Connection, Head]:
         try:
+            _make_private(self.path)
             base = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             try:
-                _prepare(base, self.path)
-                _verify(base)
+                is_old = _prepare(base, self.path)
+                head = read_chain(base, _verify(base))
+                noted = self._head_file.read()
+                if noted is not None and not accept_loss:
+                    self._compare(base, head, noted)
+                if noted is None and was_made and not is_old:
+                    _LOG.warning(
+                        "%s: missing or damaged; it is written again, but whether the ledger lacks "
+                        "commits cannot be known",
+                        self._head_file.path,
+                    )
+                self._head_file.start(head)
             except BaseException:
                 base.close()
                 raise
@@ -127,7 +151,21 @@ class SqliteLedger:
             raise self._damaged(str(error)) from error
         except (sqlite3.DatabaseError, ValueError) as error:
             raise self._damaged(str(error)) from error
-        return base
+        except OSError as error:
+            raise StorageError(f"{self.path}: {error.strerror}; free some space") from error
+        return base, head
+
+    def _compare(self, base: sqlite3.Connection, head: Head, noted: Head) -> None:
+        """Refuse a database that lacks commits of the head that was noted outside."""
+        what = difference(base, head, noted)
+        if what and not head.total:  # no row is left
+            raise self._damaged(what)
+        if what:
+            raise LostCommits(
+                f"{self.path}: {what}. To continue without what is missing: "
+                f"{shell_command('restore', self.path.parent)}",
+                head.round,
+            )
 
     def _damaged(self, what: str) -> DamagedLedger:
         good, run = newest_backup(self.path), self.path.parent
@@ -141,10 +179,14 @@ class SqliteLedger:
     def write(self, lines: Sequence[Line]) -> None:
         """Write these rows in one transaction; they are on the disk when this returns."""
         base = self._base
+        closed = [n.round for n in lines if isinstance(n, RoundLine) and n.closed_s is not None]
         try:
             base.execute("BEGIN IMMEDIATE")
+            total = self.head.total
             for table, some in groupby(lines, lambda line: line.table):
-                _WRITERS.get(table, _write)(base, some)
+                total += _WRITERS.get(table, _write)(base, some)
+            head = self.head.then(total, max(closed, default=self.head.round))
+            add_commit(base, head)
             base.execute("COMMIT")
         except sqlite3.Error as error:
             if base.in_transaction:
@@ -152,7 +194,9 @@ class SqliteLedger:
             raise StorageError(
                 f"{self.path}: {error}; what was committed before is safe, free some space"
             ) from error
-        closed = [n.round for n in lines if isinstance(n, RoundLine) and n.closed_s is not None]
+        self.head = head
+        reach("coordinator.before_head")
+        self._head_file.write(head)
         if closed and closed[-1] // BACKUP_ROUNDS > self._backed_up // BACKUP_ROUNDS:
             self._try_backup(closed[-1])
 
@@ -179,6 +223,7 @@ class SqliteLedger:
     def close(self) -> None:
         """Close the file and release the lock."""
         self._base.close()
+        self._head_file.close()
         self._lock.release()
 
     def _try_backup(self, round_: int) -> None:
@@ -186,76 +231,99 @@ class SqliteLedger:
         self._backed_up = round_
         try:
             self.backup(round_)
-        except (sqlite3.Error, OSError, RunFolderError):
-            return
+        except (sqlite3.Error, OSError, RunFolderError) as error:
+            self.on_alarm(
+                f"{self.path}: no backup could be made after round {round_}: {error}; the run "
+                f"continues, the next attempt is after {BACKUP_ROUNDS} rounds"
+            )
 
     def backup(self, round_: int) -> Path:
         """Write a complete copy with its SHA-256; keep the newest few."""
         folder = self.path.parent / "backups"
-        folder.mkdir(exist_ok=True)
+        if not folder.is_dir():
+            folder.mkdir()
+            fsync(self.path.parent)
         remove_temporary_files(folder)
         final = folder / f"{self.path.stem}-{round_:08d}.db"
 
         def copy(temporary: Path) -> None:
             self._base.execute("VACUUM INTO ?", (str(temporary),))
             reach("coordinator.during_backup")
-            digest = file_sha256(temporary)
-            Path(f"{final}.sha256").write_text(f"{digest}  {final.name}\n")
+            noted = f"{file_sha256(temporary)}  {final.name}\n".encode()
+            write_atomic(Path(f"{final}.sha256"), noted, mode=PRIVATE)
 
-        write_atomic(final, copy)
+        write_atomic(final, copy, mode=PRIVATE)
         for old in sorted(folder.glob("*.db"))[:-BACKUPS_KEPT]:
             old.unlink()
             Path(f"{old}.sha256").unlink(missing_ok=True)
         return final
 
 
-def _write(base: sqlite3.Connection, lines: Iterable[Any]) -> None:
-    """Write rows of one table in one call."""
+def _write(base: sqlite3.Connection, lines: Iterable[Any]) -> int:
+    """Write rows of one table; return by how much the sum of all checksums grows."""
     first, *rest = lines
-    rows = map(values_of, (first, *rest))
-    base.executemany(_PUT[first.table], ((*row, checksum(row)) for row in rows))
+    keys, get_sum = KEYS[first.table], _GET_SUM[first.table]
+    rows = {row[:keys]: row for row in map(values_of, (first, *rest))}  # the last of a key counts
+    before: int = sum(found[0] for key in rows if (found := base.execute(get_sum, key).fetchone()))
+    sums = list(map(checksum, rows.values()))
+    base.executemany(
+        _PUT[first.table], ((*row, s) for row, s in zip(rows.values(), sums, strict=True))
+    )
+    return sum(sums) - before
 
 
-def _write_kept(base: sqlite3.Connection, lines: Iterable[KeptLine]) -> None:
+def _write_kept(base: sqlite3.Connection, lines: Iterable[KeptLine]) -> int:
+    grown = 0
     for line in lines:
-        if line.value is None:
+        if line.value is not None:
+            grown += _write(base, [line])
+        elif found := base.execute(_GET_SUM["kept"], (line.key,)).fetchone():
             base.execute("DELETE FROM kept WHERE key = ?", (line.key,))
-        else:
-            _write(base, [line])
+            grown -= found[0]
+    return grown
 
 
-def _write_rounds(base: sqlite3.Connection, lines: Iterable[RoundLine]) -> None:
+def _write_rounds(base: sqlite3.Connection, lines: Iterable[RoundLine]) -> int:
+    grown = 0
     for line in lines:
-        _write(base, [line])
+        grown += _write(base, [line])
         if line.books is not None:
-            _drop_large_state(base, line.round - 1)
+            grown += _drop_large_state(base, line.round - 1)
+    return grown
 
 
-_WRITERS: dict[str, Callable[[sqlite3.Connection, Iterable[Any]], None]] = {
+_WRITERS: dict[str, Callable[[sqlite3.Connection, Iterable[Any]], int]] = {
     "kept": _write_kept,
     "rounds": _write_rounds,
 }
 
 
-def _drop_large_state(base: sqlite3.Connection, round_: int) -> None:
+def _drop_large_state(base: sqlite3.Connection, round_: int) -> int:
     """Drop the large control state of a round that is no longer the newest."""
     if round_ % BACKUP_ROUNDS == 0:
-        return
+        return 0
     columns = ", ".join(_columns("rounds"))
     found = base.execute(
         f"SELECT {columns} FROM rounds WHERE round = ? AND length(books) > ?",
         (round_, LARGE_BYTES),
     ).fetchone()
-    if found:
-        row = (*found[:-1], None)
-        base.execute(_PUT["rounds"], (*row, checksum(row)))
+    return _write(base, [replace(RoundLine(*found), books=None)]) if found else 0
 
 
-def _prepare(base: sqlite3.Connection, path: Path) -> None:
+def _make_private(path: Path) -> None:
+    """Let only the owner read the file; SQLite gives the same mode to its write-ahead log."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW, PRIVATE))
+    for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        with suppress(FileNotFoundError, PermissionError):  # not there, or somebody else's
+            file.chmod(PRIVATE)
+
+
+def _prepare(base: sqlite3.Connection, path: Path) -> bool:
+    """Set up the connection and the tables; return whether the format is new to this file."""
     base.execute("PRAGMA journal_mode = WAL")
     base.execute("PRAGMA synchronous = FULL")
     base.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-    version = base.execute("PRAGMA user_version").fetchone()[0]
+    version: int = base.execute("PRAGMA user_version").fetchone()[0]
     if version > _FORMAT:
         raise RunFolderError(
             f"{path}: its format is {version}, this version of dystop reads {_FORMAT}; "
@@ -265,20 +333,33 @@ def _prepare(base: sqlite3.Connection, path: Path) -> None:
         base.execute("BEGIN IMMEDIATE")
         for table in KEYS:
             base.execute(_create(table))
+        base.execute(CREATE)
+        add_commit(base, Head().then(_total(base), 0))
         base.execute(f"PRAGMA user_version = {_FORMAT}")
         base.execute("COMMIT")
+    return version < _FORMAT
 
 
-def _verify(base: sqlite3.Connection) -> None:
-    """Raise ValueError if the database or a row is damaged."""
+def _total(base: sqlite3.Connection) -> int:
+    """Return the sum of the checksums of all rows."""
+    sums = " UNION ALL ".join(f"SELECT sum FROM {table}" for table in KEYS)
+    total: int = base.execute(f"SELECT ifnull(sum(sum), 0) FROM ({sums})").fetchone()[0]
+    return total
+
+
+def _verify(base: sqlite3.Connection) -> int:
+    """Return the sum of all checksums; raise ValueError if the database or a row is damaged."""
     found = base.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if found != "ok":
         raise ValueError(found)
+    total = 0
     for table in KEYS:
         columns = ", ".join([*_columns(table), "sum"])
         for row in base.execute(f"SELECT {columns} FROM {table}"):
             if checksum(row[:-1]) != row[-1]:
                 raise ValueError(f"a row of {table} has changed since it was written: {row[0]!r}")
+            total += row[-1]
+    return total
 
 
 def _is_filled(path: Path) -> bool:
@@ -311,57 +392,3 @@ def newest_backup(path: Path) -> Path | None:
         if noted.exists() and noted.read_text().split()[:1] == [file_sha256(backup)]:
             return backup
     return None
-
-
-def is_intact(path: Path) -> bool:
-    """Return whether a coordinator can use the ledger as it is.
-
-    Raises:
-        RunFolderError: A coordinator is running, or a newer version created the ledger.
-    """
-    try:
-        SqliteLedger(path).close()
-    except DamagedLedger:
-        return False
-    return True
-
-
-def recover(path: Path) -> Path:
-    """Replace a damaged ledger by its newest intact backup; the damaged file is kept.
-
-    Raises:
-        RunFolderError: There is no backup, or a coordinator is running.
-    """
-    lock, _ = lock_folder(path)
-    try:
-        backup = newest_backup(path)
-        if backup is None:
-            raise RunFolderError(f"{path.parent / 'backups'}: no good backup of {path.name}")
-
-        def copy(temporary: Path) -> None:
-            shutil.copyfile(backup, temporary)
-            fsync(temporary)  # before anything of the damaged ledger goes
-            for suffix in ("-wal", "-shm"):
-                Path(f"{path}{suffix}").unlink(missing_ok=True)
-
-        write_atomic(path, copy, previous=path.with_suffix(".damaged"))
-    finally:
-        lock.release()
-    _raise_epoch(path)
-    return backup
-
-
-def _raise_epoch(path: Path) -> None:
-    """Raise the epoch above all that came after the backup, because workers obey no lower one.
-
-    It must also exceed the epochs after an earlier restore from the same backup. So the new epoch
-    is written to a file beside the backups.
-    """
-    note = path.parent / "backups" / RESTORED
-    with closing(SqliteLedger(path)) as ledger:
-        if not ledger.epoch():  # no coordinator has ever opened it
-            return
-        before = int(note.read_text()) if note.is_file() else 0
-        epoch = max(ledger.epoch(), before) + EPOCH_GAP
-        write_atomic(note, f"{epoch}\n".encode())
-        ledger.write([MetaLine("epoch", str(epoch))])
