@@ -102,6 +102,7 @@ class Cluster(Sessions):
         self.committed: set[int] = set()  # rounds whose plans are on the disk
         self.sent: list[tuple[float, str, Any]] = []  # every message from the coordinator
         self.received: list[tuple[float, str, Any]] = []  # and to it
+        self.warnings: list[str] = []  # of the coordinator
         self.slow = {a.node: 10.0 if self.rng.random() < faults.slow else 1.0 for a in self.nodes}
         self.step_s = {a.node: 0.2 + 0.4 * self.rng.random() for a in self.nodes}
 

@@ -27,7 +27,9 @@ class Timeouts:
     round_s: Positive = param(10.0, "shortest wait for missing reports before a round closes")
     round_cap_s: Positive = param(600.0, "longest wait for missing reports before a round closes")
     gather_s: Positive = param(15.0, "longest wait for the quorum after a start")
-    exclude_s: Positive = param(15.0, "exclusion of a link after a failed pull; doubles each time")
+    exclude_s: Positive = param(
+        15.0, "exclusion of a link or a worker after a failure; doubles each time"
+    )
     report_s: Positive = param(1.0, "first pause before a report is repeated; doubles up to 10 s")
 
 

@@ -90,7 +90,7 @@ def test_a_worker_that_crashed_gets_its_order_again():
     harness.join_all()
     harness.run(2.0)
     harness.kill("w03")
-    harness.run(3.0)
+    harness.run(2.0)
     p = harness.workers["w03"]
     p.incarnation, p.last_round = 2, max(p.orders, default=0)  # its checkpoint
     harness.join("w03")
@@ -101,7 +101,7 @@ def test_a_worker_that_crashed_gets_its_order_again():
     assert {o.outcome for o in rows(harness, "orders")} == {"DONE"}
 
 
-def test_a_dead_worker_fails_at_the_deadline_and_gets_no_orders():
+def test_a_killed_worker_fails_after_suspect_s_and_gets_no_orders():
     harness = CoordinatorHarness(setup_for("d-psgd", rounds=6))
     harness.join_all()
     harness.run(2.0)
@@ -112,7 +112,7 @@ def test_a_dead_worker_fails_at_the_deadline_and_gets_no_orders():
     assert list(outcomes.values()).count("FAILED") == 1
     assert harness.machine.state.members.get("w03").state == "DEAD"
     failed = next(r for (r, i), x in outcomes.items() if x == "FAILED")
-    assert harness.records[failed - 1].duration_s == pytest.approx(10.0, abs=0.2)
+    assert harness.records[failed - 1].duration_s == pytest.approx(3.0, abs=0.2)
     assert [r.alive for r in harness.records][failed:] == [4] * (6 - failed)
     control = read_blob(rows(harness, "rounds")[-1].books)
     assert control.staleness[3] == 1  # grew in the failed round, then stayed the same

@@ -212,7 +212,7 @@ def test_a_late_report_is_applied_once():
     line = next(o for o in rows(harness, "orders") if (o.round, o.node) == (1, 2))
     assert (line.outcome, line.train) == ("FAILED", 1)
     before = harness.machine.state.control
-    assert before.staleness[2] > 1
+    assert before.staleness[2] == 1  # it is left out since then
     order = next(m for n, m in harness.sent if n == "w02" and isinstance(m, Execute))
     used = tuple(Used(p.node, 0, 1, 0, "", 100, 0.1) for p in order.stages[0].pulls[:1])
     for _ in range(3):
@@ -263,6 +263,73 @@ def test_deadline_and_budget():
     now = harness.machine.rounds.current
     assert now.deadline_s - now.line.opened_s == 4.0
     assert {o.budget_s for o in now.orders.values()} == {3.0}
+
+
+@pytest.mark.parametrize("name", ["d-psgd", "fedavg", "gossipfl", "dystop"])
+def test_rounds_go_on_without_a_worker_that_never_answers(name):
+    harness = CoordinatorHarness(setup_for(name, rounds=100))
+    harness.join_all()
+    harness.run(3.0)
+    harness.workers["w02"].mute = True
+    harness.run(90.0)
+    outcomes = {(o.round, o.node): o.outcome for o in rows(harness, "orders")}
+    failed = [r for (r, node), outcome in outcomes.items() if outcome == "FAILED" and node == 2]
+    opened = {r.round: r.opened_s for r in rows(harness, "rounds")}
+    pauses = np.diff([opened[r] for r in failed])
+    assert len(failed) >= 2
+    assert (pauses >= 15.0 * 2.0 ** np.arange(len(pauses))).all()  # longer each time
+    waits = [harness.records[r - 1].duration_s for r in failed]
+    assert waits[0] == pytest.approx(10.0, abs=0.2)
+    assert max(waits[1:]) < 6.0  # rounds wait less for a worker on trial
+    assert [e.member for e in harness.machine.state.incidents.written] == ["w02"]
+    assert (
+        harness.machine.state.control.staleness[2] < 20
+    )  # it does not grow while the worker is left out
+
+
+def test_an_excluded_worker_stays_out_after_a_restart_of_the_coordinator():
+    harness = CoordinatorHarness(setup_for("d-psgd", rounds=100))
+    harness.join_all()
+    harness.run(3.0)
+    harness.workers["w02"].mute = True
+    harness.run(11.0)
+    assert not harness.machine.state.present()[2]
+    harness.workers["w02"].mute = False
+    harness.restart()
+    harness.run(2.0)
+    assert harness.machine.state.present().tolist() == [True, True, False, True, True]
+    harness.run(20.0)
+    assert harness.machine.state.present().all()
+
+
+def test_a_late_report_or_a_restart_ends_the_first_exclusion():
+    for restart in (False, True):
+        harness = CoordinatorHarness(setup_for("d-psgd", rounds=100))
+        harness.join_all()
+        harness.run(3.0)
+        worker = harness.workers["w02"]
+        worker.pull_s = 13.0
+        harness.run(12.0)
+        assert not harness.machine.state.present()[2]
+        if restart:
+            worker.incarnation += 1
+            harness.join("w02")
+        else:
+            harness.run(4.0)
+        assert harness.machine.state.present()[2]
+
+
+def test_a_training_that_is_late_does_not_extend_the_deadline():
+    harness = CoordinatorHarness(setup_for("dystop", rounds=1000))
+    harness.join_all()
+    harness.run(3.0)
+    harness.workers["w02"].step_s = 1e6
+    harness.run(80.0)
+    assert max(r.duration_s for r in harness.records) <= 10.2
+    assert len(harness.records) > 60
+    assert [(e.member, e.kind) for e in harness.machine.state.incidents.written] == [
+        ("w02", "hung")
+    ]
 
 
 def test_links_are_paced_to_the_world():

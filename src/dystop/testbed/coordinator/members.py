@@ -178,6 +178,10 @@ class Members:
                 changed.append(self._set(replace(member, state=state, session=session, note=note)))
         return changed
 
+    def silence_s(self, name: str, now_s: float) -> float:
+        """Return the seconds since the last message of a member."""
+        return now_s - self._last_message_s[name]
+
     def _state_after_silence(self, member: Member, silence_s: float) -> MemberState:
         if member.state not in ("JOINED", "SUSPECT"):
             return member.state

@@ -26,6 +26,7 @@ MAX_FACTOR = 20.0  # most that one report can change an estimate, in either dire
 GAIN = 0.3  # weight of the newest measurement
 SLACK_S = 0.25  # part of an exchange for mixing, saving and messages, which no link explains
 MIN_EXPLAINED = 0.8  # fraction of an exchange that the reported times must explain
+LATE_FACTOR = 3.0  # a round or a training that takes this many times its estimate is late
 LEAST_S = 1e-6  # remaining time of a training whose end was not reported
 MAX_EXCLUSION_S = 300.0
 _ALL = slice(None)
@@ -56,6 +57,24 @@ class LinkExclusion:
 
     until_s: float
     length_s: float
+
+
+@dataclass(frozen=True)
+class RunningTrainings:
+    """The trainings that run now, in emulated seconds; 0 where a worker does not train, [N]."""
+
+    estimate_s: Floats  # of the whole training
+    elapsed_s: Floats
+
+    @property
+    def remaining_s(self) -> Floats:
+        """Seconds until the estimated end; 0 for a training that is overdue."""
+        return np.maximum(self.estimate_s - self.elapsed_s, 0.0)
+
+    @property
+    def latest_s(self) -> Floats:
+        """Seconds until the training is late; 0 for one that is."""
+        return np.maximum(LATE_FACTOR * self.estimate_s - self.elapsed_s, 0.0)
 
 
 class Observations:
@@ -151,10 +170,21 @@ class Observations:
         A training that is overdue by x seconds is expected to need another x seconds. A worker that
         never finishes therefore becomes less and less attractive.
         """
-        full = step_s * self.training_steps
+        running = self._running(step_s, at_s)
+        left = np.maximum(np.abs(running.estimate_s - running.elapsed_s), LEAST_S)
+        return np.where(np.isfinite(self.began_s), left, 0.0)  # 0 only after a reported end
+
+    def running(self, world: WorldState, at_s: float) -> RunningTrainings:
+        """Return the running trainings with their estimates."""
+        return self._running(self._seconds_per_step(world.step_s), at_s)
+
+    def _running(self, step_s: Floats, at_s: float) -> RunningTrainings:
+        is_running = np.isfinite(self.began_s)
         elapsed = (at_s - self.began_s) / self._params.time_scale
-        left = np.maximum(np.abs(full - elapsed), LEAST_S)  # 0 only after a reported end
-        return np.where(np.isfinite(self.began_s), left, 0.0)
+        estimate = step_s * self.training_steps
+        return RunningTrainings(
+            np.where(is_running, estimate, 0.0), np.where(is_running, elapsed, 0.0)
+        )
 
     # Links --------------------------------------------------------------------------------------
 

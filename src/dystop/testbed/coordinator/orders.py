@@ -14,11 +14,15 @@ from dystop.control.plan_check import source_kind
 from dystop.control.timing import timetable
 from dystop.plan import Mix, Plan
 from dystop.sparse import Floats, Ints
+from dystop.testbed.coordinator.observations import LATE_FACTOR, RunningTrainings
 from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.ledger.tables import OrderLine
 from dystop.testbed.protocol.codec import decode
 from dystop.testbed.protocol.messages import Execute, Pull, Row, Stage
 from dystop.types import Mechanism, View
+
+TRIAL_FACTOR = 2.0  # a round waits this many times its estimate for a worker on trial ...
+TRIAL_MARGIN_S = 1.0  # ... and this much longer, for messages and for saving
 
 
 @dataclass(frozen=True)
@@ -26,11 +30,15 @@ class RoundLimits:
     """How long a round, its pulls and each of its links may take."""
 
     deadline_s: float  # seconds until the round closes without the missing reports
+    trial_s: float  # the same for workers on trial
     pull_s: float  # seconds for all pulls of an order
+    trial_pull_s: float  # the same for workers on trial
     rates: Floats  # bytes per second that each link is paced to, 0: not paced, [L]
 
 
-def round_limits(setup: CoordinatorSetup, plan: Plan, view: View, steps: Ints) -> RoundLimits:
+def round_limits(
+    setup: CoordinatorSetup, plan: Plan, view: View, steps: Ints, running: RunningTrainings
+) -> RoundLimits:
     """Compute the limits of a round from the expected times of its links and trainings.
 
     Args:
@@ -38,18 +46,28 @@ def round_limits(setup: CoordinatorSetup, plan: Plan, view: View, steps: Ints) -
         plan: The plan of the round.
         view: The view that the plan was decided from.
         steps: Mini-batches of each active worker, [A].
+        running: The running trainings. A training that is late does not extend the limits.
     """
     link_s, rates = _link_times(setup, plan, view)
     timeouts, scale = setup.params.timeouts, setup.params.time_scale
-    busy = np.append(view.remaining_s, np.zeros(view.fleet.nodes - view.fleet.workers))
     training_s = view.step_s[plan.active] * steps
-    duration_s = timetable("paper", plan, link_s, busy, training_s).duration_s * scale
-    deadline_s = min(timeouts.round_cap_s, max(timeouts.round_s, 3.0 * duration_s))
+    no_training = np.zeros(view.fleet.nodes - view.fleet.workers)
+
+    def duration_s(busy_s: Floats) -> float:
+        return timetable("paper", plan, link_s, busy_s, training_s).duration_s * scale
+
+    busy = np.append(running.remaining_s, no_training)
+    latest = np.append(running.latest_s, no_training) / LATE_FACTOR
+    deadline_s = max(timeouts.round_s, LATE_FACTOR * duration_s(latest))
+    deadline_s = min(timeouts.round_cap_s, deadline_s)
+    trial_s = min(deadline_s, TRIAL_FACTOR * duration_s(busy) + TRIAL_MARGIN_S)
     stages = np.unique(plan.links.stage)
     slowest = sum(link_s[plan.links.stage == k].max(initial=0.0) for k in stages)
-    waits = busy[plan.active].max(initial=0.0)  # an exact pull waits for the sender's training
-    pull_s = max(timeouts.pull_s, 2.0 * float(slowest + waits) * scale)
-    return RoundLimits(deadline_s, min(pull_s, max(deadline_s - 1.0, deadline_s / 2.0)), rates)
+    waits = latest[plan.active].max(initial=0.0)  # an exact pull waits for the sender's training
+    expected_s = 2.0 * float(slowest + waits) * scale
+    pull_s = min(max(timeouts.pull_s, expected_s), max(deadline_s - 1.0, deadline_s / 2.0))
+    trial_pull_s = min(pull_s, expected_s + TRIAL_MARGIN_S / 2.0)
+    return RoundLimits(deadline_s, trial_s, pull_s, trial_pull_s, rates)
 
 
 def _link_times(setup: CoordinatorSetup, plan: Plan, view: View) -> tuple[Floats, Floats]:

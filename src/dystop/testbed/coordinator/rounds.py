@@ -11,6 +11,7 @@ A report that arrives after its round was closed is applied with `apply_late_rep
 """
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -74,6 +75,8 @@ class OpenRound:
     orders: dict[int, Execute]
     lines: dict[int, OrderLine]
     deadline_s: float  # of the run
+    trial_deadline_s: float  # the same for workers on trial
+    rejoin_until_s: float = -math.inf  # after a restart all members have to join again
     mixed: dict[int, Report] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)  # nodes that reported a failure
     training: set[int] = field(default_factory=set)  # the round waits for these trainings
@@ -91,6 +94,11 @@ class OpenRound:
     def missing(self) -> set[int]:
         """Nodes that have not answered."""
         return self.orders.keys() - self.mixed.keys() - self.failed
+
+    @property
+    def unfinished(self) -> set[int]:
+        """Nodes that the round waits for: for an answer, or for a training."""
+        return self.missing | (self.training & self.mixed.keys())
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,7 @@ class Rounds:
         self.unconfirmed: dict[tuple[int, int], OrderLine] = {}  # failed orders, (round, node)
         self.traced_view: View | None = None  # first half of the newest line of the trace
         self._world: WorldState | None = None  # newest state of the emulated world
+        self._late_trainings: dict[int, float] = {}  # node -> start of a training that was late
 
     # Opening ------------------------------------------------------------------------------------
 
@@ -120,6 +129,7 @@ class Rounds:
             state.zero_s = state.at_s
         clock_s = max(state.control.clock_s, state.clock_s(state.at_s))
         self._world = world = setup.world.observe(state.control.t, clock_s)
+        self._exclude_late_trainings(world)
         present = state.present()
         if not present[: setup.fleet.workers].any():
             return False
@@ -130,14 +140,31 @@ class Rounds:
         self._issue_orders(plan, view, world)
         return True
 
+    def _exclude_late_trainings(self, world: WorldState) -> None:
+        """Exclude workers whose training lasts much longer than promised, once per training."""
+        state, timeouts = self.state, self.state.params.timeouts
+        began_s = state.observations.began_s
+        running = state.observations.running(world, state.at_s)
+        late = (running.elapsed_s > 0) & (running.latest_s == 0)
+        late &= state.at_s - began_s >= timeouts.round_s
+        for node in np.flatnonzero(late).tolist():
+            if self._late_trainings.get(node) != began_s[node]:
+                self._late_trainings[node] = began_s[node]
+                lasts_s = state.at_s - began_s[node]
+                self._failed(node, "hung", f"its training has been running for {lasts_s:.0f} s")
+
     def _issue_orders(self, plan: Plan, view: View, world: WorldState) -> None:
         """Write the plan and its orders to the ledger, and send them after the commit."""
         state, steps = self.state, self._steps(plan)
-        limits = round_limits(state.setup, plan, view, steps)
+        running = state.observations.running(world, state.at_s)
+        limits = round_limits(state.setup, plan, view, steps, running)
         mechanism = state.setup.mechanism
         orders = orders_from_plan(
             plan, view, mechanism, steps, limits.rates, limits.pull_s, state.epoch
         )
+        for node, order in orders.items():
+            if state.failures.is_on_trial(node, state.at_s):
+                orders[node] = replace(order, budget_s=limits.trial_pull_s)
         kept_view = without_links(view)
         blob = write_blob({"plan": plan, "view": without_fleet_data(kept_view)})
         line = RoundLine(view.t, state.epoch, state.at_s, blob)
@@ -148,8 +175,8 @@ class Rounds:
             )
             for node, o in orders.items()
         }
-        deadline_s = state.at_s + limits.deadline_s
-        self.current = OpenRound(plan, kept_view, line, orders, lines, deadline_s)
+        deadline_s, trial_deadline_s = state.at_s + limits.deadline_s, state.at_s + limits.trial_s
+        self.current = OpenRound(plan, kept_view, line, orders, lines, deadline_s, trial_deadline_s)
         self.current.training = set(plan.active.tolist()) if plan.join else set()
         self.current.failed = {node for node in orders if self._started_round(node) >= view.t}
         state.observations.assume_link_times(world, plan.links.dst, plan.links.src)
@@ -205,6 +232,7 @@ class Rounds:
                 return "known", []
             if report.kind == "failed":
                 current.failed.add(node)
+                self._failed(node, "failed", f"round {report.round}: {report.text}")
                 return "new", []
             current.mixed[node] = report
             return "new", self._exchange_finished(node, current.orders[node], report)
@@ -256,6 +284,7 @@ class Rounds:
         """Apply the report of an order whose round is closed; it counts from now on."""
         state, order = self.state, stored_order(line)
         del self.unconfirmed[line.round, node]
+        state.failures.reported(node, state.at_s)
         pulls = {(stage, src) for stage, src in json.loads(line.pulls)}
         src = [u.node for u in report.used if (u.stage, u.node) in pulls]
         size = sum(u.bytes for u in report.used)
@@ -278,6 +307,7 @@ class Rounds:
         if report.round <= state.trained_round[node]:
             return "known"
         state.trained_round[node] = report.round
+        state.failures.reported(node, state.at_s)
         steps = int(observations.training_steps[node])
         state.samples += min(report.samples, steps * state.setup.fleet.batch)
         if self._world is None:
@@ -308,9 +338,47 @@ class Rounds:
             return False
         if self.state.at_s >= current.deadline_s:
             return True
-        if current.missing:
-            return all(self._has_left(node) for node in current.missing)
-        return not any(i in current.mixed and not self._has_left(i) for i in current.training)
+        return not any(self._waits_for(current, node) for node in current.unfinished)
+
+    def _waits_for(self, current: OpenRound, node: int) -> bool:
+        """Whether the round waits for a node that is not finished.
+
+        It does not wait for a member that has left or is dead. It waits for a silent member, or for
+        one whose session broke, for `suspect_s`; if the member is on trial, it does not. After a
+        restart of the coordinator it waits until members had the time to join again.
+        """
+        state, member = self.state, self.state.members.of_node(node)
+        if member is None or member.state not in ("JOINED", "SUSPECT"):
+            return False
+        if state.at_s < current.rejoin_until_s:
+            return True
+        on_trial = state.failures.is_on_trial(node, state.at_s)
+        if member.state == "SUSPECT":
+            silence_s = state.members.silence_s(member.name, state.at_s)
+            return not on_trial and silence_s < state.params.timeouts.suspect_s
+        return not on_trial or state.at_s < current.trial_deadline_s
+
+    def _register_failures(self, current: OpenRound) -> None:
+        """Register why nodes did not finish: they were lost, or they failed; who leaves may."""
+        state = self.state
+        for node in sorted(current.unfinished):
+            member = state.members.of_node(node)
+            if member is None or member.state in ("LEFT", "QUARANTINED"):
+                continue
+            if member.state == "JOINED":
+                waited_s = state.at_s - current.line.opened_s
+                what = "no answer" if node in current.missing else "no end of its training"
+                self._failed(node, "hung", f"{what} in round {current.t} after {waited_s:.1f} s")
+            elif node < state.setup.fleet.workers:
+                state.failures.lost(node, state.at_s)
+
+    def _failed(self, node: int, kind: Literal["failed", "hung"], text: str) -> None:
+        """Exclude a worker that failed; the server is needed in every round."""
+        state = self.state
+        if node < state.setup.fleet.workers:
+            seconds = state.failures.failed(node, state.at_s)
+            text = f"{text}; left out for {seconds:.0f} s"
+        state.incidents.record(node, kind, text)
 
     def _has_left(self, node: int) -> bool:
         """Whether a node has left for good, so that the round does not wait for it."""
@@ -331,6 +399,7 @@ class Rounds:
         if state.setup.topology:
             record = with_topology(record, plan, outcome.lost)
         traced = trace_outcome(plan, view, reports, outcome, current.orders)
+        self._register_failures(current)
         order_lines = list(self._end_orders(current))
         closed = replace(
             current.line,
@@ -387,5 +456,7 @@ class Rounds:
         timeouts = self.state.params.timeouts  # members may have to join again first
         until_s = self.state.at_s + max(timeouts.round_s, timeouts.gather_s)
         plan: Plan = stored["plan"]
-        self.current = OpenRound(plan, view, restored.open, orders, lines, until_s)
+        self.current = OpenRound(
+            plan, view, restored.open, orders, lines, until_s, until_s, rejoin_until_s=until_s
+        )
         self.current.training = set(plan.active.tolist()) if plan.join else set()

@@ -13,6 +13,7 @@ import numpy as np
 
 from dystop.control.round import initial_state
 from dystop.sparse import Bools
+from dystop.testbed.coordinator.failures import Failures
 from dystop.testbed.coordinator.incidents import Incidents
 from dystop.testbed.coordinator.members import Member, Members
 from dystop.testbed.coordinator.misbehaviour import Strike, Strikes
@@ -47,6 +48,7 @@ class CoordinatorState:
         self.observations = Observations(setup.fleet, setup.steps, setup.params)
         self.strikes = Strikes(setup.params.guards)
         self.incidents = Incidents(self)
+        self.failures = Failures(setup.params.timeouts.exclude_s)
         self.control: ControlState = initial_state(setup.fleet, setup.mechanism)
         self.at_s = 0.0  # seconds of the run by the own clock, without the time between restarts
         self.zero_s: float | None = None  # when round 1 opened: time 0 of `control.clock_s`
@@ -105,7 +107,8 @@ class CoordinatorState:
         here = np.zeros(self.setup.fleet.nodes, bool)
         for member in self.members:
             if member.node < len(here):
-                here[member.node] = member.state == "JOINED" and not member.disk_full
+                left_out = member.disk_full or self.failures.is_excluded(member.node, self.at_s)
+                here[member.node] = member.state == "JOINED" and not left_out
         return here
 
     def training_started(self, node: int, order: Execute) -> None:
@@ -120,6 +123,8 @@ class CoordinatorState:
         if node >= self.setup.fleet.workers:
             return
         observations.mailbox_reported(node, join.mail)
+        if restarted:
+            self.failures.reported(node, self.at_s)
         starts = warm and join.number == -1
         if starts:
             self.training_round[node] = max(self.training_round[node], 0)
@@ -140,6 +145,7 @@ class CoordinatorState:
                 "books": self.control,
                 "probe": self.observations.to_tree(),
                 "strikes": [tuple(s) for s in self.strikes.all()],
+                "failures": self.failures.to_list(),
                 "seq": self.seq,
                 "zero_s": self.zero_s,
                 "samples": self.samples,
@@ -156,6 +162,7 @@ class CoordinatorState:
         self.control = stored["books"]
         self.observations.restore(stored["probe"])
         self.strikes = Strikes(self.params.guards, [Strike(*s) for s in stored["strikes"]])
+        self.failures.restore(stored.get("failures", ()))  # releases before 0.2 kept none
         self.seq, self.zero_s, self.samples = stored["seq"], stored["zero_s"], stored["samples"]
         self.trainings = stored["trained"]
         self.next_evaluation_s = stored["next_evaluation_s"]
