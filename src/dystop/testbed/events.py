@@ -155,6 +155,7 @@ class StartPull:
     address: str
     request: PullRequest
     deadline_s: float
+    patience: float = 1.0  # factor on the time that the peer has to answer
 
 
 @dataclass(frozen=True)

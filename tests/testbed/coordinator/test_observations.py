@@ -136,8 +136,8 @@ def test_a_failed_link_is_excluded_for_longer_each_time():
     assert usable(101.0)
     observations.pull_failed(0, 1, "unreachable", 500.0)
     assert [usable(501.0), usable(501.0, 1, 0), usable(501.0, 2, 1)] == [False, False, True]
-    observations.pull_failed(0, 2, "busy", 500.0)
-    assert usable(501.0, 0, 2)
+    observations.pull_failed(0, 2, "busy", 500.0)  # it said so for as long as it was asked
+    assert [usable(501.0, 0, 2), usable(501.0, 2, 0)] == [False, True]
 
 
 def test_only_joined_members_are_in_reach():

@@ -1,6 +1,7 @@
 """Pulls through breaks and refusals, on a clock that only pauses advance."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from dystop.testbed.events import PullFailed, PullFinished, StartPull
 from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.messages import ModelHeader, PullBroken, PullDenied, PullRequest
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
-from dystop.testbed.worker.pulls import pull
+from dystop.testbed.worker.pulls import LONGEST_PAUSE_S, PeerFailures, PullThreads, pull
 
 SCHEMA = Schema((("w", (1000,)),))
 MODEL = np.arange(1000, dtype=np.float32)
@@ -69,9 +70,9 @@ ALL = send()
 CORRUPT = send(payload=PAYLOAD[:-1] + b"?")
 
 
-def run(script: ScriptedTransport, budget_s: float = 100.0, exact=False, cancelled=None):
+def run(script, budget_s: float = 100.0, exact=False, cancelled=None, patience=1.0):
     request = PullRequest("ab", round=5, exact=exact)
-    action = StartPull(9, 3, "w03", "somewhere:1", request, script.now_s + budget_s)
+    action = StartPull(9, 3, "w03", "somewhere:1", request, script.now_s + budget_s, patience)
     return pull(
         script, action, lambda: PayloadReceiver(SCHEMA), Timeouts(), cancelled or threading.Event(),
         script.clock, script.sleep,
@@ -122,15 +123,52 @@ def test_pauses_grow_and_stay_below_their_bound():
 
 
 def test_a_busy_peer_determines_the_pause():
-    script = ScriptedTransport(fail(PullDenied("busy", retry_s=3.0)), ALL)
+    script = ScriptedTransport(fail(PullDenied("busy", retry_s=1.2)), ALL)
     assert isinstance(run(script), PullFinished)
-    assert script.pauses == [3.0]
+    assert script.pauses == [1.2]
 
 
 def test_a_pause_ends_at_the_deadline():
     script = ScriptedTransport(fail(PullDenied("busy", retry_s=1e9)))
-    done = run(script, budget_s=5.0)
-    assert done == PullFailed(9, "busy", 0, 5.0)
+    done = run(script, budget_s=1.0)
+    assert done == PullFailed(9, "busy", 0, 1.0)
+
+
+def test_a_peer_that_is_always_busy_is_given_up_and_its_retry_hint_is_bounded():
+    for step_s in (0.0, 2.0):  # it refuses at once, or as late as it can
+        script = ScriptedTransport(fail(PullDenied("busy", retry_s=1e9)), step_s=step_s)
+        done = run(script, budget_s=9.0)
+        assert (done.code, done.bytes) == ("busy", 0)
+        assert done.seconds < 4.0 + LONGEST_PAUSE_S + step_s
+        assert max(script.pauses) <= LONGEST_PAUSE_S
+    script = ScriptedTransport(*[fail(PullDenied("busy", retry_s=1.0))] * 25, ALL)
+    assert isinstance(run(script, budget_s=90.0), PullFinished)  # a long pull may wait for long
+
+
+def test_a_peer_that_failed_before_gets_less_time():
+    failures, seconds = PeerFailures(), []
+    for _ in range(5):
+        script = ScriptedTransport(fail(PullDenied("busy", retry_s=1e9)))
+        done = run(script, budget_s=9.0, patience=failures.patience("w03"))
+        failures.pull_ended("w03", failed=True)
+        seconds.append(done.seconds)
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[-1] <= 1.0
+    script = ScriptedTransport(fail(PullBroken("unreachable")), step_s=0.1)
+    assert run(script, patience=failures.patience("w03")).seconds < 2.0
+    slow = ScriptedTransport(*[send(400, PullBroken("timeout"))] * 9, ALL, step_s=5.0)
+    assert isinstance(run(slow, patience=failures.patience("w03")), PullFinished)  # it sends
+
+
+def test_a_busy_peer_is_named():
+    events = []
+    transport = ScriptedTransport(fail(PullDenied("busy", retry_s=1e9)))
+    threads = PullThreads(transport, SCHEMA, Timeouts(away_s=0.1), events.append)
+    request = PullRequest("ab", round=5)
+    threads.start(StartPull(9, 3, "w03", "somewhere:1", request, time.monotonic() + 0.3))
+    threads._pool.shutdown()
+    incident, failed = events
+    assert (incident.peer, incident.kind, failed.code) == ("w03", "busy", "busy")
 
 
 def test_corrupt_bytes_are_pulled_once_more_from_the_beginning():

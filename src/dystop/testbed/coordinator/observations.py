@@ -242,8 +242,6 @@ class Observations:
 
         If the sender was unreachable, the reverse link is excluded as well.
         """
-        if code == "busy":
-            return
         for pair in ((dst, src), (src, dst))[: 2 if code == "unreachable" else 1]:
             known = self.excluded.get(pair)
             first_s = self._params.timeouts.exclude_s

@@ -1,4 +1,8 @@
-"""Pull models from peers: resume after breaks, back off, and respect deadlines."""
+"""Pull models from peers: resume after breaks, back off, and respect deadlines.
+
+A peer that says "busy" is asked again for a while; then the pull has failed. A peer whose pulls
+failed before gets less time to answer, so that it costs a round less each time.
+"""
 
 import threading
 import time
@@ -8,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from dystop.rng import stream
-from dystop.testbed.events import PullFailed, PullFinished, StartPull, Vector
+from dystop.testbed.events import PeerIncident, PullFailed, PullFinished, StartPull, Vector
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.log_throttle import shown, throttled_logger
 from dystop.testbed.params import Timeouts
@@ -28,6 +32,10 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 1.5  # bounds of the pause between attempt
 _TRANSIENT = ("not_authorised", "no_model")  # may end soon: a new roster is on its way
 _TRANSIENT_TRIES = 3
 _CORRUPT = ("digest", "malformed")  # the received bytes are useless; restart once
+BUSY_SHARE = 1 / 3  # of the time of a pull in which its peer may be busy; `away_s` at least
+FAILURE, SUCCESS = 2, 1  # a failed pull weighs as much as two successful ones
+MAX_FAILURES = 12
+SHORTEST_WAIT_S = 0.5
 _PERMANENT = ("wrong_run", "schema", "size")
 
 Clock = Callable[[], float]
@@ -52,16 +60,17 @@ class _Attempts:
     refused: int = 0
     corrupt: int = 0
     broken_since_s: float | None = None  # first break since the last byte
+    busy_since_s: float | None = None  # start of the first refused attempt since the last byte
     resumes: int = 0
     discarded_bytes: int = 0
     last_code: RejectCode = "timeout"
 
     def progress(self) -> None:
         """Register received bytes."""
-        self.without_progress, self.broken_since_s = 0, None
+        self.without_progress, self.broken_since_s, self.busy_since_s = 0, None, None
 
-    def is_final(self, error: PullBroken, now_s: float, away_s: float) -> bool:
-        """Register a break; return whether to give up, for example after `away_s` of silence."""
+    def is_final(self, error: PullBroken, began_s: float, now_s: float, waits: "_Waits") -> bool:
+        """Register an attempt that broke; return whether to give up, for example after silence."""
         self.last_code = error.code
         self.without_progress += 1
         if error.code in _PERMANENT:
@@ -70,17 +79,40 @@ class _Attempts:
             self.corrupt += 1
             return self.corrupt > 1
         if isinstance(error, PullDenied):
-            return self._is_final_denial(error)
+            return self._is_final_denial(error, began_s, now_s, waits.busy_s)
         if self.broken_since_s is None:
             self.broken_since_s = now_s
-        return now_s - self.broken_since_s >= away_s
+        return now_s - self.broken_since_s >= waits.away_s
 
-    def _is_final_denial(self, error: PullDenied) -> bool:
+    def _is_final_denial(
+        self, error: PullDenied, began_s: float, now_s: float, busy_s: float
+    ) -> bool:
         self.broken_since_s = None  # the peer is reachable
+        if error.code == "busy":
+            if self.busy_since_s is None:
+                self.busy_since_s = began_s
+            return now_s - self.busy_since_s >= busy_s
         if error.code in _TRANSIENT and error.retry_s == 0:
             self.refused += 1
             return self.refused >= _TRANSIENT_TRIES
         return error.code == "timeout"  # the sender has closed the round
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """How long a pull waits for a peer that does not send."""
+
+    connect_s: float
+    first_byte_s: float
+    away_s: float
+    busy_s: float
+
+    @classmethod
+    def of(cls, timeouts: Timeouts, pull_s: float, patience: float) -> "_Waits":
+        """Return the waits of a pull that may last `pull_s`, shortened by `patience`."""
+        busy_s = max(timeouts.away_s, BUSY_SHARE * pull_s)
+        full = (timeouts.connect_s, timeouts.first_byte_s, timeouts.away_s, busy_s)
+        return cls(*(max(patience * s, min(s, SHORTEST_WAIT_S)) for s in full))
 
 
 @dataclass
@@ -100,15 +132,18 @@ class _PullJob:
     def __post_init__(self) -> None:
         self.receiver = self.make_receiver()
         self._rng = stream(self.action.key, "fetch pause", self.action.name)
+        pull_s = self.action.deadline_s - self.clock()
+        self._waits = _Waits.of(self.timeouts, pull_s, self.action.patience)
 
     def run(self) -> PullFinished | PullFailed:
         began_s = self.clock()
         while not self.over.is_set():
+            attempt_s = self.clock()
             try:
                 self._attempt()
                 return self._finished(self.clock() - began_s)
             except PullBroken as error:
-                if self.attempts.is_final(error, self.clock(), self.timeouts.away_s):
+                if self.attempts.is_final(error, attempt_s, self.clock(), self._waits):
                     break
                 if error.code in _CORRUPT:
                     self._restart()
@@ -139,10 +174,10 @@ class _PullJob:
     def _timeouts(self) -> PullTimeouts:
         """Return the timeouts of one attempt; an exact pull may wait until the deadline."""
         left_s = max(0.001, self.action.deadline_s - self.clock())
-        connect_s = min(self.timeouts.connect_s, left_s)
-        first_s = min(self.timeouts.first_byte_s, left_s)
+        connect_s = min(self._waits.connect_s, left_s)
+        first_s = min(self._waits.first_byte_s, left_s)
         if self.attempts.broken_since_s is not None:  # connect and first byte share `away_s`
-            until_s = self.attempts.broken_since_s + self.timeouts.away_s
+            until_s = self.attempts.broken_since_s + self._waits.away_s
             away_s = max(0.2, until_s - self.clock())
             connect_s = min(connect_s, away_s)
             first_s = min(first_s, away_s - connect_s)
@@ -163,11 +198,15 @@ class _PullJob:
         self.receiver = self.make_receiver()
 
     def _pause_s(self, error: PullBroken) -> float:
-        """Return a pause with full jitter, so that peers do not all return at the same time."""
+        """Return a pause with full jitter, so that peers do not all return at the same time.
+
+        A peer may ask for a longer pause, but not for longer than `LONGEST_PAUSE_S`.
+        """
         doublings = max(0, self.attempts.without_progress - 1)
         longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**doublings)
-        pause_s = max(error.retry_s, float(self._rng.uniform(0.0, longest_s)))
-        return min(pause_s, max(0.0, self.action.deadline_s - self.clock()))
+        asked_s = min(error.retry_s, LONGEST_PAUSE_S)
+        pause_s = max(asked_s, float(self._rng.uniform(0.0, longest_s)))
+        return min(pause_s, self._waits.busy_s, max(0.0, self.action.deadline_s - self.clock()))
 
 
 def pull(
@@ -200,6 +239,32 @@ def pull(
     return _PullJob(transport, action, make_receiver, timeouts, over, clock, pause).run()
 
 
+class PeerFailures:
+    """How often pulls from each peer failed lately. Safe for several threads.
+
+    >>> failures = PeerFailures()
+    >>> for failed in (True, True, False):
+    ...     failures.pull_ended("w01", failed)
+    >>> failures.patience("w01"), failures.patience("w02")
+    (0.3535533905932738, 1.0)
+    """
+
+    def __init__(self) -> None:
+        self._count: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def pull_ended(self, peer: str, failed: bool) -> None:
+        """Count a pull."""
+        with self._lock:
+            count = self._count.get(peer, 0) + (FAILURE if failed else -SUCCESS)
+            self._count[peer] = min(max(count, 0), MAX_FAILURES)
+
+    def patience(self, peer: str) -> float:
+        """Return the factor on the time that a peer has to answer; it halves with each failure."""
+        with self._lock:
+            return float(0.5 ** (self._count.get(peer, 0) / FAILURE))
+
+
 class PullThreads:
     """A pool of threads that pull; results go to `put`, except those of cancelled pulls."""
 
@@ -208,12 +273,13 @@ class PullThreads:
         transport: Transport,
         schema: Schema,
         timeouts: Timeouts,
-        put: Callable[[PullFinished | PullFailed], None],
+        put: Callable[[PullFinished | PullFailed | PeerIncident], None],
     ) -> None:
         self._transport, self._schema, self._timeouts = transport, schema, timeouts
         self._put = put
         self._pool = ThreadPoolExecutor(MAX_PARALLEL_PULLS, "pull")
         self._cancelled: dict[int, threading.Event] = {}
+        self._failures = PeerFailures()
 
     def start(self, action: StartPull) -> None:
         """Pull as soon as a thread is free."""
@@ -238,13 +304,22 @@ class PullThreads:
         try:
             reach("worker.before_pull")
             make = self._receiver_factory(action.request)
+            action = replace(action, patience=self._failures.patience(action.name))
             event = pull(self._transport, action, make, self._timeouts, cancelled)
         except Exception as error:  # a failpoint or a defect: the round continues without the model
             _LOG.error("pull from %s: %s", shown(action.name), shown(repr(error)))
             event = PullFailed(action.key, "unreachable")
         self._cancelled.pop(action.key, None)
         if not cancelled.is_set():
+            self._count(action, event)
             self._put(event)
+
+    def _count(self, action: StartPull, event: PullFinished | PullFailed) -> None:
+        code = event.code if isinstance(event, PullFailed) else None
+        self._failures.pull_ended(action.name, code in ("busy", "timeout", "unreachable"))
+        if code == "busy":
+            text = f"no model of round {action.request.round} within {event.seconds:.1f} s"
+            self._put(PeerIncident(action.name, "busy", text))
 
     def _receiver_factory(self, request: PullRequest) -> Callable[[], PayloadReceiver]:
         kind, kept = wanted(self._schema, request)
