@@ -56,6 +56,7 @@ _MODULES = {
     "SAADFL": "dystop.mechanisms",
     "Simulation": "dystop.experiments.api",
     "StorageError": "dystop.errors",
+    "TrustError": "dystop.errors",
     "VerificationError": "dystop.errors",
     "View": "dystop.types",
     "compare": "dystop.experiments.api",
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from dystop.errors import PlanError as PlanError
     from dystop.errors import RunFolderError as RunFolderError
     from dystop.errors import StorageError as StorageError
+    from dystop.errors import TrustError as TrustError
     from dystop.errors import VerificationError as VerificationError
     from dystop.experiments.api import Simulation as Simulation
     from dystop.experiments.api import compare as compare

@@ -4,6 +4,7 @@ DystopError               1
 ├── ConfigError           2   a key or value of the configuration cannot be used
 ├── DataError             2   a data set is missing, corrupt or empty
 ├── RunFolderError        2   a run folder is missing, incomplete, locked or unknown
+│   └── TrustError        2   a folder of somebody else names code
 ├── CapacityError         2   the run does not fit into memory
 ├── TransportError        2   a port, an address or a certificate cannot be used
 ├── StorageError          3   the disk refused a write; earlier commits are safe
@@ -41,6 +42,10 @@ class RunFolderError(DystopError):
     """A run folder is missing, incomplete, locked or not written by dystop."""
 
     exit_code = 2
+
+
+class TrustError(RunFolderError):
+    """A run folder or a study of somebody else names code, and the user has not agreed to it."""
 
 
 class CapacityError(DystopError):

@@ -9,14 +9,13 @@ from numpy.typing import NDArray
 
 from dystop.bench.references import with_threads
 from dystop.bench.result import Line
-from dystop.bench.settings import Settings, Work
+from dystop.bench.settings import Settings, Work, model_of
 from dystop.bench.timing import Meter, in_turns
 from dystop.control.aggregation import size_weights
 from dystop.plan import Mix
 from dystop.rng import stream
 from dystop.simulator.mixing import Models, Sources, mixed_rows
 from dystop.training.flat import layout_of
-from dystop.training.models.build import build_model
 
 _FLOAT_BYTES = 4
 _MOST_BYTES = 2**30  # of one stack; a larger one would say nothing new
@@ -58,7 +57,7 @@ def _meter(settings: Settings, step: Callable[[], object], amount: float) -> Met
 
 def _stack(settings: Settings, work: Work) -> torch.Tensor:
     """Return models of as many workers as fit, [N, W]."""
-    module = build_model(work.model, work.shape[0], work.shape[1:], 10, settings.seed)
+    module = model_of(work.model, work.shape, settings.seed)
     width = layout_of(module).width
     workers = min(work.workers, max(2, _MOST_BYTES // (_FLOAT_BYTES * width)))
     rows = stream(settings.seed, "bench", "stack").standard_normal((workers, width), np.float32)

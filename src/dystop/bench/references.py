@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dystop.bench.settings import CLASSES, Work, images
+from dystop.bench.settings import Work, images, model_of
 from dystop.bench.timing import Meter
-from dystop.training.models.build import build_model
 
 Call = Callable[[Tensor, Tensor], Tensor]
 Step = Callable[[], None]
@@ -117,7 +116,7 @@ def _batch(bench: Bench, work: Work, count: int) -> tuple[Tensor, Tensor]:
 
 def _module(bench: Bench, work: Work) -> nn.Module:
     """Return the model in its preferred memory layout."""
-    module = build_model(work.model, work.shape[0], work.shape[1:], CLASSES, bench.seed)
+    module = model_of(work.model, work.shape, bench.seed)
     placed: nn.Module = module.to(bench.device, memory_format=_layout(work))  # type: ignore[call-overload]
     return placed
 

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.trust import with_folder
 from dystop.rng import stream
 from dystop.sparse import Ints
 from dystop.storage import write_atomic
@@ -61,7 +63,7 @@ class Settings:
 
     def work(self, model: str) -> "Work":
         """Return the work of one model: grey images for small ones, colour for large ones."""
-        module = build_model(model, 1, (28, 28), CLASSES, self.seed)
+        module = model_of(model, (1, 28, 28), self.seed)
         small = sum(p.numel() for p in module.parameters()) < SMALL_BELOW
         many, grey, colour = self.workers or 100, (1, 28, 28), (3, 32, 32)
         if small:
@@ -89,6 +91,12 @@ class Work:
     def describe(self) -> str:
         """Return a short description."""
         return f"{self.model}, {self.workers} x batch {self.batch}"
+
+
+def model_of(model: str, shape: tuple[int, int, int], seed: int) -> nn.Module:
+    """Return a model by its name; a user's own is in the current folder, or installed."""
+    named = with_folder({"model": {"name": model}}, Path.cwd())["model"]
+    return build_model(model, shape[0], shape[1:], CLASSES, seed, named.get("folder", ""))
 
 
 def experiment(settings: Settings, work: Work, *words: str) -> Experiment:

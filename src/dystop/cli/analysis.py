@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dystop.cli.run import Trust
 from dystop.cli.terminal import console, echo, handle_errors, show_table
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 def bound(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as in runs/NAME.")],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Compare Theorem 1 and Theorem 2 with a run on a strongly convex problem.
 
@@ -31,7 +33,7 @@ def bound(
 
     following = "following every model"
     with _progress(quiet, following) as on_round:
-        found = bound_of(run, lambda done, total: on_round(following, done, total))
+        found = bound_of(run, lambda done, total: on_round(following, done, total), trust=trust)
     _write_bound(run / "bound", found)
     if not quiet:
         _show_bound(found)
@@ -171,6 +173,7 @@ def gap(
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Compare the simulator with a run of the testbed.
 
@@ -182,7 +185,7 @@ def gap(
 
     printed = json_file == "-"
     with _progress(quiet or printed, "replay", "simulation") as on_round:
-        found = gap_of(run, on_round)
+        found = gap_of(run, on_round, trust=trust)
     page = write_gap(found, run / "gap").html
     text = json.dumps(to_tree(found), indent=1, allow_nan=False)
     for path in [str(run / "gap" / "gap.json"), *([json_file] if json_file else [])]:

@@ -15,6 +15,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 Report = Annotated[bool, typer.Option(help="Write an HTML report into the run folder at the end.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as in runs/NAME.")]
 Out = Annotated[Path, typer.Option(help="Folder of all runs.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import code that the run folder of somebody else names."),
+]
 _LONG_S = 30.0  # a run that takes longer is worth advice
 
 
@@ -82,6 +86,7 @@ def run(
     name: Annotated[str | None, typer.Option(help="Name of this run; must be free.")] = None,
     quiet: Quiet = False,
     report: Report = True,
+    trust: Trust = False,
 ) -> None:
     """Run one experiment.
 
@@ -90,7 +95,7 @@ def run(
     from dystop.experiments.config import read_experiment
     from dystop.experiments.run_folder import check_free
 
-    experiment = read_experiment(*split_words(words or []))
+    experiment = read_experiment(*split_words(words or []), trust=trust)
     if name is not None:
         check_free(out, name)
     from dystop.experiments.run import run_experiment
@@ -104,7 +109,7 @@ def run(
 
 
 @handle_errors
-def resume(run: Folder, quiet: Quiet = False, report: Report = True) -> None:
+def resume(run: Folder, quiet: Quiet = False, report: Report = True, trust: Trust = False) -> None:
     """Resume an interrupted run from its last checkpoint.
 
     The result is bit for bit the same as without the interruption.
@@ -115,7 +120,9 @@ def resume(run: Folder, quiet: Quiet = False, report: Report = True) -> None:
     from dystop.experiments.run import resume_run
 
     watcher = Watcher(quiet=quiet)
-    folder = _watched(watcher, lambda: resume_run(run, watcher.on_start, watcher.on_record))
+    folder = _watched(
+        watcher, lambda: resume_run(run, watcher.on_start, watcher.on_record, trust=trust)
+    )
     finish(folder, quiet=quiet, report=report)
 
 
@@ -125,6 +132,7 @@ def verify(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Check the first N rounds only.", metavar="N")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Run an experiment again and compare every record, bit for bit.
 
@@ -139,7 +147,7 @@ def verify(
     watcher = Watcher()
     with watcher.showing():
         watcher.expect(min(rounds or recorded, recorded))
-        verdict = verify_run(run, rounds, watcher.on_record)
+        verdict = verify_run(run, rounds, watcher.on_record, trust=trust)
     if not verdict.identical:
         raise VerificationError(f"{run}: not reproduced: {verdict.detail}")
     echo(f"identical: {plural(verdict.rounds, 'round')}, sha256 {verdict.sha256}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dystop.cli.progress import StudyWatcher
-from dystop.cli.run import Out, Quiet, split_words
+from dystop.cli.run import Out, Quiet, Trust, split_words
 from dystop.cli.terminal import Interrupted, echo, exit_code_of, handle_errors, note, show_table
 from dystop.units import are, plural
 
@@ -77,6 +77,7 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
     name: Name = None,
     jobs: Jobs = 1,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Compare mechanisms on the same fleet, split, channel draws and initial model.
 
@@ -86,9 +87,9 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
     check_target(target)
     words = words or []
     if path := _study_named(words, [mechanisms, seeds, timing, settings, name is not None]):
-        resume_study(path, jobs, quiet=quiet)
+        resume_study(path, jobs, quiet=quiet, trust=trust)
     else:
-        comparison = _comparison(words, mechanisms, seeds, timing, settings or [])
+        comparison = _comparison(words, mechanisms, seeds, timing, settings or [], trust=trust)
         study = _study_of_comparison(comparison, out, name, quiet=quiet)
         run_remaining(study, jobs, quiet=quiet)
         path = study.path
@@ -113,6 +114,7 @@ def sweep(  # noqa: PLR0913 - every parameter is an option of the command
     name: Name = None,
     jobs: Jobs = 1,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Run one experiment with every combination of some values, and show what they change.
 
@@ -122,9 +124,9 @@ def sweep(  # noqa: PLR0913 - every parameter is an option of the command
     check_target(target)
     words = words or []
     if path := _study_named(words, [over, seeds, name is not None]):
-        resume_study(path, jobs, quiet=quiet)
+        resume_study(path, jobs, quiet=quiet, trust=trust)
     else:
-        study = _study_of_sweep(words, over or [], seeds or 1, out, name)
+        study = _study_of_sweep(words, over or [], seeds or 1, out, name, trust=trust)
         run_remaining(study, jobs, quiet=quiet)
         path = study.path
     report_study(path, target, quiet=quiet)
@@ -139,8 +141,8 @@ def _study_named(words: list[str], options: Sequence[object]) -> Path | None:
         return None
     if any([words[1:], *options]):
         raise ConfigError(
-            f"command line: {words[0]} is a study with its own settings; only --target, --jobs "
-            "and --quiet can be given with it"
+            f"command line: {words[0]} is a study with its own settings; only --target, --jobs, "
+            "--trust and --quiet can be given with it"
         )
     return Path(words[0])
 
@@ -151,6 +153,8 @@ def _comparison(
     seeds: int | None,
     timing: Timing | None,
     settings: list[str],
+    *,
+    trust: bool,
 ) -> "Comparison":
     from dystop.errors import ConfigError
     from dystop.experiments.compare import Comparison
@@ -165,7 +169,7 @@ def _comparison(
         )
     names = [name.strip() for name in mechanisms.split(",") if name.strip()]
     timings = None if timing is None else _TIMINGS[timing]
-    return Comparison(file, keys, names, seeds or _SEEDS, timings, settings)
+    return Comparison(file, keys, names, seeds or _SEEDS, timings, settings, trust)
 
 
 def _study_of_comparison(
@@ -179,11 +183,11 @@ def _study_of_comparison(
     if not quiet:
         for sentence in advice(every[0]):
             note(sentence)
-    return _find_or_create(every, out, name or default_name(every))
+    return _find_or_create(every, out, name or default_name(every), trust=comparison.trust)
 
 
 def _study_of_sweep(
-    words: list[str], over: list[str], seeds: int, out: Path, name: str | None
+    words: list[str], over: list[str], seeds: int, out: Path, name: str | None, *, trust: bool
 ) -> "Study":
     from dystop.errors import ConfigError
     from dystop.experiments.sweep import Sweep, default_name, grid, read_axes
@@ -196,8 +200,9 @@ def _study_of_sweep(
             "'dystop list keys' shows what can be varied"
         )
     axes = read_axes(over)
-    every = grid(Sweep(file, keys, axes, seeds))
-    return _find_or_create(every, out, name or default_name(axes), [a.key for a in axes])
+    every = grid(Sweep(file, keys, axes, seeds, trust))
+    over = [axis.key for axis in axes]
+    return _find_or_create(every, out, name or default_name(axes), over, trust=trust)
 
 
 def _check_file(file: Path | None, command: str, options: str) -> None:
@@ -238,12 +243,17 @@ def check_target(target: float | None) -> None:
 
 
 def _find_or_create(
-    every: "Sequence[Experiment]", out: Path, name: str, over: Sequence[str] = ()
+    every: "Sequence[Experiment]",
+    out: Path,
+    name: str,
+    over: Sequence[str] = (),
+    *,
+    trust: bool = False,
 ) -> "Study":
     """Return the study of this name; build all its settings before its folder is created."""
     from dystop.experiments.study import create_study, find_study
 
-    if study := find_study(out, name, every):
+    if study := find_study(out, name, every, trust=trust):
         return study
     from dystop.experiments.jobs import build_each_setting
 
@@ -274,14 +284,14 @@ def _announce(path: Path, total: int, left: int) -> None:
     echo(f"study: {path} ({plural(total, 'run')}{done})")
 
 
-def resume_study(path: Path, jobs: int, *, quiet: bool) -> None:
+def resume_study(path: Path, jobs: int, *, quiet: bool, trust: bool = False) -> None:
     """Run what is left of a study; if nothing is, its mechanisms need not be installed."""
-    from dystop.errors import ConfigError
+    from dystop.errors import ConfigError, TrustError
     from dystop.experiments.study import open_study, outline
 
     try:
-        study = open_study(path)
-    except ConfigError:
+        study = open_study(path, trust=trust)
+    except (ConfigError, TrustError):
         known = outline(path)
         if not known.done:
             raise

@@ -14,7 +14,7 @@ import typer
 
 from dystop.cli.enrolment import check_installed
 from dystop.cli.progress import Watcher
-from dystop.cli.run import Folder, Out, Quiet, Report, finish, split_words
+from dystop.cli.run import Folder, Out, Quiet, Report, Trust, finish, split_words
 from dystop.cli.terminal import Interrupted, echo, exit_code_of, handle_errors
 from dystop.errors import shell_command
 
@@ -89,7 +89,7 @@ def _ranked(watcher: TestbedWatcher, work: Callable[[], Path | None]) -> Path | 
         from dystop.experiments.run_folder import CONFIG
         from dystop.experiments.testbed.enrolment import node_names
 
-        ranks = len(node_names(read_experiment(watcher.folder / CONFIG))) + 1
+        ranks = len(node_names(read_experiment(watcher.folder / CONFIG, trust=True))) + 1
         hint = _resume_hint(watcher, f"mpiexec -n {ranks} ")
         raise Interrupted(hint, exit_code_of(interrupt)) from None
 
@@ -115,6 +115,7 @@ def live(  # noqa: PLR0913 - one for each option
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Resume an interrupted run.")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Run one experiment with real processes: a coordinator, an observer and workers.
 
@@ -127,9 +128,9 @@ def live(  # noqa: PLR0913 - one for each option
     network = Network(netns, rate_mbit)
     folder: Path | None
     if resume is not None:
-        folder = _resume(resume, given, watcher, network)
+        folder = _resume(resume, given, watcher, network, trust=trust)
     else:
-        folder = _begin(given, out, name, watcher, network)
+        folder = _begin(given, out, name, watcher, network, trust=trust)
     if folder is not None:
         _save_models(folder)
         finish(folder, quiet=quiet, report=report)
@@ -145,7 +146,13 @@ def _save_models(folder: Path) -> None:
 
 
 def _begin(
-    words: list[str], out: Path, name: str | None, watcher: TestbedWatcher, network: "Network"
+    words: list[str],
+    out: Path,
+    name: str | None,
+    watcher: TestbedWatcher,
+    network: "Network",
+    *,
+    trust: bool,
 ) -> Path | None:
     """Start a new run; return its folder, or None on a rank that shows nothing."""
     from dystop.experiments.config import read_experiment
@@ -153,7 +160,7 @@ def _begin(
     from dystop.experiments.testbed.enrolment import check_testbed
 
     file, keys = split_words(words)
-    experiment = read_experiment(file, keys)
+    experiment = read_experiment(file, keys, trust=trust)
     check_testbed(experiment)
     if experiment.testbed.transport == "mpi":
         from dystop.experiments.testbed.ranks import run_ranks
@@ -169,17 +176,18 @@ def _begin(
 
 
 def _resume(
-    path: Path, words: list[str], watcher: TestbedWatcher, network: "Network"
+    path: Path, words: list[str], watcher: TestbedWatcher, network: "Network", *, trust: bool
 ) -> Path | None:
     """Resume a run; return its folder, or None on a rank that shows nothing."""
     from dystop.errors import ConfigError
     from dystop.experiments.config import read_experiment
     from dystop.experiments.run_folder import CONFIG, open_run
-    from dystop.experiments.testbed.launch import reopen_testbed, resumable_folder
+    from dystop.experiments.testbed.launch import checked_folder, reopen_testbed, resumable_folder
 
     if words:
         raise ConfigError(f"--resume takes the settings of {path}; leave out: {' '.join(words)}")
-    transport = read_experiment(resumable_folder(path) / CONFIG).testbed.transport
+    transport = read_experiment(checked_folder(path) / CONFIG, trust=trust).testbed.transport
+    resumable_folder(path)
     if transport == "mpi" and open_run(path).info.get("status") != "finished":
         from dystop.experiments.testbed.ranks import resume_ranks
 
@@ -207,7 +215,7 @@ def _work(folder: Path, watcher: TestbedWatcher, network: "Network") -> None:
     from dystop.experiments.config import read_experiment
     from dystop.experiments.run_folder import CONFIG
 
-    if read_experiment(folder / CONFIG).testbed.transport == "memory":
+    if read_experiment(folder / CONFIG, trust=True).testbed.transport == "memory":
         from dystop.experiments.testbed.threads import run_threads
 
         run_threads(folder, watcher)
@@ -308,13 +316,14 @@ def coordinator(
         typer.Option(metavar="HOST:PORT", help="Where new parties redeem tokens; off by default."),
     ] = "",
     enrolment: Enrolment = None,
+    trust: Trust = False,
 ) -> None:
     """Coordinate a run: decide each round and keep the ledger; never touch a model."""
     _start_logging()
     from dystop.experiments.testbed.coordinator_run import serve_coordinator
 
     def serve() -> tuple[int, str]:
-        reason = serve_coordinator(file, pki, listen, out, enrol, enrolment)
+        reason = serve_coordinator(file, pki, listen, out, enrol, enrolment, trust=trust)
         return 0, f"the run is over: {reason}"
 
     _serve_and_exit(serve)
@@ -336,27 +345,31 @@ def worker(  # noqa: PLR0913 - one for each option
     data: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Its own samples, on this host only.")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Run a worker: train on its own data, serve its model, follow the coordinator's orders."""
     _start_logging()
     from dystop.experiments.testbed.parties import PartyOptions, serve_worker
 
-    place = PartyOptions(file, pki, coordinator)
+    place = PartyOptions(file, pki, coordinator, trust)
     home = folder or Path(name)
     _serve_and_exit(lambda: _result(serve_worker(place, name, listen, advertise, home, data)))
 
 
 @handle_errors
 def observer(
-    file: File, coordinator: Coordinator, pki: Pki = Path("pki"), enrolment: Enrolment = None
+    file: File,
+    coordinator: Coordinator,
+    pki: Pki = Path("pki"),
+    enrolment: Enrolment = None,
+    trust: Trust = False,
 ) -> None:
     """Run the observer: evaluate all models whenever the coordinator asks for it."""
     _start_logging()
     from dystop.experiments.testbed.parties import PartyOptions, serve_observer
 
-    _serve_and_exit(
-        lambda: _result(serve_observer(PartyOptions(file, pki, coordinator), enrolment))
-    )
+    place = PartyOptions(file, pki, coordinator, trust)
+    _serve_and_exit(lambda: _result(serve_observer(place, enrolment)))
 
 
 def _result(end: "Exit") -> tuple[int, str]:

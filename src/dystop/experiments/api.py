@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from numbers import Integral
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -30,6 +31,7 @@ from dystop.experiments.config.keys import UNSET
 from dystop.experiments.config.read import experiment_from, read_section
 from dystop.experiments.results import Comparison, Run
 from dystop.experiments.trained_models import model_of
+from dystop.experiments.trust import with_folder
 from dystop.mechanisms import MECHANISMS
 from dystop.record import RoundRecord
 from dystop.simulator import no_round, run_rounds
@@ -72,6 +74,7 @@ class Options(Sections, total=False):
     model: str | CustomModel | ModelParams | Table | None
     rounds: int | None
     overrides: Sequence[str]
+    trust: bool
 
 
 class Simulation:
@@ -135,6 +138,7 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
     seed: int = 0,
     overrides: Sequence[str] = (),
     on_round: OnRound | None = None,
+    trust: bool = False,
     **sections: Unpack[Sections],
 ) -> Simulation:
     """Prepare a simulation; iterate over it, or call its `run`.
@@ -154,18 +158,20 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
         seed: Seed of all randomness.
         overrides: Further configuration as `key=value`, such as "world.range_m=60".
         on_round: Called with each record.
+        trust: Whether to import code that a recorded run (`trace=`) of somebody else names.
         **sections: Sections of the configuration.
 
     Raises:
         ConfigError: An argument cannot be used; the message names it.
         DataError: The data set cannot be used.
+        TrustError: The recorded run of somebody else names code, and `trust` is false.
 
     >>> simulation = simulate("d-psgd", workers=4, dataset="synthetic", model="softmax", rounds=2)
     >>> [record.round for record in simulation]
     [1, 2]
     """
     _check_arguments(mechanism, overrides, on_round, sections)
-    tables: dict[str, dict[str, Any]] = {"stop": {"rounds": _ROUNDS}}
+    tables: dict[str, Any] = {"stop": {"rounds": _ROUNDS}}
     for name, section in sections.items():
         tables[name] = {**tables.get(name, {}), **_table(name, section)}
     if workers is not None:
@@ -176,7 +182,8 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
     custom = _read_model(model, tables)
     named = {"mechanism": {"name": mechanism}} if isinstance(mechanism, str) else {}
     plain = {"seed": _integer("seed", seed, 0)}
-    experiment = experiment_from({**tables, **named, **plain}, overrides, "simulate", "overrides")
+    tables = with_folder({**tables, **named, **plain}, Path.cwd())
+    experiment = experiment_from(tables, overrides, "simulate", "overrides", trust=trust)
     if not isinstance(mechanism, str):  # any object will do, whether or not it has a known name
         experiment = replace(experiment, mechanism=mechanism)
     if data is not None:

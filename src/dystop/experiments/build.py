@@ -138,6 +138,7 @@ def make_trainer(
         tuple(size),
         data.classes,
         experiment.seed,
+        experiment.model.folder,
     )
     arrays = Arrays(data.x_train, data.y_train, data.x_test, data.y_test, data.mean, data.std)
     return Trainer(module, arrays, shards, experiment.training, experiment.seed)

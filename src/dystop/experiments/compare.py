@@ -33,6 +33,7 @@ class Comparison:
     seeds: int = 3  # seed, seed + 1, ...
     timing: Timings | None = None  # None: what the configuration says
     settings: Sequence[str] = ()  # MECHANISM.KEY=VALUE
+    trust: bool = False  # whether code that another user's run folder names is imported
 
 
 def experiments(asked: Comparison) -> list[Experiment]:
@@ -43,7 +44,7 @@ def experiments(asked: Comparison) -> list[Experiment]:
     """
     chosen = _chosen(asked.mechanisms)
     shared, own = _sorted_words(asked, chosen)
-    base = read_experiment(asked.file, shared)
+    base = read_experiment(asked.file, shared, trust=asked.trust)
     _check(base, asked)
     mechanisms = [mechanism_of(asked.file, shared, base, name, own[name]) for name in chosen]
     return [
@@ -154,7 +155,7 @@ def mechanism_of(
     """Return one mechanism; the `[mechanism]` section of the file is for the mechanism it names."""
     try:
         if name == base.mechanism.name:
-            return read_experiment(file, [*shared, *own]).mechanism
+            return read_experiment(file, [*shared, *own], trust=True).mechanism
         return read_experiment(None, [f"mechanism.name={name}", *own]).mechanism
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from None

@@ -62,14 +62,15 @@ class GapReport:
     step_estimate: Errors  # training seconds, estimated by the coordinator at the round's start
 
 
-def gap_of(folder: Path, on_round: OnRound) -> GapReport:
+def gap_of(folder: Path, on_round: OnRound, *, trust: bool = False) -> GapReport:
     """Replay and simulate a recorded run, and compare both with it.
 
     Raises:
         RunFolderError: If the run has no trace, has no rounds, or has not finished.
+        TrustError: If somebody else created the run, it names code, and `trust` is false.
     """
     data, trace = _recorded(folder)
-    experiment = read_experiment(folder / CONFIG)
+    experiment = read_experiment(folder / CONFIG, trust=trust)
     replay = build(as_replay(replace(experiment, trace=str(folder))))
     plain = build(_published_on_completion(experiment))
     rounds = min(len(data.records), len(trace.rounds))

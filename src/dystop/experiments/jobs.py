@@ -167,7 +167,7 @@ def _run_here(study: Study, experiment: Experiment, listener: StudyListener) -> 
         listener.on_record(name, record)
 
     if folder.exists():
-        resume_run(folder, on_start, on_record)
+        resume_run(folder, on_start, on_record, trust=study.trust)
     else:
         run_experiment(experiment, study.path, name, on_start, on_record)
     listener.on_finish(name)
@@ -176,6 +176,8 @@ def _run_here(study: Study, experiment: Experiment, listener: StudyListener) -> 
 def _words(study: Study, experiment: Experiment) -> list[str]:
     """Return the words after `dystop` that run or resume one experiment."""
     folder, silent = study.folder(experiment), ["--quiet", "--no-report"]
+    if study.trust and ":" in experiment.model.name:
+        silent.append("--trust")
     if folder.exists():
         return ["resume", str(folder), *silent]
     plan = str(study.plan(experiment))

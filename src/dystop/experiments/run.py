@@ -108,8 +108,14 @@ def run_experiment(
     return folder
 
 
-def resume_run(folder: Path, on_start: OnStart, on_record: OnRecord) -> Path:
-    """Resume a run from its newest checkpoint, or from the start if there is none."""
+def resume_run(
+    folder: Path, on_start: OnStart, on_record: OnRecord, *, trust: bool = False
+) -> Path:
+    """Resume a run from its newest checkpoint, or from the start if there is none.
+
+    Raises:
+        TrustError: Somebody else created the run, it names code, and `trust` is false.
+    """
     run_folder(folder)
     with RunLock(folder):
         data = open_run(folder)
@@ -118,7 +124,7 @@ def resume_run(folder: Path, on_start: OnStart, on_record: OnRecord) -> Path:
         if data.info.get("status") == "finished":
             on_start(_already_finished(folder, len(data.records)))
             return folder
-        experiment = read_experiment(folder / CONFIG)
+        experiment = read_experiment(folder / CONFIG, trust=trust)
         built = build(experiment)
         found = checkpoint.load_newest(folder / CHECKPOINTS, built.components.trainer.device)
         done, state = found if found is not None else (0, None)
@@ -243,10 +249,16 @@ def _mark_failed(folder: Path, why: str) -> None:
         return
 
 
-def verify_run(folder: Path, rounds: int | None, on_record: OnRecord) -> Verdict:
-    """Run the recorded experiment again and compare every record, byte for byte."""
+def verify_run(
+    folder: Path, rounds: int | None, on_record: OnRecord, *, trust: bool = False
+) -> Verdict:
+    """Run the recorded experiment again and compare every record, byte for byte.
+
+    Raises:
+        TrustError: Somebody else created the run, it names code, and `trust` is false.
+    """
     lines = _recorded_lines(folder)[: rounds or None]
-    built = build(read_experiment(folder / CONFIG))
+    built = build(read_experiment(folder / CONFIG, trust=trust))
     digest = hashlib.sha256()
     checked = 0
     for record, line in zip(_records_of(built.components), lines, strict=False):

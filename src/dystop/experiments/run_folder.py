@@ -12,6 +12,7 @@ complete.
 """
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -42,6 +43,7 @@ from dystop.experiments.record_log import (
     read_lines,
     records_sha256,
 )
+from dystop.experiments.trust import signature_of
 from dystop.record import RoundRecord
 from dystop.storage import NO_SPACE, file_sha256, read_json, write_atomic
 
@@ -57,6 +59,7 @@ __all__ = [
     "check_config",
     "check_free",
     "check_name",
+    "config_facts",
     "create_run",
     "first_info",
     "is_abandoned",
@@ -177,8 +180,14 @@ def _fill(folder: Path, config: str, info: Mapping[str, Any], fleet: Mapping[str
     (folder / RECORDS).touch()
     write_atomic(folder / CONFIG, config.encode())
     write_atomic(folder / FLEET, _json(fleet))
-    noted = {**info, _CONFIG_SHA256: file_sha256(folder / CONFIG)}
-    write_atomic(folder / INFO, _json(noted))
+    write_atomic(folder / INFO, _json({**info, **config_facts(config)}))
+
+
+def config_facts(config: str) -> dict[str, str]:
+    """Return what `run.json` notes about the text of `config.toml`: digest and signature."""
+    content = config.encode()
+    digest = {_CONFIG_SHA256: hashlib.sha256(content).hexdigest()}
+    return digest | signature_of(content, tomllib.loads(config))
 
 
 def _refused(out: Path, error: OSError) -> RunFolderError | StorageError:

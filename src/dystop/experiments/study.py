@@ -22,10 +22,10 @@ from dystop.experiments.config import Experiment, read_experiment, to_toml, to_t
 from dystop.experiments.config.write import toml_value
 from dystop.experiments.folder_kinds import COMPARISON, SWEEP
 from dystop.experiments.run_folder import INFO, STUDY, check_name, is_study
+from dystop.experiments.trust import PLAN, signature_of
 from dystop.params import flatten
 from dystop.storage import read_json, write_atomic
 
-PLAN = "plan"
 _MOST_DIFFERENCES = 4
 
 
@@ -60,6 +60,7 @@ class Study:
     path: Path
     experiments: tuple[Experiment, ...]  # each named after its run folder
     over: tuple[str, ...] = ()  # the keys that a sweep varies
+    trust: bool = False  # whether code that its files name is imported, whoever wrote them
 
     @property
     def resume_command(self) -> str:
@@ -94,7 +95,9 @@ def default_name(experiments: Sequence[Experiment]) -> str:
     return f"compare-{data[:60]}"
 
 
-def find_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study | None:
+def find_study(
+    out: Path, name: str, experiments: Sequence[Experiment], *, trust: bool = False
+) -> Study | None:
     """Return the study of this name if it exists; refuse one that has other settings."""
     check_name(name)
     path = out / name
@@ -102,7 +105,7 @@ def find_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study
         return None
     if not is_study(path):
         raise RunFolderError(f"{path}: exists and is not a study; choose another --name or --out")
-    study = open_study(path)
+    study = open_study(path, trust=trust)
     if differences := list(_differences(study.experiments, experiments)):
         shown = "; ".join(differences[:_MOST_DIFFERENCES])
         more = len(differences) - _MOST_DIFFERENCES
@@ -114,11 +117,16 @@ def find_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study
     return study
 
 
-def open_study(path: Path) -> Study:
-    """Read a study with everything that is needed to resume it."""
+def open_study(path: Path, *, trust: bool = False) -> Study:
+    """Read a study with everything that is needed to resume it.
+
+    Raises:
+        TrustError: Somebody else created it, and it names code.
+    """
     known = outline(path)
     plans = [path / PLAN / f"{folder.name}.toml" for folder in known.folders]
-    return Study(path, tuple(map(read_experiment, plans)), known.over)
+    every = tuple(read_experiment(plan, trust=trust) for plan in plans)
+    return Study(path, every, known.over, trust)
 
 
 def outline(path: Path) -> StudyOutline:
@@ -160,7 +168,7 @@ def create_study(
             f"{path}: cannot be created: {error.strerror or error}. "
             "Choose another folder with --out DIR"
         ) from error
-    return Study(path, tuple(experiments), tuple(over))
+    return Study(path, tuple(experiments), tuple(over), trust=True)  # this process wrote it
 
 
 def _fill(study: Study, name: str) -> None:
@@ -181,6 +189,7 @@ def _row(experiment: Experiment) -> dict[str, Any]:
         "provenance": experiment.mechanism.provenance,
         "seed": experiment.seed,
         "timing": experiment.engine.timing,
+        **signature_of(to_toml(experiment).encode(), to_tree(experiment)),
     }
 
 

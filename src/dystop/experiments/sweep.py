@@ -42,6 +42,7 @@ class Sweep:
     words: Sequence[str]  # key=value, for all runs
     axes: Sequence[Axis]
     seeds: int = 1  # seed, seed + 1, ...
+    trust: bool = False  # whether code that another user's run folder names is imported
 
 
 def read_axes(over: Sequence[str]) -> list[Axis]:
@@ -117,14 +118,14 @@ def _setting(asked: Sweep, values: Sequence[str]) -> Experiment:
     name = chosen.pop(MECHANISM, None)
     words = [*asked.words, *(f"{key}={value}" for key, value in chosen.items())]
     if name is None:
-        return read_experiment(asked.file, words)
+        return read_experiment(asked.file, words, trust=asked.trust)
     own = [word for word in words if word.startswith(_OWN)]
     shared = [word for word in words if not word.startswith(_OWN)]
     if name in MECHANISMS:
         for word in own:
             key = word.partition("=")[0].strip().removeprefix(_OWN)
             check_own_key(f"--over {MECHANISM} with {word}", name, key)
-    base = read_experiment(asked.file, shared)
+    base = read_experiment(asked.file, shared, trust=asked.trust)
     return replace(base, mechanism=mechanism_of(asked.file, shared, base, name, own))
 
 

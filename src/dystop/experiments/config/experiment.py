@@ -54,6 +54,9 @@ class ModelParams:
     """What is trained."""
 
     name: str = param("cnn", "model; 'dystop list models' shows them; or package.module:factory")
+    folder: str = param(
+        "", "folder of package.module:factory; empty: beside the file that names it, or installed"
+    )
     wire_bytes: Annotated[int, Ge(0)] = param(
         0, "simulated size of a model on the wire; 0: its own size, 4 bytes for each number"
     )

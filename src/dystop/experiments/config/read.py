@@ -23,6 +23,7 @@ from dystop.experiments.config.keys import UNSET, Key, keys_of
 from dystop.experiments.config.write import toml_value
 from dystop.experiments.folder_kinds import RUN, kind_of, study_kind
 from dystop.experiments.run_folder import CONFIG, INFO, name_problem, open_run
+from dystop.experiments.trust import check_code, names_code, noted_signature, with_folder
 from dystop.mechanisms import MECHANISMS
 from dystop.training.models.catalogue import MODELS
 from dystop.world.trace import TRACE
@@ -31,6 +32,7 @@ Section = TypeVar("Section")
 COMMAND_LINE = "command line"
 _PLUG_IN = " (a mechanism from a plug-in is known once the plug-in is installed)"
 _LONGEST_NAME = 100
+_MODEL = "model.name"
 _REPLAY = "-replay"
 
 
@@ -50,21 +52,35 @@ class Source:
 
 
 def read_experiment(
-    file: Path | None = None, overrides: Sequence[str] = (), origin: str = COMMAND_LINE
+    file: Path | None = None,
+    overrides: Sequence[str] = (),
+    origin: str = COMMAND_LINE,
+    *,
+    trust: bool = False,
 ) -> Experiment:
     """Read a configuration: the defaults, then the file, then `key=value` words.
 
     With `trace`, the configuration of the recorded run comes before the file. Without a file,
-    errors name the `origin`.
+    errors name the `origin`. A file in a run folder or a study of somebody else must not name code
+    unless `trust` is true.
 
     Raises:
         ConfigError: With the source, the key, what was given and what is allowed.
+        TrustError: The folder of somebody else names code.
     """
-    return experiment_from(_load(file) if file else {}, overrides, str(file) if file else origin)
+    if file is None:
+        return experiment_from({}, overrides, origin, trust=trust)
+    trusted = trust or any(word.partition("=")[0].strip() == _MODEL for word in overrides)
+    return experiment_from(_load(file, trust=trusted), overrides, str(file), trust=trust)
 
 
 def experiment_from(
-    tables: Mapping[str, Any], overrides: Sequence[str], origin: str, words: str = COMMAND_LINE
+    tables: Mapping[str, Any],
+    overrides: Sequence[str],
+    origin: str,
+    words: str = COMMAND_LINE,
+    *,
+    trust: bool = False,
 ) -> Experiment:
     """Build an experiment from plain tables and `key=value` words; the words win.
 
@@ -73,17 +89,21 @@ def experiment_from(
         overrides: Words such as "stop.rounds=100".
         origin: What errors call the source of the tables.
         words: What errors call the source of the words.
+        trust: Whether code is imported that a recorded run (`trace`) of somebody else names.
 
     Raises:
         ConfigError: With the source, the key, what was given and what is allowed.
+        TrustError: The recorded run of somebody else names code.
     """
     tree = dict(tables)
     given = [_override(word, words) for word in overrides]
     for key, value in given:
         tree = _merge(tree, _nested(key, value))
+    if any(key == _MODEL for key, _ in given):  # these words are the user's, and so is this folder
+        tree = with_folder(tree, Path.cwd())
     if isinstance(run := tree.get("trace"), str) and run:
         origin = origin if tables else str(Path(run) / CONFIG)
-        tree = _merge(_recorded_config(run, tree), tree)
+        tree = _merge(_recorded_config(run, tree, trust=trust), tree)
     source = Source(origin, frozenset(key for key, _ in given), words)
     return as_replay(_experiment_of(tree, source))
 
@@ -249,12 +269,21 @@ def _folder_instead_of_file(path: Path) -> ConfigError:
     )
 
 
-def _load(file: Path) -> dict[str, Any]:
-    """Read the tree of a TOML file."""
+def _load(file: Path, *, trust: bool) -> dict[str, Any]:
+    """Read the tree of a TOML file; refuse code that a folder of somebody else names."""
     if os.path.isdir(file):  # unlike Path.is_dir, never raises
         raise _folder_instead_of_file(file)
+    content, tree = _parse(file)
+    if name := names_code(tree):
+        check_code(file, content, name, trust=trust)
+    return with_folder(tree, file.parent) if noted_signature(file) is None else tree
+
+
+def _parse(file: Path) -> tuple[bytes, dict[str, Any]]:
+    """Return the bytes of a TOML file and its tree; a byte-order mark is skipped."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        content = file.read_bytes()
+        return content, tomllib.loads(content.decode("utf-8-sig"))
     except FileNotFoundError:
         beside = [p.name for p in file.parent.glob("*.toml") if p.is_file()]
         raise ConfigError(f"{file}: no such file{nearest(file.name, beside)}") from None
@@ -305,7 +334,7 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     return nested
 
 
-def _recorded_config(run: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _recorded_config(run: str, given: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:
     """Return the configuration of a recorded testbed run, on which the given keys are put.
 
     A different mechanism does not inherit the hyper-parameters of the recorded one.
@@ -315,7 +344,9 @@ def _recorded_config(run: str, given: Mapping[str, Any]) -> dict[str, Any]:
         raise RunFolderError(
             f"trace: {run} was simulated and holds no trace; only runs of 'dystop testbed' have one"
         )
-    base = dict(data.config)
+    model = given.get("model", {})
+    named = isinstance(model, Mapping) and "name" in model
+    base = _load(data.path / CONFIG, trust=trust or named)
     mechanism = given.get("mechanism", {})
     name = mechanism.get("name") if isinstance(mechanism, Mapping) else None
     if name is not None and name != base.get("mechanism", {}).get("name"):

@@ -15,9 +15,10 @@ from typing import Any
 
 from dystop.errors import DystopError, RunFolderError
 from dystop.experiments.config import Experiment, read_experiment, to_toml
-from dystop.experiments.run_folder import CHECKPOINTS, CONFIG, is_study, update_info
-from dystop.experiments.study import PLAN, Study, finished, rows_of
-from dystop.storage import file_sha256, write_atomic
+from dystop.experiments.run_folder import CHECKPOINTS, CONFIG, config_facts, is_study, update_info
+from dystop.experiments.study import Study, finished, rows_of
+from dystop.experiments.trust import PLAN
+from dystop.storage import write_atomic
 
 _LEFT_OUT = (CHECKPOINTS, "report", ".lock")
 
@@ -67,14 +68,10 @@ def _copy(source: Path, target: Path, experiment: Experiment) -> None:
         try:
             leave_out = shutil.ignore_patterns(*_LEFT_OUT)
             shutil.copytree(source, hidden, dirs_exist_ok=True, ignore=leave_out)
-            write_atomic(hidden / CONFIG, to_toml(experiment).encode())
+            config = to_toml(experiment)
+            write_atomic(hidden / CONFIG, config.encode())
             origin = f"{source.parent.name}/{source.name}"
-            update_info(
-                hidden,
-                name=experiment.name,
-                same_as=origin,
-                config_sha256=file_sha256(hidden / CONFIG),
-            )
+            update_info(hidden, name=experiment.name, same_as=origin, **config_facts(config))
             os.rename(hidden, target)
         finally:
             shutil.rmtree(hidden, ignore_errors=True)

@@ -201,20 +201,23 @@ def _publishing_status(
         publish_incidents()
 
 
-def open_coordinator_run(file: Path, folder: Path, given: Path | None = None) -> CoordinatorRun:
+def open_coordinator_run(
+    file: Path, folder: Path, given: Path | None = None, *, trust: bool = False
+) -> CoordinatorRun:
     """Return the coordinator of a run folder; create the folder if it does not exist.
 
     Args:
         file: The experiment.
         folder: The run folder.
         given: File of the workers that the operator enrols, if workers bring their own data.
+        trust: Whether code is imported that a run folder of somebody else names.
     """
-    experiment = read_experiment(file)
+    experiment = read_experiment(file, trust=trust)
     enrolled = read_enrolled(given, experiment) if given else None
     if not (folder / INFO).is_file():
         _create_folder(experiment, folder, enrolled)
     check_settings(open_run(folder))
-    kept = read_experiment(folder / CONFIG)
+    kept = read_experiment(folder / CONFIG, trust=True)  # a coordinator imports no model
     _check_same(experiment, kept, file, folder)
     enrolment = read_enrolment(folder, kept)
     if enrolled not in (None, enrolment.workers):
@@ -257,13 +260,15 @@ def serve_coordinator(
     folder: Path,
     enrol: str = "",
     enrolment: Path | None = None,
+    *,
+    trust: bool = False,
 ) -> str:
     """Coordinate over the network until the run ends; return why it ended."""
     from dystop.testbed.security.authority import Issued, load_identity
     from dystop.testbed.transport.grpc import GrpcTransport
 
     identity = load_identity(pki, COORDINATOR)
-    run = open_coordinator_run(file, folder, enrolment)
+    run = open_coordinator_run(file, folder, enrolment, trust=trust)
     transport = GrpcTransport(identity, Issued(pki), run.experiment.testbed.limits)
     try:
         with _accepting_new_workers(pki, identity, enrol):

@@ -149,14 +149,17 @@ def reopen_testbed(path: Path, watch: ProgressReporter) -> bool:
     data = open_run(resumable_folder(path))
     done = len(data.records)
     finished = data.info.get("status") == "finished"
-    rounds = done if finished else read_experiment(path / CONFIG).stop.rounds
+    rounds = done if finished else read_experiment(path / CONFIG, trust=True).stop.rounds
     watch.on_start(Started(path, {}, [], "", rounds, done))
     return not finished
 
 
 def run_processes(folder: Path, watch: ProgressReporter, network: Network | None = None) -> None:
-    """Start all parties, restart what crashes, and follow the run to its end."""
-    experiment = read_experiment(folder / CONFIG)
+    """Start all parties, restart what crashes, and follow the run to its end.
+
+    The caller has created the folder, or has checked with `read_experiment` whose it is.
+    """
+    experiment = read_experiment(folder / CONFIG, trust=True)
     with (
         noting_failure(folder),
         Interrupts() as interrupts,
@@ -280,21 +283,25 @@ class _Launch:
     def _coordinator(self, listen: str) -> list[str]:
         return dystop_command(
             "coordinator", self.folder / CONFIG, "--pki", self.folder / PKI, "--listen", listen,
-            "--out", self.folder,
+            "--out", self.folder, *self._trust(),
         )  # fmt: skip
 
     def _worker(self, name: str) -> list[str]:
         return dystop_command(
             "worker", self.folder / CONFIG, "--name", name, "--pki", self.folder / PKI,
             "--coordinator", self.address, "--listen", f"{self._host(name)}:0",
-            "--folder", self.folder / WORKERS / name,
+            "--folder", self.folder / WORKERS / name, *self._trust(),
         )  # fmt: skip
 
     def _observer(self) -> list[str]:
         return dystop_command(
             "observer", self.folder / CONFIG, "--pki", self.folder / PKI,
-            "--coordinator", self.address,
+            "--coordinator", self.address, *self._trust(),
         )  # fmt: skip
+
+    def _trust(self) -> list[str]:
+        """Pass on that the user agreed to the code of this folder, if it names any."""
+        return ["--trust"] if ":" in self.experiment.model.name else []
 
 
 def _child_environment() -> dict[str, str]:

@@ -107,6 +107,7 @@ class PartyOptions:
     file: Path  # the experiment
     pki: Path
     coordinator: str  # address
+    trust: bool = False  # whether code is imported that a run folder of somebody else names
 
 
 def serve_worker(
@@ -118,7 +119,7 @@ def serve_worker(
     data: Path | None = None,
 ) -> Exit:
     """Run a worker until the run ends; `data` are its own samples, if data are private."""
-    experiment = read_experiment(options.file)
+    experiment = read_experiment(options.file, trust=options.trust)
     node, allow_list = node_of(experiment, name), AllowList(OBSERVER)
     transport = _transport(options.pki, name, allow_list, experiment)
     write_line = EventLog(folder / HISTORY_FILE).write
@@ -145,7 +146,7 @@ def save_model(parts: WorkerParts, experiment: Experiment, folder: Path) -> None
 
 def serve_observer(options: PartyOptions, enrolment: Path | None = None) -> Exit:
     """Run the observer until the run ends; it needs the enrolment if data are private."""
-    experiment = read_experiment(options.file)
+    experiment = read_experiment(options.file, trust=options.trust)
     enrolled = read_enrolled(enrolment, experiment) if enrolment else None
     transport = _transport(options.pki, OBSERVER, AllowList(), experiment)
     connection = PartyConnection(transport, options.coordinator)

@@ -46,10 +46,14 @@ FOLDER_TAG = 0  # tag of the frame with the path of the run folder
 def run_ranks(
     file: Path | None, keys: Sequence[str], out: Path, name: str | None, watch: ProgressReporter
 ) -> Path | None:
-    """Run this rank's part of a new run; rank 0 returns the run folder, the others None."""
+    """Run this rank's part of a new run; rank 0 returns the run folder, the others None.
+
+    The caller has checked with `read_experiment` whose file it is.
+    """
 
     def read(endpoint: MpiEndpoint) -> Experiment:
-        experiment = read_experiment(file, _with_workers(file, keys, endpoint.size))
+        keys_ = _with_workers(file, keys, endpoint.size)
+        experiment = read_experiment(file, keys_, trust=True)
         names_by_rank(node_names(experiment), endpoint.size)  # raises if the job has a wrong size
         return experiment
 
@@ -128,11 +132,11 @@ def resume_ranks(folder: Path, watch: ProgressReporter) -> Path | None:
 
     def lead(endpoint: MpiEndpoint) -> Path:
         reopen_testbed(folder, watch)
-        _lead(read_experiment(folder / CONFIG), folder, watch, endpoint)
+        _lead(read_experiment(folder / CONFIG, trust=True), folder, watch, endpoint)
         return folder
 
     def follow(endpoint: MpiEndpoint, interrupts: Interrupts) -> None:
-        _follow(read_experiment(folder / CONFIG), folder, endpoint, interrupts)
+        _follow(read_experiment(folder / CONFIG, trust=True), folder, endpoint, interrupts)
 
     return _in_job(lead, follow)
 
@@ -150,10 +154,10 @@ def _with_workers(file: Path | None, keys: Sequence[str], size: int) -> list[str
     """Return the keys with as many workers as ranks, unless a number is given."""
     given = any(key.partition("=")[0].strip() == "fleet.workers" for key in keys)
     if file is not None and not given:
-        given = "workers" in tomllib.loads(file.read_text()).get("fleet", {})
+        given = "workers" in tomllib.loads(file.read_text(encoding="utf-8-sig")).get("fleet", {})
     if given:
         return list(keys)
-    server = read_experiment(file, keys).mechanism.capabilities().server
+    server = read_experiment(file, keys, trust=True).mechanism.capabilities().server
     return [*keys, f"fleet.workers={max(1, size - 1 - int(server))}"]
 
 

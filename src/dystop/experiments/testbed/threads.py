@@ -108,15 +108,15 @@ class CoordinatorThread:
 
 def run_threads(folder: Path, watch: ProgressReporter) -> None:
     """Run all parties in this process to the end of the run."""
+    experiment = read_experiment(folder / CONFIG, trust=True)  # `run_parties` says why
     with MemoryHub() as hub:
 
         def transport(name: str, allow_list: AllowList | None) -> Transport:
-            limits = read_experiment(folder / CONFIG).testbed.limits
+            limits = experiment.testbed.limits
             if allow_list is None:
                 return MemoryTransport(hub, name, limits)
             return MemoryTransport(hub, name, limits, allow_list)
 
-        experiment = read_experiment(folder / CONFIG)
         run_parties(folder, watch, transport, other_parties(experiment))
 
 
@@ -127,8 +127,11 @@ def run_parties(
     here: list[str],
     listen: str = "memory:0",
 ) -> None:
-    """Run the coordinator and some other parties in this process to the end of the run."""
-    experiment = read_experiment(folder / CONFIG)
+    """Run the coordinator and some other parties in this process to the end of the run.
+
+    The caller has created the folder, or has checked with `read_experiment` whose it is.
+    """
+    experiment = read_experiment(folder / CONFIG, trust=True)
     enrolment = read_enrolment(folder, experiment)
     coordinator = CoordinatorThread(
         CoordinatorRun(folder, experiment, enrolment), transport(COORDINATOR, None), listen

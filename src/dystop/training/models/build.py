@@ -7,7 +7,6 @@ A user's own model is an import path, a factory or a module that serves as a pro
 import copy
 import importlib
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +28,12 @@ CustomModel = nn.Module | Callable[..., nn.Module]
 
 
 def build_model(
-    model: str | CustomModel, channels: int, size: tuple[int, ...], classes: int, seed: int
+    model: str | CustomModel,
+    channels: int,
+    size: tuple[int, ...],
+    classes: int,
+    seed: int,
+    folder: str = "",
 ) -> nn.Module:
     """Make a model; its weights depend on the seed and on the name of the model alone.
 
@@ -41,6 +45,7 @@ def build_model(
         size: Height and width of one sample in pixels.
         classes: Number of classes K.
         seed: Seed of the run.
+        folder: Where the module of an import path lies; empty: where Python finds it.
 
     >>> model = build_model("cnn", 1, (28, 28), 10, seed=0)
     >>> sum(p.numel() for p in model.parameters())
@@ -53,7 +58,7 @@ def build_model(
         if not isinstance(model, str):
             return _from_factory(name, model, channels, size, classes)
         if ":" in name:
-            return _from_factory(name, _import(name), channels, size, classes)
+            return _from_factory(name, _import(name, folder), channels, size, classes)
         return _factory(_entry(name, size))(channels, size, classes)
 
 
@@ -132,18 +137,18 @@ def _summary(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _import(path: str) -> Any:
+def _import(path: str, folder: str) -> Any:
     """Import the factory that an import path names."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise ConfigError(f"model = {path!r} is not an import path; {EXPECTED}")
     try:
-        with _current_folder_importable():
+        with _importable(folder):
             module = importlib.import_module(module_name)
     except Exception as error:
         raise ConfigError(
             f"model = {path!r}: module {module_name!r} cannot be imported ({_summary(error)}); "
-            f"install it or put its folder on PYTHONPATH; {EXPECTED}"
+            f"{_where(folder)}; {EXPECTED}"
         ) from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
@@ -153,15 +158,23 @@ def _import(path: str) -> Any:
     return factory
 
 
+def _where(folder: str) -> str:
+    """Say where a module was looked for, and where it may be put."""
+    searched = f"not found in model.folder = {folder!r} either; " if folder else ""
+    return f"{searched}put it beside the configuration file, install it or use PYTHONPATH"
+
+
 @contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    """Also import from the current folder, as `python` itself does."""
-    here = os.getcwd()
-    sys.path.append(here)
+def _importable(folder: str) -> Iterator[None]:
+    """Import from this folder first, as `python FILE` does; from no other one if it is empty."""
+    if not folder:
+        yield
+        return
+    sys.path.insert(0, folder)
     try:
         yield
     finally:
-        sys.path.remove(here)
+        sys.path.remove(folder)
 
 
 def _accepted(factory: Any, offered: dict[str, Any]) -> dict[str, Any]:

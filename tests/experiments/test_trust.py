@@ -1,0 +1,240 @@
+"""Code that a run folder of somebody else names is imported only after a yes."""
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import dystop
+from dystop.cli import app
+from dystop.cli.progress import StudyWatcher
+from dystop.experiments.config import read_experiment
+from dystop.experiments.jobs import run_study
+from dystop.experiments.study import create_study, open_study
+from dystop.experiments.testbed.coordinator_run import open_coordinator_run
+from support.stored_runs import unpacked
+
+SMALL = [
+    "fleet.workers=3",
+    "data.name=synthetic",
+    "data.synthetic.train=60",
+    "data.synthetic.test=30",
+    "stop.rounds=2",
+]
+CODE = """
+from pathlib import Path
+from torch import nn
+
+Path({marker!r}).touch()
+
+def make(channels, size, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * size[0] * size[1], classes))
+"""
+NUMBERS = itertools.count()
+
+
+class Module:
+    """A module in a folder; `imported` tells whether somebody imported it."""
+
+    def __init__(self, folder: Path, name: str = "") -> None:
+        self.name = name or f"their_code_{next(NUMBERS)}"
+        self.marker = folder / f"{self.name}.imported"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{self.name}.py").write_text(CODE.format(marker=str(self.marker)))
+
+    @property
+    def model(self) -> str:
+        return f"{self.name}:make"
+
+    def imported(self) -> bool:
+        """Whether it was imported since the last call."""
+        sys.modules.pop(self.name, None)
+        found = self.marker.exists()
+        self.marker.unlink(missing_ok=True)
+        return found
+
+
+@pytest.fixture(autouse=True)
+def me(tmp_path, monkeypatch):
+    """A user with a state folder and a working folder of his own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "me"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return monkeypatch
+
+
+def become_somebody_else(me, tmp_path):
+    me.setenv("XDG_STATE_HOME", str(tmp_path / "somebody"))
+
+
+def call(*words):
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+def leave(module: Module, *words: str) -> Path:
+    """Run one experiment with this model in the current folder; return its run folder."""
+    done = call("run", f"model.name={module.model}", *SMALL, *words, "--name", "it", "--no-report")
+    assert done.exit_code == 0, done.output
+    assert module.imported()
+    return Path("runs/it").absolute()
+
+
+def foreign_config(folder: Path, model: str) -> None:
+    """Let the configuration of a folder name a model."""
+    for file in [folder / "config.toml", *folder.glob("plan/*.toml")]:
+        if file.is_file():
+            text = re.sub(r"(?m)(^\[model\]\nname = ).*", rf'\1"{model}"', file.read_text())
+            assert model in text
+            file.write_text(text)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """An interrupted run and a finished testbed run of an earlier release, and a study."""
+    theirs = tmp_path_factory.mktemp("theirs")
+    unpacked("testbed", theirs)
+    unpacked("interrupted", theirs)
+    create_study(theirs, "study", [read_experiment(None, SMALL)])
+    return theirs
+
+
+@pytest.fixture
+def folders(stored, tmp_path):
+    """Folders of somebody else that name code, and this code in the current folder."""
+    theirs, module = Path(shutil.copytree(stored, tmp_path / "theirs")), Module(Path.cwd())
+    found = {
+        "run": theirs / "interrupted",
+        "testbed": theirs / "testbed",
+        "study": theirs / "study",
+    }
+    for folder in found.values():
+        foreign_config(folder, module.model)
+        if (folder / "run.json").is_file():
+            info = json.loads((folder / "run.json").read_text())
+            digest = hashlib.sha256((folder / "config.toml").read_bytes()).hexdigest()
+            noted = {**info, "config_sha256": digest}
+            noted |= {"status": "finished"} if folder.name == "testbed" else {}
+            (folder / "run.json").write_text(json.dumps(noted))
+    return found, module
+
+
+COMMANDS = [
+    ("verify", "{run}"),
+    ("resume", "{run}"),
+    ("bound", "{run}"),
+    ("report", "{run}"),
+    ("run", "{run}/config.toml"),
+    ("compare", "{run}/config.toml", "--mechanisms", "dystop,fedavg"),
+    ("sweep", "{run}/config.toml", "--over", "mechanism.V=1,2"),
+    ("run", "trace={testbed}"),
+    ("gap", "{testbed}"),
+    ("check", "{testbed}"),
+    ("testbed", "--resume", "{testbed}"),
+    ("testbed", "{testbed}/config.toml"),
+    ("worker", "{testbed}/config.toml", "--name", "w00", "--coordinator", "127.0.0.1:1"),
+    ("observer", "{testbed}/config.toml", "--coordinator", "127.0.0.1:1"),
+    ("compare", "{study}"),
+    ("run", "{study}/plan/dystop-synthetic-s0.toml"),
+]
+READERS = {"report", "check"}  # they import no model at all
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_no_command_imports_code_that_a_foreign_folder_names(words, folders):
+    found, module = folders
+    done = call(*(word.format(**found) for word in words))
+    assert not module.imported()
+    if words[0] not in READERS:
+        assert done.exit_code == 2, done.output
+        assert module.model in done.output
+        assert "--trust" in done.output
+        assert ".toml: model.name" in done.output
+
+
+def test_the_python_api_imports_no_code_that_a_foreign_folder_names(folders):
+    found, module = folders
+    with pytest.raises(dystop.TrustError, match=r"trust=True"):
+        dystop.simulate(overrides=[f"trace={found['testbed']}"])
+    with pytest.raises(dystop.TrustError):
+        open_coordinator_run(found["testbed"] / "config.toml", found["testbed"])
+    dystop.load_run(found["run"])
+    assert not module.imported()
+
+
+def test_a_yes_imports_what_can_be_imported_and_never_from_the_current_folder(folders, me):
+    found, module = folders
+    done = call("run", found["study"] / "plan/dystop-synthetic-s0.toml", "--trust", "--name", "x")
+    assert (done.exit_code, module.imported()) == (2, False)
+    assert "PYTHONPATH" in done.output
+    me.syspath_prepend(Path.cwd())
+    study = open_study(found["study"], trust=True)
+    run_study(study, jobs=2, listener=StudyWatcher(1, 0, quiet=True))  # in a child process
+    assert not study.todo()
+    assert module.imported()
+
+
+def test_ones_own_run_is_verified_and_resumed_from_any_folder(tmp_path, me):
+    module = Module(Path.cwd())
+    folder = leave(module)
+    other = tmp_path / "other"
+    trap = Module(other, module.name)
+    me.chdir(other)
+    assert call("verify", folder).exit_code == 0
+    assert module.imported()
+    assert not trap.imported()
+
+
+def test_a_signature_is_worth_nothing_to_another_user_or_for_another_text(tmp_path, me):
+    module = Module(Path.cwd())
+    folder = leave(module)
+    assert call("verify", folder).exit_code == 0
+    module.imported()
+    changed = Path(shutil.copytree(folder, tmp_path / "changed"))
+    config = changed / "config.toml"
+    config.write_text(config.read_text() + "# another text\n")
+    become_somebody_else(me, tmp_path)
+    theirs = call("verify", folder)
+    leave(Module(Path.cwd()), "seed=1", "--out", "mine")  # somebody has a key of his own
+    assert "--trust" in call("verify", folder).output
+    me.setenv("XDG_STATE_HOME", str(tmp_path / "me"))
+    mine = call("verify", changed)
+    for done in (theirs, mine):
+        assert (done.exit_code, "--trust" in done.output) == (2, True)
+    assert not module.imported()
+
+
+def test_the_key_is_the_users_alone(tmp_path):
+    module = Module(Path.cwd())
+    folder = leave(module)
+    key = tmp_path / "me" / "dystop" / "run.key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert key.read_bytes().hex() not in (folder / "run.json").read_text()
+    os.chmod(key, 0o644)  # whoever could read it could sign
+    assert call("verify", folder).exit_code == 2
+    assert not module.imported()
+
+
+def test_code_comes_from_the_folder_of_the_file_that_names_it(tmp_path):
+    module = Module(tmp_path / "project")
+    trap = Module(Path.cwd(), module.name)
+    file = tmp_path / "project" / "mine.toml"
+    file.write_text(f'[model]\nname = "{module.model}"\n')
+    done = call("run", file, *SMALL, "--name", "it", "--no-report")
+    assert done.exit_code == 0, done.output
+    assert (module.imported(), trap.imported()) == (True, False)
+    assert call("verify", "runs/it").exit_code == 0
+    assert (module.imported(), trap.imported()) == (True, False)
+
+
+def test_a_run_without_code_needs_no_key(tmp_path):
+    done = call("run", "model.name=softmax", *SMALL, "--name", "it", "--no-report")
+    assert done.exit_code == 0
+    assert not (tmp_path / "me").exists()
