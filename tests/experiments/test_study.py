@@ -103,7 +103,7 @@ def test_a_study_has_its_settings_already(done):
     result = call(done[0], "stop.rounds=9")
     assert result.exit_code == 2
     assert f"{done[0]} is a study" in result.stderr
-    assert "--target, --jobs and --quiet" in result.stderr
+    assert "--target, --jobs, --trust and --quiet" in result.stderr
 
 
 def test_mistakes_leave_nothing_behind(tmp_path, monkeypatch):

@@ -164,3 +164,28 @@ def test_an_unfinished_study_needs_its_mechanisms_to_be_resumed(copy):
     assert (result.exit_code, result.stdout) == (2, "")
     assert 'mechanism.name = "gone-idea"; expected one of' in result.stderr
     assert call("report", path).exit_code == 0
+
+
+@pytest.mark.parametrize("place", ["report", "report/figures"])
+def test_a_report_follows_no_link(copy, tmp_path, place):
+    path, elsewhere = copy("alone"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (path / place).parent.mkdir(exist_ok=True)
+    (path / place).symlink_to(elsewhere)
+    result = call("report", path)
+    assert (result.exit_code, list(elsewhere.iterdir())) == (2, [])
+    assert str(path / place) in result.output
+    assert "link" in result.output
+
+
+@pytest.mark.parametrize("name", [".lock", "records.jsonl"])
+def test_a_run_is_not_resumed_through_a_link(copy, tmp_path, name):
+    path, precious = copy("alone"), tmp_path / "precious"
+    precious.write_text("precious\n")
+    (path / name).unlink(missing_ok=True)
+    (path / name).symlink_to(precious)
+    info = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps({**info, "status": "interrupted"}))
+    result = call("resume", path)
+    assert (result.exit_code, precious.read_text()) == (2, "precious\n")
+    assert str(path / name) in result.output

@@ -122,9 +122,10 @@ def _sign(pressure: float) -> str:
 def _write_bound(folder: Path, found: "BoundReport") -> None:
     from dystop.report.figures.bound import bound_figure
     from dystop.report.figures.svg import save
+    from dystop.report.pages.files import make_folders
     from dystop.storage import write_atomic
 
-    folder.mkdir(exist_ok=True)
+    make_folders(folder)
     figure = bound_figure(found).figure
     assert figure is not None  # it is always drawn
     for kind in ("png", "pdf", "svg"):
@@ -207,12 +208,13 @@ def _check_json_file(json_file: str | None) -> None:
 
 def _write_text(target: str, text: str) -> None:
     from dystop.errors import StorageError
+    from dystop.storage import write_atomic
 
     if target == "-":
         echo(text)
         return
     try:
-        Path(target).write_text(text + "\n", encoding="utf-8")
+        write_atomic(Path(target), f"{text}\n".encode(), durable=False)
     except OSError as error:
         raise StorageError(f"{target}: cannot be written: {error.strerror}") from None
 

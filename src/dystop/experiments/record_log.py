@@ -24,6 +24,7 @@ class RunLock(FileLock):
         """Take the lock; raise `RunFolderError` if another process is writing the folder."""
         folder = self.path.parent
         with writing(folder):
+            _refuse_links(folder)
             try:
                 before = super().acquire()
             except LockHeldError as held:
@@ -33,6 +34,17 @@ class RunLock(FileLock):
                 ) from None
             self.write(str(os.getpid()))
         return before
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse to write a folder in which the name of a file leads to a file elsewhere."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink() and not entry.is_dir():
+                raise RunFolderError(
+                    f"{entry.path}: a link to {os.readlink(entry.path)}, which would be "
+                    "overwritten; replace the link by the file, or start a new run"
+                )
 
 
 def is_abandoned(folder: Path) -> bool:

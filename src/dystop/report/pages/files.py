@@ -31,7 +31,7 @@ def write_files(
     """Write `out/report.html`, every figure as `out/figures/*`, and tables by their file names."""
     html, files = out / "report.html", []
     try:
-        (out / "figures").mkdir(parents=True, exist_ok=True)
+        make_folders(out, out / "figures")
         for plot in plots:
             files += [_write_figure(plot, kind, out) for kind in formats if plot.figure]
         for name, table in (tables or {}).items():
@@ -40,6 +40,20 @@ def write_files(
     except OSError as error:
         raise _write_error(out, error) from error
     return ReportFiles(html, tuple(files))
+
+
+def make_folders(*folders: Path) -> None:
+    """Make folders that do not exist yet; refuse a link in the place of one.
+
+    Such a link in the run folder of somebody else would lead the report to another place.
+    """
+    for folder in folders:
+        if folder.is_symlink():
+            raise RunFolderError(
+                f"{folder}: a link to {folder.readlink()}; a report follows no link. Remove it, or "
+                "choose another folder with --out DIR"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def _write_error(out: Path, error: OSError) -> RunFolderError | StorageError:
