@@ -40,6 +40,7 @@ from dystop.testbed.protocol.messages import (
     Heartbeat,
     Join,
     JoinOk,
+    Judge,
     Leave,
     Report,
     Scored,
@@ -119,6 +120,7 @@ class CoordinatorHarness:
         self.crash_before = False  # ... and then refuse to write
         self.disk_full = False
         self.deliver: Any = lambda name, message: True
+        self.judge: Any = lambda question: None  # the observer's answer; None: it says nothing
         self.workers = {
             e.name: ScriptedWorker(e.name, e.node, e.data_size, e.label_counts)
             for e in setup.members
@@ -243,6 +245,10 @@ class CoordinatorHarness:
         elif isinstance(message, Evaluate):
             scored = Scored(message.round, 0.5, 0.1, 0.6, 1.0, 1.1, 0)
             self.later(0.5, lambda: self.receive(name, scored))
+        elif isinstance(message, Judge):
+            answer = self.judge(message)
+            if answer is not None:
+                self.later(0.3, lambda: self.receive(name, answer))
         elif isinstance(message, Stop):
             p.up = False
             self.receive(name, Leave("bye"))

@@ -76,6 +76,7 @@ class PullFailed:
     code: RejectCode
     bytes: int = 0
     seconds: float = 0.0
+    announced: ModelHeader | None = None  # what the sender said it would send
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The observer: a process that evaluates all published models.
+"""The observer: a process that evaluates all published models, and checks refused ones.
 
 The coordinator therefore never holds a model. The observer has a name and a session of its own, but
 it is no worker. Only the records wait for it.
@@ -23,20 +23,23 @@ from dystop.testbed.events import (
     Counters,
     Exit,
     MessageFromCoordinator,
+    PullFailed,
     PullFinished,
     SessionLost,
     SessionOpened,
     StartPull,
     Vector,
 )
+from dystop.testbed.judgement import ModelCheck
 from dystop.testbed.log_throttle import throttled_logger
-from dystop.testbed.params import Timeouts
+from dystop.testbed.params import Guards, Timeouts
 from dystop.testbed.protocol.messages import (
     PROTOCOL,
     Evaluate,
     Heartbeat,
     Join,
     JoinOk,
+    Judge,
     Leave,
     Peer,
     PullRequest,
@@ -45,7 +48,7 @@ from dystop.testbed.protocol.messages import (
     Scored,
     Stop,
 )
-from dystop.testbed.protocol.payload import PayloadReceiver, Schema
+from dystop.testbed.protocol.payload import PayloadReceiver, Schema, wanted
 from dystop.testbed.transport.interface import Listener, Transport
 from dystop.testbed.worker.pulls import pull
 from dystop.testbed.worker.session_client import SessionClient, SessionEvent
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
 
 _LOG = throttled_logger(__name__)
 MAX_PARALLEL_PULLS = 4
+CHECK_S = 20.0  # to pull a refused model, and others to compare it with
 TICK_S = 0.1
 
 
@@ -72,10 +76,11 @@ class ObserverComponents:
     pull_s: float = 15.0  # to pull all models of a round
     software: str = ""
     timeouts: Timeouts = field(default_factory=Timeouts)
+    guards: Guards = field(default_factory=Guards)
 
 
 class Observer:
-    """Answers `Evaluate` with `Scored`: `start`, then `wait`; or `run` for both."""
+    """Answers `Evaluate` and `Judge`: `start`, then `wait`; or `run` for both."""
 
     def __init__(self, components: ObserverComponents) -> None:
         """Prepare the observer; nothing runs yet."""
@@ -83,6 +88,7 @@ class Observer:
         self._events: queue.SimpleQueue[SessionEvent] = queue.SimpleQueue()
         self._session = SessionClient(self._events.put)
         self._evaluator = ThreadPoolExecutor(1, "evaluate")
+        self._checker = ThreadPoolExecutor(1, "check")
         self._pool = ThreadPoolExecutor(MAX_PARALLEL_PULLS, "pull")
         self._over, self._ended = threading.Event(), threading.Event()
         self._peers: dict[int, Peer] = {}
@@ -100,6 +106,7 @@ class Observer:
             Roster: self._on_roster,
             Reject: self._on_reject,
             Evaluate: self._on_evaluate,
+            Judge: self._on_judge,
             Stop: self._on_stop,
         }
         self.exit: Exit | None = None
@@ -140,6 +147,7 @@ class Observer:
             self._listener.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._evaluator.shutdown(wait=True, cancel_futures=True)
+        self._checker.shutdown(wait=True, cancel_futures=True)
         self._ended.set()
 
     # The session -------------------------------------------------------------------------------
@@ -235,17 +243,39 @@ class Observer:
         return {p.node: m for p, m in zip(peers, models, strict=True) if m is not None}
 
     def _pull(self, round_: int, peer: Peer, deadline_s: float) -> Vector | None:
-        components, request = self.components, PullRequest(self._run, round_ + 1)
-        key = next(self._keys)
+        event = self._pull_model(peer, PullRequest(self._run, round_ + 1), deadline_s)
+        return event.vector if isinstance(event, PullFinished) else None
+
+    def _pull_model(
+        self, peer: Peer, request: PullRequest, deadline_s: float
+    ) -> PullFinished | PullFailed:
+        components, key = self.components, next(self._keys)
         action = StartPull(key, peer.node, peer.name, peer.address, request, deadline_s)
-        event = pull(
+        return pull(
             components.transport,
             action,
-            lambda: PayloadReceiver(components.schema),
+            lambda: PayloadReceiver(components.schema, *wanted(components.schema, request)),
             components.timeouts,
             self._over,
         )
-        return event.vector if isinstance(event, PullFinished) else None
+
+    # Refused models ----------------------------------------------------------------------------
+
+    def _on_judge(self, message: Judge) -> None:
+        """Check one model after another in a thread, so that heartbeats continue."""
+        self._checker.submit(self._judge, message, dict(self._peers))
+
+    def _judge(self, message: Judge, peers: dict[int, Peer]) -> None:
+        components, deadline_s = self.components, time.monotonic() + CHECK_S
+        check = ModelCheck(
+            components.schema,
+            components.guards,
+            lambda peer, request: self._pull_model(peer, request, deadline_s),
+        )
+        try:
+            self._session.send(check.judge(message, self._run, peers))
+        except Exception:
+            _LOG.exception("a model of node %d could not be checked", message.node)
 
 
 def evaluate_models(

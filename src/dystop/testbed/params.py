@@ -55,7 +55,7 @@ class Guards:
         1.0, "largest weight of one neighbour in a row; 1: no cap (as in the paper)"
     )
     strikes: Annotated[int, Ge(1)] = param(
-        3, "refused models after which their sender is quarantined"
+        3, "refused models after which the observer checks their sender"
     )
     reporters: Annotated[int, Ge(1)] = param(
         2, "number of distinct workers that must have refused those models"

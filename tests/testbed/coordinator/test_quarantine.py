@@ -56,7 +56,8 @@ def run_with_quarantine(rounds=40) -> CoordinatorHarness:
         harness.machine.state.observations.pull_failed(
             reporter, 2, "norm", harness.machine.state.at_s
         )
-    harness.machine._quarantine.quarantine_sender(2)
+    member = harness.machine.state.members.of_node(2)
+    harness.machine._quarantine.quarantine(member, "3 refused models")
     harness.machine.state.write_state()
     harness.workers["w02"].up = False
     harness.execute_actions(harness.machine._commits.actions(harness.machine.state))

@@ -147,3 +147,22 @@ def test_a_publication_that_could_not_be_written_is_undone():
     published.publish(a_model(2, 1))
     published.retract_after(1)
     assert version_of(published.answer(requested(1, round=9), 0.0, expected=True)) == 1
+
+
+def test_a_request_with_a_version_gets_this_publication_or_none():
+    published = PublishedModels()
+    for k in range(1, 6):
+        published.publish(a_model(k, k))
+    published.open_round(9)
+    published.add_snapshot(1, a_model(70, 9))
+    for exact in (False, True):
+        found = [
+            version_of(
+                published.answer(
+                    requested(k, round=9, version=k, exact=exact, stage=1), 0.0, expected=True
+                )
+            )
+            for k in (1, 2, 3, 5, 70)
+        ]
+        assert found == ["no_model", "no_model", 3, 5, 70]
+    assert published.waiting == {}

@@ -96,6 +96,7 @@ def make_observer(
             samples=parts.samples,
             software=SOFTWARE,
             timeouts=experiment.testbed.timeouts,
+            guards=experiment.testbed.guards,
         )
     )
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 
 from dystop.errors import RunFolderError
+from dystop.testbed.coordinator.accusations import Accusations
 from dystop.testbed.coordinator.members import Enrolled, Member
 from dystop.testbed.coordinator.misbehaviour import RateLimit
 from dystop.testbed.coordinator.quarantine import (
@@ -52,6 +53,7 @@ from dystop.testbed.protocol.messages import (
     Incident,
     Join,
     JoinOk,
+    Judged,
     Leave,
     Reject,
     Report,
@@ -82,6 +84,7 @@ class CoordinatorMachine:
         self._rate_limit = RateLimit(setup.params.limits)
         self._quarantine = Quarantine(self.state)
         self._epoch_claims = EpochClaims(self.state, self._quarantine)
+        self._accusations = Accusations(self.state, self._quarantine)
         self._start_s: float | None = None  # machine time of the first event
         self._offset_s = restored.at_s
         self._waiting_since_s = restored.at_s  # when the wait for members started
@@ -228,20 +231,22 @@ class CoordinatorMachine:
             self.records.on_score(message)
         elif isinstance(message, Incident):
             state.incidents.reported(member, message)
+        elif isinstance(message, Judged) and member.name == OBSERVER:
+            self._roster_due |= self._accusations.answered(message)
         elif isinstance(message, Leave):
             state.write_member(state.members.leave(member.name, message.text))
             self._roster_due = True
 
     def _on_report(self, member: Member, report: Report) -> None:
         state = self.state
-        effect, bad_senders = self.rounds.apply_report(member.node, report)
+        effect, accusations = self.rounds.apply_report(member.node, report)
         if effect in ("early", "strange"):
             return
         if effect != "known":
             state.write(self.rounds.report_line(member.node, report, effect))
         state.send_after_commit(member.name, ReportAck(report.round, report.kind))
-        for node in bad_senders:
-            self._roster_due |= self._quarantine.quarantine_sender(node)
+        for accusation in accusations:
+            self._accusations.add(accusation)
 
     # Joins --------------------------------------------------------------------------------------
 
@@ -304,6 +309,7 @@ class CoordinatorMachine:
             if member.state == "DEAD":
                 state.pending.immediate.append(CloseSession(member.name))
         state.incidents.write_due()
+        self._accusations.expire()
         if self._interrupted:
             self._stop(self._interrupted, INTERRUPTED_CODE)
             return

@@ -1,8 +1,8 @@
 """Exclude members and readmit them: quarantine, revoked certificates, pardons, false epoch claims.
 
-A worker whose models several others refuse, or that makes false claims, stays out until an
-operator pardons it. A worker whose certificate was revoked stays out until it has a new one. The
-old certificate is refused on every session.
+A worker whose models several others and the observer refuse, or that makes false claims, stays out
+until an operator pardons it. A worker whose certificate was revoked stays out until it has a new
+one. The old certificate is refused on every session.
 
 A member may claim that it has obeyed a newer coordinator. Two coordinators must not plan at once,
 so a replaced one has to stop. A newer coordinator raises the epoch in the ledger before it sends
@@ -70,12 +70,6 @@ class Quarantine:
             state.write_state()
         note = "pardoned" if pardoned else "a new certificate was issued"
         state.write_member(state.members.readmit(member.name, note))
-
-    def quarantine_sender(self, node: int) -> bool:
-        """Quarantine the sender of too many refused models; return whether the roster changed."""
-        member, guards = self._state.members.of_node(node), self._state.params.guards
-        reason = f"{guards.strikes} refused models from {guards.reporters} workers"
-        return member is not None and self.quarantine(member, reason)
 
     def quarantine(self, member: Member, reason: str) -> bool:
         """Exclude a member until it is pardoned; return whether the roster has changed."""

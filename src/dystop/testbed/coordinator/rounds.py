@@ -28,6 +28,7 @@ from dystop.control.round import (
 from dystop.plan import Plan
 from dystop.record import RoundRecord
 from dystop.sparse import Ints
+from dystop.testbed.coordinator.accusations import Accusation
 from dystop.testbed.coordinator.observations import pulls_by_stage_and_sender
 from dystop.testbed.coordinator.orders import (
     orders_from_plan,
@@ -222,8 +223,8 @@ class Rounds:
 
     # Reports ------------------------------------------------------------------------------------
 
-    def apply_report(self, node: int, report: Report) -> tuple[ReportEffect, list[int]]:
-        """Apply a report once; return its effect, and the senders to be quarantined for it."""
+    def apply_report(self, node: int, report: Report) -> tuple[ReportEffect, list[Accusation]]:
+        """Apply a report once; return its effect, and the refused models that it names."""
         if report.kind == "trained":
             return self._training_finished(node, report), []
         current = self.current
@@ -256,8 +257,8 @@ class Rounds:
         else:
             current.training.discard(node)
 
-    def _exchange_finished(self, node: int, order: Execute, report: Report) -> list[int]:
-        """Measure a finished exchange; return the senders to be quarantined."""
+    def _exchange_finished(self, node: int, order: Execute, report: Report) -> list[Accusation]:
+        """Measure a finished exchange; return the refused models."""
         state = self.state
         observed_s = state.at_s - state.exchange_from_s.get(node, state.at_s)
         state.observations.exchange_reported(node, order, report, observed_s)
@@ -266,21 +267,24 @@ class Rounds:
             state.training_started(node, order)
         return self._register_refusals(node, order, report)
 
-    def _register_refusals(self, node: int, order: Execute, report: Report) -> list[int]:
+    def _register_refusals(self, node: int, order: Execute, report: Report) -> list[Accusation]:
         """Add strikes for refused models; only models that the order names can be refused."""
-        state, bad_senders = self.state, []
-        rejected = {(r.stage, r.node): r.code for r in report.rejected}
+        state, accusations = self.state, list[Accusation]()
+        rejected = {(r.stage, r.node): r for r in report.rejected}
         pulls = pulls_by_stage_and_sender(order) if rejected else {}
-        for (stage, sender), code in rejected.items():
-            if (stage, sender) not in pulls:
+        for key, refused in rejected.items():
+            if key not in pulls:
                 continue
+            sender, code = refused.node, refused.code
             state.observations.pull_failed(node, sender, code, state.at_s)
             consequence = state.strikes.model_refused(node, sender, code, state.at_s)
-            if consequence == "quarantine":
-                bad_senders.append(sender)
-        return bad_senders
+            if consequence:
+                is_suspicion = consequence == "suspicion"
+                found = Accusation(node, order.round, pulls[key], refused, is_suspicion)
+                accusations.append(found)
+        return accusations
 
-    def _apply_late(self, node: int, line: OrderLine, report: Report) -> list[int]:
+    def _apply_late(self, node: int, line: OrderLine, report: Report) -> list[Accusation]:
         """Apply the report of an order whose round is closed; it counts from now on."""
         state, order = self.state, stored_order(line)
         del self.unconfirmed[line.round, node]
@@ -291,12 +295,12 @@ class Rounds:
         state.control = apply_late_report(
             state.control, node, np.array(src, np.int64), size, bool(line.train)
         )
-        bad_senders = self._exchange_finished(node, order, report)
+        accusations = self._exchange_finished(node, order, report)
         confirmed = replace(line, outcome="LATE", execute=None)
         late = LateLine(state.seq + 1, line.round, node, write_blob(state.control))
         state.write(confirmed, late)
         state.write_state()
-        return bad_senders
+        return accusations
 
     def _training_finished(self, node: int, report: Report) -> ReportEffect:
         state, observations = self.state, self.state.observations

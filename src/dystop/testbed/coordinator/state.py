@@ -46,9 +46,9 @@ class CoordinatorState:
         self.params = setup.params
         self.members = Members(setup.members, setup.params.timeouts)
         self.observations = Observations(setup.fleet, setup.steps, setup.params)
-        self.strikes = Strikes(setup.params.guards)
         self.incidents = Incidents(self)
         self.failures = Failures(setup.params.timeouts.exclude_s)
+        self.strikes = Strikes(setup.params.guards, setup.fleet.nodes)
         self.control: ControlState = initial_state(setup.fleet, setup.mechanism)
         self.at_s = 0.0  # seconds of the run by the own clock, without the time between restarts
         self.zero_s: float | None = None  # when round 1 opened: time 0 of `control.clock_s`
@@ -146,6 +146,7 @@ class CoordinatorState:
                 "probe": self.observations.to_tree(),
                 "strikes": [tuple(s) for s in self.strikes.all()],
                 "failures": self.failures.to_list(),
+                "refuted": [tuple(s) for s in self.strikes.all_refuted()],
                 "seq": self.seq,
                 "zero_s": self.zero_s,
                 "samples": self.samples,
@@ -161,8 +162,13 @@ class CoordinatorState:
         stored: dict[str, Any] = read_blob(blob)
         self.control = stored["books"]
         self.observations.restore(stored["probe"])
-        self.strikes = Strikes(self.params.guards, [Strike(*s) for s in stored["strikes"]])
         self.failures.restore(stored.get("failures", ()))  # releases before 0.2 kept none
+        self.strikes = Strikes(
+            self.params.guards,
+            self.setup.fleet.nodes,
+            [Strike(*s) for s in stored["strikes"]],
+            [Strike(*s) for s in stored.get("refuted", ())],  # releases before 0.2 kept none
+        )
         self.seq, self.zero_s, self.samples = stored["seq"], stored["zero_s"], stored["samples"]
         self.trainings = stored["trained"]
         self.next_evaluation_s = stored["next_evaluation_s"]

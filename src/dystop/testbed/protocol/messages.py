@@ -209,6 +209,8 @@ class Rejected:
     code: RejectCode
     seconds: Seconds = 0.0
     bytes: Count = 0
+    version: Count = 0  # as the sender announced it; 0 with an empty digest: nothing was announced
+    digest: Hex = ""
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,31 @@ class Scored:
 
 
 @dataclass(frozen=True)
+class Judge:
+    """Coordinator to observer: pull a model that a worker refused, and check it."""
+
+    epoch: Count
+    node: Node  # the sender
+    version: Count  # that was refused; 0: the newest
+    round: Count  # of the order whose pull was refused
+    stage: Count = 0
+    exact: bool = False
+    delta: bool = False
+    mask: Mask | None = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Observer to coordinator: the result of a check."""
+
+    node: Node
+    version: Count  # as in `Judge`
+    outcome: Literal["accepted", "refused", "not_testable"]
+    code: RejectCode | None = None  # why it was refused or could not be tested
+    digest: Hex = ""  # of the model that the observer was served
+
+
+@dataclass(frozen=True)
 class Leave:
     """Worker to coordinator: the worker leaves on purpose."""
 
@@ -313,7 +340,9 @@ class Complaint:
     text: Text
 
 
-ToCoordinator = Join | Heartbeat | ExecuteAck | Report | Scored | Leave | Incident | Complaint
+ToCoordinator = (
+    Join | Heartbeat | ExecuteAck | Report | Scored | Judged | Leave | Incident | Complaint
+)
 ToWorker = (
     JoinOk
     | Reject
@@ -323,6 +352,7 @@ ToWorker = (
     | ReportAck
     | Roster
     | Evaluate
+    | Judge
     | Stop
     | Complaint
 )
@@ -334,7 +364,8 @@ class PullRequest:
     """Worker to worker: request for a model.
 
     `exact` requests the model that the sender has right before `stage` of `round`, and waits for
-    it. Otherwise the answer is the newest publication whose training began before `round`.
+    it. Otherwise the answer is the newest publication whose training began before `round`. A
+    request with a version gets that publication only: to resume a pull, or to check it.
     """
 
     run: Hex
@@ -343,8 +374,8 @@ class PullRequest:
     exact: bool = False
     delta: bool = False
     mask: Mask | None = None
-    version: Count = 0  # resume this publication ...
-    offset: Count = 0  # ... from this byte
+    version: Count = 0  # this publication; 0: any
+    offset: Count = 0  # resume it from this byte
     bytes_per_s: Annotated[float, Ge(0)] = 0.0
 
 

@@ -234,6 +234,7 @@ class PayloadReceiver:
         self._head = len(schema.header_bytes(kind, kept))
         self._buffer: memoryview | None = None
         self._hash = hashlib.sha256()
+        self.announced: ModelHeader | None = None  # the last header, also a refused one
         self.header: ModelHeader | None = None
         self.received = 0
         self.total = 0  # bytes received over the network, also those that were dropped
@@ -250,6 +251,7 @@ class PayloadReceiver:
 
     def begin(self, header: ModelHeader) -> None:
         """Check the announced header before any memory is allocated. Raises BadModel."""
+        self.announced = header
         if header.schema != self._schema.hash:
             raise BadModel("schema", f"schema {header.schema} instead of {self._schema.hash}")
         if header.size != self._size:

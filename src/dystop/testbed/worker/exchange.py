@@ -59,7 +59,16 @@ class PendingPull:
         """Return the entry of a report for a model that did not arrive or was refused."""
         if event is None:
             return Rejected(self.pull.node, self.stage, code)
-        return Rejected(self.pull.node, self.stage, code, max(event.seconds, 0.0), event.bytes)
+        header = event.header if isinstance(event, PullFinished) else event.announced
+        return Rejected(
+            node=self.pull.node,
+            stage=self.stage,
+            code=code,
+            seconds=max(event.seconds, 0.0),
+            bytes=event.bytes,
+            version=header.version if header else 0,
+            digest=header.sha256 if header else "",
+        )
 
     def mailbox_entry(self, event: PullFinished) -> MailboxEntry:
         """Return the model as an entry of the mailbox."""

@@ -80,7 +80,7 @@ class PublishedModels:
         model = self.find(request)
         if model is not None:
             return [AnswerPull(requested.key, model.answer_to(request))]
-        if not request.exact:
+        if not request.exact or _names_publication(request):
             return [AnswerPull(requested.key, PullRefused("no_model"))]
         if not expected:
             return [AnswerPull(requested.key, PullRefused("timeout"))]
@@ -88,11 +88,11 @@ class PublishedModels:
 
     def find(self, request: PullRequest) -> PublishedModel | None:
         """Return the model that a request gets now; a resumed pull gets the same version again."""
-        if request.version and request.offset:
+        if request.version:
             served = [*self.models, *self.snapshots.values()]
             same = [m for m in served if m.publication.version == request.version]
-            if same:
-                return same[0]
+            if same or _names_publication(request):
+                return same[0] if same else None
         if request.exact:
             return self._snapshot(request.round, request.stage)
         earlier = [m for m in self.models if m.since < request.round]
@@ -141,3 +141,8 @@ class PublishedModels:
         for key in keys:
             del self.waiting[key]
         return [AnswerPull(key, refusal or PullRefused("timeout")) for key in keys]
+
+
+def _names_publication(request: PullRequest) -> bool:
+    """Whether only one publication is an answer; a resumed pull may start over with another."""
+    return request.version > 0 and request.offset == 0

@@ -150,7 +150,8 @@ class _PullJob:
                 self.sleep(self._pause_s(error))
         total = self.attempts.discarded_bytes + self.receiver.total
         code = self.attempts.last_code
-        return PullFailed(self.action.key, code, total, self.clock() - began_s)
+        announced = self.receiver.announced
+        return PullFailed(self.action.key, code, total, self.clock() - began_s, announced)
 
     def _attempt(self) -> None:
         """Try once; return when the model is complete."""

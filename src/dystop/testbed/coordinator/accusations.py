@@ -1,0 +1,128 @@
+"""Ask the observer about refused models before their sender is excluded.
+
+A worker that refuses a model accuses its sender. The accuser may lie, alone or with others, so an
+exclusion follows only if the observer has pulled the same version and refused it, too. The accuser
+itself stops pulling from the sender in any case (`Observations.pull_failed`).
+
+If the observer accepts the model and its digest is the reported one, the accusation is refuted.
+An accuser that is refuted again and again is no longer asked about, but it is never excluded: its
+own norms may differ from those of the others. If the digests differ, either the accuser has lied,
+or the sender serves several models as one version. Nobody can tell which, so nothing follows.
+Nothing follows either if the version is no longer served, or if there is no answer in time.
+"""
+
+from dataclasses import dataclass
+
+from dystop.testbed.coordinator.quarantine import Quarantine
+from dystop.testbed.coordinator.setup import OBSERVER
+from dystop.testbed.coordinator.state import CoordinatorState
+from dystop.testbed.protocol.messages import Incident, Judge, Judged, Pull, Rejected
+
+ANSWER_S = 30.0  # for the observer to check a model
+
+
+@dataclass(frozen=True)
+class Accusation:
+    """A model that a worker refused."""
+
+    reporter: int
+    round: int  # of the order
+    pull: Pull
+    refused: Rejected
+    is_suspicion: bool  # whether enough others refused models of this sender, too
+
+    @property
+    def accused(self) -> int:
+        """The sender."""
+        return self.refused.node
+
+
+class Accusations:
+    """The accusations that the observer currently checks, by accused member."""
+
+    def __init__(self, state: CoordinatorState, quarantine: Quarantine) -> None:
+        self._state, self._quarantine = state, quarantine
+        self._open: dict[int, tuple[Accusation, float]] = {}  # and when the observer was asked
+
+    def add(self, accusation: Accusation) -> None:
+        """Register an accusation; ask the observer if there is enough suspicion."""
+        self._show(accusation)
+        observer = self._state.members.get(OBSERVER)
+        if not accusation.is_suspicion or accusation.accused in self._open:
+            return
+        if observer is not None and observer.session:
+            self._open[accusation.accused] = (accusation, self._state.at_s)
+            self._state.send_after_commit(OBSERVER, self._question(accusation))
+
+    def _question(self, accusation: Accusation) -> Judge:
+        pull, refused = accusation.pull, accusation.refused
+        return Judge(
+            epoch=self._state.epoch,
+            node=accusation.accused,
+            version=refused.version,
+            round=accusation.round,
+            stage=refused.stage,
+            exact=pull.exact,
+            delta=pull.delta,
+            mask=pull.mask,
+        )
+
+    def _show(self, accusation: Accusation) -> None:
+        """Name the accused, and an accuser whose reports do not count."""
+        state, reporter = self._state, self._state.members.of_node(accusation.reporter)
+        if reporter is None:
+            return
+        refused = accusation.refused
+        text = f"refused version {refused.version}: {refused.code}"
+        state.incidents.reported(reporter, Incident(accusation.accused, "bad_model", 1, text))
+        strikes, at_s = state.strikes, state.at_s
+        if not strikes.is_credible(reporter.node, at_s):
+            accused, refuted = strikes.accused_by(reporter.node, at_s), strikes.refuted_of
+            text = (
+                f"its refusals do not count: it accuses {len(accused)} members, and the observer "
+                f"has refuted {refuted(reporter.node, at_s)} of its accusations"
+            )
+            state.incidents.record(reporter.node, "accusation", text)
+
+    def expire(self) -> None:
+        """Forget accusations that the observer did not answer in time."""
+        limit_s = self._state.at_s - ANSWER_S
+        for accused in [k for k, (_, asked_s) in self._open.items() if asked_s < limit_s]:
+            del self._open[accused]
+
+    def answered(self, judged: Judged) -> bool:
+        """Apply the answer of the observer; return whether the roster has changed."""
+        accusation, _ = self._open.get(judged.node, (None, 0.0))
+        if accusation is None or accusation.refused.version != judged.version:
+            return False
+        del self._open[judged.node]
+        if judged.outcome == "refused":
+            return self._confirm(accusation, judged)
+        if judged.outcome == "accepted":
+            self._refute(accusation, judged)
+        return False
+
+    def _confirm(self, accusation: Accusation, judged: Judged) -> bool:
+        state, member = self._state, self._state.members.of_node(judged.node)
+        if member is None:
+            return False
+        text = f"the observer refused version {judged.version}, too: {judged.code}"
+        state.incidents.record(member.node, "bad_model", text)
+        guards = state.params.guards
+        reason = f"{guards.strikes} refused models from {guards.reporters} workers"
+        return self._quarantine.quarantine(member, f"{reason}; {text}")
+
+    def _refute(self, accusation: Accusation, judged: Judged) -> None:
+        state, refused = self._state, accusation.refused
+        sender = state.members.of_node(accusation.accused)
+        name = sender.name if sender else str(accusation.accused)
+        what = f"refused version {refused.version} of {name}: {refused.code}"
+        if judged.digest == refused.digest:
+            state.strikes.refuted(accusation.reporter, accusation.accused, state.at_s)
+            state.write_state()
+            text = f"{what}; the observer accepts this model"
+            state.incidents.record(accusation.reporter, "accusation", text)
+            return
+        text = f"{what}; the observer got another model as this version and accepts it"
+        for node in (accusation.reporter, accusation.accused):
+            state.incidents.record(node, "accusation", text)
