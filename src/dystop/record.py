@@ -38,6 +38,8 @@ class RoundRecord:
     test_loss: float | None = None
     test_loss_global: float | None = None
     diverged: int | None = None  # models whose test loss is not finite
+    tested: int | None = None  # models behind the score; None: those of all workers
+    no_score: str | None = None  # why the score that was due is missing
     notes: Mapping[str, float] = field(default_factory=dict)
     active_ids: Sequence[int] | None = None
     link_pairs: Sequence[Sequence[int]] | None = None  # [dst, src]
@@ -48,6 +50,12 @@ class RoundRecord:
         kept = {k: v for k, v in vars(self).items() if v is not None}
         return json.dumps(kept, separators=(",", ":"), allow_nan=False)
 
+
+SCORE = (
+    "accuracy", "accuracy_std", "accuracy_global", "test_loss", "test_loss_global", "diverged",
+    "tested",
+)  # fmt: skip
+"""The fields that an evaluation fills."""
 
 _REQUIRED = {
     f.name

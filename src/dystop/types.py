@@ -125,6 +125,7 @@ class Score:
     loss: float  # mean of the finite test losses of the workers' own models
     loss_global: float
     diverged: int = 0  # workers whose test loss is not finite
+    tested: int | None = None  # models that were evaluated; None: those of all workers
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from dystop.testbed.events import (
     LookUpEpoch,
     MemberDisconnected,
     MessageFromMember,
+    PublishLateScore,
     PublishRecord,
     SendToMember,
     Tick,
@@ -114,6 +115,7 @@ class CoordinatorHarness:
         self.sent: list[tuple[str, Any]] = []
         self.records: list[Any] = []
         self.traces: list[dict[str, Any]] = []
+        self.late_scores: list[Any] = []
         self.finished: FinishRun | None = None
         self.commits = 0
         self.crash_after: int | None = None  # this many commits
@@ -169,6 +171,8 @@ class CoordinatorHarness:
             elif isinstance(action, PublishRecord):
                 self.records.append(action.record)
                 self.traces.append(action.trace)
+            elif isinstance(action, PublishLateScore):
+                self.late_scores.append(action.record)
             elif isinstance(action, FinishRun):
                 self.finished = action
             elif isinstance(action, LookUpEpoch):

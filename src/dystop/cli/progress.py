@@ -51,7 +51,9 @@ def status_line(record: RoundRecord, scored: RoundRecord | None) -> str:
     if record.loss is not None:
         parts.append(f"loss {record.loss:.3f}" if record.loss < 1e4 else f"loss {record.loss:.3g}")
     if scored is not None and scored.accuracy is not None:
-        parts.append(f"accuracy {scored.accuracy:.1%}")
+        is_partial = scored.tested is not None and scored.tested < scored.alive
+        of = f" of {plural(scored.tested or 0, 'model')}" if is_partial else ""
+        parts.append(f"accuracy {scored.accuracy:.1%}{of}")
     return "  ".join(parts)
 
 
@@ -92,10 +94,12 @@ class Watcher:
             echo(text)
 
     def on_record(self, record: RoundRecord) -> None:
-        """Show one finished round."""
-        self.last = record
+        """Show one finished round; an older one comes again when its score was late."""
         if record.accuracy is not None:
             self._scored = record
+        if self.last is not None and record.round < self.last.round:
+            return
+        self.last = record
         if self._quiet:
             return
         if self._bar is not None and self._task is not None:

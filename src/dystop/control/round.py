@@ -214,6 +214,7 @@ def with_score(record: RoundRecord, score: Score) -> RoundRecord:
         test_loss=_finite(score.loss),
         test_loss_global=_finite(score.loss_global),
         diverged=score.diverged,
+        tested=score.tested,
     )
 
 

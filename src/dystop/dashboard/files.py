@@ -50,7 +50,7 @@ def modified_s(path: Path) -> float | None:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON object; None where the file is missing, damaged or no object."""
-    data = _read_bytes(path)
+    data = read_bytes(path)
     with suppress(ValueError, RecursionError):
         raw = json.loads(data) if data is not None else None
         return raw if isinstance(raw, dict) else None
@@ -59,13 +59,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def read_toml(path: Path) -> dict[str, Any] | None:
     """Read a TOML file; None where it is missing or damaged."""
-    data = _read_bytes(path)
+    data = read_bytes(path)
     with suppress(ValueError, RecursionError):
         return tomllib.loads(data.decode()) if data is not None else None
     return None
 
 
-def _read_bytes(path: Path) -> bytes | None:
+def read_bytes(path: Path) -> bytes | None:
+    """Read a whole file; None where it is missing, unreadable or too large."""
     fd = open_file(path)
     if fd is None:
         return None

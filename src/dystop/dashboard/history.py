@@ -4,6 +4,7 @@ from collections import Counter
 
 from dystop.dashboard.downsample import DownsampledSeries, round_point
 from dystop.dashboard.values import as_count, as_number
+from dystop.experiments.late_scores import LateScores, with_late_score
 from dystop.record import RoundRecord, from_json
 
 ROUNDS = ("round", "clock_s", "wire_bytes", "loss", "staleness_mean", "staleness_max")
@@ -11,9 +12,14 @@ EVALUATIONS = ("round", "clock_s", "accuracy", "accuracy_global", "test_loss", "
 
 
 class History:
-    """The part of a record log that the page shows; it grows line by line."""
+    """The part of a record log that the page shows; it grows line by line.
 
-    def __init__(self) -> None:
+    Args:
+        late: Scores that came after the record of their round, by round; may grow.
+    """
+
+    def __init__(self, late: LateScores | None = None) -> None:
+        self._late = {} if late is None else late
         self.rounds, self.evaluations = DownsampledSeries(), DownsampledSeries()
         self.last: RoundRecord | None = None
         self.evaluated: RoundRecord | None = None  # the last one with an accuracy
@@ -23,6 +29,7 @@ class History:
         self._before: dict[int, int] = {}  # before the last round, of the workers active in it
         self.rounds_without_ids = 0  # rounds that do not record who was active
         self.damaged = 0  # lines that are no records
+        self._unscored: dict[int, RoundRecord] = {}  # whose score may still come
 
     def read(self, line: bytes) -> None:
         """Add one line of the log; a line that is no record is counted, not raised."""
@@ -34,7 +41,7 @@ class History:
         if as_count(record.round) is None or as_number(record.clock_s) is None:
             self.damaged += 1
             return
-        self.add(record)
+        self.add(with_late_score(record, self._late))
 
     def add(self, record: RoundRecord) -> None:
         """Add one round."""
@@ -42,9 +49,22 @@ class History:
         self.positions = record.positions or self.positions
         self._add_round(record)
         if as_number(record.accuracy) is not None:
-            self.evaluated = record
             self._add_evaluation(record)
+        elif record.no_score is not None:
+            self._unscored[record.round] = record
         self._count_active(record)
+
+    def add_late_score(self, round_: int) -> bool:
+        """Add the late score of a round; return False if it belongs before others that are here."""
+        record = self._unscored.pop(round_, None)
+        if record is None:
+            return True  # the record follows, or has a score
+        if self.evaluated is not None and self.evaluated.round > round_:
+            return False
+        scored = with_late_score(record, self._late)
+        if as_number(scored.accuracy) is not None:
+            self._add_evaluation(scored)
+        return True
 
     def _add_round(self, r: RoundRecord) -> None:
         at = (r.round, as_number(r.clock_s), as_count(r.wire_bytes_total))
@@ -52,6 +72,7 @@ class History:
         self.rounds.add(round_point(at, means, (as_number(r.staleness_max),)))
 
     def _add_evaluation(self, r: RoundRecord) -> None:
+        self.evaluated = r
         scores = (r.accuracy, r.accuracy_global, r.test_loss, r.test_loss_global)
         self.evaluations.add(
             round_point((r.round, as_number(r.clock_s)), tuple(map(as_number, scores)))

@@ -10,6 +10,7 @@ from typing import Any
 from dystop.dashboard.discovery import FoundRuns, RunLocation, find_runs
 from dystop.dashboard.files import FileStamp, file_stamp, modified_s, read_json, read_toml
 from dystop.dashboard.record_log import LogFollower, LogTail, read_tail
+from dystop.experiments.late_scores import LATE_SCORES
 from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run_folder import CONFIG, FLEET, INFO, is_abandoned
 
@@ -40,7 +41,7 @@ class Library:
         self._found, self._scanned_s = FoundRuns(), float("-inf")
         self._followers: OrderedDict[Path, tuple[LogFollower, threading.Lock]] = OrderedDict()
         self._read: dict[Path, tuple[tuple[FileStamp | None, ...], RunFiles]] = {}
-        self._tails: dict[Path, tuple[FileStamp | None, LogTail]] = {}
+        self._tails: dict[Path, tuple[tuple[FileStamp | None, ...], LogTail]] = {}
 
     def found(self) -> FoundRuns:
         """Return all runs; scan again when the last listing is too old."""
@@ -83,7 +84,7 @@ class Library:
 
     def tail(self, location: RunLocation) -> LogTail:
         """Return the last rounds of a run without reading its whole log."""
-        now = file_stamp(location.folder / RECORDS)
+        now = tuple(file_stamp(location.folder / name) for name in (RECORDS, LATE_SCORES))
         cached = self._tails.get(location.folder)
         if cached is None or cached[0] != now:
             cached = self._tails[location.folder] = now, read_tail(location.folder)

@@ -2,11 +2,15 @@
 
 import os
 import secrets
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from dystop.dashboard.files import open_file
+from dystop.dashboard.files import FileStamp, file_stamp, open_file, read_bytes
 from dystop.dashboard.history import History
+from dystop.experiments.late_scores import LATE_SCORES, LateScores, parse_late_score
 from dystop.experiments.record_log import RECORDS
 from dystop.record import RoundRecord
 
@@ -20,13 +24,15 @@ class LogFollower:
     """A record log, as far as it has been read; starts again if the log is cut or replaced."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / RECORDS
+        self._path, self._folder = folder / RECORDS, folder
+        self._late: dict[int, Mapping[str, Any]] = {}
+        self._late_stamp: FileStamp | None = None
         self._id = secrets.token_hex(4)  # of this object: pages may outlive it
         self._restarts = 0
         self._restart()
 
     def _restart(self) -> None:
-        self.history = History()
+        self.history = History(self._late)
         self._restarts += 1
         self._offset, self._overlap = 0, b""
         self.size = 0
@@ -52,13 +58,24 @@ class LogFollower:
                 self._restart()
             return
         try:
-            if not self._is_same(fd):
+            if not self._is_same(fd) or not self._read_late_scores():
                 self._restart()
             self._read(fd)
         except OSError:  # the disk fails or the folder is gone; the next update tries again
             return
         finally:
             os.close(fd)
+
+    def _read_late_scores(self) -> bool:
+        """Read scores that came late; return whether they fit into the history so far."""
+        stamp = file_stamp(self._folder / LATE_SCORES)
+        if stamp == self._late_stamp:
+            return True
+        self._late_stamp, found = stamp, late_scores(self._folder)
+        new = [round_ for round_ in found if round_ not in self._late]
+        self._late.update(found)
+        fits = [self.history.add_late_score(round_) for round_ in new]
+        return all(fits)
 
     def _is_same(self, fd: int) -> bool:
         """Return whether the bytes read before are unchanged; a resumed run truncates its log."""
@@ -92,27 +109,37 @@ def read_tail(folder: Path) -> LogTail:
     if fd is None:
         return LogTail()
     try:
-        return _search(fd, os.fstat(fd).st_size)
+        return _search(fd, os.fstat(fd).st_size, late_scores(folder))
     except OSError:
         return LogTail()
     finally:
         os.close(fd)
 
 
-def _search(fd: int, size: int) -> LogTail:
+def late_scores(folder: Path) -> LateScores:
+    """Read the late scores of a run; lines that are none are left out."""
+    found = {}
+    for line in (read_bytes(folder / LATE_SCORES) or b"").split(b"\n")[:-1]:
+        with suppress(ValueError, TypeError, RecursionError):
+            round_, score = parse_late_score(line)
+            found[round_] = score
+    return found
+
+
+def _search(fd: int, size: int, late: LateScores) -> LogTail:
     length = TAIL_BYTES
     while True:
         start = max(0, size - length)
-        found = _last(os.pread(fd, size - start, start), whole=start == 0)
+        found = _last(os.pread(fd, size - start, start), late, whole=start == 0)
         if found.evaluated is not None or start == 0 or length >= MAX_TAIL_BYTES:
             return found
         length *= 4
 
 
-def _last(data: bytes, *, whole: bool) -> LogTail:
+def _last(data: bytes, late: LateScores, *, whole: bool) -> LogTail:
     """Read lines backwards; the first line is incomplete unless the file starts with it."""
     lines = data.split(b"\n")[:-1]
-    history = History()
+    history = History(late)
     last: RoundRecord | None = None
     for line in reversed(lines if whole else lines[1:]):
         history.read(line)

@@ -6,7 +6,7 @@ from typing import Any
 from dystop.dashboard.history import History
 from dystop.dashboard.library import RunFiles
 from dystop.dashboard.record_log import LogFollower
-from dystop.dashboard.values import as_number, as_text
+from dystop.dashboard.values import as_count, as_number, as_text
 from dystop.dashboard.workers import worker_count
 from dystop.record import RoundRecord
 from dystop.types import FAITHFUL
@@ -165,6 +165,10 @@ def _run_notices(run: RunFiles, history: History) -> list[str]:
     if history.evaluated is not None and (lost := as_number(history.evaluated.diverged)):
         models = f"{plural(int(lost), 'model')} {'has' if lost == 1 else 'have'}"
         out.append(f"{models} diverged: the loss is not finite.")
+    if history.evaluated is not None and (tested := as_count(history.evaluated.tested)) is not None:
+        workers = worker_count(run, history)
+        if tested < workers:
+            out.append(f"The last score rests on {tested} of {plural(workers, 'model')}.")
     if size := as_number(section(run, "model").get("wire_bytes")):
         out.append(
             f"Stand-in model: clock and traffic are those of a model of {data(size)}; accuracy "

@@ -12,13 +12,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from dystop.errors import DystopError
 from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.build import Built, build
 from dystop.experiments.config import Experiment, to_tree
 from dystop.experiments.interrupts import Interrupts
+from dystop.experiments.late_scores import LATE_SCORES, parse_late_score, with_late_score
 from dystop.experiments.record_log import RECORDS
 from dystop.experiments.run import Started, resume_run, run_experiment
 from dystop.experiments.run_folder import RunLock
@@ -27,14 +28,37 @@ from dystop.record import RoundRecord, from_json
 
 
 class RecordTail:
-    """Reads the records that were appended to a log since the last call."""
+    """Reads the records that were appended to a log since the last call.
+
+    Args:
+        path: The record log; late scores are read from the same folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._records, self._scores = _LineTail(path), _LineTail(path.with_name(LATE_SCORES))
+        self._late: dict[int, dict[str, Any]] = {}  # all late scores, by round
+        self._unscored: dict[int, RoundRecord] = {}
+
+    def read(self) -> list[RoundRecord]:
+        """Return the new records, and once more the older ones whose score has come since."""
+        new = dict(map(parse_late_score, self._scores.read()))
+        self._late |= new
+        lines = self._records.read()
+        records = [with_late_score(from_json(line.decode()), self._late) for line in lines]
+        late = [with_late_score(self._unscored.pop(k), new) for k in new if k in self._unscored]
+        self._unscored |= {r.round: r for r in records if r.no_score is not None}
+        return [*records, *late]
+
+
+class _LineTail:
+    """Reads the whole lines that were appended to a file since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
-    def read(self) -> list[RoundRecord]:
-        """Return the new records; a log that was cut is read from its new end on."""
+    def read(self) -> list[bytes]:
+        """Return the new lines; a file that was cut is read from its new end on."""
         if not self._path.is_file():
             return []
         with self._path.open("rb") as file:
@@ -43,7 +67,7 @@ class RecordTail:
             file.seek(self._offset)
             whole = file.read().rpartition(b"\n")[0]
         self._offset += len(whole) + bool(whole)
-        return [from_json(line.decode()) for line in whole.splitlines()]
+        return whole.splitlines()
 
 
 class RunProcess:

@@ -12,8 +12,8 @@ from dystop.experiments.run_folder import open_run
 from dystop.record import RoundRecord
 from dystop.units import data, seconds
 
-_LISTS = {"staleness_histogram", "active_ids", "link_pairs", "positions"}
-_COLUMNS = [f.name for f in fields(RoundRecord) if f.name not in _LISTS and f.name != "notes"]
+_NO_NUMBERS = {"staleness_histogram", "active_ids", "link_pairs", "positions", "notes", "no_score"}
+_COLUMNS = [f.name for f in fields(RoundRecord) if f.name not in _NO_NUMBERS]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Run:
         """Return one array per field of `RoundRecord`, with one entry per round.
 
         A value that a round does not have is NaN, as `accuracy` in a round that was not tested.
-        Notes of the mechanism are called `notes.KEY`. Fields that hold lists, such as
+        Notes of the mechanism are called `notes.KEY`. Fields that hold no numbers, such as
         `link_pairs`, are left out; read them from `records`.
         """
         columns = {name: _column([getattr(r, name) for r in self.records]) for name in _COLUMNS}

@@ -5,6 +5,7 @@
       run.json        versions, seed, status, why it stopped, fingerprints of settings and records
       fleet.json      data sizes, label counts and positions of the workers
       records.jsonl   one line per round
+      late_scores.jsonl   scores that came after their record (testbed only)
       checkpoints/    saved states, from which `dystop resume` starts
 
 A folder is prepared under a hidden name and then renamed, so a folder with its final name is
@@ -35,6 +36,7 @@ from dystop.experiments.folder_kinds import (
     study_kind,
     writing,
 )
+from dystop.experiments.late_scores import read_late_scores, with_late_scores
 from dystop.experiments.record_log import (
     RECORDS,
     RecordLog,
@@ -303,10 +305,13 @@ def run_folder(path: Path) -> Path:
 
 
 def open_run(path: Path) -> RunData:
-    """Read the folder of a run, finished or not; skip an incomplete last record."""
+    """Read the folder of a run, finished or not; skip an incomplete last record.
+
+    The records have the scores that came after them.
+    """
     path = run_folder(path)
     config, info = _read_config(path / CONFIG), read_json(path / INFO)
-    records, _ = read_lines(path)
+    records = with_late_scores(read_lines(path)[0], read_late_scores(path))
     name = path.resolve().name
     return RunData(path, name, config, info, read_json(path / FLEET), records)
 

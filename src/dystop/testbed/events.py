@@ -311,6 +311,13 @@ class PublishRecord:
 
 
 @dataclass(frozen=True)
+class PublishLateScore:
+    """Append a score to the run folder that came after the record of its round was published."""
+
+    record: Any  # `dystop.record.RoundRecord` with the score
+
+
+@dataclass(frozen=True)
 class ConfirmPardon:
     """Confirm to the operator that a pardon was applied, even if there was nothing to pardon."""
 
@@ -347,6 +354,7 @@ CoordinatorAction = (
     | CloseSession
     | Commit
     | PublishRecord
+    | PublishLateScore
     | ConfirmPardon
     | LookUpEpoch
     | LogWarning

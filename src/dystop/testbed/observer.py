@@ -31,7 +31,8 @@ from dystop.testbed.events import (
     Vector,
 )
 from dystop.testbed.judgement import ModelCheck
-from dystop.testbed.log_throttle import throttled_logger
+from dystop.testbed.launch.failpoints import reach
+from dystop.testbed.log_throttle import shown, throttled_logger
 from dystop.testbed.params import Guards, Timeouts
 from dystop.testbed.protocol.messages import (
     PROTOCOL,
@@ -41,6 +42,7 @@ from dystop.testbed.protocol.messages import (
     JoinOk,
     Judge,
     Leave,
+    NotTestable,
     Peer,
     PullRequest,
     Reject,
@@ -80,7 +82,11 @@ class ObserverComponents:
 
 
 class Observer:
-    """Answers `Evaluate` and `Judge`: `start`, then `wait`; or `run` for both."""
+    """Answers every `Evaluate` and `Judge`: `start`, then `wait`; or `run` for both.
+
+    One round is evaluated at a time. A round that waits for its turn gives way to a newer one. The
+    last answer is sent again when the coordinator repeats its request, for example after a restart.
+    """
 
     def __init__(self, components: ObserverComponents) -> None:
         """Prepare the observer; nothing runs yet."""
@@ -91,6 +97,10 @@ class Observer:
         self._checker = ThreadPoolExecutor(1, "check")
         self._pool = ThreadPoolExecutor(MAX_PARALLEL_PULLS, "pull")
         self._over, self._ended = threading.Event(), threading.Event()
+        self._turn = threading.Lock()  # guards the next three
+        self._evaluating = 0  # the round that is being evaluated; 0: none
+        self._waiting: Evaluate | None = None
+        self._answer: Scored | NotTestable | None = None  # the last one
         self._peers: dict[int, Peer] = {}
         self._incarnation = time.time_ns()
         self._epoch = self._seq = 0
@@ -222,19 +232,53 @@ class Observer:
     # Evaluation --------------------------------------------------------------------------------
 
     def _on_evaluate(self, message: Evaluate) -> None:
-        """Evaluate one round after another in a thread, so that heartbeats continue."""
-        peers = [self._peers[k] for k in message.nodes if k in self._peers]
-        self._evaluator.submit(self._evaluate, message, peers)
+        """Evaluate the newest round in a thread, so that heartbeats continue."""
+        skipped: Evaluate | None = None
+        with self._turn:
+            answer = self._answer
+            if answer is None or answer.round != message.round:
+                answer = None
+                if message.round != self._evaluating:
+                    skipped, self._waiting = self._waiting, message
+                    if skipped is None:
+                        self._evaluator.submit(self._evaluate_waiting)
+        if answer is not None:
+            self._session.send(answer)
+        if skipped is not None and skipped.round != message.round:
+            self._session.send(NotTestable(skipped.round, "a newer round came before its turn"))
 
-    def _evaluate(self, message: Evaluate, peers: list[Peer]) -> None:
+    def _evaluate_waiting(self) -> None:
+        with self._turn:
+            message, self._waiting = self._waiting, None
+            assert message is not None  # it is submitted with one, and only replaced
+            self._evaluating = message.round
+        answer = self._evaluate(message)
+        with self._turn:
+            self._evaluating, self._answer = 0, answer
+        if not self._over.is_set():
+            self._session.send(answer)
+
+    def _evaluate(self, message: Evaluate) -> Scored | NotTestable:
         try:
-            models = self._pull_all(message.round, peers)
-            score = evaluate_models(self.components, models)
-            missing = tuple(k for k in message.nodes if k not in models)
-            if score is not None and not self._over.is_set():
-                self._session.send(Scored(message.round, **score, missing=missing))
-        except Exception:
+            reach("observer.before_evaluate")
+            return self._score(message)
+        except Exception as error:
             _LOG.exception("the models of round %d could not be evaluated", message.round)
+            return NotTestable(message.round, shown(f"{type(error).__name__}: {error}"))
+
+    def _score(self, message: Evaluate) -> Scored | NotTestable:
+        round_, wanted = message.round, message.nodes
+        models = self._pull_all(round_, [self._peers[k] for k in wanted if k in self._peers])
+        missing = tuple(k for k in wanted if k not in models)
+        if missing:
+            _LOG.warning(
+                "round %d: %d of %d models arrived; those of nodes %s are missing",
+                round_, len(models), len(wanted), shown(str(list(missing))),
+            )  # fmt: skip
+        score = evaluate_models(self.components, models)
+        if score is None:
+            return NotTestable(round_, f"none of {len(wanted)} models arrived")
+        return Scored(round_, **score, missing=missing)
 
     def _pull_all(self, round_: int, peers: list[Peer]) -> dict[int, Vector]:
         """Return the published models of rounds up to this one, by node."""
@@ -298,7 +342,7 @@ def evaluate_models(
     each = components.trainer.evaluate(stack, counters, components.samples)
     share = torch.from_numpy(global_weights(components.data_size[nodes])).to(stack)
     whole = components.trainer.evaluate((share @ stack)[None], counters[:1], components.samples)
-    score = asdict(score_from(each, whole))
+    score = asdict(score_from(each, whole)) | {"tested": len(nodes)}
     return score | {name: _finite_or_none(score[name]) for name in ("loss", "loss_global")}
 
 

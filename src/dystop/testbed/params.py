@@ -30,6 +30,7 @@ class Timeouts:
     exclude_s: Positive = param(
         15.0, "exclusion of a link or a worker after a failure; doubles each time"
     )
+    score_s: Positive = param(30.0, "longest wait of a record for the score of its round")
     report_s: Positive = param(1.0, "first pause before a report is repeated; doubles up to 10 s")
 
 

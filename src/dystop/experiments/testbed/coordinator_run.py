@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dystop.errors import ConfigError, DystopError, RunFolderError
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.folder_kinds import writing
+from dystop.experiments.late_scores import LateScoreLog
 from dystop.experiments.record_log import RecordLog, RunLock, read_lines
 from dystop.experiments.run_folder import CONFIG, INFO, open_run, records_sha256, update_info
 from dystop.experiments.testbed.enrolment import (
@@ -125,10 +126,11 @@ class CoordinatorRun:
         setup = coordinator_setup(self.experiment, self.enrolment, past.run or new_run_id())
         machine = CoordinatorMachine(setup, past)
         trace = TraceLog(self.folder, done)
-        with RecordLog(self.folder, keep=done) as log:
+        with RecordLog(self.folder, keep=done) as log, LateScoreLog(self.folder) as late_scores:
             process = CoordinatorProcess(
                 transport, machine, ledger, listen, log.append, trace.append, _LOG.error
             )
+            process.on_late_score = late_scores.append
             process.published = done
             on_process(process)
             with _publishing_status(self.folder, process, machine):
@@ -137,6 +139,7 @@ class CoordinatorRun:
                 finally:
                     trace.close()
             log.sync()
+            late_scores.sync()
         assert process.finish is not None  # `run` returns only then
         return process.finish
 

@@ -1,6 +1,7 @@
 """Warnings that a reader needs before trusting the numbers of runs or of a comparison."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 
 from dystop.experiments.run_folder import RunData, log_was_changed
@@ -15,7 +16,7 @@ from dystop.report.data.names import (
 )
 from dystop.report.data.summary import evaluated_rounds
 from dystop.training.models.catalogue import MODELS
-from dystop.units import data, seconds
+from dystop.units import data, plural, seconds
 
 _MIN_EPOCHS = 3  # after which any model should have learnt something
 _CHANCE_FACTOR = 1.1  # times the accuracy of guessing: chance alone hardly gives more
@@ -31,8 +32,8 @@ def notices(runs: Sequence[RunData]) -> list[str]:
 def run_notices(runs: Sequence[RunData]) -> list[str]:
     """Return the warnings about single runs."""
     checks = (
-        _on_testbed, _unfinished, _changed_records, _not_evaluated, _diverged,
-        no_better_than_guessing, stand_in_models, moving_batch_norm, _reconstructions,
+        _on_testbed, _unfinished, _changed_records, _not_evaluated, _missing_scores, _few_models,
+        _diverged, no_better_than_guessing, stand_in_models, moving_batch_norm, _reconstructions,
     )  # fmt: skip
     return [sentence for check in checks for sentence in check(runs)]
 
@@ -77,6 +78,37 @@ def _not_evaluated(runs: Sequence[RunData]) -> list[str]:
             out.append(f"{label} has not closed a round yet.")
         elif all(r.accuracy is None for r in run.records):
             out.append(f"{label} has not been evaluated yet, so it has no accuracy.")
+    return out
+
+
+def _missing_scores(runs: Sequence[RunData]) -> list[str]:
+    """Name the runs in which evaluations that were due have no result, and why."""
+    out = []
+    for label, run in zip(run_labels(runs), runs, strict=True):
+        reasons = Counter(r.no_score for r in run.records if r.no_score is not None)
+        if reasons:
+            due = reasons.total() + len(evaluated_rounds(run.records))
+            counts = ", ".join(f"{n} {reason}" for reason, n in reasons.most_common())
+            out.append(
+                f"{label}: {reasons.total()} of {plural(due, 'evaluation')} that were due have no "
+                f"score ({counts}). Evaluate less often, or give the observer more time or cores."
+            )
+    return out
+
+
+def _few_models(runs: Sequence[RunData]) -> list[str]:
+    """Name the runs with scores that rest on fewer models than there are workers."""
+    out = []
+    for label, run in zip(run_labels(runs), runs, strict=True):
+        workers = worker_count(run)
+        tested = [r.tested for r in evaluated_rounds(run.records) if r.tested is not None]
+        few = [n for n in tested if n < workers]
+        if few:
+            out.append(
+                f"{label}: {len(few)} of {plural(len(tested), 'score')} rest on fewer models than "
+                f"there are workers; the smallest on {min(few)} of {workers}, the last on "
+                f"{tested[-1]} of {workers}."
+            )
     return out
 
 

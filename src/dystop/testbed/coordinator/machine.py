@@ -55,6 +55,7 @@ from dystop.testbed.protocol.messages import (
     JoinOk,
     Judged,
     Leave,
+    NotTestable,
     Reject,
     Report,
     ReportAck,
@@ -227,8 +228,8 @@ class CoordinatorMachine:
             state.send_now(member.name, Heartbeat(message.seq, state.epoch))
         elif isinstance(message, Report):
             self._on_report(member, message)
-        elif isinstance(message, Scored) and member.name == OBSERVER:
-            self.records.on_score(message)
+        elif isinstance(message, Scored | NotTestable) and member.name == OBSERVER:
+            self.records.on_answer(message)
         elif isinstance(message, Incident):
             state.incidents.reported(member, message)
         elif isinstance(message, Judged) and member.name == OBSERVER:
@@ -290,7 +291,7 @@ class CoordinatorMachine:
         self._rate_limit.grant(name)
         self.rounds.resend(member.node)
         if name == OBSERVER:
-            self.records.observer_joined()
+            self.records.evaluations.observer_joined()
 
     def _step_down(self) -> None:
         """Finish without a message to anybody: a newer coordinator owns this ledger."""
@@ -316,6 +317,8 @@ class CoordinatorMachine:
         if self.rounds.is_complete:
             self.records.add(self.rounds.close())
         self.records.publish_ready()
+        if self.records.evaluations.ask():
+            self._rate_limit.grant(OBSERVER)
         if self._is_done():
             self._stop(self.records.stop_reason)
         elif self._may_open_round():
@@ -378,8 +381,11 @@ class CoordinatorMachine:
     # The end ------------------------------------------------------------------------------------
 
     def _is_done(self) -> bool:
-        """Whether a stop rule holds and no round or record is pending."""
-        return bool(self.records.stop_reason) and not (self.rounds.current or self.records.held)
+        """Whether a stop rule holds and no round, record or last score is pending."""
+        records = self.records
+        if not records.stop_reason or self.rounds.current or records.held:
+            return False
+        return not records.waits_for_last_score
 
     def _stop(self, reason: str, code: int = 0) -> None:
         """Send `Stop` to all members; finish when they have left, or after `STOP_S` seconds.

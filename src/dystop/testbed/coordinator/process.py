@@ -32,6 +32,7 @@ from dystop.testbed.events import (
     MemberDisconnected,
     MemberIncident,
     MessageFromMember,
+    PublishLateScore,
     PublishRecord,
     SendToMember,
     Tick,
@@ -93,6 +94,7 @@ class CoordinatorProcess:
         self.published = 0
         self.finish: FinishRun | None = None
         self.on_pardoned: Callable[[str], None] = _ignore
+        self.on_late_score: Callable[[Any], None] = _ignore
         self._listener: Listener = transport.serve_control(address, self)
 
     @property
@@ -235,7 +237,7 @@ class CoordinatorProcess:
                 self._commit(action)
             case CloseSession(name):
                 self._close_session(name)
-            case PublishRecord():
+            case PublishRecord() | PublishLateScore():
                 self._publish(action)
             case ConfirmPardon(name):
                 self.on_pardoned(name)
@@ -272,7 +274,10 @@ class CoordinatorProcess:
         except StorageError as error:
             self._on_alarm(str(error))
 
-    def _publish(self, action: PublishRecord) -> None:
+    def _publish(self, action: PublishRecord | PublishLateScore) -> None:
+        if isinstance(action, PublishLateScore):
+            self.on_late_score(action.record)
+            return
         if action.record.round <= self.published:
             return
         self.published = action.record.round

@@ -1,29 +1,40 @@
-"""Records of closed rounds: each waits for its evaluation, and all are published in order."""
+"""Records of closed rounds: published in order, each with its score or after `score_s` without.
+
+A record waits for the score of its round at most `score_s` seconds and then leaves, saying that the
+score is missing. A score that comes later is published on its own (`PublishLateScore`).
+"""
 
 import json
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from dystop.control.round import with_score
-from dystop.control.stopping import (
-    ends_run,
-    is_evaluation_due,
-    next_evaluation_s,
-    stop_reason,
-)
+from dystop.control.stopping import ends_run, stop_reason
 from dystop.record import RoundRecord, from_json
+from dystop.testbed.coordinator.evaluations import ANSWER, Evaluations
 from dystop.testbed.coordinator.rounds import ClosedRound
-from dystop.testbed.coordinator.setup import OBSERVER
 from dystop.testbed.coordinator.state import CoordinatorState
-from dystop.testbed.events import PublishRecord
-from dystop.testbed.ledger.tables import KeptLine, RecordLine, Restored, read_blob, text_of
+from dystop.testbed.events import PublishLateScore, PublishRecord
+from dystop.testbed.ledger.tables import (
+    KeptLine,
+    MetaLine,
+    RecordLine,
+    Restored,
+    read_blob,
+    text_of,
+)
 from dystop.testbed.protocol.codec import decode
-from dystop.testbed.protocol.messages import Evaluate, Scored
+from dystop.testbed.protocol.messages import IncidentKind, NotTestable, Scored
 from dystop.types import Score, View
 from dystop.world.trace import observed_part
 
-SCORE_S = 30.0  # longest wait for an evaluation
+NoScore = Literal[
+    "late",  # no answer within `score_s`; `late_scores.jsonl` may hold it
+    "skipped",  # the observer was busy until a newer round was due
+    "not testable",  # the observer got no model
+    "no observer",
+]
 
 
 @dataclass
@@ -31,9 +42,9 @@ class HeldRecord:
     """A record that is not published yet."""
 
     line: RecordLine
-    until_s: float  # published without a score then; -inf: no evaluation was requested
     record: RoundRecord
     trace_outcome: dict[str, Any]
+    until_s: float = -math.inf  # published then, with or without a score; -inf: it waits for none
 
 
 class Records:
@@ -41,102 +52,151 @@ class Records:
 
     def __init__(self, state: CoordinatorState) -> None:
         self.state = state
+        self.evaluations = Evaluations(state)
         self.held: dict[int, HeldRecord] = {}
         self.stop_reason = ""  # why no further round opens
+        self._left: dict[int, RecordLine] = {}  # published without the score that is still due
         self._views: dict[int, View] = {}  # first halves of the lines of the trace
-        self._published: list[RecordLine] = []  # published, but not yet marked in the ledger
+        self._published: dict[int, RecordLine] = {}  # but not yet marked in the ledger
+        self._late: dict[int, RoundRecord] = {}  # scored after publication, not yet published again
+        self._late_published: list[int] = []  # but not yet marked in the ledger
 
     def add(self, closed: ClosedRound) -> None:
         """Hold the record of a closed round; request an evaluation if one is due."""
-        state, record = self.state, closed.record
+        state, evaluations, record = self.state, self.evaluations, closed.record
+        is_due, observer, until_s = evaluations.is_due(record), evaluations.observer, -math.inf
+        if is_due and observer is None:
+            record = _without_score(record, "no observer")
+        elif is_due and observer is not None:
+            until_s = state.at_s + state.params.timeouts.score_s
+            for round_ in evaluations.add(record.round, until_s):
+                self._give_up(round_, "skipped" if observer.session else "no observer")
         came = json.dumps(closed.trace_outcome, separators=(",", ":"))
         line = RecordLine(record.round, record.to_json(), came)
         state.write(line)
-        is_wanted = self._is_evaluation_due(record) and state.params.observer
-        until_s = state.at_s + SCORE_S if is_wanted else -math.inf
-        self.held[record.round] = HeldRecord(line, until_s, record, closed.trace_outcome)
-        if is_wanted:
-            self._request_evaluation(record.round)
-        self.stop_reason = self.stop_reason or self._reason_to_stop(record)
+        self.held[record.round] = HeldRecord(line, record, closed.trace_outcome, until_s)
+        self._stop_if_reached(record)
 
-    def _is_evaluation_due(self, record: RoundRecord) -> bool:
-        """Whether all models are evaluated now: at the configured intervals, and at the end."""
-        state, rules = self.state, self.state.setup.evaluate
-        is_due = is_evaluation_due(rules, record.round, record.clock_s, state.next_evaluation_s)
-        if is_due:
-            state.next_evaluation_s = next_evaluation_s(rules, record.clock_s)
-        return is_due or ends_run(state.setup.stop, record)
-
-    def _reason_to_stop(self, record: RoundRecord) -> str:
-        """Return why no round follows this one; empty: another round follows."""
+    def _stop_if_reached(self, record: RoundRecord) -> None:
+        """Open no further round if a stop rule holds after this record."""
         stop = self.state.setup.stop
-        return stop_reason(stop, record, "emulated") if ends_run(stop, record) else ""
+        if not self.stop_reason and ends_run(stop, record):
+            self.stop_reason = stop_reason(stop, record, "emulated")
+            self.state.write(MetaLine("stopping", self.stop_reason))
 
-    def _request_evaluation(self, round_: int) -> None:
-        """Ask the observer to evaluate the models of all present workers."""
-        state, n = self.state, self.state.setup.fleet.workers
-        present = [m.node for m in state.members if m.node < n and m.state == "JOINED"]
-        observer = state.members.get(OBSERVER)
-        if observer is not None and observer.session and present:
-            evaluate = Evaluate(state.epoch, round_, tuple(sorted(present)))
-            state.send_after_commit(OBSERVER, evaluate)
+    # Scores -------------------------------------------------------------------------------------
 
-    def observer_joined(self) -> None:
-        """Request the missing evaluations again."""
-        for round_, held in self.held.items():
-            if held.line.score is None and held.until_s > self.state.at_s:
-                self._request_evaluation(round_)
-
-    def on_score(self, message: Scored) -> None:
-        """Store a score; later records may wait longer, because the observer works in order."""
-        held = self.held.get(message.round)
-        if held is None or held.line.score is not None or held.until_s == -math.inf:
+    def on_answer(self, message: Scored | NotTestable) -> None:
+        """Apply the observer's answer; an answer that nobody waits for has no effect."""
+        round_ = message.round
+        if round_ not in self.evaluations.due:
             return
-        held.line = replace(held.line, score=text_of(message))
-        self.state.write(held.line)
-        for other in self.held.values():
-            if other.until_s > -math.inf:
-                other.until_s = max(other.until_s, self.state.at_s + SCORE_S)
+        for older in self.evaluations.answered(round_):
+            self._give_up(older, "skipped")
+        if isinstance(message, NotTestable):
+            self._give_up(round_, "not testable")
+            self._observer_incident("not_testable", f"round {round_}: {message.text}")
+            return
+        for node in message.missing:
+            self.state.incidents.record(node, "not_testable", f"no model for round {round_}")
+        if round_ in self.held:
+            held = self.held[round_]
+            held.line = replace(held.line, score=text_of(message))
+            self.state.write(held.line)
+        elif round_ in self._left:
+            line = replace(self._left.pop(round_), score=text_of(message), published=1)
+            self._published[round_] = line
+            self.state.write(KeptLine(f"late:{round_}", b""))
+            self._late[round_] = _scored(from_json(line.record), line.score)
+
+    def _give_up(self, round_: int, reason: NoScore) -> None:
+        """Let a record leave without a score."""
+        self._left.pop(round_, None)
+        held = self.held.get(round_)
+        if held is not None:
+            held.record, held.until_s = _without_score(held.record, reason), -math.inf
+            held.line = replace(held.line, record=held.record.to_json())
+            self.state.write(held.line)
+
+    def _observer_incident(self, kind: IncidentKind, text: str) -> None:
+        observer = self.evaluations.observer
+        if observer is not None:
+            self.state.incidents.record(observer.node, kind, text)
+
+    @property
+    def waits_for_last_score(self) -> bool:
+        """Whether the observer still evaluates a round whose record has left; bounded."""
+        observer = self.evaluations.observer
+        if not self._left or observer is None or observer.state == "DEAD":
+            return False
+        longer_s = (ANSWER - 1.0) * self.state.params.timeouts.score_s
+        return self.state.at_s < max(self.evaluations.due[k] for k in self._left) + longer_s
+
+    # Publication --------------------------------------------------------------------------------
 
     def publish_ready(self) -> None:
-        """Publish, in order, the records that wait for nothing.
+        """Publish, in order, the records that wait for nothing, and late scores.
 
         The next commit marks them as published. A crash in between publishes a record twice rather
         than never.
         """
         state = self.state
-        for line in self._published:
+        for line in self._published.values():
             state.write(replace(line, published=1), KeptLine(f"seen:{line.round}", None))
-        self._published = []
+        state.write(*(KeptLine(f"late:{round_}", None) for round_ in self._late_published))
+        self._published, self._late_published = {}, []
         while self.held:
             round_, held = next(iter(self.held.items()))
             if held.line.score is None and state.at_s < held.until_s:
-                return
-            del self.held[round_]
-            record = _scored(held.record, held.line.score)
-            view = self._views.pop(round_, None)
-            observed = {} if view is None else observed_part(view)
-            state.pending.after_commit.append(
-                PublishRecord(record, {**observed, **held.trace_outcome})
-            )
-            self._published.append(held.line)
-            self.stop_reason = self.stop_reason or self._reason_to_stop(record)
+                break
+            self._publish(round_, held)
+        for round_, record in self._late.items():
+            state.pending.after_commit.append(PublishLateScore(record))
+            self._late_published.append(round_)
+            self._stop_if_reached(record)
+        self._late = {}
+
+    def _publish(self, round_: int, held: HeldRecord) -> None:
+        if held.line.score is None and round_ in self.evaluations.due:
+            held.record = _without_score(held.record, "late")
+            held.line = replace(held.line, record=held.record.to_json())
+            self.state.write(held.line)
+            self._left[round_] = held.line
+            self._observer_incident("slow", f"round {round_}: no score in time")
+        del self.held[round_]
+        record = _scored(held.record, held.line.score)
+        view = self._views.pop(round_, None)
+        observed = {} if view is None else observed_part(view)
+        trace = {**observed, **held.trace_outcome}
+        self.state.pending.after_commit.append(PublishRecord(record, trace))
+        self._published[round_] = held.line
+        self._stop_if_reached(record)
 
     def remember_view(self, view: View) -> None:
         """Keep the first half of the trace line of a round that opens."""
         self._views[view.t] = view
 
     def restore(self, restored: Restored) -> None:
-        """Restore the records that the last coordinator had not published."""
+        """Restore the records and scores that the last coordinator had not published."""
         self.stop_reason = restored.finished
         self._views = {round_: read_blob(blob) for round_, blob in restored.seen.items()}
+        self.evaluations.due = dict(restored.due)
+        for line in restored.left:
+            if line.score is None:
+                self._left[line.round] = line
+            else:
+                self._late[line.round] = _scored(from_json(line.record), line.score)
         for line in restored.waiting:
-            is_wanted = line.score is None and self.state.params.observer
-            until_s = self.state.at_s + SCORE_S if is_wanted else -math.inf
             record, came = from_json(line.record), json.loads(line.came)
-            self.held[line.round] = HeldRecord(line, until_s, record, came)
+            has_left = record.no_score is not None  # but may be missing in the run folder
+            until_s = -math.inf if has_left else restored.due.get(line.round, -math.inf)
+            self.held[line.round] = HeldRecord(line, record, came, until_s)
             # The last record may lack nothing but its score.
-            self.stop_reason = self.stop_reason or self._reason_to_stop(record)
+            self._stop_if_reached(record)
+
+
+def _without_score(record: RoundRecord, reason: NoScore) -> RoundRecord:
+    return replace(record, no_score=reason)
 
 
 def _scored(record: RoundRecord, score: str | None) -> RoundRecord:
@@ -146,7 +206,7 @@ def _scored(record: RoundRecord, score: str | None) -> RoundRecord:
     scored = decode(score.encode(), "coordinator")
     assert isinstance(scored, Scored)
     return with_score(
-        record,
+        replace(record, no_score=None),
         Score(
             accuracy=scored.accuracy,
             accuracy_std=scored.accuracy_std,
@@ -154,5 +214,6 @@ def _scored(record: RoundRecord, score: str | None) -> RoundRecord:
             loss=math.nan if scored.loss is None else scored.loss,
             loss_global=math.nan if scored.loss_global is None else scored.loss_global,
             diverged=scored.diverged,
+            tested=scored.tested or None,
         ),
     )

@@ -3,8 +3,9 @@
 The tables of `state.db` (all rows have `sum`, a CRC-32 of their values, checked at every start):
 
 meta      key, value                    epoch, at_s (seconds of the run at the last commit),
-                                        finished (why the run ended), run, queue_bound (of the
-                                        mechanism, or None), away (freeze or age)
+                                        stopping (why no further round opens), finished (why the
+                                        run ended), run, queue_bound (of the mechanism, or None),
+                                        away (freeze or age)
 workers   name, node, state, incarnation, address, note, at_s
 rounds    round, epoch, opened_s, plan, closed_s, closed_seq, books
                                         plan: `read_blob` gives {"plan": Plan, "view": View}; the
@@ -24,14 +25,18 @@ records   round, record, came, score, published
                                         whether it was published
 kept      key, value                    state: what else the state machine resumes from;
                                         seen:ROUND: first half of the trace line until published;
-                                        incident:MEMBER:KIND:REPORTER: JSON (coordinator.incidents)
+                                        incident:MEMBER:KIND:REPORTER: JSON (coordinator.incidents);
+                                        due:ROUND: until when the record of a round without a score
+                                        waits, in seconds of the run, until the observer has
+                                        answered; late:ROUND: its score came after its record and
+                                        is not in the run folder yet
 commits   number, total, hash           the chain of commits, without `sum` (`ledger.commits`)
 
 The ControlState of a large fleet is kept for the newest round and every hundredth only.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -293,6 +298,8 @@ class Restored:
     workers: tuple[WorkerLine, ...] = ()
     waiting: tuple[RecordLine, ...] = ()  # records that were not published yet
     seen: dict[int, bytes] = field(default_factory=dict)
+    due: dict[int, float] = field(default_factory=dict)  # rounds that the observer has to evaluate
+    left: tuple[RecordLine, ...] = ()  # published without a score that is due or has come since
     incidents: tuple[bytes, ...] = ()  # JSON, as `coordinator.incidents` describes it
     finished: str = ""
     run: str = ""
@@ -307,7 +314,9 @@ def restore(ledger: Ledger) -> Restored:
     state = kept.get("state")
     known = -1 if state is None else read_blob(state)["seq"]
     rounds = [line for line in ledger.rows("rounds") if line.closed_s is None]
-    seen = {int(k.partition(":")[2]): v for k, v in kept.items() if k.startswith("seen:")}
+    seen, due, late = (_kept_by_round(kept, kind) for kind in ("seen", "due", "late"))
+    unscored = due.keys() | late.keys()
+    records = [r for r in ledger.rows("records") if not r.published or r.round in unscored]
     still_open = {line.round for line in rounds}
     return Restored(
         epoch=epoch,
@@ -317,9 +326,16 @@ def restore(ledger: Ledger) -> Restored:
         orders=tuple(o for o in ledger.rows("orders") if o.outcome in OPEN),
         reports=tuple(r for r in ledger.rows("reports") if r.seq > known or r.round in still_open),
         workers=tuple(ledger.rows("workers")),
-        waiting=tuple(r for r in ledger.rows("records") if not r.published),
+        waiting=tuple(r for r in records if not r.published),
         seen=seen,
+        due={round_: read_blob(value) for round_, value in sorted(due.items())},
+        left=tuple(r for r in records if r.published),
         incidents=tuple(v for k, v in kept.items() if k.startswith(INCIDENT)),
-        finished=meta.get("finished", ""),
+        finished=meta.get("finished", "") or meta.get("stopping", ""),
         run=meta.get("run", ""),
     )
+
+
+def _kept_by_round(kept: Mapping[str, Any], kind: str) -> dict[int, Any]:
+    """Return the values under `kind:ROUND`, by round."""
+    return {int(k.partition(":")[2]): v for k, v in kept.items() if k.startswith(f"{kind}:")}

@@ -273,6 +273,15 @@ class Scored:
     loss_global: Number | None
     diverged: Count
     missing: Annotated[tuple[Node, ...], Len(0, MAX_NODES)] = ()
+    tested: Count = 0  # models that were evaluated; 0: not stated (protocol 1)
+
+
+@dataclass(frozen=True)
+class NotTestable:
+    """Observer to coordinator: a round gets no score, and why."""
+
+    round: Count
+    text: Text = ""
 
 
 @dataclass(frozen=True)
@@ -341,7 +350,16 @@ class Complaint:
 
 
 ToCoordinator = (
-    Join | Heartbeat | ExecuteAck | Report | Scored | Judged | Leave | Incident | Complaint
+    Join
+    | Heartbeat
+    | ExecuteAck
+    | Report
+    | Scored
+    | NotTestable
+    | Judged
+    | Leave
+    | Incident
+    | Complaint
 )
 ToWorker = (
     JoinOk
