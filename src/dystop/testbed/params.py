@@ -73,6 +73,9 @@ class Limits:
     messages_per_s: Annotated[int, Ge(1)] = param(
         20, "control messages accepted from one worker per second"
     )
+    bytes_per_s: Annotated[int, Ge(1)] = param(
+        256 * 2**10, "bytes of control messages accepted from one worker per second"
+    )
     malformed: Annotated[int, Ge(1)] = param(
         10, "malformed messages per minute before a session is closed"
     )

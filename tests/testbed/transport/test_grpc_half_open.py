@@ -6,7 +6,7 @@ import time
 import pytest
 
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.codec import encode
+from dystop.testbed.protocol.codec import MAX_MESSAGE_BYTES, encode
 from dystop.testbed.security import authority
 from dystop.testbed.security.tls import channel_credentials
 from dystop.testbed.transport import grpc_calls, grpc_server
@@ -105,6 +105,30 @@ def test_a_client_that_streams_and_one_that_does_not_get_the_same_bytes(folder, 
         streaming = list(channel.stream_stream(PULL)(iter([encode(NOW)])))
     assert unary == streaming
     assert b"".join(unary[1:]) == b"model"
+
+
+def test_a_member_that_sends_large_messages_without_end_is_read_slowly(folder, closing):
+    sessions, loud, quiet = RecordingSessionHandler(), *(RecordingClientHandler() for _ in "12")
+    limits = Limits(bytes_per_s=100_000)
+    identity = authority.load_identity(folder, "coordinator")
+    server = closing(GrpcTransport(identity, lambda *_: True, limits))
+    address = server.serve_control(ANY, sessions).address
+    for name, client in (("w02", loud), ("w01", quiet)):
+        worker = closing(GrpcTransport(authority.load_identity(folder, name), lambda *_: True))
+        worker.open_session(address, client)
+        assert client.next() == ("opened",)
+    began, large = time.monotonic(), bytes(500_000)
+    for _ in range(100):
+        loud.link.send(large)
+    for k in range(5):
+        time.sleep(0.3)
+        quiet.link.send(b"%d" % k)
+        assert until(lambda k=k: ("received", "w01", b"%d" % k) in sessions.events.queue, 1.0)
+    received = sum(event == ("received", "w02", large) for event in list(sessions.events.queue))
+    bound = MAX_MESSAGE_BYTES + 100_000 * (time.monotonic() - began)
+    assert received <= bound / len(large) + 1
+    assert until(lambda: sessions.incidents)
+    assert {(name, kind) for name, kind, _ in sessions.incidents} == {("w02", "flood")}
 
 
 def test_a_member_that_opens_sessions_without_end_does_not_keep_others_out(folder, closing):

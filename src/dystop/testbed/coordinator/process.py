@@ -54,6 +54,7 @@ _LOG = throttled_logger(__name__)
 TICK_S = 0.05
 MAX_BATCH = 2000  # items handled at once
 MAX_BACKLOG = 1000  # queued messages of one peer; its session is closed beyond that
+MAX_BACKLOG_BYTES = 8 * 2**20
 MINUTE_S = 60.0
 
 _ItemKind = Sanction | Literal["opened", "message", "closed", "interrupt"]
@@ -86,6 +87,7 @@ class CoordinatorProcess:
         self._items: queue.SimpleQueue[_Item | MemberIncident] = queue.SimpleQueue()
         self._links: dict[str, Link] = {}
         self._backlog: Counter[str] = Counter()
+        self._backlog_bytes: Counter[str] = Counter()
         self._backlog_lock = threading.Lock()
         self._malformed_s: dict[str, deque[float]] = {}  # times of bad messages, by peer
         self._last_encoded: tuple[ToWorker | None, bytes] = (None, b"")  # for rosters
@@ -119,11 +121,14 @@ class CoordinatorProcess:
     def received(self, name: str, link: Link, message: bytes) -> None:
         """Queue a message; close the session of a peer that sends too many."""
         with self._backlog_lock:
+            too_large = self._backlog_bytes[name] + len(message) > MAX_BACKLOG_BYTES
+            too_many = too_large or self._backlog[name] >= MAX_BACKLOG
+            message = b"" if too_many else message
             self._backlog[name] += 1
-            too_many = self._backlog[name] > MAX_BACKLOG
+            self._backlog_bytes[name] += len(message)
         if too_many:
             link.close()
-        self._items.put(("message", name, link, b"" if too_many else message))
+        self._items.put(("message", name, link, message))
 
     def closed(self, name: str, link: Link) -> None:
         """Queue the end of a session."""
@@ -205,6 +210,7 @@ class CoordinatorProcess:
             return MemberDisconnected(name)
         with self._backlog_lock:
             self._backlog[name] -= 1
+            self._backlog_bytes[name] -= len(message)
         return self._decoded(name, link, message) if self._links.get(name) is link else None
 
     def _decoded(self, name: str, link: Link, message: bytes) -> MessageFromMember | None:

@@ -9,7 +9,13 @@ from typing import Any
 
 from dystop.errors import TransportError
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.codec import MAX_HEADER_BYTES, BadMessage, decode, encode
+from dystop.testbed.protocol.codec import (
+    MAX_HEADER_BYTES,
+    MAX_MESSAGE_BYTES,
+    BadMessage,
+    decode,
+    encode,
+)
 from dystop.testbed.protocol.messages import PullRefused, PullRequest
 from dystop.testbed.security.identity import Identity
 from dystop.testbed.security.tls import Peer, peer_of, server_credentials
@@ -40,6 +46,7 @@ import grpc  # isort: skip
 _LOG = logging.getLogger(__name__)
 MAX_SESSIONS = 1024
 MAX_QUEUED = 4096  # messages for one worker; the session of a worker with more is closed
+MAX_QUEUED_BYTES = 32 * 2**20
 OPEN_PULLS = 64  # calls of one peer that are open at once, refused and half-open ones among them
 _MAX_PULLS = 16 * OPEN_PULLS  # of all peers
 SESSIONS_AT_ONCE, SESSIONS_PER_S = 10, 1.0  # new sessions of one peer
@@ -48,6 +55,7 @@ _REASON_S = 0.2  # for sending the reason to a session that is cut
 _STOP_S = 5.0
 _BURST = 10  # seconds whose messages may arrive at once
 _HALF_OPEN = "it opened a pull and sent no request"
+_MANY_BYTES, _LONG_S = "it sends messages faster than they are read", 1.0
 _MANY_SESSIONS = "it opens sessions faster than once a second"
 
 
@@ -189,6 +197,7 @@ class _Session:
     def __init__(self, peer: Peer, context: Any) -> None:
         self.name, self.fingerprint, self._context = *peer, context
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._queued, self._sent = 0, 0  # bytes since the session began
         self.reason = ""  # why it was cut; empty if it was not
         self.ended = threading.Event()  # set when gRPC is done with the call
         self.reported = threading.Event()  # set when the handler knows of the end
@@ -196,9 +205,11 @@ class _Session:
     def send(self, message: bytes) -> None:
         """Queue a message."""
         check_size(message)
-        if self._outbox.qsize() > MAX_QUEUED:
+        too_many = self._queued - self._sent > MAX_QUEUED_BYTES
+        if too_many or self._outbox.qsize() > MAX_QUEUED:
             self._context.cancel()
         elif not self.ended.is_set():
+            self._queued += len(message)
             self._outbox.put(message)
 
     def close(self) -> None:
@@ -219,7 +230,9 @@ class _Session:
 
     def outgoing(self) -> Iterator[bytes]:
         """Yield what gRPC sends."""
-        yield from iter(self._outbox.get, None)
+        for message in iter(self._outbox.get, None):
+            yield message
+            self._sent += len(message)
         if self.reason:
             self._context.abort(grpc.StatusCode.ABORTED, self.reason)
 
@@ -231,9 +244,10 @@ class ControlServer(_Listener):
         self, identity: Identity, allowed: Allowed, limits: Limits, handler: SessionHandler
     ) -> None:
         super().__init__(identity, allowed, OpenCalls(_OPEN_SESSIONS), MAX_SESSIONS, SESSIONS)
-        self._handler, self._rate = handler, limits.messages_per_s
+        self._handler, self._limits = handler, limits
         self._pace = Pace(SESSIONS_AT_ONCE, SESSIONS_PER_S, 1.0 / SESSIONS_PER_S)
         self._sessions: dict[str, _Session] = {}
+        self._buckets: dict[str, tuple[TokenBucket, TokenBucket]] = {}  # by certificate
         self._lock = threading.Lock()
 
     def start(self, address: str) -> "ControlServer":
@@ -268,12 +282,17 @@ class ControlServer(_Listener):
         yield from session.outgoing()
 
     def _read(self, session: _Session, requests: Iterator[bytes]) -> None:
-        """Pass messages to the handler, no faster than allowed, until the session ends."""
-        rate = self._rate
-        bucket = TokenBucket(rate, rate * _BURST, sleep=session.ended.wait, full=True)
+        """Pass messages to the handler, no faster than allowed, until the session ends.
+
+        A message is read when the ones before may pass. So gRPC stops a peer that sends too much.
+        """
+        messages, size = self._buckets_of(session.fingerprint)
         try:
             for message in requests:
-                bucket.take(1)
+                wait_s = size.reserve(len(message))
+                if wait_s > _LONG_S:
+                    _call_handler(self._handler.incident, session.name, "flood", _MANY_BYTES)
+                session.ended.wait(max(wait_s, messages.reserve(1)))
                 if session.reason:
                     break
                 _call_handler(self._handler.received, session.name, session, message)
@@ -287,6 +306,18 @@ class ControlServer(_Listener):
                 del self._sessions[session.name]
         _call_handler(self._handler.closed, session.name, session)
         session.reported.set()
+
+    def _buckets_of(self, fingerprint: str) -> tuple[TokenBucket, TokenBucket]:
+        """Return the buckets for messages and for bytes; a new session does not refill them."""
+        with self._lock:
+            if fingerprint not in self._buckets:
+                per_s, bytes_per_s = self._limits.messages_per_s, self._limits.bytes_per_s
+                burst = max(bytes_per_s * _BURST, MAX_MESSAGE_BYTES)
+                self._buckets[fingerprint] = (
+                    TokenBucket(per_s, per_s * _BURST, full=True),
+                    TokenBucket(bytes_per_s, burst, full=True),
+                )
+            return self._buckets[fingerprint]
 
     def drop(self, name: str) -> None:
         """Cut the session of a peer."""
