@@ -57,6 +57,7 @@ _MODULES = {
     "Simulation": "dystop.experiments.api",
     "StorageError": "dystop.errors",
     "TrustError": "dystop.errors",
+    "UserCodeError": "dystop.errors",
     "VerificationError": "dystop.errors",
     "View": "dystop.types",
     "compare": "dystop.experiments.api",
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from dystop.errors import RunFolderError as RunFolderError
     from dystop.errors import StorageError as StorageError
     from dystop.errors import TrustError as TrustError
+    from dystop.errors import UserCodeError as UserCodeError
     from dystop.errors import VerificationError as VerificationError
     from dystop.experiments.api import Simulation as Simulation
     from dystop.experiments.api import compare as compare

@@ -9,6 +9,7 @@ DystopError               1
 ├── TransportError        2   a port, an address or a certificate cannot be used
 ├── StorageError          3   the disk refused a write; earlier commits are safe
 ├── PlanError             4   a mechanism returned a plan that breaks the contract
+├── UserCodeError         4   the user's own mechanism or model raised an error
 └── VerificationError     5   a repeated run differs from the recorded one
 
 Every mistake of a user raises one of these. The message says what is wrong, where, what is allowed
@@ -68,6 +69,12 @@ class StorageError(DystopError):
 
 class PlanError(DystopError):
     """A mechanism returned a plan that breaks the contract."""
+
+    exit_code = 4
+
+
+class UserCodeError(DystopError):
+    """A mechanism or model of the user's own raised an error; the message names file and line."""
 
     exit_code = 4
 

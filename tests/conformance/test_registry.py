@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import dystop.mechanisms
 from dystop.cli.app import app
-from dystop.errors import ConfigError
+from dystop.errors import ConfigError, DystopError, UserCodeError
 from dystop.experiments import config
 from dystop.mechanisms import BUILT_IN, DySTop
 from dystop.mechanisms.registry import GROUP, Registry
@@ -79,7 +79,7 @@ BROKEN = {
 def test_a_broken_plugin_is_named_and_breaks_nothing_else(name):
     place, message = BROKEN[name]
     found = registry(copy="plugged:Copy", **{name: place})
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(DystopError, match=message) as caught:
         found[name]
     assert all(fact in str(caught.value) for fact in (repr(name), place))
     assert found["copy"].name == "copy"
@@ -117,7 +117,7 @@ def test_commands_use_plugins(monkeypatch):
     assert "copy" in listed.stdout
     assert "'cracked'" in listed.stderr
     assert type(config.read_experiment(None, ["mechanism.name=copy"]).mechanism) is found["copy"]
-    with pytest.raises(ConfigError, match="cracked inside"):
+    with pytest.raises(UserCodeError, match=r"cracked\.py:1: .*cracked inside"):
         config.read_experiment(None, ["mechanism.name=cracked"])
     described = CliRunner().invoke(app, ["list", "mechanisms", "--describe", "copy"])
     assert "mechanism.V" in described.stdout

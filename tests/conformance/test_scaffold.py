@@ -74,7 +74,7 @@ def test_next_three_commands_are_printed(tmp_path):
         "tests/test_my_idea.py",
     }
     assert result.stdout.splitlines()[-3:] == [
-        f"  pip install -e '{folder}'",
+        f"  pip install -e '{folder}[test]'",  # the extra brings pytest
         f"  pytest '{folder}'",
         f"  dystop run '{folder / 'my-idea.toml'}'",
     ]

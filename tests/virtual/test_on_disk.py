@@ -1,11 +1,12 @@
 """The checker on a run folder that holds a virtual run in the format of real processes."""
 
 import json
+import shutil
 
 import pytest
 
 from dystop.errors import RunFolderError
-from dystop.testbed.audit.check import check_run
+from dystop.testbed.audit.check import audit_run, check_run
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import KEYS, MetaLine
 from dystop.testbed.worker.checkpoint import CheckpointStore
@@ -47,7 +48,15 @@ def test_a_forged_line_is_found(folder):
 
 def test_a_lost_event_log_is_found(folder):
     (folder / "workers" / "w02" / HISTORY_FILE).unlink()
-    assert {finding.rule for finding in check_run(folder)} >= {"I3"}
+    (missing,) = check_run(folder)
+    assert (missing.rule, "w02" in missing.text) == ("event log", True)
+
+
+def test_a_run_without_any_event_log_breaks_no_guarantee(folder):
+    shutil.rmtree(folder / "workers")
+    audit = audit_run(folder)
+    assert audit.findings == []
+    assert [name in str(audit.missing) for name in ("w00", "w01", "w02")] == [True] * 3
 
 
 def test_a_queue_bound_that_was_changed_is_found(folder):

@@ -117,6 +117,6 @@ def new(
     for path in texts:
         typer.echo(f"  {folder / path}")
     typer.echo("next:")
-    typer.echo(f"  pip install -e {shown}")
+    typer.echo(f"  pip install -e {shlex.quote(f'{folder}[test]')}")
     typer.echo(f"  pytest {shown}")
     typer.echo(f"  dystop run {shlex.quote(str(folder / f'{name}.toml'))}")

@@ -14,6 +14,7 @@ import typer
 
 from dystop.errors import DystopError, StorageError
 from dystop.experiments.interrupts import Terminated, sigterm_raises
+from dystop.user_code import blamed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,6 +119,8 @@ def _report_error(error: BaseException) -> int:
     match error:
         case DystopError():
             complain(f"Error: {error}")
+            if error.__cause__ is not None:
+                _print_traceback_if_asked(error)
             return error.exit_code
         case Interrupted():
             complain(str(error), colour="yellow")
@@ -125,6 +128,10 @@ def _report_error(error: BaseException) -> int:
         case KeyboardInterrupt():
             complain("interrupted", colour="yellow")
             return exit_code_of(error)
+        case Exception() if (named := blamed(error)) is not None:
+            complain(f"Error: {named}")
+            _print_traceback_if_asked(error)
+            return named.exit_code
         case OSError(filename=str(path), strerror=str(reason)):
             complain(f"Error: {path}: {reason}; check that you may read and write there")
             _print_traceback_if_asked(error)

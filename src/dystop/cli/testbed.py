@@ -266,12 +266,14 @@ def restore(run: Folder) -> None:
 def check(run: Folder) -> None:
     """Audit the files of a testbed run and name every guarantee that was broken.
 
-    Exits with 0 if none was broken, with 5 otherwise. A notice names a member that misbehaved or
+    Exits with 0 if none was broken, with 5 if one was, and with 2 if event logs of workers are
+    missing, so that not all guarantees can be checked. A notice names a member that misbehaved or
     failed; it breaks no guarantee.
     """
-    from dystop.errors import VerificationError
+    from dystop.errors import RunFolderError, VerificationError
     from dystop.experiments.testbed.launch import checked_folder
     from dystop.testbed.audit.check import audit_run
+    from dystop.units import are
 
     audit = audit_run(checked_folder(run))
     for notice in audit.notices:
@@ -279,8 +281,15 @@ def check(run: Folder) -> None:
     findings = audit.findings
     for finding in findings:
         typer.echo(str(finding))
+    for missing in audit.missing:
+        typer.echo(str(missing))
     if findings:
         raise VerificationError(f"{run}: {len(findings)} guarantees were broken")
+    if audit.missing:
+        raise RunFolderError(
+            f"{run}: {are(len(audit.missing), 'event log')} missing, so I3, I4, I6 and I7 are not "
+            f"fully checked; nothing else is wrong. Copy the workers' folders to {run / 'workers'}"
+        )
     typer.echo(f"{run}: no guarantee was broken")
 
 

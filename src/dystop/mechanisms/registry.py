@@ -14,8 +14,9 @@ from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
-from dystop.errors import ConfigError
+from dystop.errors import ConfigError, DystopError, UserCodeError
 from dystop.types import Mechanism
+from dystop.user_code import choose, place_of, summary
 
 GROUP = "dystop.mechanisms"
 
@@ -73,6 +74,7 @@ class Registry(Mapping[str, type[Mechanism]]):
         Raises:
             KeyError: If there is no such mechanism.
             ConfigError: If a plug-in announces the name but cannot be used.
+            UserCodeError: If its import raises an error.
         """
         if name in self._built_in:
             return self._built_in[name]
@@ -103,7 +105,7 @@ class Registry(Mapping[str, type[Mechanism]]):
                 continue
             try:
                 self[name]
-            except ConfigError as error:
+            except DystopError as error:
                 out[name] = str(error)
         return out
 
@@ -123,11 +125,15 @@ def _load(name: str, points: list[EntryPoint]) -> type[Mechanism]:
     who = _who(name, points)
     if len(points) > 1:
         raise ConfigError(f"{who}: two packages claim one name; uninstall one of them")
+    choose(points[0].module)
     try:
         kind = points[0].load()
     except Exception as error:  # user code may raise anything
-        what = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{who}: cannot be imported ({what}); repair or uninstall it") from error
+        if place := place_of(error):
+            raise UserCodeError(f"{place}: {summary(error)}; {who} cannot be imported") from error
+        raise ConfigError(
+            f"{who}: cannot be imported ({summary(error)}); repair or uninstall it"
+        ) from error
     if not (isinstance(kind, type) and issubclass(kind, Mechanism)):
         raise ConfigError(f"{who}: {kind!r} is not a subclass of dystop.Mechanism")
     if getattr(kind, "name", None) != name:

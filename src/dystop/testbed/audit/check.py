@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from dystop.testbed.audit.facts import Closed, LateReport, RunFacts, StateFacts, read_facts
-from dystop.testbed.worker.history import LogLine
+from dystop.testbed.worker.history import HISTORY_FILE, LogLine
 
 MAX_DESCRIPTORS = 256
 MAX_THREADS = 64
@@ -49,7 +49,7 @@ class Finding:
 
 
 def check_run(folder: Path, canaries: Sequence[str] = ()) -> list[Finding]:
-    """Check I1 to I9 on the folder of a run.
+    """Check I1 to I9 on the folder of a run; an event log that is missing is a finding, too.
 
     Args:
         folder: Holds `state.db` of the coordinator and the nodes' folders, at any depth.
@@ -58,7 +58,8 @@ def check_run(folder: Path, canaries: Sequence[str] = ()) -> list[Finding]:
     Raises:
         RunFolderError: There is no run in the folder, or it is still running.
     """
-    return audit_run(folder, canaries).findings
+    audit = audit_run(folder, canaries)
+    return [*audit.findings, *audit.missing]
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,15 @@ class Audit:
 
     findings: list[Finding]  # violated invariants
     notices: list[str]  # incidents of members: nothing is violated, but the operator should know
+    missing: list[Finding]  # event logs without which some invariants cannot be checked
 
 
 def audit_run(folder: Path, canaries: Sequence[str] = ()) -> Audit:
     """Check I1 to I9 on the folder of a run, and name the members that had incidents."""
     leaked = [Finding("I9", f"{path}: {what}") for path, what in leaks(folder, canaries)]
     facts = read_facts(folder)
-    return Audit([*check_facts(facts), *leaked], [str(entry) for entry in facts.incidents])
+    notices = [str(entry) for entry in facts.incidents]
+    return Audit([*check_facts(facts), *leaked], notices, missing_logs(facts))
 
 
 def leaks(folder: Path, canaries: Sequence[str] = ()) -> Iterator[tuple[Path, str]]:
@@ -122,6 +125,31 @@ def check_facts(facts: RunFacts) -> list[Finding]:
     return [finding for rule in rules for finding in rule(facts)]
 
 
+def missing_logs(facts: RunFacts) -> list[Finding]:
+    """Return the nodes that took part and whose event log is not there.
+
+    >>> missing_logs(RunFacts(2, None, [], [(1, 0, "DONE")], [], {}, names={0: "w00"}))[0].text
+    'workers/w00/history.jsonl is missing'
+    """
+    names = {node: facts.names.get(node, f"node {node}") for node in _without_log(facts)}
+    return [
+        Finding("event log", f"workers/{name}/{HISTORY_FILE} is missing")
+        for _, name in sorted(names.items())
+    ]
+
+
+def _without_log(facts: RunFacts) -> set[int]:
+    """Return the nodes that confirmed a round, or whose model was used, and left no event log."""
+    confirmed = {node for _, node, outcome in facts.outcomes if outcome in _APPLIED}
+    used = {
+        line["node"]
+        for lines in facts.event_logs.values()
+        for line in lines
+        if line["kind"] == "used" and 0 <= line["node"] < facts.workers
+    }
+    return (confirmed | used) - set(facts.event_logs)
+
+
 def rounds_closed_once(facts: RunFacts) -> Iterator[Finding]:
     """I1: rounds 1..T planned once and closed once, in order; the last may still be open."""
     closed = [s.round for s in facts.steps if isinstance(s, Closed)]
@@ -161,8 +189,7 @@ def applied_once(facts: RunFacts) -> Iterator[Finding]:
     for round_, node, outcome in facts.outcomes:
         if outcome in _APPLIED:
             confirmed[node].add(round_)
-    for node in sorted(set(confirmed) | set(facts.event_logs)):
-        lines = facts.event_logs.get(node, ())
+    for node, lines in sorted(facts.event_logs.items()):
         applied = {line["round"] for line in lines if line["kind"] == "applied"}
         if missing := confirmed[node] - applied:
             yield Finding("I3", f"node {node} never applied {_short(sorted(missing))}")
@@ -197,12 +224,14 @@ def used_were_published(facts: RunFacts) -> Iterator[Finding]:
         for line in lines
         if line["kind"] == "published"
     }
+    unknown = _without_log(facts)
     for node, lines in sorted(facts.event_logs.items()):
         used = [line for line in lines if line["kind"] == "used"]
         rejected = {_pull_key(line) for line in lines if line["kind"] == "rejected"}
         for line in used:
             what = f"node {node}, round {line['round']}: version {line['version']} of node "
-            if (line["node"], line["version"], line["digest"]) not in published:
+            version = line["node"], line["version"], line["digest"]
+            if line["node"] not in unknown and version not in published:
                 yield Finding("I4", f"{what}{line['node']} was used but never published")
             if _pull_key(line) in rejected:
                 yield Finding("I4", f"{what}{line['node']} was used and rejected")

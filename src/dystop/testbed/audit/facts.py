@@ -78,6 +78,7 @@ class RunFacts:
     unfinished: frozenset[int] = frozenset()  # rounds still open at the end
     # By node: rounds whose reports were not acknowledged when the run ended.
     unacknowledged: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    names: Mapping[int, str] = field(default_factory=dict)  # of the nodes
     incidents: Sequence[IncidentEntry] = ()  # what the operator should know; no broken guarantee
 
 
@@ -107,6 +108,7 @@ def facts_of(
         queues=bound is not None,
         unfinished=frozenset(line.round for line, _ in rounds if line.closed_s is None),
         unacknowledged=unacknowledged,
+        names={node: name for name, node in _node_numbers(rows).items()},
         incidents=[
             entry_from_json(line.value) for line in rows("kept") if line.key.startswith(INCIDENT)
         ],

@@ -19,6 +19,7 @@ from torch import nn
 from dystop.errors import ConfigError, nearest
 from dystop.training.models.catalogue import MODELS, ModelEntry
 from dystop.training.randomness import seed_generators
+from dystop.user_code import blamed, choose, summary
 
 __all__ = ["MODELS", "CustomModel", "Factory", "build_model", "model_name"]
 
@@ -116,8 +117,8 @@ def _from_factory(
     try:
         module = factory(**_accepted(factory, offered))
     except Exception as error:
-        raise ConfigError(
-            f"model = {path!r} could not be built: {_summary(error)}; {EXPECTED}"
+        raise blamed(error) or ConfigError(
+            f"model = {path!r} could not be built: {summary(error)}; {EXPECTED}"
         ) from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model = {path!r} returned a {type(module).__name__}; {EXPECTED}")
@@ -132,22 +133,18 @@ def _checked(path: str, module: nn.Module, shape: tuple[int, ...], classes: int)
     return module
 
 
-def _summary(error: Exception) -> str:
-    """Return the type and the first line of an error."""
-    return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
 def _import(path: str, folder: str) -> Any:
     """Import the factory that an import path names."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise ConfigError(f"model = {path!r} is not an import path; {EXPECTED}")
+    choose(module_name)
     try:
         with _importable(folder):
             module = importlib.import_module(module_name)
     except Exception as error:
-        raise ConfigError(
-            f"model = {path!r}: module {module_name!r} cannot be imported ({_summary(error)}); "
+        raise blamed(error) or ConfigError(
+            f"model = {path!r}: module {module_name!r} cannot be imported ({summary(error)}); "
             f"{_where(folder)}; {EXPECTED}"
         ) from error
     factory = getattr(module, attribute, None)
@@ -193,8 +190,8 @@ def _try_forward(path: str, module: nn.Module, shape: tuple[int, ...], classes: 
         with torch.no_grad():
             scores = module(torch.zeros(2, *shape))
     except Exception as error:
-        raise ConfigError(
-            f"model = {path!r} fails on a batch of shape {(2, *shape)}: {_summary(error)}"
+        raise blamed(error) or ConfigError(
+            f"model = {path!r} fails on a batch of shape {(2, *shape)}: {summary(error)}"
         ) from error
     finally:
         module.train(was_training)

@@ -1,0 +1,119 @@
+"""An error in a mechanism or model of the user's own is blamed on its file and line."""
+
+import itertools
+from importlib.metadata import EntryPoint
+
+import pytest
+from typer.testing import CliRunner
+
+import dystop.mechanisms
+from dystop.cli import app
+from dystop.mechanisms.registry import GROUP, Registry
+
+SMALL = [
+    "fleet.workers=3",
+    "data.name=synthetic",
+    "data.synthetic.train=60",
+    "data.synthetic.test=30",
+    "stop.rounds=2",
+]
+NUMBERS = itertools.count()
+MODEL = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, inputs, classes):
+        super().__init__()
+        self.linear = nn.Linear(inputs, classes)
+
+    def forward(self, x):
+        {forward}
+        return self.linear(x.flatten(1))
+
+def make(channels, size, classes):
+    {factory}
+    return Net(channels * size[0] * size[1], classes)
+"""
+MODELS = {
+    "import": (MODEL.format(forward="", factory="") + "no_such_name", "NameError"),
+    "syntax": ("def make(:", "SyntaxError"),
+    "factory": (MODEL.format(forward="", factory="channels / 0 # bad"), "ZeroDivisionError"),
+    "file": (MODEL.format(forward="", factory="open('/no/such/file') # bad"), "FileNotFoundError"),
+    "forward": (MODEL.format(forward="x.no_such # bad", factory=""), "AttributeError"),
+    "training": (
+        MODEL.format(forward="self.training and x.no_such # bad", factory=""),
+        "AttributeError",
+    ),
+}
+MECHANISM = """
+from dataclasses import dataclass
+from dystop import DySTop
+
+@dataclass(frozen=True)
+class Mine(DySTop):
+    name = "mine"
+
+    def {method}(self, *given):
+        return given[0].no_such # bad
+"""
+
+
+def call(*words):
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+def line_of(text: str) -> int:
+    """The number of the line that is marked, or of the last one."""
+    lines = text.splitlines()
+    return next((k for k, line in enumerate(lines, 1) if line.endswith("# bad")), len(lines))
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Writes a module into the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text):
+        name = f"code_of_mine_{next(NUMBERS)}"
+        (tmp_path / f"{name}.py").write_text(text)
+        return name
+
+    return write
+
+
+def assert_blamed(done, file, text, what):
+    assert done.exit_code == 4, done.output
+    assert f"{file}.py:{line_of(text)}: {what}" in done.stderr
+    assert "bug in dystop" not in done.output
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_model(kind, module, monkeypatch):
+    text, what = MODELS[kind]
+    name = module(text)
+    assert_blamed(call("run", f"model.name={name}:make", *SMALL), name, text, what)
+    monkeypatch.setenv("DYSTOP_DEBUG", "1")
+    assert "Traceback" in call("run", f"model.name={name}:make", *SMALL).stderr
+
+
+@pytest.mark.parametrize("method", ["plan", "init", "capabilities"])
+def test_a_mechanism(method, module, monkeypatch, tmp_path):
+    text = MECHANISM.format(method=method)
+    if method == "capabilities":
+        text = text.replace("given[0].no_such", "self.no_such")
+    name = module(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("mine", f"{name}:Mine", GROUP)
+    found = Registry(dict(dystop.mechanisms.MECHANISMS), lambda: [point])
+    for place in ("experiment", "read"):
+        monkeypatch.setattr(f"dystop.experiments.config.{place}.MECHANISMS", found)
+    done = call("run", "mechanism.name=mine", "model.name=softmax", *SMALL)
+    assert_blamed(done, name, text, "AttributeError")
+
+
+def test_an_error_of_dystop_is_still_one_of_dystop(module, monkeypatch):
+    module("x = 1")
+    monkeypatch.setattr("dystop.experiments.run.build", lambda experiment: 1 / 0)
+    done = call("run", "model.name=softmax", *SMALL)
+    assert (done.exit_code, "bug in dystop" in done.stderr) == (1, True)
