@@ -225,7 +225,9 @@ class CoordinatorMachine:
     def _on_member_message(self, member: Member, message: ToCoordinator) -> None:
         state = self.state
         if isinstance(message, Heartbeat):
-            state.send_now(member.name, Heartbeat(message.seq, state.epoch))
+            state.send_now(
+                member.name, Heartbeat(message.seq, state.epoch, last_round=state.control.t)
+            )
         elif isinstance(message, Report):
             self._on_report(member, message)
         elif isinstance(message, Scored | NotTestable) and member.name == OBSERVER:

@@ -99,7 +99,7 @@ class Reject:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Both ways, every `heartbeat_s`. The worker sends its state; the reply repeats `seq`."""
+    """Both ways, every `heartbeat_s`. The reply repeats `seq` and names the newest round."""
 
     seq: Count
     epoch: Count

@@ -15,8 +15,10 @@ from dystop.testbed.protocol.messages import IncidentKind, ModelHeader, PullRefu
 from dystop.testbed.protocol.payload import Kind, Schema, digest, kept_of, wanted
 from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.history import EventLogger, form_of
+from dystop.testbed.worker.pull_budget import PullBudget
 
 _LOG = throttled_logger(__name__)
+OVER_BUDGET_S = 1.0  # after which a peer that pulls too often may ask again
 MAX_ENCODED = 8  # encoded models that are cached: a few publications in one or two forms
 Parts = tuple[memoryview, ...]
 Answer = ServedModel | PullRefused
@@ -103,14 +105,22 @@ class PublishedModelServer:
     ) -> None:
         """Pass the requests of peers to `put`; the process calls `answer`."""
         self._encoder, self._logger, self._put = encoder, logger, put
+        self.budget = PullBudget()
         self._keys = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Future[Answer], PullRequest]] = {}
         self._pushing = ThreadPoolExecutor(1, "pushing")
 
     def requested(self, name: str, request: PullRequest) -> "Future[Answer]":
-        """Pass a request of a peer to the machine; return its future answer."""
+        """Pass a request of a peer to the machine; return its future answer.
+
+        A peer that pulls more often than its orders can name is refused here, at little cost.
+        """
         future: Future[Answer] = Future()
+        if not self.budget.take(name):
+            self.incident(name, "flood", "it pulls more models than the rounds can have ordered")
+            future.set_result(PullRefused("busy", OVER_BUDGET_S))
+            return future
         with self._lock:
             key = next(self._keys)
             self._waiting[key] = (future, request)

@@ -34,7 +34,9 @@ from dystop.testbed.events import (
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.protocol.messages import (
+    Execute,
     ExecuteAck,
+    Heartbeat,
     JoinOk,
     Report,
     Roster,
@@ -192,6 +194,7 @@ class WorkerProcess:
         self._logger.event(event)
         if isinstance(event, MessageFromCoordinator):
             self._update_allow_list(event.message)
+            self._update_budget(event.message)
         self._carry_out(self.machine.handle(event, time.monotonic()))
 
     def _update_allow_list(self, message: object) -> None:
@@ -200,6 +203,16 @@ class WorkerProcess:
             return
         for name in self.components.allow_list.update(message.peers):
             self._listeners[0].drop(name)
+
+    def _update_budget(self, message: object) -> None:
+        """Let peers pull what the coordinator's rounds can have ordered."""
+        match message:
+            case Execute():
+                self._model_server.budget.round_known(message.round, len(message.stages))
+            case JoinOk():
+                self._model_server.budget.joined(message.round)
+            case Heartbeat():
+                self._model_server.budget.round_known(message.last_round)
 
     def _carry_out(self, actions: Sequence[WorkerAction]) -> None:
         for action in actions:
