@@ -28,6 +28,7 @@ from dystop.testbed.events import (
     MessageFromMember,
     PublishLateScore,
     PublishRecord,
+    RestartFromLedger,
     SendToMember,
     Tick,
 )
@@ -178,6 +179,8 @@ class CoordinatorHarness:
             elif isinstance(action, LookUpEpoch):
                 answer = EpochFound(action.claim, self.ledger.epoch())
                 self.later(0.0, lambda a=answer: self.event(a))
+            elif isinstance(action, RestartFromLedger):
+                self.restart(action)
             elif isinstance(action, CloseSession):
                 pass
 
@@ -196,9 +199,11 @@ class CoordinatorHarness:
             raise Crashed
         return True
 
-    def restart(self) -> None:
+    def restart(self, after: RestartFromLedger | None = None) -> None:
         """Replace the coordinator by a new one; all members join again."""
-        self.machine = CoordinatorMachine(self.setup, restore(self.ledger))
+        old, self.machine = self.machine, CoordinatorMachine(self.setup, restore(self.ledger))
+        if after is not None:
+            self.machine.continue_after(old, after)
         self.now_s += 0.5
         for worker in self.workers.values():
             if worker.up and worker.name != "observer":

@@ -33,6 +33,7 @@ from dystop.testbed.events import (
     PullFinished,
     PullRequested,
     PullWithdrawn,
+    RestartFromLedger,
     SaveCheckpoint,
     SendToCoordinator,
     SendToMember,
@@ -394,6 +395,9 @@ class Cluster(Sessions):
 
     def on_log_warning(self, process: Process, action: LogWarning) -> None:
         self.warnings.append(action.text)
+
+    def on_restart_from_ledger(self, process: Process, action: RestartFromLedger) -> None:
+        raise action.error  # no machine of the tests may meet an unexpected error
 
     def on_publish_record(self, process: Process, action: PublishRecord) -> None:
         self.published.append(action)

@@ -339,6 +339,18 @@ class LogWarning:
 
 
 @dataclass(frozen=True)
+class RestartFromLedger:
+    """Replace this machine by one that continues from the ledger; all members join again.
+
+    The machine met an unexpected error, so that its state may be half changed. It has written and
+    sent nothing since the last commit, and it handles no event after this action.
+    """
+
+    error: Exception
+    name: str = ""  # the member whose message caused it; empty: none is to blame
+
+
+@dataclass(frozen=True)
 class FinishRun:
     """End the coordinator's process."""
 
@@ -358,5 +370,6 @@ CoordinatorAction = (
     | ConfirmPardon
     | LookUpEpoch
     | LogWarning
+    | RestartFromLedger
     | FinishRun
 )

@@ -152,16 +152,16 @@ def test_mail_comes_and_is_used_up_by_an_activation():
     observations, _ = new_observations()
     pushes = order(Pull(2, into="mail"), Pull(1, into="mail"), train=False, round_=3)
     observations.mail_reported(
-        0, pushes, mixed(used(2, 0.1, number=4), used(1, 0.1, number=-1), round_=3)
+        0, pushes, mixed(used(2, 0.1, number=3), used(1, 0.1, number=-1), round_=3)
     )
     box = observations.mailbox()
     assert (box.dst.tolist(), box.src.tolist()) == ([0, 0], [1, 2])
-    assert (box.version.tolist(), box.sent.tolist()) == ([0, 5], [3, 3])
+    assert (box.version.tolist(), box.sent.tolist()) == ([0, 4], [3, 3])
     observations.mail_reported(
         0, order(Pull(3, into="mail"), round_=4), mixed(used(3, 0.1), round_=4)
     )
     assert observations.mailbox().src.tolist() == [3]
-    observations.mailbox_reported(0, [Mail(1, 7, 2)])
+    observations.mailbox_reported(0, [Mail(1, 7, 2)], 9)
     assert (observations.mailbox().src.tolist(), observations.mailbox().version.tolist()) == (
         [1],
         [8],
@@ -170,12 +170,12 @@ def test_mail_comes_and_is_used_up_by_an_activation():
 
 def test_mail_that_is_kept_outlives_an_activation():
     observations, _ = new_observations()
-    observations.mailbox_reported(0, [Mail(1, 7, 2), Mail(2, 5, 2)])
-    keeps = replace(order(Pull(1, into="mail"), round_=4), keep_mail=True)
-    observations.mail_reported(0, keeps, mixed(used(1, 0.1, number=8), round_=4))
+    observations.mailbox_reported(0, [Mail(1, 7, 2), Mail(2, 5, 2)], 9)
+    keeps = replace(order(Pull(1, into="mail"), round_=8), keep_mail=True)
+    observations.mail_reported(0, keeps, mixed(used(1, 0.1, number=8), round_=8))
     box = observations.mailbox()
     assert list(zip(box.src.tolist(), box.version.tolist(), box.sent.tolist(), strict=True)) == [
-        (1, 9, 4), (2, 6, 2)
+        (1, 9, 8), (2, 6, 2)
     ]  # fmt: skip
 
 
@@ -191,7 +191,7 @@ def test_observations_survive_a_restart():
     observations.exchange_reported(0, order(Pull(1)), mixed(used(1, 3.0)), 3.0)
     observations.pull_failed(2, 1, "timeout", 5.0)
     observations.training_started(3, 4, 2.0)
-    observations.mailbox_reported(0, [Mail(1, 7, 2)])
+    observations.mailbox_reported(0, [Mail(1, 7, 2)], 9)
     again, _ = new_observations()
     again.restore(observations.to_tree())
     assert again.links == observations.links
@@ -226,5 +226,5 @@ def test_refusals_count_only_for_what_was_ordered():
     node = next(iter(harness.machine.rounds.current.orders))
     bad = tuple(Rejected(k, 7, "norm") for k in range(4))
     harness.receive(f"w{node:02d}", Report(harness.machine.round, "mixed", (), bad))
-    assert harness.machine.state.strikes.all() == []
+    assert [(s.reporter, s.accused) for s in harness.machine.state.strikes.all()] == [(-1, node)]
     assert harness.machine.state.observations.excluded == {}

@@ -12,9 +12,10 @@ close the open round, publish records, finish the run or open the next round, se
 import math
 from collections.abc import Sequence
 
-from dystop.errors import RunFolderError
+from dystop.errors import DystopError, RunFolderError
 from dystop.testbed.coordinator.accusations import Accusations
 from dystop.testbed.coordinator.members import Enrolled, Member
+from dystop.testbed.coordinator.message_check import implausible
 from dystop.testbed.coordinator.misbehaviour import RateLimit
 from dystop.testbed.coordinator.quarantine import (
     EpochClaims,
@@ -43,6 +44,7 @@ from dystop.testbed.events import (
     MemberDisconnected,
     MemberIncident,
     MessageFromMember,
+    RestartFromLedger,
     SendToMember,
 )
 from dystop.testbed.ledger.tables import MetaLine, Restored
@@ -70,6 +72,7 @@ __all__ = ["CoordinatorMachine", "CoordinatorSetup", "Enrolled", "member_name"]
 REPLACED = "a newer coordinator is in charge"
 REPLACED_CODE = 3
 INTERRUPTED_CODE = 130
+IMPLAUSIBLE = "the join names numbers or mail that this run cannot have; delete its folder"
 STOP_S = 5.0  # time that the members have to leave at the end
 ROSTER_S = 0.5  # least pause between two rosters, unless an order needs a newer one
 
@@ -97,6 +100,7 @@ class CoordinatorMachine:
         self._stopping_since_s: float | None = None
         self._finished = False
         self._interrupted = ""
+        self._sender = ""  # the member whose message is being handled
         self._restore(restored)
 
     @property
@@ -156,16 +160,41 @@ class CoordinatorMachine:
     def handle_all(
         self, events: Sequence[CoordinatorEvent], now_s: float
     ) -> list[CoordinatorAction]:
-        """Handle the events of one moment; return the actions, with one commit at most."""
+        """Handle the events of one moment; return the actions, with one commit at most.
+
+        An unexpected error may leave the state half changed. The machine then ends, with a
+        `RestartFromLedger` as its only action. An error of the mechanism is raised.
+        """
         if self._finished:
             return []
+        self._sender = ""
+        try:
+            return self._handle_all(events, now_s)
+        except DystopError:
+            raise
+        except Exception as error:
+            self._finished = True
+            return [RestartFromLedger(error, self._sender)]
+
+    def _handle_all(
+        self, events: Sequence[CoordinatorEvent], now_s: float
+    ) -> list[CoordinatorAction]:
         self.state.pending = PendingActions()
         self._set_time(now_s)
         self._roster_due |= self._quarantine.apply_requests()
         for event in events:
+            self._sender = event.name if isinstance(event, MessageFromMember) else ""
             self._on_event(event)
+        self._sender = ""
         self._advance()
         return self._commits.actions(self.state)
+
+    def continue_after(self, other: "CoordinatorMachine", restart: RestartFromLedger) -> None:
+        """Take over what operators asked of a machine that ended with an unexpected error."""
+        self._interrupted = other._interrupted
+        self._quarantine.take_over(other._quarantine)
+        if restart.name:
+            self._quarantine.request("strike", restart.name)
 
     def _set_time(self, now_s: float) -> None:
         state = self.state
@@ -206,9 +235,23 @@ class CoordinatorMachine:
         if member is None or not member.session:
             state.send_now(name, Complaint("not_joined", "join first"))
             return
+        if self._is_implausible(member, message):
+            return
         full = message.disk_full if isinstance(message, Heartbeat) else None
         state.write_member(state.members.message_received(name, state.at_s, full))
         self._on_member_message(member, message)
+
+    def _is_implausible(self, member: Member, message: ToCoordinator) -> bool:
+        """Whether a message cannot be true; if so, it costs its sender a strike."""
+        setup, t = self.state.setup, self.state.control.t
+        order = None
+        if isinstance(message, Report):
+            order = self.rounds.order_of(member.node, message.round)
+        wrong = implausible(setup.fleet, t, member.node, message, order)
+        if wrong:
+            word = type(message).__name__.lower()
+            self._roster_due |= self._quarantine.false_message(member, f"{word}: {wrong}")
+        return bool(wrong)
 
     def _on_epoch_found(self, event: EpochFound) -> None:
         """Step down if the ledger confirms a newer coordinator; otherwise refute the claim."""
@@ -260,6 +303,9 @@ class CoordinatorMachine:
         refused = refused or join_refusal(state.setup, member, join)
         if refused is not None or member is None:
             state.send_now(name, refused or Reject("unknown", "not enrolled"))
+            state.pending.immediate.append(CloseSession(name))
+        elif self._is_implausible(member, join):
+            state.send_now(name, Reject("implausible", IMPLAUSIBLE))
             state.pending.immediate.append(CloseSession(name))
         elif self._epoch_claims.needs_lookup(member, join):
             state.pending.immediate.append(LookUpEpoch(event))

@@ -23,6 +23,7 @@ from dystop.types import Fleet, Mailbox, Observation
 from dystop.world import WorldState
 
 MAX_FACTOR = 20.0  # most that one report can change an estimate, in either direction
+SHORTEST_S, LONGEST_S = 1e-9, 1e9  # bounds of every estimate
 GAIN = 0.3  # weight of the newest measurement
 SLACK_S = 0.25  # part of an exchange for mixing, saving and messages, which no link explains
 MIN_EXPLAINED = 0.8  # fraction of an exchange that the reported times must explain
@@ -48,7 +49,7 @@ def bounded_average(old: float, new: float) -> float:
     [1.3, 6.7, 0.715]
     """
     clipped = min(max(new, old / MAX_FACTOR), old * MAX_FACTOR)
-    return (1.0 - GAIN) * old + GAIN * clipped
+    return min(max((1.0 - GAIN) * old + GAIN * clipped, SHORTEST_S), LONGEST_S)
 
 
 @dataclass
@@ -274,13 +275,26 @@ class Observations:
                 sent = self.awaited.pop((node, used.node), None)
             else:
                 sent = order.round if pull.into == "mail" else None
-            if sent is not None:
+            if sent is not None and used.number <= order.round:  # none can be newer
                 self.mail[node, used.node] = Mail(used.node, used.number, sent)
 
-    def mailbox_reported(self, node: int, mail: Iterable[Mail]) -> None:
-        """Replace the known mailbox of a worker by the one in its join."""
+    def mailbox_reported(self, node: int, mail: Iterable[Mail], t: int) -> None:
+        """Replace the known mailbox of a worker by the one in its join, in round t."""
         self.mail = {pair: m for pair, m in self.mail.items() if pair[0] != node}
         self.mail |= {(node, m.node): m for m in mail}
+        self.drop_impossible_mail(t)
+
+    def drop_impossible_mail(self, t: int) -> None:
+        """Plan without messages that this coordinator cannot have ordered before round t.
+
+        A member has some after the ledger was restored from a backup, or if a peer lied to it.
+        """
+        nodes = self._fleet.nodes
+        self.mail = {
+            (i, j): m
+            for (i, j), m in self.mail.items()
+            if i != j and j < nodes and m.number <= t and m.round <= t
+        }
 
     def mailbox(self) -> Mailbox:
         """Return all waiting messages, sorted by (dst, src)."""

@@ -34,11 +34,12 @@ from dystop.testbed.events import (
     MessageFromMember,
     PublishLateScore,
     PublishRecord,
+    RestartFromLedger,
     SendToMember,
     Tick,
 )
 from dystop.testbed.launch.failpoints import reach
-from dystop.testbed.ledger.tables import Ledger, Line, ReportLine, RoundLine
+from dystop.testbed.ledger.tables import Ledger, Line, ReportLine, RoundLine, restore
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
 from dystop.testbed.protocol.messages import (
@@ -52,6 +53,7 @@ from dystop.testbed.transport.interface import Link, Listener, Transport, finger
 
 _LOG = throttled_logger(__name__)
 TICK_S = 0.05
+MAX_RESTARTS = 5  # of the machine in one round, after unexpected errors
 MAX_BATCH = 2000  # items handled at once
 MAX_BACKLOG = 1000  # queued messages of one peer; its session is closed beyond that
 MAX_BACKLOG_BYTES = 8 * 2**20
@@ -93,6 +95,7 @@ class CoordinatorProcess:
         self._last_encoded: tuple[ToWorker | None, bytes] = (None, b"")  # for rosters
         self._epochs_found: list[EpochFound] = []  # events for the next turn
         self._is_disk_full = False
+        self._restarts: list[int] = []  # rounds in which the machine started again
         self.published = 0
         self.finish: FinishRun | None = None
         self.on_pardoned: Callable[[str], None] = _ignore
@@ -245,12 +248,19 @@ class CoordinatorProcess:
                 self._close_session(name)
             case PublishRecord() | PublishLateScore():
                 self._publish(action)
+            case LogWarning(text):
+                _LOG.warning("%s", text)
+            case _:
+                self._carry_out_rare(action)
+
+    def _carry_out_rare(self, action: CoordinatorAction) -> None:
+        match action:
             case ConfirmPardon(name):
                 self.on_pardoned(name)
             case LookUpEpoch(claim):
                 self._look_up_epoch(claim)
-            case LogWarning(text):
-                _LOG.warning("%s", text)
+            case RestartFromLedger():
+                self._restart(action)
             case FinishRun():
                 self.finish = action
 
@@ -267,6 +277,21 @@ class CoordinatorProcess:
         link.send(self._last_encoded[1])
         if isinstance(message, Execute):
             reach("coordinator.after_execute")
+
+    def _restart(self, action: RestartFromLedger) -> None:
+        """Continue from the ledger after an unexpected error; raise it if that does not help."""
+        old = self._machine
+        self._restarts = [*self._restarts[-MAX_RESTARTS:], old.round]
+        if self._restarts.count(old.round) > MAX_RESTARTS:
+            raise action.error
+        blame = f" in a message of {action.name}" if action.name else ""
+        _LOG.error(
+            "an error%s; the coordinator continues from its ledger", blame, exc_info=action.error
+        )
+        self._machine = CoordinatorMachine(old.state.setup, restore(self._ledger))
+        self._machine.continue_after(old, action)
+        for link in self._links.values():
+            link.close()
 
     def _close_session(self, name: str) -> None:
         link = self._links.get(name)

@@ -24,7 +24,8 @@ from dystop.testbed.protocol.messages import ExecuteAck, Heartbeat, Join, Reject
 REVOKED = "its certificate was revoked"
 MAX_EPOCH_LEAP = 1_000_000  # no honest member is further ahead: a start adds 1, a restore 1000
 FALSE_EPOCH = "claims of a newer coordinator, of which the ledger knows nothing"
-Sanction = Literal["expel", "pardon", "readmit"]
+FALSE_MESSAGE = "messages that cannot be true"
+Sanction = Literal["expel", "pardon", "readmit", "strike"]
 
 
 class Quarantine:
@@ -36,8 +37,12 @@ class Quarantine:
         self._revoked: set[str] = set()  # fingerprints of revoked certificates
 
     def request(self, sanction: Sanction, name: str) -> None:
-        """Request to expel (revoked), pardon, or readmit (new certificate) a member."""
+        """Request to expel (revoked), pardon, readmit (new certificate) or strike a member."""
         self._requests.append((sanction, name))
+
+    def take_over(self, other: "Quarantine") -> None:
+        """Continue with the requests and the revoked certificates of another machine."""
+        self._requests, self._revoked = [*other._requests], {*other._revoked}
 
     def apply_requests(self) -> bool:
         """Apply all requested sanctions; return whether the roster has changed."""
@@ -55,6 +60,8 @@ class Quarantine:
         if sanction == "expel":
             self._revoked |= {member.fingerprint} - {""}
             return self._exclude(member, Reject("revoked", REVOKED))
+        if sanction == "strike":
+            return self.false_message(member, "a message that raised an error; see the log")
         if sanction == "readmit" and member.note != REVOKED:
             return False
         self._readmit(member, pardoned=sanction == "pardon")
@@ -70,6 +77,15 @@ class Quarantine:
             state.write_state()
         note = "pardoned" if pardoned else "a new certificate was issued"
         state.write_member(state.members.readmit(member.name, note))
+
+    def false_message(self, member: Member, what: str) -> bool:
+        """Register a message that cannot be true; return whether the roster has changed."""
+        state = self._state
+        state.incidents.record(member.node, "bad_message", what)
+        consequence = state.strikes.false_claim(member.node, state.at_s)
+        state.write_state()
+        count = state.params.guards.strikes
+        return consequence == "quarantine" and self.quarantine(member, f"{count} {FALSE_MESSAGE}")
 
     def quarantine(self, member: Member, reason: str) -> bool:
         """Exclude a member until it is pardoned; return whether the roster has changed."""

@@ -242,6 +242,14 @@ class Rounds:
             return "late", self._apply_late(node, line, report)
         return ("known" if report.round < self.state.control.t else "strange"), []
 
+    def order_of(self, node: int, round_: int) -> Execute | None:
+        """Return the order that a report of this round answers, if it may still have an effect."""
+        current = self.current
+        if current is not None and round_ == current.t:
+            return current.orders.get(node)
+        line = self.unconfirmed.get((round_, node))
+        return None if line is None or not line.execute else stored_order(line)
+
     def mark_answered(self, node: int, report: Report) -> None:
         """Mark a node of the open round as answered, after a restart.
 
@@ -328,6 +336,8 @@ class Rounds:
         """Return the ledger line of a report, with the next sequence number."""
         state = self.state
         state.seq += 1
+        if report.kind == "trained":  # nobody reads its background pulls
+            report = replace(report, used=(), rejected=())
         text = text_of(report)
         is_late = int(effect == "late")
         return ReportLine(state.seq, report.round, node, report.kind, state.at_s, is_late, text)

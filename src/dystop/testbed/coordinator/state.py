@@ -122,7 +122,7 @@ class CoordinatorState:
         observations = self.observations
         if node >= self.setup.fleet.workers:
             return
-        observations.mailbox_reported(node, join.mail)
+        observations.mailbox_reported(node, join.mail, self.control.t)
         if restarted:
             self.failures.reported(node, self.at_s)
         starts = warm and join.number == -1
@@ -162,6 +162,7 @@ class CoordinatorState:
         stored: dict[str, Any] = read_blob(blob)
         self.control = stored["books"]
         self.observations.restore(stored["probe"])
+        self.observations.drop_impossible_mail(self.control.t)
         self.failures.restore(stored.get("failures", ()))  # releases before 0.2 kept none
         self.strikes = Strikes(
             self.params.guards,

@@ -19,6 +19,9 @@ from annotated_types import Ge, Le, Len
 
 PROTOCOL = 2
 MAX_NODES = 10_000
+MAX_LEAD = 1_000_000  # rounds that a member may be ahead; a backup is a few hundred rounds old
+MAX_VERSION = 2**53
+MAX_REAL = 1e50  # largest loss or distance: beyond what float32 models can have
 
 Count = Annotated[int, Ge(0), Le(2**63 - 1)]
 Training = Annotated[int, Ge(-1), Le(2**63 - 1)]  # running number; -1: none is finished yet
@@ -91,7 +94,7 @@ class Reject:
 
     code: Literal[
         "protocol", "run", "schema", "enrolment", "address", "epoch", "unknown", "quarantined",
-        "revoked", "replaced",
+        "revoked", "replaced", "implausible",
     ]  # fmt: skip
     text: Text
     retry_s: Seconds = 0.0  # 0: a retry will fail, too

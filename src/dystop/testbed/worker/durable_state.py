@@ -1,6 +1,5 @@
 """The worker's state, its saves, and the models and reports that must stay consistent with it."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from dystop.testbed.events import (
     Vector,
     WorkerAction,
 )
-from dystop.testbed.protocol.messages import Report
+from dystop.testbed.protocol.messages import MAX_REAL, Report
 from dystop.testbed.worker.guard import Guard
 from dystop.testbed.worker.published_models import PublishedModel, PublishedModels
 from dystop.testbed.worker.session import Session
@@ -189,7 +188,7 @@ def finite_or_none(loss: float | None) -> float | None:
     >>> finite_or_none(float("nan")), finite_or_none(0.5)
     (None, 0.5)
     """
-    return loss if loss is not None and math.isfinite(loss) else None
+    return loss if loss is not None and abs(loss) <= MAX_REAL else None
 
 
 def with_one_save(actions: Sequence[WorkerAction]) -> list[WorkerAction]:

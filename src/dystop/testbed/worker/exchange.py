@@ -16,7 +16,10 @@ from dystop.testbed.events import (
 )
 from dystop.testbed.params import Guards
 from dystop.testbed.protocol.messages import (
+    MAX_LEAD,
+    MAX_VERSION,
     Execute,
+    ModelHeader,
     Peer,
     Pull,
     PullRequest,
@@ -77,6 +80,8 @@ class PendingPull:
     def judge(self, guard: Guard, event: PullFinished, own: Vector) -> Verdict:
         """Return whether the worker may use the pulled model."""
         pull, header = self.pull, event.header
+        if not is_possible(header, self.round):
+            return Verdict("malformed")
         # Snapshots within a round have versions between two publications. A publication that is
         # pulled later may then have a smaller version without being a replay. The guard therefore
         # tracks snapshots of a peer under a number of their own.
@@ -86,6 +91,12 @@ class PendingPull:
         is_masked = pull.mask is not None and len(event.vector) != len(own)
         kept = kept_coordinates(*pull.mask, len(own)) if is_masked and pull.mask else None
         return guard.judge(claim, event.vector, own, "delta" if pull.delta else "model", kept)
+
+
+def is_possible(header: ModelHeader, round_: int) -> bool:
+    """Whether a model that was pulled in a round may have such a header."""
+    most = round_ + MAX_LEAD
+    return max(header.number, header.round) <= most and header.version <= MAX_VERSION
 
 
 def snapshot_id(node: int) -> int:

@@ -53,7 +53,12 @@ from dystop.testbed.worker.machine import WorkerMachine
 from dystop.testbed.worker.model_server import ModelEncoder, PublishedModelServer
 from dystop.testbed.worker.pulls import PullThreads
 from dystop.testbed.worker.session_client import SessionClient
-from dystop.testbed.worker.state import WorkerSetup, WorkerState, first_state
+from dystop.testbed.worker.state import (
+    WorkerSetup,
+    WorkerState,
+    first_state,
+    without_impossible_numbers,
+)
 from dystop.testbed.worker.training_thread import TrainFunction, TrainingThread
 
 _LOG = throttled_logger(__name__)
@@ -276,7 +281,12 @@ def _initial_state(components: WorkerComponents) -> WorkerState:
     if state is not None and len(state.published) != components.schema.width:
         _LOG.warning("checkpoint: it belongs to another model; the worker starts anew")
         state = None
-    return state or new
+    if state is None:
+        return new
+    state, note = without_impossible_numbers(state)
+    if note:
+        _LOG.warning("checkpoint: %s", note)
+    return state
 
 
 def _reach_before_save(action: SaveCheckpoint) -> None:

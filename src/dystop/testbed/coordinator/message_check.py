@@ -1,0 +1,123 @@
+"""Which messages of a member can be true, checked before the coordinator changes anything.
+
+The codec bounds the form of a message. Here its content is held against what was ordered: a number
+of a training, a round or a version cannot be far ahead of the rounds that were opened; mail comes
+from other workers, once from each; a report names only pulls of its order. An honest member may be
+ahead of a coordinator whose ledger was restored from a backup, so a lead of `MAX_LEAD` is allowed.
+What is ahead of the coordinator's own round is then left out of its plans (`Observations`).
+"""
+
+from collections.abc import Iterable
+
+from dystop.testbed.coordinator.observations import pulls_by_stage_and_sender
+from dystop.testbed.protocol.messages import (
+    MAX_LEAD,
+    MAX_REAL,
+    MAX_VERSION,
+    Execute,
+    ExecuteAck,
+    Heartbeat,
+    Join,
+    Rejected,
+    Report,
+    Scored,
+    ToCoordinator,
+    Used,
+)
+from dystop.types import Fleet
+
+MAX_RESENT = 1000  # models that one pull may cost on the wire
+HEADERS_BYTES = 2**20  # what headers may add to that
+
+
+def implausible(
+    fleet: Fleet, t: int, node: int, message: ToCoordinator, order: Execute | None
+) -> str:
+    """Return what cannot be true in a message; empty: nothing.
+
+    Args:
+        fleet: The fleet of the run.
+        t: The round that is open or opens next.
+        node: The sender.
+        message: The message.
+        order: The order that a report answers; None: such a report has no effect.
+    """
+    if isinstance(message, Join):
+        return _in_join(fleet, t + MAX_LEAD, node, message)
+    if isinstance(message, Report):
+        return _in_report(fleet, t, message, order)
+    if isinstance(message, Scored):
+        return _in_score(fleet, t + MAX_LEAD, message)
+    if isinstance(message, Heartbeat) and message.last_round > t + MAX_LEAD:
+        return f"last_round {message.last_round}, the run is in round {t}"
+    if isinstance(message, ExecuteAck) and message.round > t + MAX_LEAD:
+        return f"round {message.round}, the run is in round {t}"
+    return ""
+
+
+def _in_join(fleet: Fleet, most: int, node: int, join: Join) -> str:
+    for name, value in (("number", join.number), ("last_round", join.last_round)):
+        if value > most:
+            return f"{name} {value}, at most {most} is possible"
+    if join.version > MAX_VERSION:
+        return f"version {join.version}, at most {MAX_VERSION} is possible"
+    senders = [mail.node for mail in join.mail]
+    if node in senders or max(senders, default=-1) >= fleet.nodes:
+        return f"mail from nodes {senders[:8]}, allowed are other nodes below {fleet.nodes}"
+    if len(set(senders)) < len(senders):
+        return "two messages of one sender in the mailbox"
+    late = [mail for mail in join.mail if mail.number > most or mail.round > most]
+    return f"mail {late[0]}, at most {most} is possible" if late else ""
+
+
+def _in_report(fleet: Fleet, t: int, report: Report, order: Execute | None) -> str:
+    entries: tuple[Used | Rejected, ...] = (*report.used, *report.rejected)
+    named = [(entry.stage, entry.node) for entry in entries]
+    if len(set(named)) < len(named):
+        return "a pull is named twice"
+    if order is not None:
+        strange = set(named) - pulls_by_stage_and_sender(order).keys()
+        if strange:
+            return f"(stage, node) {min(strange)}, which the order of the round does not name"
+    most = t + MAX_LEAD
+    if max(report.round, report.number) > most or report.version > MAX_VERSION:
+        return f"round {report.round}, number {report.number} or version {report.version}"
+    if report.loss is not None and abs(report.loss) > MAX_REAL:
+        return f"loss {report.loss}"
+    return _in_transfers(fleet, most, report)
+
+
+def _in_transfers(fleet: Fleet, most: int, report: Report) -> str:
+    """Check what a report says about single transfers."""
+    most_bytes = MAX_RESENT * fleet.model_bytes + HEADERS_BYTES
+    entries: tuple[Used | Rejected, ...] = (*report.used, *report.rejected)
+    for entry in entries:
+        if entry.bytes > most_bytes:
+            return f"{entry.bytes} bytes from node {entry.node}, at most {most_bytes} are possible"
+    return next(filter(None, (_in_model(most, used) for used in report.used)), "")
+
+
+def _in_model(most: int, used: Used) -> str:
+    if used.number > most or used.version > MAX_VERSION:
+        return f"version {used.version} and number {used.number} of node {used.node}"
+    if used.distance is not None and used.distance > MAX_REAL:
+        return f"distance {used.distance} to node {used.node}"
+    return ""
+
+
+def _in_score(fleet: Fleet, most: int, score: Scored) -> str:
+    shares = (score.accuracy, score.accuracy_std, score.accuracy_global)
+    if score.round > most or not all(0.0 <= share <= 1.0 for share in shares):
+        return f"round {score.round} or accuracies {shares}"
+    losses = (score.loss or 0.0, score.loss_global or 0.0)
+    if max(map(abs, losses)) > MAX_REAL or score.diverged > fleet.nodes:
+        return f"losses {losses} or {score.diverged} diverged models"
+    return _bad_nodes(score.missing, fleet.nodes)
+
+
+def _bad_nodes(nodes: Iterable[int], most: int) -> str:
+    """Refuse nodes that do not exist or are named twice."""
+    listed = list(nodes)
+    if len(set(listed)) < len(listed) or max(listed, default=-1) >= most:
+        return f"nodes {listed[:8]}, allowed are distinct ones below {most}"
+    return ""

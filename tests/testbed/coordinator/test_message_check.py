@@ -1,0 +1,166 @@
+"""Messages that cannot be true: refused, named, and never the end of the coordinator."""
+
+from dataclasses import replace
+
+import pytest
+
+from dystop.testbed.protocol.messages import Mail, Reject, Rejected, Scored, Used
+from support.coordinator_fixtures import CoordinatorHarness, check_history, rows, sent, setup_for
+
+HUGE = 2**63 - 1
+BAD_MAIL = {
+    "overflow": (Mail(0, HUGE, 1),),
+    "future": (Mail(0, 1, HUGE),),
+    "itself": (Mail(4, 1, 1),),
+    "nobody": (Mail(77, 1, 1),),
+    "twice": (Mail(0, 1, 1), Mail(0, 0, 1)),
+}
+PUSHING = ("sa-adfl", "asyng", "dystop", "fedasync")
+
+
+def started(mechanism="dystop", rounds=8):
+    harness = CoordinatorHarness(setup_for(mechanism, 5, rounds))
+    harness.join_all()
+    return harness
+
+
+def incidents(harness):
+    harness.machine.state.incidents.write_all()
+    return {(e.member, e.kind) for e in harness.machine.state.incidents.written}
+
+
+@pytest.mark.parametrize("mechanism", PUSHING)
+@pytest.mark.parametrize("mail", BAD_MAIL.values(), ids=BAD_MAIL)
+def test_a_join_with_impossible_mail_is_refused_and_the_run_goes_on(mechanism, mail):
+    harness = started(mechanism)
+    harness.run(60.0, until=lambda: harness.machine.round >= 3)
+    harness.kill("w04")
+    harness.join("w04", mail=mail, incarnation=2)
+    assert ("w04", "bad_message") in incidents(harness)
+    assert sent(harness, Reject, "w04")[-1].code == "implausible"
+    harness.workers["w04"].up = False
+    harness.run(600.0)
+    check_history(harness, 8)
+
+
+@pytest.mark.parametrize("field", ["number", "last_round", "version"])
+def test_a_join_far_ahead_is_refused(field):
+    harness = CoordinatorHarness(setup_for("dystop"))
+    harness.join("w00", **{field: HUGE})
+    assert sent(harness, Reject, "w00")[-1].code == "implausible"
+    assert ("w00", "bad_message") in incidents(harness)
+
+
+def test_a_member_ahead_of_a_restored_ledger_is_welcome():
+    harness = CoordinatorHarness(setup_for("sa-adfl", 5, 4))
+    harness.join_all()
+    harness.join("w00", number=300, last_round=3, version=9000, mail=(Mail(1, 290, 299),))
+    assert not sent(harness, Reject)
+    assert harness.machine.state.observations.mail == {}  # unknown to the ledger: not planned with
+    harness.run(600.0)
+    assert harness.machine.state.strikes.all() == []
+
+
+def lying(harness, name, change):
+    """Let a worker change its reports."""
+    honest = harness.send_report
+
+    def send(p, report):
+        honest(p, change(report) if p.name == name else report)
+
+    harness.send_report = send
+
+
+def padded(report):
+    if report.kind != "mixed":
+        return report
+    extra = [Used(k, 9, 1, 1, "d" * 64, 10, 0.1) for k in range(200)]
+    return replace(report, used=(*report.used, *extra))
+
+
+def altered(**changes):
+    return lambda report: replace(
+        report,
+        used=tuple(replace(u, **changes) for u in report.used),
+    )
+
+
+LIES = {
+    "padded": padded,
+    "twice": lambda r: replace(r, used=(*r.used, *r.used[:1])),
+    "used and rejected": lambda r: replace(
+        r, rejected=tuple(Rejected(u.node, u.stage, "norm") for u in r.used)
+    ),
+    "number": altered(number=HUGE),
+    "version": altered(version=HUGE),
+    "bytes": altered(bytes=HUGE),
+    "distance": altered(distance=1e300),
+    "loss": lambda r: replace(r, loss=1e300),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+@pytest.mark.parametrize("mechanism", ["dystop", "sa-adfl", "asyng"])
+def test_a_report_holds_only_what_its_order_named(mechanism, lie):
+    harness = started(mechanism, 6)
+    lying(harness, "w02", lie)
+    harness.run(1200.0)
+    assert harness.finished
+    assert [r.round for r in harness.records] == list(range(1, 7))
+    assert ("w02", "bad_message") in incidents(harness)
+    assert max(len(r.json) for r in rows(harness, "reports")) < 4000
+    others = [m for m in harness.machine.state.members if m.name != "w02"]
+    assert all(m.state != "QUARANTINED" for m in others)
+
+
+def test_estimates_stay_finite_whatever_is_claimed():
+    harness = started("dystop", 60)
+    lying(harness, "w02", altered(seconds=1e9, bytes=1))
+    harness.run(6000.0)
+    assert harness.finished
+    links = harness.machine.state.observations.links
+    assert 0 < min(links.values()) <= max(links.values()) <= 1e9
+
+
+def test_a_score_that_cannot_be_true_is_refused():
+    harness = started()
+    harness.join("observer")
+    harness.receive("observer", Scored(1, 1e300, 0.1, 0.5, None, None, 0))
+    assert ("observer", "bad_message") in incidents(harness)
+
+
+def test_an_unexpected_error_costs_one_member_a_strike_and_nobody_a_round(monkeypatch):
+    harness = started(rounds=8)
+    harness.run(60.0, until=lambda: harness.machine.round >= 3)
+    rounds = type(harness.machine.rounds)
+    honest, broken = rounds.apply_report, []
+
+    def apply(self, node, report):
+        effect = honest(self, node, report)  # the state is half changed when the error comes
+        if node == 3 and len(broken) < 2:
+            broken.append(report)
+            raise ZeroDivisionError("a defect")
+        return effect
+
+    monkeypatch.setattr(rounds, "apply_report", apply)
+    harness.run(600.0)
+    assert len(broken) == 2
+    check_history(harness, 8)
+    assert len(harness.machine.state.strikes.all()) == 2
+    assert ("w03", "bad_message") in incidents(harness)
+
+
+def test_a_member_whose_messages_keep_failing_is_excluded(monkeypatch):
+    harness = started(rounds=8)
+    rounds = type(harness.machine.rounds)
+    honest = rounds.apply_report
+
+    def apply(self, node, report):
+        if node == 3:
+            raise ZeroDivisionError("a defect")
+        return honest(self, node, report)
+
+    monkeypatch.setattr(rounds, "apply_report", apply)
+    harness.run(1200.0)
+    assert harness.finished
+    assert harness.machine.state.members.get("w03").state == "QUARANTINED"
