@@ -183,7 +183,7 @@ class CoordinatorMachine:
         self._set_time(now_s)
         self._roster_due |= self._quarantine.apply_requests()
         for event in events:
-            self._sender = event.name if isinstance(event, MessageFromMember) else ""
+            self._sender = _sender_of(event)
             self._on_event(event)
         self._sender = ""
         self._advance()
@@ -455,3 +455,10 @@ class CoordinatorMachine:
         if (all_left or too_late) and (code or not self._commits.is_blocked):
             actions.append(FinishRun(reason, code))
             self._finished = True
+
+
+def _sender_of(event: CoordinatorEvent) -> str:
+    """Return the member whose message an event carries; empty: it carries none."""
+    if isinstance(event, EpochFound):
+        return event.claim.name
+    return event.name if isinstance(event, MessageFromMember) else ""
