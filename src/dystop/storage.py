@@ -31,6 +31,7 @@ O_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 _NO_PERMISSION = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_NOFOLLOW
+_PIECE_BYTES = 1 << 20  # a file is read in pieces of this size
 _PROBE_S = 0.05  # longer than `is_unlocked` holds its shared lock
 
 
@@ -63,16 +64,15 @@ def write_atomic(
         temporary.unlink(missing_ok=True)  # left by a process with the same number
         handle = os.open(temporary, _CREATE, 0o666 if mode is None else mode)
         with os.fdopen(handle, "wb") as file:
-            if mode is not None:
-                os.fchmod(handle, mode)  # whatever the umask is
             if isinstance(content, bytes):
                 file.write(content)
-                file.flush()
-            else:
-                content(temporary)
-            on_step("before_fsync")
-            if durable:
-                os.fsync(handle)
+        if not isinstance(content, bytes):
+            content(temporary)
+        if mode is not None:
+            temporary.chmod(mode)  # whatever the umask is
+        on_step("before_fsync")
+        if durable:
+            fsync(temporary)  # by its name: safetensors replaces the file that it is given
         on_step("after_fsync")
         if previous is not None and path.exists():
             os.replace(path, previous)
@@ -140,6 +140,12 @@ class AppendLog:
         self.offset = offset
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         os.ftruncate(self._fd, offset)
+        self._digest = _digest_of_start(self._fd, offset)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of what was written, whatever the file holds by now."""
+        return self._digest.hexdigest()
 
     def append(self, data: bytes) -> None:
         """Write all of `data`; if it does not fit, cut off the part that did."""
@@ -150,6 +156,7 @@ class AppendLog:
                 os.ftruncate(self._fd, self.offset)
             raise
         self.offset += len(data)
+        self._digest.update(data)
 
     def _write(self, data: bytes) -> None:
         done = 0
@@ -285,3 +292,20 @@ def file_sha256(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def start_sha256(path: Path, length: int) -> str:
+    """Return the SHA-256 of the first bytes of a file; of the whole file if it is shorter."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        return _digest_of_start(handle, length).hexdigest()
+    finally:
+        os.close(handle)
+
+
+def _digest_of_start(handle: int, length: int) -> "hashlib._Hash":
+    digest, at = hashlib.sha256(), 0
+    while at < length and (piece := os.pread(handle, min(_PIECE_BYTES, length - at), at)):
+        digest.update(piece)
+        at += len(piece)
+    return digest

@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from dystop.cli.app import app
 from dystop.errors import RunFolderError
 from dystop.experiments import run
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import RunLock, open_run
+from dystop.experiments.run_folder import RunLock, log_was_changed, open_run
 from dystop.simulator import checkpoint
 from support import crashing_child
 
@@ -164,3 +166,82 @@ def test_two_processes_never_write_one_folder(whole, tmp_path):
     folder = run.run_experiment(experiment, tmp_path, "l", quiet, quiet)
     with RunLock(folder), pytest.raises(RunFolderError, match=str(os.getpid())):
         run.resume_run(folder, quiet, quiet)
+
+
+class Stopped(Exception):
+    """Ends a run as a crash would, in this process."""
+
+
+def stopped(out: Path, after: int = 11) -> Path:
+    """Return the folder of a run that ended after so many rounds, with checkpoints of 4 and 8."""
+
+    def stop(record):
+        if record.round == after:
+            raise Stopped
+
+    experiment = read_experiment(None, crashing_child.CONFIG)
+    with pytest.raises(Stopped):
+        run.run_experiment(experiment, out, "stopped", quiet, stop)
+    return out / "stopped"
+
+
+def spoil(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 4
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("where", ["header", "weights"])
+def test_a_damaged_checkpoint_changes_no_result(whole, tmp_path, where):
+    folder = stopped(tmp_path)
+    newest = checkpoint.checkpoints(folder / "checkpoints")[0]
+    spoil(newest, 300 if where == "header" else -40)
+    with pytest.warns(UserWarning, match=f"{newest.name}.*damaged"):
+        assert resumed(folder) == whole
+
+
+def test_two_damaged_checkpoints_stop_the_resume(tmp_path):
+    folder = stopped(tmp_path)
+    for file in checkpoint.checkpoints(folder / "checkpoints"):
+        spoil(file, -40)
+    done = CliRunner().invoke(app, ["resume", str(folder)])
+    assert done.exit_code == 2
+    assert f"delete {folder / 'checkpoints'}" in done.stderr
+
+
+def test_a_changed_digit_of_a_record_is_noticed(whole, tmp_path):
+    folder = stopped(tmp_path)
+    log = folder / "records.jsonl"
+    before, info = log.read_bytes(), (folder / "run.json").read_bytes()
+    line = before.split(b"\n")[5]
+    log.write_bytes(before.replace(line, line.replace(b'"clock_s":', b'"clock_s":1')))
+    with pytest.raises(RunFolderError, match=r"records\.jsonl.*round 8.*changed.*--name NEW"):
+        run.resume_run(folder, quiet, quiet)
+    assert (folder / "run.json").read_bytes() == info
+    assert len(log.read_bytes()) == len(before) + 1  # nothing was cut off
+    log.write_bytes(before)
+    assert resumed(folder) == whole
+
+
+def test_what_changes_after_the_checkpoint_is_written_again(whole, tmp_path):
+    folder = stopped(tmp_path)
+    log = folder / "records.jsonl"
+    lines = log.read_bytes().split(b"\n")
+    lines[9] = lines[9].replace(b'"clock_s":', b'"clock_s":1')
+    log.write_bytes(b"\n".join(lines))
+    assert resumed(folder) == whole
+
+
+def test_a_digit_that_changes_while_the_run_writes_is_noticed_afterwards(tmp_path):
+    log = tmp_path / "running" / "records.jsonl"
+
+    def change(record):
+        if record.round == 5:
+            with log.open("r+b") as file:
+                line = file.readline()
+                file.seek(line.index(b'"clock_s":') + len(b'"clock_s":'))
+                file.write(b"9")
+
+    experiment = read_experiment(None, crashing_child.CONFIG)
+    folder = run.run_experiment(experiment, tmp_path, "running", quiet, change)
+    assert log_was_changed(open_run(folder))

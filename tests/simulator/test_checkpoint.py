@@ -1,10 +1,18 @@
 """Checkpoints: exact round trips, atomic files, and damaged files that are skipped."""
 
+import os
+import tracemalloc
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
+from dystop import rng
 from dystop.control.stopping import Stop
+from dystop.errors import RunFolderError
 from dystop.mechanisms import DySTop
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator import checkpoint
@@ -39,7 +47,8 @@ def test_a_loaded_state_goes_on_exactly(tmp_path):
     whole, _ = walk(dystop_parts(), 12)
     _, state = walk(dystop_parts(), 5)
     checkpoint.save(tmp_path / "c", state)
-    done, loaded = checkpoint.load_newest(tmp_path / "c", CPU)
+    found = checkpoint.load_newest(tmp_path / "c", CPU)
+    done, loaded = found.round, found.state
     rest, _ = walk(dystop_parts(), 7, loaded)
     assert done == 5
     assert rest == whole[5:]
@@ -59,7 +68,7 @@ def test_mail_and_deltas_survive(tmp_path):
     components = components_for(DeltaScript(plans=(push, use)), 3, stop=Stop(rounds=2))
     _, state = walk(components, 1)
     checkpoint.save(tmp_path / "c", state)
-    _, loaded = checkpoint.load_newest(tmp_path / "c", CPU)
+    loaded = checkpoint.load_newest(tmp_path / "c", CPU).state
     assert len(loaded.models.snapshots) == 1  # one copy for two receivers
     _, end = walk(components, 1, loaded)
     assert float(end.models.latest[0, 0]) == 5.0
@@ -68,21 +77,85 @@ def test_mail_and_deltas_survive(tmp_path):
 def test_only_the_newest_are_kept_and_strays_removed(tmp_path):
     _, state = walk(dystop_parts(), 1)
     for t in range(2, 6):
-        from dataclasses import replace
-
         checkpoint.save(tmp_path, replace(state, control=replace(state.control, t=t)))
     assert [checkpoint.round_of(p) for p in checkpoint.checkpoints(tmp_path)] == [4, 3]
     for suffix in ("tmp", "tmp-1234"):  # of release 0.1.0, and of this one
         (tmp_path / f".round-00000009.safetensors.{suffix}").write_bytes(b"half")
     (tmp_path / ".tmpAbC123").write_bytes(b"what safetensors had written")
-    assert checkpoint.load_newest(tmp_path, CPU)[0] == 4
+    assert checkpoint.load_newest(tmp_path, CPU).round == 4
     assert not list(tmp_path.glob(".*"))
+
+
+def two_checkpoints(folder):
+    """Save the states after rounds 4 and 8; return the newer file."""
+    _, state = walk(dystop_parts(), 1)
+    for t in (5, 9):
+        newest = checkpoint.save(folder, replace(state, control=replace(state.control, t=t)))
+    return newest
+
+
+def test_a_flipped_bit_anywhere_falls_back_to_the_one_before(tmp_path):
+    """Before, a flipped bit of a weight changed results silently."""
+    newest = two_checkpoints(tmp_path)
+    whole = newest.read_bytes()
+    header, draw = int.from_bytes(whole[:8], "little"), rng.stream(1, "flips")
+    places = [*range(8), *draw.integers(8, 8 + header, 60), *draw.integers(8, len(whole), 60)]
+    for at in map(int, places):
+        spoilt = bytearray(whole)
+        spoilt[at] ^= 1 << int(draw.integers(8))
+        newest.write_bytes(spoilt)
+        with pytest.warns(UserWarning, match=r"round-00000008.*damaged"):
+            assert checkpoint.load_newest(tmp_path, CPU).round == 4, at
+    newest.write_bytes(whole)
+    assert checkpoint.load_newest(tmp_path, CPU).round == 8
+
+
+def test_no_length_in_a_damaged_file_is_believed(tmp_path):
+    newest = two_checkpoints(tmp_path)
+    whole = newest.read_bytes()
+    newest.write_bytes((2**40).to_bytes(8, "little") + whole[8:])
+    tracemalloc.start()
+    with pytest.warns(UserWarning, match="damaged"):
+        assert checkpoint.load_newest(tmp_path, CPU).round == 4
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+    tracemalloc.stop()
+
+
+def test_both_damaged_is_an_error(tmp_path):
+    two_checkpoints(tmp_path)
+    for file in tmp_path.glob("*.safetensors"):
+        spoilt = bytearray(file.read_bytes())
+        spoilt[-1] ^= 1
+        file.write_bytes(spoilt)
+    with pytest.raises(RunFolderError, match=r"round-00000008.*round-00000004.*delete") as refused:
+        checkpoint.load_newest(tmp_path, CPU)
+    assert refused.value.exit_code == 2
+
+
+def test_a_checkpoint_without_a_digest_is_still_read(tmp_path):
+    """Release 0.1.0 wrote such files."""
+    newest = two_checkpoints(tmp_path)
+    with safe_open(newest, framework="pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        tree = file.metadata()["tree"]
+    save_file(tensors, newest, metadata={"format": "dystop-state-1", "tree": tree})
+    assert checkpoint.load_newest(tmp_path, CPU).round == 8
+
+
+def test_a_checkpoint_is_flushed_to_the_disk(tmp_path, monkeypatch):
+    """safetensors replaces the file that it is given, so the old handle flushes nothing."""
+    flushed, fsync = set(), os.fsync
+
+    def noting_fsync(handle):
+        flushed.add(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    assert two_checkpoints(tmp_path).stat().st_ino in flushed
 
 
 @pytest.mark.parametrize("damage", ["cut", "garbage", "foreign", "empty"])
 def test_damage_falls_back_to_the_one_before(tmp_path, damage):
-    from dataclasses import replace
-
     _, state = walk(dystop_parts(), 1)
     checkpoint.save(tmp_path, replace(state, control=replace(state.control, t=5)))
     newest = checkpoint.save(tmp_path, replace(state, control=replace(state.control, t=9)))
@@ -94,7 +167,8 @@ def test_damage_falls_back_to_the_one_before(tmp_path, damage):
         "foreign": (2).to_bytes(8, "little") + b"{}",
     }
     newest.write_bytes(bad[damage])
-    assert checkpoint.load_newest(tmp_path, CPU)[0] == 4
+    with pytest.warns(UserWarning, match="damaged"):
+        assert checkpoint.load_newest(tmp_path, CPU).round == 4
 
 
 def test_nothing_to_load(tmp_path):

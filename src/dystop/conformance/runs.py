@@ -170,7 +170,7 @@ def through_checkpoint(memory: Memory, folder: Path) -> Memory:
     found = load_newest(folder, _CPU)
     if found is None:
         raise ValueError("the checkpoint cannot be read back")
-    return found[1].control.memory
+    return found.state.control.memory
 
 
 def _play(
@@ -190,4 +190,4 @@ def _resumed(components: Components, folder: Path) -> list[RoundRecord]:
     found = load_newest(folder, _CPU)
     if found is None:
         raise ValueError("the checkpoint cannot be read back")
-    return _play(components, found[1])[0]
+    return _play(components, found.state)[0]

@@ -5,10 +5,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dystop.errors import RunFolderError
+from dystop.errors import RunFolderError, shell_command
 from dystop.experiments.folder_kinds import writing
 from dystop.record import RoundRecord, from_json
-from dystop.storage import AppendLog, FileLock, LockHeldError, file_sha256, is_unlocked
+from dystop.storage import (
+    AppendLog,
+    FileLock,
+    LockHeldError,
+    file_sha256,
+    is_unlocked,
+    start_sha256,
+)
 
 RECORDS = "records.jsonl"
 LOCK = ".lock"
@@ -115,6 +122,16 @@ class RecordLog:
         """Length of the log in bytes."""
         return self._log.offset
 
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of all lines as they were written."""
+        return self._log.sha256
+
+    @property
+    def mark(self) -> str:
+        """Length and SHA-256 of the log, for `check_start`."""
+        return f"{self.offset} {self.sha256}"
+
     def append(self, record: RoundRecord) -> None:
         """Write one line; if it does not fit, none of it is kept."""
         with writing(self._folder):
@@ -144,3 +161,22 @@ class RecordLog:
 def records_sha256(folder: Path) -> str:
     """Return the SHA-256 of the record log: two runs are the same if this is."""
     return file_sha256(folder / RECORDS)
+
+
+def check_start(folder: Path, mark: str, round_: int) -> None:
+    """Refuse a log whose lines up to a round are not those that were written.
+
+    Args:
+        folder: The run folder.
+        mark: `RecordLog.mark` after that round; empty if it is not known.
+        round_: The round.
+    """
+    path = folder / RECORDS
+    length, _, sha256 = mark.partition(" ")
+    if not mark or (path.is_file() and start_sha256(path, int(length)) == sha256):
+        return
+    again = shell_command("run", folder / "config.toml", "--name", "NEW")
+    raise RunFolderError(
+        f"{path}: its lines up to round {round_} were changed or cut after they were written, so "
+        f"the run cannot be resumed; restore the file, or run the experiment again with: {again}"
+    )

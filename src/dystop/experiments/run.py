@@ -13,7 +13,7 @@ from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.config.experiment import OutputParams
 from dystop.experiments.folder_kinds import TESTBED, TESTBED_RUN
 from dystop.experiments.interrupts import Interrupts
-from dystop.experiments.record_log import RECORDS
+from dystop.experiments.record_log import RECORDS, check_start
 from dystop.experiments.run_folder import (
     CHECKPOINTS,
     CONFIG,
@@ -25,7 +25,6 @@ from dystop.experiments.run_folder import (
     first_info,
     log_was_changed,
     open_run,
-    records_sha256,
     run_folder,
     update_info,
     writing,
@@ -127,7 +126,9 @@ def resume_run(
         experiment = read_experiment(folder / CONFIG, trust=trust)
         built = build(experiment)
         found = checkpoint.load_newest(folder / CHECKPOINTS, built.components.trainer.device)
-        done, state = found if found is not None else (0, None)
+        done, state = (found.round, found.state) if found is not None else (0, None)
+        if found is not None:
+            check_start(folder, found.records, found.round)
 
         def announce() -> None:
             on_start(_started(folder, built, done))
@@ -189,7 +190,7 @@ def _run_to_end(
             stop_reason=reason,
             wall_s=round(session.spent_s, 3),
             tests_s=round(session.built.components.trainer.evaluated_s, 3),
-            records_sha256=records_sha256(folder),
+            records_sha256=log.sha256,
         )
 
 
@@ -212,7 +213,7 @@ def _run_rounds(
         if schedule.is_due(record.round):
             log.sync()
             with writing(session.folder):
-                checkpoint.save(session.folder / CHECKPOINTS, after)
+                checkpoint.save(session.folder / CHECKPOINTS, after, log.mark)
         session.interrupts.check()
     return last, state
 

@@ -1,11 +1,13 @@
 """Checkpoints: one safetensors file per kept round.
 
-A file under its final name is always whole (`storage.write_atomic`). A process that is killed while
-it writes leaves a temporary file, which the next start removes. Arrays are tensors of the file,
-everything else is JSON in its header; there is no pickle.
+A file under its final name is always whole (`storage.write_atomic`), and it contains the digest of
+all its bytes (`dystop.sealed`). A process that is killed while it writes leaves a temporary file,
+which the next start removes. Arrays are tensors of the file, everything else is JSON in its header;
+there is no pickle.
 """
 
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from dystop.errors import RunFolderError
+from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
 from dystop.serialization import Kinds, pack, unpack
 from dystop.simulator.mixing import Models
 from dystop.simulator.state import State
@@ -25,7 +28,7 @@ from dystop.types import ControlState, Mailbox, Outcome
 from dystop.world import InFlight, Progress
 
 KEPT = 2
-_FORMAT = "dystop-state-1"
+_FORMAT, _UNSEALED_FORMAT = "dystop-state-2", "dystop-state-1"  # 0.1.0 wrote no digest
 
 
 @dataclass(frozen=True)
@@ -100,15 +103,27 @@ def _unpack(packed: Any, tensors: dict[str, torch.Tensor], device: torch.device)
     return unpack(packed, _KINDS, take)
 
 
-def save(folder: Path, state: State) -> Path:
-    """Write the state after a round; keep only the newest `KEPT` files. Return the new file."""
+def save(folder: Path, state: State, records: str = "") -> Path:
+    """Write the state after a round; keep only the newest `KEPT` files. Return the new file.
+
+    Args:
+        folder: The checkpoints of the run; created if it is missing.
+        state: What to write.
+        records: Length and digest of the record log at this moment; `load_newest` returns it.
+    """
     folder.mkdir(exist_ok=True)
     done = state.control.t - 1
     tensors: dict[str, torch.Tensor] = {}
     tree = json.dumps(_pack(_to_stored(state), "state", tensors))
     final = folder / f"round-{done:08d}.safetensors"
-    header = {"format": _FORMAT, "tree": tree}
-    write_atomic(final, lambda path: save_file(tensors, path, metadata=header))
+    header = {"format": _FORMAT, "records": records, FIELD: UNSEALED, "tree": tree}
+
+    def write(path: Path) -> None:
+        save_file(tensors, path, metadata=header)
+        with path.open("r+b") as file:
+            seal(file)
+
+    write_atomic(final, write)
     for old in checkpoints(folder)[KEPT:]:
         old.unlink()
     return final
@@ -124,10 +139,19 @@ def round_of(checkpoint: Path) -> int:
     return int(checkpoint.stem.removeprefix("round-"))
 
 
-def load_newest(folder: Path, device: torch.device) -> tuple[int, State] | None:
-    """Return the newest checkpoint that can be read, with its round; None where there is none yet.
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint that was read."""
 
-    A damaged checkpoint is skipped.
+    round: int  # the last round that it contains
+    state: State
+    records: str  # what `save` was given; empty in checkpoints of 0.1.0
+
+
+def load_newest(folder: Path, device: torch.device) -> Loaded | None:
+    """Return the newest checkpoint that is whole; None where there is none yet.
+
+    A damaged checkpoint is skipped with a warning.
 
     Raises:
         RunFolderError: Where there are checkpoints and all are damaged: resuming would start over
@@ -136,31 +160,50 @@ def load_newest(folder: Path, device: torch.device) -> tuple[int, State] | None:
     remove_temporary_files(folder)
     for stray in folder.glob(".tmp*"):  # safetensors writes through a temporary file of its own
         stray.unlink(missing_ok=True)
-    kept = checkpoints(folder)
-    for path in kept:
-        state = _load(path, device)
-        if state is not None:
-            return round_of(path), state
-    if kept:
+    damaged = []
+    for path in checkpoints(folder):
+        try:
+            loaded = _load(path, device)
+        except ValueError as error:
+            damaged.append(f"{path.name} is damaged ({error})")
+            continue
+        if damaged:
+            warnings.warn(
+                f"{folder}: {'; '.join(damaged)}; the run resumes after round {loaded.round}, from "
+                f"the checkpoint before",
+                stacklevel=2,
+            )
+        return loaded
+    if damaged:
         raise RunFolderError(
-            f"{kept[0]}: this checkpoint is damaged, and so is every other one of the run; to start"
-            f" over from round 1, which gives the same records again, delete {folder}"
+            f"{folder}: no checkpoint can be used: {'; '.join(damaged)}; to start over from round "
+            f"1, which gives the same records again, delete {folder}"
         )
     return None
 
 
-def _load(path: Path, device: torch.device) -> State | None:
+def _load(path: Path, device: torch.device) -> Loaded:
+    """Return a checkpoint; raise ValueError if it is damaged."""
     try:
+        header = _checked_header(path)
         with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            if header.get("format") != _FORMAT:
-                return None
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         stored: StoredState = _unpack(json.loads(header["tree"]), tensors, device)
-    except (SafetensorError, KeyError, ValueError):
-        return None
+    except (SafetensorError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a checkpoint: {error}") from error
     except OSError as error:
         raise RunFolderError(
             f"{path}: this checkpoint cannot be read: {error.strerror or error}"
         ) from error
-    return _from_stored(stored)
+    return Loaded(round_of(path), _from_stored(stored), header.get("records", ""))
+
+
+def _checked_header(path: Path) -> dict[str, str]:
+    """Return the metadata of a checkpoint, after its digest was found to be correct."""
+    with path.open("rb") as file:
+        header: dict[str, str] = json.loads(read_header(file))["__metadata__"]
+        if header["format"] == _FORMAT:
+            check_seal(file)
+        elif header["format"] != _UNSEALED_FORMAT:
+            raise ValueError("not a checkpoint, or one of a newer version")
+    return header

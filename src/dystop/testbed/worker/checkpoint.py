@@ -1,14 +1,12 @@
 """The worker's checkpoint: one safetensors file that is always whole, and the previous one.
 
 A save writes a temporary file, flushes it to disk, renames it and flushes the folder. The previous
-checkpoint stays as `.1`. The header contains the SHA-256 of the whole file, computed with 64 zeros
-in place of the digest. A single wrong bit anywhere is therefore detected.
+checkpoint stays as `.1`. The file is sealed (`dystop.sealed`): a single wrong bit is detected.
 """
 
-import hashlib
 import json
-import re
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from dystop.errors import StorageError
+from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
 from dystop.serialization import Kinds, Stored, from_bytes, pack
 from dystop.storage import PRIVATE, remove_temporary_files, write_atomic
 from dystop.testbed.launch.failpoints import reach
@@ -32,8 +31,6 @@ _KINDS = Kinds(
     Used=Used,
     Rejected=Rejected,
 )
-_ZEROS = "0" * 64
-_DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class CheckpointStore:
             except FileNotFoundError:
                 continue
             except (ValueError, OSError) as error:
-                notes.append(f"{path.name}: {error}")
+                notes.append(f"{path.name} is damaged: {error}")
         return LoadedCheckpoint(None, "; ".join(notes))
 
 
@@ -98,25 +95,17 @@ def encode_state(state: WorkerState) -> bytes:
         return {"array": name}
 
     tree = json.dumps(pack(state, _KINDS, keep))
-    about = {"format": FORMAT, "run": state.run, "sha256": _ZEROS, "tree": tree}
-    blob = save(arrays, metadata=about)
-    at = blob.index(f'"sha256":"{_ZEROS}"'.encode()) + len('"sha256":"')
-    digest = hashlib.sha256(blob).hexdigest().encode()
-    return b"".join((blob[:at], digest, blob[at + len(digest) :]))
+    about = {"format": FORMAT, "run": state.run, FIELD: UNSEALED, "tree": tree}
+    file = BytesIO(save(arrays, metadata=about))
+    seal(file)
+    return file.getvalue()
 
 
 def decode_state(blob: bytes) -> WorkerState:
     """Return the state. Raises ValueError if a single bit differs from what was written."""
-    length = int.from_bytes(blob[:8], "little")
-    found = _DIGEST.search(blob, 8, 8 + length)
-    if found is None:
-        raise ValueError("no digest found; the file is damaged")
-    whole = hashlib.sha256(blob[: found.start(1)])
-    whole.update(_ZEROS.encode())
-    whole.update(memoryview(blob)[found.end(1) :])
-    if whole.hexdigest().encode() != found[1]:
-        raise ValueError("the digest is wrong; the file is damaged")
-    about = json.loads(blob[8 : 8 + length])["__metadata__"]
+    file = BytesIO(blob)
+    check_seal(file)
+    about = json.loads(read_header(file))["__metadata__"]
     if about.get("format") != FORMAT:
         raise ValueError("not a worker's checkpoint")
     state = from_bytes(blob, _KINDS)
