@@ -101,6 +101,19 @@ def test_a_worker_that_crashed_gets_its_order_again():
     assert {o.outcome for o in rows(harness, "orders")} == {"DONE"}
 
 
+def test_nobody_is_late_when_the_coordinator_was_stopped():
+    harness = CoordinatorHarness(setup_for("d-psgd", rounds=6))
+    harness.join_all()
+    harness.run(0.5)
+    harness.now_s += 60.0
+    harness.event(Tick())
+    assert harness.machine.rounds.current.t == 1
+    assert {m.state for m in harness.machine.state.members if m.name != "observer"} == {"JOINED"}
+    harness.run(30.0)
+    assert {o.outcome for o in rows(harness, "orders")} == {"DONE"}
+    assert harness.machine.state.failures.to_list() == []
+
+
 def test_a_killed_worker_fails_after_suspect_s_and_gets_no_orders():
     harness = CoordinatorHarness(setup_for("d-psgd", rounds=6))
     harness.join_all()

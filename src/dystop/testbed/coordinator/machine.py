@@ -74,6 +74,7 @@ REPLACED_CODE = 3
 INTERRUPTED_CODE = 130
 IMPLAUSIBLE = "the join names numbers or mail that this run cannot have; delete its folder"
 STOP_S = 5.0  # time that the members have to leave at the end
+PAUSE_S = 2.0  # a driver calls the machine several times a second
 ROSTER_S = 0.5  # least pause between two rosters, unless an order needs a newer one
 
 
@@ -206,7 +207,11 @@ class CoordinatorMachine:
                 MetaLine("queue_bound", repr(state.setup.mechanism.capabilities().queue_bound)),
                 MetaLine("away", state.params.away),
             )
-        state.at_s = self._offset_s + max(now_s - self._start_s, 0.0)
+        at_s = self._offset_s + max(now_s - self._start_s, 0.0)
+        if at_s - state.at_s > PAUSE_S:  # this process was stopped: nobody else was late
+            state.members.postpone_timeouts(at_s - state.at_s)
+            self.rounds.postpone_deadline(at_s - state.at_s)
+        state.at_s = at_s
 
     def _on_event(self, event: CoordinatorEvent) -> None:
         state = self.state

@@ -104,6 +104,11 @@ class Members:
         """Measure the silence of all members from now on."""
         self._last_message_s = dict.fromkeys(self._by_name, now_s)
 
+    def postpone_timeouts(self, seconds: float) -> None:
+        """Do not count these seconds as silence, because the coordinator did not listen."""
+        for name in self._last_message_s:
+            self._last_message_s[name] += seconds
+
     def join(self, name: str, join: Join, now_s: float, fingerprint: str = "") -> Member:
         """Register that a member joins, for the first time or again."""
         self._last_message_s[name] = now_s

@@ -354,6 +354,12 @@ class Rounds:
             return True
         return not any(self._waits_for(current, node) for node in current.unfinished)
 
+    def postpone_deadline(self, seconds: float) -> None:
+        """Wait longer for the open round, because the coordinator was stopped meanwhile."""
+        if self.current is not None:
+            self.current.deadline_s += seconds
+            self.current.trial_deadline_s += seconds
+
     def _waits_for(self, current: OpenRound, node: int) -> bool:
         """Whether the round waits for a node that is not finished.
 
