@@ -95,7 +95,7 @@ class ScriptedWorker:
     claims: float = 1.0  # factor on the seconds that it reports
     up: bool = True
     mute: bool = False  # accepts orders but never answers
-    incarnation: int = 1
+    incarnation: int = 0
     version: int = 1
     number: int = -1
     last_round: int = 0
@@ -246,7 +246,7 @@ class CoordinatorHarness:
         if p is None or not p.up or p.mute:
             return
         if isinstance(message, JoinOk):
-            p.epoch = max(p.epoch, message.epoch)
+            p.epoch, p.incarnation = max(p.epoch, message.epoch), message.incarnation
             if message.warm_start and p.number == -1 and not p.training:
                 self.train(p, 0, 1)
         elif isinstance(message, Execute):

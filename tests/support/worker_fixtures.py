@@ -43,7 +43,7 @@ class WorkerHarness:
     def __init__(self, state=None, first_steps=3, deltas=False, **setup):
         self.setup = WorkerSetup(
             name="w00", node=0, schema="s", first_steps=first_steps, deltas=deltas,
-            incarnation=5, **setup,
+            **setup,
         )  # fmt: skip
         state = state or first_state(vec(0, 0), np.zeros(1), deltas=deltas)
         self.machine = WorkerMachine(self.setup, state)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager
 
 import numpy as np
@@ -41,7 +42,7 @@ class Coordinator:
     """Accepts every join, acknowledges reports, echoes heartbeats, and records all messages."""
 
     def __init__(self, transport, listen="memory:0", warm=False):
-        self.links, self.peers, self.messages = {}, {}, []
+        self.links, self.peers, self.messages, self.processes = {}, {}, [], Counter()
         self.warm, self.refuse = warm, None
         self._changed = threading.Condition()
         self.transport = transport
@@ -71,8 +72,9 @@ class Coordinator:
     def _accept(self, name, message):
         if name.startswith("w"):
             self.peers[name] = Peer(name, int(name[1:]), message.address, "")
+        self.processes[name] += message.incarnation == 0
         peers = tuple(self.peers.values())
-        self.send(name, JoinOk(RUN, 1, 1, 0.05, self.warm, peers))
+        self.send(name, JoinOk(RUN, 1, 1, 0.05, self.warm, peers, self.processes[name]))
         for other in set(self.links) - {name}:
             self.send(other, Roster(1, peers))
 

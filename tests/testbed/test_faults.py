@@ -137,8 +137,6 @@ def test_a_full_disk_at_the_coordinator_is_survived(tmp_path, monkeypatch):
 
 WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}  # of the module time
 MAY_READ = {
-    "worker/process.py": {"time_ns"},  # incarnation: the larger of this and the last one plus one
-    "observer.py": {"time_ns"},  # incarnation: only has to differ
     "enrolment/tokens.py": {"time"},  # tokens end after a day
     "enrolment/server.py": {"time"},  # passes its clock to tokens.py
 }

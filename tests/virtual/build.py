@@ -103,7 +103,6 @@ class Case:
             address=f"there:{process.node}",
             data_size=enrolled.data_size,
             label_counts=enrolled.label_counts,
-            incarnation=process.life,
             first_steps=int(fleet.epoch_steps[process.node]) if trains else 0,
             deltas=self.mechanism.capabilities().deltas,
             timeouts=self.timeouts,

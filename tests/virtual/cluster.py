@@ -130,7 +130,7 @@ class Cluster(Sessions):
             )
             state = process.machine.state
             process.logger.started(
-                incarnation=process.life,
+                incarnation=state.incarnation,
                 version=state.version,
                 number=state.number,
                 round=state.last_round,

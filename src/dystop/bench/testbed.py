@@ -86,7 +86,7 @@ class EchoWorker:
             Join(
                 protocol=PROTOCOL,
                 run=self._setup.run,
-                incarnation=1,
+                incarnation=0,
                 address=f"mem:{self.name}",
                 schema=self._setup.schema,
                 software="echo",

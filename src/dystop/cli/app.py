@@ -22,7 +22,8 @@ from dystop.cli.testbed import check, coordinator, live, observer, pardon, resto
 
 _EPILOG = (
     "Exit codes: 0 done, 1 a bug, 2 wrong input, 3 a write failed, 4 a broken mechanism, "
-    "5 not reproduced or a guarantee broken, 6 a worker was rejected, 130 interrupted."
+    "5 not reproduced or a guarantee broken, 6 a worker was rejected or left behind, "
+    "130 interrupted."
 )
 
 app = typer.Typer(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dystop.experiments.testbed.launch import Network
     from dystop.testbed.events import Exit
 
+LEFT_BEHIND_CODE = 6  # exit code: the run has ended, but without some of its parties
 Transport = Annotated[
     str | None,
     typer.Option(metavar="grpc|memory|mpi", help="Processes, threads, or under mpiexec."),
@@ -134,6 +135,19 @@ def live(  # noqa: PLR0913 - one for each option
     if folder is not None:
         _save_models(folder)
         finish(folder, quiet=quiet, report=report)
+        _tell_left_behind(folder)
+
+
+def _tell_left_behind(folder: Path) -> None:
+    """Name the parties that were left behind; the exit code then says so, too."""
+    from dystop.experiments.run_folder import open_run
+    from dystop.experiments.testbed.operations import LEFT_BEHIND
+
+    left = open_run(folder).info.get(LEFT_BEHIND) or {}
+    for reason in left.values():
+        echo(f"left behind: {reason}", err=True)
+    if left:
+        raise typer.Exit(LEFT_BEHIND_CODE)
 
 
 def _save_models(folder: Path) -> None:

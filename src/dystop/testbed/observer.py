@@ -102,7 +102,7 @@ class Observer:
         self._waiting: Evaluate | None = None
         self._answer: Scored | NotTestable | None = None  # the last one
         self._peers: dict[int, Peer] = {}
-        self._incarnation = time.time_ns()
+        self._incarnation = 0  # given by the coordinator
         self._epoch = self._seq = 0
         self._run = ""  # learned from the coordinator
         self._keys = itertools.count(1)
@@ -212,6 +212,7 @@ class Observer:
 
     def _on_join_ok(self, message: JoinOk) -> None:
         self._epoch, self._run = message.epoch, message.run
+        self._incarnation = message.incarnation
         self._heartbeat_s = message.heartbeat_s or self._heartbeat_s
         self._next_heartbeat_s = time.monotonic()
         self._peers = {p.node: p for p in message.peers}

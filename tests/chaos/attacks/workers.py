@@ -69,7 +69,10 @@ def accuse(hostile: HostileWorker) -> None:
 
     def accused(message: Any) -> Any:
         if isinstance(message, Report) and message.used:
-            refused = tuple(Rejected(u.node, u.stage, "norm") for u in message.used)
+            refused = tuple(
+                Rejected(u.node, u.stage, "norm", version=u.version, digest=u.digest)
+                for u in message.used
+            )
             return replace(message, used=(), rejected=message.rejected + refused)
         return message
 

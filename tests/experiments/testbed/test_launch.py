@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from dystop.cli.app import app
 from dystop.experiments.config import read_experiment
 from dystop.experiments.run_folder import open_run
 from dystop.experiments.testbed import collect_models, parties
+from dystop.experiments.testbed import launch as launcher
 from dystop.experiments.testbed.enrolment import read_status
-from dystop.testbed.audit.check import check_run
+from dystop.testbed.audit.check import audit_run, check_run
+from dystop.testbed.security import authority
 
 TINY = [
     "fleet.workers=3",
@@ -253,6 +256,50 @@ def test_impossible_settings_are_refused(tmp_path, monkeypatch):
         assert result.exit_code == 2, result.output
         assert fact in result.output
     assert not Path("runs").exists()
+
+
+@pytest.fixture
+def expired(monkeypatch):
+    """Let the certificates of some parties of the next run be out of date."""
+
+    def choose(*names):
+        make, long_ago = launcher._make_certificates, datetime.now(UTC) - timedelta(days=200)
+
+        def make_old(folder, parties):
+            make(folder, parties)
+            for name in names:
+                authority.issue(folder / launcher.PKI, name, clock=lambda: long_ago)
+
+        monkeypatch.setattr(launcher, "_make_certificates", make_old)
+
+    return choose
+
+
+def test_the_run_goes_on_without_a_party_that_cannot(tmp_path, monkeypatch, expired):
+    monkeypatch.chdir(tmp_path)
+    expired("w01", "observer")
+    words = [*LIGHT, "fleet.workers=3", "testbed.observer=true", "testbed.timeouts.gather_s=4"]
+    result = call(*words, "stop.rounds=5", "--name", "left-behind-run", "--no-report")
+    assert result.exit_code == 6, result.output
+    assert "left behind: w01" in result.output
+    assert "has expired" in result.output
+    data = open_run(Path("runs/left-behind-run"))
+    assert (data.info["status"], len(data.records)) == ("finished", 5)
+    assert set(data.info["left_behind"]) == {"w01", "observer"}
+    audit = audit_run(Path("runs/left-behind-run"))
+    assert audit.findings == []
+    assert any("w01: left behind" in notice for notice in audit.notices)
+
+
+def test_a_run_without_any_worker_ends_and_says_why(tmp_path, monkeypatch, expired):
+    monkeypatch.chdir(tmp_path)
+    expired("w00", "w01")
+    result = call(*LIGHT, "stop.rounds=5", "--name", "no-worker-run", "--no-report")
+    assert result.exit_code == 2, result.output
+    assert "every worker is gone" in result.output
+    assert "has expired" in result.output
+    assert open_run(Path("runs/no-worker-run")).info["status"] == "failed"
+    assert not party_processes(tmp_path / "runs" / "no-worker-run")
 
 
 def test_a_port_in_use_is_refused(tmp_path, monkeypatch):

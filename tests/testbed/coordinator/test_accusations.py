@@ -135,9 +135,10 @@ def test_an_answer_nobody_asked_for_has_no_effect():
     assert excluded(harness) == []
 
 
-def test_refuted_accusers_are_named_and_cost_no_more_work():
+@pytest.mark.parametrize("code", ["norm", "not_finite", "digest"])
+def test_refuted_accusers_are_named_and_cost_no_more_work(code):
     params = replace(OBSERVED, timeouts=Timeouts(gather_s=5.0, exclude_s=0.1))
-    harness = accused_run({"w00", "w01"}, {2, 3}, params=params)
+    harness = accused_run({"w00", "w01"}, {2, 3}, code, params=params)
     harness.judge = accepts
     harness.run(120.0)
     assert excluded(harness) == []

@@ -8,7 +8,7 @@ import pytest
 
 from dystop.testbed.coordinator.machine import REPLACED, CoordinatorMachine, member_name
 from dystop.testbed.events import EpochFound, FinishRun, LookUpEpoch, MessageFromMember, Tick
-from dystop.testbed.ledger.tables import MetaLine, read_blob, restore
+from dystop.testbed.ledger.tables import MemoryLedger, MetaLine, WorkerLine, read_blob, restore
 from dystop.testbed.params import Limits
 from dystop.testbed.protocol.messages import (
     Cancel,
@@ -36,14 +36,37 @@ from support.coordinator_fixtures import (
 # Members ------------------------------------------------------------------------------------------
 
 
-def test_unknown_names_and_older_incarnations_are_refused():
+def test_unknown_names_and_older_processes_are_refused():
     harness = CoordinatorHarness(setup_for("dystop"))
     harness.workers["evil"] = replace(harness.workers["w00"], name="evil")
     harness.join("evil")
     assert [m.code for m in sent(harness, Reject, "evil")] == ["unknown"]
-    harness.join("w00", incarnation=5)
-    harness.join("w00", incarnation=4)
+    harness.join("w00", incarnation=0)
+    harness.join("w00", incarnation=0)  # its clock does not matter
+    harness.join("w00", incarnation=1)
+    assert [m.incarnation for m in sent(harness, JoinOk, "w00")] == [1, 2]
     assert [m.code for m in sent(harness, Reject, "w00")] == ["replaced"]
+
+
+def test_a_process_keeps_its_incarnation_when_the_coordinator_restarts():
+    harness = CoordinatorHarness(setup_for("dystop", rounds=100))
+    harness.join_all()
+    harness.run(3.0)
+    harness.restart()
+    harness.run(3.0)
+    assert [m.incarnation for m in sent(harness, JoinOk, "w00")] == [1, 1]
+    harness.join("w00", incarnation=0)
+    assert sent(harness, JoinOk, "w00")[-1].incarnation == 2
+
+
+@pytest.mark.parametrize("stored", [2**63 - 1, 1_770_000_000_000_000_000, 4])
+def test_incarnations_of_earlier_versions_lock_nobody_out(stored):
+    ledger = MemoryLedger()
+    ledger.write([WorkerLine("w00", 0, "JOINED", stored, "", "", 0.0)])
+    harness = CoordinatorHarness(setup_for("dystop"), ledger)
+    harness.join("w00")
+    assert sent(harness, Reject, "w00") == []
+    assert sent(harness, JoinOk, "w00")[0].incarnation == (5 if stored == 4 else 1)
 
 
 def test_messages_before_a_join_are_refused():

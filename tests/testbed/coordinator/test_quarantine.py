@@ -116,6 +116,24 @@ def test_a_new_certificate_admits_an_expelled_worker():
     assert (fingerprints["w01"], fingerprints["w02"]) == ("new", "of-w02")
 
 
+def test_a_stolen_certificate_does_not_lock_its_owner_out():
+    harness = Certified(setup_for("dystop", rounds=60))
+    harness.join_all()
+    harness.join("w01", incarnation=2**63 - 1)  # the thief
+    harness.join("w01", incarnation=1)  # the owner
+    assert sent(harness, Reject, "w01")[-1].code == "replaced"
+    harness.machine.sanction("expel", "w01")
+    harness.event(Tick())
+    harness.machine.sanction("readmit", "w01")
+    harness.event(Tick())
+    harness.fingerprints["w01"] = "new"
+    harness.join("w01", incarnation=0)
+    assert [m.incarnation for m in sent(harness, JoinOk, "w01")] == [1, 2, 3]
+    harness.fingerprints["w01"] = "of-w01"
+    harness.join("w01", incarnation=2**63 - 1)
+    assert sent(harness, Reject, "w01")[-1].code == "revoked"
+
+
 def test_a_new_certificate_does_not_end_a_quarantine():
     harness = run_with_quarantine()
     harness.machine.sanction("expel", "w02")

@@ -21,8 +21,9 @@ def supervised(monkeypatch):
     supervised.stop(0.5)
 
 
-def start(supervised, tmp_path, script, name="one"):
-    return supervised.start(name, [sys.executable, "-c", script], tmp_path / f"{name}.log")
+def start(supervised, tmp_path, script, name="one", essential=True):
+    command, log = [sys.executable, "-c", script], tmp_path / f"{name}.log"
+    return supervised.start(name, command, log, essential=essential)
 
 
 def until(supervised, holds, within_s=10.0):
@@ -91,6 +92,37 @@ def test_the_error_of_wrong_input_is_passed_on(supervised, tmp_path):
     with pytest.raises(DystopError, match=r"one .*code 2: port 1 is taken") as error:
         until(supervised, lambda: False)
     assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "fact"),
+    [
+        ("print('Error: w00.crt has expired'); sys.exit(2)", "code 2: w00.crt has expired"),
+        ("print('Error: model.py, line 3'); sys.exit(4)", "code 4: model.py, line 3"),
+        ("print('Error: out of range'); sys.exit(1)", "code 1 2 times: out of range"),
+        ("os.kill(os.getpid(), 9)", "SIGKILL 2 times"),
+    ],
+)
+def test_a_party_that_cannot_go_on_is_left_behind(supervised, tmp_path, monkeypatch, script, fact):
+    monkeypatch.setattr(supervisor, "MAX_CRASHES", 1)
+    monkeypatch.setattr(supervisor, "MAX_KILLS", 1)
+    other = start(supervised, tmp_path, "import time; time.sleep(60)", "other")
+    child = start(supervised, tmp_path, f"import os, sys; {script}", essential=False)
+    notices = []
+    end = time.monotonic() + 10
+    while not child.done:
+        assert time.monotonic() < end
+        notices += supervised.poll()
+        time.sleep(0.01)
+    assert fact in notices[-1]
+    assert "continues without it" in notices[-1]
+    assert fact in str(supervised.left_behind()["one"])
+    assert other.running
+    assert supervised.poll() == []
+    starts = child.starts
+    supervised.restart("one")  # it has a new certificate
+    assert supervised.left_behind() == {}
+    until(supervised, lambda: child.starts > starts)
 
 
 def test_a_child_that_always_crashes_is_given_up(supervised, tmp_path, monkeypatch):

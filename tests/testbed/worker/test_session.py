@@ -43,9 +43,33 @@ def test_a_new_worker_learns_its_run_and_keeps_it():
 def test_the_join_contains_name_and_address():
     harness = WorkerHarness(data_size=10, label_counts=(4, 6), address="memory:0", software="1")
     (join,) = sent(harness(SessionOpened()), Join)
-    assert (join.run, join.incarnation, join.address) == ("", 5, "memory:0")
+    assert (join.run, join.incarnation, join.address) == ("", 0, "memory:0")
     assert (join.version, join.number, join.last_round, join.phase) == (0, -1, 0, "idle")
     assert join.label_counts == (4, 6)
+
+
+def test_a_process_joins_again_with_the_incarnation_that_it_was_given():
+    harness = WorkerHarness()
+    harness(SessionOpened())
+    harness.receive(JoinOk(RUN, 1, 1, 1.0, False, PEERS, incarnation=4))
+    assert (harness.state.incarnation, harness.disk.incarnation) == (4, 4)
+    harness(SessionLost())
+    assert sent(harness(SessionOpened()), Join)[0].incarnation == 4
+    harness(SessionLost())
+    again = WorkerHarness(state=harness.disk)
+    assert sent(again(SessionOpened()), Join)[0].incarnation == 0  # a new process
+
+
+def test_a_repeated_first_join_that_is_not_answered_does_not_replace_its_own_process():
+    harness = WorkerHarness()
+    harness(SessionOpened())
+    assert sent(harness(Tick(), 6.0), Join)[0].incarnation == 0
+    harness.receive(JoinOk(RUN, 1, 1, 1.0, False, PEERS, incarnation=4))
+    harness(SessionLost())  # before the second answer, which says 5
+    assert sent(harness(SessionOpened()), Join)[0].incarnation == 0
+    harness.receive(JoinOk(RUN, 1, 1, 1.0, False, PEERS, incarnation=6))
+    harness(SessionLost())
+    assert sent(harness(SessionOpened()), Join)[0].incarnation == 6
 
 
 def test_a_new_worker_begins_training_under_a_warm_start():

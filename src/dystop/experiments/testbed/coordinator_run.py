@@ -35,6 +35,7 @@ from dystop.experiments.testbed.enrolment import (
 from dystop.experiments.testbed.operations import (
     LEDGER,
     PardonRequests,
+    pass_on_left_behind,
     quarantined_names,
     watch_revocations,
 )
@@ -191,6 +192,7 @@ def _publishing_status(
                 last = facts
             publish_incidents()
             pardons.poll()
+            pass_on_left_behind(folder, process)
             if over.wait(STATUS_S):
                 return
 

@@ -4,6 +4,7 @@ There is one process for the coordinator, one for the observer and one for every
 the run folder, and they talk over the network.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -40,7 +41,9 @@ from dystop.experiments.testbed.enrolment import (
     read_status,
     write_enrolment,
 )
+from dystop.experiments.testbed.operations import LEFT_BEHIND, report_left_behind
 from dystop.record import RoundRecord
+from dystop.testbed.coordinator.setup import SERVER
 from dystop.testbed.launch.netns import VirtualNetwork
 from dystop.testbed.launch.supervisor import ProcessSupervisor
 
@@ -220,10 +223,12 @@ class _Launch:
         default_factory=lambda: ProcessSupervisor(_child_environment())
     )
     away: set[str] = field(default_factory=set)  # in quarantine
+    reported: set[str] = field(default_factory=set)  # left behind, and the coordinator knows it
 
     def start_coordinator(self) -> None:
         """Start the coordinator and wait until it listens; a restart uses the same port."""
         (self.folder / STATUS).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / LEFT_BEHIND, ignore_errors=True)  # of an earlier launch
         _make_certificates(self.folder, [COORDINATOR, *other_parties(self.experiment)])
         host = self._host(COORDINATOR)
         child = self._start_process(
@@ -260,8 +265,33 @@ class _Launch:
             self.check()
             for notice in self.supervisor.poll():
                 watch.on_restart(notice)
+            self._report_left_behind()
             time.sleep(POLL_S)
         self.supervisor.wait(self.supervisor.children, LEAVE_S)
+        self._note_left_behind()
+
+    def _report_left_behind(self) -> None:
+        """Tell the coordinator who cannot go on; raise if no round is possible any more."""
+        left = self.supervisor.left_behind()
+        for name in left.keys() - self.reported:
+            report_left_behind(self.folder, name, str(left[name]))
+        self.reported = set(left)
+        nodes = set(node_names(self.experiment))
+        workers, gone = nodes - {SERVER}, left.keys() | self.away
+        first = next((left[name] for name in sorted(nodes & left.keys())), None)
+        if first is not None and (workers <= gone or SERVER in left):
+            who = "the server" if SERVER in left else "every worker"
+            error = DystopError(
+                f"{who} is gone, and no round is possible; {left.get(SERVER, first)}"
+            )
+            error.exit_code = first.exit_code
+            raise error
+
+    def _note_left_behind(self) -> None:
+        """Write to `run.json` who was left behind."""
+        left = {name: str(error) for name, error in self.supervisor.left_behind().items()}
+        if left or LEFT_BEHIND in open_run(self.folder).info:
+            update_info(self.folder, **{LEFT_BEHIND: left})
 
     def _restart_returned(self, away: set[str]) -> None:
         """Restart members that left quarantine: pardoned, or with a new certificate."""
@@ -270,8 +300,9 @@ class _Launch:
         self.away = away
 
     def _start_process(self, name: str, words: list[str]) -> Any:
+        log = self.folder / LOGS / f"{name}.log"
         return self.supervisor.start(
-            name, self._inside(name, words), self.folder / LOGS / f"{name}.log"
+            name, self._inside(name, words), log, essential=name == COORDINATOR
         )
 
     def _inside(self, name: str, words: list[str]) -> list[str]:

@@ -1,13 +1,14 @@
 """What operators do to a run: revoke certificates, issue new ones, pardon, and restore the ledger.
 
 None of it goes over the network. Revocations are files of the authority. A pardon is a file in the
-run folder; the coordinator processes and deletes it, also if it starts only later.
+run folder; the coordinator processes and deletes it, also if it starts only later. In the same way
+the launcher tells the coordinator which parties cannot go on.
 """
 
 import sqlite3
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from dystop.errors import ConfigError, DystopError, RunFolderError, shell_command
@@ -19,6 +20,7 @@ from dystop.testbed.ledger.recovery import is_intact, recover
 from dystop.testbed.ledger.sqlite import newest_backup
 
 PARDONS = "pardons"  # folder with a file for each member to be pardoned
+LEFT_BEHIND = "left_behind"  # folder with a file for each party that cannot go on: why
 LEDGER = "state.db"
 REVOKED_S = 0.5  # between two checks of the revocations
 
@@ -44,6 +46,25 @@ class PardonRequests:
     def _done(self, name: str) -> None:
         (self._folder / name).unlink(missing_ok=True)
         self._handed.discard(name)
+
+
+def report_left_behind(folder: Path, name: str, reason: str) -> None:
+    """Tell the coordinator that a party cannot go on."""
+    file = folder / LEFT_BEHIND / name
+    with suppress(OSError):  # the launcher shows it as well
+        file.parent.mkdir(exist_ok=True)
+        write_atomic(file, reason.encode())
+
+
+def pass_on_left_behind(folder: Path, process: CoordinatorProcess) -> None:
+    """Pass the parties that cannot go on to the coordinator, and delete their files."""
+    reports = folder / LEFT_BEHIND
+    if not reports.is_dir():
+        return
+    with suppress(OSError):
+        for file in sorted(p for p in reports.iterdir() if not p.name.startswith(".")):
+            process.incident(file.name, "left_behind", file.read_text(errors="replace"))
+            file.unlink()
 
 
 def request_pardon(folder: Path, name: str, within_s: float = 3.0) -> bool:

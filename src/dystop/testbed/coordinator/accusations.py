@@ -117,7 +117,7 @@ class Accusations:
         sender = state.members.of_node(accusation.accused)
         name = sender.name if sender else str(accusation.accused)
         what = f"refused version {refused.version} of {name}: {refused.code}"
-        if judged.digest == refused.digest:
+        if refused.digest in ("", judged.digest):
             state.strikes.refuted(accusation.reporter, accusation.accused, state.at_s)
             state.write_state()
             text = f"{what}; the observer accepts this model"

@@ -225,6 +225,9 @@ class CoordinatorMachine:
             state.write_member(state.members.disconnected(event.name))
         elif isinstance(event, MemberIncident) and (member := state.members.get(event.name)):
             state.incidents.record(member.node, event.kind, event.text)
+            if event.kind == "left_behind":  # its process cannot go on: nobody waits for it
+                state.write_member(state.members.leave(member.name, "its process cannot go on"))
+                self._roster_due = True
 
     def _on_message(self, event: MessageFromMember) -> None:
         state, name, message = self.state, event.name, event.message
@@ -326,8 +329,9 @@ class CoordinatorMachine:
             self._waiting_since_s = state.at_s  # others may join soon, too
         known = (member.address, member.fingerprint) == (join.address, fingerprint)
         self._roster_due |= not known or member.state in ("ENROLLED", "LEFT")
-        restarted = join.incarnation != member.incarnation
-        state.write_member(state.members.join(name, join, state.at_s, fingerprint))
+        joined = state.members.join(name, join, state.at_s, fingerprint)
+        state.write_member(joined)
+        restarted = joined.incarnation != member.incarnation
         warm = state.setup.mechanism.capabilities().warm_start
         warm = warm and member.node < state.setup.fleet.workers
         state.worker_joined(member.node, join, restarted, warm)
@@ -339,6 +343,7 @@ class CoordinatorMachine:
             heartbeat_s=state.params.timeouts.heartbeat_s,
             warm_start=warm,
             peers=state.members.roster(),
+            incarnation=joined.incarnation,
         )
         state.send_after_commit(name, ok)
         self._rate_limit.grant(name)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MemberState = Literal["ENROLLED", "JOINED", "SUSPECT", "DEAD", "LEFT", "QUARANTINED"]
 _STATES: tuple[MemberState, ...] = get_args(MemberState)
 _ABSENT = ("LEFT", "QUARANTINED")
+_CLOCK_NS = 1 << 50  # larger incarnations are times in nanoseconds, by version 0.1
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Member:
 
     enrolled: Enrolled
     state: MemberState = "ENROLLED"
-    incarnation: int = 0  # of the newest process of this member
+    incarnation: int = 0  # of the newest process of this member, counted by the coordinator
     address: str = ""
     fingerprint: str = ""  # of the certificate used to join; empty: no certificates
     session: bool = False  # whether messages can be sent to it
@@ -94,7 +95,7 @@ class Members:
             replace(
                 member,
                 state=state,
-                incarnation=line.incarnation,
+                incarnation=line.incarnation if line.incarnation < _CLOCK_NS else 0,
                 address=line.address,
                 note=line.note,
             )
@@ -110,13 +111,19 @@ class Members:
             self._last_message_s[name] += seconds
 
     def join(self, name: str, join: Join, now_s: float, fingerprint: str = "") -> Member:
-        """Register that a member joins, for the first time or again."""
+        """Register that a member joins, for the first time or again.
+
+        A process that does not state the incarnation of the newest one is a new process. It may
+        state one that was never given: the ledger may have been restored from a backup.
+        """
         self._last_message_s[name] = now_s
+        member = self._by_name[name]
+        is_newest = 0 < join.incarnation == member.incarnation
         return self._set(
             replace(
-                self._by_name[name],
+                member,
                 state="JOINED",
-                incarnation=join.incarnation,
+                incarnation=member.incarnation + (not is_newest),
                 address=join.address,
                 fingerprint=fingerprint,
                 session=True,

@@ -106,7 +106,7 @@ def _enrolment_mismatch(setup: CoordinatorSetup, member: Member, join: Join) -> 
         return Reject("enrolment", f"{what}; enrol anew to change it"[:200])
     if join.label_counts != enrolled.label_counts:
         return Reject("enrolment", _label_mismatch(join.label_counts, enrolled.label_counts))
-    if join.incarnation < member.incarnation:
+    if 0 < join.incarnation < member.incarnation:
         return Reject("replaced", "a newer process of this member is in the run")
     return None
 

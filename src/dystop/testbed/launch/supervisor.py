@@ -1,5 +1,8 @@
 """Supervision of child processes: start, restart after a crash, stop all at the end.
 
+A child that cannot go on is left behind: it is not started again, and the others continue. Only
+the end of an essential child ends the run.
+
 Every child exits with this process, however this process ends (`dystop.exit_with_parent`): the
 kernel then closes the write end of the child's standard input.
 """
@@ -39,6 +42,8 @@ class Child:
     starts: int = 0
     restart_at_s: float = 0.0  # monotonic time of the next start
     done: bool = False  # it needs no restart
+    essential: bool = False  # the run cannot go on without it
+    failure: DystopError | None = None  # why it is left behind
 
     @property
     def running(self) -> bool:
@@ -63,9 +68,11 @@ class ProcessSupervisor:
     environment: Mapping[str, str]
     children: dict[str, Child] = field(default_factory=dict)
 
-    def start(self, name: str, command: Sequence[str], log: Path) -> Child:
-        """Start a child."""
-        child = self.children[name] = Child(name, list(command), log)
+    def start(
+        self, name: str, command: Sequence[str], log: Path, *, essential: bool = False
+    ) -> Child:
+        """Start a child; an essential one is never left behind."""
+        child = self.children[name] = Child(name, list(command), log, essential=essential)
         self._spawn(child)
         return child
 
@@ -85,16 +92,21 @@ class ProcessSupervisor:
         child.starts += 1
 
     def restart(self, name: str) -> None:
-        """Let the next `poll` start a child again that was in quarantine."""
+        """Let the next `poll` start a child again that was in quarantine or left behind."""
         child = self.children.get(name)
         if child is not None and child.done:
-            child.done, child.crashes, child.restart_at_s = False, 0, 0.0
+            child.done, child.failure, child.restart_at_s = False, None, 0.0
+            child.crashes = child.kills = 0
+
+    def left_behind(self) -> dict[str, DystopError]:
+        """Return the children that cannot go on, and why."""
+        return {c.name: c.failure for c in self.children.values() if c.failure is not None}
 
     def poll(self) -> list[str]:
         """Reap children that have ended and restart those that crashed.
 
-        Returns one sentence per child that will be restarted. Raises DystopError if a restart would
-        fail, too.
+        Returns one sentence per child that will be restarted or is left behind. Raises DystopError
+        if an essential child cannot go on.
         """
         return [notice for child in self.children.values() if (notice := self._poll_child(child))]
 
@@ -112,21 +124,32 @@ class ProcessSupervisor:
         if code in (0, QUARANTINED):
             child.done = True
             return ""
-        child.restart_at_s = now + self._pause_s(child, code)
+        pause_s = self._pause_s(child, code)
+        if pause_s is None:
+            return self._give_up(child, code)
+        child.restart_at_s = now + pause_s
         return f"{child.name} {_describe_exit(code)}; started again (log: {child.log})"
 
-    def _pause_s(self, child: Child, code: int) -> float:
-        """Return the pause before the next start; a kill from outside is no crash of the child."""
+    def _give_up(self, child: Child, code: int) -> str:
+        failure = _failure(child, code)
+        if child.essential:
+            raise failure
+        child.done, child.failure = True, failure
+        return f"{failure}; the run continues without it"
+
+    def _pause_s(self, child: Child, code: int) -> float | None:
+        """Return the pause before the next start; None: another start would fail, too.
+
+        A kill from outside is no crash of the child.
+        """
         if time.monotonic() - child.began_s > STEADY_S:
             child.crashes = child.kills = 0
         if code in _KILLED:
             child.kills += 1
-            if child.kills > MAX_KILLS:
-                raise _give_up(child, code)
-            return FIRST_PAUSE_S
+            return FIRST_PAUSE_S if child.kills <= MAX_KILLS else None
         child.crashes += 1
         if code in (WRONG_INPUT, BROKEN_PLAN) or child.crashes > MAX_CRASHES:
-            raise _give_up(child, code)
+            return None
         return min(FIRST_PAUSE_S * 2.0 ** (child.crashes - 1), LONGEST_PAUSE_S)
 
     def wait(self, names: Iterable[str], within_s: float) -> bool:
@@ -179,7 +202,7 @@ def _describe_exit(code: int) -> str:
     return f"was ended by {known.get(-code, f'signal {-code}')}"
 
 
-def _give_up(child: Child, code: int) -> DystopError:
+def _failure(child: Child, code: int) -> DystopError:
     reason = child.last_log_line() or "it wrote no message"
     often = f" {child.starts} times" if child.starts > 1 else ""
     hint = "; perhaps memory is short" if code == -signal.SIGKILL else ""

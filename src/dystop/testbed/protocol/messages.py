@@ -62,7 +62,7 @@ class Join:
 
     protocol: Count
     run: Hex
-    incarnation: Count  # a newer process of the same worker replaces the older one
+    incarnation: Count  # as `JoinOk` gave it to this process; 0: a new process
     address: Address  # where it serves models
     schema: Hex  # of its model
     software: Word
@@ -86,6 +86,7 @@ class JoinOk:
     heartbeat_s: Seconds
     warm_start: bool  # a new worker starts training at once
     peers: Annotated[tuple[Peer, ...], Len(0, MAX_NODES)]
+    incarnation: Count = 0  # of the process; a newer process of the same member has a larger one
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class DurableState:
         self.setup, self.guard = setup, guard
         # An earlier process may have served snapshots whose versions are not on disk.
         self._last_version = state.version + (VERSION_GAP if state.incarnation else 0)
-        self.state = replace(state, incarnation=setup.incarnation)
+        self.state = state
         self.now_s = 0.0
         self.session = Session(setup.timeouts.report_s, setup.timeouts.heartbeat_s)
         self.published = PublishedModels(per_peer=setup.limits.pulls_per_peer)

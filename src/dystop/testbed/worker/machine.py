@@ -52,7 +52,6 @@ from dystop.testbed.worker.exchange import PullTracker
 from dystop.testbed.worker.guard import Guard
 from dystop.testbed.worker.orders import OrderExecution
 from dystop.testbed.worker.peer_incidents import PeerIncidents
-from dystop.testbed.worker.session import join_message
 from dystop.testbed.worker.state import WorkerSetup, WorkerState, without_report
 
 EXCLUDED_CODE = 6  # exit code: quarantined or revoked; a restart would be refused, too
@@ -137,7 +136,7 @@ class WorkerMachine:
         return self._join()
 
     def _join(self) -> list[WorkerAction]:
-        return [SendToCoordinator(join_message(self.setup, self.state, self.phase))]
+        return [self.session.join(self.setup, self.state, self.phase)]
 
     def _on_session_lost(self, event: SessionLost) -> list[WorkerAction]:
         self.session.lost()
@@ -151,7 +150,7 @@ class WorkerMachine:
         """Repeat unacknowledged reports; start the first training of a new worker."""
         if message.epoch < self.state.epoch or self.state.run not in ("", message.run):
             return []
-        self.durable.state = replace(self.state, run=message.run)
+        self.durable.state = replace(self.state, run=message.run, incarnation=message.incarnation)
         self.session.joined(message, self.durable.now_s)
         actions = self._adopt_epoch(message.epoch) + self._set_peers(message.peers)
         self._is_warm_start = message.warm_start and self.setup.first_steps > 0

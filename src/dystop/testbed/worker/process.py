@@ -76,7 +76,7 @@ class WorkerComponents:
 
     transport: Transport
     coordinator: str  # its address
-    setup: WorkerSetup  # the process fills in address, incarnation and digest
+    setup: WorkerSetup  # the process fills in address and digest
     schema: Schema
     initial: tuple[Vector, Counters]  # the initial model of the run
     train: TrainFunction | None = None  # None: a server, which has no data
@@ -124,13 +124,12 @@ class WorkerProcess:
         setup = replace(
             components.setup,
             address=components.advertise or models.address,
-            incarnation=max(time.time_ns(), self._state.incarnation + 1),
             digest=self._encoder.digest,
         )
         guard = Guard(setup.guards, components.schema.variances)
         self.machine = WorkerMachine(setup, self._state, guard)
         self._logger.started(
-            incarnation=setup.incarnation,
+            incarnation=self._state.incarnation,
             version=self._state.version,
             number=self._state.number,
             round=self._state.last_round,

@@ -10,12 +10,14 @@ JOIN_AGAIN_S = 5.0  # pause before an unanswered join is repeated
 LONGEST_PAUSE_S = 10.0  # between two repetitions of a report
 
 
-def join_message(setup: WorkerSetup, state: WorkerState, phase: Phase) -> Join:
+def join_message(
+    setup: WorkerSetup, state: WorkerState, phase: Phase, incarnation: int = 0
+) -> Join:
     """Return the first message of a session."""
     return Join(
         protocol=PROTOCOL,
         run=state.run,
-        incarnation=setup.incarnation,
+        incarnation=incarnation,
         address=setup.address,
         schema=setup.schema,
         software=setup.software,
@@ -40,6 +42,8 @@ class Session:
     is_joined: bool = False  # the coordinator accepted the join
     retry_at_s: float | None = None  # when to join again
     seq: int = 0
+    incarnation: int = 0  # of this process, given by the coordinator; 0: none yet
+    _unanswered: int = 0  # joins as a new process in this session
     _heartbeat_at_s: float = 0.0
     _repeat: dict[tuple[int, str], tuple[float, float]] = field(default_factory=dict)
 
@@ -48,12 +52,24 @@ class Session:
         self.is_open, self.is_joined, self.retry_at_s = True, False, now_s + JOIN_AGAIN_S
 
     def lost(self) -> None:
-        """Register that the session broke."""
+        """Register that the session broke.
+
+        An unanswered join as a new process may have counted: this process then has a newer
+        incarnation than the one it knows, and has to join as a new process again.
+        """
         self.is_open, self.is_joined, self.retry_at_s = False, False, None
+        if self._unanswered:
+            self.incarnation = self._unanswered = 0
+
+    def join(self, setup: WorkerSetup, state: WorkerState, phase: Phase) -> SendToCoordinator:
+        """Return the message that joins the run."""
+        self._unanswered += self.incarnation == 0
+        return SendToCoordinator(join_message(setup, state, phase, self.incarnation))
 
     def joined(self, message: JoinOk, now_s: float) -> None:
         """Register an accepted join; a heartbeat and all unacknowledged reports are due now."""
         self.is_joined, self.retry_at_s = True, None
+        self.incarnation, self._unanswered = message.incarnation, max(self._unanswered - 1, 0)
         self.heartbeat_s = message.heartbeat_s or self.heartbeat_s
         self._heartbeat_at_s, self._repeat = now_s, {}
 

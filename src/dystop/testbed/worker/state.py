@@ -28,7 +28,6 @@ class WorkerSetup:
     software: str = ""
     data_size: int = 0
     label_counts: tuple[int, ...] = ()
-    incarnation: int = 1  # a newer process of the same worker has a larger one
     first_steps: int = 0  # mini-batches of training 0 under a warm start; 0: no warm start
     deltas: bool = False  # keep the start of trainings, because updates are sent or mixed
     observer: str = "observer"  # may pull from every worker
@@ -76,7 +75,7 @@ class WorkerState:
     epoch: int = 0  # highest epoch that was obeyed
     reports: tuple[Report, ...] = ()  # not acknowledged yet
     mailbox: Mapping[int, MailboxEntry] = field(default_factory=dict)  # newest by sender
-    incarnation: int = 0
+    incarnation: int = 0  # of the last process that joined; 0: none has
     run: str = ""  # the run that it belongs to; empty: it has never joined one
 
     @property
