@@ -117,9 +117,9 @@ class PullWithdrawn:
 
 @dataclass(frozen=True)
 class PeerIncident:
-    """Something is wrong with a peer; the coordinator is told."""
+    """Something is wrong with a peer, or with this worker's checkpoint; the coordinator is told."""
 
-    peer: str  # name from the certificate
+    peer: str  # name from the certificate, or its own
     kind: IncidentKind
     text: str = ""
 
@@ -262,7 +262,7 @@ class EpochFound:
 class MemberIncident:
     """Something is wrong with a member, as the coordinator's process or its transport saw it."""
 
-    name: str
+    name: str  # or `coordinator`
     kind: IncidentKind
     text: str = ""
 

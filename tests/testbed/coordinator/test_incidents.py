@@ -90,3 +90,17 @@ def test_incidents_survive_a_restart(harness):
     machine.state.incidents.write_all()
     (entry,) = machine.state.incidents.written
     assert (entry.member, entry.kind, entry.count, entry.text) == ("w02", "hung", 2, "again")
+
+
+def test_a_worker_reports_its_own_damaged_checkpoint(harness):
+    (line,) = warnings(harness, MessageFromMember("w01", Incident(1, "damaged_checkpoint", 1, "x")))
+    assert line.startswith("incident: w01: damaged checkpoint, once")
+    harness.run(2.0)
+    assert set(entries(harness)) == {("w01", "damaged_checkpoint", "w01")}
+
+
+def test_a_failed_backup_is_an_incident_of_the_coordinator(harness):
+    (line,) = warnings(harness, MemberIncident("coordinator", "backup_failed", "no space"))
+    assert line.startswith("incident: coordinator: backup failed, once")
+    harness.run(2.0)
+    assert entries(harness)["coordinator", "backup_failed", ""].text == "no space"

@@ -177,3 +177,17 @@ def _state(pid):
             return file.read().rpartition(")")[2].split()[0]
     except OSError:
         return "Z"
+
+
+def test_a_long_log_is_moved_while_the_child_writes(supervised, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "MAX_LOG_BYTES", 1000)
+    log, older = tmp_path / "one.log", tmp_path / "one.log.1"
+    script = (
+        "import time\nfrom pathlib import Path\nprint('x' * 3000, flush=True)\n"
+        f"while not Path({str(older)!r}).exists() or Path({str(log)!r}).stat().st_size:\n"
+        "    time.sleep(0.01)\nprint('end')"
+    )
+    child = start(supervised, tmp_path, script)
+    until(supervised, lambda: child.done, 60.0)
+    assert older.read_text() == "x" * 3000 + "\n"
+    assert log.read_text() == "end\n"

@@ -250,7 +250,7 @@ def test_a_failed_backup_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite, "BACKUP_ROUNDS", 2)
     ledger = SqliteLedger(tmp_path / "state.db")
     said = []
-    ledger.on_alarm = said.append
+    ledger.on_backup_failed = said.append
     (tmp_path / "backups").write_text("in the way")
     for k in range(1, 5):
         ledger.write([RoundLine(k, 1, 0.0, b"p", 1.0, k, b"b")])

@@ -10,6 +10,7 @@ from dystop.testbed.launch import failpoints
 from dystop.testbed.protocol.messages import (
     Execute,
     Heartbeat,
+    Incident,
     Join,
     Leave,
     Pull,
@@ -19,7 +20,8 @@ from dystop.testbed.protocol.messages import (
 )
 from dystop.testbed.protocol.messages import Stop as StopNow
 from dystop.testbed.worker.checkpoint import CheckpointStore
-from support.worker_process_fixtures import SOON_S, order, plus, pull, running_testbed
+from dystop.testbed.worker.state import first_state
+from support.worker_process_fixtures import SOON_S, TOY, order, plus, pull, running_testbed
 
 
 @pytest.fixture
@@ -52,6 +54,21 @@ def test_stop_saves_and_leaves(testbed, tmp_path):
     assert node.wait(SOON_S).code == 0
     testbed.coordinator.wait(lambda who, m: isinstance(m, Leave))
     assert checkpoints.load().state.epoch == 1
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_the_coordinator_is_told_of_damaged_checkpoints(testbed, tmp_path, damaged):
+    checkpoints = CheckpointStore(tmp_path / "ckpt.safetensors")
+    state = first_state(np.zeros(TOY.width, np.float32), np.zeros(1, np.int64), deltas=False)
+    for _ in range(2):
+        checkpoints.save(state)
+    for file in (checkpoints.path, checkpoints.before)[:damaged]:
+        file.write_bytes(file.read_bytes()[:-1])
+    testbed.add(0, checkpoints=checkpoints)
+    told = testbed.coordinator.wait(lambda who, m: isinstance(m, Incident))
+    assert (told.node, told.kind, told.count) == (0, "damaged_checkpoint", 1)
+    assert told.text.count("ckpt.safetensors") == damaged
+    assert ("starts untrained" in told.text) == (damaged == 2)
 
 
 def test_a_worker_can_stop_itself(testbed):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.events import FinishRun
 from dystop.testbed.ledger.sqlite import SqliteLedger
-from dystop.testbed.ledger.tables import Ledger, restore
+from dystop.testbed.ledger.tables import restore
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.transport.interface import Transport
 from dystop.world.trace import TRACE, without_repeats
@@ -117,7 +118,7 @@ class CoordinatorRun:
 
     def _coordinate(
         self,
-        ledger: Ledger,
+        ledger: SqliteLedger,
         transport: Transport,
         listen: str,
         on_process: Callable[[CoordinatorProcess], None],
@@ -133,6 +134,7 @@ class CoordinatorRun:
             )
             process.on_late_score = late_scores.append
             process.published = done
+            ledger.on_backup_failed = partial(process.incident, COORDINATOR, "backup_failed")
             on_process(process)
             with _publishing_status(self.folder, process, machine):
                 try:

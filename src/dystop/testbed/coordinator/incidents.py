@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dystop.testbed.coordinator.setup import COORDINATOR
 from dystop.testbed.events import LogWarning
 from dystop.testbed.ledger.tables import INCIDENT, KeptLine
 from dystop.testbed.protocol.codec import shown
@@ -80,10 +81,15 @@ class Incidents:
         if member is not None:
             self._add(IncidentEntry(member.name, kind), text, count)
 
+    def record_own(self, kind: IncidentKind, text: str) -> None:
+        """Record that something went wrong with the coordinator itself."""
+        self._add(IncidentEntry(COORDINATOR, kind), text, 1)
+
     def reported(self, reporter: "Member", message: Incident) -> None:
-        """Record what a member saw of another one."""
+        """Record what a member saw of another one, or that its own checkpoint was damaged."""
         member = self._state.members.of_node(message.node)
-        if member is None or member.node == reporter.node:
+        is_own = member is reporter and message.kind != "damaged_checkpoint"
+        if member is None or is_own:
             self.record(reporter.node, "bad_message", f"incident of node {message.node}")
             return
         entry = IncidentEntry(member.name, message.kind, reporter.name)

@@ -26,6 +26,7 @@ from dystop.testbed.coordinator.quarantine import (
 from dystop.testbed.coordinator.records import Records
 from dystop.testbed.coordinator.rounds import Rounds
 from dystop.testbed.coordinator.setup import (
+    COORDINATOR,
     OBSERVER,
     SERVER,
     CoordinatorSetup,
@@ -223,6 +224,8 @@ class CoordinatorMachine:
             self._on_epoch_found(event)
         elif isinstance(event, MemberDisconnected) and state.members.get(event.name):
             state.write_member(state.members.disconnected(event.name))
+        elif isinstance(event, MemberIncident) and event.name == COORDINATOR:
+            state.incidents.record_own(event.kind, event.text)
         elif isinstance(event, MemberIncident) and (member := state.members.get(event.name)):
             state.incidents.record(member.node, event.kind, event.text)
             if event.kind == "left_behind":  # its process cannot go on: nobody waits for it

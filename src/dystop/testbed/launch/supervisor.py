@@ -8,10 +8,12 @@ kernel then closes the write end of the child's standard input.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +27,7 @@ WRONG_INPUT, BROKEN_PLAN = 2, 4  # exit codes after which a restart would fail, 
 QUARANTINED = 6  # exit code of a worker in quarantine: the run continues without it
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM, 137)  # 137: killed by a failpoint
 GRACE_S = 3.5  # for a child to save and leave
+MAX_LOG_BYTES = 10 << 20  # of a child's log; then it is moved to `.1`
 _QUOTED_BYTES = 2000
 
 
@@ -112,6 +115,7 @@ class ProcessSupervisor:
 
     def _poll_child(self, child: Child) -> str:
         now = time.monotonic()
+        _shorten(child.log)
         if child.process is None:
             if not child.done and now >= child.restart_at_s:
                 self._spawn(child)
@@ -188,6 +192,18 @@ def _process(child: Child) -> "subprocess.Popen[bytes]":
 def _release(process: "subprocess.Popen[bytes]") -> None:
     if process.stdin is not None:
         process.stdin.close()
+
+
+def _shorten(log: Path) -> None:
+    """Move the content of a long log to `.1`, in place of what was moved there before.
+
+    The child keeps the file open and appends to it, so it continues at the start of the empty file.
+    A line that it writes at this very moment may be lost.
+    """
+    with suppress(OSError):  # there is none yet, or the disk is full: the next poll is soon
+        if log.stat().st_size > MAX_LOG_BYTES:
+            shutil.copyfile(log, f"{log}.1")
+            os.truncate(log, 0)
 
 
 def _describe_exit(code: int) -> str:

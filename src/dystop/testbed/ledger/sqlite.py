@@ -123,7 +123,7 @@ class SqliteLedger:
             self._lock.release()
             raise
         self._backed_up = 0
-        self.on_alarm: Callable[[str], None] = _LOG.error
+        self.on_backup_failed: Callable[[str], None] = _LOG.error
 
     def _open(self, accept_loss: bool, was_made: bool) -> tuple[sqlite3.Connection, Head]:
         try:
@@ -232,7 +232,7 @@ class SqliteLedger:
         try:
             self.backup(round_)
         except (sqlite3.Error, OSError, RunFolderError) as error:
-            self.on_alarm(
+            self.on_backup_failed(
                 f"{self.path}: no backup could be made after round {round_}: {error}; the run "
                 f"continues, the next attempt is after {BACKUP_ROUNDS} rounds"
             )

@@ -331,13 +331,16 @@ class Stop:
 # What may be wrong with a member. Workers report only what they saw of a peer.
 IncidentKind = Literal[
     "bad_message", "hung", "busy", "flood", "half_open", "accusation", "not_testable", "failed",
-    "bad_model", "slow", "left_behind",
+    "bad_model", "slow", "left_behind", "damaged_checkpoint", "backup_failed",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Incident:
-    """Worker or observer to coordinator: what it saw of a peer. It is shown, and nothing else."""
+    """Worker or observer to coordinator: what it saw of a peer. It is shown, and nothing else.
+
+    A worker reports its own damaged checkpoint in the same way.
+    """
 
     node: Node  # the peer
     kind: IncidentKind

@@ -250,6 +250,7 @@ class WorkerMachine:
         if not session.is_joined:
             return [*heartbeat, *reports]
         nodes = {p.name: p.node for p in self.pulls.peers.values()}
+        nodes[self.setup.name] = self.setup.node
         return [*heartbeat, *reports, *self.incidents.due(nodes, durable.now_s)]
 
     def _on_checkpoint_saved(self, event: CheckpointSaved) -> list[WorkerAction]:

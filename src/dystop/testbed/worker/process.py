@@ -22,6 +22,7 @@ from dystop.testbed.events import (
     Counters,
     Exit,
     MessageFromCoordinator,
+    PeerIncident,
     SaveCheckpoint,
     SendToCoordinator,
     StartPull,
@@ -94,8 +95,11 @@ class WorkerProcess:
     def __init__(self, components: WorkerComponents) -> None:
         """Read the checkpoint; nothing runs yet."""
         self.components = components
-        self._state = _initial_state(components)
+        self._state, damage = _initial_state(components)
         self._events: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
+        if damage:
+            _LOG.warning("checkpoint: %s", damage)
+            self._events.put(PeerIncident(components.setup.name, "damaged_checkpoint", damage))
         self._logger = EventLogger(components.write_line)
         self._encoder = ModelEncoder(components.schema)
         self._model_server = PublishedModelServer(self._encoder, self._logger, self._events.put)
@@ -268,24 +272,19 @@ class WorkerProcess:
             self._logger.sampled()
 
 
-def _initial_state(components: WorkerComponents) -> WorkerState:
-    """Return the state of the checkpoint if it fits the model; otherwise that of a new worker."""
+def _initial_state(components: WorkerComponents) -> tuple[WorkerState, str]:
+    """Return the state of the checkpoint, or that of a new worker; and what was damaged, if any."""
     new = first_state(*components.initial, deltas=components.setup.deltas)
     if components.checkpoints is None:
-        return new
+        return new, ""
     loaded = components.checkpoints.load()
-    if loaded.note:
-        _LOG.warning("checkpoint: %s", loaded.note)
-    state = loaded.state
-    if state is not None and len(state.published) != components.schema.width:
-        _LOG.warning("checkpoint: it belongs to another model; the worker starts anew")
-        state = None
-    if state is None:
-        return new
-    state, note = without_impossible_numbers(state)
-    if note:
-        _LOG.warning("checkpoint: %s", note)
-    return state
+    if loaded.state is None:
+        return new, loaded.note and f"{loaded.note}; the worker starts untrained"
+    if len(loaded.state.published) != components.schema.width:
+        return new, "it belongs to another model; the worker starts untrained"
+    state, note = without_impossible_numbers(loaded.state)
+    before = loaded.note and f"{loaded.note}; the worker continues from the one before"
+    return state, "; ".join(filter(None, (before, note)))
 
 
 def _reach_before_save(action: SaveCheckpoint) -> None:
