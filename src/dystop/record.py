@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+from dystop.strict_json import parse_json
+
 
 @dataclass(frozen=True)
 class RoundRecord:
@@ -63,14 +65,31 @@ _REQUIRED = {
     if f.default is MISSING and f.default_factory is MISSING and f.name != "loss"
 }
 _NAMES = {f.name for f in fields(RoundRecord)}
+_WHOLE = {f.name for f in fields(RoundRecord) if f.type in (int, int | None)}
+_NUMBERS = _WHOLE | {f.name for f in fields(RoundRecord) if f.type in (float, float | None)}
+_LARGEST = 2**63
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Return whether the value of a field has its type, and a number is one that arrays hold."""
+    if value is None:
+        return name not in _REQUIRED
+    if name in _NUMBERS:
+        kinds = (int,) if name in _WHOLE else (int, float)
+        return type(value) in kinds and -_LARGEST <= value < _LARGEST
+    if name == "notes":
+        return isinstance(value, dict) and all(type(v) in (int, float) for v in value.values())
+    return isinstance(value, str if name == "no_score" else list)
 
 
 def from_json(line: str) -> RoundRecord:
     """Return the record of one line of JSON; raise ValueError if the line is not a record."""
-    raw: Any = json.loads(line)
+    raw: Any = parse_json(line)
     if not isinstance(raw, dict):
         raise ValueError("not a round record")
     raw.setdefault("loss", None)
     if missing := _REQUIRED - set(raw):
         raise ValueError(f"not a round record: {', '.join(sorted(missing))} missing")
+    if wrong := [name for name in raw if name in _NAMES and not _fits(name, raw[name])]:
+        raise ValueError(f"not a round record: {wrong[0]} has a value of the wrong kind")
     return RoundRecord(**{k: v for k, v in raw.items() if k in _NAMES})

@@ -8,7 +8,6 @@ otherwise; the caller knows which command the user should run next.
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import re
 import time
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dystop.errors import DystopError, RunFolderError
+from dystop.strict_json import parse_json
 
 PRIVATE = 0o600
 """Mode of a file that only its owner may read, such as a private key."""
@@ -268,10 +268,10 @@ def is_unlocked(path: Path) -> bool:
 def read_json(path: Path, error: type[DystopError] = RunFolderError) -> dict[str, Any]:
     """Return the JSON object in a file; raise `error` if the file cannot be read or is damaged."""
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
     except OSError as problem:
         raise error(f"{path}: cannot be read: {problem.strerror}") from None
-    except (ValueError, RecursionError) as problem:
+    except ValueError as problem:
         raise error(f"{path}: not JSON; the file is damaged: {problem}") from None
     if not isinstance(content, dict):
         raise error(f"{path}: not a JSON object; the file is damaged")

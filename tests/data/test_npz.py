@@ -1,10 +1,14 @@
 """Data sets in .npz files."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 
 from dystop.data import load
-from dystop.data.npz import read_npz
+from dystop.data.npz import from_arrays, read_npz, read_samples
+from dystop.data.private import describe
 from dystop.errors import DataError
 
 
@@ -126,6 +130,45 @@ def test_a_bare_array_is_refused(tmp_path):
         np.save(file, np.ones(3))
     with pytest.raises(DataError, match=r"mine\.npz: corrupt"):
         read_npz(path)
+
+
+def header(shape, kind="|u1"):
+    """The first bytes of an .npy file: what it claims to hold."""
+    file = io.BytesIO()
+    about = {"descr": kind, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, about)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("stored", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_an_array_that_claims_ten_terabytes_is_refused_unread(tmp_path, monkeypatch, stored):
+    path = write(tmp_path / "good.npz")
+    with zipfile.ZipFile(path) as good, zipfile.ZipFile(tmp_path / "bad.npz", "w", stored) as bad:
+        for name in good.namelist():
+            claim = header((10**10, 32, 32)) if name == "x_train.npy" else good.read(name)
+            bad.writestr(name, claim)
+    monkeypatch.setattr(np, "load", lambda *given, **options: pytest.fail("it was read"))
+    for read in (read_npz, read_samples):
+        with pytest.raises(DataError, match=r"bad\.npz: corrupt"):
+            read(tmp_path / "bad.npz")
+
+
+def test_arrays_beyond_the_memory_of_the_machine_are_refused_unread(tmp_path, monkeypatch):
+    path = write(tmp_path / "mine.npz")
+    monkeypatch.setattr(np, "load", lambda *given, **options: pytest.fail("it was read"))
+    monkeypatch.setattr("dystop.data.npz.os.sysconf", lambda name: 16)
+    with pytest.raises(DataError, match=r"mine\.npz: its arrays have .* GB"):
+        read_npz(path)
+
+
+@pytest.mark.parametrize("label", [2**40, 2**63 - 1])
+def test_a_label_of_a_million_million_is_refused(tmp_path, label):
+    path = write(tmp_path / "mine.npz", y_train=np.array([0, 1, label, 1]))
+    for read in (read_npz, read_samples, describe):
+        with pytest.raises(DataError, match=rf"mine\.npz: y_train .*{label}.*100,000 classes"):
+            read(path)
+    with pytest.raises(DataError, match=str(label)):
+        from_arrays(dict(np.load(path)), "example")
 
 
 def test_missing_file_is_named():

@@ -5,11 +5,13 @@ Images: uint8 (0..255), or float32 / float64, which become float32. Shapes: [n, 
 Labels: integers from 0, [n] or [n, 1].
 """
 
+import math
+import os
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,15 @@ from dystop.sparse import Ints, ints
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 _FEW = 4  # an axis of at most so many entries is the channel axis
+_MOST_CLASSES = 100_000
+_HEADERS: Mapping[tuple[int, int], Callable[[Any], Any]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_UNREADABLE = (
+    OSError, EOFError, ValueError, TypeError, NotImplementedError, RuntimeError, MemoryError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 _ADVICE = "Save it again with numpy.savez_compressed"
 
 
@@ -111,15 +122,42 @@ def _load(path: Path, keys: Sequence[str], also: Sequence[str]) -> dict[str, NDA
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise DataError(f"{path}: no such file{where}; give the path of an .npz with {names}")
     try:
+        _check_sizes(path, (*keys, *also))
         # np.load does not close a file that it opened and could not read: open it here.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             missing = [k for k in keys if k not in archive]
             if not missing:
                 return {k: archive[k] for k in (*keys, *also) if k in archive}
-    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+    except _UNREADABLE as error:
         wrong = "corrupt, truncated, or holds Python objects, which are never read"
         raise refusal(path, wrong, "an .npz of plain number arrays", _ADVICE) from error
     raise refusal(path, f"has no {', '.join(missing)}", f"the arrays {', '.join(keys)}", _ADVICE)
+
+
+def _check_sizes(path: Path, keys: Sequence[str]) -> None:
+    """Refuse arrays that claim more than the file holds or than this machine holds; read none."""
+    total, memory = 0, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with zipfile.ZipFile(path) as archive:
+        names = set(archive.namelist())
+        for name in (f"{key}.npy" for key in keys if f"{key}.npy" in names):
+            with archive.open(name) as member:
+                claimed = _claimed_bytes(member)
+                if claimed + member.tell() != archive.getinfo(name).file_size:
+                    raise ValueError(f"{name} claims {claimed} bytes, but does not have them")
+            total += claimed
+    if total > memory:
+        wrong = f"its arrays have {total / 1e9:,.0f} GB, this machine has {memory / 1e9:,.0f} GB"
+        raise refusal(path, wrong, "arrays that fit into memory", _ADVICE)
+
+
+def _claimed_bytes(member: IO[bytes]) -> int:
+    """Read the header of an array; return the bytes that it claims."""
+    version = np.lib.format.read_magic(member)
+    if version not in _HEADERS:
+        raise ValueError(f"version {version} of the format is not for plain numbers")
+    shape, _, kind = _HEADERS[version](member)
+    size: int = math.prod(shape) * kind.itemsize
+    return size
 
 
 def _images(where: Path | str, key: str, x: NDArray[Any]) -> Images:
@@ -166,4 +204,7 @@ def _labels(where: Path | str, key: str, y: NDArray[Any]) -> Ints:
     if y.ndim != 1 or y.dtype.kind not in "iu":
         wrong = f"{key} is {y.dtype} of shape {y.shape}"
         raise _unusable(where, wrong, "integers of shape [n]")
+    if y.size and (largest := int(y.max())) >= _MOST_CLASSES:
+        wrong = f"{key} holds the label {largest}"
+        raise _unusable(where, wrong, f"labels from 0 on, in at most {_MOST_CLASSES:,} classes")
     return ints(y)

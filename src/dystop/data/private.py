@@ -18,6 +18,7 @@ from dystop.data.npz import read_samples
 from dystop.errors import DataError
 from dystop.params import param
 from dystop.sparse import Ints
+from dystop.strict_json import parse_json
 
 _MAKE = "make it with: dystop data describe FILE.npz"
 
@@ -74,7 +75,7 @@ def to_line(facts: Facts) -> str:
 def read_facts(path: Path) -> Facts:
     """Read the facts that `to_line` wrote."""
     try:
-        raw: dict[str, Any] = json.loads(path.read_bytes())
+        raw: dict[str, Any] = parse_json(path.read_bytes())
         facts = Facts(
             data_size=int(raw["data_size"]),
             label_counts=tuple(int(n) for n in raw["label_counts"]),

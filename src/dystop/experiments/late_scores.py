@@ -17,6 +17,7 @@ from dystop.errors import RunFolderError
 from dystop.experiments.folder_kinds import writing
 from dystop.record import SCORE, RoundRecord
 from dystop.storage import AppendLog
+from dystop.strict_json import parse_json
 
 LATE_SCORES = "late_scores.jsonl"
 LateScores = Mapping[int, Mapping[str, Any]]
@@ -29,7 +30,7 @@ def parse_late_score(line: bytes) -> tuple[int, dict[str, Any]]:
     >>> parse_late_score(b'{"round":20,"accuracy":0.5}')
     (20, {'accuracy': 0.5})
     """
-    raw: Any = json.loads(line)
+    raw: Any = parse_json(line)
     if not isinstance(raw, dict) or type(raw.get("round")) is not int or "accuracy" not in raw:
         raise ValueError("not a late score")
     return raw["round"], {name: raw[name] for name in SCORE if name in raw}

@@ -26,6 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dystop.errors import RunFolderError, StorageError, nearest
 from dystop.experiments.environment import machine, versions
 from dystop.experiments.folder_kinds import (
@@ -80,6 +82,7 @@ CONFIG, FLEET, CHECKPOINTS = "config.toml", "fleet.json", "checkpoints"
 MODELS, GLOBAL = "models", "global.safetensors"  # a folder of trained models, and a file in it
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,99}")
 _CONFIG_SHA256, _RECORDS_SHA256 = "config_sha256", "records_sha256"  # keys of run.json
+_NUMBERS = {"data_size": 1, "label_counts": 2, "positions": 2, "area_m": 1}  # axes, fleet.json
 _CONTENTS = "a run folder holds config.toml, run.json, fleet.json and records.jsonl"
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 
@@ -253,7 +256,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{path}: not TOML, the file is damaged: {error}") from None
 
 
@@ -313,7 +316,23 @@ def open_run(path: Path) -> RunData:
     config, info = _read_config(path / CONFIG), read_json(path / INFO)
     records = with_late_scores(read_lines(path)[0], read_late_scores(path))
     name = path.resolve().name
-    return RunData(path, name, config, info, read_json(path / FLEET), records)
+    return RunData(path, name, config, info, _read_fleet(path / FLEET), records)
+
+
+def _read_fleet(path: Path) -> dict[str, Any]:
+    """Read `fleet.json`; refuse lists of numbers that are none."""
+    fleet = read_json(path)
+    for key, axes in _NUMBERS.items():
+        if key not in fleet:
+            continue
+        try:
+            good = isinstance(fleet[key], list) and np.array(fleet[key], float).ndim == axes
+        except (TypeError, ValueError, OverflowError):
+            good = False
+        if not good:
+            what = "lists of numbers, all equally long" if axes > 1 else "numbers"
+            raise RunFolderError(f"{path}: {key} is damaged; expected a list of {what}")
+    return fleet
 
 
 def check_config(run: RunData, start: str) -> None:

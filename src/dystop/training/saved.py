@@ -18,6 +18,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dystop.errors import RunFolderError
+from dystop.strict_json import parse_json
 from dystop.training.flat import Layout, layout_of
 from dystop.training.models.build import MODELS, CustomModel, build_model
 from dystop.training.samples import normaliser
@@ -122,8 +123,8 @@ def read_model(path: Path, module: nn.Module | None = None) -> LoadedModel:
 
 def _card(blob: bytes) -> ModelCard:
     (length,) = struct.unpack("<Q", blob[:8])
-    header = json.loads(blob[8 : 8 + length])["__metadata__"]
-    stored: dict[str, Any] = json.loads(header[FORMAT])
+    header = parse_json(blob[8 : 8 + length])["__metadata__"]
+    stored: dict[str, Any] = parse_json(header[FORMAT])
     plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
     return ModelCard(**plain)
 

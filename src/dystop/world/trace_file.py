@@ -1,6 +1,5 @@
 """Reader of `trace.jsonl` (see `dystop.world.trace`); a file may be cut off or damaged."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 
 from dystop.errors import RunFolderError
 from dystop.sparse import Bools, Floats, Ints, graph_of_sorted
+from dystop.strict_json import parse_json
 from dystop.types import Mailbox
 from dystop.world.trace import (
     LINKS,
@@ -61,9 +61,9 @@ def _damaged(path: Path, number: int, why: str) -> RunFolderError:
 def _joined(path: Path, number: int, line: bytes, before: dict[str, Any]) -> dict[str, Any]:
     """Return a line with the unchanged values that it leaves out."""
     try:
-        raw = json.loads(line)
-    except ValueError:
-        raise _damaged(path, number, "not JSON") from None
+        raw = parse_json(line)
+    except ValueError as error:
+        raise _damaged(path, number, f"not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise _damaged(path, number, "not an object")
     return {**{k: before[k] for k in REPEATED if k in before}, **raw}

@@ -291,7 +291,7 @@ def _parse(file: Path) -> tuple[bytes, dict[str, Any]]:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not UTF-8 text (byte {error.start})") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also an integer of thousands of digits
         raise ConfigError(f"{file}: not valid TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{file}: not usable TOML: nested too deeply") from None
@@ -314,7 +314,7 @@ def _override_value(text: str) -> Any:
     """Read a TOML value; a bare word or a date is text."""
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text
     usable = isinstance(parsed["value"], (str, int, float, bool, list, dict)) and len(parsed) == 1
     return parsed["value"] if usable else text

@@ -22,6 +22,7 @@ from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.run_folder import CONFIG, RunData, check_config
 from dystop.sparse import Floats, Ints
 from dystop.storage import PRIVATE, try_read_json, write_atomic
+from dystop.strict_json import parse_json
 from dystop.testbed.coordinator.members import Enrolled as Member
 from dystop.testbed.coordinator.setup import COORDINATOR as COORDINATOR
 from dystop.testbed.coordinator.setup import OBSERVER as OBSERVER
@@ -176,7 +177,7 @@ def read_enrolled(path: Path, experiment: Experiment) -> tuple[Enrolled, ...]:
 
 def _read_enrolment(path: Path, parse: Callable[[Any], Parsed]) -> Parsed:
     try:
-        return parse(json.loads(path.read_bytes()))
+        return parse(parse_json(path.read_bytes()))
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError) as error:
