@@ -37,6 +37,7 @@ SOAK, CONTROL = "soak-facts.json", "control-facts.json"
 QUIET_S = 20.0  # at the end, for everybody to come back
 MOST_ROUNDS = 1_000_000
 GLOBAL, LOCAL, WALL, DONE, GROWTH = 0.010, 0.015, 4.0, 0.99, 0.10  # the guarantees
+LAG_S = 45.0  # a record waits 30 s for its score; a killed coordinator is back within 15 s
 
 
 def main() -> int:
@@ -128,6 +129,7 @@ def soak(args: Any) -> dict[str, Any]:
         findings = [str(finding) for finding in rig.findings()]
     kinds = Counter(e["kind"] for e in rig.events if e["kind"] != "rate")
     more = {"bad": bad, "findings": findings, "faults": dict(kinds), "planned": rig.planned}
+    more |= {"lag_s": round(rig.lag.longest_s, 1), "lag_round": rig.lag.longest_round}
     return {"folder": str(rig.folder), "wall_s": wall_s, **more, "seed": args.seed}
 
 
@@ -144,7 +146,8 @@ def control(args: Any, facts: dict[str, Any]) -> dict[str, Any]:
         wall_s = _follow(rig, 2 * facts["wall_s"] + 300)
         findings = [str(finding) for finding in rig.findings()]
     known = {"folder": str(rig.folder), "wall_s": wall_s, "bad": facts["bad"]}
-    return {**known, "findings": findings}
+    lag = {"lag_s": round(rig.lag.longest_s, 1), "lag_round": rig.lag.longest_round}
+    return {**known, **lag, "findings": findings}
 
 
 def _warm(rig: Rig) -> None:
@@ -186,6 +189,11 @@ def verdict(facts: dict[str, Any], calm: dict[str, Any]) -> dict[str, Any]:
     for who, share in facts["rss_growth"].items():
         if share is not None and share > GROWTH:
             broken.append(f"memory of {who} grew by {100 * share:.1f} %")
+    for name, run in (("soak", facts), ("control", calm)):
+        if run and run["lag_s"] > LAG_S:
+            broken.append(
+                f"{name}: the record of round {run['lag_round']} came {run['lag_s']} s after it"
+            )
     summary = {"soak": facts, "control": calm}
     if calm:
         summary["wall_ratio"] = ratio = facts["wall_s"] / calm["wall_s"]
@@ -205,6 +213,8 @@ def markdown(summary: dict[str, Any]) -> str:
         ("wall time", f"{soak['wall_s']:.0f} s", f"{calm.get('wall_s', 0):.0f} s"),
         ("rounds", soak["rounds"], calm.get("rounds", "")),
         ("round time median / p95 / max, s", _three(soak), _three(calm)),
+        ("longest wait for a record after its round", *_both_lags(soak, calm)),
+        ("tests with a score / without", *_both_tests(soak, calm)),
         ("orders", _endings(soak), _endings(calm)),
         ("done or late", f"{100 * soak['done_or_late']:.2f} %", ""),
         ("pulls / resumed", f"{soak['pulls']} / {soak['resumed']}", _pulls(calm)),
@@ -243,6 +253,20 @@ def _pulls(facts: dict[str, Any]) -> str:
 
 def _both(soak: dict[str, Any], calm: dict[str, Any], key: str) -> list[str]:
     return [f"{100 * facts[key]:.2f} %" if facts else "" for facts in (soak, calm)]
+
+
+def _both_lags(soak: dict[str, Any], calm: dict[str, Any]) -> list[str]:
+    return [
+        f"{facts['lag_s']} s (round {facts['lag_round']})" if facts else ""
+        for facts in (soak, calm)
+    ]
+
+
+def _both_tests(soak: dict[str, Any], calm: dict[str, Any]) -> list[str]:
+    return [
+        f"{facts['tests']} / {_counts(facts['untested']) or 'none'}" if facts else ""
+        for facts in (soak, calm)
+    ]
 
 
 def _growths(facts: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import CONFIG
+from dystop.experiments.run_folder import CONFIG, open_run
 from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.worker.checkpoint import decode_state
@@ -51,18 +51,19 @@ def facts_of(folder: Path, wall_s: float, bad: str = "") -> Facts:
 
 def durations_of(folder: Path) -> list[float]:
     """Return the duration of every round that has a record."""
-    lines = (folder / "records.jsonl").read_text().splitlines()
-    return [json.loads(line)["duration_s"] for line in lines]
+    return [record.duration_s for record in open_run(folder).records]
 
 
 def _evaluated(folder: Path) -> Facts:
     """Return the mean of the last ten evaluations: a single one depends on its moment."""
-    lines = map(json.loads, (folder / "records.jsonl").read_text().splitlines())
-    last = [line for line in lines if line.get("accuracy_global") is not None][-EVALUATIONS:]
-    count = max(1, len(last))
+    records = open_run(folder).records
+    tested = [r for r in records if r.accuracy_global is not None]
+    last, count = tested[-EVALUATIONS:], max(1, len(tested[-EVALUATIONS:]))
     return {
-        "accuracy_global": sum(line["accuracy_global"] for line in last) / count,
-        "accuracy_local": sum(line["accuracy"] for line in last) / count,
+        "accuracy_global": sum(r.accuracy_global or 0.0 for r in last) / count,
+        "accuracy_local": sum(r.accuracy or 0.0 for r in last) / count,
+        "tests": len(tested),
+        "untested": dict(Counter(r.no_score for r in records if r.no_score is not None)),
     }
 
 

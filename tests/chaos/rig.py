@@ -30,6 +30,7 @@ from dystop.testbed.launch.netns import VirtualNetwork
 from dystop.testbed.security import authority
 
 from .facts import SAMPLES
+from .lag import RecordLag
 from .network import check_rate, leftovers
 from .schedule import Fault
 from .supervision import ChaosSupervisor, Freezer, Sampler
@@ -96,6 +97,7 @@ class Rig:
             self.sampler = Sampler(self.folder / SAMPLES)
             stack.callback(self.sampler.close)
             self._tail = RecordTail(self.folder / RECORDS)
+            self.lag = RecordLag(self.folder / "state.db")
             self._stack = stack.pop_all()
         return self
 
@@ -207,7 +209,9 @@ class Rig:
             call()
         self.supervisor.poll()
         self.sampler.sample(self.supervisor)
-        self.records += self._tail.read()
+        for record in self._tail.read():  # an older one comes again with its late score
+            self.records[record.round - 1 : record.round] = [record]
+        self.lag.look(self.rounds)
 
     def until(self, condition: Callable[[], bool], at_most_s: float) -> float:
         """Run until a condition holds; return the seconds that this took."""

@@ -38,7 +38,7 @@ from dystop.experiments.folder_kinds import (
     study_kind,
     writing,
 )
-from dystop.experiments.late_scores import read_late_scores, with_late_scores
+from dystop.experiments.late_scores import LATE_SCORES, read_late_scores, with_late_scores
 from dystop.experiments.record_log import (
     RECORDS,
     RecordLog,
@@ -71,6 +71,7 @@ __all__ = [
     "log_was_changed",
     "name_problem",
     "open_run",
+    "record_fingerprints",
     "records_sha256",
     "run_folder",
     "update_info",
@@ -83,6 +84,7 @@ MODELS, GLOBAL = "models", "global.safetensors"  # a folder of trained models, a
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,99}")
 _CONFIG_SHA256, _RECORDS_SHA256 = "config_sha256", "records_sha256"  # keys of run.json
 _NUMBERS = {"data_size": 1, "label_counts": 2, "positions": 2, "area_m": 1}  # axes, fleet.json
+_LATE_SCORES_SHA256 = "late_scores_sha256"
 _CONTENTS = "a run folder holds config.toml, run.json, fleet.json and records.jsonl"
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 
@@ -347,8 +349,15 @@ def check_config(run: RunData, start: str) -> None:
 
 
 def log_was_changed(run: RunData) -> bool:
-    """Return whether the record log of a finished run differs from the noted fingerprint."""
-    noted = run.info.get(_RECORDS_SHA256)
-    if noted is None or run.info.get("status") != "finished":
+    """Return whether records or late scores of a finished run differ from their fingerprints."""
+    if run.info.get(_RECORDS_SHA256) is None or run.info.get("status") != "finished":
         return False
-    return not (run.path / RECORDS).is_file() or noted != records_sha256(run.path)
+    found = record_fingerprints(run.path)
+    return any(run.info.get(key, found[key]) != found[key] for key in found)
+
+
+def record_fingerprints(folder: Path) -> dict[str, str | None]:
+    """Return the fingerprints of records and late scores as `run.json` has them."""
+    names = {_RECORDS_SHA256: RECORDS, _LATE_SCORES_SHA256: LATE_SCORES}
+    paths = {key: folder / name for key, name in names.items()}
+    return {key: file_sha256(path) if path.is_file() else None for key, path in paths.items()}

@@ -19,7 +19,7 @@ from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.folder_kinds import writing
 from dystop.experiments.late_scores import LateScoreLog
 from dystop.experiments.record_log import RecordLog, RunLock, read_lines
-from dystop.experiments.run_folder import CONFIG, INFO, open_run, records_sha256, update_info
+from dystop.experiments.run_folder import CONFIG, INFO, open_run, record_fingerprints, update_info
 from dystop.experiments.testbed.enrolment import (
     COORDINATOR,
     Enrolled,
@@ -153,7 +153,7 @@ class CoordinatorRun:
             status="finished",
             stop_reason=reason,
             wall_s=round(before_s + spent_s, 3),
-            records_sha256=records_sha256(self.folder),
+            **record_fingerprints(self.folder),
         )
 
 

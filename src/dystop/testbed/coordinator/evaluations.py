@@ -46,7 +46,8 @@ class Evaluations:
 
     def add(self, round_: int, until_s: float) -> list[int]:
         """Register that a round is due; return the rounds that are skipped in its favour."""
-        skipped = [other for other in self.due if other != self._asked]
+        evaluating = self._asked if self.observer is not None and self.observer.session else 0
+        skipped = [other for other in self.due if other != evaluating]
         self._forget(skipped)
         self.due[round_] = until_s
         self.state.write(KeptLine(f"due:{round_}", write_blob(until_s)))
