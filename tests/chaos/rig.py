@@ -163,7 +163,7 @@ class Rig:
 
     def _start_process(self, name: str, words: list[str]) -> Any:
         log = self.folder / "logs" / f"{name}.log"
-        return self.supervisor.start(name, self._in_namespace(name, words), log)
+        return self.supervisor.start(name, self._in_namespace(name, words), log, essential=True)
 
     def _in_namespace(self, name: str, words: list[str]) -> list[str]:
         return words if self.net is None else [*self.net.prefix(name), *words]

@@ -42,11 +42,12 @@ class ChaosSupervisor(ProcessSupervisor):
             return ""
         return super()._poll_child(child)
 
-    def _pause_s(self, child: Child, code: int) -> float:
+    def _pause_s(self, child: Child, code: int) -> float | None:
         if child.name in self.expendable and code > 0:
             child.done = True
             return NEVER_S
-        return max(self.restart_s, super()._pause_s(child, code))
+        pause_s = super()._pause_s(child, code)
+        return None if pause_s is None else max(self.restart_s, pause_s)
 
     def pid(self, name: str) -> int | None:
         """Return the process number of a child, if it runs."""

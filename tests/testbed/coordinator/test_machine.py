@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from dystop.testbed.coordinator.machine import REPLACED, CoordinatorMachine, member_name
-from dystop.testbed.events import EpochFound, FinishRun, LookUpEpoch, MessageFromMember, Tick
+from dystop.testbed.events import (
+    EpochFound,
+    FinishRun,
+    LookUpEpoch,
+    MemberIncident,
+    MessageFromMember,
+    Tick,
+)
 from dystop.testbed.ledger.tables import MemoryLedger, MetaLine, WorkerLine, read_blob, restore
 from dystop.testbed.params import Limits
 from dystop.testbed.protocol.messages import (
@@ -46,6 +53,27 @@ def test_unknown_names_and_older_processes_are_refused():
     harness.join("w00", incarnation=1)
     assert [m.incarnation for m in sent(harness, JoinOk, "w00")] == [1, 2]
     assert [m.code for m in sent(harness, Reject, "w00")] == ["replaced"]
+    harness.machine.state.incidents.write_all()
+    (incident,) = harness.machine.state.incidents.written
+    assert (incident.member, incident.kind) == ("w00", "refused")
+    assert "replaced" in incident.text
+
+
+def test_nobody_waits_for_a_member_whose_process_cannot_go_on():
+    harness = CoordinatorHarness(setup_for("d-psgd", rounds=20))
+    harness.join_all()
+    harness.run(2.0)
+    harness.kill("w03")
+    harness.event(MemberIncident("w03", "left_behind", "w03.crt has expired"))
+    harness.event(MemberIncident("unknown", "left_behind", ""))
+    assert harness.machine.state.members.get("w03").state == "LEFT"
+    began_s = harness.now_s
+    harness.run(100.0)
+    assert len(harness.records) == 20
+    assert harness.now_s - began_s < 60.0
+    named = {(e.member, e.kind) for e in harness.machine.state.incidents.written}
+    assert ("w03", "left_behind") in named
+    assert all(p.name != "w03" for p in sent(harness, Roster, "w00")[-1].peers)
 
 
 def test_a_process_keeps_its_incarnation_when_the_coordinator_restarts():

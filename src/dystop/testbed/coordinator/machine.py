@@ -312,6 +312,9 @@ class CoordinatorMachine:
         member = state.members.get(name)
         refused = self._quarantine.certificate_refusal(fingerprint)
         refused = refused or join_refusal(state.setup, member, join)
+        if refused is not None and member is not None and member.state != "QUARANTINED":
+            text = f"cannot join: {refused.code}: {refused.text}"
+            state.incidents.record(member.node, "refused", text)
         if refused is not None or member is None:
             state.send_now(name, refused or Reject("unknown", "not enrolled"))
             state.pending.immediate.append(CloseSession(name))

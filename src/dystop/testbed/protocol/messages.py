@@ -331,7 +331,7 @@ class Stop:
 # What may be wrong with a member. Workers report only what they saw of a peer.
 IncidentKind = Literal[
     "bad_message", "hung", "busy", "flood", "half_open", "accusation", "not_testable", "failed",
-    "bad_model", "slow", "left_behind", "damaged_checkpoint", "backup_failed",
+    "bad_model", "slow", "left_behind", "damaged_checkpoint", "backup_failed", "refused",
 ]  # fmt: skip
 
 
