@@ -130,8 +130,8 @@ def test_a_busy_peer_determines_the_pause():
 
 def test_a_pause_ends_at_the_deadline():
     script = ScriptedTransport(fail(PullDenied("busy", retry_s=1e9)))
-    done = run(script, budget_s=1.0)
-    assert done == PullFailed(9, "busy", 0, 1.0)
+    done = run(script, budget_s=0.2)
+    assert (done.code, done.bytes, done.seconds) == ("busy", 0, pytest.approx(0.2))
 
 
 def test_a_peer_that_is_always_busy_is_given_up_and_its_retry_hint_is_bounded():
@@ -139,7 +139,7 @@ def test_a_peer_that_is_always_busy_is_given_up_and_its_retry_hint_is_bounded():
         script = ScriptedTransport(fail(PullDenied("busy", retry_s=1e9)), step_s=step_s)
         done = run(script, budget_s=9.0)
         assert (done.code, done.bytes) == ("busy", 0)
-        assert done.seconds < 4.0 + LONGEST_PAUSE_S + step_s
+        assert done.seconds < 3.0 + LONGEST_PAUSE_S + step_s
         assert max(script.pauses) <= LONGEST_PAUSE_S
     script = ScriptedTransport(*[fail(PullDenied("busy", retry_s=1.0))] * 25, ALL)
     assert isinstance(run(script, budget_s=90.0), PullFinished)  # a long pull may wait for long
@@ -153,9 +153,13 @@ def test_a_peer_that_failed_before_gets_less_time():
         failures.pull_ended("w03", failed=True)
         seconds.append(done.seconds)
     assert seconds == sorted(seconds, reverse=True)
-    assert seconds[-1] <= 1.0
+    assert seconds[2] <= 0.5
+    assert failures.patience("w04") == 1.0
+    for k in range(3):
+        failures.pull_ended(f"w1{k}", failed=True, busy=True)
+    assert failures.patience("w04") < 0.02  # all are busy for this worker
     script = ScriptedTransport(fail(PullBroken("unreachable")), step_s=0.1)
-    assert run(script, patience=failures.patience("w03")).seconds < 2.0
+    assert run(script, patience=failures.patience("w03")).seconds < 3.0
     slow = ScriptedTransport(*[send(400, PullBroken("timeout"))] * 9, ALL, step_s=5.0)
     assert isinstance(run(slow, patience=failures.patience("w03")), PullFinished)  # it sends
 

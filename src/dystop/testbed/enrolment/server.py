@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from dystop.testbed.enrolment.tokens import MAX_REQUEST_BYTES, WallClock, redeem
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.security.identity import Identity, fingerprint
 from dystop.testbed.security.tls import server_only_credentials
-from dystop.testbed.transport.grpc_calls import OpenCalls, ThreadPerCall
+from dystop.testbed.transport.grpc_calls import OpenCalls, Refused, Responses, ThreadPerCall
 from dystop.testbed.transport.grpc_settings import SESSIONS, listen_problem, split_address
 
 import grpc  # isort: skip
@@ -99,7 +98,7 @@ class EnrolService:
         """Start to listen; raises TransportError if the address cannot be used."""
         host, _ = split_address(address)
         methods = {"Authority": self._authority, "Enrol": self._enrol}
-        handlers = {name: grpc.stream_stream_rpc_method_handler(f) for name, f in methods.items()}
+        handlers = {name: self._calls.method(_address_of_call, f) for name, f in methods.items()}
         generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
         self._server.add_generic_rpc_handlers((generic,))
         try:
@@ -121,49 +120,47 @@ class EnrolService:
         self._threads.join(_STOP_S)
         self._calls.close()
 
-    def _authority(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        with self._admitted_call(requests, context):
-            yield self._identity.ca_pem
+    def _authority(self, requests: Iterator[bytes], context: Any) -> Responses:
+        self._admitted_request(requests, context)
+        yield self._identity.ca_pem
 
-    def _enrol(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        with self._admitted_call(requests, context) as (address, raw):
-            found = _request(raw)
-            if found is None:
-                text = "not a request for a certificate"
-                self._calls.refuse(address, context, grpc.StatusCode.INVALID_ARGUMENT, text)
-            yield self._certificate(*found, address, context)
+    def _enrol(self, requests: Iterator[bytes], context: Any) -> Responses:
+        found = _request(self._admitted_request(requests, context))
+        if found is None:
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "not a request for a certificate")
+        yield self._certificate(*found, _address_of_call(context))
 
-    def _certificate(self, token: str, request: bytes, address: str, context: Any) -> bytes:
-        """Return a new certificate for a good token; abort the call for any other."""
+    def _certificate(self, token: str, request: bytes, address: str) -> bytes:
+        """Return a new certificate for a good token; refuse any other."""
         try:
             with self._signing:
                 cert = redeem(self._folder, token, request, address, self._clock)
         except TransportError as error:  # its text names no token
             _LOG.warning("enrolment from %s refused: %s", address, error)
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, str(error)) from None
         except DystopError as error:
             _LOG.error("enrolment from %s failed: %s", address, error)
-            context.abort(grpc.StatusCode.INTERNAL, "the authority failed; ask the operator")
+            text = "the authority failed; ask the operator"
+            raise Refused(grpc.StatusCode.INTERNAL, text) from None
         _LOG.info("enrolled from %s: certificate %s", address, fingerprint(cert)[:16])
         answer = {"certificate": cert.decode(), "authority": self._identity.ca_pem.decode()}
         return json.dumps(answer).encode()
 
-    @contextmanager
-    def _admitted_call(
-        self, requests: Iterator[bytes], context: Any
-    ) -> Iterator[tuple[str, bytes]]:
-        """Yield address and request of a caller; abort the call if there were too many."""
-        address = address_of(context.peer())
-        with self._calls.counted(address, context):
-            if not self._limiter(address):
-                text = f"too many requests; wait {WINDOW_S:.0f} s"
-                self._calls.refuse(address, context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-            raw = self._calls.request(requests, context)
-            if raw is None:
-                _LOG.warning("enrolment: %s opened a call and sent no request", address)
-                late = grpc.StatusCode.DEADLINE_EXCEEDED
-                self._calls.refuse(address, context, late, "no request")
-            yield address, raw
+    def _admitted_request(self, requests: Iterator[bytes], context: Any) -> bytes:
+        """Return the request of a call; refuse the call if its address had too many."""
+        address = _address_of_call(context)
+        if not self._limiter(address):
+            text = f"too many requests; wait {WINDOW_S:.0f} s"
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        raw = self._calls.request(requests, context)
+        if raw is None:
+            _LOG.warning("enrolment: %s opened a call and sent no request", address)
+            raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, "no request")
+        return raw
+
+
+def _address_of_call(context: Any) -> str:
+    return address_of(context.peer())
 
 
 def _request(raw: bytes) -> tuple[str, bytes] | None:

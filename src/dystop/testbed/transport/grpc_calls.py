@@ -7,13 +7,16 @@ request, for a limited time. A caller that sends headers and nothing else occupi
 share of the threads, and a caller that is refused again and again gets its refusals late.
 """
 
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from concurrent import futures
-from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from contextlib import closing, suppress
+from typing import Any
 
+from dystop.testbed.transport.dispatcher import Dispatcher
 from dystop.testbed.transport.watchdog import Watchdog
 
 import grpc  # isort: skip
@@ -21,7 +24,11 @@ import grpc  # isort: skip
 BODY_S = 5.0  # from the start of a call to its request
 REFUSALS, REFUSALS_PER_S = 10, 2.0  # of one caller that are sent at once, and per second
 LONGEST_HOLD_S = 1.0  # delay of a refusal
+MAX_HELD = 256  # late refusals of one caller; any more are sent at once
 MAX_CALLERS = 10_000  # whose refusals are remembered
+
+Responses = Generator[bytes, None, None]
+Handler = Callable[[Iterator[bytes], Any], Responses]
 
 
 class ThreadPerCall(futures.Executor):
@@ -85,41 +92,62 @@ class Pace:
         """Count an event of a caller and return its delay, at most `longest_s`."""
         now_s = self._clock()
         with self._lock:
-            free_s = max(self._free_s.pop(caller, 0.0), now_s - self._burst_s) + self._step_s
+            free_s = max(self._free_s.pop(caller, -math.inf), now_s - self._burst_s) + self._step_s
             self._free_s[caller] = min(free_s, now_s + self._longest_s)  # newest last
             while len(self._free_s) > MAX_CALLERS:
                 del self._free_s[next(iter(self._free_s))]
             return max(0.0, self._free_s[caller] - now_s)
 
 
+class Refused(Exception):
+    """Ends a call with a status; a handler raises it."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code, self.text = code, text
+
+
+_TOO_MANY = Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many open calls; close some")
+
+
 class OpenCalls:
-    """Limits the open calls of each caller; waits for requests; delays refusals."""
+    """Runs the calls of one server: each caller has a bounded number of threads.
+
+    A refusal that must wait occupies no thread: gRPC lets a handler return before its call ends.
+    """
 
     def __init__(self, most: int) -> None:
-        """Allow each caller `most` open calls."""
+        """Give each caller `most` threads."""
         self._most = most
-        self._count: dict[str, int] = {}
+        self._open: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._watchdog = Watchdog()
+        self._watchdog, self._dispatcher = Watchdog(), Dispatcher()
         self._never = threading.Event()
         self._refusals = Pace(REFUSALS, REFUSALS_PER_S, LONGEST_HOLD_S)
 
-    @contextmanager
-    def counted(self, caller: str, context: Any) -> Iterator[None]:
-        """Count a call while the block runs; abort it at once if the caller has too many."""
-        with self._lock:
-            count = self._count.get(caller, 0)
-            if count < self._most:
-                self._count[caller] = count + 1
-        if count >= self._most:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many open calls; close some")
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._count[caller] -= 1
-                if not self._count[caller]:
-                    del self._count[caller]
+    def method(self, caller_of: Callable[[Any], str], handler: Handler) -> Any:
+        """Return a gRPC method; `caller_of` names the caller of a call by its context."""
+
+        def serve(requests: Iterator[bytes], context: Any, send: Callable[[Any], None]) -> None:
+            caller = caller_of(context)
+            if not self._enter(caller):
+                self._refuse(_TOO_MANY, caller, context, send)
+                return
+            try:
+                with closing(handler(requests, context)) as responses:
+                    for response in responses:
+                        send(response)
+                        if not context.is_active():
+                            return
+                send(None)
+            except Refused as refused:
+                self._refuse(refused, caller, context, send)
+            finally:
+                self._leave(caller)
+
+        setattr(serve, "experimental_non_blocking", True)  # noqa: B010 - a function's attribute
+        return grpc.stream_stream_rpc_method_handler(serve)
 
     def request(self, requests: Iterator[bytes], context: Any) -> bytes | None:
         """Return the request of a call, empty if there is none; None if it came too late."""
@@ -129,18 +157,42 @@ class OpenCalls:
                 raw = next(requests, b"")
             return None if watched.cancelled_by_watchdog else raw
 
-    def refuse(self, caller: str, context: Any, code: grpc.StatusCode, text: str) -> NoReturn:
-        """Abort a call; a caller that is refused often waits for it."""
-        self.hold(caller, context)
-        context.abort(code, text)
-        raise AssertionError("abort has raised")
+    def _enter(self, caller: str) -> bool:
+        with self._lock:
+            is_free = self._open[caller] < self._most
+            self._open[caller] += is_free
+            return is_free
 
-    def hold(self, caller: str, context: Any) -> None:
-        """Wait before a refusal, unless the caller goes away."""
-        delay_s, gone = self._refusals.delay_s(caller), threading.Event()
-        if delay_s > 0 and context.add_callback(gone.set):
-            gone.wait(delay_s)
+    def _leave(self, caller: str) -> None:
+        with self._lock:
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
+
+    def _refuse(
+        self, refused: Refused, caller: str, context: Any, send: Callable[[Any], None]
+    ) -> None:
+        """End a call; a caller that is refused often waits for it."""
+        context.set_code(refused.code)
+        context.set_details(refused.text)
+        delay_s = self._refusals.delay_s(caller)
+        with self._lock:
+            is_held = delay_s > 0 and self._held[caller] < MAX_HELD
+            self._held[caller] += is_held
+        if not is_held:
+            send(None)
+            return
+
+        def end() -> None:
+            with self._lock:
+                self._held[caller] -= 1
+                if not self._held[caller]:
+                    del self._held[caller]
+            send(None)
+
+        self._dispatcher.post_later(delay_s, end)
 
     def close(self) -> None:
-        """End the thread that limits the wait for requests."""
+        """End the threads that limit the wait for requests and send late refusals."""
         self._watchdog.close()
+        self._dispatcher.close()

@@ -4,7 +4,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from dystop.errors import TransportError
@@ -27,7 +26,14 @@ from dystop.testbed.transport.admission import (
     request_model,
     result_of,
 )
-from dystop.testbed.transport.grpc_calls import OpenCalls, Pace, ThreadPerCall
+from dystop.testbed.transport.grpc_calls import (
+    Handler,
+    OpenCalls,
+    Pace,
+    Refused,
+    Responses,
+    ThreadPerCall,
+)
 from dystop.testbed.transport.grpc_settings import (
     MODELS,
     PULL,
@@ -47,8 +53,8 @@ _LOG = logging.getLogger(__name__)
 MAX_SESSIONS = 1024
 MAX_QUEUED = 4096  # messages for one worker; the session of a worker with more is closed
 MAX_QUEUED_BYTES = 32 * 2**20
-OPEN_PULLS = 64  # calls of one peer that are open at once, refused and half-open ones among them
-_MAX_PULLS = 16 * OPEN_PULLS  # of all peers
+OPEN_PULLS = 16  # calls of one peer that have a thread, half-open ones among them
+_MAX_PULLS = 32 * OPEN_PULLS  # of all peers
 SESSIONS_AT_ONCE, SESSIONS_PER_S = 10, 1.0  # new sessions of one peer
 _OPEN_SESSIONS = 8  # calls of one peer; all but the newest are about to end
 _REASON_S = 0.2  # for sending the reason to a session that is cut
@@ -57,6 +63,16 @@ _BURST = 10  # seconds whose messages may arrive at once
 _HALF_OPEN = "it opened a pull and sent no request"
 _MANY_BYTES, _LONG_S = "it sends messages faster than they are read", 1.0
 _MANY_SESSIONS = "it opens sessions faster than once a second"
+
+
+def _certificate_of(context: Any) -> str:
+    """Return the fingerprint of a caller.
+
+    Calls are counted by certificate, not by name: the holder of a revoked one takes nothing from a
+    peer that has a newer one under the same name.
+    """
+    peer = peer_of(context.auth_context())
+    return peer.fingerprint if peer else ""
 
 
 class _Listener:
@@ -70,11 +86,12 @@ class _Listener:
         self._server = grpc.server(self._threads, options=options, maximum_concurrent_rpcs=most)
         self.address = ""
 
-    def listen(self, address: str, path: str, handler: Any) -> None:
+    def listen(self, address: str, path: str, handler: Handler) -> None:
         """Start to listen."""
         host, _ = split_address(address)
         service, method = path[1:].split("/")
-        generic = grpc.method_handlers_generic_handler(service, {method: handler})
+        methods = {method: self._calls.method(_certificate_of, handler)}
+        generic = grpc.method_handlers_generic_handler(service, methods)
         self._server.add_generic_rpc_handlers((generic,))
         try:
             port = self._server.add_secure_port(address, server_credentials(self._identity))
@@ -88,25 +105,16 @@ class _Listener:
         self._server.start()
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    @contextmanager
-    def _authorised_call(self, context: Any) -> Iterator[Peer]:
-        """Yield the peer of a call and count the call; abort it if the peer is not allowed.
-
-        Calls are counted by certificate: the holder of a revoked one takes nothing from a peer that
-        has a newer one under the same name.
-        """
+    def _authorised_peer(self, context: Any) -> Peer:
+        """Return the peer of a call; refuse the call if it is not allowed."""
         peer = peer_of(context.auth_context())
-        with self._calls.counted(peer.fingerprint if peer else "", context):
-            if peer is None:
-                text = "the certificate has no single name"
-                self._calls.refuse("", context, grpc.StatusCode.UNAUTHENTICATED, text)
-            if not self._allowed(peer.name, peer.fingerprint):
-                text = (
-                    f"the certificate of {peer.name} is revoked or not enrolled; ask the operator"
-                )
-                denied = grpc.StatusCode.PERMISSION_DENIED
-                self._calls.refuse(peer.fingerprint, context, denied, text)
-            yield peer
+        if peer is None:
+            text = "the certificate has no single name"
+            raise Refused(grpc.StatusCode.UNAUTHENTICATED, text)
+        if not self._allowed(peer.name, peer.fingerprint):
+            text = f"the certificate of {peer.name} is revoked or not enrolled; ask the operator"
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, text)
+        return peer
 
     def stop(self) -> None:
         """Stop listening, cut everything, wait for the threads."""
@@ -126,28 +134,27 @@ class ModelServer(_Listener):
 
     def start(self, address: str) -> "ModelServer":
         """Start to listen."""
-        self.listen(address, PULL, grpc.stream_stream_rpc_method_handler(self._pull))
+        self.listen(address, PULL, self._pull)
         return self
 
-    def _pull(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        with self._authorised_call(context) as peer:
-            raw = self._calls.request(requests, context)
-            if raw is None:
-                _call_handler(self._source.incident, peer.name, "half_open", _HALF_OPEN)
-                return
-            slot = self._limiter.enter(peer.name)
-            if slot is None:
-                busy = grpc.StatusCode.RESOURCE_EXHAUSTED
-                self._calls.refuse(peer.fingerprint, context, busy, "too many pulls at once")
-            try:
-                if context.add_callback(slot.cancel):
-                    slot.on_cancel = context.cancel
-                    yield from self._frames(peer, slot, raw, context)
-            finally:
-                slot.on_cancel = _do_nothing
-                self._limiter.leave(slot)
+    def _pull(self, requests: Iterator[bytes], context: Any) -> Responses:
+        peer = self._authorised_peer(context)
+        raw = self._calls.request(requests, context)
+        if raw is None:
+            _call_handler(self._source.incident, peer.name, "half_open", _HALF_OPEN)
+            return
+        slot = self._limiter.enter(peer.name)
+        if slot is None:
+            raise _busy()
+        try:
+            if context.add_callback(slot.cancel):
+                slot.on_cancel = context.cancel
+                yield from self._frames(peer, slot, raw)
+        finally:
+            slot.on_cancel = _do_nothing
+            self._limiter.leave(slot)
 
-    def _frames(self, peer: Peer, slot: PullSlot, raw: bytes, context: Any) -> Iterator[bytes]:
+    def _frames(self, peer: Peer, slot: PullSlot, raw: bytes) -> Responses:
         """Yield the header or the refusal, then the bytes."""
         request = _request(raw)
         if request is None:
@@ -162,7 +169,7 @@ class ModelServer(_Listener):
         answer = result_of(asked)
         if isinstance(answer, PullRefused):
             if answer.code == "busy":
-                self._calls.hold(peer.fingerprint, context)
+                raise _busy()
             yield encode(answer)
             return
         yield encode(answer.header)
@@ -181,6 +188,10 @@ class ModelServer(_Listener):
 
 def _do_nothing() -> None:
     pass
+
+
+def _busy() -> Refused:
+    return Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many pulls")
 
 
 def _request(raw: bytes) -> PullRequest | None:
@@ -252,18 +263,15 @@ class ControlServer(_Listener):
 
     def start(self, address: str) -> "ControlServer":
         """Start to listen."""
-        self.listen(address, SESSION, grpc.stream_stream_rpc_method_handler(self._session))
+        self.listen(address, SESSION, self._session)
         return self
 
-    def _session(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        with self._authorised_call(context) as peer:
-            if self._pace.delay_s(peer.fingerprint) > 0:
-                _call_handler(self._handler.incident, peer.name, "flood", _MANY_SESSIONS)
-                busy, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "too many sessions; wait a second"
-                self._calls.refuse(peer.fingerprint, context, busy, text)
-            yield from self._run_session(peer, requests, context)
-
-    def _run_session(self, peer: Peer, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+    def _session(self, requests: Iterator[bytes], context: Any) -> Responses:
+        peer = self._authorised_peer(context)
+        if self._pace.delay_s(peer.fingerprint) > 0:
+            _call_handler(self._handler.incident, peer.name, "flood", _MANY_SESSIONS)
+            text = "too many sessions; wait a second"
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
         session = _Session(peer, context)
         with self._lock:
             older = self._sessions.get(peer.name)

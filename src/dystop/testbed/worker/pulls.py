@@ -32,10 +32,10 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 1.5  # bounds of the pause between attempt
 _TRANSIENT = ("not_authorised", "no_model")  # may end soon: a new roster is on its way
 _TRANSIENT_TRIES = 3
 _CORRUPT = ("digest", "malformed")  # the received bytes are useless; restart once
-BUSY_SHARE = 1 / 3  # of the time of a pull in which its peer may be busy; `away_s` at least
+BUSY_SHARE = 1 / 3  # of the time of a pull in which its peer may be busy
 FAILURE, SUCCESS = 2, 1  # a failed pull weighs as much as two successful ones
 MAX_FAILURES = 12
-SHORTEST_WAIT_S = 0.5
+SHORTEST_WAIT_S, SHORTEST_BUSY_S = 1.0, 0.25  # for a peer whose pulls always fail
 _PERMANENT = ("wrong_run", "schema", "size")
 
 Clock = Callable[[], float]
@@ -110,9 +110,10 @@ class _Waits:
     @classmethod
     def of(cls, timeouts: Timeouts, pull_s: float, patience: float) -> "_Waits":
         """Return the waits of a pull that may last `pull_s`, shortened by `patience`."""
-        busy_s = max(timeouts.away_s, BUSY_SHARE * pull_s)
-        full = (timeouts.connect_s, timeouts.first_byte_s, timeouts.away_s, busy_s)
-        return cls(*(max(patience * s, min(s, SHORTEST_WAIT_S)) for s in full))
+        full = (timeouts.connect_s, timeouts.first_byte_s, timeouts.away_s)
+        connect_s, first_s, away_s = (max(patience * s, min(s, SHORTEST_WAIT_S)) for s in full)
+        busy_s = max(patience * BUSY_SHARE * pull_s, SHORTEST_BUSY_S)
+        return cls(connect_s, first_s, away_s, busy_s)
 
 
 @dataclass
@@ -247,23 +248,30 @@ class PeerFailures:
     >>> for failed in (True, True, False):
     ...     failures.pull_ended("w01", failed)
     >>> failures.patience("w01"), failures.patience("w02")
-    (0.3535533905932738, 1.0)
+    (0.125, 1.0)
+
+    Peers that are busy count together as well: a worker that all others refuse notices it soon.
     """
 
     def __init__(self) -> None:
         self._count: dict[str, int] = {}
+        self._busy = 0
         self._lock = threading.Lock()
 
-    def pull_ended(self, peer: str, failed: bool) -> None:
+    def pull_ended(self, peer: str, failed: bool, busy: bool = False) -> None:
         """Count a pull."""
         with self._lock:
-            count = self._count.get(peer, 0) + (FAILURE if failed else -SUCCESS)
-            self._count[peer] = min(max(count, 0), MAX_FAILURES)
+            self._count[peer] = _counted(self._count.get(peer, 0), failed)
+            self._busy = _counted(self._busy, busy)
 
     def patience(self, peer: str) -> float:
-        """Return the factor on the time that a peer has to answer; it halves with each failure."""
+        """Return the factor on the time that a peer has to answer."""
         with self._lock:
-            return float(0.5 ** (self._count.get(peer, 0) / FAILURE))
+            return float(0.5 ** max(self._count.get(peer, 0), self._busy))
+
+
+def _counted(count: int, failed: bool) -> int:
+    return min(max(count + (FAILURE if failed else -SUCCESS), 0), MAX_FAILURES)
 
 
 class PullThreads:
@@ -317,8 +325,9 @@ class PullThreads:
 
     def _count(self, action: StartPull, event: PullFinished | PullFailed) -> None:
         code = event.code if isinstance(event, PullFailed) else None
-        self._failures.pull_ended(action.name, code in ("busy", "timeout", "unreachable"))
-        if code == "busy":
+        failed, busy = code in ("busy", "timeout", "unreachable"), code == "busy"
+        self._failures.pull_ended(action.name, failed, busy)
+        if busy:
             text = f"no model of round {action.request.round} within {event.seconds:.1f} s"
             self._put(PeerIncident(action.name, "busy", text))
 
