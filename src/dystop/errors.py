@@ -90,11 +90,20 @@ def nearest(given: str, allowed: Iterable[str]) -> str:
 
     >>> nearest("staleness_bond", ["staleness_bound", "V"])
     "; did you mean 'staleness_bound'?"
+    >>> nearest("DySTop", ["dystop", "d-psgd"])
+    "; did you mean 'dystop'?"
     >>> nearest("zzz", ["V"])
     ''
     """
-    close = difflib.get_close_matches(given, list(allowed), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = closest(given, allowed)
+    return f"; did you mean {close!r}?" if close else ""
+
+
+def closest(given: str, allowed: Iterable[str]) -> str | None:
+    """Return the closest allowed word, whatever the case of its letters; None if none is close."""
+    spelled = {word.lower(): word for word in allowed}
+    close = difflib.get_close_matches(given.lower(), spelled, n=1, cutoff=0.6)
+    return spelled[close[0]] if close else None
 
 
 def shell_command(*words: object) -> str:

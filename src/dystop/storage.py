@@ -29,7 +29,9 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 O_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 """Flag of `os.open`: refuse a symbolic link."""
 
-_NO_PERMISSION = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+NO_PERMISSION = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+"""Error numbers that mean: choose another folder, or make this one writable."""
+
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_NOFOLLOW
 _PIECE_BYTES = 1 << 20  # a file is read in pieces of this size
 _PROBE_S = 0.05  # longer than `is_unlocked` holds its shared lock
@@ -118,7 +120,7 @@ def write_failure(error: Exception, path: Path) -> str | None:
     file = getattr(error, "filename", None) or path
     if number in NO_SPACE:
         advice = "free space"
-    elif number in _NO_PERMISSION:
+    elif number in NO_PERMISSION:
         advice = "make the folder writable"
     else:
         advice = "check the disk"

@@ -53,7 +53,7 @@ class FakeRun(types.ModuleType):
         )
         return self.resume_run(folder, on_start, on_record)
 
-    def resume_run(self, folder, on_start, on_record):
+    def resume_run(self, folder, on_start, on_record, trust=False):
         on_start(Started(folder))
         with RecordLog(folder, keep=0) as log:
             for t in (1, 2, 3):
@@ -63,7 +63,7 @@ class FakeRun(types.ModuleType):
                 on_record(record(t, accuracy=0.1 * t))
         return folder
 
-    def verify_run(self, path, rounds, on_record):
+    def verify_run(self, path, rounds, on_record, trust=False):
         on_record(record(1))
         return self.verdict
 
@@ -222,8 +222,8 @@ def test_a_read_only_file_system_is_one_message(fake, tmp_path, monkeypatch):
 
     monkeypatch.setattr("dystop.experiments.run_folder.tempfile.mkdtemp", refuse)
     done = call("run")
-    assert done.exit_code == 2
-    assert done.stderr.startswith("Error: runs: ")
+    assert done.exit_code == 3  # as for every refused write
+    assert done.stderr.startswith("Error: runs")
     assert "Read-only file system" in done.stderr
     assert done.stderr.endswith("--out DIR\n")
 
@@ -302,13 +302,13 @@ def test_the_doctor_looks_at_everything(tmp_path, monkeypatch):
 def test_a_missing_library_makes_the_machine_unusable(monkeypatch):
     monkeypatch.setattr("dystop.experiments.environment.versions", lambda: {"torch": "missing"})
     done = call("doctor")
-    assert (done.exit_code, "BAD torch" in done.stdout) == (1, True)
+    assert (done.exit_code, "BAD torch" in done.stdout) == (2, True)
 
 
 def test_a_data_folder_that_is_not_there_is_found_out(monkeypatch):
     monkeypatch.setenv("DYSTOP_DATA", "/nowhere/at/all")
     done = call("doctor")
-    assert (done.exit_code, "BAD data folders" in done.stdout) == (1, True)
+    assert (done.exit_code, "BAD data folders" in done.stdout) == (2, True)
 
 
 def test_help_teaches_and_says_the_version():

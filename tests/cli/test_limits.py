@@ -80,6 +80,7 @@ def test_the_estimate_is_printed_before_the_first_round(tmp_path):
         ("model.name=cn", ["model.name", "did you mean 'cnn'"]),
         ("data.name=fmnist-min", ["did you mean 'fmnist-mini'"]),
         ("mechanism.name=dytsop", ["did you mean 'dystop'"]),
+        ("mechanism.name=DySTop", ["did you mean 'dystop'"]),
         ("data.name=nowhere.npz", ["nowhere.npz"]),
         ("training.device=tpu", ["training.device", "'auto', 'cpu', 'cuda'"]),
         ("model.name=no.such.module:make", ["no.such.module"]),

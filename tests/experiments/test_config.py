@@ -94,6 +94,11 @@ BAD = {
     "not a number": (["world.range_m=nan"], ["world.range_m = nan", "a finite number"]),
     "choice": (["engine.timing=papr"], ["one of 'paper', 'overlap'"]),
     "mechanism": (["mechanism.name=dystp"], ["installed); did you mean 'dystop'?"]),
+    "case of letters": (["mechanism.name=DySTop"], ["did you mean 'dystop'?"]),
+    "key of another mechanism": (
+        ["mechanism.name=matcha", "mechanism.V=3"],
+        ["unknown key 'mechanism.V'; [mechanism] has name, "],
+    ),
     "mechanism type": (["mechanism.name=3"], ["mechanism.name = 3", "one of"]),
     "model": (["model.name=cnnn"], [" or package.module:factory; did you mean 'cnn'?"]),
     "data": (["data.name=fmnist-mni"], [" or FILE.npz; did you mean 'fmnist-mini'?"]),

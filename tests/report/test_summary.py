@@ -159,3 +159,19 @@ def test_long_histories_are_grouped_and_keep_their_extremes():
     assert (line.low.min(), line.high.max()) == (0.0, 9.0)
     assert line.x[0] == 5.0  # a group is drawn where it ends
     assert line.mean[0] == 3.0
+
+
+@pytest.mark.parametrize(("loss", "is_named"), [(2.3, False), (7e28, True)])
+def test_a_loss_beyond_all_reason_is_called_divergence(loss, is_named):
+    run = hand_run(0.1)
+    run = replace(run, records=[replace(run.records[-1], loss=loss)])
+    named = [sentence for sentence in notices([run]) if "diverged" in sentence]
+    assert bool(named) == is_named
+    assert all(f"{loss:.3g}" in sentence for sentence in named)
+
+
+@pytest.mark.parametrize(("server", "is_named"), [("none", True), ("base station", False)])
+def test_a_network_in_pieces_is_named_with_their_sizes(server, is_named):
+    run, physics = hand_run(0.1), {"connected": "no, 2 pieces of 3, 1 workers", "server": server}
+    named = notices([replace(run, fleet={**run.fleet, "physics": physics})])
+    assert any("not connected" in text and "3, 1 workers" in text for text in named) == is_named

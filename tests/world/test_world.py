@@ -14,8 +14,8 @@ from dystop.world import (
     Outages,
     World,
     WorldParams,
-    describe,
 )
+from dystop.world.describe import describe, pieces_notice
 
 MODEL = 87_360
 LIVELY = WorldParams(
@@ -286,3 +286,11 @@ def test_description_is_for_humans():
     for word in ("mobility", "churn", "links down 20%", "transfers lost 10%"):
         assert word in lively["switched on"]
     assert describe(world(budget=Budget(enabled=False)))["budget"] == "unlimited"
+
+
+def test_pieces_of_a_network_are_named_with_their_sizes():
+    apart = describe(World(WorldParams(area_m=(1e6, 1e6), range_m=1.0), 3, MODEL, 0))
+    assert apart["connected"] == "no, 3 pieces of 1, 1, 1 workers"
+    assert "3 pieces" in pieces_notice(apart)
+    assert pieces_notice({**apart, "server": "base station at the centre"}) == ""
+    assert pieces_notice({**apart, "connected": "yes"}) == ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dystop.cli.terminal import handle_errors
+from dystop.errors import ConfigError
 
 if TYPE_CHECKING:
     from dystop.data.catalogue import Entry
@@ -99,7 +100,10 @@ def _place(entry: "Entry", folders: list[Path]) -> str:
 
 @handle_errors
 def doctor() -> None:
-    """Check this machine: software, device, memory, disk, data. Exits with 0 if it is usable."""
+    """Check this machine: software, device, memory, disk, data.
+
+    Exits with 0 if it is usable, with 2 if something must be put right first.
+    """
     usable = True
     for finding in findings():
         usable &= finding.good
@@ -107,4 +111,4 @@ def doctor() -> None:
         advice = "" if finding.good else f"  -> {finding.advice}"
         typer.echo(f"{mark} {finding.what:<12} {finding.found}{advice}")
     typer.echo("ready: dystop run" if usable else "not ready")
-    raise typer.Exit(0 if usable else 1)
+    raise typer.Exit(0 if usable else ConfigError.exit_code)

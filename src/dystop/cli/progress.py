@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from dystop.cli.terminal import echo
+from dystop.cli.terminal import echo, note
 from dystop.record import RoundRecord
 from dystop.units import are, plural
 
@@ -142,12 +142,16 @@ def _new_bar() -> "Progress":
 
 def show_start(started: Started) -> None:
     """Print physics, label distribution, memory and folder."""
+    from dystop.world.describe import pieces_notice
+
     width = max((len(name) for name in started.physics), default=0)
     for name, fact in started.physics.items():
         echo(f"  {name:<{width}}  {fact}")
     for line in [*started.partition, *started.memory.splitlines()]:
         echo(f"  {line}")
     echo(f"  folder: {started.folder}")
+    if notice := pieces_notice(started.physics):
+        note(notice)
     if started.done:
         left = started.rounds - started.done
         echo(f"  {are(started.done, 'round')} done, {left} to go")

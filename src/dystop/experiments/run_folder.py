@@ -49,7 +49,7 @@ from dystop.experiments.record_log import (
 )
 from dystop.experiments.trust import signature_of
 from dystop.record import RoundRecord
-from dystop.storage import NO_SPACE, file_sha256, read_json, write_atomic
+from dystop.storage import NO_PERMISSION, NO_SPACE, file_sha256, read_json, write_atomic
 
 if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
@@ -70,6 +70,7 @@ __all__ = [
     "is_study",
     "log_was_changed",
     "name_problem",
+    "not_created",
     "open_run",
     "record_fingerprints",
     "records_sha256",
@@ -197,11 +198,13 @@ def config_facts(config: str) -> dict[str, str]:
     return digest | signature_of(content, tomllib.loads(config))
 
 
-def _refused(out: Path, error: OSError) -> RunFolderError | StorageError:
-    reason = f"{out}: cannot create a run folder here: {error.strerror or error}"
+def not_created(folder: Path, error: OSError) -> RunFolderError | StorageError:
+    """Return the error for a folder that could not be created: a refused write, or a wrong path."""
+    reason = f"{folder}: cannot be created: {error.strerror or error}"
     if error.errno in NO_SPACE:
         return StorageError(f"{reason}. Free space, or choose another folder with --out DIR")
-    return RunFolderError(f"{reason}. Choose another folder with --out DIR")
+    kind = StorageError if error.errno in NO_PERMISSION else RunFolderError
+    return kind(f"{reason}. Choose another folder with --out DIR")
 
 
 def check_free(out: Path, name: str) -> None:
@@ -235,12 +238,12 @@ def create_run(
         out.mkdir(parents=True, exist_ok=True)
         prepared = Path(tempfile.mkdtemp(prefix=f".{name}.tmp-{os.getpid()}-", dir=out))
     except OSError as error:
-        raise _refused(out, error) from error
+        raise not_created(out / name, error) from error
     try:
         _fill(prepared, config, info, fleet)
         return _place(prepared, out, name, explicit)
     except OSError as error:
-        raise _refused(out, error) from error
+        raise not_created(out / name, error) from error
     finally:
         shutil.rmtree(prepared, ignore_errors=True)
 
@@ -334,6 +337,9 @@ def _read_fleet(path: Path) -> dict[str, Any]:
         if not good:
             what = "lists of numbers, all equally long" if axes > 1 else "numbers"
             raise RunFolderError(f"{path}: {key} is damaged; expected a list of {what}")
+    physics = fleet.get("physics", {})
+    if not isinstance(physics, dict) or not all(isinstance(v, str) for v in physics.values()):
+        raise RunFolderError(f"{path}: physics is damaged; expected texts by name")
     return fleet
 
 

@@ -21,7 +21,7 @@ from dystop.errors import RunFolderError
 from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
 from dystop.experiments.config.write import toml_value
 from dystop.experiments.folder_kinds import COMPARISON, SWEEP
-from dystop.experiments.run_folder import INFO, STUDY, check_name, is_study
+from dystop.experiments.run_folder import INFO, STUDY, check_name, is_study, not_created
 from dystop.experiments.trust import PLAN, signature_of
 from dystop.params import flatten
 from dystop.storage import read_json, write_atomic
@@ -164,10 +164,7 @@ def create_study(
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
     except OSError as error:
-        raise RunFolderError(
-            f"{path}: cannot be created: {error.strerror or error}. "
-            "Choose another folder with --out DIR"
-        ) from error
+        raise not_created(path, error) from error
     return Study(path, tuple(experiments), tuple(over), trust=True)  # this process wrote it
 
 

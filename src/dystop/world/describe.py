@@ -1,11 +1,15 @@
 """A short summary of a world, for printing."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from dystop.sparse import Floats, Graph
 from dystop.world.capacity import base_models
 from dystop.world.params import WorldParams
 from dystop.world.world import World, WorldState
+
+_MOST_PIECES = 8
 
 
 def describe(world: World) -> dict[str, str]:
@@ -26,14 +30,33 @@ def describe(world: World) -> dict[str, str]:
     }
 
 
+def pieces_notice(physics: Mapping[str, str]) -> str:
+    """Return a warning if a network without a server begins in pieces; empty if it does not.
+
+    Args:
+        physics: What `describe` returned.
+    """
+    connected = physics.get("connected", "yes")
+    if not connected.startswith("no") or physics.get("server", "none") != "none":
+        return ""
+    return (
+        f"the network is not connected at the start ({connected}): models do not reach the other "
+        "pieces unless workers move; try a larger world.range_m"
+    )
+
+
 def _pieces(graph: Graph, workers: int) -> str:
     from scipy.sparse import csr_array  # slow to import; reading a configuration needs no scipy
     from scipy.sparse.csgraph import connected_components
 
     ends = (graph.dst, graph.src)
     matrix = csr_array((np.ones(graph.edges), ends), shape=(workers, workers))
-    pieces = int(connected_components(matrix, directed=False)[0])
-    return "yes" if pieces == 1 else f"no, {pieces} pieces"
+    pieces, piece_of = connected_components(matrix, directed=False)
+    if pieces == 1:
+        return "yes"
+    sizes = sorted(np.bincount(piece_of).tolist(), reverse=True)
+    shown = ", ".join(map(str, sizes[:_MOST_PIECES])) + (", ..." if pieces > _MOST_PIECES else "")
+    return f"no, {pieces} pieces of {shown} workers"
 
 
 def _spread(seconds: Floats, what: str) -> str:

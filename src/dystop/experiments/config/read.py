@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dystop.data.catalogue import DATASETS
-from dystop.errors import ConfigError, RunFolderError, nearest, shell_command
+from dystop.errors import ConfigError, RunFolderError, closest, nearest, shell_command
 from dystop.experiments.config.experiment import Experiment, every_key, resolve
 from dystop.experiments.config.keys import UNSET, Key, keys_of
 from dystop.experiments.config.write import toml_value
@@ -221,7 +221,11 @@ def _unknown(key: str, known: Iterable[str], source: Source) -> ConfigError:
     prefix, _, last = key.rpartition(".")
     same = [name for name in sections if name.rpartition(".")[2] == last]
     inside = [name for name, section in sections.items() if section == prefix]
-    close = nearest(key, inside if prefix and inside else [*sections, *set(sections.values())])
+    if prefix and inside:  # the section is right: only the last part is spelled wrong
+        word = closest(last, [name.rpartition(".")[2] for name in inside])
+        close = f"; did you mean {f'{prefix}.{word}'!r}?" if word else ""
+    else:
+        close = nearest(key, [*sections, *set(sections.values())])
     hint = f"; did you mean {same[0]!r}?" if len(same) == 1 else close
     if not hint and prefix and inside:
         names = ", ".join(name.rpartition(".")[2] for name in inside)

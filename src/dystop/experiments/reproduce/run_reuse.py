@@ -13,9 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dystop.errors import DystopError, RunFolderError
+from dystop.errors import DystopError
 from dystop.experiments.config import Experiment, read_experiment, to_toml
-from dystop.experiments.run_folder import CHECKPOINTS, CONFIG, config_facts, is_study, update_info
+from dystop.experiments.run_folder import (
+    CHECKPOINTS,
+    CONFIG,
+    config_facts,
+    is_study,
+    not_created,
+    update_info,
+)
 from dystop.experiments.study import Study, finished, rows_of
 from dystop.experiments.trust import PLAN
 from dystop.storage import write_atomic
@@ -76,6 +83,4 @@ def _copy(source: Path, target: Path, experiment: Experiment) -> None:
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
     except OSError as error:
-        raise RunFolderError(
-            f"{target}: cannot be copied from {source}: {error.strerror or error}"
-        ) from error
+        raise not_created(target, error) from error

@@ -17,9 +17,11 @@ from dystop.report.data.names import (
 from dystop.report.data.summary import evaluated_rounds
 from dystop.training.models.catalogue import MODELS
 from dystop.units import data, plural, seconds
+from dystop.world.describe import pieces_notice
 
 _MIN_EPOCHS = 3  # after which any model should have learnt something
 _CHANCE_FACTOR = 1.1  # times the accuracy of guessing: chance alone hardly gives more
+_LARGE_LOSS = 1e3  # cross-entropy of guessing is ln K, below 12 for 100,000 classes
 _UNEQUAL_ENDS = 1.2
 """Ratio of clock times at the end beyond which final accuracies do not compare."""
 
@@ -33,7 +35,8 @@ def run_notices(runs: Sequence[RunData]) -> list[str]:
     """Return the warnings about single runs."""
     checks = (
         _on_testbed, _unfinished, _changed_records, _not_evaluated, _missing_scores, _few_models,
-        _diverged, no_better_than_guessing, stand_in_models, moving_batch_norm, _reconstructions,
+        _diverged, _in_pieces, no_better_than_guessing, stand_in_models, moving_batch_norm,
+        _reconstructions,
     )  # fmt: skip
     return [sentence for check in checks for sentence in check(runs)]
 
@@ -113,17 +116,29 @@ def _few_models(runs: Sequence[RunData]) -> list[str]:
 
 
 def _diverged(runs: Sequence[RunData]) -> list[str]:
-    """Name the runs in which some model had no finite loss at the last evaluation."""
+    """Name the runs in which a loss was not finite at the last evaluation, or beyond all reason."""
     out = []
     for label, run in zip(run_labels(runs), runs, strict=True):
         lost = [r.diverged for r in run.records if r.diverged is not None][-1:]
+        last = [x for r in run.records[-1:] for x in (r.loss, r.test_loss) if x is not None]
         if lost and lost[0]:
             workers = len(run.fleet.get("data_size", [])) or "all"
-            out.append(
-                f"{label}: {lost[0]} of {workers} models diverged: their loss is not finite. "
-                "Try a smaller training.learning_rate."
-            )
+            what = f"{lost[0]} of {workers} models diverged: their loss is not finite"
+        elif last and max(last) > _LARGE_LOSS:
+            what = f"training diverged: the loss is {max(last):.3g} at the end"
+        else:
+            continue
+        out.append(f"{label}: {what}. Try a smaller training.learning_rate.")
     return out
+
+
+def _in_pieces(runs: Sequence[RunData]) -> list[str]:
+    """Name the runs without a server whose network is not connected when the first round opens."""
+    return [
+        f"{label}: {notice}."
+        for label, run in zip(run_labels(runs), runs, strict=True)
+        if (notice := pieces_notice(run.fleet.get("physics", {})))
+    ]
 
 
 def no_better_than_guessing(runs: Sequence[RunData]) -> list[str]:
