@@ -57,7 +57,8 @@ COORDINATOR_SITES = [
     f"coordinator.{site}"
     for site in (
         "before_plan_commit", "after_plan_commit", "after_execute", "before_report_commit",
-        "after_report_commit", "before_ack", "before_close", "after_close", "during_backup",
+        "after_report_commit", "before_ack", "before_close", "after_close", "before_head",
+        "during_backup",
     )
 ]  # fmt: skip
 

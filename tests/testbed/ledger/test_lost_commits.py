@@ -6,17 +6,24 @@ SQLite forgets the end of a damaged write-ahead log without an error, and all of
 import logging
 import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
-from dystop.errors import RunFolderError
+from dystop.errors import RunFolderError, StorageError
 from dystop.experiments.testbed.operations import restore_ledger
 from dystop.rng import stream
 from dystop.testbed.launch import failpoints
 from dystop.testbed.ledger.recovery import EPOCH_GAP
 from dystop.testbed.ledger.sqlite import DamagedLedger, SqliteLedger
-from dystop.testbed.ledger.tables import KEYS, KeptLine, MetaLine, ReportLine, RoundLine
+from dystop.testbed.ledger.tables import (
+    KEYS,
+    KeptLine,
+    MetaLine,
+    OrderLine,
+    ReportLine,
+    RoundLine,
+)
 
 ROUNDS = 20
 
@@ -148,6 +155,31 @@ def test_one_row_from_an_older_page_is_noticed(tmp_path):
         base.commit()
     with pytest.raises(RunFolderError, match="rows"):
         SqliteLedger(folder / "state.db")
+
+
+def test_the_chain_fits_any_sequence_of_writes(tmp_path):
+    """Rows are new, replaced or deleted, in any order, and some transactions fail."""
+    draw = stream(3, "writes")
+    for _ in range(4):
+        with closing(SqliteLedger(tmp_path / "state.db")) as ledger:
+            for k in range(25):
+                lines = [_any_line(draw) for _ in range(int(draw.integers(1, 9)))]
+                if k % 5 == 4:
+                    lines.append(MetaLine("x", object()))  # which SQLite cannot store
+                with suppress(StorageError):
+                    ledger.write(lines)
+    assert content(tmp_path)["orders"]
+
+
+def _any_line(draw):
+    k, value = int(draw.integers(6)), int(draw.integers(1000))
+    return [
+        OrderLine(k, value % 3, value, None, "[]", None),
+        ReportLine(k, k, 1, "mixed", float(value), 0, ""),
+        RoundLine(k, value, 0.0, b"plan", 1.0, k, bytes(value % 2 << 17)),
+        KeptLine(f"k{k}", b"%d" % value if value % 3 else None),
+        MetaLine(f"m{k}", str(value)),
+    ][int(draw.integers(5))]
 
 
 def test_a_crash_between_commit_and_head_is_normal(tmp_path):

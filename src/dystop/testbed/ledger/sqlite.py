@@ -8,10 +8,8 @@ the newest intact backup, and `ledger.recovery` restores that backup.
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import fields, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +33,21 @@ from dystop.testbed.ledger.commits import (
     difference,
     read_chain,
 )
+from dystop.testbed.ledger.rows import (
+    columns_of,
+    create_table,
+    newest_keys,
+    total_of,
+    verify_rows,
+    write_lines,
+)
 from dystop.testbed.ledger.tables import (
     KEYS,
-    LARGE_BYTES,
     LINES,
-    KeptLine,
     Line,
     MetaLine,
     RoundLine,
-    checksum,
     epoch_in,
-    values_of,
 )
 from dystop.testbed.log_throttle import throttled_logger
 
@@ -67,31 +69,6 @@ class LostCommits(DamagedLedger):
     def __init__(self, text: str, round_: int) -> None:
         super().__init__(text)
         self.round = round_  # the last round that is closed in the file
-
-
-def _columns(table: str) -> list[str]:
-    return [f.name for f in fields(LINES[table])]
-
-
-def _create(table: str) -> str:
-    columns = _columns(table)
-    keys = ", ".join(columns[: KEYS[table]])
-    return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)}, sum, PRIMARY KEY ({keys}))"
-
-
-def _put(table: str) -> str:
-    columns = _columns(table)
-    marks = ", ".join("?" * (len(columns) + 1))
-    return f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}, sum) VALUES ({marks})"
-
-
-def _get_sum(table: str) -> str:
-    keys = _columns(table)[: KEYS[table]]
-    return f"SELECT sum FROM {table} WHERE {' AND '.join(f'{key} = ?' for key in keys)}"
-
-
-_PUT = {table: _put(table) for table in KEYS}
-_GET_SUM = {table: _get_sum(table) for table in KEYS}
 
 
 class SqliteLedger:
@@ -117,6 +94,7 @@ class SqliteLedger:
             if was_made and not _is_filled(self.path):
                 raise self._damaged("it is gone or empty")
             self._base, self.head = self._open(accept_loss, was_made)
+            self._newest = newest_keys(self._base)
             _write_owner(self._lock, MADE)
         except BaseException:
             self._head_file.close()
@@ -131,7 +109,7 @@ class SqliteLedger:
             base = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             try:
                 is_old = _prepare(base, self.path)
-                head = read_chain(base, _verify(base))
+                head = read_chain(base, verify_rows(base))
                 noted = self._head_file.read()
                 if noted is not None and not accept_loss:
                     self._compare(base, head, noted)
@@ -182,9 +160,7 @@ class SqliteLedger:
         closed = [n.round for n in lines if isinstance(n, RoundLine) and n.closed_s is not None]
         try:
             base.execute("BEGIN IMMEDIATE")
-            total = self.head.total
-            for table, some in groupby(lines, lambda line: line.table):
-                total += _WRITERS.get(table, _write)(base, some)
+            total = self.head.total + write_lines(base, lines, self._newest)
             head = self.head.then(total, max(closed, default=self.head.round))
             add_commit(base, head)
             base.execute("COMMIT")
@@ -202,7 +178,7 @@ class SqliteLedger:
 
     def rows(self, table: str) -> Iterator[Any]:
         """Return all rows of a table, by key."""
-        columns = _columns(table)
+        columns = columns_of(table)
         order = ", ".join(columns[: KEYS[table]])
         rows = self._base.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}")
         return (LINES[table](*row) for row in rows)
@@ -259,57 +235,6 @@ class SqliteLedger:
         return final
 
 
-def _write(base: sqlite3.Connection, lines: Iterable[Any]) -> int:
-    """Write rows of one table; return by how much the sum of all checksums grows."""
-    first, *rest = lines
-    keys, get_sum = KEYS[first.table], _GET_SUM[first.table]
-    rows = {row[:keys]: row for row in map(values_of, (first, *rest))}  # the last of a key counts
-    before: int = sum(found[0] for key in rows if (found := base.execute(get_sum, key).fetchone()))
-    sums = list(map(checksum, rows.values()))
-    base.executemany(
-        _PUT[first.table], ((*row, s) for row, s in zip(rows.values(), sums, strict=True))
-    )
-    return sum(sums) - before
-
-
-def _write_kept(base: sqlite3.Connection, lines: Iterable[KeptLine]) -> int:
-    grown = 0
-    for line in lines:
-        if line.value is not None:
-            grown += _write(base, [line])
-        elif found := base.execute(_GET_SUM["kept"], (line.key,)).fetchone():
-            base.execute("DELETE FROM kept WHERE key = ?", (line.key,))
-            grown -= found[0]
-    return grown
-
-
-def _write_rounds(base: sqlite3.Connection, lines: Iterable[RoundLine]) -> int:
-    grown = 0
-    for line in lines:
-        grown += _write(base, [line])
-        if line.books is not None:
-            grown += _drop_large_state(base, line.round - 1)
-    return grown
-
-
-_WRITERS: dict[str, Callable[[sqlite3.Connection, Iterable[Any]], int]] = {
-    "kept": _write_kept,
-    "rounds": _write_rounds,
-}
-
-
-def _drop_large_state(base: sqlite3.Connection, round_: int) -> int:
-    """Drop the large control state of a round that is no longer the newest."""
-    if round_ % BACKUP_ROUNDS == 0:
-        return 0
-    columns = ", ".join(_columns("rounds"))
-    found = base.execute(
-        f"SELECT {columns} FROM rounds WHERE round = ? AND length(books) > ?",
-        (round_, LARGE_BYTES),
-    ).fetchone()
-    return _write(base, [replace(RoundLine(*found), books=None)]) if found else 0
-
-
 def _make_private(path: Path) -> None:
     """Let only the owner read the file; SQLite gives the same mode to its write-ahead log."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW, PRIVATE))
@@ -332,34 +257,12 @@ def _prepare(base: sqlite3.Connection, path: Path) -> bool:
     if version < _FORMAT:
         base.execute("BEGIN IMMEDIATE")
         for table in KEYS:
-            base.execute(_create(table))
+            base.execute(create_table(table))
         base.execute(CREATE)
-        add_commit(base, Head().then(_total(base), 0))
+        add_commit(base, Head().then(total_of(base), 0))
         base.execute(f"PRAGMA user_version = {_FORMAT}")
         base.execute("COMMIT")
     return version < _FORMAT
-
-
-def _total(base: sqlite3.Connection) -> int:
-    """Return the sum of the checksums of all rows."""
-    sums = " UNION ALL ".join(f"SELECT sum FROM {table}" for table in KEYS)
-    total: int = base.execute(f"SELECT ifnull(sum(sum), 0) FROM ({sums})").fetchone()[0]
-    return total
-
-
-def _verify(base: sqlite3.Connection) -> int:
-    """Return the sum of all checksums; raise ValueError if the database or a row is damaged."""
-    found = base.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    if found != "ok":
-        raise ValueError(found)
-    total = 0
-    for table in KEYS:
-        columns = ", ".join([*_columns(table), "sum"])
-        for row in base.execute(f"SELECT {columns} FROM {table}"):
-            if checksum(row[:-1]) != row[-1]:
-                raise ValueError(f"a row of {table} has changed since it was written: {row[0]!r}")
-            total += row[-1]
-    return total
 
 
 def _is_filled(path: Path) -> bool:
