@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from statistics import median
+from statistics import mean, median
 
 import pytest
 
@@ -35,14 +35,16 @@ def test_c1_the_rate_is_used(tmp_path, show, rate_mbit):
     assert best >= 0.9 * rate_mbit
 
 
-def test_c2_one_worker_at_a_tenth_of_its_rate(tmp_path, show):
+@pytest.mark.parametrize("estimate", ["kth", "last"])
+def test_c2_one_worker_at_a_tenth_of_its_rate(tmp_path, show, estimate):
     """C-2: the estimates follow, every order is executed in time, and no strike is recorded.
 
     A worker that is paired with the slow one has to wait. How often that happens depends on the
-    mechanism, so the test only prints the duration of rounds.
+    mechanism (tests/mechanisms/test_slow_link.py), so the test only prints the duration of rounds.
     """
     needs_namespaces()
     keys = (*LONG, *BIGGER, "fleet.workers=6", "mechanism.neighbours=2")
+    keys = (*keys, f"mechanism.estimate={estimate}")
     with Rig(tmp_path, Setting(keys, [20.0] * 6)) as rig:
         assert rig.net is not None
         rig.start()
@@ -57,13 +59,14 @@ def test_c2_one_worker_at_a_tenth_of_its_rate(tmp_path, show):
     after = [r.duration_s for r in rig.records[before:]]
     before_s, after_s = _expected_s(rig.folder / "trace.jsonl", 2, before)
     show(
-        f"round {usual:.2f} s before, then median {median(after):.2f}, max {max(after):.2f} s; "
+        f"round {usual:.2f} s before, then median {median(after):.2f}, mean {mean(after):.2f}, "
+        f"max {max(after):.2f} s; "
         f"models of the slow one expected to take {before_s:.2f} s before, {after_s:.2f} s after; "
         f"{orders['endings']}, refused {orders['refused']}"
     )
     assert set(orders["endings"]) == {"DONE"}
     assert set(orders["refused"]) <= {"timeout"}  # not a strike
-    assert after_s > 2 * before_s
+    assert estimate == "last" or after_s > 2 * before_s  # with "last" few links are used again
 
 
 def _expected_s(trace, node, at):
