@@ -16,11 +16,13 @@ from dystop.testbed.launch import failpoints
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import MemoryLedger, MetaLine, restore
 from dystop.testbed.params import Timeouts
-from dystop.testbed.protocol.messages import Heartbeat, JoinOk
+from dystop.testbed.protocol.codec import decode, encode
+from dystop.testbed.protocol.messages import Heartbeat, Join, JoinOk, Report, Used
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 from support.coordinator_fixtures import QUICK, setup_for
 from support.engine_fixtures import Script
 from support.threads import in_thread
+from support.transport_parties import until
 
 FAST = replace(QUICK, timeouts=Timeouts(heartbeat_s=5.0, suspect_s=60.0, dead_s=90.0))
 
@@ -216,3 +218,37 @@ def test_a_claim_is_ignored_if_the_ledger_cannot_be_read(setting, tmp_path, monk
         ledger.path = tmp_path / "no such"
         with pytest.raises(StorageError, match="no such: cannot be read"):
             ledger.epoch()
+
+
+def padded_report(size):
+    """A valid report of about this many bytes."""
+    used = tuple(Used(k, 0, 1, 1, "d" * 64, 10, 0.1) for k in range(size // 150))
+    return encode(Report(1, "mixed", used))
+
+
+BIG_JOIN = Join(2, "ab", 1, "h", "cd", "", 8, (1,) * 9999, 1, 1, 1, "idle", 0)
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (padded_report(200_000), "size"),
+        (encode(BIG_JOIN), "size"),
+        (b'{"type":"heartbeat","seq":1,"epoch":1' + b" " * 5000 + b"}", "size"),
+        (b'{"type":"heartbeat","seq":1,"seq":2,"epoch":1}', "malformed"),
+    ],
+    ids=["report", "join", "spaces", "duplicate key"],
+)
+def test_what_the_fleet_cannot_need_is_refused_before_it_is_read(setting, message, code):
+    run = setting(setup_for("dystop", 3, 5, params=FAST))
+    bad, answers = run.echoes[0], []
+    bad.opened = lambda link: link.send(message)
+    bad.received = answers.append
+    bad.start(run.process.address)
+    thread = in_thread(run.process.run)
+    found = until(lambda: answers and run.process.incidents())
+    run.process.interrupt()
+    thread.join(10.0)
+    assert found
+    assert decode(answers[0], "worker").code == code
+    assert [(e.member, e.kind) for e in run.process.incidents()] == [("w00", "bad_message")]

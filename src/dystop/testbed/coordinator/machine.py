@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dystop.errors import DystopError, RunFolderError
 from dystop.testbed.coordinator.accusations import Accusations
 from dystop.testbed.coordinator.members import Enrolled, Member
-from dystop.testbed.coordinator.message_check import implausible
+from dystop.testbed.coordinator.message_check import implausible, most_bytes
 from dystop.testbed.coordinator.misbehaviour import RateLimit
 from dystop.testbed.coordinator.quarantine import (
     EpochClaims,
@@ -152,6 +152,10 @@ class CoordinatorMachine:
     def sanction(self, sanction: Sanction, name: str) -> None:
         """Expel, pardon or readmit a member at the next event."""
         self._quarantine.request(sanction, name)
+
+    def most_bytes(self, kind: str) -> int:
+        """Return the largest size of a message of this kind; callable from any thread."""
+        return most_bytes(kind, self.state.setup.fleet, self.rounds.most_pulls)
 
     # Events -------------------------------------------------------------------------------------
 

@@ -27,7 +27,26 @@ from dystop.testbed.protocol.messages import (
 from dystop.types import Fleet
 
 MAX_RESENT = 1000  # models that one pull may cost on the wire
+SMALL_BYTES = 4096  # of a message without lists
+LABEL_BYTES, MAIL_BYTES, PULL_BYTES, NODE_BYTES = 24, 96, 400, 8  # of one entry as JSON
 HEADERS_BYTES = 2**20  # what headers may add to that
+
+
+def most_bytes(kind: str, fleet: Fleet, most_pulls: int) -> int:
+    """Return the largest size of a message of this kind, by its name on the wire.
+
+    Args:
+        kind: Such as "join".
+        fleet: The fleet of the run.
+        most_pulls: Pulls of the largest order so far.
+    """
+    classes = int(fleet.label_counts.shape[1])
+    extra = {
+        "join": LABEL_BYTES * classes + MAIL_BYTES * fleet.nodes,
+        "report": PULL_BYTES * max(most_pulls, fleet.nodes) + 3 * SMALL_BYTES,
+        "scored": NODE_BYTES * fleet.nodes,
+    }
+    return SMALL_BYTES + extra.get(kind, 0)
 
 
 def implausible(

@@ -41,7 +41,7 @@ from dystop.testbed.events import (
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.ledger.tables import Ledger, Line, ReportLine, RoundLine, restore
 from dystop.testbed.log_throttle import throttled_logger
-from dystop.testbed.protocol.codec import BadMessage, decode, encode
+from dystop.testbed.protocol.codec import BadMessage, decode, encode, kind_of
 from dystop.testbed.protocol.messages import (
     Complaint,
     Execute,
@@ -58,8 +58,9 @@ MAX_BATCH = 2000  # items handled at once
 MAX_BACKLOG = 1000  # queued messages of one peer; its session is closed beyond that
 MAX_BACKLOG_BYTES = 8 * 2**20
 MINUTE_S = 60.0
+TOO_LARGE = "the message is larger than any of its kind in this fleet"
 
-_ItemKind = Sanction | Literal["opened", "message", "closed", "interrupt"]
+_ItemKind = Sanction | Literal["opened", "message", "too_large", "closed", "interrupt"]
 _Item = tuple[_ItemKind, str, Link | None, bytes]
 
 
@@ -122,7 +123,13 @@ class CoordinatorProcess:
         self._items.put(("opened", name, link, b""))
 
     def received(self, name: str, link: Link, message: bytes) -> None:
-        """Queue a message; close the session of a peer that sends too many."""
+        """Queue a message; close the session of a peer that sends too many.
+
+        A message that is larger than one of its kind can be is dropped unread.
+        """
+        kind: _ItemKind = "message"
+        if len(message) > self._machine.most_bytes(kind_of(message)):
+            kind, message = "too_large", b""
         with self._backlog_lock:
             too_large = self._backlog_bytes[name] + len(message) > MAX_BACKLOG_BYTES
             too_many = too_large or self._backlog[name] >= MAX_BACKLOG
@@ -131,7 +138,7 @@ class CoordinatorProcess:
             self._backlog_bytes[name] += len(message)
         if too_many:
             link.close()
-        self._items.put(("message", name, link, message))
+        self._items.put((kind, name, link, message))
 
     def closed(self, name: str, link: Link) -> None:
         """Queue the end of a session."""
@@ -211,19 +218,32 @@ class CoordinatorProcess:
                 return None
             del self._links[name]
             return MemberDisconnected(name)
+        return self._read(kind, name, link, message)
+
+    def _read(
+        self, kind: _ItemKind, name: str, link: Link, message: bytes
+    ) -> CoordinatorEvent | None:
         with self._backlog_lock:
             self._backlog[name] -= 1
             self._backlog_bytes[name] -= len(message)
-        return self._decoded(name, link, message) if self._links.get(name) is link else None
+        if self._links.get(name) is not link:
+            return None
+        if kind == "too_large":
+            return self._refused(name, link, BadMessage("size", TOO_LARGE))
+        return self._decoded(name, link, message)
 
-    def _decoded(self, name: str, link: Link, message: bytes) -> MessageFromMember | None:
+    def _decoded(self, name: str, link: Link, message: bytes) -> CoordinatorEvent:
         try:
             return MessageFromMember(name, decode(message, "coordinator"), fingerprint_of(link))
         except BadMessage as error:
-            link.send(encode(Complaint(error.code, error.text)))
-            if self._sends_too_many_bad_messages(name):
-                link.close()
-            return None
+            return self._refused(name, link, error)
+
+    def _refused(self, name: str, link: Link, error: BadMessage) -> MemberIncident:
+        """Answer a bad message; close the session of a peer that sends too many of them."""
+        link.send(encode(Complaint(error.code, error.text)))
+        if self._sends_too_many_bad_messages(name):
+            link.close()
+        return MemberIncident(name, "bad_message", str(error))
 
     def _sends_too_many_bad_messages(self, name: str) -> bool:
         """Count a bad message; return whether its peer exceeds the limit per minute."""

@@ -118,6 +118,7 @@ class Rounds:
         self.current: OpenRound | None = None
         self.unconfirmed: dict[tuple[int, int], OrderLine] = {}  # failed orders, (round, node)
         self.traced_view: View | None = None  # first half of the newest line of the trace
+        self.most_pulls = 0  # of one order so far
         self._world: WorldState | None = None  # newest state of the emulated world
         self._late_trainings: dict[int, float] = {}  # node -> start of a training that was late
 
@@ -184,6 +185,8 @@ class Rounds:
         for node, order in orders.items():
             state.exchange_from_s[node] = state.at_s
             state.observations.order_issued(node, order)
+            pulls_of_order = sum(len(stage.pulls) for stage in order.stages)
+            self.most_pulls = max(self.most_pulls, pulls_of_order)
         self.traced_view = traced_view(view)
         seen = KeptLine(f"seen:{view.t}", write_blob(self.traced_view))
         state.write(line, *lines.values(), seen)
@@ -465,6 +468,7 @@ class Rounds:
     def restore(self, restored: Restored) -> None:
         """Restore the open round and the unconfirmed orders from the ledger."""
         for line in restored.orders:
+            self.most_pulls = max(self.most_pulls, (line.execute or "").count('"node":'))
             if line.outcome is not None:
                 self.unconfirmed[line.round, line.node] = line
         if restored.open is None:

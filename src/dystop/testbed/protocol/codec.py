@@ -2,10 +2,11 @@
 
 A message is one object whose first key is its type: `{"type":"heartbeat","seq":7,...}`. The types
 are a fixed table; a name on the wire selects nothing else. All keys are validated strictly: no
-unknown key, no number out of its bounds, no NaN, no string for a number (an integer may stand for a
-float). `encode` refuses what `decode` would refuse.
+unknown key, no key twice, no number out of its bounds, no NaN, no string for a number (an integer
+may stand for a float). `encode` refuses what `decode` would refuse.
 """
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args, overload
@@ -128,7 +129,34 @@ def decode(data: bytes, side: Side) -> AnyMessage:
     if read is None:
         raise BadMessage("type", f"{head[1].decode()!r} is not a message that a {side} takes")
     message: AnyMessage = _validated(read, b"{" + data[head.end() :])
+    if side != "worker":  # workers trust their coordinator, whose rosters are long
+        _refuse_duplicate_keys(data)
     return message
+
+
+def kind_of(data: bytes) -> str:
+    """Return the type that a message claims, without reading the rest; empty: none.
+
+    >>> kind_of(b'{"type":"cancel","epoch":1,"round":7}'), kind_of(b"garbage")
+    ('cancel', '')
+    """
+    head = _HEAD.match(data)
+    return "" if head is None else head[1].decode()
+
+
+def _refuse_duplicate_keys(data: bytes) -> None:
+    """Refuse an object that names a key twice: readers differ in which one they take."""
+    try:
+        json.loads(data, object_pairs_hook=_count_keys)
+    except (ValueError, RecursionError) as error:
+        raise BadMessage("malformed", str(error)) from None
+
+
+def _count_keys(pairs: list[tuple[str, Any]]) -> None:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice[:64]} is given twice")
 
 
 def _validated(read: Callable[[bytes], Any], body: bytes) -> Any:
