@@ -241,6 +241,7 @@ class MessageFromMember:
     name: str
     message: ToCoordinator
     fingerprint: str = ""  # of that certificate; empty where the transport has none
+    remote: str = ""  # IP address that the session comes from; empty where the transport has none
 
 
 @dataclass(frozen=True)

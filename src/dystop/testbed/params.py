@@ -93,6 +93,11 @@ class TestbedParams:
     )
     host: str = param("127.0.0.1", "address on which coordinator and workers listen")
     port: Annotated[int, Ge(0), Le(65535)] = param(0, "port of the coordinator; 0: any free port")
+    addresses: Literal["session", "any"] = param(
+        "session",
+        "where a worker may serve models: session: on the host that it joins from; any: wherever "
+        "it says (address translation, names instead of IP addresses)",
+    )
     devices: Literal["world", "jetson", "free"] = param(
         "world",
         "duration of a training: world: at least as in the simulator; jetson: at least as on five "

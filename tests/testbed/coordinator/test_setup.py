@@ -1,7 +1,10 @@
 """The checks of a join against the enrolment: protocol, run, schema and data."""
 
+from dataclasses import replace
+
 import pytest
 
+from dystop.testbed.events import MessageFromMember
 from dystop.testbed.protocol.messages import JoinOk, Reject
 from support.coordinator_fixtures import RUN, CoordinatorHarness, play, sent, setup_for
 
@@ -65,3 +68,30 @@ def test_a_false_data_size_changes_nothing_b4():
     harness.run(600)
     assert [r.active_ids for r in harness.records] == [r.active_ids for r in honest.records]
     assert [r.to_json() for r in harness.records] == [r.to_json() for r in honest.records]
+
+
+@pytest.mark.parametrize(
+    ("address", "remote", "addresses", "welcome"),
+    [
+        ("10.0.0.7:7001", "10.0.0.7", "session", True),
+        ("127.0.0.1:7001", "127.0.0.1", "session", True),
+        ("[::1]:7001", "127.0.0.1", "session", True),
+        ("10.0.0.8:7001", "10.0.0.7", "session", False),
+        ("evil.example.org:53", "10.0.0.7", "session", False),
+        ("0.0.0.0:7001", "10.0.0.7", "session", False),
+        ("10.0.0.7:0", "10.0.0.7", "session", False),
+        ("10.0.0.7", "10.0.0.7", "session", False),
+        ("unix:/tmp/x", "10.0.0.7", "any", False),
+        ("10.0.0.8:7001", "10.0.0.7", "any", True),
+        ("host.example.org:7001", "10.0.0.7", "any", True),
+        ("a b\n:7001", "10.0.0.7", "any", False),
+        ("memory:3", "", "session", True),
+    ],
+)
+def test_others_are_sent_only_to_the_host_of_a_member(address, remote, addresses, welcome):
+    setup = setup_for("dystop")
+    setup = replace(setup, params=replace(setup.params, addresses=addresses))
+    harness = CoordinatorHarness(setup)
+    harness.receive = lambda name, m: harness.event(MessageFromMember(name, m, remote=remote))
+    harness.join("w00", address=address)
+    assert refusal_codes(harness, "w00") == ([] if welcome else ["address"])

@@ -139,3 +139,9 @@ def test_the_end_of_a_pull_ends_the_pause_at_once():
 def test_portions():
     assert chunk_size(1e9, CHUNK_BYTES) == CHUNK_BYTES
     assert chunk_size(1.0, CHUNK_BYTES) == 1024
+
+
+def test_the_smallest_rate_waits_for_a_finite_time():
+    waits = []
+    next(paced(model(10_000, 5e-324), threading.Event(), waits.append))
+    assert 0 < waits[0] <= 1024

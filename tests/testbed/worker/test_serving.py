@@ -16,6 +16,7 @@ from dystop.testbed.events import (
 from dystop.testbed.protocol.messages import (
     Cancel,
     Execute,
+    Incident,
     Pull,
     PullRefused,
     PullRequest,
@@ -151,3 +152,21 @@ def test_updates_are_served_where_they_are_kept():
     plain = WorkerHarness()
     plain.join()
     assert refusal(plain.ask(round=1, delta=True)) == "no_model"
+
+
+def test_one_peer_gets_a_model_under_a_few_masks_only():
+    harness = WorkerHarness()
+    harness.join()
+    asked = [harness.ask(k, "w01", round=1, mask=(k, 0.5)) for k in range(40)]
+    refused = [bool(refusals) for refusals in (refusal_or_none(actions) for actions in asked)]
+    assert refused == [False] * 16 + [True] * 24
+    assert refusal_or_none(harness.ask(90, "w01", round=1, mask=(3, 0.5))) is None  # known
+    assert refusal_or_none(harness.ask(91, "w01", round=1)) is None
+    assert refusal_or_none(harness.ask(92, "w02", round=1, mask=(99, 0.5))) is None
+    (seen,) = sent(harness(Tick(), 1.0), Incident)
+    assert (seen.node, seen.kind, seen.count) == (1, "flood", 24)
+
+
+def refusal_or_none(actions):
+    (answer,) = of(actions, AnswerPull)
+    return answer.answer if isinstance(answer.answer, PullRefused) else None

@@ -315,7 +315,7 @@ class CoordinatorMachine:
         state, name, fingerprint = self.state, event.name, event.fingerprint
         member = state.members.get(name)
         refused = self._quarantine.certificate_refusal(fingerprint)
-        refused = refused or join_refusal(state.setup, member, join)
+        refused = refused or join_refusal(state.setup, member, join, event.remote)
         if refused is not None and member is not None and member.state != "QUARANTINED":
             text = f"cannot join: {refused.code}: {refused.text}"
             state.incidents.record(member.node, "refused", text)

@@ -49,7 +49,7 @@ from dystop.testbed.protocol.messages import (
     ReportAck,
     ToWorker,
 )
-from dystop.testbed.transport.interface import Link, Listener, Transport, fingerprint_of
+from dystop.testbed.transport.interface import Link, Listener, Transport, fingerprint_of, remote_of
 
 _LOG = throttled_logger(__name__)
 TICK_S = 0.05
@@ -234,7 +234,8 @@ class CoordinatorProcess:
 
     def _decoded(self, name: str, link: Link, message: bytes) -> CoordinatorEvent:
         try:
-            return MessageFromMember(name, decode(message, "coordinator"), fingerprint_of(link))
+            found = decode(message, "coordinator")
+            return MessageFromMember(name, found, fingerprint_of(link), remote_of(link))
         except BadMessage as error:
             return self._refused(name, link, error)
 

@@ -1,6 +1,8 @@
 """What a coordinator is built from, and which joins it refuses."""
 
+import re
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Protocol
 
 from dystop.control.staleness_weighting import StalenessWeighting
@@ -9,10 +11,12 @@ from dystop.errors import ConfigError
 from dystop.sparse import Floats, Ints
 from dystop.testbed.coordinator.members import Enrolled, Member
 from dystop.testbed.params import TestbedParams
+from dystop.testbed.protocol.codec import shown
 from dystop.testbed.protocol.messages import PROTOCOL, Join, Reject
 from dystop.types import Fleet, Mechanism
 from dystop.world import Transfer, WorldState
 
+_HOST = re.compile(r"[A-Za-z0-9.:-]{1,253}")
 OBSERVER = "observer"
 SERVER = "server"
 COORDINATOR = "coordinator"
@@ -75,8 +79,17 @@ def member_name(node: int, workers: int) -> str:
     return f"w{node:0{max(2, len(str(workers - 1)))}d}"
 
 
-def join_refusal(setup: CoordinatorSetup, member: Member | None, join: Join) -> Reject | None:
-    """Return why a join is refused; None: it is accepted."""
+def join_refusal(
+    setup: CoordinatorSetup, member: Member | None, join: Join, remote: str = ""
+) -> Reject | None:
+    """Return why a join is refused; None: it is accepted.
+
+    Args:
+        setup: The coordinator's setup.
+        member: The member with the name of the certificate, if there is one.
+        join: Its message.
+        remote: IP address that its session comes from; empty where the transport has none.
+    """
     if member is None:
         return Reject("unknown", "this name is not enrolled in this run; enrol it first")
     if join.protocol != PROTOCOL:
@@ -85,7 +98,29 @@ def join_refusal(setup: CoordinatorSetup, member: Member | None, join: Join) -> 
         return Reject("run", _wrong_run(join.run, setup.run))
     if member.state == "QUARANTINED":
         return Reject("quarantined", f"quarantined: {member.note}; the operator can lift it"[:200])
-    return _enrolment_mismatch(setup, member, join)
+    return _enrolment_mismatch(setup, member, join) or _bad_address(setup, join.address, remote)
+
+
+def _bad_address(setup: CoordinatorSetup, address: str, remote: str) -> Reject | None:
+    """Refuse an address at which others must not call: another host, or none."""
+    if not address or not remote:
+        return None
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536 and len(port) < 6
+    any_host = setup.params.addresses == "any" and _HOST.fullmatch(host)
+    if is_port and (any_host or _is_same_host(host, remote)):
+        return None
+    what = f"address {shown(address, 64)}, but the session comes from {remote}"
+    return Reject("address", f"{what}; listen there, or set testbed.addresses = any"[:200])
+
+
+def _is_same_host(host: str, remote: str) -> bool:
+    try:
+        ours, theirs = ip_address(host), ip_address(remote)
+    except ValueError:  # a name: others would have to ask a name server of the member's choice
+        return False
+    return ours == theirs or (ours.is_loopback and theirs.is_loopback)
 
 
 def _wrong_run(theirs: str, ours: str) -> str:

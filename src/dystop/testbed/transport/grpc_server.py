@@ -207,6 +207,7 @@ class _Session:
 
     def __init__(self, peer: Peer, context: Any) -> None:
         self.name, self.fingerprint, self._context = *peer, context
+        self.remote = str(context.peer())
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._queued, self._sent = 0, 0  # bytes since the session began
         self.reason = ""  # why it was cut; empty if it was not

@@ -12,7 +12,9 @@ Any thread may call a handler. An error in a handler never reaches the peer.
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Protocol
+from urllib.parse import unquote
 
 from dystop.testbed.protocol.messages import (
     IncidentKind,
@@ -39,6 +41,32 @@ class Link(Protocol):
 def fingerprint_of(link: Link) -> str:
     """Return the fingerprint of the peer's certificate; empty if the transport has none."""
     return str(getattr(link, "fingerprint", ""))
+
+
+def remote_of(link: Link) -> str:
+    """Return the IP address that a session comes from; empty if the transport has none.
+
+    >>> class Session:
+    ...     remote = "ipv6:%5B::ffff:10.0.0.7%5D:50312"
+    >>> remote_of(Session())
+    '10.0.0.7'
+    """
+    peer = unquote(str(getattr(link, "remote", "")))
+    host = peer.partition(":")[2].rpartition(":")[0].strip("[]").partition("%")[0]
+    return plain_ip(host)
+
+
+def plain_ip(host: str) -> str:
+    """Return an IP address in its usual form, IPv4 in IPv6 as IPv4; empty: it is none.
+
+    >>> plain_ip("::ffff:10.0.0.7"), plain_ip("example.org")
+    ('10.0.0.7', '')
+    """
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return ""
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 class SessionHandler(Protocol):

@@ -8,6 +8,7 @@ from dystop.testbed.transport.interface import CHUNK_BYTES, ServedModel
 
 QUANTUM_S = 0.05  # a paced sender sends what the rate allows in this time, then waits
 LEAST_BYTES = 1024
+SLOWEST_RATE = 1.0  # bytes per second: a peer may ask for less, but a wait must be a number
 FIRST_BYTES, SMALL_BYTES = 64 * 2**10, 16 * 2**10  # chunks of a sender without a rate
 QUICK_S, SLOW_S = 0.03, 0.3  # chunks sent faster than this grow, slower ones shrink
 MOST_S, MOST_SHARE = 0.5, 8  # a chunk takes at most this long, and 1/8 of all bytes sent
@@ -89,6 +90,7 @@ def paced(
     if rate <= 0:
         yield from _unpaced(model, ended)
         return
+    rate = max(rate, SLOWEST_RATE)
     bucket = TokenBucket(rate, sleep=sleep or ended.wait)
     size = chunk_size(rate, CHUNK_BYTES)
     for part in _parts_from_offset(model):

@@ -50,6 +50,7 @@ from dystop.testbed.protocol.messages import (
 from dystop.testbed.worker.durable_state import DurableState, with_one_save
 from dystop.testbed.worker.exchange import PullTracker
 from dystop.testbed.worker.guard import Guard
+from dystop.testbed.worker.mask_limit import MaskLimit
 from dystop.testbed.worker.orders import OrderExecution
 from dystop.testbed.worker.peer_incidents import PeerIncidents
 from dystop.testbed.worker.state import WorkerSetup, WorkerState, without_report
@@ -78,6 +79,7 @@ class WorkerMachine:
         self.orders = OrderExecution(self.durable, self.pulls)
         self.session = self.durable.session
         self.incidents = PeerIncidents()
+        self._masks = MaskLimit()
         self._has_started = self._is_leaving = self._is_warm_start = self._has_joined = False
         self._deferred: tuple[Execute, float] | None = None  # an order, and when it arrived
         self._event_handlers: dict[type, Handler] = {
@@ -277,6 +279,9 @@ class WorkerMachine:
         if not self.state.run or event.peer not in self._allowed_peers:
             refused = PullRefused("not_authorised", retry_s=UNKNOWN_PEER_S)
             return [AnswerPull(event.key, refused)]
+        if not self._masks.allows(self.state.version, event.peer, event.request.mask):
+            self.incidents.add(event.peer, "flood", "pulls with many different masks")
+            return [AnswerPull(event.key, PullRefused("busy", retry_s=UNKNOWN_PEER_S))]
         expected = self.orders.expects_snapshot(event.request.round)
         return [*self.durable.published.answer(event, self.durable.now_s, expected=expected)]
 
