@@ -182,3 +182,15 @@ def test_files_that_are_none_of_ours_are_refused(tmp_path):
             dystop.load_model(path, module=module)
     path.write_bytes(good)
     assert dystop.load_model(path, module=nn.Linear(2, 2)).card.model == "mymodel:make"
+
+
+@pytest.mark.parametrize(
+    ("claim", "value"),
+    [("shape", (1, 10**6, 10**6)), ("classes", 10**12), ("shape", ("a", 1, 1)), ("classes", -1)],
+)
+def test_a_card_that_claims_terabytes_takes_no_memory(tmp_path, claim, value):
+    module = dystop.training.models.build.build_model("softmax", 1, (8, 8), 3, 0)
+    layout, path = layout_of(module), tmp_path / "m.safetensors"
+    path.write_bytes(to_bytes(layout, *layout.flatten(module), replace(CARD, **{claim: value})))
+    with pytest.raises(RunFolderError, match=r"m\.safetensors: "):
+        read_model(path)

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from dystop.errors import RunFolderError
+from dystop.errors import ConfigError, RunFolderError
 from dystop.strict_json import parse_json
 from dystop.training.flat import Layout, layout_of
 from dystop.training.models.build import MODELS, CustomModel, build_model
@@ -118,7 +118,19 @@ def read_model(path: Path, module: nn.Module | None = None) -> LoadedModel:
             f"{path}: holds the user's own model {card.model!r}, which is not imported because a "
             "file says so; pass a module: load_model(..., module=make(...))"
         )
-    return _fill(_build(card) if module is None else module, tensors, card, str(path))
+    if module is None:
+        with torch.device("meta"):  # it takes no memory, whatever sizes the card claims
+            _check_alike(_built(card, path), tensors, str(path))
+        module = _build(card)
+    return _fill(module, tensors, card, str(path))
+
+
+def _built(card: ModelCard, path: Path) -> nn.Module:
+    """Return a module of this kind; refuse a card whose sizes cannot be those of a model."""
+    try:
+        return _build(card)
+    except (ConfigError, TypeError, ValueError, RuntimeError) as error:
+        raise RunFolderError(f"{path}: not a model file of dystop: {error}") from error
 
 
 def _card(blob: bytes) -> ModelCard:
@@ -141,6 +153,16 @@ def _fill(
     module: nn.Module, tensors: dict[str, Tensor], card: ModelCard, where: str
 ) -> LoadedModel:
     """Copy tensors into a module; refuse tensors of another kind of model."""
+    _check_alike(module, tensors, where)
+    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
+    return LoadedModel(module.eval(), card)
+
+
+def _check_alike(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
+    """Refuse tensors whose names or shapes are not those of a module."""
     layout = layout_of(module)
     expected = {s.name: s.shape for s in (*layout.trained, *layout.kept, *layout.counted)}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
@@ -149,8 +171,3 @@ def _fill(
         raise RunFolderError(
             f"{where}: another kind of model; these tensors differ: {', '.join(names)}"
         )
-    own = dict(module.named_parameters()) | dict(module.named_buffers())
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            own[name].copy_(tensor)
-    return LoadedModel(module.eval(), card)
