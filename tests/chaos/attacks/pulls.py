@@ -30,16 +30,18 @@ def half_open(hostile: HostileWorker) -> None:
     def hold(peer: Any) -> None:
         options = [*client_options(peer.name, 5.0), ("grpc.use_local_subchannel_pool", 1)]
         credentials = channel_credentials(hostile.identity)
-        never = threading.Event()
+        over = threading.Event()
 
-        def no_body() -> Iterator[bytes]:
-            never.wait()
+        def no_body(over: threading.Event) -> Iterator[bytes]:
+            over.wait()
             yield b""
 
         while True:
+            over.set()  # ends the threads that wait for the bodies of the last calls
+            over = threading.Event()
             with grpc.secure_channel(peer.address, credentials, options=options) as channel:
                 pull = channel.stream_stream(PULL)
-                calls = [pull(no_body()) for _ in range(CALLS_PER_CONNECTION)]
+                calls = [pull(no_body(over)) for _ in range(CALLS_PER_CONNECTION)]
                 while any(call.is_active() for call in calls):
                     time.sleep(0.05)
 
