@@ -40,7 +40,7 @@ class DurableState:
         """Publish the model of the checkpoint."""
         self.setup, self.guard = setup, guard
         # An earlier process may have served snapshots whose versions are not on disk.
-        self._last_version = state.version + (VERSION_GAP if state.incarnation else 0)
+        self._last_version = state.version + (VERSION_GAP if state.run else 0)
         self.state = state
         self.now_s = 0.0
         self.session = Session(setup.timeouts.report_s, setup.timeouts.heartbeat_s)
