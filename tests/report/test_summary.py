@@ -143,6 +143,16 @@ def test_notices_warn_of_unfair_comparisons():
     assert notices([fake_run(rounds=10)]) == []
 
 
+def test_notices_count_missing_scores_and_models():
+    run = fake_run("a", workers=10, rounds=20, every=5)
+    due = {5: {"tested": 10}, 10: {"tested": 2}, 15: {"accuracy": None, "no_score": "skipped"}}
+    records = [replace(r, **due.get(r.round, {})) for r in run.records]
+    text = " ".join(notices([replace(run, records=records)]))
+    assert "1 of 4 evaluations that were due have no score (1 skipped)" in text
+    assert "1 of 2 scores rest on fewer models" in text
+    assert "2 of 10" in text
+
+
 def test_staleness_shares_add_histograms_of_any_length():
     rows = [
         plain_record(1, 1.0, staleness_histogram=[4]),
