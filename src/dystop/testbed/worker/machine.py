@@ -35,6 +35,7 @@ from dystop.testbed.events import (
 )
 from dystop.testbed.protocol.messages import (
     Cancel,
+    Complaint,
     Execute,
     ExecuteAck,
     JoinOk,
@@ -51,6 +52,7 @@ from dystop.testbed.worker.durable_state import DurableState, with_one_save
 from dystop.testbed.worker.exchange import PullTracker
 from dystop.testbed.worker.guard import Guard
 from dystop.testbed.worker.mask_limit import MaskLimit
+from dystop.testbed.worker.order_check import order_problem
 from dystop.testbed.worker.orders import OrderExecution
 from dystop.testbed.worker.peer_incidents import PeerIncidents
 from dystop.testbed.worker.state import WorkerSetup, WorkerState, without_report
@@ -207,6 +209,8 @@ class WorkerMachine:
         if order.epoch < self.state.epoch:
             stale = ExecuteAck(order.round, "stale_epoch", self.state.epoch)
             return [SendToCoordinator(stale)]
+        if problem := order_problem(order, deltas=self.setup.deltas):
+            return [SendToCoordinator(Complaint("order", f"round {order.round}: {problem}"))]
         if not (self._has_joined and self.pulls.knows_all(order)):
             self._deferred = (order, self.durable.now_s)
             return []

@@ -1,0 +1,11 @@
+"""The long version of the fuzz of both state machines; `python -m support.fuzzing` runs more."""
+
+import pytest
+
+from support.fuzzing import run_sequences
+
+pytestmark = pytest.mark.chaos
+
+
+def test_many_random_sequences_end_no_machine():
+    run_sequences(1_000_000, 5_000)
