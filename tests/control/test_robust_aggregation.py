@@ -42,6 +42,27 @@ def slow_clip(own, others, weights, radius):
     return out
 
 
+def slow_agree(own, others, weights, radius, losses, usual):
+    wide = own.astype(float)
+    out = wide.copy()
+    for w, x, loss in zip(weights, others, losses, strict=True):
+        gap = x.astype(float) - wide
+        far = np.sqrt((gap**2).sum())
+        clipped = 1.0 if far <= radius else radius / far
+        out += w * clipped * (1.0 if loss <= usual else (usual / loss) ** 2) * gap
+    return out
+
+
+def agreed(own, others, weights, radius, losses, usual):
+    """Mix under the rule `agree`, as simulator and testbed do."""
+    seen = robust_aggregation.Seen(robust_aggregation.distances(own, others), np.array(losses))
+    new = robust_aggregation.robust_weights(
+        robust_aggregation.Aggregation("agree"), weights, seen,
+        robust_aggregation.Usual(radius, usual),
+    )  # fmt: skip
+    return robust_aggregation.mix_weighted(own, others, new)
+
+
 def slow_trimmed(models, share):
     n = len(models)
     cut = min(int(share * n), (n - 1) // 2)
@@ -81,6 +102,41 @@ def test_twins(hood, radius, k, share):
     )
     far = [np.linalg.norm(x.astype(float) - own) for x in others]
     np.testing.assert_allclose(robust_aggregation.distances(own, others), far, rtol=1e-12)
+
+
+losses_of_seven = st.lists(st.floats(0.01, 10), min_size=7, max_size=7)
+
+
+@quick
+@given(neighbourhoods(), st.floats(0.1, 300), losses_of_seven, st.floats(0.1, 5))
+def test_agree(hood, radius, losses, usual):
+    """It equals its twin, moves at most as far as clip allows, and forgets the order."""
+    own, others, weights = hood
+    losses = np.array(losses[: len(others)])
+    got = agreed(*hood, radius, losses, usual)
+    np.testing.assert_allclose(got, slow_agree(*hood, radius, losses, usual), rtol=1e-5, atol=1e-4)
+    assert robust_aggregation.distance(own, got) <= radius * weights.sum() + 1e-3
+    turned = agreed(own, others[::-1], weights[::-1], radius, losses[::-1], usual)
+    np.testing.assert_allclose(turned, got, rtol=1e-5, atol=1e-4)
+    good = np.full(len(others), usual)
+    np.testing.assert_array_equal(
+        agreed(*hood, radius, good, usual), robust_aggregation.clip(*hood, radius)
+    )
+
+
+def test_agree_by_hand():
+    """A model with twice the usual loss counts a quarter, one without a finite loss nothing."""
+    own, others = np.zeros(1, np.float32), np.array([[4], [4], [4]], np.float32)
+    got = agreed(own, others, np.full(3, 0.25), 10.0, [1.0, 2.0, np.nan], 1.0)
+    np.testing.assert_allclose(got, [1 + 0.25])
+    far = agreed(own, others, np.full(3, 0.25), 2.0, [1.0, 2.0, np.inf], 1.0)
+    np.testing.assert_allclose(far, [0.5 + 0.125])
+
+
+def test_without_anything_usual_the_medians_of_what_arrived_decide():
+    own, others = np.zeros(1, np.float32), np.array([[1], [2], [8]], np.float32)
+    got = agreed(own, others, np.full(3, 0.25), None, [1.0, 1.0, 2.0], None)
+    np.testing.assert_allclose(got, [0.25 * (1 + 2 + 2 / 4)])
 
 
 @quick
@@ -186,9 +242,9 @@ def test_norm_does_not_overflow():
 
 
 def test_the_radius_follows_what_was_seen():
-    assert robust_aggregation.running_radius([]) is None
-    assert robust_aggregation.running_radius([0.0, 0.0]) is None  # equal models say nothing
-    assert robust_aggregation.running_radius([1.0, 2.0, 9.0, np.inf]) == 2.0
+    assert robust_aggregation.running_median([]) is None
+    assert robust_aggregation.running_median([0.0, 0.0]) is None  # equal models say nothing
+    assert robust_aggregation.running_median([1.0, 2.0, 9.0, np.inf]) == 2.0
 
 
 def test_masks_keep_the_share_and_the_bits():

@@ -19,6 +19,19 @@ def test_nothing_given_is_the_defaults():
     assert read_experiment().name == "dystop-fmnist-mini-s0"
 
 
+def test_keys_of_earlier_versions_are_read(tmp_path):
+    file = tmp_path / "old.toml"
+    file.write_text('[testbed.guards]\naggregator = "clip"\ntrim = 0.1\nstrikes = 4\n')
+    old = read_experiment(file)
+    assert (old.aggregation.rule, old.aggregation.trim) == ("clip", 0.1)
+    assert old.testbed.guards.strikes == 4
+    assert read_experiment(file, ["aggregation.rule=agree"]).aggregation.rule == "agree"
+    assert read_experiment(None, ["testbed.guards.nearest=3"]).aggregation.nearest == 3
+    said = problem("testbed.guards.aggregator=best")
+    assert said.startswith("command line: aggregation.rule")
+    assert "testbed.guards.aggregator" not in to_toml(old)
+
+
 def test_the_command_line_wins_over_the_file(tmp_path):
     file = tmp_path / "e.toml"
     file.write_text("seed = 3\n[stop]\nrounds = 7\nseconds = 2\n[mechanism]\nV = 4\n")

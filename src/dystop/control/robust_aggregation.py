@@ -3,25 +3,131 @@
 Models are flat float32 vectors. `own` is the model of the receiver, `others` are the K models that
 arrived, and `weights` [K] are their weights. The weight of the own model is one minus their sum.
 
-With the usual three or four neighbours only `clip` helps. `trimmed` and `median` need about seven
-models before they can tell a corrupt model from a different one. `nearest` fails against an
-attacker that stays close to the own model.
+Simulator and testbed use the same rules. `clip`, `agree` and `nearest` only change the weights of a
+row (`robust_weights`), from the distance of each model to the own one and from its loss on own
+samples. `trimmed` and `median` work on every coordinate (`trimmed`).
+
+With the usual three or four neighbours `clip` and `agree` help; docs/results/robustness.md says
+against what. `trimmed` and `median` need about seven models before they can tell a corrupt model
+from a different one. `nearest` fails against an attacker that stays close to the own model.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from dystop.acceleration import accelerated
 from dystop.control.aggregation import mix
+from dystop.params import param
 from dystop.sparse import Floats
 
+Rule = Literal["mean", "clip", "agree", "trimmed", "median", "nearest"]
 Vector = NDArray[np.float32]
 Models = Sequence[Vector] | NDArray[np.float32]  # a list of vectors [P], or [K, P]
 
+RECENT = 20  # number of distances and of losses that a worker remembers
+COORDINATE_WISE = ("trimmed", "median")  # these rules ignore weights
 _NUMBERS = 1 << 18  # numbers of all models in one block: 1 MB
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """How a worker mixes the models of its neighbours with its own."""
+
+    rule: Rule = param(
+        "mean",
+        "mean: the paper's; clip: self-centred clipping; agree: clipping by distance and by loss "
+        "on own samples; trimmed, median, nearest: robust with many neighbours",
+    )
+    clip_radius: Annotated[float, Ge(0)] = param(
+        0.0, "clip, agree: radius; 0: running median of the distances"
+    )
+    samples: Annotated[int, Ge(1)] = param(
+        128, "agree: own training samples on which the models of neighbours are tested"
+    )
+    trim: Annotated[float, Ge(0), Le(0.5)] = param(
+        0.25, "trimmed: fraction that is cut off at each end"
+    )
+    nearest: Annotated[int, Ge(1)] = param(2, "nearest: number of models that are kept")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a worker measured of the models that arrived, [K] each."""
+
+    distance: Floats  # to the own model
+    loss: Floats | None = None  # on own samples; None: it has none, or the rule needs none
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What a worker has learned from earlier models."""
+
+    radius: float | None = None  # running median of distances; None: nothing is known
+    loss: float | None = None  # running median of losses on own samples
+
+
+def robust_weights(
+    params: Aggregation, weights: Floats, seen: Seen, usual: Usual | None = None
+) -> Floats:
+    """Return the new weights of the others under `clip`, `agree` or `nearest`, [K].
+
+    What is missing to one goes to the own model. Where nothing usual is known, the medians of the
+    models that arrived take its place.
+
+    >>> clip = Aggregation("clip", clip_radius=2.0)
+    >>> robust_weights(clip, np.array([0.25, 0.5]), Seen(np.array([4.0, 1.0]))).tolist()
+    [0.125, 0.5]
+    >>> seen = Seen(np.array([1.0, 1.0]), loss=np.array([0.5, 2.0]))
+    >>> agree = Aggregation("agree", clip_radius=2.0)
+    >>> robust_weights(agree, np.array([0.25, 0.5]), seen, Usual(loss=1.0)).tolist()
+    [0.25, 0.125]
+    """
+    weights, usual = np.asarray(weights, float), usual or Usual()
+    if params.rule == "nearest":
+        return _nearest_weights(weights, seen.distance, params.nearest)
+    radius = params.clip_radius or usual.radius or running_median(seen.distance) or 0.0
+    factor = clip_factors(seen.distance, radius)
+    if params.rule == "agree" and seen.loss is not None:
+        usual_loss = running_median(seen.loss) if usual.loss is None else usual.loss
+        factor = factor * agreement(seen.loss, usual_loss)
+    return weights * factor
+
+
+def agreement(loss: Floats, usual: float | None) -> Floats:
+    """Return min(1, usual / loss)^2 for each model: how well it agrees with the own samples.
+
+    A loss that is not a finite number gives zero.
+
+    >>> agreement(np.array([0.5, 2.0, np.inf, np.nan]), 1.0).tolist()
+    [1.0, 0.25, 0.0, 0.0]
+    """
+    finite = np.isfinite(loss)
+    ratio = np.where(finite, 1.0, 0.0)
+    worse = finite & (loss > (0.0 if usual is None else usual))
+    if usual is not None:
+        ratio[worse] = usual / loss[worse]
+    return ratio**2
+
+
+def _nearest_weights(weights: Floats, distance: Floats, k: int) -> Floats:
+    """Return the weights of the k nearest others, scaled so that the row sums to one again."""
+    kept = np.zeros(len(weights), bool)
+    kept[np.argsort(distance, kind="stable")[:k]] = True
+    chosen = np.where(kept, weights, 0.0)
+    total = 1.0 - weights.sum() + chosen.sum()
+    return chosen / total if total else np.zeros(len(weights))
+
+
+def mix_weighted(own: Vector, others: Models, weights: Floats) -> Vector:
+    """Return the mean of the own model and those others whose weight is not zero."""
+    used = np.flatnonzero(weights).tolist()
+    return mean(own, [others[k] for k in used], np.asarray(weights, float)[used])
 
 
 def blend(weights: Floats, models: Models) -> Vector:
@@ -51,9 +157,8 @@ def clip(own: Vector, others: Models, weights: Floats, radius: float) -> Vector:
     A neighbour moves the own model by at most its weight times the radius (ClippedGossip; He,
     Karimireddy and Jaggi 2022).
     """
-    factor = clip_factors(distances(own, others), radius)
-    near = np.flatnonzero(factor).tolist()  # leave out models at infinite distance
-    return mean(own, [others[k] for k in near], (np.asarray(weights, float) * factor)[near])
+    factor = clip_factors(distances(own, others), radius)  # zero at an infinite distance
+    return mix_weighted(own, others, np.asarray(weights, float) * factor)
 
 
 def clip_factors(distance: Floats, radius: float) -> Floats:
@@ -71,13 +176,7 @@ def clip_factors(distance: Floats, radius: float) -> Floats:
 def nearest(own: Vector, others: Models, weights: Floats, k: int) -> Vector:
     """Return the weighted mean of the own model and the k others nearest to it."""
     weights = np.asarray(weights, float)
-    order = np.argsort(distances(own, others), kind="stable")
-    chosen = sorted(order[:k].tolist())
-    mine = 1.0 - weights.sum()
-    total = mine + weights[chosen].sum()
-    if total == 0:
-        return own
-    return mean(own, [others[j] for j in chosen], weights[chosen] / total)
+    return mix_weighted(own, others, _nearest_weights(weights, distances(own, others), k))
 
 
 def trimmed(models: Models, share: float) -> Vector:
@@ -140,12 +239,12 @@ def distances(own: Vector, others: Models) -> Floats:
     return np.array([distance(own, other) for other in others], float)
 
 
-def running_radius(recent: Sequence[float]) -> float | None:
-    """Return a radius for `clip`: the median of recent distances, or None where there are none.
+def running_median(recent: Sequence[float] | Floats) -> float | None:
+    """Return the median of recent distances or losses, or None where there are none.
 
-    Distances of zero do not count: at the start of a run many models are equal.
+    Zeros do not count: at the start of a run many models are equal.
 
-    >>> running_radius([0.0, 1.0, 3.0, 100.0])
+    >>> running_median([0.0, 1.0, 3.0, 100.0])
     3.0
     """
     some = [d for d in recent if 0 < d < np.inf]

@@ -22,6 +22,7 @@ from dystop.data import (
 )
 from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment
+from dystop.simulator.attack import Attackers
 from dystop.simulator.state import Components
 from dystop.sparse import Ints
 from dystop.training.memory import available_bytes, ensure_fits
@@ -31,6 +32,7 @@ from dystop.training.saved import ModelCard
 from dystop.training.trainer import Trainer
 from dystop.types import Fleet
 from dystop.world import Trace, TraceWorld, World, read_trace
+from dystop.world.adversary import attackers, flipped_labels
 from dystop.world.describe import describe
 
 _GIGABYTE = 10**9
@@ -67,7 +69,7 @@ def build(
     check_staleness_weighting(experiment)
     data = load_data(experiment, data)
     shards = split_data(experiment, data)
-    trainer = make_trainer(experiment, data, shards, model)
+    trainer = make_trainer(experiment, _with_wrong_labels(experiment, data, shards), shards, model)
     experiment = measured(experiment, trainer)
     memory = _ensure_memory(experiment, trainer)
     counts = label_counts(data.y_train, shards, data.classes)
@@ -125,6 +127,21 @@ def split_data(experiment: Experiment, data: Dataset) -> list[Ints]:
         phi=spec.phi,
         seed=experiment.seed,
     )
+
+
+def _with_wrong_labels(experiment: Experiment, data: Dataset, shards: list[Ints]) -> Dataset:
+    """Return the data set with the labels that attackers train on, if they flip labels."""
+    if experiment.adversary.kind != "label-flip":
+        return data
+    labels = data.y_train.copy()
+    for node in attackers_of(experiment).tolist():
+        labels[shards[node]] = flipped_labels(labels[shards[node]], data.classes)
+    return replace(data, y_train=labels)
+
+
+def attackers_of(experiment: Experiment) -> Ints:
+    """Return the workers that attack, ascending."""
+    return attackers(experiment.adversary, experiment.fleet.workers, experiment.seed)
 
 
 def make_trainer(
@@ -188,7 +205,18 @@ def _components(experiment: Experiment, fleet: Fleet, world: World, trainer: Tra
         topology=topology,
         moving=topology and experiment.world.mobility.enabled,
         staleness_weighting=experiment.staleness,
+        aggregation=experiment.aggregation,
+        attackers=_attackers(experiment, trainer),
     )
+
+
+def _attackers(experiment: Experiment, trainer: Trainer) -> Attackers | None:
+    """Return the attackers of a simulation; None if there are none."""
+    nodes, adversary = attackers_of(experiment), experiment.adversary
+    if not len(nodes):
+        return None
+    first, _ = trainer.initial()
+    return Attackers(adversary, nodes, experiment.fleet.workers, experiment.seed, first)
 
 
 def fleet_json(

@@ -50,11 +50,18 @@ def is_last(components: Components, record: RoundRecord) -> bool:
 
 
 def request_score(components: Components, state: State) -> PendingScore:
-    """Evaluate every worker's own model and the global one; do not wait for a device."""
+    """Evaluate every worker's own model and the global one; do not wait for a device.
+
+    Attackers and their models do not count.
+    """
     now = evaluation_models(components, state)
     samples, evaluate = components.evaluate.samples or None, components.trainer.evaluate
-    everyone = batch_norm_owners(components, np.arange(len(now.models)))
-    each = evaluate(now.models, now.counters, samples, everyone)
+    models, counters, workers = now.models, now.counters, np.arange(len(now.models))
+    if components.attackers is not None:
+        workers = components.attackers.honest
+        at = upload(workers, models.device)
+        models, counters = models[at], counters[at]
+    each = evaluate(models, counters, samples, batch_norm_owners(components, workers))
     together = batch_norm_owners(components, ints([ALL_WORKERS]))
     whole = evaluate(now.global_model[None], now.counters[:1], samples, together)
     return lambda: score_from(each, whole)
@@ -78,5 +85,9 @@ def evaluation_models(components: Components, state: State) -> EvaluationModels:
     """Return the models that an evaluation between two rounds looks at."""
     n = components.fleet.workers
     models = published(state.models, state.done)[:n]
-    share = upload(global_weights(components.fleet.data_size), models.device).to(models.dtype)
+    size = components.fleet.data_size
+    if components.attackers is not None:
+        size = size.copy()
+        size[components.attackers.nodes] = 0
+    share = upload(global_weights(size), models.device).to(models.dtype)
     return EvaluationModels(models, state.models.counters[:n], share @ models)

@@ -12,6 +12,7 @@ from dystop.record import RoundRecord
 from dystop.simulator.evaluation import evaluate_when_due
 from dystop.simulator.mailbox import deliver
 from dystop.simulator.mixing import first_models, index
+from dystop.simulator.robust_mixing import with_memory
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import execute
 from dystop.sparse import Bools, Ints
@@ -71,6 +72,7 @@ def begin(components: Components) -> State:
         late=components.engine.publish == "on_completion",
         deltas=components.keeps_starts,
     )
+    models = with_memory(models, components.aggregation)
     control = initial_state(fleet, components.mechanism)
     training_s = np.zeros(fleet.nodes)
     if components.mechanism.capabilities().warm_start:

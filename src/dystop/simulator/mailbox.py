@@ -3,6 +3,7 @@
 A message holds the number of a snapshot; the snapshots lie beside the other models (`Models`).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -32,8 +33,18 @@ def _mix_on_arrival(state: State, dst: int, snapshot: int, weight: float) -> Non
     write_rows(state.models, ints([dst]), row[None], np.ones(1, bool), ~done[[dst]])
 
 
-def send(state: State, view: View, realised: RealisedPlan, stage: int, rows: Mix | None) -> State:
-    """Send what no row of this stage uses now: pushes to mailboxes and background links."""
+def send(
+    state: State,
+    view: View,
+    realised: RealisedPlan,
+    stage: int,
+    rows: Mix | None,
+    changed: Mapping[int, Tensor],
+) -> State:
+    """Send what no row of this stage uses now: pushes to mailboxes and background links.
+
+    `changed` holds what attackers send in place of their models.
+    """
     links = realised.plan.links
     used = np.zeros(len(links), bool)
     weight = np.full(len(links), np.nan)
@@ -44,7 +55,7 @@ def send(state: State, view: View, realised: RealisedPlan, stage: int, rows: Mix
     if not len(sent):
         return state
     snapshots, made = _take_snapshots(
-        state, realised.plan.active, links.src[sent], links.delta[sent]
+        state, realised.plan.active, links.src[sent], links.delta[sent], changed
     )
     messages = InFlight(
         arrival_s=view.now_s + realised.arrival_s[sent],
@@ -78,7 +89,9 @@ def _version(view: View, active: Ints, src: Ints) -> Ints:
     return np.where(src < n, finished, view.t)
 
 
-def _take_snapshots(state: State, active: Ints, src: Ints, delta: Bools) -> tuple[Ints, int]:
+def _take_snapshots(
+    state: State, active: Ints, src: Ints, delta: Bools, changed: Mapping[int, Tensor]
+) -> tuple[Ints, int]:
     """Copy each model (or update) that is pushed once, however many nodes receive it."""
     models = state.models
     what, which = np.unique(np.stack([src, delta.astype(np.int64)]), axis=1, return_inverse=True)
@@ -86,7 +99,8 @@ def _take_snapshots(state: State, active: Ints, src: Ints, delta: Bools) -> tupl
     done = state.done
     done[active] = True
     for k, (node, update) in enumerate(what.T.tolist()):
-        number, row = state.snapshots_made + k, published_row(models, done, node)
+        number = state.snapshots_made + k
+        row = changed[node] if node in changed else published_row(models, done, node)
         origin = _origin(models, done, node)
         models.snapshots[number] = row - origin if update and origin is not None else row.clone()
         if origin is not None:

@@ -5,8 +5,8 @@ a loop, row by row, models in the order of their ids, compiled on a CPU (`mixing
 on a GPU (`mixing_cuda`). The library's product takes three times as long on a CPU.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from dystop.acceleration import accelerated
 from dystop.control.aggregation import kept_coordinates, mix, passive_shift
 from dystop.parallel import as_readonly, block_size, run_in_blocks
 from dystop.plan import Mix
-from dystop.sparse import Bools, Floats, Ints
+from dystop.sparse import Bools, Floats, Ints, ints
 from dystop.training.device import on_device, upload
 
 _LARGE = 1 << 20  # numbers to be read before a second core is worth its thread
@@ -96,6 +96,8 @@ class Models:
     finished_start: Tensor | None  # [nodes, W], where the training behind `finished` began
     snapshots: dict[int, Tensor]  # [W] each, for messages that were pushed
     origins: dict[int, Tensor]  # [W] each, where the training behind a snapshot began
+    distances: Floats | None = None  # [nodes, RECENT], of received models; newest last, NaN: none
+    losses: Floats | None = None  # [nodes, RECENT], of received models on own samples
 
 
 def first_models(
@@ -158,6 +160,14 @@ class Sources:
     mailed: Bools  # [M] a message in the mailbox
     snapshot: Ints  # [M] its snapshot, where mailed
     busy: Bools  # [R] receivers that are mixed passively while they train
+    sent: Mapping[int, Tensor] = field(default_factory=dict)  # [W] each, by attacker
+
+    def attacked(self, stage: Mix) -> Bools:
+        """Return which weights take what an attacker sends in place of its model, [M]."""
+        foreign = np.isin(stage.source, list(self.sent)) & (stage.dst != stage.source)
+        # A message was changed when it was sent. Nothing is read for a weight of zero.
+        hit: Bools = foreign & ~self.mailed & (stage.weight != 0)
+        return hit
 
 
 def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
@@ -168,6 +178,8 @@ def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
             raise AssertionError("the simulator keeps `start` for mechanisms that declare deltas")
         stack = models.latest - models.start
     rows = mix(sparse_rows(stage, sources.fresh, stage.source), stack)
+    if sources.sent:
+        rows = rows + _from_attackers(models, stage, sources)
     if sources.stale.any() and models.finished is not None:
         late = sparse_rows(stage, sources.stale, stage.source)
         rows = rows + mix(late, _finished_stack(models, stage))
@@ -179,7 +191,7 @@ def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
         rows = rows + models.start[index(stage.receiver, stack)]
     if stage.kind == "masked" and stage.mask is not None:
         mask = shared_mask(*stage.mask, models.latest)
-        rows = torch.where(mask, rows, _own(models, stage, sources))
+        rows = torch.where(mask, rows, own_models(models, stage, sources))
     return _unless_empty(rows, models, stage, sources)
 
 
@@ -199,7 +211,7 @@ def delay_term(models: Models, stage: Mix, sources: Sources) -> Tensor:
     by about the curvature times (x_i - s_j). With squared gradients in place of the curvature, and
     updates in place of gradients, x_j is replaced by x_j - strength * d_j^2 (x_i - s_j).
     """
-    own = _own(models, stage, sources)
+    own = own_models(models, stage, sources)
     total = torch.zeros_like(own)
     foreign = stage.dst != stage.source
     for pick, models_of, origins_of, column in _histories(models, stage, sources):
@@ -238,11 +250,6 @@ def _mail_columns(stage: Mix, sources: Sources) -> tuple[list[int], Ints]:
     return used[1].tolist(), where
 
 
-def _own(models: Models, stage: Mix, sources: Sources) -> Tensor:
-    """Return the receivers' models before mixing; a busy one has the model that it publishes."""
-    return _handed_out(models, stage.receiver, sources.busy)
-
-
 def _handed_out(models: Models, nodes: Ints, busy: Bools) -> Tensor:
     """Return the models of some nodes, [K, W]: the last finished one where the node is busy."""
     at = index(nodes, models.latest)
@@ -260,12 +267,50 @@ def _from_mail(models: Models, stage: Mix, sources: Sources) -> Tensor:
     return result
 
 
+def _from_attackers(models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """Return what attackers contribute; an update is the difference to where training began."""
+    nodes = ints(sorted(sources.sent))
+    stack = torch.stack([sources.sent[int(k)] for k in nodes])
+    if stage.kind == "delta" and models.start is not None:
+        stack = stack - models.start[index(nodes, stack)]
+    column = np.searchsorted(nodes, stage.source)
+    result: Tensor = mix(sparse_rows(stage, sources.attacked(stage), column), stack)
+    return result
+
+
+def received(models: Models, stage: Mix, sources: Sources, row: int) -> tuple[Ints, Tensor]:
+    """Return the weights of one row that belong to others, and their models: [K] and [K, W].
+
+    A weight of zero is left out: the model behind it may have been lost.
+    """
+    here = slice(int(stage.indptr[row]), int(stage.indptr[row + 1]))
+    foreign = (stage.source[here] != stage.receiver[row]) & (stage.weight[here] != 0)
+    at = here.start + np.flatnonzero(foreign)
+    attacked = sources.attacked(stage)
+    rows = []
+    for k, node in zip(at.tolist(), stage.source[at].tolist(), strict=True):
+        if attacked[k]:
+            rows.append(sources.sent[node])
+        elif sources.mailed[k]:
+            rows.append(models.snapshots[int(sources.snapshot[k])])
+        elif sources.stale[k] and models.finished is not None:
+            rows.append(models.finished[node])
+        else:
+            rows.append(models.latest[node])
+    return at, torch.stack(rows) if rows else models.latest[:0]
+
+
+def own_models(models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """Return the receivers' models before mixing; a busy one has the model that it publishes."""
+    return _handed_out(models, stage.receiver, sources.busy)
+
+
 def _unless_empty(rows: Tensor, models: Models, stage: Mix, sources: Sources) -> Tensor:
     """Return the rows; one that lost all of its sources leaves the receiver's model as it is."""
     empty = np.diff(stage.indptr) == 0
     if not empty.any():
         return rows
-    own = _own(models, stage, sources)
+    own = own_models(models, stage, sources)
     return torch.where(upload(empty, rows.device)[:, None], own, rows)
 
 

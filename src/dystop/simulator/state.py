@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from dystop.control.robust_aggregation import Aggregation
 from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Evaluate, Stop
+from dystop.simulator.attack import Attackers
 from dystop.simulator.mixing import Models
 from dystop.simulator.params import EngineParams
 from dystop.sparse import Bools, Ints
@@ -27,6 +29,8 @@ class Components:
     topology: bool = True  # write active workers and links into the records
     moving: bool = False  # write positions into the records
     staleness_weighting: StalenessWeighting = field(default_factory=StalenessWeighting)
+    aggregation: Aggregation = field(default_factory=Aggregation)
+    attackers: Attackers | None = None
 
     @property
     def keeps_starts(self) -> bool:

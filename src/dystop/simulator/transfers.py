@@ -1,15 +1,17 @@
 """Carry out a plan on the models of all nodes: transfers, mixing, and new local trainings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from torch import Tensor
 
 from dystop.control.aggregation import renormalise_lost
 from dystop.control.plan_check import source_kind
 from dystop.plan import Mix, Plan
 from dystop.simulator import mailbox
-from dystop.simulator.mixing import Sources, index, link_distances, mixed_rows, write_rows
+from dystop.simulator.mixing import Sources, index, link_distances, write_rows
+from dystop.simulator.robust_mixing import aggregated_rows
 from dystop.simulator.state import Components, State
 from dystop.sparse import Bools, Floats, Ints
 from dystop.training.problem import Trained
@@ -73,14 +75,27 @@ def _mix(components: Components, state: State, view: View, realised: RealisedPla
     mixes, stages = realised.plan.mixes, int(realised.plan.links.stage.max(initial=-1)) + 1
     for stage in range(max(len(mixes), stages)):
         rows = mixes[stage] if stage < len(mixes) else None
-        state = mailbox.send(state, view, realised, stage, rows)
+        sent = _sent(components, state, view)
+        state = mailbox.send(state, view, realised, stage, rows, sent)
         if rows is not None:
-            _mix_stage(components, state, view, realised, stage)
+            _mix_stage(components, state, view, realised, stage, sent)
     return mailbox.consume(state, view, realised)
 
 
+def _sent(components: Components, state: State, view: View) -> Mapping[int, Tensor]:
+    """Return what attackers hand out before a stage in place of their models."""
+    if components.attackers is None:
+        return {}
+    return components.attackers.sent(state.models, state.done, view.t)
+
+
 def _mix_stage(
-    components: Components, state: State, view: View, realised: RealisedPlan, stage: int
+    components: Components,
+    state: State,
+    view: View,
+    realised: RealisedPlan,
+    stage: int,
+    sent: Mapping[int, Tensor],
 ) -> None:
     plan, links = realised.plan, realised.plan.links
     lost = (links.stage == stage) & realised.lost
@@ -90,7 +105,9 @@ def _mix_stage(
     if not len(rows.receiver):
         return
     sources = _sources(state, view, realised, stage, rows)
-    mixed = mixed_rows(state.models, rows, sources)
+    if sent:
+        sources = _with_attackers(sources, rows, sent)
+    mixed = aggregated_rows(components.aggregation, components.trainer, state.models, rows, sources)
     passive = ~np.isin(rows.receiver, plan.active)
     write_rows(state.models, rows.receiver, mixed, passive, sources.busy)
 
@@ -122,6 +139,13 @@ def _sources(state: State, view: View, realised: RealisedPlan, stage: int, rows:
             view.now_s, rows.dst[mailed], rows.source[mailed]
         )
     return Sources(~stale & ~mailed, stale, mailed, snapshot, busy)
+
+
+def _with_attackers(sources: Sources, rows: Mix, sent: Mapping[int, Tensor]) -> Sources:
+    """Return sources that take what attackers send in place of their models."""
+    sources = replace(sources, sent=sent)
+    honest = ~sources.attacked(rows)
+    return replace(sources, fresh=sources.fresh & honest, stale=sources.stale & honest)
 
 
 def _reads_stale(view: View, realised: RealisedPlan, stage: int, rows: Mix) -> Bools:

@@ -75,6 +75,7 @@ class ObserverComponents:
     counters: Counters  # integers of the initial model; they do not affect the evaluation
     data_size: Ints  # D_i, [N]
     samples: int | None = None  # test samples per model; None: all
+    attackers: frozenset[int] = frozenset()  # their models do not count
     pull_s: float = 15.0  # to pull all models of a round
     software: str = ""
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -329,13 +330,14 @@ def evaluate_models(
     """Evaluate the model of each worker and the global model, as the simulator does.
 
     The global model is the mean of the available models, weighted by data size (eq:weightedmodel).
-    A server's model is not evaluated. Returns None if no model is available.
+    The models of a server and of attackers are not evaluated. Returns None if no model is left.
     """
     import torch
 
     from dystop.training.evaluate import score_from
 
-    nodes = sorted(k for k in models if k < len(components.data_size))
+    workers = range(len(components.data_size))
+    nodes = sorted(k for k in models if k in workers and k not in components.attackers)
     if not nodes:
         return None
     stack = torch.from_numpy(np.stack([models[k] for k in nodes]))

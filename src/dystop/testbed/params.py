@@ -9,7 +9,6 @@ from dystop.params import param, section
 
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
-Aggregator = Literal["mean", "clip", "trimmed", "median", "nearest"]
 
 
 @dataclass(frozen=True)
@@ -36,22 +35,14 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Guards:
-    """Which models a worker accepts from a neighbour, and how it mixes them."""
+    """Which models a worker accepts from a neighbour; `aggregation` says how it mixes them."""
 
-    aggregator: Aggregator = param(
-        "mean", "mean: the paper's; clip: self-centred clipping; trimmed, median, nearest: robust"
-    )
     norm_factor: Annotated[float, Gt(1)] = param(
         10.0, "refuse a model whose norm exceeds this multiple of the recent own norms"
     )
     distance_factor: NotNegative = param(
         0.0, "refuse a model beyond this multiple of the usual distance; 0: never"
     )
-    clip_radius: NotNegative = param(0.0, "radius of clip; 0: running median of the distances")
-    trim: Annotated[float, Ge(0), Le(0.5)] = param(
-        0.25, "fraction that trimmed cuts off at each end"
-    )
-    nearest: Annotated[int, Ge(1)] = param(2, "number of models that nearest keeps")
     weight_cap: Annotated[float, Gt(0), Le(1)] = param(
         1.0, "largest weight of one neighbour in a row; 1: no cap (as in the paper)"
     )

@@ -7,13 +7,15 @@ models and hide which back end does the work.
 import copy
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dystop.parallel import cores
-from dystop.sparse import Floats, Ints
+from dystop.sparse import Floats, Ints, ints
 from dystop.training import evaluate as evaluation
 from dystop.training.backend_choice import (
     check_last_batches,
@@ -32,6 +34,7 @@ from dystop.training.executors import (
     eval_batch,
     evaluators_on,
     executors_on,
+    single_threaded_torch,
 )
 from dystop.training.flat import Layout, layout_of
 from dystop.training.memory import MemoryEstimate, ModelSize, held_bytes, model_size
@@ -222,6 +225,39 @@ class Trainer:
         stacks = list(evaluation.pieces(len(models), self._task.chunk))
         with deterministic_kernels(), self._eval_timer.running():
             return evaluation.join(self._evaluators.map(evaluate, stacks))
+
+    def own_losses(
+        self, models: Tensor, counters: Tensor, worker: int, samples: int
+    ) -> Floats | None:
+        """Return the loss of models [M, W] on training samples of one worker, [M].
+
+        None for a node that has no samples, such as a server.
+
+        Args:
+            models: [M, W].
+            counters: [C], taken for every model.
+            worker: Whose samples.
+            samples: How many of them, evenly spread over those that the worker has.
+        """
+        shards = self._problem.shards
+        own = shards.of(worker) if worker < len(shards.sizes) else ints([])
+        if not len(own):
+            return None
+        spread = np.linspace(0, len(own) - 1, min(samples, len(own))).astype(np.int64)
+        index, models = upload(own[spread], self.device), models.to(self.device)
+        each = counters.to(self.device).expand(len(models), -1)
+        with deterministic_kernels(), single_threaded_torch():
+            found = [
+                self._own_evaluator.evaluate(models[rows], each[rows], index)
+                for rows in evaluation.pieces(len(models), self._task.chunk)
+            ]
+            return evaluation.join(found).loss
+
+    @cached_property
+    def _own_evaluator(self) -> ModelEvaluator:
+        """The evaluator on training samples, made when first needed."""
+        task = replace(self._task, samples=self._problem.samples)
+        return evaluators_on(task, self._problem, self.path, [self.device], 1)[0]
 
     def recalibrated(self, models: Tensor, counters: Tensor, workers: Ints) -> Tensor:
         """Return models [M, W] after batch-norm recalibration on these workers' samples [M]."""

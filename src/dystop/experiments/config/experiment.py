@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from dystop.control.robust_aggregation import Aggregation
 from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Evaluate, Stop
 from dystop.data.private import PrivateData
@@ -19,6 +20,7 @@ from dystop.simulator.params import EngineParams
 from dystop.testbed.params import TestbedParams
 from dystop.training.params import TrainerParams
 from dystop.types import Mechanism
+from dystop.world.adversary import Adversary
 from dystop.world.params import WorldParams
 
 Count = Annotated[int, Ge(0)]
@@ -101,6 +103,8 @@ class Experiment:
     world: WorldParams = section(WorldParams, "the simulated surroundings")
     mechanism: Mechanism = section(MECHANISMS["dystop"], "who trains when, and with whom")
     staleness: StalenessWeighting = section(StalenessWeighting, "what is done about stale models")
+    aggregation: Aggregation = section(Aggregation, "how a worker mixes models")
+    adversary: Adversary = section(Adversary, "workers that attack the others")
     engine: EngineParams = section(EngineParams, "the laws of time")
     stop: Stop = section(Stop, "when to stop")
     evaluate: Evaluate = section(Evaluate, "when models are scored")

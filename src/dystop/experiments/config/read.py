@@ -31,6 +31,12 @@ from dystop.world.trace import TRACE
 Section = TypeVar("Section")
 COMMAND_LINE = "command line"
 _PLUG_IN = " (a mechanism from a plug-in is known once the plug-in is installed)"
+_OLD_KEYS = {  # keys of earlier versions, which old files and run folders hold
+    "testbed.guards.aggregator": "aggregation.rule",
+    "testbed.guards.clip_radius": "aggregation.clip_radius",
+    "testbed.guards.trim": "aggregation.trim",
+    "testbed.guards.nearest": "aggregation.nearest",
+}
 _LONGEST_NAME = 100
 _MODEL = "model.name"
 _REPLAY = "-replay"
@@ -104,8 +110,27 @@ def experiment_from(
     if isinstance(run := tree.get("trace"), str) and run:
         origin = origin if tables else str(Path(run) / CONFIG)
         tree = _merge(_recorded_config(run, tree, trust=trust), tree)
-    source = Source(origin, frozenset(key for key, _ in given), words)
-    return as_replay(_experiment_of(tree, source))
+    source = Source(origin, frozenset(_OLD_KEYS.get(key, key) for key, _ in given), words)
+    return as_replay(_experiment_of(_with_new_keys(tree), source))
+
+
+def _with_new_keys(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Move the values of old keys to their new keys; a value of the new key wins."""
+    for old, new in _OLD_KEYS.items():
+        tree, value = _taken(tree, old.split("."))
+        if value is not None:
+            tree = _merge(_nested(new, value), tree)
+    return tree
+
+
+def _taken(tree: Any, path: Sequence[str]) -> tuple[Any, Any]:
+    """Return nested tables without one value, and the value; None if it is not there."""
+    if not isinstance(tree, Mapping) or path[0] not in tree:
+        return tree, None
+    if len(path) == 1:
+        return {k: v for k, v in tree.items() if k != path[0]}, tree[path[0]]
+    inside, value = _taken(tree[path[0]], path[1:])
+    return {**tree, path[0]: inside}, value
 
 
 def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:

@@ -61,6 +61,8 @@ def make_worker(
         deltas=experiment.mechanism.capabilities().deltas,
         timeouts=bed.timeouts,
         guards=bed.guards,
+        aggregation=experiment.aggregation,
+        own_losses=parts.own_losses,
         limits=bed.limits,
     )
     return WorkerProcess(
@@ -77,6 +79,7 @@ def make_worker(
             step_s=parts.step_s,
             allow_list=connection.allow_list,
             write_line=connection.write_line,
+            attacker=parts.attacker,
         )
     )
 
@@ -94,6 +97,7 @@ def make_observer(
             counters=parts.counters,
             data_size=parts.data_size,
             samples=parts.samples,
+            attackers=parts.attackers,
             software=SOFTWARE,
             timeouts=experiment.testbed.timeouts,
             guards=experiment.testbed.guards,

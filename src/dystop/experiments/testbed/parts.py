@@ -1,16 +1,18 @@
 """What the parties of a testbed need of data and models: every worker gets its own shard only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from dystop.data import Dataset, describe_partition, label_chart, label_counts
 from dystop.data.private import own_samples, placeholder_samples
 from dystop.errors import ConfigError
 from dystop.experiments.build import (
+    attackers_of,
     card_of,
     check_staleness_weighting,
     fleet_json,
@@ -30,14 +32,16 @@ from dystop.experiments.testbed.enrolment import (
     step_seconds,
     world_of,
 )
-from dystop.sparse import Ints
+from dystop.sparse import Floats, Ints
 from dystop.testbed.events import Counters, StartTraining, TrainingFinished, Vector
 from dystop.testbed.protocol.payload import Schema, schema_of
+from dystop.testbed.worker.attack import Attacker
 from dystop.testbed.worker.training_thread import local_trainer
 from dystop.training.flat import Layout
 from dystop.training.memory import available_bytes, ensure_fits
 from dystop.training.saved import ModelCard
 from dystop.training.trainer import Trainer
+from dystop.world.adversary import flipped_labels
 from dystop.world.describe import describe
 
 _GIGABYTE = 10**9
@@ -165,6 +169,8 @@ class WorkerParts:
     step_s: float  # minimum seconds of a mini-batch; 0: no emulation
     layout: Layout
     card: ModelCard  # of the trained model
+    own_losses: Callable[[Sequence[Vector]], Floats | None]  # of models on own samples
+    attacker: Attacker | None = None
 
 
 def worker_parts(experiment: Experiment, node: int, file: Path | None = None) -> WorkerParts:
@@ -181,6 +187,8 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
     experiment = _single_stream(experiment)
     is_server = node >= experiment.fleet.workers
     data, counts = _own_data(experiment, node, file) or _share(experiment, node)
+    if experiment.adversary.kind == "label-flip" and node in attackers_of(experiment):
+        data = replace(data, y_train=flipped_labels(data.y_train, data.classes))
     only = _only(0 if is_server else node, len(data.y_train))
     trainer = make_trainer(experiment, data, only)
     # A worker joins when it can train: the slow first step must not delay a round.
@@ -201,7 +209,33 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
         step_s=step_s * experiment.testbed.time_scale,
         layout=trainer.layout,
         card=card_of(experiment, data),
+        own_losses=_own_losses(experiment, trainer, node),
+        attacker=_attacker(experiment, node, vector.cpu().numpy()),
     )
+
+
+def _own_losses(
+    experiment: Experiment, trainer: Trainer, node: int
+) -> Callable[[Sequence[Vector]], Floats | None]:
+    """Return a function that tests models on samples of this node; None if it has none."""
+    counters = trainer.initial()[1]
+    is_server = node >= experiment.fleet.workers
+
+    def own_losses(models: Sequence[Vector]) -> Floats | None:
+        if is_server:
+            return None
+        stack = torch.from_numpy(np.stack(models))
+        return trainer.own_losses(stack, counters, node, experiment.aggregation.samples)
+
+    return own_losses
+
+
+def _attacker(experiment: Experiment, node: int, first: Vector) -> Attacker | None:
+    """Return what makes this node attack; None if it is honest or only trains on wrong labels."""
+    accomplices, adversary = attackers_of(experiment), experiment.adversary
+    if node not in accomplices or not adversary.sends_others:
+        return None
+    return Attacker(adversary, node, accomplices, experiment.seed, first)
 
 
 def _share(experiment: Experiment, node: int) -> tuple[Dataset, Ints]:
@@ -255,6 +289,7 @@ class ObserverParts:
     counters: Counters
     data_size: Ints  # D_i, [N]
     samples: int | None  # test images per model; None: all
+    attackers: frozenset[int] = frozenset()  # their models do not count
 
 
 def observer_parts(
@@ -274,7 +309,8 @@ def observer_parts(
     trainer = make_trainer(_single_stream(experiment), tests, [few])
     counters = trainer.initial()[1].cpu().numpy()
     samples = experiment.evaluate.samples or None
-    return ObserverParts(trainer, schema_of(trainer.layout), counters, sizes, samples)
+    schema, bad = schema_of(trainer.layout), frozenset(attackers_of(experiment).tolist())
+    return ObserverParts(trainer, schema, counters, sizes, samples, bad)
 
 
 def _public_tests(experiment: Experiment) -> tuple[Dataset, Ints]:

@@ -14,7 +14,6 @@ from dystop.testbed.events import (
     Vector,
     WorkerAction,
 )
-from dystop.testbed.params import Guards
 from dystop.testbed.protocol.messages import (
     MAX_LEAD,
     MAX_VERSION,
@@ -28,7 +27,8 @@ from dystop.testbed.protocol.messages import (
     Row,
     Used,
 )
-from dystop.testbed.worker.guard import Guard, ModelClaim, Verdict, mix_arrived
+from dystop.testbed.worker.guard import Guard, ModelClaim, Verdict
+from dystop.testbed.worker.mixer import Mixer
 from dystop.testbed.worker.state import MailboxEntry, WorkerSetup
 
 
@@ -155,13 +155,13 @@ class ActiveExchange:
         """Register a pull that ended without a model."""
         self.rejected.append(pending.rejected(code, event))
 
-    def mix(self, node: int, guards: Guards, radius: float | None) -> bool:
+    def mix(self, node: int, mixer: Mixer, radius: float | None) -> bool:
         """Mix this stage (eq:aggregation) and go to the next; return whether the model changed."""
         before, row = self.model, self.row
         if row is not None:
             mailed = {j: self.mailbox[j].vector for j in row.mailed if j in self.mailbox}
-            self.model = mix_arrived(
-                row, node, before, mailed | self.arrived, guards, start=self.base, radius=radius
+            self.model = mixer.mix_arrived(
+                row, node, before, mailed | self.arrived, start=self.base, radius=radius
             )
         if not self.order.train and self.model is not before:
             self._move_start(self.model - before)

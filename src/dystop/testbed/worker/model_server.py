@@ -14,6 +14,7 @@ from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.protocol.messages import IncidentKind, ModelHeader, PullRefused, PullRequest
 from dystop.testbed.protocol.payload import Kind, Schema, digest, kept_of, wanted
 from dystop.testbed.transport.interface import ServedModel
+from dystop.testbed.worker.attack import Attacker
 from dystop.testbed.worker.history import EventLogger, form_of
 from dystop.testbed.worker.pull_budget import PullBudget
 
@@ -102,10 +103,15 @@ class PublishedModelServer:
         encoder: ModelEncoder,
         logger: EventLogger,
         put: Callable[[PullRequested | PullWithdrawn | PeerIncident], None],
+        attacker: Attacker | None = None,
     ) -> None:
-        """Pass the requests of peers to `put`; the process calls `answer`."""
+        """Pass the requests of peers to `put`; the process calls `answer`.
+
+        An attacker changes the models that are served.
+        """
         self._encoder, self._logger, self._put = encoder, logger, put
         self.budget = PullBudget()
+        self._attacker = attacker
         self._keys = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Future[Answer], PullRequest]] = {}
@@ -152,6 +158,8 @@ class PublishedModelServer:
 
     def _push(self, future: "Future[Answer]", request: PullRequest, model: Publication) -> None:
         try:
+            if self._attacker is not None:
+                model = self._attacker.served(model)
             served = self._encoder.served_model(model, request)
         except Exception:  # the peer must get an answer
             _LOG.exception("a model could not be encoded")

@@ -27,6 +27,7 @@ from dystop.testbed.protocol.messages import (
 )
 from dystop.testbed.worker.durable_state import DurableState
 from dystop.testbed.worker.exchange import ActiveExchange, PendingPull, PullTracker, mixed_with
+from dystop.testbed.worker.mixer import Mixer
 from dystop.testbed.worker.state import RunningTraining, mixed_passively, training_started
 
 GRACE_S = 0.5  # the process ends a pull at its deadline and knows the cause; wait for it
@@ -37,6 +38,8 @@ class OrderExecution:
 
     def __init__(self, durable: DurableState, pulls: PullTracker) -> None:
         self.durable, self.pulls = durable, pulls
+        setup = durable.setup
+        self._mixer = Mixer(setup.aggregation, setup.guards.weight_cap, setup.own_losses)
         self.exchange: ActiveExchange | None = None
         self.queued: tuple[Execute, float] | None = None  # with the time of acceptance
         self.newest_round = durable.state.last_round  # including cancelled orders
@@ -141,7 +144,8 @@ class OrderExecution:
         """Mix a stage and add a snapshot of the result for exact pulls."""
         durable = self.durable
         snapshot = durable.published.snapshots[exchange.stage]
-        changed = exchange.mix(durable.setup.node, durable.setup.guards, durable.guard.radius)
+        usual = durable.guard.usual_distance
+        changed = exchange.mix(durable.setup.node, self._mixer, usual)
         if changed:
             version, round_ = durable.next_version(), exchange.order.round
             snapshot = durable.publishable(exchange.model, version, round_, exchange.start)

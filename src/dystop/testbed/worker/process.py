@@ -47,6 +47,7 @@ from dystop.testbed.protocol.messages import (
 from dystop.testbed.protocol.payload import Schema
 from dystop.testbed.transport.admission import AllowList
 from dystop.testbed.transport.interface import Listener, Transport
+from dystop.testbed.worker.attack import Attacker
 from dystop.testbed.worker.checkpoint import CheckpointStore
 from dystop.testbed.worker.guard import Guard
 from dystop.testbed.worker.history import EventLogger, WriteLine
@@ -87,6 +88,7 @@ class WorkerComponents:
     step_s: float = 0.0  # least seconds of a mini-batch (emulated device); 0: no emulation
     allow_list: AllowList = field(default_factory=lambda: AllowList("observer"))
     write_line: WriteLine = write_nothing  # `EventLog(path).write`
+    attacker: Attacker | None = None  # None: the worker is honest
 
 
 class WorkerProcess:
@@ -102,7 +104,9 @@ class WorkerProcess:
             self._events.put(PeerIncident(components.setup.name, "damaged_checkpoint", damage))
         self._logger = EventLogger(components.write_line)
         self._encoder = ModelEncoder(components.schema)
-        self._model_server = PublishedModelServer(self._encoder, self._logger, self._events.put)
+        self._model_server = PublishedModelServer(
+            self._encoder, self._logger, self._events.put, components.attacker
+        )
         self._session = SessionClient(self._events.put)
         self._training = TrainingThread(components.train, components.step_s, self._events.put)
         self._pulls = PullThreads(
@@ -200,6 +204,7 @@ class WorkerProcess:
 
     def _handle(self, event: WorkerEvent) -> None:
         self._logger.event(event)
+        self._tell_attacker(event)
         if isinstance(event, MessageFromCoordinator):
             self._update_allow_list(event.message)
             self._update_budget(event.message)
@@ -227,7 +232,12 @@ class WorkerProcess:
             if self._over.is_set():
                 return
             self._logger.action(action)
+            self._tell_attacker(action)
             self._carry_out_one(action)
+
+    def _tell_attacker(self, seen: WorkerEvent | WorkerAction) -> None:
+        if self.components.attacker is not None:
+            self.components.attacker.learn(seen)
 
     def _carry_out_one(self, action: WorkerAction) -> None:
         match action:

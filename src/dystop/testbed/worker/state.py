@@ -4,12 +4,14 @@ Both are immutable. Every change makes a new state, so that the state that is be
 cannot change during the write.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from dystop.control.aggregation import passive_shift
+from dystop.control.robust_aggregation import Aggregation
+from dystop.sparse import Floats
 from dystop.testbed.events import Counters, Vector
 from dystop.testbed.params import Guards, Limits, Timeouts
 from dystop.testbed.protocol.messages import MAX_LEAD, MAX_VERSION, Mail, Phase, Report
@@ -33,8 +35,10 @@ class WorkerSetup:
     observer: str = "observer"  # may pull from every worker
     timeouts: Timeouts = field(default_factory=Timeouts)
     guards: Guards = field(default_factory=Guards)
+    aggregation: Aggregation = field(default_factory=Aggregation)
     limits: Limits = field(default_factory=Limits)
     digest: Callable[[Vector], str] = lambda vector: ""  # of the payload that peers would pull
+    own_losses: Callable[[Sequence[Vector]], Floats | None] = lambda models: None  # on own samples
 
 
 @dataclass(frozen=True)

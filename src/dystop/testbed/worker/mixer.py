@@ -1,0 +1,183 @@
+"""Mix the models that a worker has accepted, by the rule of the configuration.
+
+    mixer = Mixer(aggregation, weight_cap, own_losses)
+    mixed = mixer.mix_arrived(row, node, own, arrived, radius=guard.usual_distance)
+
+`arrived` holds the accepted models by source, without the own node. A masked model may be whole or
+consist of its kept coordinates only. The result is a new vector, or `own` itself if nothing
+changes. No vector is ever modified.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from dystop.control import robust_aggregation
+from dystop.control.aggregation import kept_coordinates
+from dystop.control.robust_aggregation import (
+    COORDINATE_WISE,
+    RECENT,
+    Aggregation,
+    Seen,
+    Usual,
+    robust_weights,
+)
+from dystop.sparse import Bools, Floats
+from dystop.testbed.events import Vector
+from dystop.testbed.protocol.messages import Row
+
+
+class Mixer:
+    """Mixes the accepted models of one worker; remembers their losses on own samples."""
+
+    def __init__(
+        self,
+        aggregation: Aggregation,
+        weight_cap: float = 1.0,
+        own_losses: Callable[[Sequence[Vector]], Floats | None] = lambda models: None,
+    ) -> None:
+        """Prepare the mixer.
+
+        Args:
+            aggregation: The rule; it does not apply to updates.
+            weight_cap: Largest weight of one neighbour.
+            own_losses: Losses of models on own samples; only `agree` asks for them.
+        """
+        self._params, self._cap, self._own_losses = aggregation, weight_cap, own_losses
+        self._losses: deque[float] = deque(maxlen=RECENT)
+
+    def mix_arrived(
+        self,
+        row: Row,
+        node: int,
+        own: Vector,
+        arrived: Mapping[int, Vector],
+        *,
+        start: Vector | None = None,
+        radius: float | None = None,
+    ) -> Vector:
+        """Mix a row of an order with the arrived models (eq:aggregation), as the simulator does.
+
+        Args:
+            row: Sources and weights; a source that is neither `node` nor in `arrived` is missing.
+            node: The own node.
+            own: The own model before the mix.
+            arrived: Accepted models by source; updates for rows of kind "delta".
+            start: Where the training behind `own` started; needed by rows of kind "delta".
+            radius: For clipping; None: the median distance of the arrived models.
+        """
+        weights = arrived_weights(row, node, arrived)
+        if not weights:
+            return own
+        if row.kind == "delta":
+            return _add_updates(weights, node, own, arrived, start)
+        weights = _capped(weights, node, self._cap)
+        if row.kind != "masked" or row.mask is None:
+            return self._aggregate(weights, node, {**arrived, node: own}, radius)
+        kept = kept_coordinates(*row.mask, len(own))
+        models = {j: _only(arrived[j], kept) for j in weights if j != node} | {node: own[kept]}
+        mixed = own.copy()
+        mixed[kept] = self._aggregate(weights, node, models, radius, own, kept)
+        return mixed
+
+    def _aggregate(
+        self,
+        weights: dict[int, float],
+        node: int,
+        models: Mapping[int, Vector],
+        radius: float | None,
+        whole: Vector | None = None,
+        kept: Bools | None = None,
+    ) -> Vector:
+        """Aggregate one row with the configured rule; the mean adds models by id.
+
+        `whole` is the own model with all coordinates, of which the models hold the kept ones.
+        """
+        params, own, ids = self._params, models[node], list(weights)
+        others = [j for j in ids if j != node and weights[j] != 0]
+        if params.rule == "mean" or not others:
+            factors = np.array(list(weights.values()))
+            return robust_aggregation.blend(factors, [models[j] for j in ids])
+        if params.rule in COORDINATE_WISE:
+            voters = [models[j] for j in ids if weights[j] != 0]  # of weight zero: no vote
+            share = params.trim if params.rule == "trimmed" else 0.5
+            return robust_aggregation.trimmed(voters or [own], share)
+        theirs = [models[j] for j in others]
+        distance = robust_aggregation.distances(own, theirs)
+        if whole is not None:  # scaled to full length, as the guard measures
+            distance = distance * math.sqrt(len(whole) / max(len(own), 1))
+        loss = self._loss(theirs, whole, kept) if params.rule == "agree" else None
+        usual = Usual(radius, robust_aggregation.running_median(self._losses))
+        new = robust_weights(
+            params, np.array([weights[j] for j in others]), Seen(distance, loss), usual
+        )
+        return robust_aggregation.mix_weighted(own, theirs, new)
+
+    def _loss(
+        self, models: Sequence[Vector], whole: Vector | None, kept: Bools | None
+    ) -> Floats | None:
+        """Return the losses on own samples; a masked model gets its other coordinates from own."""
+        if whole is not None and kept is not None:
+            models = [_filled(whole, kept, model) for model in models]
+        loss = self._own_losses(models)
+        if loss is not None:
+            self._losses.extend(loss[np.isfinite(loss)].tolist())
+        return loss
+
+
+def arrived_weights(row: Row, node: int, arrived: Mapping[int, Vector]) -> dict[int, float]:
+    """Return the weights of the arrived sources by id, as `control.aggregation` renormalises them.
+
+    A lost weight goes to the own model (`to_self`), is shared among the other sources, or, in a row
+    of updates, is not added. The result is empty if nothing can be mixed.
+    """
+    given = dict(sorted(zip(row.sources, row.weights, strict=True)))
+    here = {j: w for j, w in given.items() if j == node or j in arrived}
+    lost = sum(given.values()) - sum(here.values())
+    if len(here) == len(given):
+        return here
+    if row.to_self:
+        return dict(sorted((here | {node: here.get(node, 0.0) + lost}).items()))
+    if row.kind == "delta":
+        return here
+    total = sum(here.values())
+    return {j: w / total for j, w in here.items()} if total else {}
+
+
+def _capped(weights: dict[int, float], node: int, cap: float) -> dict[int, float]:
+    """Limit the weight of each neighbour to the cap; the own model gets the excess."""
+    if cap >= 1 or all(abs(w) <= cap for j, w in weights.items() if j != node):
+        return weights
+    cut = {j: w if j == node else float(np.clip(w, -cap, cap)) for j, w in weights.items()}
+    excess = sum(weights.values()) - sum(cut.values())
+    return dict(sorted((cut | {node: cut.get(node, 0.0) + excess}).items()))
+
+
+def _add_updates(
+    weights: dict[int, float],
+    node: int,
+    own: Vector,
+    updates: Mapping[int, Vector],
+    start: Vector | None,
+) -> Vector:
+    """Return start + sum_j w_j delta_j; the own update is own - start."""
+    if start is None:
+        raise ValueError("a row of updates needs the start of the own training")
+    terms = {node: own - start, **updates}
+    return start + robust_aggregation.blend(
+        np.array(list(weights.values())), [terms[j] for j in weights]
+    )
+
+
+def _only(vector: Vector, kept: Bools) -> Vector:
+    """Return the kept coordinates of a vector that is whole or consists of just these."""
+    return vector[kept] if len(vector) == len(kept) else vector
+
+
+def _filled(own: Vector, kept: Bools, part: Vector) -> Vector:
+    """Return the own model with the kept coordinates of another one."""
+    filled = own.copy()
+    filled[kept] = part
+    return filled
