@@ -139,6 +139,7 @@ class CoordinatorFuzz:
         self.machine = CoordinatorMachine(self.setup, restore(self.ledger))
         self.members = {e.name: e for e in self.setup.members}
         self.orders: list[tuple[str, m.Execute]] = []
+        self.found: list[EpochFound] = []
         self.accepted = 0
 
     def run(self) -> None:
@@ -215,6 +216,8 @@ class CoordinatorFuzz:
 
     def event(self, event: Any) -> None:
         self.perform(self.machine.handle(event, self.now_s))
+        while self.found:  # as in the process, the ledger is read after all actions
+            self.perform(self.machine.handle(self.found.pop(0), self.now_s))
 
     def perform(self, actions: Any) -> None:
         for action in actions:
@@ -222,7 +225,7 @@ class CoordinatorFuzz:
                 raise action.error
             if isinstance(action, Commit):
                 if self.rng.random() < 0.02:
-                    self.event(CommitFailed(action, "full"))
+                    self.perform(self.machine.handle(CommitFailed(action, "full"), self.now_s))
                     continue
                 self.ledger.write(action.entries)
                 self.perform(action.after_commit)
@@ -231,7 +234,7 @@ class CoordinatorFuzz:
                 if isinstance(action.message, m.Execute):
                     self.orders = [*self.orders[-20:], (action.name, action.message)]
             elif isinstance(action, LookUpEpoch):
-                self.event(EpochFound(action.claim, self.ledger.epoch()))
+                self.found.append(EpochFound(action.claim, self.ledger.epoch()))
 
     def check(self) -> None:
         """The ledger can be read, and the control state follows from it."""
