@@ -76,20 +76,17 @@ def test_names_that_are_no_folder_are_refused(tmp_path, name):
 def test_an_output_folder_below_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "runs"
-    with pytest.raises(RunFolderError, match=rf"^{out}: .*Not a directory.*--out DIR$"):
+    with pytest.raises(RunFolderError, match=rf"^{out}/one: .*Not a directory.*--out DIR$"):
         make(out)
 
 
-@pytest.mark.parametrize(
-    ("number", "kind"),
-    [(errno.EROFS, RunFolderError), (errno.EACCES, RunFolderError), (errno.ENOSPC, StorageError)],
-)
-def test_a_folder_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch, number, kind):
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_folder_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch, number):
     def refuse(path, data):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(run_folder, "write_atomic", refuse)
-    with pytest.raises(kind, match="--out DIR"):
+    with pytest.raises(StorageError, match="--out DIR"):
         make(tmp_path)
     assert os.listdir(tmp_path) == []
 

@@ -124,7 +124,7 @@ def litter(path: Path) -> None:
 @pytest.mark.parametrize("harm", [shorten, alter, litter, Path.unlink])
 def test_a_finished_run_whose_log_was_changed(tmp_path, harm):
     folder = ended(tmp_path)
-    assert notices([open_run(folder)]) == []
+    assert not any("record log" in sentence for sentence in notices([open_run(folder)]))
     run.resume_run(folder, quiet, quiet)  # nothing to do, and nothing to complain about
     before = (folder / "records.jsonl").read_bytes()
     harm(folder / "records.jsonl")

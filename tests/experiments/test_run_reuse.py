@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.errors import RunFolderError
+from dystop.errors import StorageError
 from dystop.experiments.config import read_experiment
 from dystop.experiments.reproduce import run_reuse
 from dystop.experiments.reproduce.run_reuse import reuse_finished
@@ -98,7 +98,7 @@ def test_a_disk_that_refuses_leaves_nothing(first, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(run_reuse.os, "rename", refuse)
-    with pytest.raises(RunFolderError, match=r"cannot be copied from .*No space left"):
+    with pytest.raises(StorageError, match=r"x-s0: cannot be created: No space left"):
         reuse_finished(study, study.experiments)
     assert sorted(p.name for p in study.path.iterdir()) == ["plan", "study.json"]
 
