@@ -32,7 +32,8 @@ def compare(
     honest = {n: s for n, s in attacked.states.items() if n not in members}
     assert set(honest.values()) == {"JOINED"}
     assert attacked.restarts == 0
-    assert attacked.findings == []
+    nodes = tuple(f"node {int(name[1:])} " for name in members)  # may use what they like
+    assert [f for f in attacked.findings if not f.text.startswith((*members, *nodes))] == []
     assert ratio >= KEPT
     for where, names in attacked.named.items():
         assert set(members) <= names, f"not named in the {where}"
