@@ -272,6 +272,32 @@ def test_worker_without_data_keeps_its_model(path):
     assert run(t, nobody, nobody, nobody).models.shape == (0, t.width)
 
 
+@pytest.mark.parametrize("path", ["fused", "stacked", "sequential"])
+def test_losses_on_own_samples(path):
+    """Three models on all samples of worker 1, and on every second of them, one after another."""
+    arrays, shards = toy(), shards_of(20, 9)
+    t = trainer(build_model("softmax", 1, (16, 16), 4, seed=1), arrays, shards, path=path)
+    vector, counters = t.initial()
+    models = torch.stack([vector, 2 * vector, vector + 0.1])
+    own = np.asarray(shards[1])
+    for samples, index in ((100, own), (5, own[::2])):
+        x = (arrays.x_train[index] / 255 - arrays.mean) / arrays.std
+        expected = []
+        for model in models:
+            weights = t.layout.unflatten(model, counters)
+            scores = F.linear(torch.tensor(x).float().flatten(1), *weights.values())
+            expected.append(float(F.cross_entropy(scores, torch.tensor(arrays.y_train[index]))))
+        got = t.own_losses(models, counters, 1, samples)
+        np.testing.assert_allclose(got, expected, rtol=1e-4)
+
+
+def test_a_node_without_samples_has_no_losses():
+    t = trainer(build_model("softmax", 1, (16, 16), 4, seed=1), shards=[*shards_of(20), []])
+    vector, counters = t.initial()
+    assert t.own_losses(vector[None], counters, 1, 8) is None
+    assert t.own_losses(vector[None], counters, 7, 8) is None  # a server
+
+
 def test_floats_are_normalised_without_a_division_by_255():
     bytes_ = toy()
     floats = replace(
