@@ -14,7 +14,7 @@ from dystop.experiments.run_folder import open_run
 
 SMALL = [
     "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
-    "model.name=softmax", "fleet.workers=4", "stop.rounds=3",
+    "model.name=softmax", "fleet.workers=4", "stop.rounds=3", "world.range_m=200",
 ]  # fmt: skip
 RUN = ["run", *SMALL, "--name", "one", "--no-report"]
 STUDY = ["compare", *SMALL, "--mechanisms", "dystop,d-psgd", "--seeds", "1", "--name", "both"]

@@ -136,7 +136,7 @@ def test_a_finished_run_whose_log_was_changed(tmp_path, harm):
     assert str(caught.value).startswith(f"{folder / 'records.jsonl'}: ")
     assert str(caught.value).endswith(f"dystop run {folder / 'config.toml'} --name NEW")
     (folder / "records.jsonl").write_bytes(before)
-    assert notices([open_run(folder)]) == []
+    assert not any("record log" in sentence for sentence in notices([open_run(folder)]))
 
 
 @pytest.mark.parametrize("harm", [shorten, litter, Path.unlink])
