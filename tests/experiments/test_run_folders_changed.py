@@ -68,7 +68,7 @@ def edit(folder: Path, key: str, value: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("learning_rate", "0.5"), ("seed", "7"), ("workers", "5")]
+    ("key", "value"), [("learning_rate", "0.5"), ("seed", "7"), ("phi", "0.9")]
 )
 def test_a_run_is_not_resumed_with_other_settings(tmp_path, key, value):
     folder = begun(tmp_path)
