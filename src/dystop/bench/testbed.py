@@ -61,7 +61,7 @@ class EchoWorker:
 
     def __init__(self, hub: MemoryHub, setup: CoordinatorSetup, who: Enrolled) -> None:
         """Create a worker that is not connected yet."""
-        self.name = who.name
+        self.name, self.address = who.name, f"mem:{who.name}"
         self.transport = MemoryTransport(hub, who.name)
         self.orders: list[int] = []  # rounds that were executed
         self._setup, self._who = setup, who
@@ -87,7 +87,7 @@ class EchoWorker:
                 protocol=PROTOCOL,
                 run=self._setup.run,
                 incarnation=0,
-                address=f"mem:{self.name}",
+                address=self.address,
                 schema=self._setup.schema,
                 software="echo",
                 data_size=self._who.data_size,

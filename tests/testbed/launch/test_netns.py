@@ -96,7 +96,7 @@ def test_members_exchange_packets_until_cut(echo):
         assert not reaches(net, "a", "b")
         net.unblock("a")
         assert reaches(net, "a", "b")
-        with pytest.raises(ConfigError, match="there already"):
+        with pytest.raises(ConfigError, match="exists already"):
             net.add("a")
     assert not [name for name in netns._namespaces() if name.startswith(net._tag)]
 

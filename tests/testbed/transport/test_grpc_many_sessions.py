@@ -43,7 +43,7 @@ class GrpcEchoWorker(EchoWorker):
 
     def __init__(self, transport, setup, who):
         super().__init__(None, setup, who)
-        self.transport = transport
+        self.transport, self.address = transport, "127.0.0.1:1"  # nobody pulls from it
 
 
 def test_many_workers_take_part_in_every_round(join):

@@ -5,6 +5,7 @@ from dystop.testbed.protocol.messages import Execute, Row, Stage
 MAX_WEIGHT = 1e3
 MAX_RATE = 1e6
 MAX_STEPS = 10**9
+MAX_ROUND = 10**12  # no run has more; the rounds behind a checkpoint stay far from overflow
 
 
 def order_problem(order: Execute, *, deltas: bool) -> str:
@@ -14,6 +15,8 @@ def order_problem(order: Execute, *, deltas: bool) -> str:
         order: The order.
         deltas: Whether the worker keeps the starts of trainings, which rows of updates need.
     """
+    if order.round > MAX_ROUND:
+        return f"a round above {MAX_ROUND}"
     if not 0 <= order.rate <= MAX_RATE or order.steps > MAX_STEPS:
         return f"rate {order.rate} or {order.steps} steps"
     problems = (_stage_problem(stage, deltas=deltas) for stage in order.stages)
