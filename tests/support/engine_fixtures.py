@@ -34,6 +34,7 @@ class AddingTrainer:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     log: list[tuple[int, int, int]] = field(default_factory=list)
     returns_early: bool = False
+    rows_independent: bool = True
 
     def initial(self) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.zeros(self.width), torch.zeros(1, dtype=torch.int64)
@@ -46,6 +47,9 @@ class AddingTrainer:
         gain = torch.from_numpy(self.gain * (np.asarray(workers) + 1.0) * factor).float()
         loss = np.ones(len(workers))
         return Trained(models + gain[:, None], counters + 1, loss, int(np.sum(steps)))
+
+    def samples_seen(self, workers: Any, steps: Any) -> int:
+        return int(np.sum(steps))
 
     def evaluate(
         self, models: Any, counters: Any, samples: Any = None, recalibrate_on: Any = None

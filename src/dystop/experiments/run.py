@@ -208,8 +208,8 @@ def _run_rounds(
         log.append(record)
         session.on_record(record)
         last, state = record, after
-        if record.round == schedule.released:
-            continue  # the next round may have changed the models already
+        if record.round <= schedule.released:
+            continue  # a later round may have changed the models already
         if schedule.is_due(record.round):
             log.sync()
             with writing(session.folder):

@@ -1,7 +1,7 @@
 """The simulator: the paper's rounds in virtual time, with the decisions that the testbed takes too.
 
-`dystop.simulator.loop.simulate` is the algorithm. `run_rounds` runs it, overlapped with the work of
-a device where the device allows it (`dystop.simulator.pipeline`).
+`dystop.simulator.loop.simulate` is the algorithm. `run_rounds` runs it, many rounds side by side
+where that gives the same records (`dystop.simulator.pipeline`).
 """
 
 from collections.abc import Callable, Iterator
@@ -23,6 +23,13 @@ def no_round(t: int) -> bool:
     return False
 
 
+def is_pipelined(components: "Components") -> bool:
+    """Return whether rounds run side by side."""
+    trainer = components.trainer
+    helps = trainer.returns_early or trainer.rows_independent
+    return components.engine.ahead and helps and find_spec("dystop.simulator.pipeline") is not None
+
+
 def run_rounds(
     components: "Components", state: "State", needs_models: Callable[[int], bool] = every_round
 ) -> "Iterator[tuple[RoundRecord, State]]":
@@ -32,12 +39,12 @@ def run_rounds(
         components: What the simulation is made of.
         state: Where it stands.
         needs_models: Asked with the number of a round. Where it answers False, the models of the
-            yielded state may already be those of the next round.
+            yielded state may already be those of a later round.
     """
-    if components.trainer.returns_early and find_spec("dystop.simulator.pipeline"):
-        from dystop.simulator.pipeline import simulate_overlapped
+    if is_pipelined(components):
+        from dystop.simulator.pipeline import simulate_ahead
 
-        return simulate_overlapped(components, state, needs_models)
+        return simulate_ahead(components, state, needs_models)
     from dystop.simulator.loop import simulate
 
     return simulate(components, state)

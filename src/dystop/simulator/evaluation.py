@@ -50,21 +50,42 @@ def is_last(components: Components, record: RoundRecord) -> bool:
 
 
 def request_score(components: Components, state: State) -> PendingScore:
-    """Evaluate every worker's own model and the global one; do not wait for a device.
+    """Evaluate every worker's own model and the global one; do not wait for a device."""
+    n = components.fleet.workers
+    state.models.finish(np.arange(n))
+    models = published(state.models, state.done)[:n]
+    return score_of(components, models, state.models.counters[:n])
+
+
+def score_of(components: Components, models: Tensor, counters: Tensor) -> PendingScore:
+    """Evaluate models [N, W] and their average; do not wait for a device.
 
     Attackers and their models do not count.
     """
-    now = evaluation_models(components, state)
     samples, evaluate = components.evaluate.samples or None, components.trainer.evaluate
-    models, counters, workers = now.models, now.counters, np.arange(len(now.models))
+    whole_model, workers = global_model(components, models)[None], np.arange(len(models))
+    whole_counters = counters[:1]
     if components.attackers is not None:
         workers = components.attackers.honest
         at = upload(workers, models.device)
         models, counters = models[at], counters[at]
     each = evaluate(models, counters, samples, batch_norm_owners(components, workers))
     together = batch_norm_owners(components, ints([ALL_WORKERS]))
-    whole = evaluate(now.global_model[None], now.counters[:1], samples, together)
+    whole = evaluate(whole_model, whole_counters, samples, together)
     return lambda: score_from(each, whole)
+
+
+def global_model(components: Components, models: Tensor) -> Tensor:
+    """Return the average of all workers' models by data size, [W] (eq:weightedmodel).
+
+    Attackers do not count.
+    """
+    size = components.fleet.data_size
+    if components.attackers is not None:
+        size = size.copy()
+        size[components.attackers.nodes] = 0
+    share = upload(global_weights(size), models.device).to(models.dtype)
+    return share @ models
 
 
 def batch_norm_owners(components: Components, workers: Ints) -> Ints | None:
@@ -85,9 +106,4 @@ def evaluation_models(components: Components, state: State) -> EvaluationModels:
     """Return the models that an evaluation between two rounds looks at."""
     n = components.fleet.workers
     models = published(state.models, state.done)[:n]
-    size = components.fleet.data_size
-    if components.attackers is not None:
-        size = size.copy()
-        size[components.attackers.nodes] = 0
-    share = upload(global_weights(size), models.device).to(models.dtype)
-    return EvaluationModels(models, state.models.counters[:n], share @ models)
+    return EvaluationModels(models, state.models.counters[:n], global_model(components, models))

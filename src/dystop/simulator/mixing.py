@@ -20,6 +20,8 @@ from dystop.parallel import as_readonly, block_size, run_in_blocks
 from dystop.plan import Mix
 from dystop.sparse import Bools, Floats, Ints, ints
 from dystop.training.device import on_device, upload
+from dystop.training.problem import Trained
+from dystop.training.trainer import Trainer
 
 _LARGE = 1 << 20  # numbers to be read before a second core is worth its thread
 
@@ -99,6 +101,22 @@ class Models:
     distances: Floats | None = None  # [nodes, RECENT], of received models; newest last, NaN: none
     losses: Floats | None = None  # [nodes, RECENT], of received models on own samples
 
+    def finish(self, nodes: Ints) -> None:
+        """Make sure that the latest models of these nodes are trained: here they always are."""
+
+    def shift(self, nodes: Ints, rows: Tensor) -> None:
+        """Add rows to the latest models of some nodes."""
+        self.latest[index(nodes, self.latest)] += rows
+
+    def train(
+        self, trainer: Trainer, nodes: Ints, versions: Ints, steps: Ints, rates: Floats | None
+    ) -> Trained:
+        """Train the latest models of some nodes in place."""
+        at = index(nodes, self.latest)
+        trained = trainer.train(self.latest[at], self.counters[at], nodes, versions, steps, rates)
+        self.latest[at], self.counters[at] = trained.models, trained.counters
+        return trained
+
 
 def first_models(
     vector: Tensor, counters: Tensor, nodes: int, *, late: bool, deltas: bool
@@ -131,6 +149,12 @@ def index(rows: Ints, like: Tensor) -> Tensor:
 
 def published(models: Models, done: Bools) -> Tensor:
     """Return what each node would hand out, [nodes, W]: its newest model that is done (eq:asyw)."""
+    models.finish(np.arange(len(done)) if models.finished is None else np.flatnonzero(done))
+    return newest_published(models, done)
+
+
+def newest_published(models: Models, done: Bools) -> Tensor:
+    """Return what `published` does; the rows of nodes that wait hold the starts of trainings."""
     if models.finished is None or done.all():
         return models.latest
     chosen = upload(done, models.latest.device)
@@ -140,6 +164,7 @@ def published(models: Models, done: Bools) -> Tensor:
 def published_row(models: Models, done: Bools, node: int) -> Tensor:
     """Return what one node would hand out, [W]."""
     if models.finished is None or done[node]:
+        models.finish(ints([node]))
         return models.latest[node]
     return models.finished[node]
 
@@ -172,6 +197,7 @@ class Sources:
 
 def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
     """Return the rows of the receivers after one stage of mixing, [R, W]."""
+    models.finish(stage.source[sources.fresh])
     stack = models.latest
     if stage.kind == "delta":
         if models.start is None:
@@ -253,6 +279,7 @@ def _mail_columns(stage: Mix, sources: Sources) -> tuple[list[int], Ints]:
 def _handed_out(models: Models, nodes: Ints, busy: Bools) -> Tensor:
     """Return the models of some nodes, [K, W]: the last finished one where the node is busy."""
     at = index(nodes, models.latest)
+    models.finish(nodes if models.finished is None else nodes[~busy])
     if models.finished is None or not busy.any():
         return models.latest[at]
     late = upload(busy, at.device)
@@ -330,6 +357,7 @@ def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, bus
         busy: Those of them whose training still runs, [R].
     """
     at, finished = index(receiver, rows), models.finished
+    models.finish(receiver if finished is None else receiver[~busy])
     if finished is None or not busy.any():
         if models.start is not None and passive.any():
             moved = upload(passive, rows.device)
@@ -345,7 +373,7 @@ def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, bus
     if models.start is not None:
         moved = upload(passive, rows.device)
         models.start[at[moved]] += shift[moved]
-    models.latest[at[late]] += shift[late]
+    models.shift(receiver[busy], shift[late])
     models.latest[at[~late]] = rows[~late]
 
 

@@ -23,3 +23,8 @@ class EngineParams:
         "eager: a pull returns the result of the newest training, even if it still runs (the "
         "paper's equations); on_completion: a pull returns the last finished model",
     )
+    ahead: bool = param(
+        True,
+        "decide rounds ahead, and train workers together whose trainings do not depend on each "
+        "other; no record changes",
+    )

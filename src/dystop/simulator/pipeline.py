@@ -1,11 +1,12 @@
-"""The simulator's loop with the host's work for the next round beside the device's for this one.
+"""The simulator's loop with the work of many rounds side by side.
 
-A device that returns early trains while the host goes on. Decisions depend on the timing of the
-round before and not on its models, so the next round can be planned while the device trains, and
-started before the losses are asked for (ADR 0019). Records are those of `loop.simulate` to the
-byte: without this module only time is lost.
+Decisions depend on the timing of earlier rounds and not on their models. The pipeline therefore
+decides and mixes one round after another, and lets their trainings wait for each other (`waves`).
+On a GPU the host goes on while the device trains (ADR 0019). Records leave in the order of the
+rounds and are those of `loop.simulate` to the byte: without this module only time is lost.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -18,39 +19,38 @@ from dystop.simulator.evaluation import (
     is_last,
     request_score,
     schedule_evaluation,
+    score_of,
 )
 from dystop.simulator.loop import observe, open_round, training_steps, with_map
+from dystop.simulator.mixing import index, newest_published
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import PendingOutcome, execute
+from dystop.simulator.waves import TrainingQueue, plain, queued
 from dystop.types import View
-from dystop.world import RealisedPlan, WorldState
+from dystop.world import WorldState
 
 NeedsModels = Callable[[int], bool]
 """Says whether the models of a round are needed, so that the next one must not change them yet."""
 
-
-@dataclass(frozen=True)
-class PlannedRound:
-    """A round that is decided and timed; no model has changed for it."""
-
-    state: State  # after the decision
-    world_state: WorldState
-    view: View
-    plan: Plan
-    realised: RealisedPlan
+MAX_ROUNDS = 256  # decided ahead of the oldest record that has not left
+MAX_COPY_BYTES = 2**28  # of models that evaluations copy while trainings wait; then a wave ends
 
 
 @dataclass(frozen=True)
 class RunningRound:
-    """A round that a device was asked to train and to evaluate."""
+    """A round that is decided, timed and mixed; its trainings may wait."""
 
-    planned: PlannedRound
+    view: View
+    plan: Plan
+    before: State  # after the decision
+    world_state: WorldState
     outcome: PendingOutcome
+    wave: int  # number of the wave that trains it
     state: State  # after the round; only the losses of its outcome are missing
     score: PendingScore | None = None
 
 
-def simulate_overlapped(
+def simulate_ahead(
     components: Components, state: State, needs_models: NeedsModels
 ) -> Iterator[tuple[RoundRecord, State]]:
     """Run rounds until a stop rule holds; yield each record with the state after it.
@@ -58,25 +58,36 @@ def simulate_overlapped(
     Args:
         components: What the simulation is made of.
         state: Where it stands.
-        needs_models: Asked for a round before the next one starts. Where it answers False, the
-            models of the yielded state may already be those of the next round.
+        needs_models: Asked for every round before the next one starts. Where it answers False, the
+            models of the yielded state may already be those of a later round.
     """
-    running = _start(components, _plan(components, state))
-    while running is not None:
-        running = _request_due_score(components, running)
-        planned = _plan_ahead(components, running.state)
-        following = None
-        if planned is not None and _may_start_next(components, running, needs_models):
-            following = _start(components, planned)
-        record, state = _finish(components, running)
-        yield record, state
-        if reached(components.stop, record):
-            return
-        running = following or _start(components, planned or _plan(components, state))
+    models = queued(state.models, components.trainer)
+    state, queue = replace(state, models=models), models.queue
+    running: deque[RunningRound] = deque()
+    while True:
+        started = _start(components, state, queue)
+        if started is None:
+            break
+        running.append(_request_due_score(components, started, queue))
+        state = running[-1].state
+        if _needs_result(components, running[-1]) or needs_models(started.view.t):
+            queue.run("models or losses are needed")
+            waits = 0
+        else:
+            waits = _unfinished(components, running, queue)
+        while len(running) > waits:
+            record, after = _finish(components, running.popleft())
+            yield record, after
+            if reached(components.stop, record):
+                return
+            state = replace(state, control=after.control) if not running else state
+    queue.run("the run ends")
+    while running:
+        yield _finish(components, running.popleft())
 
 
-def _plan(components: Components, state: State) -> PlannedRound | None:
-    """Open and decide the next round; None where the run is over."""
+def _start(components: Components, state: State, queue: TrainingQueue) -> RunningRound | None:
+    """Open, decide, time and mix the next round; None where the run is over."""
     if _is_over(components, state):
         return None
     world_state, state = open_round(components, state)
@@ -88,55 +99,75 @@ def _plan(components: Components, state: State) -> PlannedRound | None:
     )
     steps, timing = training_steps(components, plan), components.engine.timing
     realised = components.world.realise(timing, view, plan, steps, state.progress)
-    return PlannedRound(replace(state, control=control), world_state, view, plan, realised)
+    before = replace(state, control=control)
+    pending, state = execute(components, before, view, plan, realised)
+    control = advance(components.mechanism, control, view, plan, pending.known)
+    wave = queue.trained - queue.is_empty
+    return RunningRound(
+        view, plan, before, world_state, pending, wave, replace(state, control=control)
+    )
 
 
 def _is_over(components: Components, state: State) -> bool:
     return is_over(components.stop, state.control.t, state.control.clock_s)
 
 
-def _plan_ahead(components: Components, state: State) -> PlannedRound | None:
-    """Plan the next round while this one runs, if that needs no loss and changes no model.
-
-    The delivery of a message changes models.
-    """
-    needs = components.mechanism.capabilities().needs
-    waits = "loss" in needs or len(state.progress.in_flight.dst) > 0
-    return None if waits else _plan(components, state)
-
-
-def _may_start_next(
-    components: Components, running: RunningRound, needs_models: NeedsModels
-) -> bool:
-    """Return whether nobody needs this round's models and it cannot end the run by a target."""
+def _needs_result(components: Components, running: RunningRound) -> bool:
+    """Return whether the next round depends on the losses or the score of this one."""
     stop = components.stop
     may_end = stop.loss > 0 or (running.score is not None and stop.accuracy > 0)
-    return not may_end and not needs_models(running.planned.view.t)
+    return may_end or "loss" in components.mechanism.capabilities().needs
 
 
-def _start(components: Components, planned: PlannedRound | None) -> RunningRound | None:
-    """Start a round; do not wait for the device."""
-    if planned is None:
-        return None
-    view, plan = planned.view, planned.plan
-    pending, state = execute(components, planned.state, view, plan, planned.realised)
-    control = advance(components.mechanism, state.control, view, plan, pending.known)
-    return RunningRound(planned, pending, replace(state, control=control))
+def _unfinished(components: Components, running: deque[RunningRound], queue: TrainingQueue) -> int:
+    """Return how many rounds must stay because their trainings wait or still run.
+
+    A device that works beside the host may still train the newest wave.
+    """
+    if len(running) >= MAX_ROUNDS:
+        queue.run("enough rounds are decided")
+    over = queue.trained - components.trainer.returns_early
+    return sum(r.wave >= over for r in running) if len(running) < MAX_ROUNDS else 0
 
 
-def _request_due_score(components: Components, running: RunningRound) -> RunningRound:
+def _request_due_score(
+    components: Components, running: RunningRound, queue: TrainingQueue
+) -> RunningRound:
     """Ask for an evaluation if one is due, before the next round changes the models."""
-    due, state = schedule_evaluation(components, running.planned.view.t, running.state)
-    return replace(running, state=state, score=request_score(components, state)) if due else running
+    due, state = schedule_evaluation(components, running.view.t, running.state)
+    if not due:
+        return running
+    return replace(running, state=state, score=_requested_score(components, state, queue))
+
+
+def _requested_score(components: Components, state: State, queue: TrainingQueue) -> PendingScore:
+    """Evaluate now, or copy the models and evaluate them after the trainings that wait."""
+    models, n, done = state.models, components.fleet.workers, state.done
+    size = models.latest[:n].nbytes
+    if queue.is_empty or queue.copied_bytes + size > MAX_COPY_BYTES:
+        return request_score(components, state)
+    queue.copied_bytes += size
+    copy, counters = newest_published(models, done)[:n].clone(), models.counters[:n].clone()
+    waiting = queue.waiting_nodes(n)
+    counts = waiting if models.finished is None else waiting[done[waiting]]
+    trained, counted = index(waiting, copy), index(counts, copy)
+    scores: list[PendingScore] = []
+
+    def evaluate() -> None:
+        copy[counted], counters[trained] = models.latest[counted], models.counters[trained]
+        scores.append(score_of(components, copy, counters))
+
+    queue.afterwards(evaluate)
+    return lambda: scores[0]()
 
 
 def _finish(components: Components, running: RunningRound) -> tuple[RoundRecord, State]:
     """Wait for the device; return the record of the round, and the state after it."""
-    planned, outcome = running.planned, running.outcome.result()
+    outcome = running.outcome.result()
     control = replace(running.state.control, last=outcome)
-    state = replace(running.state, control=control)
-    record = record_of(planned.state.control, control, planned.view, planned.plan, outcome)
-    record = with_map(components, record, planned.plan, outcome.lost, planned.world_state)
+    state = replace(running.state, control=control, models=plain(running.state.models))
+    record = record_of(running.before.control, control, running.view, running.plan, outcome)
+    record = with_map(components, record, running.plan, outcome.lost, running.world_state)
     score = running.score
     if score is None and is_last(components, record):
         score = request_score(components, state)

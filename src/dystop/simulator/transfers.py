@@ -41,6 +41,7 @@ def execute(
 ) -> tuple[PendingOutcome, State]:
     """Move models, mix them and start the active workers' trainings; do not wait for a device."""
     models = state.models
+    models.finish(realised.plan.active)
     at = index(realised.plan.active, models.latest)
     before = models.latest[at] if models.finished is not None else None
     asks = "distance" in components.mechanism.capabilities().needs
@@ -86,6 +87,7 @@ def _sent(components: Components, state: State, view: View) -> Mapping[int, Tens
     """Return what attackers hand out before a stage in place of their models."""
     if components.attackers is None:
         return {}
+    state.models.finish(np.arange(len(state.done)))  # colluders look at all models
     return components.attackers.sent(state.models, state.done, view.t)
 
 
@@ -185,12 +187,7 @@ def _train(components: Components, state: State, view: View, realised: RealisedP
             models.finished_start[at] = models.start[at]
         models.start[at] = models.latest[at]
     versions, rate = view.version[active] + 1, realised.plan.rate
-    trained = components.trainer.train(
-        models.latest[at], models.counters[at], active, versions, realised.steps, rate
-    )
-    models.latest[at] = trained.models
-    models.counters[at] = trained.counters
-    return trained
+    return models.train(components.trainer, active, versions, realised.steps, rate)
 
 
 def _start_trainings(state: State, view: View, realised: RealisedPlan) -> State:

@@ -143,6 +143,17 @@ class Trainer:
         """Whether `train` returns before the device has finished, with losses still to come."""
         return self.device.type == "cuda"
 
+    @property
+    def rows_independent(self) -> bool:
+        """Whether the result of a training has the same bits whatever is trained beside it."""
+        return not self.is_stacked or self.has_kernels
+
+    def samples_seen(self, workers: Ints, steps: Ints) -> int:
+        """Return how many samples local trainings see together, before they run."""
+        sizes, batch = self._problem.shards.sizes[workers], self.params.batch
+        epochs, rest = np.divmod(steps, np.maximum(-(-sizes // batch), 1))
+        return int((epochs * sizes + np.minimum(rest * batch, sizes)).sum())
+
     def initial(self) -> tuple[Tensor, Tensor]:
         """Return the initial model of every worker: vector [W] and counters [C]."""
         return self.layout.flatten(self._start)

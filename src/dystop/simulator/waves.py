@@ -1,0 +1,219 @@
+"""Waves: local trainings of several rounds that run as one stack.
+
+A decision needs no model, and a mix reads only the models of its sources. A training can therefore
+wait until somebody reads its result, and by then other trainings wait with it. Mixes run in the
+order of the rounds; only trainings are gathered. What changes a row that waits (the shift of a
+passive worker), or copies it (an evaluation), is done after its training, in the order of the
+rounds.
+
+Records and models are those of one round after another wherever the result of a training does not
+depend on its stack (`Trainer.rows_independent`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dystop.simulator.mixing import Models, index
+from dystop.sparse import Bools, Floats, Ints
+from dystop.training.problem import Trained
+from dystop.training.trainer import Trainer
+
+Call = Callable[[], None]
+
+
+@dataclass
+class WaveStatistics:
+    """How many trainings the waves held, and why they ended."""
+
+    trainings: int = 0
+    rounds: int = 0
+    ended_by: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def waves(self) -> int:
+        """Number of waves."""
+        return sum(self.ended_by.values())
+
+    @property
+    def width(self) -> float:
+        """Mean number of rounds in a wave."""
+        return self.rounds / max(self.waves, 1)
+
+
+@dataclass
+class _Wave:
+    """The losses of a wave; None until it was trained."""
+
+    losses: Floats | Callable[[], Floats] | None = None
+
+    def part(self, rows: slice) -> Floats:
+        """Return the losses of some rows; wait for the device."""
+        if callable(self.losses):
+            self.losses = self.losses()
+        assert self.losses is not None, "a wave is trained before its losses are read"
+        return self.losses[rows]
+
+
+class TrainingQueue:
+    """Trainings that wait for each other, and what has to be done after them.
+
+    `latest` and `counters` of a waiting node hold the start of its training. A node waits for at
+    most one training.
+    """
+
+    def __init__(self, trainer: Trainer, models: Models, *, gathers: bool) -> None:
+        """Queue the trainings of these models.
+
+        Args:
+            trainer: Trains the rows of a wave as one job.
+            models: Whose rows are trained in place.
+            gathers: Whether trainings may wait; if not, each round is trained at once.
+        """
+        self.statistics = WaveStatistics()
+        self._trainer, self._models, self._gathers = trainer, models, gathers
+        self._is_waiting: Bools = np.zeros(len(models.latest), bool)
+        self._nodes: list[Ints] = []
+        self._versions: list[Ints] = []
+        self._steps: list[Ints] = []
+        self._rates: list[Floats] = []
+        self._afterwards: list[Call] = []
+        self._wave = _Wave()
+        self._busy: torch.cuda.Event | None = None  # the end of the last wave on a GPU
+        self.trained = 0  # waves that were given to the device
+        self.copied_bytes = 0  # by evaluations that wait
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no training waits."""
+        return not self._nodes
+
+    def submit(self, nodes: Ints, versions: Ints, steps: Ints, rates: Floats | None) -> Trained:
+        """Queue the trainings of a round; the rows of the nodes hold their starts."""
+        self.finish(nodes)
+        first = sum(map(len, self._nodes))
+        rows, wave = slice(first, first + len(nodes)), self._wave
+        self._nodes.append(nodes)
+        self._versions.append(versions)
+        self._steps.append(steps)
+        self._rates.append(np.ones(len(nodes)) if rates is None else rates)
+        self._is_waiting[nodes] = True
+        if not self._gathers or self._is_device_idle():
+            self.run("the device is idle")
+        none, samples = torch.empty(0), self._trainer.samples_seen(nodes, steps)
+        return Trained(none, none, lambda: wave.part(rows), samples)
+
+    def finish(self, nodes: Ints) -> None:
+        """Train what waits if one of these nodes does."""
+        if self._nodes and self._is_waiting[nodes].any():
+            self.run("a result is read")
+
+    def waiting_nodes(self, first: int) -> Ints:
+        """Return which of the first nodes wait."""
+        return np.flatnonzero(self._is_waiting[:first])
+
+    def afterwards(self, call: Call) -> None:
+        """Call a function after the trainings that wait now, or at once if there are none."""
+        if self.is_empty:
+            call()
+        else:
+            self._afterwards.append(call)
+
+    def shift(self, nodes: Ints, rows: Tensor) -> None:
+        """Add rows to the latest models of some nodes, after the trainings of those that wait."""
+        latest, waits = self._models.latest, self._is_waiting[nodes]
+        if not waits.any():
+            latest[index(nodes, latest)] += rows
+            return
+        now, later = index(np.flatnonzero(~waits), latest), index(np.flatnonzero(waits), latest)
+        latest[index(nodes[~waits], latest)] += rows[now]
+        at, change = index(nodes[waits], latest), rows[later]
+
+        def add() -> None:
+            latest[at] += change
+
+        self.afterwards(add)
+
+    def run(self, reason: str) -> None:
+        """Train everything that waits, then do what was to be done afterwards."""
+        if self.is_empty:
+            return
+        models, wave = self._models, self._wave
+        nodes = np.concatenate(self._nodes)
+        self._count(len(nodes), reason)
+        at = index(nodes, models.latest)
+        trained = self._trainer.train(
+            models.latest[at],
+            models.counters[at],
+            nodes,
+            np.concatenate(self._versions),
+            np.concatenate(self._steps),
+            np.concatenate(self._rates),
+        )
+        models.latest[at], models.counters[at] = trained.models, trained.counters
+        wave.losses = trained.losses
+        calls, self._afterwards = self._afterwards, []
+        self._nodes, self._versions, self._steps, self._rates = [], [], [], []
+        self._is_waiting[nodes] = False
+        self._wave, self.trained, self.copied_bytes = _Wave(), self.trained + 1, 0
+        for call in calls:
+            call()
+        self._mark_end()
+
+    def _count(self, trainings: int, reason: str) -> None:
+        statistics = self.statistics
+        statistics.trainings += trainings
+        statistics.rounds += len(self._nodes)
+        statistics.ended_by[reason] = statistics.ended_by.get(reason, 0) + 1
+
+    def _mark_end(self) -> None:
+        device = self._models.latest.device
+        if device.type == "cuda":
+            self._busy = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._busy.record(torch.cuda.current_stream(device))
+
+    def _is_device_idle(self) -> bool:
+        """Whether a device that works beside the host has nothing to do."""
+        if not self._trainer.returns_early:
+            return False
+        return self._busy is None or bool(self._busy.query())  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class QueuedModels(Models):
+    """Models whose trainings wait in a queue. They share their tensors with `plain`."""
+
+    queue: TrainingQueue = field(kw_only=True)
+
+    def finish(self, nodes: Ints) -> None:
+        """Train what waits if one of these nodes does."""
+        self.queue.finish(nodes)
+
+    def shift(self, nodes: Ints, rows: Tensor) -> None:
+        """Add rows to the latest models of some nodes, after the trainings of those that wait."""
+        self.queue.shift(nodes, rows)
+
+    def train(
+        self, trainer: Trainer, nodes: Ints, versions: Ints, steps: Ints, rates: Floats | None
+    ) -> Trained:
+        """Queue the trainings of some nodes."""
+        return self.queue.submit(nodes, versions, steps, rates)
+
+
+def queued(models: Models, trainer: Trainer) -> QueuedModels:
+    """Return models with a queue; trainings are gathered where that changes no result."""
+    queue = TrainingQueue(trainer, models, gathers=trainer.rows_independent)
+    return QueuedModels(**_tensors(models), queue=queue)
+
+
+def plain(models: Models) -> Models:
+    """Return the same models without a queue."""
+    return Models(**_tensors(models))
+
+
+def _tensors(models: Models) -> dict[str, Any]:
+    return {one.name: getattr(models, one.name) for one in fields(Models)}
