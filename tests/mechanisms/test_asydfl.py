@@ -10,7 +10,7 @@ from dystop.control.plan_check import check_plan
 from dystop.control.priority import emd, label_shares
 from dystop.control.stopping import Stop
 from dystop.control.topology import bandwidth_use
-from dystop.mechanisms import SAADFL, AsyDFL
+from dystop.mechanisms import SAADFL, AsyDFL, AsyNG
 from dystop.mechanisms._push import (
     choose_receivers,
     finished_together,
@@ -121,6 +121,20 @@ def test_those_who_finish_together_wake_together():
     view = replace(view, remaining_s=np.array([2.0, 1.0, 3.0, 1.0, 1.0 + 1e-10, 1.1]))
     assert plan_of(AsyDFL(), view).active.tolist() == [1, 3, 4]
     assert finished_together(ints([]), np.zeros(2)).tolist() == []
+
+
+@pytest.mark.parametrize("mechanism", [AsyDFL(wakes="one"), AsyNG(wakes="one")], ids=str)
+def test_with_one_wake_up_the_most_stale_of_those_who_finished_is_active(mechanism):
+    view = random_view(3, 6)
+    view = replace(
+        view,
+        alive=np.array([True, True, True, False, True, True]),
+        remaining_s=np.array([0.0, 0.0, 3.0, 0.0, 0.0, 1.0]),
+        staleness=ints([1, 4, 9, 9, 4, 9]),
+    )
+    assert plan_of(mechanism, view).active.tolist() == [1]  # of 1 and 4 the lower id
+    both = replace(mechanism, wakes="all")
+    assert plan_of(both, view).active.tolist() == [0, 1, 4]
 
 
 def test_without_bandwidth_nobody_is_told():

@@ -4,16 +4,33 @@ Functions take the sender's side, but `(dst, src)` still means *dst receives fro
 """
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from dystop.control.aggregation import size_weights
 from dystop.control.topology import connect, default_degree, ranked_candidates
+from dystop.mechanisms._server import first_to_finish
 from dystop.plan import Mix, mix_of
 from dystop.sparse import Bools, Floats, Graph, Ints, graph_of_sorted
-from dystop.types import Mailbox
+from dystop.types import Mailbox, View
 
 _TOGETHER_S = 1e-9
+
+Wakes = Literal["all", "one"]
+"""Who is active where several workers have finished: all of them, or one."""
+
+
+def senders(view: View, wakes: Wakes) -> Ints:
+    """Return the workers that are active: the first to finish, and with "all" those beside it.
+
+    With "one", the least remaining training decides, then the largest staleness, then the lowest
+    id.
+    """
+    alive = np.flatnonzero(view.alive)
+    if wakes == "one":
+        return first_to_finish(alive, view.remaining_s, view.staleness, 1)
+    return finished_together(alive, view.remaining_s)
 
 
 def finished_together(candidates: Ints, remaining_s: Floats) -> Ints:

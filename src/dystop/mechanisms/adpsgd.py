@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from dystop.control.aggregation import with_self
+from dystop.mechanisms._server import first_to_finish
 from dystop.plan import Plan, join_links, links
 from dystop.sparse import Ints, ints
 from dystop.types import Capabilities, Mechanism, Memory, View
@@ -38,7 +39,8 @@ class ADPSGD(Mechanism):
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Pair the caller with a random neighbour that it can reach in both directions."""
-        caller = _first_to_finish(view)
+        alive = np.flatnonzero(view.alive)
+        caller = int(first_to_finish(alive, view.remaining_s, view.staleness, 1)[0])
         peers = _two_way(caller, view)
         if len(peers):
             peers = ints([view.rng("peer").choice(peers)])
@@ -51,13 +53,6 @@ class ADPSGD(Mechanism):
             np.sort(np.append(peers, caller)),
         )
         return Plan(ints([caller]), join_links([pull, push]), (rows,)), memory
-
-
-def _first_to_finish(view: View) -> int:
-    """Return the worker with the least remaining training, then most stale, then lowest id."""
-    alive = np.flatnonzero(view.alive)
-    order = np.lexsort((alive, -view.staleness[alive], view.remaining_s[alive]))
-    return int(alive[order[0]])
 
 
 def _two_way(i: int, view: View) -> Ints:

@@ -9,13 +9,14 @@ from annotated_types import Ge, Le
 from dystop.control.aggregation import size_weights
 from dystop.control.priority import emd, label_shares
 from dystop.mechanisms._push import (
+    Wakes,
     after_sending,
     choose_receivers,
-    finished_together,
     mail_of,
     outgoing,
     push_cap,
     push_priority,
+    senders,
     share_of_sender_max,
     update_rows,
 )
@@ -34,8 +35,8 @@ class AsyDFL(Mechanism):
     abstract a push of gradients (`payload`).
 
     The rest is a reconstruction. The first worker to finish is active, together with all workers
-    that finish at the same moment. It averages the newest message of each sender since its last
-    activation by data size. The priority of a receiver is
+    that finish at the same moment (`wakes`). It averages the newest message of each sender since
+    its last activation by data size. The priority of a receiver is
 
         lam * quality / max + (1 - lam) * (1 - c / c_max)
 
@@ -65,6 +66,11 @@ class AsyDFL(Mechanism):
         "model", "what a push carries: the trained model, or the last update (our choice)"
     )
     background: bool = param(False, "whether the sender trains while it pushes (our choice)")
+    wakes: Wakes = param(
+        "all",
+        "all: every worker that has finished is active; one: the one that waits longest "
+        "(our choice; the sources allow both)",
+    )
 
     def capabilities(self) -> Capabilities:
         """Return the capabilities; distances are measured only if `quality` uses them."""
@@ -85,7 +91,7 @@ class AsyDFL(Mechanism):
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Activate the first to finish, mix their mail, push to the best receivers."""
         memory = self._learn(memory, view)
-        active = finished_together(np.flatnonzero(view.alive), view.remaining_s)
+        active = senders(view, self.wakes)
         edge, lam = outgoing(view.reach, active), self.lam(view.progress)
         pair = view.reach.dst[edge], view.reach.src[edge]
         priority = push_priority(

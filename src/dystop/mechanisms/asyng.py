@@ -8,13 +8,14 @@ from annotated_types import Ge, Le
 
 from dystop.control.priority import emd, label_shares
 from dystop.mechanisms._push import (
+    Wakes,
     after_sending,
     choose_receivers,
-    finished_together,
     mail_of,
     outgoing,
     push_cap,
     push_priority,
+    senders,
     share_of_sender_max,
     update_rows,
 )
@@ -30,7 +31,7 @@ class AsyNG(Mechanism):
 
     The sources say only that gradient push and neighbour selection are optimised jointly. The rest
     is a reconstruction. The first worker to finish is active, together with all workers that finish
-    at the same moment. It adds the newest update of each sender in its mailbox to its model,
+    at the same moment (`wakes`). It adds the newest update of each sender in its mailbox,
 
         y_i = x_i + gamma * sum_j w_j delta_j,   w_j = D_j / (D_i + sum of D over the mail),
 
@@ -67,6 +68,11 @@ class AsyNG(Mechanism):
         "R: every R-th push of a worker carries its model, and receivers give half of their weight "
         "to the models in their mailbox; 0: never (our choice)",
     )
+    wakes: Wakes = param(
+        "all",
+        "all: every worker that has finished is active; one: the one that waits longest "
+        "(our choice; the sources allow both)",
+    )
 
     def capabilities(self) -> Capabilities:
         """Return what the mechanism needs and guarantees."""
@@ -79,7 +85,7 @@ class AsyNG(Mechanism):
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Activate the first to finish, add the updates in their mail, push their own updates."""
         pushed = PairCounts(view.reach.n, memory["pair"], memory["pushes"])
-        active = finished_together(np.flatnonzero(view.alive), view.remaining_s)
+        active = senders(view, self.wakes)
         edge = outgoing(view.reach, active)
         pair = view.reach.dst[edge], view.reach.src[edge]
         priority = self._priority(view, pushed, *pair, view.link_s[edge])
