@@ -214,27 +214,46 @@ def _run_rounds(
             log.sync()
             with writing(session.folder):
                 checkpoint.save(session.folder / CHECKPOINTS, after, log.mark)
+            schedule.saved()
         session.interrupts.check()
     return last, state
 
 
+CHECKPOINT_S = 10.0  # between checkpoints, where no number of rounds is chosen
+
+
 @dataclass
 class _SaveSchedule:
-    """The rounds after which the state is saved: every so many, and the next one after a signal."""
+    """The rounds after which the state is saved; a round that runs at a signal is one of them.
+
+    By default they go by time. A checkpoint needs the models of one round, so that later rounds
+    have to wait for it.
+    """
 
     interrupts: Interrupts
-    every: int  # rounds between checkpoints
+    every: int  # rounds between checkpoints; 0: they go by time
     released: int = 0  # the last round whose models the simulator may overwrite
+    chosen: int = 0  # the last round whose models were asked for
+    saved_s: float = field(default_factory=time.monotonic)
 
     def is_due(self, t: int) -> bool:
-        return self.interrupts.pending is not None or t % self.every == 0
+        if self.interrupts.pending is not None or t == self.chosen:
+            return True
+        if self.every:
+            return t % self.every == 0
+        return time.monotonic() - self.saved_s >= CHECKPOINT_S
 
     def needs_models(self, t: int) -> bool:
         """Answer before the next round starts; a signal that comes later waits for that round."""
         if self.is_due(t):
+            self.chosen = t
             return True
         self.released = t
         return False
+
+    def saved(self) -> None:
+        """Start to wait for the next checkpoint."""
+        self.saved_s = time.monotonic()
 
 
 def _last_record(folder: Path) -> RoundRecord | None:

@@ -77,7 +77,9 @@ class TrainingParams(TrainerParams):
 class OutputParams:
     """What is kept."""
 
-    checkpoint_every: Annotated[int, Ge(1)] = param(10, "rounds between checkpoints")
+    checkpoint_every: Annotated[int, Ge(0)] = param(
+        0, "rounds between checkpoints; 0: a checkpoint every ten seconds"
+    )
     topology: Literal["auto", "full", "counts"] = param(
         "auto", "full: every link in every record; counts: numbers only; auto: full if small"
     )
