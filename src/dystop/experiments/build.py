@@ -23,6 +23,7 @@ from dystop.data import (
 from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment
 from dystop.simulator.attack import Attackers
+from dystop.simulator.pipeline import waiting_bytes
 from dystop.simulator.state import Components
 from dystop.sparse import Ints
 from dystop.training.memory import available_bytes, ensure_fits
@@ -172,7 +173,11 @@ def measured(experiment: Experiment, trainer: Trainer) -> Experiment:
 
 def _ensure_memory(experiment: Experiment, trainer: Trainer) -> str:
     """Return the estimated memory in words; refuse a run that needs more than is available."""
-    estimate = trainer.estimate(experiment.fleet.workers, _stacks(experiment))
+    workers = experiment.fleet.workers
+    estimate = trainer.estimate(workers, _stacks(experiment))
+    if experiment.engine.ahead and trainer.rows_independent:
+        stack = workers * trainer.size.row_bytes
+        estimate = estimate.plus("rounds decided ahead", waiting_bytes(stack, workers))
     limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
     ensure_fits(estimate, available_bytes(trainer.device), limit)
     return estimate.text()

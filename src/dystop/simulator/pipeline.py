@@ -36,6 +36,19 @@ MAX_ROUNDS = 256  # decided ahead of the oldest record that has not left
 MAX_COPY_BYTES = 2**28  # of models that evaluations copy while trainings wait; then a wave ends
 
 
+def waiting_bytes(stack_bytes: int, workers: int) -> int:
+    """Return the most bytes that wait with trainings: copies for evaluations, and shifts of rows.
+
+    The trainings themselves take no more than a round in which everybody trains.
+
+    Args:
+        stack_bytes: Bytes of the models of all workers.
+        workers: Number of workers N.
+    """
+    copies = min(MAX_COPY_BYTES // stack_bytes, MAX_ROUNDS) * stack_bytes
+    return copies + MAX_ROUNDS * stack_bytes // workers
+
+
 @dataclass(frozen=True)
 class RunningRound:
     """A round that is decided, timed and mixed; its trainings may wait."""

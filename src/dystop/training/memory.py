@@ -43,6 +43,10 @@ class MemoryEstimate:
     parts: tuple[tuple[str, int], ...]
     held: int = 0
 
+    def plus(self, name: str, size: int) -> "MemoryEstimate":
+        """Return the estimate with another part."""
+        return MemoryEstimate((*self.parts, (name, size)), self.held)
+
     @property
     def needed(self) -> int:
         """Bytes that the run will add to those held already."""
