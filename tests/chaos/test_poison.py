@@ -14,6 +14,7 @@ from dystop.experiments.testbed.launch import make_folder
 from dystop.experiments.testbed.threads import PartyThreads, run_threads
 from dystop.testbed.audit.check import check_run
 from dystop.testbed.worker.model_server import PublishedModelServer
+from support.ignored_progress import IgnoredProgress
 
 from .facts import accuracy_of
 
@@ -28,22 +29,6 @@ KEYS = (
     "stop.rounds=300", "testbed.transport=memory", "testbed.links=free", "testbed.devices=free",
     "testbed.observer=false",
 )  # fmt: skip
-
-
-class IgnoredProgress:
-    """A progress reporter that does nothing."""
-
-    def on_start(self, started):
-        pass
-
-    def on_restart(self, notice):
-        pass
-
-    def on_joining(self, joined, workers):
-        pass
-
-    def on_record(self, record):
-        pass
 
 
 @pytest.fixture

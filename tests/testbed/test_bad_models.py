@@ -13,6 +13,7 @@ from dystop.testbed.audit.check import audit_run
 from dystop.testbed.protocol.payload import digest
 from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.model_server import PublishedModelServer
+from support.ignored_progress import IgnoredProgress
 
 KEYS = (
     "fleet.workers=5", "data.name=synthetic", "data.train_limit=300", "data.test_limit=50",
@@ -20,22 +21,6 @@ KEYS = (
     "testbed.transport=memory", "testbed.links=free", "testbed.devices=free",
     "testbed.timeouts.exclude_s=0.2", "evaluate.every_rounds=20",
 )  # fmt: skip
-
-
-class IgnoredProgress:
-    """A progress reporter that does nothing."""
-
-    def on_start(self, started):
-        pass
-
-    def on_restart(self, notice):
-        pass
-
-    def on_joining(self, joined, workers):
-        pass
-
-    def on_record(self, record):
-        pass
 
 
 @pytest.fixture

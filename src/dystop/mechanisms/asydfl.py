@@ -68,7 +68,7 @@ class AsyDFL(Mechanism):
     background: bool = param(False, "whether the sender trains while it pushes (our choice)")
     wakes: Wakes = param(
         "all",
-        "all: every worker that has finished is active; one: the one that waits longest "
+        "all: every worker that has finished is active; one: only the most stale of them "
         "(our choice; the sources allow both)",
     )
 

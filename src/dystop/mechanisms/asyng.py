@@ -70,7 +70,7 @@ class AsyNG(Mechanism):
     )
     wakes: Wakes = param(
         "all",
-        "all: every worker that has finished is active; one: the one that waits longest "
+        "all: every worker that has finished is active; one: only the most stale of them "
         "(our choice; the sources allow both)",
     )
 

@@ -3,10 +3,12 @@
 machine           events in, actions out (alg:device)
 state             what a worker knows before it joins, and the state that survives a restart
 durable_state     the current state, its saves, reports and trainings
-session           joining, heartbeats, and reports until acknowledged
+session           joining, heartbeats, reports until acknowledged, and incidents of peers
 orders            execution of the coordinator's orders
+order_check       which orders a worker can execute
 exchange          the exchange of one order, stage by stage
-guard             which pulled models are accepted, and how they are mixed
+guard             which pulled models are accepted
+mixer             how accepted models are mixed
 published_models  the models that peers may pull
 
 The following modules perform I/O.
@@ -16,6 +18,8 @@ session_client    the client side of a session; the observer uses it, too
 training_thread   local training
 pulls             pulling models from peers
 model_server      serving models to peers
+pull_budget       how many models each peer may pull
+attack            what a worker serves that attacks on purpose, as `[adversary]` says
 checkpoint        the checkpoint file
 history           the event log
 """

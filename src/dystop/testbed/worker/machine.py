@@ -51,10 +51,10 @@ from dystop.testbed.protocol.messages import (
 from dystop.testbed.worker.durable_state import DurableState, with_one_save
 from dystop.testbed.worker.exchange import PullTracker
 from dystop.testbed.worker.guard import Guard
-from dystop.testbed.worker.mask_limit import MaskLimit
 from dystop.testbed.worker.order_check import order_problem
 from dystop.testbed.worker.orders import OrderExecution
-from dystop.testbed.worker.peer_incidents import PeerIncidents
+from dystop.testbed.worker.published_models import MaskLimit
+from dystop.testbed.worker.session import PeerIncidents
 from dystop.testbed.worker.state import WorkerSetup, WorkerState, without_report
 
 EXCLUDED_CODE = 6  # exit code: quarantined or revoked; a restart would be refused, too

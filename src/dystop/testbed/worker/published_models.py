@@ -8,9 +8,11 @@ never changed after they were added, so a slow peer can finish the pull that it 
 from dataclasses import dataclass, field
 
 from dystop.testbed.events import AnswerPull, Publication, PullRequested, Vector
-from dystop.testbed.protocol.messages import PullRefused, PullRequest
+from dystop.testbed.protocol.messages import Mask, PullRefused, PullRequest
 
 MAX_PUBLICATIONS = 3  # the newest, and two for peers that are still pulling
+MAX_MASKS = 16  # of one model and one peer
+MAX_MASKED_MODELS = 8  # newest models whose masks are remembered
 
 
 @dataclass(frozen=True)
@@ -146,3 +148,26 @@ class PublishedModels:
 def _names_publication(request: PullRequest) -> bool:
     """Whether only one publication is an answer; a resumed pull may start over with another."""
     return request.version > 0 and request.offset == 0
+
+
+class MaskLimit:
+    """The masks that each peer has requested of the newest models.
+
+    Each mask is a form of its own: it costs an encoding and a line in the event log. An order names
+    one mask for each stage of a round, so an honest peer needs few of them.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, dict[str, set[Mask]]] = {}  # by version, then by peer
+
+    def allows(self, version: int, peer: str, mask: Mask | None) -> bool:
+        """Register a request; return whether it may be answered."""
+        if mask is None:
+            return True
+        masks = self._seen.setdefault(version, {}).setdefault(peer, set())
+        while len(self._seen) > MAX_MASKED_MODELS:
+            del self._seen[min(self._seen)]
+        if mask not in masks and len(masks) >= MAX_MASKS:
+            return False
+        masks.add(mask)
+        return True

@@ -1,13 +1,30 @@
-"""A worker's session with the coordinator: joining, heartbeats, and reports until acknowledged."""
+"""A worker's session with the coordinator: joining, heartbeats, reports, and incidents of peers.
 
+A report is repeated until it is acknowledged.
+"""
+
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dystop.testbed.events import SendToCoordinator
-from dystop.testbed.protocol.messages import PROTOCOL, Heartbeat, Join, JoinOk, Phase, Report
+from dystop.testbed.protocol.codec import shown
+from dystop.testbed.protocol.messages import (
+    PROTOCOL,
+    Heartbeat,
+    Incident,
+    IncidentKind,
+    Join,
+    JoinOk,
+    Phase,
+    Report,
+)
 from dystop.testbed.worker.state import WorkerSetup, WorkerState
 
 JOIN_AGAIN_S = 5.0  # pause before an unanswered join is repeated
 LONGEST_PAUSE_S = 10.0  # between two repetitions of a report
+INCIDENT_PAUSE_S = 2.0  # between two messages about incidents of the same peer and kind
+MAX_INCIDENTS = 1_000_000  # in one message
 
 
 def join_message(
@@ -123,3 +140,32 @@ class Session:
     def acknowledged(self, round_: int, kind: str) -> None:
         """Stop the repetition of a report."""
         self._repeat.pop((round_, kind), None)
+
+
+@dataclass
+class PeerIncidents:
+    """Incidents of peers that the coordinator does not know yet, gathered to cost few messages.
+
+    The caller provides the time.
+    """
+
+    _waiting: dict[tuple[str, IncidentKind], tuple[int, str]] = field(default_factory=dict)
+    _sent_s: dict[tuple[str, IncidentKind], float] = field(default_factory=dict)
+
+    def add(self, peer: str, kind: IncidentKind, text: str) -> None:
+        """Remember that something is wrong with a peer."""
+        count = self._waiting.get((peer, kind), (0, ""))[0] + 1
+        self._waiting[peer, kind] = (min(count, MAX_INCIDENTS), shown(text))
+
+    def due(self, nodes: Mapping[str, int], now_s: float) -> list[SendToCoordinator]:
+        """Return the messages that are due; an incident of an unknown peer is dropped."""
+        messages = []
+        for key, (count, text) in list(self._waiting.items()):
+            peer, kind = key
+            if now_s - self._sent_s.get(key, -math.inf) < INCIDENT_PAUSE_S:
+                continue
+            del self._waiting[key]
+            if peer in nodes:
+                self._sent_s[key] = now_s
+                messages.append(SendToCoordinator(Incident(nodes[peer], kind, count, text)))
+        return messages
