@@ -59,9 +59,9 @@ class CallAtRounds:
             self.calls.pop(round_)()
 
 
-def run(tmp_path, rounds, calls=()):
+def run(tmp_path, rounds, calls=(), settings=()):
     """Run three workers to the end, with calls after given rounds; return folder and records."""
-    experiment = read_experiment(None, [*SMALL, f"stop.rounds={rounds}"])
+    experiment = read_experiment(None, [*SMALL, *settings, f"stop.rounds={rounds}"])
     folder, _ = make_folder(experiment, tmp_path, "run")
     progress = CallAtRounds(calls)
     run_threads(folder, progress)
@@ -92,7 +92,9 @@ def test_a_full_disk_at_a_worker_is_survived(tmp_path, monkeypatch):
 
     monkeypatch.setattr(CheckpointStore, "_write", write_unless_full)
     monkeypatch.setattr(durable_state, "RETRY_SAVE_S", 0.3)
-    folder, records = run(tmp_path, 120, {10: full.set, 25: full.clear})
+    # 120 rounds last two seconds or more, many times as long as the exclusion after a failure.
+    exclusion = ["testbed.timeouts.exclude_s=0.2"]
+    folder, records = run(tmp_path, 120, {10: full.set, 25: full.clear}, exclusion)
     assert refused, "the disk was never full"
     assert len(records) == 120
     assert check_run(folder) == []
