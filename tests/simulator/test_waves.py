@@ -36,7 +36,10 @@ def results(components, needs_models=no_round):
 
 def weights(state):
     models = state.models
-    stacks = models.latest, models.counters, models.finished, models.start, models.finished_start
+    stacks = (
+        models.latest, models.counters, models.finished, models.start, models.finished_start,
+        models.aggregated, models.aggregated_before,
+    )  # fmt: skip
     rows = [None if stack is None else stack.tolist() for stack in stacks]
     return rows, {number: row.tolist() for number, row in models.snapshots.items()}
 
@@ -66,8 +69,9 @@ def test_every_mechanism_in_an_unstable_world(name, engine):
     every=st.integers(1, 20),
     kept=st.integers(1, 30),
     copies=st.sampled_from([0, 2**28]),
+    model=st.sampled_from(["trained", "aggregated"]),
 )
-def test_any_small_fleet(name, engine, n, seed, every, kept, copies):
+def test_any_small_fleet(name, engine, n, seed, every, kept, copies, model):
     components = components_for(
         MECHANISMS[name](),
         n,
@@ -75,7 +79,7 @@ def test_any_small_fleet(name, engine, n, seed, every, kept, copies):
         seed=seed,
         engine=engine,
         stop=Stop(rounds=25),
-        evaluate=Evaluate(every_rounds=every),
+        evaluate=Evaluate(every_rounds=every, model=model),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "MAX_COPY_BYTES", copies)
@@ -85,11 +89,12 @@ def test_any_small_fleet(name, engine, n, seed, every, kept, copies):
 
 @pytest.mark.parametrize("name", ["ad-psgd", "dystop", "fedasync", "sa-adfl"])
 @pytest.mark.parametrize("path", ["fused", "sequential"])
-def test_real_training_has_the_same_bits(name, path):
+@pytest.mark.parametrize("model", ["trained", "aggregated"])
+def test_real_training_has_the_same_bits(name, path, model):
     words = [
         f"mechanism.name={name}", f"training.path={path}", "fleet.workers=6", "data.name=synthetic",
         "data.synthetic.train=120", "data.synthetic.test=30", "model.name=mlp", "stop.rounds=12",
-        "evaluate.every_rounds=4", "engine.publish=on_completion",
+        "evaluate.every_rounds=4", f"evaluate.model={model}", "engine.publish=on_completion",
     ]  # fmt: skip
     components = build(read_experiment(None, words)).components
     plain, ahead = results(components)

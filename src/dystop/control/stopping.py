@@ -43,6 +43,11 @@ class Evaluate:
         "batch-norm statistics in an evaluation: moving averages of the models, or recomputed on "
         "training samples",
     )
+    model: Literal["trained", "aggregated"] = param(
+        "trained",
+        "which model of a worker is tested: trained: after its local training, as others pull it; "
+        "aggregated: as its last aggregation left it, before the local training that follows",
+    )
 
 
 def is_over(stop: Stop, t: int, clock_s: float) -> bool:

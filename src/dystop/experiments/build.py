@@ -187,13 +187,14 @@ def _stacks(experiment: Experiment) -> float:
     """Return the peak memory of a round, in stacks of all models, measured with all workers active.
 
     Two stacks are the models and the rows that a round mixes. Others hold models until they are
-    published, the start and the correction of compensated updates, deltas, and pushed models that
-    wait for their receivers.
+    published, the start and the correction of compensated updates, deltas, pushed models that wait
+    for their receivers, and the results of aggregations.
     """
     able = experiment.mechanism.capabilities()
     late = 3.0 * (experiment.engine.publish == "on_completion")
     compensated = 6.0 * (experiment.staleness.rule == "compensate")
-    return 2.0 + late + compensated + 3.0 * able.deltas + 3.0 * able.pushes
+    kept = 0.0 if experiment.evaluate.model == "trained" else 2.0 if late else 1.0
+    return 2.0 + late + compensated + 3.0 * able.deltas + 3.0 * able.pushes + kept
 
 
 def _components(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer) -> Components:

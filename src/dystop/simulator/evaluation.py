@@ -10,7 +10,7 @@ from dystop.control.aggregation import global_weights
 from dystop.control.round import with_score
 from dystop.control.stopping import ends_run, is_evaluation_due, is_over, next_evaluation_s
 from dystop.record import RoundRecord
-from dystop.simulator.mixing import published
+from dystop.simulator.mixing import after_aggregation, published
 from dystop.simulator.state import Components, State
 from dystop.sparse import Ints, ints
 from dystop.training.batch_norm import ALL_WORKERS
@@ -51,10 +51,18 @@ def is_last(components: Components, record: RoundRecord) -> bool:
 
 def request_score(components: Components, state: State) -> PendingScore:
     """Evaluate every worker's own model and the global one; do not wait for a device."""
-    n = components.fleet.workers
-    state.models.finish(np.arange(n))
-    models = published(state.models, state.done)[:n]
-    return score_of(components, models, state.models.counters[:n])
+    counters = state.models.counters[: components.fleet.workers]
+    return score_of(components, tested_models(components, state), counters)
+
+
+def tested_models(components: Components, state: State) -> Tensor:
+    """Return the models that an evaluation tests now, [N, W] (`evaluate.model`)."""
+    n, models = components.fleet.workers, state.models
+    if components.evaluate.model == "aggregated":
+        begun = state.progress.begun_by(state.control.clock_s)[:n]
+        return after_aggregation(models, state.done, state.control.version, begun)
+    models.finish(np.arange(n))
+    return published(models, state.done)[:n]
 
 
 def score_of(components: Components, models: Tensor, counters: Tensor) -> PendingScore:
@@ -95,7 +103,7 @@ def batch_norm_owners(components: Components, workers: Ints) -> Ints | None:
 
 @dataclass(frozen=True)
 class EvaluationModels:
-    """The models that count at some time: those that the workers would hand out then."""
+    """The models that count at some time: those that an evaluation would test then."""
 
     models: Tensor  # [N, W]
     counters: Tensor  # [N, C]
@@ -104,6 +112,6 @@ class EvaluationModels:
 
 def evaluation_models(components: Components, state: State) -> EvaluationModels:
     """Return the models that an evaluation between two rounds looks at."""
-    n = components.fleet.workers
-    models = published(state.models, state.done)[:n]
-    return EvaluationModels(models, state.models.counters[:n], global_model(components, models))
+    models = tested_models(components, state)
+    counters = state.models.counters[: len(models)]
+    return EvaluationModels(models, counters, global_model(components, models))

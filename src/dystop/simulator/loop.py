@@ -71,6 +71,7 @@ def begin(components: Components) -> State:
         fleet.nodes,
         late=components.engine.publish == "on_completion",
         deltas=components.keeps_starts,
+        aggregated=components.evaluate.model == "aggregated",
     )
     models = with_memory(models, components.aggregation)
     control = initial_state(fleet, components.mechanism)

@@ -88,7 +88,8 @@ class Models:
     `latest` is the model that a node has, or will have when its training ends. A busy node's pulls
     return `finished` under `publish = "on_completion"`: its last model whose training had ended
     before the present one began. `start` is where the last training began; it is kept only where
-    updates are sent or compensated.
+    updates are sent or compensated. `aggregated` is the result of a node's last aggregation, in
+    which it was active or passive; it is kept only where an evaluation tests it.
     """
 
     latest: Tensor  # [nodes, W]
@@ -100,6 +101,8 @@ class Models:
     origins: dict[int, Tensor]  # [W] each, where the training behind a snapshot began
     distances: Floats | None = None  # [nodes, RECENT], of received models; newest last, NaN: none
     losses: Floats | None = None  # [nodes, RECENT], of received models on own samples
+    aggregated: Tensor | None = None  # [nodes, W]
+    aggregated_before: Tensor | None = None  # [nodes, W], before an exchange that is under way
 
     def finish(self, nodes: Ints) -> None:
         """Make sure that the latest models of these nodes are trained: here they always are."""
@@ -119,7 +122,13 @@ class Models:
 
 
 def first_models(
-    vector: Tensor, counters: Tensor, nodes: int, *, late: bool, deltas: bool
+    vector: Tensor,
+    counters: Tensor,
+    nodes: int,
+    *,
+    late: bool,
+    deltas: bool,
+    aggregated: bool = False,
 ) -> Models:
     """Return the models at time 0: every node has the same one.
 
@@ -129,6 +138,7 @@ def first_models(
         nodes: Number of nodes.
         late: Keep finished models apart, as `publish = "on_completion"` needs.
         deltas: Keep where trainings began.
+        aggregated: Keep the results of aggregations.
     """
     latest = vector.expand(nodes, -1).clone()
     return Models(
@@ -139,6 +149,8 @@ def first_models(
         finished_start=latest.clone() if late and deltas else None,
         snapshots={},
         origins={},
+        aggregated=latest.clone() if aggregated else None,
+        aggregated_before=latest.clone() if aggregated and late else None,
     )
 
 
@@ -357,6 +369,7 @@ def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, bus
         busy: Those of them whose training still runs, [R].
     """
     at, finished = index(receiver, rows), models.finished
+    _keep_aggregated(models, at, rows, passive)
     models.finish(receiver if finished is None else receiver[~busy])
     if finished is None or not busy.any():
         if models.start is not None and passive.any():
@@ -375,6 +388,41 @@ def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, bus
         models.start[at[moved]] += shift[moved]
     models.shift(receiver[busy], shift[late])
     models.latest[at[~late]] = rows[~late]
+
+
+def _keep_aggregated(models: Models, at: Tensor, rows: Tensor, passive: Bools) -> None:
+    """Note the rows of passive receivers: their aggregation ends with this stage."""
+    if models.aggregated is None or not passive.any():
+        return
+    moved = upload(passive, rows.device)
+    models.aggregated[at[moved]] = rows[moved]
+    if models.aggregated_before is not None:
+        models.aggregated_before[at[moved]] = rows[moved]
+
+
+def after_aggregation(models: Models, done: Bools, aggregations: Ints, begun: Bools) -> Tensor:
+    """Return the model of each worker as its last aggregation left it, [N, W].
+
+    A worker that has not been active yet has its published model. No training is waited for.
+
+    Args:
+        models: All models.
+        done: Which nodes have finished their newest training, [nodes].
+        aggregations: How often each worker was active, [N].
+        begun: Whose newest training has begun, so that the exchange before it is over, [N]. Models
+            without `aggregated_before` count the newest exchange in any case.
+    """
+    assert models.aggregated is not None, "the simulator keeps them where they are tested"
+    n, over, stack = len(aggregations), aggregations, models.aggregated[: len(aggregations)]
+    if models.aggregated_before is not None:
+        over = aggregations - ~begun
+        stack = torch.where(_column(begun, stack), stack, models.aggregated_before[:n])
+    return torch.where(_column(over > 0, stack), stack, newest_published(models, done)[:n])
+
+
+def _column(mask: Bools, like: Tensor) -> Tensor:
+    """Return a mask over rows that broadcasts over a stack of models."""
+    return upload(mask, like.device)[:, None]
 
 
 def link_distances(models: Models, dst: Ints, src: Ints, busy: tuple[Bools, Bools]) -> Floats:

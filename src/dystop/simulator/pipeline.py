@@ -157,7 +157,8 @@ def _requested_score(components: Components, state: State, queue: TrainingQueue)
     """Evaluate now, or copy the models and evaluate them after the trainings that wait."""
     models, n, done = state.models, components.fleet.workers, state.done
     size = models.latest[:n].nbytes
-    if queue.is_empty or queue.copied_bytes + size > MAX_COPY_BYTES:
+    is_known = components.evaluate.model == "aggregated"  # before the trainings that wait
+    if is_known or queue.is_empty or queue.copied_bytes + size > MAX_COPY_BYTES:
         return request_score(components, state)
     queue.copied_bytes += size
     copy, counters = newest_published(models, done)[:n].clone(), models.counters[:n].clone()

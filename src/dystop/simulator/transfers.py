@@ -186,6 +186,10 @@ def _train(components: Components, state: State, view: View, realised: RealisedP
         if models.finished_start is not None:
             models.finished_start[at] = models.start[at]
         models.start[at] = models.latest[at]
+    if models.aggregated is not None:
+        if models.aggregated_before is not None:
+            models.aggregated_before[at] = models.aggregated[at]
+        models.aggregated[at] = models.latest[at]
     versions, rate = view.version[active] + 1, realised.plan.rate
     return models.train(components.trainer, active, versions, realised.steps, rate)
 

@@ -94,6 +94,11 @@ class Progress:
         """Return the seconds that each training still runs (eq:h_comp), [nodes]."""
         return remaining_compute_s(self.training_s, now_s - self.started_s)
 
+    def begun_by(self, time_s: float) -> Bools:
+        """Return which trainings have begun by a time; rounding errors do not decide."""
+        begun: Bools = self.started_s <= time_s + SAME_S
+        return begun
+
     def done_by(self, time_s: float | Floats) -> Bools:
         """Return which trainings have ended by a time; rounding errors do not decide."""
         return self.finish_s <= time_s + SAME_S

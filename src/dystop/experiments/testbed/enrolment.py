@@ -222,6 +222,11 @@ def check_testbed(experiment: Experiment) -> None:
         raise ConfigError(
             "evaluate.statistics = 'recomputed': an observer has no training samples; use 'running'"
         )
+    if experiment.evaluate.model == "aggregated":
+        raise ConfigError(
+            "evaluate.model = 'aggregated': an observer sees the models that workers publish, and "
+            "they publish a model when its training ends; use 'trained'"
+        )
     if experiment.staleness.rule == "compensate":
         raise ConfigError(
             "staleness.rule = 'compensate' needs models that only a simulator has; use another "
