@@ -19,8 +19,8 @@ from typing import Any, Self
 
 from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.config import Experiment, read_experiment
-from dystop.experiments.jobs import RecordTail, child_environment, dystop_command
-from dystop.experiments.record_log import RECORDS
+from dystop.experiments.executors.processes import child_environment, dystop_command
+from dystop.experiments.record_log import RECORDS, RecordTail
 from dystop.experiments.run_folder import CONFIG
 from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names, read_status
 from dystop.experiments.testbed.launch import make_folder

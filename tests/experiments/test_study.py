@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import DystopError, RunFolderError
-from dystop.experiments import jobs
 from dystop.experiments.compare import Comparison, experiments
-from dystop.experiments.jobs import RecordTail
+from dystop.experiments.executors.driver import run_study
+from dystop.experiments.executors.local import LocalExecutor
+from dystop.experiments.record_log import RecordTail
 from dystop.experiments.study import create_study, finished, open_study
 from support.fake_runs import plain_record
 
@@ -103,7 +104,7 @@ def test_a_study_has_its_settings_already(done):
     result = call(done[0], "stop.rounds=9")
     assert result.exit_code == 2
     assert f"{done[0]} is a study" in result.stderr
-    assert "--target, --jobs, --trust and --quiet" in result.stderr
+    assert "--target, --jobs, --on, --trust and --quiet" in result.stderr
 
 
 def test_mistakes_leave_nothing_behind(tmp_path, monkeypatch):
@@ -143,6 +144,9 @@ class Impatient:
     def __init__(self):
         self.runs = []
 
+    def on_wait(self, waiting):
+        pass
+
     def on_start(self, run, rounds):
         self.runs.append(run)
 
@@ -159,17 +163,17 @@ def test_an_interrupted_study_goes_on_to_the_same_bytes(done, tmp_path):
     study = create_study(tmp_path, "x", every)
     watcher = Impatient()
     with pytest.raises(KeyboardInterrupt):
-        jobs.run_study(study, 1, watcher)
+        run_study(study, LocalExecutor(1), watcher)
     assert [e.name for e in study.todo()] == ["dystop-s1", "fedavg-s1"]
     assert call(study.path, "--quiet").exit_code == 0
     assert records(study.path) == records(done[0])
 
 
 def test_an_interruption_names_the_command_that_resumes(tmp_path, monkeypatch):
-    def interrupt(study, jobs, watch):
+    def interrupt(study, executor, watch):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dystop.experiments.jobs.run_study", interrupt)
+    monkeypatch.setattr("dystop.experiments.executors.driver.run_study", interrupt)
     monkeypatch.chdir(tmp_path)
     result = call(*SMALL, *TWO)
     assert result.exit_code == 130
@@ -240,7 +244,7 @@ def test_a_child_that_fails_is_quoted_with_its_exit_code(tmp_path):
     study = create_study(tmp_path, "x", every)
     study.plan(every[1]).write_text("stop.rounds = -1\n")
     with pytest.raises(DystopError, match=r"dystop-s1: .*stop.rounds = -1; expected") as caught:
-        jobs.run_study(study, 2, Impatient())
+        run_study(study, LocalExecutor(2), Impatient())
     assert caught.value.exit_code == 2
     assert alive(str(tmp_path)) == []
 

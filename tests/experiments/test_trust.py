@@ -17,7 +17,8 @@ import dystop
 from dystop.cli import app
 from dystop.cli.progress import StudyWatcher
 from dystop.experiments.config import read_experiment
-from dystop.experiments.jobs import run_study
+from dystop.experiments.executors.driver import run_study
+from dystop.experiments.executors.local import LocalExecutor
 from dystop.experiments.study import create_study, open_study
 from dystop.experiments.testbed.coordinator_run import open_coordinator_run
 from support.stored_runs import unpacked
@@ -176,7 +177,9 @@ def test_a_yes_imports_what_can_be_imported_and_never_from_the_current_folder(fo
     assert "PYTHONPATH" in done.output
     me.syspath_prepend(Path.cwd())
     study = open_study(found["study"], trust=True)
-    run_study(study, jobs=2, listener=StudyWatcher(1, 0, quiet=True))  # in a child process
+    run_study(
+        study, LocalExecutor(2), listener=StudyWatcher(1, 0, quiet=True)
+    )  # in a child process
     assert not study.todo()
     assert module.imported()
 

@@ -170,6 +170,21 @@ class StudyWatcher:
         self._bar: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
 
+    def on_wait(self, waiting: int) -> None:
+        """Show how many runs wait in the queue of an engine."""
+        if self._bar is not None:
+            shown = f"runs, {waiting} waiting" if waiting else "runs"
+            self._bar.update(self._tasks[""], status=shown)
+        elif waiting and not self._quiet:
+            echo(f"{plural(waiting, 'run')} waiting")
+
+    def on_retry(self, run: str, reason: str) -> None:
+        """Show why a run is attempted again."""
+        if self._bar is not None:
+            self._bar.remove_task(self._tasks.pop(run))
+        if not self._quiet:
+            note(f"{run}: attempted again: {reason}")
+
     def on_start(self, run: str, rounds: int) -> None:
         """Show that a run starts or resumes."""
         self._rounds[run] = rounds

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dystop.cli.study import Jobs, On
 from dystop.cli.terminal import echo, handle_errors, show_table
 from dystop.errors import ConfigError
 from dystop.units import are
@@ -52,7 +53,8 @@ class Request:
     seeds: int | None
     words: Sequence[str]
     out: Path
-    jobs: int
+    jobs: int | None
+    on: str
     only: Sequence[str]
     whose: "AccuracyOf"
     quiet: bool
@@ -68,6 +70,7 @@ class Request:
         only = [part for text in self.only for part in ("--only", text)]
         whose = ["--accuracy", self.whose] if self.whose != "own" else []
         place = ["--out", str(self.out)] if here and self.out != OUT else []
+        place += ["--on", self.on] if here and self.on != "local" else []
         first = ["dystop", "reproduce", recipe.name, "--scale", self.scale]
         return shlex.join([*first, *seeds, *only, *whose, *place, *self.words])
 
@@ -90,9 +93,8 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
         int | None, typer.Option(min=1, help="Seeds. [default: 1, 2 or 3 by scale]")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of all reproductions.")] = OUT,
-    jobs: Annotated[
-        int, typer.Option(min=1, metavar="J", help="Runs at the same time; pays off on a GPU.")
-    ] = 1,
+    jobs: Jobs = None,
+    on: On = "local",
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="TEXT", help="Only runs with TEXT in their names; repeatable."),
@@ -122,7 +124,7 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     wanted = [word for word in names if "=" not in word]
     chosen = list(RECIPES.values()) if wanted == [ALL] else [recipe_of(name) for name in wanted]
     whose: AccuracyOf = "own" if accuracy is Accuracy.own else "global"
-    request = Request(size, seeds, words, out, jobs, only or [], whose, quiet)
+    request = Request(size, seeds, words, out, jobs, on, only or [], whose, quiet)
     for recipe in chosen:
         _write_verdict(recipe, _run(recipe, request), request)
     _update_other_pages(chosen, request)
@@ -144,7 +146,7 @@ def _list(out: Path, scale: "Scale") -> None:
 
 def _run(recipe: "Recipe", request: Request) -> "Study":
     """Run the requested runs that have not finished; return the whole study."""
-    from dystop.cli.study import run_remaining
+    from dystop.cli.study import choose_executor, run_remaining
     from dystop.experiments.reproduce.progress import study_of
 
     study = study_of(recipe, request.scale, request.seeds, request.words, request.out)
@@ -155,7 +157,8 @@ def _run(recipe: "Recipe", request: Request) -> "Study":
     _reuse_finished(study, wanted, quiet=request.quiet)
     resume = request.command(recipe, here=True)
     remaining = replace(study, experiments=wanted)
-    run_remaining(remaining, request.jobs, quiet=request.quiet, resume=resume)
+    executor = choose_executor(request.on, request.jobs)
+    run_remaining(remaining, executor, quiet=request.quiet, resume=resume)
     return study
 
 

@@ -17,7 +17,9 @@ from dystop.units import are, plural
 if TYPE_CHECKING:
     from dystop.experiments.compare import Comparison, Timings
     from dystop.experiments.config import Experiment
+    from dystop.experiments.executors.executor import Executor
     from dystop.experiments.study import Study, StudyOutline
+    from dystop.experiments.sweep import Axis
     from dystop.report.data.ranking import Ranking
 
 Target = Annotated[
@@ -27,7 +29,16 @@ Name = Annotated[
     str | None, typer.Option(help="Name of the study; an existing study of this name is resumed.")
 ]
 Jobs = Annotated[
-    int, typer.Option(min=1, metavar="J", help="Runs at the same time; useful on a GPU.")
+    int | None,
+    typer.Option(min=1, metavar="J", help="Runs at the same time. [default: one per GPU, or 1]"),
+]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        metavar="ENGINE",
+        help="Where the runs run: local (processes of this machine) or slurm (docs/clusters.md).",
+    ),
 ]
 _SEEDS = 3
 _COMPARE_EXAMPLE = "dystop,fedavg"
@@ -75,7 +86,8 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
     target: Target = None,
     out: Out = Path("runs"),
     name: Name = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    on: On = "local",
     quiet: Quiet = False,
     trust: Trust = False,
 ) -> None:
@@ -87,11 +99,12 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
     check_target(target)
     words = words or []
     if path := _study_named(words, [mechanisms, seeds, timing, settings, name is not None]):
-        resume_study(path, jobs, quiet=quiet, trust=trust)
+        resume_study(path, choose_executor(on, jobs), quiet=quiet, trust=trust)
     else:
         comparison = _comparison(words, mechanisms, seeds, timing, settings or [], trust=trust)
-        study = _study_of_comparison(comparison, out, name, quiet=quiet)
-        run_remaining(study, jobs, quiet=quiet)
+        executor = choose_executor(on, jobs)
+        study = _study_of_comparison(comparison, executor, out, name, quiet=quiet)
+        run_remaining(study, executor, quiet=quiet)
         path = study.path
     report_study(path, target, quiet=quiet)
 
@@ -112,7 +125,8 @@ def sweep(  # noqa: PLR0913 - every parameter is an option of the command
     target: Target = None,
     out: Out = Path("runs"),
     name: Name = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    on: On = "local",
     quiet: Quiet = False,
     trust: Trust = False,
 ) -> None:
@@ -124,10 +138,12 @@ def sweep(  # noqa: PLR0913 - every parameter is an option of the command
     check_target(target)
     words = words or []
     if path := _study_named(words, [over, seeds, name is not None]):
-        resume_study(path, jobs, quiet=quiet, trust=trust)
+        resume_study(path, choose_executor(on, jobs), quiet=quiet, trust=trust)
     else:
-        study = _study_of_sweep(words, over or [], seeds or 1, out, name, trust=trust)
-        run_remaining(study, jobs, quiet=quiet)
+        every, axes = _grid(words, over or [], seeds or 1, trust=trust)
+        executor = choose_executor(on, jobs)
+        study = _study_of_sweep(every, axes, executor, out, name, trust=trust)
+        run_remaining(study, executor, quiet=quiet)
         path = study.path
     report_study(path, target, quiet=quiet)
 
@@ -142,7 +158,7 @@ def _study_named(words: list[str], options: Sequence[object]) -> Path | None:
     if any([words[1:], *options]):
         raise ConfigError(
             f"command line: {words[0]} is a study with its own settings; only --target, --jobs, "
-            "--trust and --quiet can be given with it"
+            "--on, --trust and --quiet can be given with it"
         )
     return Path(words[0])
 
@@ -173,7 +189,7 @@ def _comparison(
 
 
 def _study_of_comparison(
-    comparison: "Comparison", out: Path, name: str | None, *, quiet: bool
+    comparison: "Comparison", executor: "Executor", out: Path, name: str | None, *, quiet: bool
 ) -> "Study":
     """Find or create the study, and say what would make the comparison fairer."""
     from dystop.experiments.compare import advice, experiments
@@ -183,14 +199,16 @@ def _study_of_comparison(
     if not quiet:
         for sentence in advice(every[0]):
             note(sentence)
-    return _find_or_create(every, out, name or default_name(every), trust=comparison.trust)
+    name = name or default_name(every)
+    return _find_or_create(every, executor, out, name, trust=comparison.trust)
 
 
-def _study_of_sweep(
-    words: list[str], over: list[str], seeds: int, out: Path, name: str | None, *, trust: bool
-) -> "Study":
+def _grid(
+    words: list[str], over: list[str], seeds: int, *, trust: bool
+) -> "tuple[Sequence[Experiment], Sequence[Axis]]":
+    """Return the experiments of a sweep and the keys that it varies."""
     from dystop.errors import ConfigError
-    from dystop.experiments.sweep import Sweep, default_name, grid, read_axes
+    from dystop.experiments.sweep import Sweep, grid, read_axes
 
     file, keys = split_words(words)
     _check_file(file, "sweep", _SWEEP_EXAMPLE)
@@ -200,9 +218,22 @@ def _study_of_sweep(
             "'dystop list keys' shows what can be varied"
         )
     axes = read_axes(over)
-    every = grid(Sweep(file, keys, axes, seeds, trust))
+    return grid(Sweep(file, keys, axes, seeds, trust)), axes
+
+
+def _study_of_sweep(
+    every: "Sequence[Experiment]",
+    axes: "Sequence[Axis]",
+    executor: "Executor",
+    out: Path,
+    name: str | None,
+    *,
+    trust: bool,
+) -> "Study":
+    from dystop.experiments.sweep import default_name
+
     over = [axis.key for axis in axes]
-    return _find_or_create(every, out, name or default_name(axes), over, trust=trust)
+    return _find_or_create(every, executor, out, name or default_name(axes), over, trust=trust)
 
 
 def _check_file(file: Path | None, command: str, options: str) -> None:
@@ -242,8 +273,16 @@ def check_target(target: float | None) -> None:
         )
 
 
+def choose_executor(on: str, jobs: int | None) -> "Executor":
+    """Return the executor that the options name."""
+    from dystop.experiments.executors import Choice, make_executor
+
+    return make_executor(Choice(on, jobs))
+
+
 def _find_or_create(
     every: "Sequence[Experiment]",
+    executor: "Executor",
     out: Path,
     name: str,
     over: Sequence[str] = (),
@@ -255,15 +294,15 @@ def _find_or_create(
 
     if study := find_study(out, name, every, trust=trust):
         return study
-    from dystop.experiments.jobs import build_each_setting
+    from dystop.experiments.build import build_each_setting
 
-    build_each_setting(every)
+    build_each_setting(every, elsewhere=executor.fenced)
     return create_study(out, name, every, over)
 
 
-def run_remaining(study: "Study", jobs: int, *, quiet: bool, resume: str = "") -> None:
+def run_remaining(study: "Study", executor: "Executor", *, quiet: bool, resume: str = "") -> None:
     """Run what is left of a study; on an interrupt, say which command resumes it."""
-    from dystop.experiments.jobs import run_study
+    from dystop.experiments.executors.driver import resume_command, run_study
 
     total, left = len(study.experiments), len(study.todo())
     if not quiet:
@@ -271,10 +310,10 @@ def run_remaining(study: "Study", jobs: int, *, quiet: bool, resume: str = "") -
     watcher = StudyWatcher(total, total - left, quiet=quiet)
     try:
         with watcher.showing():
-            run_study(study, jobs, watcher)
+            run_study(study, executor, watcher)
     except KeyboardInterrupt as interrupt:
         done = f"{total - len(study.todo())} of {are(total, 'run')} finished"
-        resume = resume or study.resume_command
+        resume = resume or resume_command(study, executor)
         message = f"interrupted; {done}; resume with: {resume}"
         raise Interrupted(message, exit_code_of(interrupt)) from None
 
@@ -284,7 +323,7 @@ def _announce(path: Path, total: int, left: int) -> None:
     echo(f"study: {path} ({plural(total, 'run')}{done})")
 
 
-def resume_study(path: Path, jobs: int, *, quiet: bool, trust: bool = False) -> None:
+def resume_study(path: Path, executor: "Executor", *, quiet: bool, trust: bool = False) -> None:
     """Run what is left of a study; if nothing is, its mechanisms need not be installed."""
     from dystop.errors import ConfigError, TrustError
     from dystop.experiments.study import open_study, outline
@@ -298,7 +337,7 @@ def resume_study(path: Path, jobs: int, *, quiet: bool, trust: bool = False) -> 
         if not quiet:
             _announce(path, len(known.folders), 0)
     else:
-        run_remaining(study, jobs, quiet=quiet)
+        run_remaining(study, executor, quiet=quiet)
 
 
 def _begun(study: "StudyOutline") -> tuple[list[Path], list[str]]:

@@ -3,6 +3,7 @@
 `fleet_of`, `steps_of` and `keeps_topology` are shared with the testbed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,12 @@ from dystop.data import (
     take,
 )
 from dystop.errors import ConfigError
-from dystop.experiments.config import Experiment
+from dystop.experiments.config import Experiment, to_tree
 from dystop.simulator.attack import Attackers
 from dystop.simulator.pipeline import waiting_bytes
 from dystop.simulator.state import Components
 from dystop.sparse import Ints
-from dystop.training.memory import available_bytes, ensure_fits
+from dystop.training.memory import MemoryEstimate, available_bytes, ensure_fits
 from dystop.training.models.build import CustomModel, build_model
 from dystop.training.samples import Arrays
 from dystop.training.saved import ModelCard
@@ -49,12 +50,17 @@ class Built:
     physics: dict[str, str]
     partition: list[str]
     memory: str
+    memory_bytes: int  # estimated peak on the device
     fleet: dict[str, Any]  # what `fleet.json` holds
     card: ModelCard  # saved with its trained models
 
 
 def build(
-    experiment: Experiment, data: Dataset | None = None, model: CustomModel | None = None
+    experiment: Experiment,
+    data: Dataset | None = None,
+    model: CustomModel | None = None,
+    *,
+    elsewhere: bool = False,
 ) -> Built:
     """Build a simulation: load and split the data, place the workers, and check the memory.
 
@@ -62,7 +68,10 @@ def build(
         experiment: The configuration.
         data: A data set to use instead of the one that the configuration names.
         model: A module or factory to use instead of the model that the configuration names.
+        elsewhere: Build on a CPU to check the settings; the memory of this machine does not matter.
     """
+    if elsewhere:
+        experiment = replace(experiment, training=replace(experiment.training, device="cpu"))
     if experiment.data.private.classes:
         raise ConfigError(
             "data.private: only the workers of a testbed have private data; leave these keys out"
@@ -72,7 +81,10 @@ def build(
     shards = split_data(experiment, data)
     trainer = make_trainer(experiment, _with_wrong_labels(experiment, data, shards), shards, model)
     experiment = measured(experiment, trainer)
-    memory = _ensure_memory(experiment, trainer)
+    memory = _estimate(experiment, trainer)
+    if not elsewhere:
+        limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
+        ensure_fits(memory, available_bytes(trainer.device), limit)
     counts = label_counts(data.y_train, shards, data.classes)
     fleet = fleet_of(experiment, counts, experiment.model.wire_bytes or 4 * trainer.width)
     world = _make_world(experiment, fleet)
@@ -83,10 +95,47 @@ def build(
         components=components,
         physics=physics,
         partition=[*describe_partition(counts).rows(), *label_chart(counts, data.class_names)],
-        memory=memory,
+        memory=memory.text(),
+        memory_bytes=memory.total,
         fleet=fleet_json(experiment, data, fleet, trainer, world, physics),
         card=card_of(experiment, data),
     )
+
+
+def build_each_setting(
+    experiments: Sequence[Experiment], *, elsewhere: bool = False
+) -> dict[str, int]:
+    """Build every setting once, without training, so that mistakes are refused before any run.
+
+    Settings that differ only in the seed, the mechanism or the timing law share one build.
+
+    Args:
+        experiments: Several experiments, with different names.
+        elsewhere: As for `build`.
+
+    Returns:
+        The estimated memory in bytes, by the name of the experiment.
+    """
+    built: dict[str, Built] = {}
+    initialised: set[str] = set()
+    memory = {}
+    for experiment in experiments:
+        able = experiment.mechanism.capabilities()
+        needs = able.mode, able.server, able.deltas, able.pushes
+        alike = f"{needs} {_without(experiment, 'mechanism', 'engine')}"
+        if alike not in built:
+            built[alike] = build(experiment, elsewhere=elsewhere)
+        if (setting := _without(experiment)) not in initialised:
+            experiment.mechanism.init(built[alike].components.fleet)
+            initialised.add(setting)
+        memory[experiment.name] = built[alike].memory_bytes
+    return memory
+
+
+def _without(experiment: Experiment, *sections: str) -> str:
+    """Return the configuration without name, seed and some sections, as text to compare."""
+    left_out = {"name", "seed", *sections}
+    return str({key: part for key, part in to_tree(experiment).items() if key not in left_out})
 
 
 def card_of(experiment: Experiment, data: Dataset) -> ModelCard:
@@ -171,16 +220,14 @@ def measured(experiment: Experiment, trainer: Trainer) -> Experiment:
     return replace(experiment, world=replace(experiment.world, compute=measured))
 
 
-def _ensure_memory(experiment: Experiment, trainer: Trainer) -> str:
-    """Return the estimated memory in words; refuse a run that needs more than is available."""
+def _estimate(experiment: Experiment, trainer: Trainer) -> MemoryEstimate:
+    """Return the memory that a run needs."""
     workers = experiment.fleet.workers
     estimate = trainer.estimate(workers, _stacks(experiment))
     if experiment.engine.ahead and trainer.rows_independent:
         stack = workers * trainer.size.row_bytes
         estimate = estimate.plus("rounds decided ahead", waiting_bytes(stack, workers))
-    limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
-    ensure_fits(estimate, available_bytes(trainer.device), limit)
-    return estimate.text()
+    return estimate
 
 
 def _stacks(experiment: Experiment) -> float:

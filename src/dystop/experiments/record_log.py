@@ -1,12 +1,13 @@
-"""The record log of a run folder, and the lock that lets only one process write the folder."""
+"""The record log of a run folder, its readers, and the lock that lets one process write it."""
 
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from dystop.errors import RunFolderError, shell_command
 from dystop.experiments.folder_kinds import writing
+from dystop.experiments.late_scores import LATE_SCORES, parse_late_score, with_late_score
 from dystop.record import RoundRecord, from_json
 from dystop.storage import (
     AppendLog,
@@ -156,6 +157,49 @@ class RecordLog:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class RecordTail:
+    """Reads the records that were appended to a log since the last call.
+
+    Args:
+        path: The record log; late scores are read from the same folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._records, self._scores = _LineTail(path), _LineTail(path.with_name(LATE_SCORES))
+        self._late: dict[int, dict[str, Any]] = {}  # all late scores, by round
+        self._unscored: dict[int, RoundRecord] = {}
+
+    def read(self) -> list[RoundRecord]:
+        """Return the new records, and once more the older ones whose score has come since."""
+        new = dict(map(parse_late_score, self._scores.read()))
+        self._late |= new
+        lines = self._records.read()
+        records = [with_late_score(from_json(line.decode()), self._late) for line in lines]
+        late = [with_late_score(self._unscored.pop(k), new) for k in new if k in self._unscored]
+        self._unscored |= {r.round: r for r in records if r.no_score is not None}
+        return [*records, *late]
+
+
+class _LineTail:
+    """Reads the whole lines that were appended to a file since the last call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read(self) -> list[bytes]:
+        """Return the new lines; a file that was cut is read from its new end on."""
+        if not self._path.is_file():
+            return []
+        with self._path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            self._offset = min(self._offset, size)
+            file.seek(self._offset)
+            whole = file.read().rpartition(b"\n")[0]
+        self._offset += len(whole) + bool(whole)
+        return whole.splitlines()
 
 
 def records_sha256(folder: Path) -> str:

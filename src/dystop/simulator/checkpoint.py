@@ -139,6 +139,14 @@ def round_of(checkpoint: Path) -> int:
     return int(checkpoint.stem.removeprefix("round-"))
 
 
+def checked_mark(checkpoint: Path) -> str:
+    """Return what `save` was given about the record log; raise ValueError if a bit has changed."""
+    try:
+        return _checked_header(checkpoint).get("records", "")
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a checkpoint: {error}") from error
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A checkpoint that was read."""

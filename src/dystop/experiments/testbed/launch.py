@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dystop.errors import DystopError, RunFolderError, shell_command
 from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.config import Experiment, read_experiment, to_toml
+from dystop.experiments.executors.processes import child_environment, dystop_command
 from dystop.experiments.interrupts import Interrupts
-from dystop.experiments.jobs import RecordTail, child_environment, dystop_command
-from dystop.experiments.record_log import RECORDS
+from dystop.experiments.record_log import RECORDS, RecordTail
 from dystop.experiments.run import Started
 from dystop.experiments.run_folder import (
     CONFIG,

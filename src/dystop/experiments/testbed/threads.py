@@ -10,8 +10,7 @@ from typing import Any
 
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.interrupts import Interrupts
-from dystop.experiments.jobs import RecordTail
-from dystop.experiments.record_log import RECORDS
+from dystop.experiments.record_log import RECORDS, RecordTail
 from dystop.experiments.run_folder import CONFIG
 from dystop.experiments.testbed.coordinator_run import CoordinatorRun
 from dystop.experiments.testbed.enrolment import (

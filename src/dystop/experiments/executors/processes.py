@@ -1,0 +1,90 @@
+"""`dystop` commands as child processes, which never outlive their parent."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from dystop.exit_with_parent import LIFELINE
+
+
+def dystop_command(*words: str | Path) -> list[str]:
+    """Return the command line that runs `dystop` of this installation with these words."""
+    return [sys.executable, "-P", "-m", "dystop", *map(str, words)]
+
+
+def child_environment() -> dict[str, str]:
+    """Return an environment in which a child finds the modules that this process finds."""
+    folders = [os.path.abspath(folder) for folder in sys.path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders), LIFELINE: "1"}
+
+
+class ChildProcess:
+    """A `dystop` command in a child process.
+
+    Args:
+        words: The words after `dystop`.
+        errors: A file, open for reading and writing, that gets what the command writes to stderr.
+        cwd: The folder in which the command runs.
+        variables: Environment variables for this child only.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        errors: BinaryIO,
+        cwd: Path,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self._errors = errors
+        # A process group of its own: only the parent receives Ctrl-C and cancels each child once.
+        self._process = subprocess.Popen(
+            dystop_command(*words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            cwd=cwd,
+            env={**child_environment(), **(variables or {})},
+            process_group=0,
+        )
+
+    def exit_code(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        return self._process.poll()
+
+    def wait(self) -> int:
+        """Return the exit code as soon as there is one."""
+        return self._process.wait()
+
+    def error_text(self) -> str:
+        """Return what the command wrote to stderr."""
+        self._errors.seek(0)
+        return error_text(self._errors.read())
+
+    def cancel(self) -> None:
+        """Ask it to save at the end of its round and to exit."""
+        if self.exit_code() is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """End it now; it can be resumed from its last checkpoint."""
+        if self.exit_code() is None:
+            self._process.kill()
+
+    def close(self) -> None:
+        """Wait for its end and release its resources."""
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._errors.close()
+
+
+def error_text(written: bytes) -> str:
+    """Return an error message without the word that the command puts in front of it.
+
+    >>> error_text(b"Error: no such file")
+    'no such file'
+    """
+    return written.decode(errors="replace").strip().removeprefix("Error: ")
