@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu chaos check format clean
+.PHONY: help demo test test-gpu test-deploy chaos check format clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 # constraints.txt pins torch to a build that also exists for machines without a GPU, and the testbed's parts.
 $(STAMP): pyproject.toml constraints.txt
@@ -28,6 +28,10 @@ chaos: ## real processes under faults, about 25 minutes; needs Linux and root fo
 
 test-gpu: $(STAMP) ## the back ends on a real GPU against the CPU
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest -W default tests/training/backends/test_cuda_device.py
+
+test-deploy: $(STAMP) ## the files under deploy/: each by its own tool, and a fleet from the compose file
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,manifests]'
+	$(BIN)/python -m pytest -m 'fleet or not fleet' tests/deploy
 
 check: $(STAMP) ## format, lint, types and import contracts
 	$(BIN)/ruff format --check src tests examples benchmarks scripts

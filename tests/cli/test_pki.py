@@ -55,3 +55,20 @@ def test_a_second_authority_is_refused():
     assert result.exit_code == 2
     assert result.output.startswith("Error: pki ")
     assert "authority" in result.output
+
+
+def test_tokens_for_every_party_that_has_no_certificate():
+    Path("lab.toml").write_text("[fleet]\nworkers = 3\n")
+    assert pki("tokens", "lab.toml", "--out", "tokens").exit_code == 2  # no authority yet
+    assert not Path("tokens").exists()
+    pki("init")
+    pki("issue", "w01")
+    assert "3 tokens" in pki("tokens", "lab.toml", "--out", "tokens").output
+    names = sorted(file.name for file in Path("tokens").iterdir())
+    assert names == ["ca.crt", "observer.token", "w00.token", "w02.token"]
+    assert Path("tokens/ca.crt").read_bytes() == Path("pki/ca.crt").read_bytes()
+    assert stat.S_IMODE(Path("tokens/w00.token").stat().st_mode) == 0o600
+    first = Path("tokens/w00.token").read_text()
+    pki("issue", "w02")
+    assert "2 tokens" in pki("tokens", "lab.toml", "--out", "tokens").output
+    assert Path("tokens/w00.token").read_text() != first

@@ -18,7 +18,7 @@ from dystop.cli.report import report
 from dystop.cli.reproduce import reproduce
 from dystop.cli.run import resume, run, verify
 from dystop.cli.study import compare, sweep
-from dystop.cli.testbed import check, coordinator, live, observer, pardon, restore, worker
+from dystop.cli.testbed import check, coordinator, health, live, observer, pardon, restore, worker
 
 _EPILOG = (
     "Exit codes: 0 done, 1 a bug in dystop, 2 wrong input or a machine that is not ready, "
@@ -76,6 +76,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "coordinator": coordinator,
     "worker": worker,
     "observer": observer,
+    "health": health,
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name, epilog=examples(_name))(_command)

@@ -130,6 +130,35 @@ def token(
 
 
 @handle_errors
+def tokens(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.toml", help="The experiment; it says who takes part.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for NAME.token and ca.crt.")],
+    folder: Folder = _DEFAULT,
+) -> None:
+    """Create a token for every party of an experiment that has no certificate yet.
+
+    A second call gives new tokens to those that are still without a certificate.
+    """
+    check_installed()
+    from dystop.experiments.config import read_experiment
+    from dystop.experiments.testbed.launch import other_parties
+    from dystop.storage import PRIVATE
+    from dystop.testbed.enrolment.tokens import make_token
+    from dystop.testbed.security.files import read_register, write_file
+
+    issued = read_register(folder / "issued.json")
+    names = [name for name in other_parties(read_experiment(file)) if not issued.get(name)]
+    words = [make_token(folder, name) for name in names]
+    out.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_file(out / "ca.crt", (folder / "ca.crt").read_bytes())
+    for name, word in zip(names, words, strict=True):
+        write_file(out / f"{name}.token", f"{word}\n".encode(), PRIVATE)
+    typer.echo(f"{out}: {plural(len(names), 'token')}, each valid once, for 24 hours")
+
+
+@handle_errors
 def join(
     name: Name,
     token_file: Annotated[str, typer.Option(metavar="FILE", help="File with the token; -: stdin.")],
@@ -170,6 +199,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "revoke": revoke,
     "list": listing,
     "token": token,
+    "tokens": tokens,
     "join": join,
 }
 for _name, _command in _COMMANDS.items():

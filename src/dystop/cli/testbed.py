@@ -1,6 +1,7 @@
 """The testbed: `dystop testbed` runs all parties; `coordinator`, `worker` and `observer` run one.
 
-`dystop check`, `pardon` and `restore` work on the folder of a testbed run.
+`dystop health` checks one of them. `dystop check`, `pardon` and `restore` work on the folder of a
+testbed run.
 """
 
 import logging
@@ -40,6 +41,10 @@ Enrolment = Annotated[
     typer.Option(metavar="FILE.json", help="The enrolled workers, if they bring their own data."),
 ]
 Coordinator = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the coordinator.")]
+HealthOption = Annotated[
+    Path | None,
+    typer.Option("--health", metavar="FILE", help="Keep this file for dystop health."),
+]
 
 
 class TestbedWatcher(Watcher):
@@ -327,7 +332,28 @@ def _serve_and_exit(serve: Callable[[], tuple[int, str]]) -> None:
 
 
 @handle_errors
-def coordinator(
+def health(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="The file of a party's --health."),
+    ],
+    alive: Annotated[
+        bool,
+        typer.Option("--alive", help="Accept a party without a session, if it is not stuck."),
+    ] = False,
+) -> None:
+    """Say whether a coordinator, worker or observer on this host is healthy.
+
+    Healthy is a party whose loop turns, whose port answers, and which has a session with the
+    coordinator. Otherwise the exit code is 2, and one line says what is missing.
+    """
+    from dystop.testbed.launch.health import check_health
+
+    typer.echo(check_health(file, alive_only=alive))
+
+
+@handle_errors
+def coordinator(  # noqa: PLR0913 - one for each option
     file: File,
     pki: Pki = Path("pki"),
     listen: Listen = "127.0.0.1:0",
@@ -339,17 +365,18 @@ def coordinator(
         typer.Option(metavar="HOST:PORT", help="Where new parties redeem tokens; off by default."),
     ] = "",
     enrolment: Enrolment = None,
+    health: HealthOption = None,
     trust: Trust = False,
 ) -> None:
     """Coordinate a run: decide each round and keep the ledger; never touch a model."""
     _start_logging()
-    from dystop.experiments.testbed.coordinator_run import serve_coordinator
+    from dystop.experiments.testbed.coordinator_run import CoordinatorOptions, serve_coordinator
+    from dystop.testbed.launch.health import HealthFile
 
-    def serve() -> tuple[int, str]:
-        reason = serve_coordinator(file, pki, listen, out, enrol, enrolment, trust=trust)
-        return 0, f"the run is over: {reason}"
-
-    _serve_and_exit(serve)
+    options = CoordinatorOptions(
+        file, pki, listen, out, enrol, enrolment, trust, HealthFile(health)
+    )
+    _serve_and_exit(lambda: (0, f"the run is over: {serve_coordinator(options)}"))
 
 
 @handle_errors
@@ -368,13 +395,15 @@ def worker(  # noqa: PLR0913 - one for each option
     data: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Its own samples, on this host only.")
     ] = None,
+    health: HealthOption = None,
     trust: Trust = False,
 ) -> None:
     """Run a worker: train on its own data, serve its model, follow the coordinator's orders."""
     _start_logging()
     from dystop.experiments.testbed.parties import PartyOptions, serve_worker
+    from dystop.testbed.launch.health import HealthFile
 
-    place = PartyOptions(file, pki, coordinator, trust)
+    place = PartyOptions(file, pki, coordinator, trust, HealthFile(health))
     home = folder or Path(name)
     _serve_and_exit(lambda: _result(serve_worker(place, name, listen, advertise, home, data)))
 
@@ -385,13 +414,15 @@ def observer(
     coordinator: Coordinator,
     pki: Pki = Path("pki"),
     enrolment: Enrolment = None,
+    health: HealthOption = None,
     trust: Trust = False,
 ) -> None:
     """Run the observer: evaluate all models whenever the coordinator asks for it."""
     _start_logging()
     from dystop.experiments.testbed.parties import PartyOptions, serve_observer
+    from dystop.testbed.launch.health import HealthFile
 
-    place = PartyOptions(file, pki, coordinator, trust)
+    place = PartyOptions(file, pki, coordinator, trust, HealthFile(health))
     _serve_and_exit(lambda: _result(serve_observer(place, enrolment)))
 
 

@@ -32,6 +32,7 @@ from dystop.testbed.events import (
 )
 from dystop.testbed.judgement import ModelCheck
 from dystop.testbed.launch.failpoints import reach
+from dystop.testbed.launch.health import Health, HealthState
 from dystop.testbed.log_throttle import shown, throttled_logger
 from dystop.testbed.params import Guards, Timeouts
 from dystop.testbed.protocol.messages import (
@@ -111,6 +112,7 @@ class Observer:
         self._next_join_s: float | None = None
         self._heartbeat_s = components.timeouts.heartbeat_s
         self._listener: Listener | None = None
+        self._turned_s = time.monotonic()  # when the loop turned last
         self._thread = threading.Thread(target=self._loop, name="observer", daemon=True)
         self._message_handlers: dict[type, Callable[[Any], None]] = {
             JoinOk: self._on_join_ok,
@@ -131,6 +133,11 @@ class Observer:
     def wait(self, timeout_s: float | None = None) -> Exit | None:
         """Wait for the end; return None after `timeout_s`."""
         return self.exit if self._ended.wait(timeout_s) else None
+
+    def health(self) -> Health:
+        """Return whether the observer works and has joined; callable from any thread."""
+        state: HealthState = "waiting" if self._next_heartbeat_s is None else "joined"
+        return Health("observer", state, self._turned_s)
 
     def run(self) -> Exit:
         """Start and wait for the end."""
@@ -166,6 +173,7 @@ class Observer:
     def _loop(self) -> None:
         try:
             while not self._over.is_set():
+                self._turned_s = time.monotonic()
                 with suppress(queue.Empty):
                     self._handle(self._events.get(timeout=TICK_S))
                 self._tick(time.monotonic())

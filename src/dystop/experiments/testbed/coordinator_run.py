@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,7 @@ from dystop.testbed.coordinator.incidents import IncidentEntry, as_rows
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.events import FinishRun
+from dystop.testbed.launch.health import HealthFile
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import restore
 from dystop.testbed.log_throttle import throttled_logger
@@ -97,6 +98,7 @@ class CoordinatorRun:
     folder: Path
     experiment: Experiment
     enrolment: Enrolment
+    health: HealthFile = field(default_factory=HealthFile)
 
     def run(
         self,
@@ -114,6 +116,7 @@ class CoordinatorRun:
                 error.exit_code = finish.code
                 raise error
             self._record_end(finish.reason, time.monotonic() - began)
+        self.health.over(COORDINATOR)
         return finish
 
     def _coordinate(
@@ -136,7 +139,7 @@ class CoordinatorRun:
             process.published = done
             ledger.on_backup_failed = partial(process.incident, COORDINATOR, "backup_failed")
             on_process(process)
-            with _publishing_status(self.folder, process, machine):
+            with _publishing_status(self.folder, process, machine, self.health):
                 try:
                     process.run()
                 finally:
@@ -168,9 +171,9 @@ def _open_ledger(folder: Path) -> Iterator[SqliteLedger]:
 
 @contextmanager
 def _publishing_status(
-    folder: Path, process: CoordinatorProcess, machine: CoordinatorMachine
+    folder: Path, process: CoordinatorProcess, machine: CoordinatorMachine, health: HealthFile
 ) -> Iterator[None]:
-    """Keep the status files current: address, how many workers have joined, and incidents."""
+    """Keep the status files current: address, members that have joined, incidents, health."""
     over, setup, pardons = threading.Event(), machine.state.setup, PardonRequests(folder, process)
     pardons.poll()  # before any member can join
 
@@ -193,6 +196,7 @@ def _publishing_status(
                 write_status(folder, pid=os.getpid(), **facts)
                 last = facts
             publish_incidents()
+            health.write(process.health())
             pardons.poll()
             pass_on_left_behind(folder, process)
             if over.wait(STATUS_S):
@@ -260,27 +264,34 @@ def _check_same(experiment: Experiment, recorded: Experiment, file: Path, folder
         )
 
 
-def serve_coordinator(
-    file: Path,
-    pki: Path,
-    listen: str,
-    folder: Path,
-    enrol: str = "",
-    enrolment: Path | None = None,
-    *,
-    trust: bool = False,
-) -> str:
+@dataclass(frozen=True)
+class CoordinatorOptions:
+    """What a coordinator in its own process is given on the command line."""
+
+    file: Path  # the experiment
+    pki: Path
+    listen: str  # address
+    folder: Path  # of the run
+    enrol: str = ""  # address where new parties redeem tokens
+    enrolment: Path | None = None  # the workers, if they bring their own data
+    trust: bool = False  # whether code is imported that a run folder of somebody else names
+    health: HealthFile = field(default_factory=HealthFile)
+
+
+def serve_coordinator(options: CoordinatorOptions) -> str:
     """Coordinate over the network until the run ends; return why it ended."""
     from dystop.testbed.security.authority import Issued, load_identity
     from dystop.testbed.transport.grpc import GrpcTransport
 
+    pki = options.pki
     identity = load_identity(pki, COORDINATOR)
-    run = open_coordinator_run(file, folder, enrolment, trust=trust)
+    run = open_coordinator_run(options.file, options.folder, options.enrolment, trust=options.trust)
+    run.health = options.health
     transport = GrpcTransport(identity, Issued(pki), run.experiment.testbed.limits)
     try:
-        with _accepting_new_workers(pki, identity, enrol):
+        with _accepting_new_workers(pki, identity, options.enrol):
             return run.run(
-                transport, listen, lambda process: watch_revocations(pki, process)
+                transport, options.listen, lambda process: watch_revocations(pki, process)
             ).reason
     finally:
         transport.close()

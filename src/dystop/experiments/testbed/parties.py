@@ -17,6 +17,7 @@ from dystop.experiments.testbed.parts import (
 )
 from dystop.storage import write_atomic
 from dystop.testbed.events import Exit
+from dystop.testbed.launch.health import HealthFile
 from dystop.testbed.observer import Observer, ObserverComponents
 from dystop.testbed.transport.admission import AllowList
 from dystop.testbed.transport.interface import Transport
@@ -113,6 +114,7 @@ class PartyOptions:
     pki: Path
     coordinator: str  # address
     trust: bool = False  # whether code is imported that a run folder of somebody else names
+    health: HealthFile = field(default_factory=HealthFile)
 
 
 def serve_worker(
@@ -132,7 +134,7 @@ def serve_worker(
         transport, options.coordinator, listen, advertise, allow_list, write_line
     )
     parts = worker_parts(experiment, node, data)
-    end = _run_until_end(make_worker(parts, experiment, folder, connection), transport)
+    end = _run_until_end(make_worker(parts, experiment, folder, connection), transport, options)
     save_model(parts, experiment, folder)
     return end
 
@@ -156,7 +158,7 @@ def serve_observer(options: PartyOptions, enrolment: Path | None = None) -> Exit
     transport = _transport(options.pki, OBSERVER, AllowList(), experiment)
     connection = PartyConnection(transport, options.coordinator)
     parts = observer_parts(experiment, enrolled)
-    return _run_until_end(make_observer(parts, experiment, connection), transport)
+    return _run_until_end(make_observer(parts, experiment, connection), transport, options)
 
 
 def _transport(pki: Path, name: str, allow_list: AllowList, experiment: Experiment) -> Transport:
@@ -166,16 +168,20 @@ def _transport(pki: Path, name: str, allow_list: AllowList, experiment: Experime
     return GrpcTransport(load_identity(pki, name), allow_list, experiment.testbed.limits)
 
 
-def _run_until_end(party: WorkerProcess | Observer, transport: Transport) -> Exit:
+def _run_until_end(
+    party: WorkerProcess | Observer, transport: Transport, options: PartyOptions
+) -> Exit:
     """Run until the end. Ctrl-C leaves the run first; SIGTERM exits as a crash would."""
     party.start()
     try:
         while (end := party.wait(POLL_S)) is None:
-            pass
+            options.health.write(party.health())
     except KeyboardInterrupt as interrupt:
         if type(interrupt) is KeyboardInterrupt:
             party.stop("interrupted")
             party.wait(STOP_S)
         raise
     transport.close()
+    if end.code == 0:
+        options.health.over(party.health().party)
     return end

@@ -18,6 +18,7 @@ from dystop.testbed.coordinator.incidents import IncidentEntry
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Member
 from dystop.testbed.coordinator.quarantine import Sanction
+from dystop.testbed.coordinator.setup import COORDINATOR
 from dystop.testbed.events import (
     CloseSession,
     Commit,
@@ -39,6 +40,7 @@ from dystop.testbed.events import (
     Tick,
 )
 from dystop.testbed.launch.failpoints import reach
+from dystop.testbed.launch.health import Health
 from dystop.testbed.ledger.tables import Ledger, Line, ReportLine, RoundLine, restore
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.protocol.codec import BadMessage, decode, encode, kind_of
@@ -99,6 +101,7 @@ class CoordinatorProcess:
         self._restarts: list[int] = []  # rounds in which the machine started again
         self.published = 0
         self.finish: FinishRun | None = None
+        self.turned_s = time.monotonic()  # when the loop of `run` turned last
         self.on_pardoned: Callable[[str], None] = _ignore
         self.on_late_score: Callable[[Any], None] = _ignore
         self._listener: Listener = transport.serve_control(address, self)
@@ -115,6 +118,10 @@ class CoordinatorProcess:
     def incidents(self) -> tuple[IncidentEntry, ...]:
         """Return the incidents so far; callable from any thread."""
         return self._machine.state.incidents.written
+
+    def health(self) -> Health:
+        """Return whether the coordinator works; callable from any thread."""
+        return Health(COORDINATOR, "coordinating", self.turned_s, self.address)
 
     # Called by the transport, from any thread ---------------------------------------------------
 
@@ -170,6 +177,7 @@ class CoordinatorProcess:
         try:
             tick_s = time.monotonic()
             while self.finish is None:
+                self.turned_s = time.monotonic()
                 found, self._epochs_found = self._epochs_found, []
                 timeout_s = 0.0 if found else max(tick_s - time.monotonic(), 0.0)
                 events = [*found, *self._next_events(timeout_s)]

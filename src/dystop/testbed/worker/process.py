@@ -33,6 +33,7 @@ from dystop.testbed.events import (
     WorkerEvent,
 )
 from dystop.testbed.launch.failpoints import reach
+from dystop.testbed.launch.health import Health, HealthState
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.protocol.messages import (
     Execute,
@@ -120,6 +121,7 @@ class WorkerProcess:
         self._listeners: list[Listener] = []  # the one that serves models is the first
         self._updating = threading.Thread(target=self._update, name="updating", daemon=True)
         self._next_sample_s = 0.0
+        self._turned_s = time.monotonic()  # when the updating thread turned last
         self.exit: Exit | None = None
 
     # Start and end -----------------------------------------------------------------------------
@@ -151,6 +153,12 @@ class WorkerProcess:
     def wait(self, timeout_s: float | None = None) -> Exit | None:
         """Wait for the end; return None after `timeout_s`."""
         return self.exit if self._ended.wait(timeout_s) else None
+
+    def health(self) -> Health:
+        """Return whether the worker works and has joined, after `start`; from any thread."""
+        state: HealthState = "joined" if self.machine.session.is_joined else "waiting"
+        address = self._listeners[0].address
+        return Health(self.components.setup.name, state, self._turned_s, address)
 
     def run(self) -> Exit:
         """Start and wait for the end."""
@@ -190,7 +198,7 @@ class WorkerProcess:
         next_tick_s = time.monotonic()
         try:
             while not self._over.is_set():
-                now_s = time.monotonic()
+                self._turned_s = now_s = time.monotonic()
                 if now_s >= next_tick_s:
                     next_tick_s = now_s + TICK_S
                     self._handle(Tick())
