@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from dystop.data import DATASETS, SyntheticParams, fmnist_mini, load, load_entry, take
+from dystop.data import (
+    DATASETS,
+    SyntheticParams,
+    fmnist_mini,
+    labels_of,
+    load,
+    load_entry,
+    load_labels,
+    take,
+    take_labels,
+)
 from dystop.data.dataset import Splits, assemble, channel_stats
 from dystop.errors import DataError
 from dystop.params import params_of
@@ -168,6 +178,22 @@ def test_synthetic_is_learnable_but_not_trivial():
     assert easy > 0.99
     assert 0.85 < plain < 0.97
     assert 0.3 < hard < 0.6
+
+
+@pytest.mark.parametrize("name", ["synthetic", "fmnist-mini"])
+@pytest.mark.parametrize("limit", [None, 70])
+def test_labels_are_those_of_the_data_set(name, limit):
+    params = SyntheticParams(train=100, test=10, classes=3)
+    whole = take(load(name, seed=5, synthetic=params), limit, seed=5)
+    alone = take_labels(load_labels(name, seed=5, synthetic=params), limit, seed=5)
+    expected = labels_of(whole)
+    assert np.array_equal(alone.y_train, expected.y_train)
+    assert replace(alone, y_train=None) == replace(expected, y_train=None)
+
+
+def test_labels_of_a_large_synthetic_set_need_no_images():
+    params = SyntheticParams(train=200_000, shape=(3, 4096, 4096))
+    assert len(load_labels("synthetic", synthetic=params).y_train) == 200_000
 
 
 def test_synthetic_is_deterministic_by_seed():

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.data import describe_partition, emd_to_global, label_counts, partition, scheme_for
+from dystop.data import (
+    describe_partition,
+    emd_to_global,
+    label_counts,
+    partition,
+    scheme_for,
+    split_counts,
+)
 from dystop.errors import ConfigError, DataError
 
 CLASSES = 4
@@ -48,6 +55,15 @@ def test_split_is_deterministic_and_counts_match(case):
     counts = label_counts(labels, shards, CLASSES)
     slow = [[int((labels[s] == k).sum()) for k in range(CLASSES)] for s in shards]
     assert counts.tolist() == slow
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(cases())
+def test_counts_without_lists_of_samples(case):
+    labels, workers, how = case
+    how = {key: value for key, value in how.items() if key != "min_size"}
+    counts = split_counts(labels, CLASSES, workers, **how)
+    assert np.array_equal(counts, label_counts(labels, partition(labels, workers, **how), CLASSES))
 
 
 def test_seeds_give_different_splits():

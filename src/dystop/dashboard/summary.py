@@ -16,6 +16,8 @@ NOT_RECORDED = "not recorded"
 
 Tile = tuple[str, str, str]  # value, its name, details
 
+PLANNING_ONLY: Tile = ("planning only", "test accuracy", "no model is trained")
+
 
 def section(run: RunFiles, name: str) -> dict[str, Any]:
     """Return a section of the configuration, empty where it is missing."""
@@ -42,6 +44,11 @@ def is_testbed(run: RunFiles) -> bool:
     return (run.info or {}).get("kind") == "testbed"
 
 
+def is_planned(run: RunFiles) -> bool:
+    """Return whether the run is planning only: nothing is trained (`engine.train = false`)."""
+    return section(run, "engine").get("train") is False
+
+
 def data_text(run: RunFiles) -> str:
     """Return data set and skew."""
     found = section(run, "data")
@@ -54,6 +61,8 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
     """Return the settings of a run that matter most."""
     info, bound = run.info or {}, as_number(section(run, "mechanism").get("staleness_bound"))
     where = "testbed: real processes, measured seconds" if is_testbed(run) else "simulator"
+    if is_planned(run):
+        where = "simulator, planning only: no model is trained"
     rows = [
         ("runs on", where),
         ("timing law", as_text(info.get("timing"), NOT_RECORDED)),
@@ -81,7 +90,7 @@ def tiles(run: RunFiles, history: History) -> list[Tile]:
     return [
         (number(last.round), "round", _limit_text(section(run, "stop").get("rounds"), number)),
         (f"{number(as_number(last.clock_s))} s", unit, _time(last, section(run, "stop"))),
-        _accuracy(history.evaluated),
+        PLANNING_ONLY if is_planned(run) else _accuracy(history.evaluated),
         (data(as_number(last.wire_bytes_total)), "on the wire", _links(last)),
         (_staleness(last), "staleness", _bound(run)),
         (number(as_number(last.loss)), "training loss", _duration(last)),
@@ -169,7 +178,7 @@ def _run_notices(run: RunFiles, history: History) -> list[str]:
         workers = worker_count(run, history)
         if tested < workers:
             out.append(f"The last score rests on {tested} of {plural(workers, 'model')}.")
-    if size := as_number(section(run, "model").get("wire_bytes")):
+    if not is_planned(run) and (size := as_number(section(run, "model").get("wire_bytes"))):
         out.append(
             f"Stand-in model: clock and traffic are those of a model of {data(size)}; accuracy "
             "and loss are those of the model that was trained instead (model.wire_bytes)."

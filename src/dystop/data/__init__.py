@@ -10,14 +10,14 @@ readers      the official file formats (IDX, CIFAR, SVHN)
 npz          data sets in one .npz file
 fmnist_mini  the data set that comes with dystop
 synthetic    generated images
-dataset      `Dataset`, its checks, stratified subsets
+dataset      `Dataset` and `Labels`, checks, stratified subsets
 partition    IID and Dirichlet partitions
 private      data that stay on a worker's host
 """
 
 from dystop.data.catalogue import DATASETS, Entry, RemoteFile
-from dystop.data.dataset import Dataset, take
-from dystop.data.loading import load, load_entry
+from dystop.data.dataset import Dataset, Labels, labels_of, take, take_labels
+from dystop.data.loading import load, load_entry, load_labels
 from dystop.data.partition import (
     PartitionSummary,
     Scheme,
@@ -27,6 +27,7 @@ from dystop.data.partition import (
     label_counts,
     partition,
     scheme_for,
+    split_counts,
 )
 from dystop.data.synthetic import SyntheticParams, make_synthetic
 
@@ -34,6 +35,7 @@ __all__ = [
     "DATASETS",
     "Dataset",
     "Entry",
+    "Labels",
     "PartitionSummary",
     "RemoteFile",
     "Scheme",
@@ -42,10 +44,14 @@ __all__ = [
     "emd_to_global",
     "label_chart",
     "label_counts",
+    "labels_of",
     "load",
     "load_entry",
+    "load_labels",
     "make_synthetic",
     "partition",
     "scheme_for",
+    "split_counts",
     "take",
+    "take_labels",
 ]

@@ -51,6 +51,30 @@ class Dataset:
         return channels, height, width
 
 
+@dataclass(frozen=True)
+class Labels:
+    """What planning needs of a data set: the labels of its training images, without the images."""
+
+    name: str
+    y_train: Ints  # [n]
+    classes: int  # K
+    class_names: tuple[str, ...]
+    source: str  # where it was found
+    shape: tuple[int, int, int]  # channels, height and width of one image
+
+
+def labels_of(dataset: Dataset) -> Labels:
+    """Return the training labels of a data set."""
+    return Labels(
+        dataset.name,
+        dataset.y_train,
+        dataset.classes,
+        dataset.class_names,
+        dataset.source,
+        dataset.shape,
+    )
+
+
 def assemble(
     name: str, splits: Splits, *, classes: int, class_names: Sequence[str] = (), source: str
 ) -> Dataset:
@@ -149,7 +173,15 @@ def take(
     )
 
 
-def _stratified(dataset: Dataset, split: str, labels: Ints, wanted: int | None, seed: int) -> Ints:
+def take_labels(labels: Labels, train: int | None = None, *, seed: int = 0) -> Labels:
+    """Return the labels of the subset that `take` returns."""
+    kept = _stratified(labels, "train", labels.y_train, train, seed)
+    return replace(labels, y_train=labels.y_train[kept])
+
+
+def _stratified(
+    dataset: Dataset | Labels, split: str, labels: Ints, wanted: int | None, seed: int
+) -> Ints:
     if wanted is None or wanted == len(labels):
         return np.arange(len(labels))
     if not 0 < wanted < len(labels):

@@ -60,15 +60,46 @@ def partition(
         ConfigError: The scheme, phi, workers or min_size cannot be used.
         DataError: There are fewer samples than workers * min_size.
     """
-    _check(len(labels), workers, scheme, phi, min_size)
-    if scheme == "iid":
-        shuffled = stream(seed, "partition", "iid").permutation(len(labels))
-        return [np.sort(ints(part)) for part in np.array_split(shuffled, workers)]
-    owner = _dirichlet_owners(ints(labels), workers, phi, seed)
-    _raise_to_min_size(owner, workers, min_size, seed)
+    owner = _owners(labels, workers, scheme, phi, seed, min_size)
     order = np.argsort(owner, kind="stable")
     ends = np.cumsum(np.bincount(owner, minlength=workers))
     return [ints(shard) for shard in np.split(order, ends[:-1])]
+
+
+def split_counts(
+    labels: Ints, classes: int, workers: int, *, scheme: Scheme, phi: float, seed: int
+) -> Ints:
+    """Return the label counts [N, K] of the partition that `partition` draws.
+
+    No list of samples is made for each worker, so that a million workers are cheap.
+
+    >>> split_counts(ints([0, 1, 1, 1]), 2, 2, scheme="iid", phi=1.0, seed=0).sum(axis=1).tolist()
+    [2, 2]
+    """
+    owner = _owners(labels, workers, scheme, phi, seed, min_size=1)
+    cells = np.bincount(owner * classes + labels, minlength=workers * classes)
+    return ints(cells.reshape(workers, classes))
+
+
+def _owners(
+    labels: Ints, workers: int, scheme: Scheme, phi: float, seed: int, min_size: int
+) -> Ints:
+    """Return the worker of every sample, [n]."""
+    _check(len(labels), workers, scheme, phi, min_size)
+    if scheme == "iid":
+        return _iid_owners(len(labels), workers, seed)
+    owner = _dirichlet_owners(ints(labels), workers, phi, seed)
+    _raise_to_min_size(owner, workers, min_size, seed)
+    return owner
+
+
+def _iid_owners(samples: int, workers: int, seed: int) -> Ints:
+    """Return the worker of every sample; the first workers have one sample more than the others."""
+    owner = np.empty(samples, np.int64)
+    shuffled = stream(seed, "partition", "iid").permutation(samples)
+    size, more = divmod(samples, workers)
+    owner[shuffled] = np.repeat(np.arange(workers), size + (np.arange(workers) < more))
+    return owner
 
 
 def _check(samples: int, workers: int, scheme: str, phi: float, min_size: int) -> None:
@@ -108,13 +139,15 @@ def _raise_to_min_size(owner: Ints, workers: int, min_size: int, seed: int) -> N
     short = np.flatnonzero(size < min_size)
     donors = [(-int(size[i]), i) for i in np.flatnonzero(size > min_size).tolist()]
     heapq.heapify(donors)
-    held = np.split(np.argsort(owner, kind="stable"), np.cumsum(size)[:-1])
+    order = np.argsort(owner, kind="stable") if len(short) else owner
+    end = np.cumsum(size)
     shuffled: dict[int, list[int]] = {}
     for i in np.repeat(short, min_size - size[short]).tolist():
         less, donor = heapq.heappop(donors)
         if donor not in shuffled:
             rng = stream(seed, "partition", "give", donor)
-            shuffled[donor] = rng.permutation(held[donor]).tolist()
+            held = order[end[donor] - size[donor] : end[donor]]
+            shuffled[donor] = rng.permutation(held).tolist()
         owner[shuffled[donor].pop()] = i
         if -less - 1 > min_size:
             heapq.heappush(donors, (less + 1, donor))

@@ -7,10 +7,10 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from dystop.data.dataset import Dataset, Splits, assemble
+from dystop.data.dataset import Dataset, Labels, Splits, assemble
 from dystop.params import param
 from dystop.rng import stream
-from dystop.sparse import Floats, Ints
+from dystop.sparse import Floats, Ints, ints
 
 _BLOBS = 5  # per class and channel
 _WIDTH = 0.15  # of a blob, as a share of the image
@@ -39,8 +39,28 @@ def make_synthetic(params: SyntheticParams, seed: int) -> Dataset:
         "synthetic",
         Splits(x_train, y_train, x_test, y_test),
         classes=params.classes,
-        source=f"generated from seed {seed}",
+        source=_source(seed),
     )
+
+
+def synthetic_labels(params: SyntheticParams, seed: int) -> Labels:
+    """Return the training labels of the data set of a seed, without generating its images."""
+    return Labels(
+        name="synthetic",
+        y_train=_labels(stream(seed, "synthetic", "train"), params.train, params.classes),
+        classes=params.classes,
+        class_names=tuple(str(k) for k in range(params.classes)),
+        source=_source(seed),
+        shape=params.shape,
+    )
+
+
+def _source(seed: int) -> str:
+    return f"generated from seed {seed}"
+
+
+def _labels(rng: np.random.Generator, count: int, classes: int) -> Ints:
+    return ints(rng.permutation(np.arange(count) % classes))
 
 
 def _prototypes(params: SyntheticParams, seed: int) -> Floats:
@@ -67,7 +87,7 @@ def _samples(
     prototypes: Floats, count: int, noise: float, seed: int, split: str
 ) -> tuple[NDArray[np.uint8], Ints]:
     rng = stream(seed, "synthetic", split)
-    labels = rng.permutation(np.arange(count) % len(prototypes))
+    labels = _labels(rng, count, len(prototypes))
     noise_pixels = rng.standard_normal((count, *prototypes.shape[1:]), np.float32)
     pixels = 255.0 * (prototypes[labels] + noise * noise_pixels)
-    return np.rint(np.clip(pixels, 0, 255)).astype(np.uint8), labels.astype(np.int64)
+    return np.rint(np.clip(pixels, 0, 255)).astype(np.uint8), labels

@@ -125,6 +125,8 @@ class Simulation:
         """Return the trained global model, or the model of one worker, after the last round."""
         if self._end is None:
             raise ValueError("the simulation has rounds left: call run(), or iterate to the end")
+        if self._built.card is None:
+            raise ValueError("planning only: engine.train is false, so there is no model")
         return model_of(self._built.components, self._end, self._built.card, worker, self._model)
 
 

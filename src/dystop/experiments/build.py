@@ -9,17 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from dystop.control.stopping import Stop
 from dystop.data import (
     Dataset,
+    Labels,
     describe_partition,
     label_chart,
     label_counts,
+    labels_of,
     load,
+    load_labels,
     partition,
     scheme_for,
+    split_counts,
     take,
+    take_labels,
 )
 from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment, to_tree
@@ -27,8 +34,10 @@ from dystop.simulator.attack import Attackers
 from dystop.simulator.pipeline import waiting_bytes
 from dystop.simulator.state import Components
 from dystop.sparse import Ints
-from dystop.training.memory import MemoryEstimate, available_bytes, ensure_fits
+from dystop.training.flat import layout_of
+from dystop.training.memory import ADVICE, MemoryEstimate, available_bytes, ensure_fits, held_bytes
 from dystop.training.models.build import CustomModel, build_model
+from dystop.training.no_training import NoTraining
 from dystop.training.samples import Arrays
 from dystop.training.saved import ModelCard
 from dystop.training.trainer import Trainer
@@ -36,8 +45,12 @@ from dystop.types import Fleet
 from dystop.world import Trace, TraceWorld, World, read_trace
 from dystop.world.adversary import attackers, flipped_labels
 from dystop.world.describe import describe
+from dystop.world.geometry import expected_links
 
 _GIGABYTE = 10**9
+# Bytes of planning, measured with all workers active in a round.
+_WORKER_BYTES, _LABEL_BYTES, _LINK_BYTES = 300, 16, 250
+_PLANNING_ADVICE = "use fewer workers, a smaller world.range_m or a larger world.area_m"
 _FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only
 
 
@@ -52,7 +65,7 @@ class Built:
     memory: str
     memory_bytes: int  # estimated peak on the device
     fleet: dict[str, Any]  # what `fleet.json` holds
-    card: ModelCard  # saved with its trained models
+    card: ModelCard | None = None  # saved with its trained models; None: planning only
 
 
 def build(
@@ -77,29 +90,74 @@ def build(
             "data.private: only the workers of a testbed have private data; leave these keys out"
         )
     check_staleness_weighting(experiment)
+    if not experiment.engine.train:
+        return _build_plan(experiment, data, model, elsewhere=elsewhere)
     data = load_data(experiment, data)
     shards = split_data(experiment, data)
     trainer = make_trainer(experiment, _with_wrong_labels(experiment, data, shards), shards, model)
     experiment = measured(experiment, trainer)
     memory = _estimate(experiment, trainer)
     if not elsewhere:
-        limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
-        ensure_fits(memory, available_bytes(trainer.device), limit)
+        _ensure_fits(experiment, memory, trainer.device)
     counts = label_counts(data.y_train, shards, data.classes)
+    built = _built(experiment, labels_of(data), counts, trainer, memory)
+    return replace(built, card=card_of(experiment, data))
+
+
+def _build_plan(
+    experiment: Experiment, data: Dataset | None, model: CustomModel | None, *, elsewhere: bool
+) -> Built:
+    """Build a simulation that trains nothing: of the data only label counts are kept."""
+    check_planning_only(experiment)
+    labels = _load_labels(experiment, data)
+    spec, workers = experiment.data, experiment.fleet.workers
+    scheme = scheme_for(spec.phi, spec.partition)
+    counts = split_counts(
+        labels.y_train, labels.classes, workers, scheme=scheme, phi=spec.phi, seed=experiment.seed
+    )
+    layout = layout_of(make_module(experiment, labels, model))
+    trainer = NoTraining(layout, counts.sum(axis=1), experiment.training.batch)
+    memory = _planning_estimate(experiment, labels.classes)
+    if not elsewhere:
+        _ensure_fits(experiment, memory, trainer.device, _PLANNING_ADVICE)
+    return _built(experiment, labels, counts, trainer, memory)
+
+
+def _built(
+    experiment: Experiment, labels: Labels, counts: Ints, trainer: Trainer, memory: MemoryEstimate
+) -> Built:
+    """Return the simulation of these label counts [N, K]."""
     fleet = fleet_of(experiment, counts, experiment.model.wire_bytes or 4 * trainer.width)
     world = _make_world(experiment, fleet)
-    components = _components(experiment, fleet, world, trainer)
-    physics = {**describe(world), **_replay_note(world)}
+    physics = {**_planning_note(experiment), **describe(world), **_replay_note(world)}
     return Built(
         experiment=experiment,
-        components=components,
+        components=_components(experiment, fleet, world, trainer),
         physics=physics,
-        partition=[*describe_partition(counts).rows(), *label_chart(counts, data.class_names)],
+        partition=[*describe_partition(counts).rows(), *label_chart(counts, labels.class_names)],
         memory=memory.text(),
         memory_bytes=memory.total,
-        fleet=fleet_json(experiment, data, fleet, trainer, world, physics),
-        card=card_of(experiment, data),
+        fleet=fleet_json(experiment, labels, fleet, trainer, world, physics),
     )
+
+
+def check_planning_only(experiment: Experiment) -> None:
+    """Refuse settings that need trained models where nothing is trained."""
+    mechanism, stop = experiment.mechanism, experiment.stop
+    needs = " and ".join(sorted(mechanism.capabilities().needs))
+    found = {
+        f"mechanism.name = {mechanism.name!r} decides by the {needs} of models": bool(needs),
+        f"stop.accuracy = {stop.accuracy:g} needs evaluations": stop.accuracy > 0,
+        f"stop.loss = {stop.loss:g} needs trainings": stop.loss > 0,
+        "world.compute.batch_s = 'measure' times trainings": (
+            experiment.world.compute.batch_s == "measure"
+        ),
+    }
+    for problem in (text for text, is_set in found.items() if is_set):
+        raise ConfigError(
+            f"{problem}, but engine.train = false is planning only and trains no model; change "
+            "this setting, or set engine.train=true (stop.rounds and stop.seconds may end the run)"
+        )
 
 
 def build_each_setting(
@@ -121,7 +179,14 @@ def build_each_setting(
     memory = {}
     for experiment in experiments:
         able = experiment.mechanism.capabilities()
-        needs = able.mode, able.server, able.deltas, able.pushes
+        needs = (
+            able.mode,
+            able.needs,
+            able.server,
+            able.deltas,
+            able.pushes,
+            experiment.engine.train,
+        )
         alike = f"{needs} {_without(experiment, 'mechanism', 'engine')}"
         if alike not in built:
             built[alike] = build(experiment, elsewhere=elsewhere)
@@ -167,6 +232,23 @@ def load_data(experiment: Experiment, given: Dataset | None = None) -> Dataset:
     return take(data, spec.train_limit or None, spec.test_limit or None, seed=experiment.seed)
 
 
+def _load_labels(experiment: Experiment, given: Dataset | None) -> Labels:
+    """Return the training labels of the given data set, or of the configured one."""
+    spec = experiment.data
+    labels = (
+        labels_of(given)
+        if given
+        else load_labels(
+            spec.name,
+            root=spec.root or None,
+            download=spec.download,
+            seed=experiment.seed,
+            synthetic=spec.synthetic,
+        )
+    )
+    return take_labels(labels, spec.train_limit or None, seed=experiment.seed)
+
+
 def split_data(experiment: Experiment, data: Dataset) -> list[Ints]:
     """Return which training samples each worker owns."""
     spec = experiment.data
@@ -198,8 +280,17 @@ def make_trainer(
     experiment: Experiment, data: Dataset, shards: list[Ints], model: CustomModel | None = None
 ) -> Trainer:
     """Return the trainer of these shards, with the initial model."""
+    module = make_module(experiment, data, model)
+    arrays = Arrays(data.x_train, data.y_train, data.x_test, data.y_test, data.mean, data.std)
+    return Trainer(module, arrays, shards, experiment.training, experiment.seed)
+
+
+def make_module(
+    experiment: Experiment, data: Dataset | Labels, model: CustomModel | None = None
+) -> nn.Module:
+    """Return the initial model for this data set."""
     channels, *size = data.shape
-    module = build_model(
+    return build_model(
         experiment.model.name if model is None else model,
         channels,
         tuple(size),
@@ -207,8 +298,6 @@ def make_trainer(
         experiment.seed,
         experiment.model.folder,
     )
-    arrays = Arrays(data.x_train, data.y_train, data.x_test, data.y_test, data.mean, data.std)
-    return Trainer(module, arrays, shards, experiment.training, experiment.seed)
 
 
 def measured(experiment: Experiment, trainer: Trainer) -> Experiment:
@@ -228,6 +317,25 @@ def _estimate(experiment: Experiment, trainer: Trainer) -> MemoryEstimate:
         stack = workers * trainer.size.row_bytes
         estimate = estimate.plus("rounds decided ahead", waiting_bytes(stack, workers))
     return estimate
+
+
+def _planning_estimate(experiment: Experiment, classes: int) -> MemoryEstimate:
+    """Return the estimated memory of planning."""
+    workers = experiment.fleet.workers
+    links = expected_links(experiment.world, workers)
+    parts = (
+        (f"workers ({workers:,})", workers * (_WORKER_BYTES + _LABEL_BYTES * classes)),
+        (f"links in reach (about {links:,})", links * _LINK_BYTES),
+    )
+    return MemoryEstimate(parts, held_bytes(torch.device("cpu")))
+
+
+def _ensure_fits(
+    experiment: Experiment, estimate: MemoryEstimate, device: torch.device, advice: str = ADVICE
+) -> None:
+    """Refuse a run that needs more memory than is available or allowed."""
+    limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
+    ensure_fits(estimate, available_bytes(device), limit, advice)
 
 
 def _stacks(experiment: Experiment) -> float:
@@ -266,7 +374,7 @@ def _components(experiment: Experiment, fleet: Fleet, world: World, trainer: Tra
 def _attackers(experiment: Experiment, trainer: Trainer) -> Attackers | None:
     """Return the attackers of a simulation; None if there are none."""
     nodes, adversary = attackers_of(experiment), experiment.adversary
-    if not len(nodes):
+    if not len(nodes) or not experiment.engine.train:
         return None
     first, _ = trainer.initial()
     return Attackers(adversary, nodes, experiment.fleet.workers, experiment.seed, first)
@@ -274,7 +382,7 @@ def _attackers(experiment: Experiment, trainer: Trainer) -> Attackers | None:
 
 def fleet_json(
     experiment: Experiment,
-    data: Dataset,
+    data: Dataset | Labels,
     fleet: Fleet,
     trainer: Trainer,
     world: World,
@@ -311,6 +419,11 @@ def _make_stop(stop: Stop, world: World) -> Stop:
     if not isinstance(world, TraceWorld):
         return stop
     return Stop(rounds=min(stop.rounds, len(world.trace.rounds)))
+
+
+def _planning_note(experiment: Experiment) -> dict[str, str]:
+    """Return what planning only leaves out, for the description of the world."""
+    return {} if experiment.engine.train else {"planning only": "no model is trained or evaluated"}
 
 
 def _replay_note(world: World) -> dict[str, str]:

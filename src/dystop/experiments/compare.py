@@ -73,7 +73,7 @@ def advice(experiment: Experiment) -> list[str]:
             "work in every mechanism; stop.seconds=S with a large stop.rounds gives all of them "
             "the same simulated time"
         )
-    if not experiment.evaluate.every_s:
+    if experiment.engine.train and not experiment.evaluate.every_s:
         out.append(
             f"models are evaluated every {experiment.evaluate.every_rounds} rounds, at different "
             "simulated times in each mechanism; evaluate.every_s=S evaluates all at the same times"

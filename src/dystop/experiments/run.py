@@ -172,9 +172,8 @@ def _run_to_end(
             announce()
             last, state = _run_rounds(session, log, state)
             log.sync()
-            keep_models(
-                folder, session.built.components, state, session.built.card, session.output.models
-            )
+            if (card := session.built.card) is not None:
+                keep_models(folder, session.built.components, state, card, session.output.models)
         except KeyboardInterrupt:
             update_info(folder, status="interrupted", wall_s=round(session.spent_s, 3))
             raise

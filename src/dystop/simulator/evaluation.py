@@ -25,7 +25,12 @@ PendingScore = Callable[[], Score]
 def evaluate_when_due(
     components: Components, record: RoundRecord, state: State
 ) -> tuple[RoundRecord, State]:
-    """Add a score to the record where the chosen interval or the run ends with its round."""
+    """Add a score to the record where the chosen interval or the run ends with its round.
+
+    Planning only has no models to evaluate.
+    """
+    if not components.engine.train:
+        return record, state
     scheduled, state = schedule_evaluation(components, record.round, state)
     if not scheduled and not is_last(components, record):
         return record, state

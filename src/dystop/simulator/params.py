@@ -11,7 +11,10 @@ Publish = Literal["eager", "on_completion"]
 
 @dataclass(frozen=True)
 class EngineParams:
-    """The duration of a round, and the model that a pull returns: the paper leaves both open."""
+    """What the paper leaves open: the duration of a round, and the model that a pull returns.
+
+    It also says how a simulation is executed.
+    """
 
     timing: Timing = param(
         "paper",
@@ -27,4 +30,9 @@ class EngineParams:
         True,
         "decide rounds ahead, and train workers together whose trainings do not depend on each "
         "other; no record changes",
+    )
+    train: bool = param(
+        True,
+        "whether models are trained and evaluated; false: planning only, which simulates clock, "
+        "staleness, traffic and topology without models",
     )

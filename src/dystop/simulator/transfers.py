@@ -78,7 +78,7 @@ def _mix(components: Components, state: State, view: View, realised: RealisedPla
         rows = mixes[stage] if stage < len(mixes) else None
         sent = _sent(components, state, view)
         state = mailbox.send(state, view, realised, stage, rows, sent)
-        if rows is not None:
+        if rows is not None and components.engine.train:
             _mix_stage(components, state, view, realised, stage, sent)
     return mailbox.consume(state, view, realised)
 

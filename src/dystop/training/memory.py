@@ -200,13 +200,22 @@ def _read(path: Path) -> str:
         return ""
 
 
-def ensure_fits(estimate: MemoryEstimate, available: int, limit: int | None = None) -> None:
+ADVICE = (
+    "use fewer workers, a smaller model, a smaller training.chunk, training.batch or "
+    "training.evaluation_batch, or a device with more memory (training.device)"
+)
+
+
+def ensure_fits(
+    estimate: MemoryEstimate, available: int, limit: int | None = None, advice: str = ADVICE
+) -> None:
     """Refuse a run that does not fit.
 
     Args:
         estimate: The memory that the run needs.
         available: Free bytes, from `available_bytes`.
         limit: Total bytes that the user allows, including those held already.
+        advice: What the user can change.
 
     Raises:
         CapacityError: The run does not fit; names the parts, the free memory and what to change.
@@ -225,7 +234,5 @@ def ensure_fits(estimate: MemoryEstimate, available: int, limit: int | None = No
     raise CapacityError(
         f"the run needs about {human(estimate.needed)} more memory, but only {human(usable)} "
         f"can be used{allowed}:\n{estimate.text()}\n"
-        f"the largest part is '{largest}'; use fewer workers, a smaller model, a smaller "
-        f"training.chunk, training.batch or training.evaluation_batch, or a device with more "
-        f"memory (training.device)"
+        f"the largest part is '{largest}'; {advice}"
     )

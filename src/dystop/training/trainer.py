@@ -49,6 +49,16 @@ PIECES = 8  # for each thread of the fused back end: many enough to end together
 WORKSPACE_BYTES = 2**25  # that a matrix library takes for each stream on which a graph is recorded
 
 
+def samples_seen(sizes: Ints, steps: Ints, batch: int) -> int:
+    """Return how many samples local trainings on so many samples see together.
+
+    >>> samples_seen(ints([10, 10, 0]), ints([3, 4, 5]), 4)
+    24
+    """
+    epochs, rest = np.divmod(steps, np.maximum(-(-sizes // batch), 1))
+    return int((epochs * sizes + np.minimum(rest * batch, sizes)).sum())
+
+
 class Trainer:
     """Trains and evaluates the models of all workers. It holds the data, not the models."""
 
@@ -150,9 +160,7 @@ class Trainer:
 
     def samples_seen(self, workers: Ints, steps: Ints) -> int:
         """Return how many samples local trainings see together, before they run."""
-        sizes, batch = self._problem.shards.sizes[workers], self.params.batch
-        epochs, rest = np.divmod(steps, np.maximum(-(-sizes // batch), 1))
-        return int((epochs * sizes + np.minimum(rest * batch, sizes)).sum())
+        return samples_seen(self._problem.shards.sizes[workers], steps, self.params.batch)
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """Return the initial model of every worker: vector [W] and counters [C]."""

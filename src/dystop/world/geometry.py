@@ -1,5 +1,6 @@
 """Positions of the workers, their distances, and who is in range of whom. Never a dense N x N."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ from dystop.acceleration import accelerated
 from dystop.errors import CapacityError, ConfigError
 from dystop.rng import uniform
 from dystop.sparse import Floats, Graph, Ints, check_ids, graph_of, ints
+from dystop.world.params import WorldParams
 
 MAX_LINKS = 50_000_000
 """More directed links than this would need several gigabytes."""
@@ -94,6 +96,13 @@ def is_crowd_possible(workers: int) -> bool:
 def sample(workers: int) -> Ints:
     """Return the workers whose neighbours are counted to estimate the number of links."""
     return np.arange(0, workers, max(1, workers // _SAMPLE))
+
+
+def expected_links(params: WorldParams, workers: int) -> int:
+    """Return about how many directed links are in reach; the rim of the area is not subtracted."""
+    width, height = params.area_m
+    share = min(1.0, math.pi * params.range_m**2 / (width * height))
+    return int(workers * (workers - 1) * (share if params.reach == "strict" else 1.0))
 
 
 def refuse_crowd(workers: int, degree: float) -> None:

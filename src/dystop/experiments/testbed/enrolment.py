@@ -214,6 +214,11 @@ def check_testbed(experiment: Experiment) -> None:
         raise ConfigError(
             "engine.timing = 'overlap': the testbed runs the paper's rounds; use 'paper'"
         )
+    if not experiment.engine.train:
+        raise ConfigError(
+            "engine.train = false: the testbed trains real models; use true, or plan with "
+            "'dystop run'"
+        )
     if experiment.model.wire_bytes:
         raise ConfigError(
             "model.wire_bytes: the testbed sends real models of their own size; use 0"

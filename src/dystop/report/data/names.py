@@ -71,6 +71,12 @@ def staleness_bound(run: RunData) -> float | None:
     return float(bound) if isinstance(bound, (int, float)) else None
 
 
+def is_planned(run: RunData) -> bool:
+    """Return whether a run is planning only: nothing was trained (`engine.train = false`)."""
+    section = run.config.get("engine")
+    return isinstance(section, dict) and section.get("train") is False
+
+
 def clock_name(runs: Sequence[RunData]) -> str:
     """Return what the clock of these runs shows: measured time on the testbed, else simulated."""
     testbed = {run.info.get("kind") == "testbed" for run in runs}

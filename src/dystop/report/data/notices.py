@@ -8,6 +8,7 @@ from dystop.experiments.run_folder import RunData, log_was_changed
 from dystop.report.data.groups import Group, common_time_s, over_seeds
 from dystop.report.data.names import (
     check_command,
+    is_planned,
     mechanism_of,
     resume_command,
     run_labels,
@@ -34,9 +35,9 @@ def notices(runs: Sequence[RunData]) -> list[str]:
 def run_notices(runs: Sequence[RunData]) -> list[str]:
     """Return the warnings about single runs."""
     checks = (
-        _on_testbed, _unfinished, _changed_records, _not_evaluated, _missing_scores, _few_models,
-        _diverged, _in_pieces, no_better_than_guessing, stand_in_models, moving_batch_norm,
-        _reconstructions,
+        _on_testbed, _planning_only, _unfinished, _changed_records, _not_evaluated, _missing_scores,
+        _few_models, _diverged, _in_pieces, no_better_than_guessing, stand_in_models,
+        moving_batch_norm, _reconstructions,
     )  # fmt: skip
     return [sentence for check in checks for sentence in check(runs)]
 
@@ -47,6 +48,18 @@ def _on_testbed(runs: Sequence[RunData]) -> list[str]:
         f"{label} ran on the testbed: its seconds are measured on real processes, not simulated."
         for label, run in zip(run_labels(runs), runs, strict=True)
         if run.info.get("kind") == "testbed"
+    ]
+
+
+def _planning_only(runs: Sequence[RunData]) -> list[str]:
+    """Name the runs that trained no model, in one sentence where all did not."""
+    planned = [label for label, run in zip(run_labels(runs), runs, strict=True) if is_planned(run)]
+    if not planned:
+        return []
+    who = "" if len(planned) == len(runs) else f"{', '.join(planned)}: "
+    return [
+        f"{who}planning only: clock, staleness, traffic and topology were simulated; no model was "
+        "trained (engine.train = false), so there is no accuracy and no loss."
     ]
 
 
@@ -79,7 +92,7 @@ def _not_evaluated(runs: Sequence[RunData]) -> list[str]:
     for label, run in zip(run_labels(runs), runs, strict=True):
         if not run.records:
             out.append(f"{label} has not closed a round yet.")
-        elif all(r.accuracy is None for r in run.records):
+        elif not is_planned(run) and all(r.accuracy is None for r in run.records):
             out.append(f"{label} has not been evaluated yet, so it has no accuracy.")
     return out
 
@@ -162,7 +175,7 @@ def stand_in_models(runs: Sequence[RunData]) -> list[str]:
     sizes = {
         (str(model.get("name")), model["wire_bytes"])
         for run in runs
-        if (model := run.config.get("model") or {}).get("wire_bytes")
+        if (model := run.config.get("model") or {}).get("wire_bytes") and not is_planned(run)
     }
     return [
         f"Stand-in model: clock, plans and traffic are those of a model of {data(size)}; "
@@ -178,6 +191,7 @@ def moving_batch_norm(runs: Sequence[RunData]) -> list[str]:
         for run in runs
         if (run.config.get("evaluate") or {}).get("statistics", "running") == "running"
         and run.info.get("kind") != "testbed"  # which cannot recompute them
+        and not is_planned(run)
     }
     return [
         f"{name} has batch norm and was evaluated with moving averages of its statistics. They "
@@ -269,6 +283,8 @@ def _unequal_ends(groups: Sequence[Group]) -> list[str]:
             for group in same_law
             if (spread := over_seeds(rows[-1].clock_s for rows in group.histories)).mean
         ]
+        if all(is_planned(run) for group in same_law for run in group.runs):
+            continue  # no accuracies to compare
         if not ends or (max(ends)[0] or 0.0) <= _UNEQUAL_ENDS * (min(ends)[0] or 0.0):
             continue
         (low_s, first), (high_s, last) = min(ends), max(ends)

@@ -28,6 +28,7 @@ Summaries = Sequence[Sequence[RunSummary]]
 
 NOT_REACHED, NO_TARGET = "not reached", "no target"
 UNCHANGED = "unchanged"
+_PLANNED = 3  # columns of costs in the first table where nothing was trained
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,10 @@ def _ranking(law: str, groups: Sequence[Group], target: float | None) -> Ranking
     pairs = [(group, summarise(group.runs, target)) for group in groups]
     pairs.sort(key=lambda pair: _sort_key(pair[0], pair[1], target))
     ordered, summaries = [group for group, _ in pairs], [seeds for _, seeds in pairs]
-    return Ranking(law, ordered, _results(ordered, summaries, target), _costs(summaries))
+    costs = _costs(summaries)
+    if all(s.planned for seeds in summaries for s in seeds):  # nothing was reached: costs are all
+        return Ranking(law, ordered, costs[:_PLANNED], costs[_PLANNED:])
+    return Ranking(law, ordered, _results(ordered, summaries, target), costs)
 
 
 def _sort_key(

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from dystop.experiments.run_folder import RunData
 from dystop.report.data.groups import Group, group_runs
+from dystop.report.data.names import is_planned
 from dystop.report.data.notices import study_notices
 from dystop.report.data.ranking import Ranking, rank_groups
-from dystop.report.data.summary import TARGETS, best_accuracy
+from dystop.report.data.summary import NO_TARGET_PLANNED, TARGETS, best_accuracy
 from dystop.units import goal
 
 
@@ -64,6 +65,8 @@ def choose_target(groups: Sequence[Group], requested: float | None) -> Target:
     if accuracy := stop.get("accuracy"):
         return Target(accuracy, f"The target accuracy is {goal(accuracy)}: the runs stop there.")
     shared, rule = shared_target(groups)
+    if all(is_planned(run) for group in groups for run in group.runs):
+        return Target(None, NO_TARGET_PLANNED)
     if shared is None:
         return Target(None, "There is no target: none was requested, and no run reached 50 %.")
     defaults = ", ".join(f"{100 * t:.0f}" for t in TARGETS)

@@ -6,13 +6,16 @@ from typing import Literal
 
 from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
-from dystop.report.data.names import clock_name, mechanism_of, run_labels, run_status
+from dystop.report.data.names import clock_name, is_planned, mechanism_of, run_labels, run_status
 from dystop.units import NOTHING, data, goal, known, number, percent, seconds, spread
 
 TARGETS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 """Default target accuracies."""
 
 TARGET_RULE = "first evaluated round at or above the target, never interpolated"
+
+
+NO_TARGET_PLANNED = "Planning only: no model was trained, so there is no target accuracy."
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class RunSummary:
     target_s: float | None = None  # None: not reached
     target_bytes: int | None = None
     clock: str = "simulated time"  # what `clock_s` is
+    planned: bool = False  # planning only: nothing was trained
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,10 @@ def summarise(runs: Sequence[RunData], target: float | None = None) -> list[RunS
 def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
     names = (label, mechanism_of(run).title, run_status(run))
     if not run.records:
-        return RunSummary(*names, 0, 0.0, 0, 0, 0.0, target=target, clock=clock_name([run]))
+        return RunSummary(
+            *names, 0, 0.0, 0, 0, 0.0,
+            target=target, clock=clock_name([run]), planned=is_planned(run),
+        )  # fmt: skip
     rows, last = run.records, run.records[-1]
     score = (evaluated_rounds(rows) or [last])[-1]
     reached = None if target is None else first_reaching(rows, target)
@@ -117,6 +124,7 @@ def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
         target_s=reached.clock_s if reached else None,
         target_bytes=reached.wire_bytes_total if reached else None,
         clock=clock_name([run]),
+        planned=is_planned(run),
     )
 
 
@@ -153,10 +161,12 @@ def _score(text: str) -> str:
 
 
 def metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
-    """Return the lines of the summary table, in reading order."""
+    """Return the lines of the summary table, in reading order; planning only has only costs."""
     target = summaries[0].target if summaries else None
     clocks = {s.clock for s in summaries}
     clock = clocks.pop() if len(clocks) == 1 else "time"
+    if summaries and all(s.planned for s in summaries):
+        return _cost_metrics(clock)
     return [
         Metric(
             "final accuracy",

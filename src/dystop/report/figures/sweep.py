@@ -96,9 +96,13 @@ def _setting_label(group: Group, key: str, short: str) -> str:
     return f"{short} = {value_text(value_of(group.runs[0], key))}"
 
 
-def draw_sweep(groups: Sequence[Group], keys: Sequence[str], target: float | None) -> list[Plot]:
-    """Draw the figures of a sweep, in reading order."""
+def draw_sweep(
+    groups: Sequence[Group], keys: Sequence[str], target: float | None, *, is_trained: bool = True
+) -> list[Plot]:
+    """Draw the figures of a sweep, in reading order; planning only has no accuracy to draw."""
     grid = sweep_grid(groups, keys)
+    if not is_trained:
+        return [staleness(grid)]
     own, when = own_accuracy(groups)
     maps = [draw_heat_map(groups, keys, target, (own, when))] if fits_heat_map(groups, keys) else []
     return [accuracy(grid, groups), cost(grid, target), *maps, staleness(grid)]

@@ -6,6 +6,7 @@ from typing import Any
 
 from dystop.experiments.run_folder import RunData
 from dystop.report.data.names import (
+    is_planned,
     mechanism_of,
     publish_text,
     rerun_command,
@@ -15,7 +16,13 @@ from dystop.report.data.names import (
 )
 from dystop.report.data.notices import notices
 from dystop.report.data.settings import Table, differing_settings, setting_rows
-from dystop.report.data.summary import RunSummary, default_target, summarise, summary_table
+from dystop.report.data.summary import (
+    NO_TARGET_PLANNED,
+    RunSummary,
+    default_target,
+    summarise,
+    summary_table,
+)
 from dystop.report.figures import labels, learning, maps, rounds
 from dystop.report.figures.style import Plot, css_color, styled_runs
 from dystop.report.pages.files import ReportFiles, check_arguments, write_files
@@ -58,11 +65,12 @@ def write_report(
 def draw_runs(runs: Sequence[RunData], target: float | None = None) -> list[Plot]:
     """Draw all figures of a report, in reading order."""
     styled = styled_runs(runs)
+    is_trained = not all(map(is_planned, runs))
     plots = [
-        learning.accuracy_time(styled, target),
-        learning.loss_time(styled),
+        learning.accuracy_time(styled, target) if is_trained else None,
+        learning.loss_time(styled) if is_trained else None,
         learning.data_time(styled),
-        learning.accuracy_data(styled, target),
+        learning.accuracy_data(styled, target) if is_trained else None,
         rounds.staleness_rounds(styled),
         rounds.staleness_histogram(styled),
         rounds.active_workers(styled),
@@ -99,14 +107,17 @@ def render_runs(
         lines=table,
         tiles=[line for line in table if line.title.startswith(HEADLINE_METRICS)],
         names=[s.label for s in summaries],
-        target=_target_sentence(summaries[0].target, requested=requested),
+        target=_target_sentence(summaries, requested=requested),
         charts=inline_figures(plots),
         differing=differing_settings(runs),
         details=_details(runs),
     )
 
 
-def _target_sentence(target: float | None, *, requested: bool) -> str:
+def _target_sentence(summaries: Sequence[RunSummary], *, requested: bool) -> str:
+    target = summaries[0].target
+    if all(s.planned for s in summaries):
+        return NO_TARGET_PLANNED
     if target is None:
         return "There is no target: none was requested, and no run reached 50 %."
     if requested:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dystop.experiments.run_folder import RunData
 from dystop.report.data.groups import Group
-from dystop.report.data.names import TIMING_LAWS, run_status
+from dystop.report.data.names import TIMING_LAWS, is_planned, run_status
 from dystop.report.data.notices import study_notes
 from dystop.report.data.ranking import UNCHANGED, RankChange, Ranking, rank_changes
 from dystop.report.data.results_csv import results_csv
@@ -79,19 +79,20 @@ def draw_groups(
 ) -> list[Plot]:
     """Draw the figures of ranked groups, in reading order; of a sweep, only the best as lines."""
     best = groups[:MAX_CURVES] if swept else groups
-    lines = [
+    is_trained = not all(is_planned(run) for group in groups for run in group.runs)
+    learning = [
         curves.accuracy_time(best, target),
         curves.accuracy_data(best, target),
         curves.accuracy_epochs(best, target),
         curves.loss_time(best),
-        curves.data_time(best),
     ]
+    lines = [*(learning if is_trained else ()), curves.data_time(best)]
     if len(best) < len(groups):
         note = f"The best {len(best)} of {len(groups)} settings, in the order of the table."
         lines = [replace(plot, notes=(note, *plot.notes)) for plot in lines]
     return [
-        *(draw_sweep(groups, swept, target) if swept else ()),
-        bars.target_cost(groups, target),
+        *(draw_sweep(groups, swept, target, is_trained=is_trained) if swept else ()),
+        *([bars.target_cost(groups, target)] if is_trained else ()),
         *lines,
         bars.idle_share(groups),
         bars.staleness(groups),
