@@ -12,19 +12,28 @@ from support import paper_reference
 from support.strategies import small, waa_cases
 
 
-def waa(staleness, queue, cost, V, candidates):
+def waa(staleness, queue, cost, V, candidates, drift="sum"):
     who = activate(
-        ints(candidates), np.array(cost, float), np.array(queue, float), ints(staleness), V
+        ints(candidates), np.array(cost, float), np.array(queue, float), ints(staleness), V, drift
     )
     return who.tolist()
 
 
 @settings(derandomize=True, deadline=None, max_examples=800)
-@given(waa_cases())
-def test_equals_the_literal_algorithm(case):
+@given(waa_cases(), st.sampled_from(["sum", "mean"]))
+def test_equals_the_literal_algorithm(case, drift):
     staleness, queue, cost, V, bound, candidates = case
-    expected, _ = paper_reference.waa(staleness, queue, cost, V, bound, candidates)
-    assert waa(staleness, queue, cost, V, candidates) == expected
+    expected, _ = paper_reference.waa(staleness, queue, cost, V, bound, candidates, drift)
+    assert waa(staleness, queue, cost, V, candidates, drift) == expected
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(waa_cases())
+def test_an_averaged_drift_is_a_larger_v_and_wakes_no_more_workers(case):
+    staleness, queue, cost, V, _, candidates = case
+    averaged = waa(staleness, queue, cost, V, candidates, "mean")
+    assert averaged == waa(staleness, queue, cost, V * len(queue), candidates)
+    assert averaged == waa(staleness, queue, cost, V, candidates)[: len(averaged)]
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -59,6 +68,21 @@ def test_worked_numbers(V, scores, chosen):
     ahead = np.where(np.isin(np.arange(4), chosen), 0, np.array(staleness) + 1)
     best = drift_plus_penalty(np.array(queue, float), ahead, 2, V, float(cost[len(chosen) - 1]))
     assert best == min(scores)
+
+
+def test_worked_numbers_of_an_averaged_drift():
+    # Queues 0, 0, 2, 6 and staleness 0, 1, 3, 5: the sets of the one to four cheapest workers have
+    # the drifts 28, 28, 20, -16 (bound 2). A fourth of each, and V = 3 for each second of cost:
+    staleness, queue, cost = [0, 1, 3, 5], [0, 0, 2, 6], [1, 2, 3, 4]
+    scores = [7 + 3, 7 + 6, 5 + 9, -4 + 12]
+    assert paper_reference.waa(staleness, queue, cost, 3, 2, range(4), "mean") == (
+        [0, 1, 2, 3],
+        scores,
+    )
+    assert waa(staleness, queue, cost, 3, range(4), "mean") == [0, 1, 2, 3]
+    # V = 4 makes them 11, 15, 17, 12: the cheapest worker alone. Beside a sum, V = 4 wakes all.
+    assert waa(staleness, queue, cost, 4, range(4), "mean") == [0]
+    assert waa(staleness, queue, cost, 4, range(4)) == [0, 1, 2, 3]
 
 
 @settings(derandomize=True, deadline=None, max_examples=150)

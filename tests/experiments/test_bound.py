@@ -115,6 +115,15 @@ def test_a_bound_that_says_nothing_says_so(short: BoundReport) -> None:
     assert rows["Theorem 2: T Gamma / V"] == allowed
 
 
+def test_an_averaged_drift_divides_the_gap_by_the_workers() -> None:
+    words = [*CONVEX, "stop.rounds=1", "mechanism.drift=mean"]
+    summed = bound_of_experiment(read_experiment(None, [*words[:-1], "mechanism.V=10"]))
+    averaged = bound_of_experiment(read_experiment(None, [*words, "mechanism.V=10"]))
+    workers = len(summed.constants.xi)
+    assert averaged.trade_off == workers * 10
+    assert averaged.gap_seconds == pytest.approx(summed.gap_seconds / workers)
+
+
 def test_one_round_above_the_bound_is_not_rounded_away(short: BoundReport) -> None:
     gap = short.gap.copy()
     gap[2] = 2 * short.recursion[2]

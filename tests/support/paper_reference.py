@@ -5,17 +5,22 @@ compare the fast functions with them on small cases.
 """
 
 import math
+from fractions import Fraction
 
 
-def waa(staleness, queue, cost, V, bound, candidates):
-    """Return the active set in order of joining, and S of every prefix (alg:device)."""
+def waa(staleness, queue, cost, V, bound, candidates, drift="sum"):
+    """Return the active set in order of joining, and S of every prefix (alg:device).
+
+    `drift = "mean"` divides the drift by the number of workers.
+    """
     active, chosen, s_min, scores = set(), [], math.inf, []  # Initialize
     v_sort = sorted(candidates, key=lambda i: (cost[i], i))  # ascending order of H_t^i
     for k in range(1, len(v_sort) + 1):  # for K = 1 to N
         active.add(v_sort[k - 1])  # A_t = A_t + V_sort[K]
         ahead = [0 if i in active else tau + 1 for i, tau in enumerate(staleness)]  # pre-update
         duration = max(cost[i] for i in active)  # eq:duration for this set
-        s = sum(q * (tau - bound) for q, tau in zip(queue, ahead, strict=True)) + V * duration
+        total = sum(q * (tau - bound) for q, tau in zip(queue, ahead, strict=True))
+        s = (total if drift == "sum" else Fraction(total) / len(queue)) + V * duration
         scores.append(s)
         if s < s_min:  # a strict minimum: the first one wins
             s_min, chosen = s, v_sort[:k]

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
+from dystop.experiments.config import read_experiment
 from dystop.rng import exponential
-from dystop.world import Channel
+from dystop.world import Channel, World
 from dystop.world.channel import (
     dbm_to_w,
     expected_rate_bps,
@@ -39,6 +40,27 @@ def test_mean_gain_rates_with_the_noise_as_a_power(metres, weakest, strongest):
 def test_squared_noise_makes_distance_almost_irrelevant():
     assert mean_gain_mbps(10.0, 100.0, 1e-26) == pytest.approx(39, abs=0.5)
     assert mean_gain_mbps(20.0, 10.0, 1e-26) == pytest.approx(55, abs=0.5)
+
+
+def test_noise_as_printed_divides_by_gamma_squared():
+    watts, metres = np.array([0.01, 0.1]), np.array([10.0, 40.0])
+    printed, as_power = Channel(noise="squared"), Channel(noise_w=1e-26)
+    np.testing.assert_allclose(
+        mean_snr(watts, metres, printed), mean_snr(watts, metres, as_power), rtol=1e-14
+    )
+    # By hand: 0.1 W at 40 m has the mean gain 10^-4.3 / 40^4 = 1.9578e-11.
+    assert mean_snr(watts, metres, printed)[1] == pytest.approx(0.1 * 1.9578e-11 / 1e-26, rel=1e-4)
+
+
+def test_noise_as_printed_reaches_the_links_of_a_world():
+    def link_s(**channel):
+        words = [f"world.channel.{key}={value}" for key, value in channel.items()]
+        params = read_experiment(None, words).world
+        return World(params, 30, 400_000, seed=0).observe(1, 0.0).link_s
+
+    as_power, printed = link_s(), link_s(noise="squared")
+    assert printed.max() < 0.1 < as_power.max()
+    np.testing.assert_allclose(printed, link_s(noise_w="1e-26"), rtol=1e-14)
 
 
 @pytest.mark.parametrize("links", [1, 2, 9, 100])

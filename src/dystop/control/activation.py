@@ -1,11 +1,22 @@
 """WAA, the worker activation algorithm (alg:device)."""
 
+from typing import Literal
+
 import numpy as np
 
 from dystop.sparse import Floats, Ints
 
+Drift = Literal["sum", "mean"]
 
-def activate(candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V: float) -> Ints:
+
+def activate(
+    candidates: Ints,
+    cost_s: Floats,
+    queue: Floats,
+    staleness: Ints,
+    V: float,
+    drift: Drift = "sum",
+) -> Ints:
     """Choose the active set: the prefix of the cheapest workers that minimises eq:lya (alg:device).
 
     Workers join in ascending order of H_t^i, ties to the lower id. With the staleness updated in
@@ -17,12 +28,16 @@ def activate(candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V
     acts through the queues only. While all queues are empty, exactly one worker is active: the
     cheapest.
 
+    The drift of eq:lya is a sum over N workers, so that V weighs one round against N queues. With
+    `drift = "mean"` it is divided by N, which is the same as N times V (ADR 0044).
+
     Args:
         candidates: workers that may be activated, [C].
         cost_s: expected H_t^i of every worker, [N].
         queue: q_t^i, [N].
         staleness: tau_t^i, [N].
         V: trade-off between staleness and round time.
+        drift: whether the drift is summed over the workers, or averaged.
 
     Returns:
         The active workers, cheapest first.
@@ -32,13 +47,20 @@ def activate(candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V
     [0, 1, 2, 3]
     >>> activate(np.arange(4), cost, queue, tau, V=20).tolist()
     [0]
+    >>> activate(np.arange(4), cost, queue, tau, V=5, drift="mean").tolist()
+    [0]
     """
     if not len(candidates):
         return candidates
     order = _cheapest_first(candidates, cost_s[candidates])
     relief = np.cumsum(queue[order] * (staleness[order] + 1.0))
-    score = V * cost_s[order] - relief
+    score = summed_weight(V, drift, len(queue)) * cost_s[order] - relief
     return order[: int(np.argmin(score)) + 1]
+
+
+def summed_weight(V: float, drift: Drift, workers: int) -> float:
+    """Return what V is worth beside a summed drift: V itself, or N V where drifts are averaged."""
+    return V if drift == "sum" else V * workers
 
 
 def _cheapest_first(candidates: Ints, cost_s: Floats) -> Ints:

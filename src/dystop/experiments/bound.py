@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 from scipy.sparse import csr_array
 
+from dystop.control.activation import summed_weight
 from dystop.control.aggregation import mix
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError, RunFolderError, VerificationError, shell_command
@@ -157,10 +158,18 @@ def bound_of_experiment(
         tau_max=int(history.largest_staleness[-1]),
         durations_s=measured.clock_s,
         staleness_bound=able.queue_bound,
-        trade_off=getattr(experiment.mechanism, "V", None),
+        trade_off=_trade_off(experiment),
         gamma=measured.gamma,
         pressure=measured.pressure,
     )
+
+
+def _trade_off(experiment: Experiment) -> float | None:
+    """Return V as it weighs against the summed drift of Theorem 2; None: the mechanism has none."""
+    mechanism = experiment.mechanism
+    V = getattr(mechanism, "V", None)
+    drift = getattr(mechanism, "drift", "sum")
+    return None if V is None else summed_weight(V, drift, experiment.fleet.workers)
 
 
 def _check(experiment: Experiment) -> None:

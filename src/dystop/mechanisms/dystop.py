@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Gt
 
-from dystop.control.activation import activate
+from dystop.control.activation import Drift, activate
 from dystop.control.aggregation import size_rows
 from dystop.control.priority import (
     Extremes,
@@ -33,8 +33,8 @@ class DySTop(Mechanism):
 
     The paper defines WAA, PTCA, both priorities and the aggregation. It leaves open how H_t^i is
     estimated before the topology is known (`estimate`), where the cap of the evaluation applies
-    (`neighbours`) and when the second phase begins (`phase_threshold`). docs/adr gives the reasons
-    for the defaults.
+    (`neighbours`), when the second phase begins (`phase_threshold`) and how V is scaled to the size
+    of the fleet (`drift`). docs/adr gives the reasons for the defaults.
     """
 
     name: ClassVar[str] = "dystop"
@@ -62,6 +62,11 @@ class DySTop(Mechanism):
     distance_max_m: Annotated[float, Gt(0)] | None = param(
         None, "Dist_max of phase 1's priority, in metres; unset: the longest link in reach"
     )
+    drift: Drift = param(
+        "sum",
+        "drift that V weighs against: sum: over the workers (eq:lya); mean: divided by N, so that "
+        "the effect of V does not shrink with the fleet",
+    )
 
     def capabilities(self) -> Capabilities:
         """Return what the mechanism needs and guarantees."""
@@ -79,7 +84,7 @@ class DySTop(Mechanism):
         cap = self._cap(view.fleet)
         cost = cost_s(view.remaining_s, self._expected_exchange_s(memory, view, cap))
         alive = np.flatnonzero(view.alive)
-        active = activate(alive, cost, view.queue, view.staleness, self.V)
+        active = activate(alive, cost, view.queue, view.staleness, self.V, self.drift)
         bounds, ranked = ranked_candidates(active, view.reach, self._priority(view))
         pulls = links(*connect(active, bounds, ranked, view.budget, cap))
         rows = size_rows(active, pulls.by_receiver, view.fleet.data_size)

@@ -1,7 +1,8 @@
 """The radio channel of subsec:setup: powers, gains, Shannon rates, transfer times and losses.
 
-The paper gives the rate r_t^{i,j} = b log2(1 + p_j g_t^{i,j} / noise) with a gain g that is
-exponentially distributed around G_0 d^-4. Taken literally, one draw of g decides a whole transfer.
+The paper gives the rate r_t^{i,j} = b log2(1 + p_j g_t^{i,j} / gamma^2) and calls gamma the noise
+power; `noise` chooses between the formula and the word (ADR 0005). The gain g is exponentially
+distributed around G_0 d^-4. Taken literally, one draw of g decides a whole transfer.
 Then the *expected* transfer time is infinite: near g = 0 the rate is proportional to g, and 1/g is
 not integrable against an exponential density. A transfer of seconds spans many coherence times, so
 this module averages the rate over `coherence_blocks` independent draws. From two blocks on the
@@ -40,8 +41,16 @@ def path_gain(distance_m: Floats, channel: Channel) -> Floats:
 
 
 def mean_snr(power_w: Floats, distance_m: Floats, channel: Channel) -> Floats:
-    """Return the signal-to-noise ratio p_j E[g] / noise at the mean gain."""
-    return np.asarray(power_w * path_gain(distance_m, channel) / channel.noise_w)
+    """Return the signal-to-noise ratio p_j E[g] / noise at the mean gain.
+
+    >>> watts, metres = np.array([0.1]), np.array([40.0])
+    >>> mean_snr(watts, metres, Channel()).round(2).tolist()
+    [19.58]
+    >>> mean_snr(watts, metres, Channel(noise="squared")).round(-10).tolist()
+    [195780000000000.0]
+    """
+    noise = channel.noise_w if channel.noise == "power" else channel.noise_w**2
+    return np.asarray(power_w * path_gain(distance_m, channel) / noise)
 
 
 def rate_bps(snr: Floats, channel: Channel) -> Floats:

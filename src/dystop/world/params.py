@@ -19,7 +19,12 @@ class Channel:
     """The radio channel: Shannon rates over a path loss with Rayleigh fading."""
 
     bandwidth_hz: Positive = param(1e6, "bandwidth b of a link, in hertz")
-    noise_w: Positive = param(1e-13, "noise power in watts (the paper's gamma, read as a power)")
+    noise_w: Positive = param(1e-13, "the paper's gamma, in watts")
+    noise: Literal["power", "squared"] = param(
+        "power",
+        "by what p g is divided: power: by noise_w; squared: by noise_w^2, as the formula is "
+        "printed (1e-26 for 1e-13), which makes every link faster and nearly equal",
+    )
     reference_gain_db: Decibel = param(-43.0, "channel gain G_0 at 1 m, in decibels")
     path_loss_exponent: NotNegative = param(4.0, "exponent of the path loss over distance")
     power_dbm: tuple[Decibel, Decibel] = param(
