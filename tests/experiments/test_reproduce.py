@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from typer.testing import CliRunner
 
 from dystop.cli import app
+from dystop.control.stopping import Stop
 from dystop.errors import ConfigError
 from dystop.experiments.reproduce.campaigns import CAMPAIGNS, SCALES, SEEDS, Arm, experiments
 from dystop.experiments.reproduce.paper_claims import (
@@ -24,11 +25,14 @@ from dystop.experiments.reproduce.paper_claims import (
 )
 from dystop.experiments.reproduce.recipes import RECIPES, recipe_of
 from dystop.experiments.run_folder import RunData
+from dystop.mechanisms import DySTop
 from dystop.record import RoundRecord
 from dystop.report.data.measures import ArmRuns, reachable_target, with_accuracy_of
 from dystop.report.data.verdicts import arms_of, judge_claims
 from dystop.report.figures.reproduced import bars
 from dystop.report.pages.verdict import draw_recipe
+from dystop.world.geometry import scatter
+from support.engine_fixtures import components_for, run_to_end
 
 PAPER = Path(__file__).parents[2] / "docs" / "paper-map.md"
 ONE_EACH = {r.campaign.name: r for r in reversed(RECIPES.values())}
@@ -50,6 +54,24 @@ def test_every_campaign_runs_at_smoke_scale(campaign: str, tmp_path: Path) -> No
         app, ["reproduce", "--list", "--scale", "smoke", "--out", str(tmp_path)]
     )
     assert "verdict" in shown.output
+
+
+def test_each_number_of_neighbours_is_really_run() -> None:
+    found = {}
+    for experiment in experiments(CAMPAIGNS["neighbours-fmnist"], "paper", 1):
+        mechanism = experiment.mechanism
+        assert isinstance(mechanism, DySTop)
+        assert mechanism.neighbours is not None
+        assert experiment.world.budget.models == 2 * mechanism.neighbours  # ADR 0004
+        components = components_for(mechanism, 60, params=experiment.world, stop=Stop(rounds=12),
+                                    position=scatter(60, (100.0, 100.0), 0))  # fmt: skip
+        records, _ = run_to_end(components)
+        pulls, active = sum(r.links for r in records), sum(r.active for r in records)
+        found[mechanism.neighbours] = pulls / active
+    # A link costs bandwidth at both ends, and budgets vary: the mean stays below s.
+    assert found[4] > 3
+    assert found[7] > 1.6 * found[4]
+    assert found[14] > 1.6 * found[7]
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -38,6 +38,30 @@ def best_single(staleness, queue, cost, V, bound, candidates):
     return best
 
 
+def links_within(links, exchange, budget, draw):
+    """Return which links (dst, src, share) are made within the budgets, turn by turn.
+
+    exchange[k] names the exchange of link k, draw[k] its random number.
+    """
+    first = {x: min(d for d, y in zip(draw, exchange, strict=True) if y == x) for x in exchange}
+    turn = dict.fromkeys(exchange, 0)
+    for receiver in {dst for dst, _, _ in links}:
+        own = {x for (dst, _, _), x in zip(links, exchange, strict=True) if dst == receiver}
+        for place, x in enumerate(sorted(own, key=first.get)):
+            turn[x] = max(turn[x], place)
+    used, made = [0.0] * len(budget), set()
+    for x in sorted(turn, key=lambda x: (turn[x], first[x])):
+        would = list(used)
+        for (dst, src, share), y in zip(links, exchange, strict=True):
+            if y == x:
+                would[dst] += share
+                would[src] += share
+        if all(w <= b + 1e-9 or w == u for u, w, b in zip(used, would, budget, strict=True)):
+            used = would
+            made.add(x)
+    return [x in made for x in exchange]
+
+
 def ptca(active, in_range, priority, budget, cap):
     """Return the links (dst, src) in order of choice (alg:topology with b = 1).
 

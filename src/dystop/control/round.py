@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dystop.control.budgets import within_budgets
 from dystop.control.plan_check import check_plan
 from dystop.control.staleness import next_queue, next_staleness
 from dystop.control.staleness_weighting import StalenessWeighting, apply
@@ -59,10 +60,18 @@ def decide(
     control: ControlState,
     view: View,
     staleness_weighting: StalenessWeighting | None = None,
+    budgets_bind: bool = False,
 ) -> tuple[Plan, ControlState]:
-    """Ask the mechanism for a plan, weight stale models if asked to, and check the plan."""
+    """Ask the mechanism for a plan and check it.
+
+    If asked to, remove the links that exceed a bandwidth budget, and weight stale models.
+    """
     plan, memory = mechanism.plan(control.memory, view)
     check_plan(mechanism, plan, view)
+    if budgets_bind:
+        keep_mean = mechanism.capabilities().doubly_stochastic
+        plan = within_budgets(plan, view, keep_mean=keep_mean)
+        check_plan(mechanism, plan, view)
     if staleness_weighting is not None and staleness_weighting.rule != "none":
         plan = apply(staleness_weighting, plan, view)
         check_plan(mechanism, plan, view)

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from scipy.sparse import csr_array
 
-from dystop.control.activation import summed_weight
+from dystop.control.activation import Drift, summed_weight
 from dystop.control.aggregation import mix
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError, RunFolderError, VerificationError, shell_command
@@ -168,7 +168,7 @@ def _trade_off(experiment: Experiment) -> float | None:
     """Return V as it weighs against the summed drift of Theorem 2; None: the mechanism has none."""
     mechanism = experiment.mechanism
     V = getattr(mechanism, "V", None)
-    drift = getattr(mechanism, "drift", "sum")
+    drift: Drift = getattr(mechanism, "drift", "sum")
     return None if V is None else summed_weight(V, drift, experiment.fleet.workers)
 
 

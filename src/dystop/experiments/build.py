@@ -368,6 +368,7 @@ def _components(experiment: Experiment, fleet: Fleet, world: World, trainer: Tra
         staleness_weighting=experiment.staleness,
         aggregation=experiment.aggregation,
         attackers=_attackers(experiment, trainer),
+        budgets_bind=experiment.world.budget.binds == "everybody",
     )
 
 

@@ -41,7 +41,8 @@ def simulate(components: Components, state: State) -> Iterator[tuple[RoundRecord
         view = build_view(fleet, state.control, observe(world_state, state.progress))
 
         # Decide: who trains, who pulls from whom, and with which weights.
-        plan, control = decide(mechanism, state.control, view, components.staleness_weighting)
+        weighting, budgets_bind = components.staleness_weighting, components.budgets_bind
+        plan, control = decide(mechanism, state.control, view, weighting, budgets_bind)
 
         # Execute: the world says what arrives and when; models are mixed and trained.
         steps = training_steps(components, plan)

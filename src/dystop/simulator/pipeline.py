@@ -108,7 +108,11 @@ def _start(components: Components, state: State, queue: TrainingQueue) -> Runnin
         return None
     view = build_view(components.fleet, state.control, observe(world_state, state.progress))
     plan, control = decide(
-        components.mechanism, state.control, view, components.staleness_weighting
+        components.mechanism,
+        state.control,
+        view,
+        components.staleness_weighting,
+        components.budgets_bind,
     )
     steps, timing = training_steps(components, plan), components.engine.timing
     realised = components.world.realise(timing, view, plan, steps, state.progress)

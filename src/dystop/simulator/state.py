@@ -31,6 +31,7 @@ class Components:
     staleness_weighting: StalenessWeighting = field(default_factory=StalenessWeighting)
     aggregation: Aggregation = field(default_factory=Aggregation)
     attackers: Attackers | None = None
+    budgets_bind: bool = False  # links beyond a bandwidth budget are not made
 
     @property
     def keeps_starts(self) -> bool:

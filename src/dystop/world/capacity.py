@@ -58,7 +58,7 @@ def base_models(budget: Budget, workers: int) -> float:
     >>> base_models(Budget(), 100)
     14.0
     """
-    if not budget.enabled:
+    if not budget.enabled or budget.binds == "nobody":
         return math.inf
     if budget.models is not None:
         return budget.models
@@ -68,7 +68,7 @@ def base_models(budget: Budget, workers: int) -> float:
 def budget_of_round(budget: Budget, workers: int, server: bool, seed: int, t: int) -> Floats:
     """Return the models that each node may send and receive in round t; a server has no limit."""
     out = np.full(workers + int(server), np.inf)
-    if budget.enabled:
+    if math.isfinite(mean := base_models(budget, workers)):
         factor = 1.0 + budget.variation * normal(seed, "budget", t, np.arange(workers))
-        out[:workers] = np.maximum(0.0, np.floor(base_models(budget, workers) * factor))
+        out[:workers] = np.maximum(0.0, np.floor(mean * factor))
     return out

@@ -1,5 +1,6 @@
 """A short summary of a world, for printing."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -82,10 +83,11 @@ def _compute(seen: WorldState) -> str:
 
 def _budget(world: World) -> str:
     budget = world.params.budget
-    if not budget.enabled:
-        return "unlimited"
     mean = base_models(budget, world.workers)
-    return f"{mean:g} models per worker and round, varying by {budget.variation:.0%}"
+    if not math.isfinite(mean):
+        return "unlimited"
+    who = "everybody" if budget.binds == "everybody" else "mechanisms that heed it"
+    return f"{mean:g} models per worker and round, varying by {budget.variation:.0%}; binds {who}"
 
 
 def _switched_on(params: WorldParams) -> list[str]:

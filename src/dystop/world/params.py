@@ -80,10 +80,20 @@ class Budget:
         None, "mean models per worker and round, before rounding down; unset: 2 ceil(log2 N)"
     )
     variation: NotNegative = param(0.25, "relative standard deviation of the budget over rounds")
+    binds: Literal["mechanism", "everybody", "nobody"] = param(
+        "mechanism",
+        "whom budgets bind: mechanism: those that heed them (DySTop, AsyDFL, AsyNG, L2PL); "
+        "everybody: no link beyond a budget is made, whatever the mechanism; nobody",
+    )
 
     def __post_init__(self) -> None:
-        """Raise ConfigError where a value is out of bounds."""
+        """Raise ConfigError where a value is out of bounds, or binds where there is no limit."""
         check_bounds(self, "world.budget")
+        if self.binds == "everybody" and not self.enabled:
+            raise ConfigError(
+                "world.budget.binds = 'everybody', but world.budget.enabled = false: there is no "
+                "budget to bind; leave one of them out"
+            )
 
 
 @dataclass(frozen=True)

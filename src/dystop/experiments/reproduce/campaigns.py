@@ -173,8 +173,12 @@ _PHASES = tuple(
 BOUNDS, TRADE_OFFS, NEIGHBOURS = (0, 2, 5, 8, 10, 15), (1, 10, 50, 100), (4, 7, 14)
 _BOUNDS = _settings("staleness_bound", "bound", BOUNDS)
 _VS = _settings("V", "V", TRADE_OFFS)
-# s keeps the values of the paper (ceil(log2 N), half and twice of it) at every fleet size.
-_NEIGHBOURS = _settings("neighbours", "s", NEIGHBOURS)
+# s keeps the values of the paper (ceil(log2 N), half and twice of it) at every fleet size. The
+# budget grows with it (ADR 0004): a fixed one would allow 14 neighbours hardly more than 7.
+_NEIGHBOURS = tuple(
+    replace(arm, words=(*arm.words, f"world.budget.models={2 * s}"))
+    for arm, s in zip(_settings("neighbours", "s", NEIGHBOURS), NEIGHBOURS, strict=True)
+)
 CHOICES: dict[str, tuple[str, ...]] = {
     "as chosen": (),
     "range 30 m": ("world.range_m=30",),

@@ -310,6 +310,7 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
         staleness_weighting=experiment.staleness,
         topology=topology,
         moving=topology and experiment.world.mobility.enabled,
+        budgets_bind=experiment.world.budget.binds == "everybody",
     )
 
 

@@ -138,7 +138,8 @@ class Rounds:
         control = replace(state.control, clock_s=clock_s)
         observation = state.observations.observe(world, present, state.at_s)
         view = build_view(setup.fleet, control, observation)
-        plan, state.control = decide(setup.mechanism, control, view, setup.staleness_weighting)
+        weighting, budgets_bind = setup.staleness_weighting, setup.budgets_bind
+        plan, state.control = decide(setup.mechanism, control, view, weighting, budgets_bind)
         self._issue_orders(plan, view, world)
         return True
 

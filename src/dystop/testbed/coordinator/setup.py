@@ -53,6 +53,7 @@ class CoordinatorSetup:
     staleness_weighting: StalenessWeighting = field(default_factory=StalenessWeighting)
     topology: bool = True  # write active workers and links into the records
     moving: bool = False  # write positions into the records
+    budgets_bind: bool = False  # links beyond a bandwidth budget are not made
 
     def __post_init__(self) -> None:
         """Refuse what the testbed does not support."""

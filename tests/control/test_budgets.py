@@ -1,0 +1,183 @@
+"""Budgets that bind everybody: turns, whole exchanges, and the rows that are left."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dystop.control.budgets import OVER_BUDGET, exchanges, links_within, within_budgets
+from dystop.control.plan_check import check_plan
+from dystop.control.stopping import Stop
+from dystop.errors import ConfigError
+from dystop.experiments.build import build
+from dystop.experiments.config import read_experiment
+from dystop.mechanisms import MECHANISMS
+from dystop.plan import Plan, links, mix_of
+from dystop.simulator import no_round, run_rounds
+from dystop.simulator.loop import begin
+from dystop.sparse import ints
+from dystop.world import Budget, WorldParams
+from dystop.world.capacity import budget_of_round
+from support import paper_reference
+from support.engine_fixtures import components_for
+from support.strategies import pairs, random_view
+
+
+def use(plan_links, nodes):
+    """Return the models that each node sends and receives."""
+    out = np.zeros(nodes)
+    np.add.at(out, plan_links.dst, plan_links.fraction)
+    np.add.at(out, plan_links.src, plan_links.fraction)
+    return out
+
+
+def test_turns_by_hand():
+    # Worker 0 wants three links, worker 1 one, and node 3 may send two models. In the first turn
+    # 1 <- 3 (draw 0.1) and 0 <- 3 (0.2) are made; then node 3 has none left, and 0 <- 2 is made.
+    wanted = links(ints([0, 0, 0, 1]), ints([3, 2, 4, 3]))
+    draw, budget = np.array([0.2, 0.3, 0.4, 0.1]), np.array([2.0, 9, 9, 2, 9])
+    made = links_within(wanted, np.arange(4), budget, draw)
+    assert made.tolist() == [True, True, False, True]  # 0 <- 4 would be the third of worker 0
+
+
+def test_nobody_gets_a_second_link_before_others_had_their_first():
+    # Node 2 may send twice. The draws of worker 0 are the smallest, but worker 1 comes in between.
+    wanted = links(ints([0, 0, 1]), ints([2, 3, 2]))
+    draw, budget = np.array([0.2, 0.1, 0.9]), np.array([9.0, 9, 1, 9])
+    assert links_within(wanted, np.arange(3), budget, draw).tolist() == [False, True, True]
+
+
+@st.composite
+def budget_cases(draw):
+    n = draw(st.integers(2, 7))
+    chosen = draw(pairs(n, max_size=20))
+    shares = draw(
+        st.lists(st.sampled_from([0.25, 1.0]), min_size=len(chosen), max_size=len(chosen))
+    )
+    exchange = draw(
+        st.lists(st.integers(0, 9), min_size=len(chosen), max_size=len(chosen))
+        if draw(st.booleans())
+        else st.just(list(range(len(chosen))))
+    )
+    budget = draw(st.lists(st.sampled_from([0.0, 1, 2, 3, 5, np.inf]), min_size=n, max_size=n))
+    numbers = draw(st.permutations(range(len(chosen))))
+    return chosen, shares, exchange, budget, [k / 100 for k in numbers]
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(budget_cases())
+def test_equals_the_plain_reference(case):
+    chosen, shares, exchange, budget, draw = case
+    wanted = links(ints([i for i, _ in chosen]), ints([j for _, j in chosen]))
+    wanted = replace(wanted, fraction=np.array(shares, float))
+    numbers = np.unique(ints(exchange), return_inverse=True)[1] if exchange else ints([])
+    made = links_within(wanted, numbers, np.array(budget), np.array(draw))
+    each = [(i, j, share) for (i, j), share in zip(chosen, shares, strict=True)]
+    assert made.tolist() == paper_reference.links_within(each, exchange, budget, draw)
+
+
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
+def test_every_plan_keeps_to_the_budgets_and_to_the_contract(name):
+    mechanism = MECHANISMS[name]()
+    able, cut = mechanism.capabilities(), 0
+    for seed in range(12):
+        view = random_view(seed, 9, server=able.server, shape="full")
+        plan, _ = mechanism.plan(mechanism.init(view.fleet), view)
+        kept = within_budgets(plan, view, keep_mean=able.doubly_stochastic)
+        check_plan(mechanism, kept, view)
+        assert (use(kept.links, view.fleet.nodes) <= view.budget + 1e-6).all()
+        assert kept.active is plan.active
+        gone = len(plan.links) - len(kept.links)
+        assert kept.notes.get(OVER_BUDGET, 0) == gone
+        assert kept is plan or gone
+        assert _none_more_fits(plan, kept, view, able.doubly_stochastic)
+        cut += gone
+        again = within_budgets(kept, view, keep_mean=able.doubly_stochastic)
+        assert again is kept
+    assert cut == 0 or not able.budgeted  # those that heed budgets lose nothing
+
+
+def _none_more_fits(plan, kept, view, keep_mean):
+    """Whether no exchange that is missing would fit beside those that were made."""
+    number = exchanges(plan, keep_mean)
+    base = view.fleet.nodes
+    made = np.isin(plan.links.dst * base + plan.links.src, kept.links.dst * base + kept.links.src)
+    used = use(kept.links, view.fleet.nodes)
+    for k in np.unique(number[~made]) if len(made) else []:
+        more = use(plan.links.take(number == k), view.fleet.nodes)
+        if (used + more <= np.where(more > 0, view.budget, np.inf)).all():
+            return False
+    return True
+
+
+def test_an_exchange_that_keeps_the_mean_goes_as_a_whole():
+    view = random_view(0, 3, shape="full", all_alive=True, budget=2.0)
+    both = links(ints([0, 1, 0, 2]), ints([1, 0, 2, 0]))  # two exchanges; node 0 can afford one
+    third = np.full(7, 1 / 3)
+    rows = mix_of(ints([0, 0, 0, 1, 1, 2, 2]), ints([0, 1, 2, 0, 1, 0, 2]),
+                  np.where([1, 1, 1, 1, 0, 1, 0], third, 2 / 3))  # fmt: skip
+    kept = within_budgets(Plan(ints([0, 1, 2]), both, (rows,)), view, keep_mean=True)
+    assert len(kept.links) == 2
+    partner = int(kept.links.src[kept.links.dst == 0][0])
+    weights = np.zeros((3, 3))
+    (row,) = kept.mixes
+    weights[row.dst, row.source] = row.weight
+    assert weights.sum(axis=0) == pytest.approx(1.0)  # the mean of all models is kept
+    assert weights[0, partner] == pytest.approx(1 / 3)
+    assert kept.notes == {OVER_BUDGET: 2.0}
+
+
+def test_a_ring_with_a_gap_is_not_begun():
+    view = random_view(0, 3, shape="full", all_alive=True, budget=1.0)
+    ring = links(ints([0, 1, 2]), ints([2, 0, 1]))
+    rows = mix_of(ints([0, 0, 0, 1, 1, 1, 2, 2, 2]), ints([0, 1, 2] * 3), np.full(9, 1 / 3),
+                  collective=True)  # fmt: skip
+    kept = within_budgets(Plan(ints([0, 1, 2]), ring, (rows,)), view, keep_mean=False)
+    assert len(kept.links) == 0
+    assert kept.mixes[0].source.tolist() == [0, 1, 2]
+    assert kept.mixes[0].weight.tolist() == [1, 1, 1]
+
+
+def test_a_row_without_sources_is_left_out():
+    view = random_view(0, 2, shape="full", all_alive=True, budget=0.0)
+    copy = mix_of(ints([0]), ints([1]), np.ones(1))  # worker 0 replaces its model
+    plan = Plan(ints([0]), links(ints([0]), ints([1])), (copy,))
+    kept = within_budgets(plan, view, keep_mean=False)
+    assert len(kept.mixes[0].receiver) == 0
+
+
+@pytest.mark.parametrize("name", ["braintorrent", "d-cliques", "matcha", "fedavg"])
+def test_a_run_with_budgets_for_everybody(name):
+    budget = Budget(models=3.0, binds="everybody")
+    components = components_for(
+        MECHANISMS[name](), 12, params=WorldParams(range_m=200.0, budget=budget),
+        stop=Stop(rounds=8), budgets_bind=True,
+    )  # fmt: skip
+    free = replace(components, budgets_bind=False)
+    found = {}
+    for label, one in {"bound": components, "free": free}.items():
+        records = [r for r, _ in run_rounds(one, begin(one), no_round)]
+        limits = [budget_of_round(budget, 12, False, 0, r.round) for r in records]
+        found[label] = [
+            bool((use(links(*ints(r.link_pairs).reshape(-1, 2).T), 13)[:12] <= limit).all())
+            for r, limit in zip(records, limits, strict=True)
+        ]
+    assert all(found["bound"])
+    assert not all(found["free"])
+
+
+def test_the_key_reaches_a_run():
+    words = ["data.name=synthetic", "model.name=softmax", "fleet.workers=5"]
+    for binds, bound in {"mechanism": False, "everybody": True, "nobody": False}.items():
+        built = build(read_experiment(None, [*words, f"world.budget.binds={binds}"]))
+        assert built.components.budgets_bind == bound
+        budget = built.components.world.observe(1, 0.0).budget
+        assert np.isinf(budget).all() == (binds == "nobody")
+    assert built.physics["budget"] == "unlimited"
+
+
+def test_there_must_be_a_budget_to_bind():
+    with pytest.raises(ConfigError, match=r"world\.budget.*enabled"):
+        read_experiment(None, ["world.budget.enabled=false", "world.budget.binds=everybody"])
