@@ -27,7 +27,13 @@ TOKENS=${TOKENS:-$STATE/tokens}
 CERTIFICATES=${CERTIFICATES:-}
 HEALTH=${HEALTH:-/run/dystop/health.json}
 
-own_address() { hostname -i | cut -d ' ' -f 1; }
+own_address() {
+    address=${POD_IP:-$(hostname -i | cut -d ' ' -f 1)}
+    case $address in
+    *:*) echo "[$address]" ;;
+    *) echo "$address" ;;
+    esac
+}
 
 # Run a command in place of this script; with STAY sleep after it, and pass SIGTERM on.
 run() {
@@ -36,9 +42,10 @@ run() {
     child=$!
     trap 'kill -TERM "$child"; wait "$child"; exit $?' TERM INT
     wait "$child"
-    trap 'exit 0' TERM INT
     sleep infinity &
-    wait
+    child=$!
+    trap 'kill "$child"; exit 0' TERM INT
+    wait "$child"
 }
 
 # Copy the mounted certificates where only this user can read them. Registers are copied once: the
@@ -62,6 +69,7 @@ get_certificate() {
         dystop pki join "$1" --token-file - --ca "$TOKENS/ca.crt" --from "$ENROL" --folder "$2" \
             < "$TOKENS/$1.token"
     fi
+    chmod 600 "$2/$1.key"  # a volume that belongs to a group may have opened it
 }
 
 # Set `name` to the name of this worker.
@@ -92,6 +100,7 @@ authority)
 coordinator)
     shift
     [ -z "$CERTIFICATES" ] || copy_certificates "$STATE/pki"
+    chmod 600 "$STATE"/pki/*.key
     run dystop coordinator "$EXPERIMENT" --pki "$STATE/pki" --out "$STATE/runs/$RUN" \
         --listen "${LISTEN:-$(own_address):7000}" --health "$HEALTH" "$@"
     ;;
