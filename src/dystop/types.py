@@ -262,6 +262,13 @@ class Mechanism:
         """Return the memory of the mechanism before the first round."""
         return {}
 
+    def base_graph(self, memory: Memory, view: View) -> Graph | None:
+        """Return the graph over which models spread to all workers; None if plans decide it freely.
+
+        A run warns at its start if this graph is not connected although the network is.
+        """
+        return None
+
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Decide one round; return the plan and the memory for the next round."""
         raise NotImplementedError(f"{type(self).__name__} must implement `plan`")

@@ -32,6 +32,26 @@ def test_keys_of_earlier_versions_are_read(tmp_path):
     assert "testbed.guards.aggregator" not in to_toml(old)
 
 
+@pytest.mark.parametrize("name", ["d-psgd", "epidemic"])
+def test_a_run_folder_without_a_later_key_keeps_what_it_did(tmp_path, name):
+    text = f'[mechanism]\nname = "{name}"\n'
+    own, folder, study = tmp_path / "own.toml", tmp_path / "run", tmp_path / "study"
+    own.write_text(text)
+    (folder).mkdir()
+    (study / "plan").mkdir(parents=True)
+    (folder / "config.toml").write_text(text)
+    (folder / "run.json").write_text("{}")
+    (study / "plan" / "one.toml").write_text(text)
+    (study / "study.json").write_text("{}")
+    assert read_experiment(own).mechanism == MECHANISMS[name]()
+    for file in (folder / "config.toml", study / "plan" / "one.toml"):
+        old = read_experiment(file)
+        assert old.mechanism == MECHANISMS[name](pairs="all")
+        assert read_experiment(file, ["mechanism.pairs=reach"]).mechanism == MECHANISMS[name]()
+    (folder / "config.toml").write_text(to_toml(read_experiment(own)))  # as this version writes it
+    assert read_experiment(folder / "config.toml") == read_experiment(own)
+
+
 def test_the_command_line_wins_over_the_file(tmp_path):
     file = tmp_path / "e.toml"
     file.write_text("seed = 3\n[stop]\nrounds = 7\nseconds = 2\n[mechanism]\nV = 4\n")

@@ -45,7 +45,10 @@ VARIANTS = {
     "d-psgd complete size": DPSGD(topology="complete", weights="size"),
     "d-psgd optimal": DPSGD(weights="optimal"),
     "d-psgd regular optimal": DPSGD(topology="random-regular", degree=2, weights="optimal"),
+    "d-psgd by id": DPSGD(pairs="all"),
+    "d-psgd regular by id": DPSGD(topology="random-regular", degree=4, pairs="all"),
     "braintorrent original": BrainTorrent(variant="original"),
+    "epidemic by id": EpidemicLearning(pairs="all"),
     "epidemic local": EpidemicLearning(variant="local"),
     "epidemic pairs": EpidemicLearning(neighbours=1),
     "epidemic dense": EpidemicLearning(neighbours=7),
@@ -78,7 +81,7 @@ VARIANTS = {
     "l2pl dense": L2PL(degree_mean=100.0, degree_max=100, pretrain=2),
     "l2pl repair only": L2PL(degree_mean=0.0),
 }
-REFUSES_SMALL = {"d-psgd regular 2": 3, "d-psgd regular optimal": 3, "d-psgd regular 4": 5}
+REFUSES_SMALL = {"d-psgd regular by id": 5}
 VIEWS = 210
 PROVENANCES = ("paper", "authors' code", "abstract", "reconstruction", "reference")
 

@@ -2,16 +2,17 @@
 
 from dataclasses import replace
 
-import networkx as nx
 import numpy as np
 import pytest
 
 from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.mechanisms import EpidemicLearning
-from dystop.mechanisms.epidemic import random_regular
+from dystop.mechanisms._graphs import is_connected
 from dystop.rng import stream
 from dystop.simulator.params import EngineParams
+from dystop.world import World, WorldParams
+from dystop.world.describe import pieces
 from support.contraction import complete_views, contraction
 from support.engine_fixtures import components_for, run_to_end
 from support.strategies import dense, random_view
@@ -74,18 +75,6 @@ def test_every_worker_sends_the_logarithm_of_the_fleet(mechanism, n, s):
     assert plan.links.pushed.all() == (mechanism.variant == "local")
 
 
-@pytest.mark.parametrize(("n", "s"), [(4, 2), (7, 2), (8, 3), (12, 3), (9, 4), (11, 3), (30, 26)])
-def test_regular_graphs_are_simple_regular_and_connected(n, s):
-    degree = s + n * s % 2
-    for k in range(30):
-        a, b = random_regular(n, s, stream(k, "graph"))
-        graph = nx.Graph(list(zip(a.tolist(), b.tolist(), strict=True)))
-        assert (a != b).all()
-        assert len(graph.edges) == len(a) == n * degree // 2
-        assert {d for _, d in graph.degree} == {degree}
-        assert nx.is_connected(graph)
-
-
 def test_a_new_graph_every_round_and_the_same_for_the_same_round():
     views = complete_views(12)
     drawn = [oracle().plan({}, views(t))[0].links.src.tolist() for t in (1, 1, 2)]
@@ -132,10 +121,32 @@ def test_what_is_out_of_reach_is_left_out_and_the_mean_still_kept():
             check_plan(mechanism, plan, view)
             assert plan.active.tolist() == np.flatnonzero(view.alive).tolist()
         W = dense(oracle(6).plan({}, view)[0].mixes[0], 14)
+        assert np.count_nonzero(W, axis=1).max() <= 7
         np.testing.assert_allclose(W.sum(axis=0), 1.0)
         sent = np.bincount(plan.links.src, minlength=14)
         out = np.bincount(one_way.src, minlength=14)
         assert (sent == np.minimum(out, 6)).all()
+
+
+def test_the_oracle_draws_within_range_and_stays_connected():
+    """A hundred workers in 100 m x 100 m: by id, most of the seven links are out of range."""
+    seen = World(WorldParams(), 100, 1, 0).observe(1, 0.0)
+    view = random_view(0, 100, shape="empty", all_alive=True)
+    view = replace(view, reach=seen.reach, link_s=seen.link_s)
+    by_id = replace(oracle(), pairs="all")
+    for t in range(1, 6):
+        now = replace(view, t=t)
+        plan, _ = oracle().plan({}, now)
+        check_plan(oracle(), plan, now)
+        degree = np.bincount(plan.links.dst)
+        assert degree.max() == 7
+        assert degree.mean() > 6.7
+        assert is_connected(100, plan.links.dst, plan.links.src, np.arange(100))
+        assert len(by_id.plan({}, now)[0].links) < 300
+    assert pieces(oracle().base_graph({}, view), 100) == "yes"
+    assert pieces(by_id.base_graph({}, view), 100).startswith("no, ")
+    assert oracle(1).base_graph({}, view) is None
+    assert local().base_graph({}, view) is None
 
 
 @pytest.mark.parametrize("mechanism", [oracle(), local()], ids=lambda m: m.variant)

@@ -31,7 +31,7 @@ GOLDEN_RUNS = {
             "world.outages.loss=0.05",
         ],
     ),
-    "d-psgd": ("d-psgd", []),
+    "d-psgd": ("d-psgd", ["mechanism.pairs=all"]),
     "fedavg": ("fedavg", ["mechanism.participation=0.5"]),
 }
 LEARNED = {"loss", "accuracy", "accuracy_std", "accuracy_global", "test_loss", "test_loss_global"}

@@ -15,7 +15,7 @@ from dystop.world import (
     World,
     WorldParams,
 )
-from dystop.world.describe import describe, pieces_notice
+from dystop.world.describe import GRAPH, describe, pieces_notice
 
 MODEL = 87_360
 LIVELY = WorldParams(
@@ -294,3 +294,13 @@ def test_pieces_of_a_network_are_named_with_their_sizes():
     assert "3 pieces" in pieces_notice(apart)
     assert pieces_notice({**apart, "server": "base station at the centre"}) == ""
     assert pieces_notice({**apart, "connected": "yes"}) == ""
+
+
+def test_pieces_of_the_graph_of_a_mechanism_are_named():
+    network = {"connected": "yes", GRAPH: "no, 70 pieces of 4, 3, 1, ... workers"}
+    assert "graph of the mechanism is not connected" in pieces_notice(network)
+    assert "70 pieces" in pieces_notice(network)
+    assert "mechanism.pairs=reach" in pieces_notice(network)
+    assert pieces_notice({"connected": "yes", GRAPH: "yes"}) == ""
+    same = "no, 2 pieces of 3, 3 workers"  # the network itself is the reason
+    assert "world.range_m" in pieces_notice({"connected": same, GRAPH: same})

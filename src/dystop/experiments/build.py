@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from dystop.control.round import build_view, initial_state
 from dystop.control.stopping import Stop
 from dystop.data import (
     Dataset,
@@ -31,6 +32,7 @@ from dystop.data import (
 from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment, to_tree
 from dystop.simulator.attack import Attackers
+from dystop.simulator.loop import observe
 from dystop.simulator.pipeline import waiting_bytes
 from dystop.simulator.state import Components
 from dystop.sparse import Ints
@@ -41,11 +43,12 @@ from dystop.training.no_training import NoTraining
 from dystop.training.samples import Arrays
 from dystop.training.saved import ModelCard
 from dystop.training.trainer import Trainer
-from dystop.types import Fleet
-from dystop.world import Trace, TraceWorld, World, read_trace
+from dystop.types import Fleet, Mechanism
+from dystop.world import Progress, Trace, TraceWorld, World, read_trace
 from dystop.world.adversary import attackers, flipped_labels
-from dystop.world.describe import describe
+from dystop.world.describe import GRAPH, describe, pieces
 from dystop.world.geometry import expected_links
+from dystop.world.progress import nothing_in_flight
 
 _GIGABYTE = 10**9
 # Bytes of planning, measured with all workers active in a round.
@@ -129,7 +132,12 @@ def _built(
     """Return the simulation of these label counts [N, K]."""
     fleet = fleet_of(experiment, counts, experiment.model.wire_bytes or 4 * trainer.width)
     world = _make_world(experiment, fleet)
-    physics = {**_planning_note(experiment), **describe(world), **_replay_note(world)}
+    physics = {
+        **_planning_note(experiment),
+        **describe(world),
+        **describe_graph(experiment.mechanism, fleet, world),
+        **_replay_note(world),
+    }
     return Built(
         experiment=experiment,
         components=_components(experiment, fleet, world, trainer),
@@ -405,6 +413,20 @@ def fleet_json(
         "training_path": trainer.path,
         "physics": physics,
     }
+
+
+def describe_graph(mechanism: Mechanism, fleet: Fleet, world: World) -> dict[str, str]:
+    """Return whether the mechanism's own graph is connected when the first round opens.
+
+    Empty if the mechanism has none. `fleet.json` holds it, for simulated and testbed runs.
+    """
+    if type(mechanism).base_graph is Mechanism.base_graph:
+        return {}
+    seen, control = world.observe(1, 0.0), initial_state(fleet, mechanism)
+    idle = Progress(np.zeros(fleet.nodes), np.zeros(fleet.nodes), nothing_in_flight())
+    view = build_view(fleet, control, observe(seen, idle))
+    graph = mechanism.base_graph(control.memory, view)
+    return {} if graph is None else {GRAPH: pieces(graph, fleet.workers)}
 
 
 def _make_world(experiment: Experiment, fleet: Fleet) -> World:

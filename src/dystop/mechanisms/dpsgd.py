@@ -9,7 +9,13 @@ from scipy.linalg import eigh
 
 from dystop.control.aggregation import metropolis, size_weights, with_self
 from dystop.errors import ConfigError
-from dystop.mechanisms._graphs import both_ways, is_connected, regular_pairs
+from dystop.mechanisms._graphs import both_ways, is_connected, regular_pairs, two_way_pairs
+from dystop.mechanisms._reach_graphs import (
+    DrawnFrom,
+    cycle_in_reach,
+    in_reach,
+    regular_in_reach,
+)
 from dystop.params import param
 from dystop.plan import Mix, Plan, links
 from dystop.rng import stream
@@ -23,8 +29,10 @@ _EXACT_SPECTRUM_LIMIT = 2000
 class DPSGD(Mechanism):
     """In every round all workers train and average with their neighbours on a fixed graph.
 
-    A round omits links that are out of reach; `world.reach = "overlay"` routes them over other
-    workers instead.
+    The graph is drawn among workers in reach of each other (`pairs`): the ring is a cycle through
+    all of them, the regular graph such a cycle and further random pairs. Where no cycle is found,
+    paths take its place, and further links connect them. A round omits links that are out of reach.
+    If the reach graph has changed after `refresh` rounds, the graph is drawn again.
     """
 
     name: ClassVar[str] = "d-psgd"
@@ -33,6 +41,14 @@ class DPSGD(Mechanism):
 
     topology: Literal["ring", "random-regular", "complete"] = param("ring", "the fixed graph")
     degree: Annotated[int, Ge(1)] = param(4, "degree of the random regular graph")
+    pairs: DrawnFrom = param(
+        "reach",
+        "pairs that the graph is drawn from: reach: those in reach of each other; all: all pairs, "
+        "by their ids, of which a round omits those out of reach",
+    )
+    refresh: Annotated[int, Ge(1)] = param(
+        50, "smallest number of rounds between two graphs if pairs = 'reach' and reach changes"
+    )
     weights: Literal["metropolis", "optimal", "size"] = param(
         "metropolis",
         "metropolis: 1/(1 + larger degree); optimal: I - aL with the best a; size: by data size "
@@ -52,30 +68,56 @@ class DPSGD(Mechanism):
         )
 
     def init(self, fleet: Fleet) -> Memory:
-        """Draw the fixed graph."""
-        dst, src = self._edges(fleet)
-        return {"dst": dst, "src": src}
+        """Draw the fixed graph, unless it depends on who is in reach."""
+        if self.pairs == "reach":
+            return {}
+        graph = graph_of(fleet.workers, *both_ways(*self._by_id(fleet)))
+        return {"dst": graph.dst, "src": graph.src}
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Use the edges of the fixed graph that are in reach."""
-        dst, src = memory["dst"], memory["src"]
-        # Both directions are needed: one alone would change the mean model.
-        usable = (view.reach.find(dst, src) >= 0) & (view.reach.find(src, dst) >= 0)
-        graph = graph_of(view.fleet.workers, dst[usable], src[usable])
+        memory = self._remember(memory, view)
+        graph = in_reach(view, memory["dst"], memory["src"])
         active = np.flatnonzero(view.alive)
         rows = self._rows(graph, active, view.fleet)
         return Plan(active, links(graph.dst, graph.src), (rows,), synchronous=True), memory
 
-    def _edges(self, fleet: Fleet) -> tuple[Ints, Ints]:
+    def base_graph(self, memory: Memory, view: View) -> Graph | None:
+        """Return the edges of the fixed graph that are in reach."""
+        memory = self._remember(memory, view)
+        return in_reach(view, memory["dst"], memory["src"])
+
+    def _remember(self, memory: Memory, view: View) -> Memory:
+        """Return the graph; draw it anew if the reach graph changed and `refresh` rounds passed."""
+        if self.pairs == "all" or (memory and view.t - memory["since"] < self.refresh):
+            return memory
+        i, j, _ = two_way_pairs(view.reach, view.link_s)
+        pairs = i * view.reach.n + j
+        if memory and np.array_equal(pairs, memory["pairs"]):
+            return memory
+        i, j = self._among(view, i, j)
+        graph = graph_of(view.fleet.workers, *both_ways(i, j))
+        return {"since": view.t, "pairs": pairs, "dst": graph.dst, "src": graph.src}
+
+    def _among(self, view: View, i: Ints, j: Ints) -> tuple[Ints, Ints]:
+        """Draw the graph from pairs in reach."""
+        n, rng = view.fleet.workers, view.rng("d-psgd")
+        if self.topology == "ring":
+            chosen = cycle_in_reach(n, i, j, rng)
+            return i[chosen], j[chosen]
+        if self.topology == "random-regular":
+            return regular_in_reach(n, i, j, self.degree, rng)
+        return i, j
+
+    def _by_id(self, fleet: Fleet) -> tuple[Ints, Ints]:
+        """Draw the graph from all pairs."""
         n = fleet.workers
         if self.topology == "ring":
-            pair = np.stack([np.arange(n), np.roll(np.arange(n), -1)], axis=1)
-        elif self.topology == "complete":
-            pair = np.stack(np.triu_indices(n, 1), axis=1)
-        else:
-            pair = self._regular(n, fleet.seed)
-        graph = graph_of(n, *both_ways(pair[:, 0], pair[:, 1]))
-        return graph.dst, graph.src
+            return np.arange(n), np.roll(np.arange(n), -1)
+        if self.topology == "complete":
+            return np.triu_indices(n, 1)
+        pair = self._regular(n, fleet.seed)
+        return pair[:, 0], pair[:, 1]
 
     def _regular(self, n: int, seed: int) -> Ints:
         """Return a connected random regular graph; degree times workers must be even."""

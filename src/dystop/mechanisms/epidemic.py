@@ -1,19 +1,18 @@
 """Epidemic Learning: a new random graph in every round."""
 
-import itertools
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-import networkx as nx
 import numpy as np
 from annotated_types import Ge
 
 from dystop.control.aggregation import metropolis, size_weights
 from dystop.control.topology import default_degree
-from dystop.mechanisms._graphs import both_ways, regular_pairs
+from dystop.mechanisms._graphs import both_ways, two_way_pairs
+from dystop.mechanisms._reach_graphs import DrawnFrom, in_reach, random_regular, regular_in_reach
 from dystop.params import param
 from dystop.plan import Plan, links
-from dystop.sparse import Graph, Ints, graph_of, ints
+from dystop.sparse import Graph, Ints
 from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 
@@ -25,9 +24,11 @@ class EpidemicLearning(Mechanism):
     from a shared seed; uniform averages over closed neighbourhoods keep the mean model. `local`:
     each worker pushes to s random receivers, and a receiver averages what arrives.
 
-    Our choices: if workers times s is odd, no s-regular graph exists, and the oracle uses s + 1.
-    With s = 1 the graph consists of pairs and is not connected. A round omits oracle edges out of
-    reach; with all edges in reach, the Metropolis weights are uniform averages. A local worker
+    Our choices: the authors let everybody reach everybody. Where that is not so, the oracle draws
+    its graph among the pairs in reach (`pairs`): a random cycle and further random pairs, until
+    nearly all workers have s. Weights are Metropolis weights, which are uniform averages where all
+    have s. If all are in reach and workers times s is odd, no s-regular graph exists, and the
+    oracle uses s + 1. With s = 1 the graph consists of pairs and is not connected. A local worker
     draws its receivers among those in reach.
     """
 
@@ -41,6 +42,11 @@ class EpidemicLearning(Mechanism):
     )
     neighbours: Annotated[int, Ge(1)] | None = param(
         None, "s: models that a worker sends per round; unset: ceil(log2 N)"
+    )
+    pairs: DrawnFrom = param(
+        "reach",
+        "pairs that the oracle draws from: reach: those in reach of each other; all: all pairs, of "
+        "which a round omits those out of reach",
     )
 
     def capabilities(self) -> Capabilities:
@@ -61,12 +67,23 @@ class EpidemicLearning(Mechanism):
             return self.neighbours
         return default_degree(fleet.workers)
 
+    def base_graph(self, memory: Memory, view: View) -> Graph | None:
+        """Return the oracle's graph of this round; None if it consists of pairs in any case."""
+        if self.variant == "local" or self._fan_out(view.fleet) == 1:
+            return None
+        return self._oracle(np.flatnonzero(view.alive), view)
+
     def _oracle(self, active: Ints, view: View) -> Graph:
-        """Return a regular graph among the present workers, without edges out of reach."""
-        a, b = random_regular(len(active), self._fan_out(view.fleet), view.rng("graph"))
-        dst, src = both_ways(active[a], active[b])
-        usable = (view.reach.find(dst, src) >= 0) & (view.reach.find(src, dst) >= 0)
-        return graph_of(view.fleet.workers, dst[usable], src[usable])
+        """Return a random graph among the present workers, regular as far as reach allows."""
+        n, degree, rng = len(active), self._fan_out(view.fleet), view.rng("graph")
+        if self.pairs == "all":
+            a, b = random_regular(n, degree, rng)
+        else:
+            i, j, _ = two_way_pairs(view.reach, view.link_s)
+            a, b = regular_in_reach(
+                n, np.searchsorted(active, i), np.searchsorted(active, j), degree, rng
+            )
+        return in_reach(view, *both_ways(active[a], active[b]))
 
     def _local(self, active: Ints, view: View) -> Plan:
         """Let each sender push to the s receivers with the smallest random numbers."""
@@ -77,22 +94,3 @@ class EpidemicLearning(Mechanism):
         dst, src = reach.dst[chosen], reach.src[chosen]
         rows = size_weights(active, dst, src, np.ones(view.fleet.workers, np.int64))
         return Plan(active, links(dst, src, pushed=True), (rows,), synchronous=True)
-
-
-def random_regular(n: int, degree: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Return the pairs of a connected random regular graph on 0..n-1; the degree may grow by one.
-
-    >>> a, b = random_regular(6, 2, np.random.default_rng(0))
-    >>> np.bincount(np.append(a, b)).tolist()
-    [2, 2, 2, 2, 2, 2]
-    """
-    degree = min(degree, n - 1)
-    degree += n * degree % 2  # then n is odd, n - 1 is even, and the degree stays below n
-    if degree == 2:  # a connected one is a cycle; rejection sampling would take long
-        cycle = ints(rng.permutation(n))
-        return cycle, np.roll(cycle, -1)
-    for _ in itertools.count():
-        pair = regular_pairs(n, degree, int(rng.integers(2**31)))
-        if degree < 2 or nx.is_connected(nx.Graph(pair.tolist())):
-            break
-    return pair[:, 0], pair[:, 1]

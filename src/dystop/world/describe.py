@@ -10,6 +10,9 @@ from dystop.world.capacity import base_models
 from dystop.world.params import WorldParams
 from dystop.world.world import World, WorldState
 
+GRAPH = "graph connected"
+"""The entry that says whether the mechanism's own graph is connected."""
+
 _MOST_PIECES = 8
 
 
@@ -22,7 +25,7 @@ def describe(world: World) -> dict[str, str]:
     return {
         "area": f"{width:g} m x {height:g} m, range {params.range_m:g} m, reach {params.reach}",
         "neighbours": f"{between.edges / world.workers:.1f} per worker on average",
-        "connected": _pieces(between, world.workers),
+        "connected": pieces(between, world.workers),
         "link time": _spread(seen.link_s[worker_link], "for one model"),
         "compute": _compute(seen),
         "budget": _budget(world),
@@ -32,12 +35,18 @@ def describe(world: World) -> dict[str, str]:
 
 
 def pieces_notice(physics: Mapping[str, str]) -> str:
-    """Return a warning if a network without a server begins in pieces; empty if it does not.
+    """Return a warning if the network or the mechanism's graph begins in pieces; empty if not.
 
     Args:
-        physics: What `describe` returned.
+        physics: What `describe` returned, with the entry `GRAPH` if the mechanism has a graph.
     """
     connected = physics.get("connected", "yes")
+    graph = physics.get(GRAPH, "yes")
+    if graph.startswith("no") and graph != connected:
+        return (
+            f"the graph of the mechanism is not connected at the start ({graph}): models spread "
+            "only inside a piece; mechanism.pairs=reach draws the graph among workers in reach"
+        )
     if not connected.startswith("no") or physics.get("server", "none") != "none":
         return ""
     return (
@@ -46,18 +55,19 @@ def pieces_notice(physics: Mapping[str, str]) -> str:
     )
 
 
-def _pieces(graph: Graph, workers: int) -> str:
+def pieces(graph: Graph, workers: int) -> str:
+    """Return "yes" if a graph connects all workers, else the number and sizes of its pieces."""
     from scipy.sparse import csr_array  # slow to import; reading a configuration needs no scipy
     from scipy.sparse.csgraph import connected_components
 
     ends = (graph.dst, graph.src)
     matrix = csr_array((np.ones(graph.edges), ends), shape=(workers, workers))
-    pieces, piece_of = connected_components(matrix, directed=False)
-    if pieces == 1:
+    count, piece_of = connected_components(matrix, directed=False)
+    if count == 1:
         return "yes"
     sizes = sorted(np.bincount(piece_of).tolist(), reverse=True)
-    shown = ", ".join(map(str, sizes[:_MOST_PIECES])) + (", ..." if pieces > _MOST_PIECES else "")
-    return f"no, {pieces} pieces of {shown} workers"
+    shown = ", ".join(map(str, sizes[:_MOST_PIECES])) + (", ..." if count > _MOST_PIECES else "")
+    return f"no, {count} pieces of {shown} workers"
 
 
 def _spread(seconds: Floats, what: str) -> str:

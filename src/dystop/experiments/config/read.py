@@ -37,6 +37,12 @@ _OLD_KEYS = {  # keys of earlier versions, which old files and run folders hold
     "testbed.guards.trim": "aggregation.trim",
     "testbed.guards.nearest": "aggregation.nearest",
 }
+_BEFORE: dict[str, dict[str, Any]] = {
+    "d-psgd": {"mechanism.pairs": "all"},
+    "epidemic": {"mechanism.pairs": "all"},
+}
+"""What runs did before a key existed, by mechanism, where the default of the key is another one."""
+
 _LONGEST_NAME = 100
 _MODEL = "model.name"
 _REPLAY = "-replay"
@@ -305,7 +311,19 @@ def _load(file: Path, *, trust: bool) -> dict[str, Any]:
     content, tree = _parse(file)
     if name := names_code(tree):
         check_code(file, content, name, trust=trust)
-    return with_folder(tree, file.parent) if noted_signature(file) is None else tree
+    return with_folder(tree, file.parent) if noted_signature(file) is None else _as_it_ran(tree)
+
+
+def _as_it_ran(tree: dict[str, Any]) -> dict[str, Any]:
+    """Add the keys that did not exist when a run folder or a study was written.
+
+    dystop writes every key that has a value. A key that is missing there is a later one.
+    """
+    mechanism = tree.get("mechanism")
+    name = mechanism.get("name") if isinstance(mechanism, Mapping) else None
+    for key, value in _BEFORE.get(str(name), {}).items():
+        tree = _merge(_nested(key, value), tree)
+    return tree
 
 
 def _parse(file: Path) -> tuple[bytes, dict[str, Any]]:

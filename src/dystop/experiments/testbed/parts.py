@@ -15,6 +15,7 @@ from dystop.experiments.build import (
     attackers_of,
     card_of,
     check_staleness_weighting,
+    describe_graph,
     fleet_json,
     fleet_of,
     load_data,
@@ -77,7 +78,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
         schema_of(trainer.layout).hash, fleet.model_bytes, _enrolled(experiment, counts)
     )
     world = world_of(experiment, fleet)
-    physics = describe(world)
+    physics = {**describe(world), **describe_graph(experiment.mechanism, fleet, world)}
     return Prepared(
         experiment=experiment,
         enrolment=enrolment,
