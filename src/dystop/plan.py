@@ -46,6 +46,23 @@ class Links:
         return self.take(self.stage == stage)
 
     @cached_property
+    def stages(self) -> list[int]:
+        """The mix stages that the links feed, ascending."""
+        if _repeats(self.stage):
+            return [int(self.stage[0])]
+        stages: list[int] = np.unique(self.stage).tolist()
+        return stages
+
+    def at_stage(self, stage: int) -> slice | Ints:
+        """Return the numbers of the links that feed one mix stage; a slice where all do."""
+        return slice(None) if self.stages == [stage] else np.flatnonzero(self.stage == stage)
+
+    @cached_property
+    def payer(self) -> Ints:
+        """The node to which the time of each link is charged: the sender of a push, else dst."""
+        return np.where(self.pushed, self.src, self.dst) if anywhere(self.pushed) else self.dst
+
+    @cached_property
     def by_receiver(self) -> Rows:
         """Senders to each node, ascending. Raises IndexError if an id is negative.
 

@@ -15,7 +15,8 @@ from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
 from dystop.training.flat import Layout
 from dystop.training.no_training import NoTraining
-from support.engine_fixtures import UNSTABLE_WORLD, components_for
+from support.engine_fixtures import components_for
+from support.unstable_world import UNSTABLE_WORLD
 
 PLANNED = sorted(name for name, kind in MECHANISMS.items() if not kind().capabilities().needs)
 LAWS = (EngineParams("paper", "eager"), EngineParams("overlap", "on_completion"))

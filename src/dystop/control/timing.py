@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from dystop.acceleration import accelerated
-from dystop.plan import Plan
+from dystop.plan import Plan, anywhere
 from dystop.sparse import Bools, Floats, Graph, Ints
 
 Timing = Literal["paper", "overlap"]
@@ -48,13 +48,13 @@ def exchange_s(plan: Plan, link_s: Floats, nodes: int) -> Floats:
     A pull is charged to its receiver, a push to its sender, a background link to no node. With one
     stage of pulls this is the second term of eq:costtime.
     """
-    total = np.zeros(nodes)
-    blocking = ~plan.links.background
-    payer = np.where(plan.links.pushed, plan.links.src, plan.links.dst)
-    for stage in np.unique(plan.links.stage[blocking]):
-        here = blocking & (plan.links.stage == stage)
-        slowest = np.zeros(nodes)
-        np.maximum.at(slowest, payer[here], link_s[here])
+    total, links = np.zeros(nodes), plan.links
+    if anywhere(links.background):
+        blocking = ~links.background
+        links, link_s = links.take(blocking), link_s[blocking]
+    for stage in links.stages:
+        here, slowest = links.at_stage(stage), np.zeros(nodes)
+        np.maximum.at(slowest, links.payer[here], link_s[here])
         total += slowest
     return total
 
@@ -118,15 +118,16 @@ def _stage_begins(plan: Plan, link_s: Floats, remaining_s: Floats) -> Floats:
     ready = np.zeros(len(remaining_s))  # an inactive worker serves its model immediately
     ready[plan.active] = remaining_s[plan.active]
     begin = np.zeros(len(links))
-    payer = np.where(links.pushed, links.src, links.dst)
-    for stage in np.unique(links.stage):
-        here = np.flatnonzero(links.stage == stage)
-        begin[here] = ready[payer[here]]
+    for stage in links.stages:
+        here = links.at_stage(stage)
+        begin[here] = ready[links.payer[here]]
         if stage > 0:
             begin[here] = np.maximum(begin[here], ready[links.src[here]])
-        waits = here[~links.background[here]]
+        if stage == links.stages[-1]:
+            break  # nothing begins later
+        waits = np.flatnonzero((links.stage == stage) & ~links.background)
         after = ready.copy()
-        np.maximum.at(after, payer[waits], (begin + link_s)[waits])
+        np.maximum.at(after, links.payer[waits], (begin + link_s)[waits])
         ready = after
     return begin
 

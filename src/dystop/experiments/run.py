@@ -211,9 +211,10 @@ def _run_rounds(
             continue  # a later round may have changed the models already
         if schedule.is_due(record.round):
             log.sync()
+            began_s = time.monotonic()
             with writing(session.folder):
                 checkpoint.save(session.folder / CHECKPOINTS, after, log.mark)
-            schedule.saved()
+            schedule.saved(began_s)
         session.interrupts.check()
     return last, state
 
@@ -226,7 +227,8 @@ class _SaveSchedule:
     """The rounds after which the state is saved; a round that runs at a signal is one of them.
 
     By default they go by time. A checkpoint needs the models of one round, so that later rounds
-    have to wait for it.
+    have to wait for it. The pause after a checkpoint is at least ten times as long as writing it:
+    that of a million workers has a gigabyte.
     """
 
     interrupts: Interrupts
@@ -234,13 +236,14 @@ class _SaveSchedule:
     released: int = 0  # the last round whose models the simulator may overwrite
     chosen: int = 0  # the last round whose models were asked for
     saved_s: float = field(default_factory=time.monotonic)
+    pause_s: float = CHECKPOINT_S
 
     def is_due(self, t: int) -> bool:
         if self.interrupts.pending is not None or t == self.chosen:
             return True
         if self.every:
             return t % self.every == 0
-        return time.monotonic() - self.saved_s >= CHECKPOINT_S
+        return time.monotonic() - self.saved_s >= self.pause_s
 
     def needs_models(self, t: int) -> bool:
         """Answer before the next round starts; a signal that comes later waits for that round."""
@@ -250,9 +253,10 @@ class _SaveSchedule:
         self.released = t
         return False
 
-    def saved(self) -> None:
-        """Start to wait for the next checkpoint."""
+    def saved(self, began_s: float) -> None:
+        """Start to wait for the next checkpoint after one that was begun at a time."""
         self.saved_s = time.monotonic()
+        self.pause_s = max(CHECKPOINT_S, 10.0 * (self.saved_s - began_s))
 
 
 def _last_record(folder: Path) -> RoundRecord | None:

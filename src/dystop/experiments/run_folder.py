@@ -144,6 +144,11 @@ def _json(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
+def _compact_json(value: Mapping[str, Any]) -> bytes:
+    """Return JSON without spaces: a fleet may have millions of numbers."""
+    return (json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n").encode()
+
+
 def _taken(folder: Path) -> RunFolderError:
     kind = kind_of(folder)
     if kind is None:
@@ -187,7 +192,7 @@ def _fill(folder: Path, config: str, info: Mapping[str, Any], fleet: Mapping[str
     (folder / CHECKPOINTS).mkdir()
     (folder / RECORDS).touch()
     write_atomic(folder / CONFIG, config.encode())
-    write_atomic(folder / FLEET, _json(fleet))
+    write_atomic(folder / FLEET, _compact_json(fleet))
     write_atomic(folder / INFO, _json({**info, **config_facts(config)}))
 
 

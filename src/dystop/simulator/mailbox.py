@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from dystop.plan import Mix
+from dystop.plan import Links, Mix, anywhere
 from dystop.simulator.mixing import Models, published_row, write_rows
 from dystop.simulator.state import State
 from dystop.sparse import Bools, Floats, Ints, ints
@@ -46,6 +46,8 @@ def send(
     `changed` holds what attackers send in place of their models.
     """
     links = realised.plan.links
+    if rows is not None and _feed_rows_only(links.of_stage(stage), rows):
+        return state
     used = np.zeros(len(links), bool)
     weight = np.full(len(links), np.nan)
     if rows is not None:
@@ -68,6 +70,22 @@ def send(
     )
     progress = replace(state.progress, in_flight=state.progress.in_flight.add(messages))
     return replace(state, progress=progress, snapshots_made=made)
+
+
+def _feed_rows_only(links: Links, rows: Mix) -> bool:
+    """Return whether the links of a stage are those that its rows name: none is a push.
+
+    Both are sorted by receiver and source, so that millions of links are compared quickly.
+    """
+    if anywhere(links.background):
+        return False
+    dst = rows.dst
+    foreign = rows.source != dst
+    if len(links) != np.count_nonzero(foreign):
+        return False
+    linked = links.by_receiver
+    same_source = np.array_equal(rows.source[foreign], linked.value)
+    return same_source and np.array_equal(dst[foreign], linked.row_of)
 
 
 def _use_of(view: View, realised: RealisedPlan, rows: Mix) -> tuple[Bools, Floats]:
