@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu test-deploy chaos check format clean
+.PHONY: help demo test test-gpu test-deploy docs chaos check format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -23,6 +23,9 @@ demo: $(STAMP) ## DySTop against three rivals on built-in data; ends with a tabl
 test: $(STAMP) check ## every check and every test
 	$(BIN)/python -m pytest --numprocesses 2
 
+docs: $(STAMP) ## the site, into build/site; open build/site/index.html
+	$(BIN)/python -m sphinx -W --keep-going -q -j auto -d build/doctrees docs build/site
+
 chaos: ## real processes under faults, about 25 minutes; needs Linux and root for namespaces
 	$(BIN)/python -m pytest -m chaos tests/chaos
 
@@ -34,14 +37,14 @@ test-deploy: $(STAMP) ## the files under deploy/: each by its own tool, and a fl
 	$(BIN)/python -m pytest -m 'fleet or not fleet' tests/deploy
 
 check: $(STAMP) ## format, lint, types and import contracts
-	$(BIN)/ruff format --check src tests examples benchmarks scripts
-	$(BIN)/ruff check src tests examples benchmarks scripts
+	$(BIN)/ruff format --check src tests examples benchmarks scripts docs/conf.py docs/extensions
+	$(BIN)/ruff check src tests examples benchmarks scripts docs/conf.py docs/extensions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: $(STAMP) ## put the code into shape
-	$(BIN)/ruff format src tests examples benchmarks scripts
-	$(BIN)/ruff check --fix src tests examples benchmarks scripts
+	$(BIN)/ruff format src tests examples benchmarks scripts docs/conf.py docs/extensions
+	$(BIN)/ruff check --fix src tests examples benchmarks scripts docs/conf.py docs/extensions
 
 clean: ## remove what can be made again (runs are kept)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -3,6 +3,7 @@
 import importlib
 import re
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from dystop.experiments.config import read_experiment
 ROOT = Path(__file__).parent.parent
 TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES = sorted([*TOP, *ROOT.glob("docs/**/*.md")])
+GUIDES = {"tutorial", "how-to", "explanation", "reference"}
+FOLLOWED = [ROOT / "docs/index.md", *(page for page in PAGES if GUIDES & {*page.parts})]
+REST = [page for page in PAGES if page not in FOLLOWED]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
 SMALL = [
     "model.name=softmax",
@@ -26,14 +30,14 @@ SMALL = [
 ]
 
 
-def snippets(kind: str):
-    for page in PAGES:
+def snippets(kind: str, pages):
+    for page in pages:
         for number, (language, body) in enumerate(FENCE.findall(page.read_text())):
             if language == kind:
                 yield pytest.param(body, id=f"{page.relative_to(ROOT)}-{number}")
 
 
-@pytest.mark.parametrize("body", list(snippets("python")))
+@pytest.mark.parametrize("body", list(snippets("python", REST)))
 def test_python_snippets_run(body, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "fmnist-mini" in body:  # the README trains the CNN; a test shortens the run, nothing else
@@ -41,12 +45,44 @@ def test_python_snippets_run(body, tmp_path, monkeypatch):
     exec(compile(body, "snippet", "exec"), {"__name__": "snippet"})
 
 
-def commands():
-    for page in PAGES:
-        for _, body in ((k, b) for k, b in FENCE.findall(page.read_text()) if k == "console"):
-            for line in body.splitlines():
-                if line.startswith("$ "):
-                    yield page, line[2:].split("  #")[0].strip()
+def commands(body: str):
+    for line in body.splitlines():
+        if line.startswith("$ "):
+            yield line[2:].split("  #")[0].strip()
+
+
+def shortened(words):
+    """Return the words of a command with more keys that make it small."""
+    own = {word.partition("=")[0] for word in words if re.match(r"[\w.]+=.*(\.npz$|:)", word)}
+    small = [key for key in SMALL if key.partition("=")[0] not in own]
+    if words[0] == "run" and "model.name=softmax-unit" not in words:  # that one is small
+        if any(word.startswith("trace=") for word in words):  # as small as what it replays
+            return [*words, "--no-report"]
+        if "mechanism.name=d-psgd" in words and "--name" not in words:
+            words = [*words, "--name", "d-psgd-fmnist-mini-s0"]
+        return [*words, *small, "--no-report"]
+    if words[0] == "compare" and "--mechanisms" in words:
+        return [*words, *small, "--seeds", "2"]
+    if words[0] == "sweep" and "--over" in words:
+        return [*words, *small]
+    if words[0] == "bench":
+        return [*words, "startup"]
+    if words[0] == "testbed" and "--resume" in words:
+        return [*words, "--no-report"]
+    if words[0] == "testbed":  # processes are for test_launch.py
+        fast = ["fleet.workers=3", "testbed.time_scale=0.01", "--transport", "memory"]
+        return [*words, *small, *fast, "--no-report"]
+    return words
+
+
+def run_command(page, line):
+    program, *words = shlex.split(line)
+    if program == "make":
+        assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.M)
+        return
+    assert program == "dystop", line
+    result = CliRunner().invoke(app, shortened(words))
+    assert result.exit_code == 0, (page.name, line, result.output)
 
 
 def test_console_snippets_run(tmp_path, monkeypatch):
@@ -54,34 +90,34 @@ def test_console_snippets_run(tmp_path, monkeypatch):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     ran = 0
-    for page, line in commands():
-        program, *words = shlex.split(line)
-        if program == "make":
-            assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.M)
-            continue
-        assert program == "dystop", line
-        if words[0] == "run" and "model.name=softmax-unit" not in words:  # that one is small
-            words += [*SMALL, "--no-report"]
-            if "mechanism.name=d-psgd" in words:
-                words += ["--name", "d-psgd-fmnist-mini-s0"]
-        if words[0] == "compare" and "--mechanisms" in words:
-            words += [*SMALL, "--seeds", "2"]
-        if words[0] == "sweep" and "--over" in words:
-            words += SMALL
-        if words[0] == "bench":
-            words += ["startup"]
-        if words[0] == "testbed":
-            words += ["--no-report"]
-            if "--resume" not in words:
-                words += [*SMALL, "fleet.workers=3", "testbed.time_scale=0.01"]
-                words += ["--transport", "memory"]  # processes are for test_launch.py
-        result = CliRunner().invoke(app, words)
-        assert result.exit_code == 0, (page.name, line, result.output)
-        ran += 1
+    for page in REST:
+        for language, body in FENCE.findall(page.read_text()):
+            for line in commands(body) if language == "console" else ():
+                run_command(page, line)
+                ran += 1
     assert ran >= 9
 
 
-@pytest.mark.parametrize("body", list(snippets("toml")))
+@pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_can_be_followed_from_top_to_bottom(page, tmp_path, monkeypatch):
+    """Its snippets share a folder and their variables; what goes `into a_file.py` lies there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names, text = {"__name__": "snippet"}, page.read_text()
+    for found in FENCE.finditer(text):
+        language, body = found.groups()
+        file = re.search(r"into `(\w+\.py)`:\s*$", text[: found.start()])
+        if language == "console":
+            for line in commands(body):
+                run_command(page, line)
+        elif language == "python" and file:
+            (tmp_path / file[1]).write_text(body)
+            sys.modules.pop(Path(file[1]).stem, None)
+        elif language == "python":
+            exec(compile(body, "snippet", "exec"), names)
+
+
+@pytest.mark.parametrize("body", list(snippets("toml", PAGES)))
 def test_toml_snippets_are_valid(body, tmp_path):
     tomllib.loads(body)
     file = tmp_path / "snippet.toml"

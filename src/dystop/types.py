@@ -54,7 +54,7 @@ class Fleet:
 
     @property
     def epoch_steps(self) -> Ints:
-        """Mini-batches in one local epoch, ceil(D_i / |xi_i|), [N]."""
+        """Mini-batches in one local epoch, `ceil(D_i / |xi_i|)`, [N]."""
         return -(-self.data_size // self.batch)
 
 
