@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.study import Jobs, On
+from dystop.cli.study import Jobs, On, choose_engine
 from dystop.cli.terminal import echo, handle_errors, show_table
 from dystop.errors import ConfigError
 from dystop.units import are
 
 if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
+    from dystop.experiments.executors import Choice
     from dystop.experiments.reproduce.campaigns import Scale
     from dystop.experiments.reproduce.recipes import Recipe
     from dystop.experiments.study import Study
@@ -53,8 +54,7 @@ class Request:
     seeds: int | None
     words: Sequence[str]
     out: Path
-    jobs: int | None
-    on: str
+    choice: "Choice"
     only: Sequence[str]
     whose: "AccuracyOf"
     quiet: bool
@@ -70,7 +70,7 @@ class Request:
         only = [part for text in self.only for part in ("--only", text)]
         whose = ["--accuracy", self.whose] if self.whose != "own" else []
         place = ["--out", str(self.out)] if here and self.out != OUT else []
-        place += ["--on", self.on] if here and self.on != "local" else []
+        place += ["--on", self.choice.on] if here and self.choice.on != "local" else []
         first = ["dystop", "reproduce", recipe.name, "--scale", self.scale]
         return shlex.join([*first, *seeds, *only, *whose, *place, *self.words])
 
@@ -120,11 +120,12 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
         return
     from dystop.experiments.reproduce.recipes import RECIPES, recipe_of
 
+    names, choice = choose_engine(names, on, jobs)
     words = [word for word in names if "=" in word]
     wanted = [word for word in names if "=" not in word]
     chosen = list(RECIPES.values()) if wanted == [ALL] else [recipe_of(name) for name in wanted]
     whose: AccuracyOf = "own" if accuracy is Accuracy.own else "global"
-    request = Request(size, seeds, words, out, jobs, on, only or [], whose, quiet)
+    request = Request(size, seeds, words, out, choice, only or [], whose, quiet)
     for recipe in chosen:
         _write_verdict(recipe, _run(recipe, request), request)
     _update_other_pages(chosen, request)
@@ -146,7 +147,7 @@ def _list(out: Path, scale: "Scale") -> None:
 
 def _run(recipe: "Recipe", request: Request) -> "Study":
     """Run the requested runs that have not finished; return the whole study."""
-    from dystop.cli.study import choose_executor, run_remaining
+    from dystop.cli.study import run_remaining
     from dystop.experiments.reproduce.progress import study_of
 
     study = study_of(recipe, request.scale, request.seeds, request.words, request.out)
@@ -157,8 +158,7 @@ def _run(recipe: "Recipe", request: Request) -> "Study":
     _reuse_finished(study, wanted, quiet=request.quiet)
     resume = request.command(recipe, here=True)
     remaining = replace(study, experiments=wanted)
-    executor = choose_executor(request.on, request.jobs)
-    run_remaining(remaining, executor, quiet=request.quiet, resume=resume)
+    run_remaining(remaining, request.choice, quiet=request.quiet, resume=resume)
     return study
 
 

@@ -17,9 +17,8 @@ from dystop.units import are, plural
 if TYPE_CHECKING:
     from dystop.experiments.compare import Comparison, Timings
     from dystop.experiments.config import Experiment
-    from dystop.experiments.executors.executor import Executor
+    from dystop.experiments.executors import Choice
     from dystop.experiments.study import Study, StudyOutline
-    from dystop.experiments.sweep import Axis
     from dystop.report.data.ranking import Ranking
 
 Target = Annotated[
@@ -97,14 +96,13 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
     command, or call 'dystop compare STUDY', to resume.
     """
     check_target(target)
-    words = words or []
+    words, choice = choose_engine(words or [], on, jobs)
     if path := _study_named(words, [mechanisms, seeds, timing, settings, name is not None]):
-        resume_study(path, choose_executor(on, jobs), quiet=quiet, trust=trust)
+        resume_study(path, choice, quiet=quiet, trust=trust)
     else:
         comparison = _comparison(words, mechanisms, seeds, timing, settings or [], trust=trust)
-        executor = choose_executor(on, jobs)
-        study = _study_of_comparison(comparison, executor, out, name, quiet=quiet)
-        run_remaining(study, executor, quiet=quiet)
+        study = _study_of_comparison(comparison, choice, out, name, quiet=quiet)
+        run_remaining(study, choice, quiet=quiet)
         path = study.path
     report_study(path, target, quiet=quiet)
 
@@ -136,14 +134,12 @@ def sweep(  # noqa: PLR0913 - every parameter is an option of the command
     over the values, and results.csv. Rerun the command, or call 'dystop sweep SWEEP', to resume.
     """
     check_target(target)
-    words = words or []
+    words, choice = choose_engine(words or [], on, jobs)
     if path := _study_named(words, [over, seeds, name is not None]):
-        resume_study(path, choose_executor(on, jobs), quiet=quiet, trust=trust)
+        resume_study(path, choice, quiet=quiet, trust=trust)
     else:
-        every, axes = _grid(words, over or [], seeds or 1, trust=trust)
-        executor = choose_executor(on, jobs)
-        study = _study_of_sweep(every, axes, executor, out, name, trust=trust)
-        run_remaining(study, executor, quiet=quiet)
+        study = _study_of_sweep(words, over or [], seeds or 1, choice, out, name, trust=trust)
+        run_remaining(study, choice, quiet=quiet)
         path = study.path
     report_study(path, target, quiet=quiet)
 
@@ -189,7 +185,7 @@ def _comparison(
 
 
 def _study_of_comparison(
-    comparison: "Comparison", executor: "Executor", out: Path, name: str | None, *, quiet: bool
+    comparison: "Comparison", choice: "Choice", out: Path, name: str | None, *, quiet: bool
 ) -> "Study":
     """Find or create the study, and say what would make the comparison fairer."""
     from dystop.experiments.compare import advice, experiments
@@ -200,15 +196,21 @@ def _study_of_comparison(
         for sentence in advice(every[0]):
             note(sentence)
     name = name or default_name(every)
-    return _find_or_create(every, executor, out, name, trust=comparison.trust)
+    return _find_or_create(every, choice, out, name, trust=comparison.trust)
 
 
-def _grid(
-    words: list[str], over: list[str], seeds: int, *, trust: bool
-) -> "tuple[Sequence[Experiment], Sequence[Axis]]":
-    """Return the experiments of a sweep and the keys that it varies."""
+def _study_of_sweep(
+    words: list[str],
+    over: list[str],
+    seeds: int,
+    choice: "Choice",
+    out: Path,
+    name: str | None,
+    *,
+    trust: bool,
+) -> "Study":
     from dystop.errors import ConfigError
-    from dystop.experiments.sweep import Sweep, grid, read_axes
+    from dystop.experiments.sweep import Sweep, default_name, grid, read_axes
 
     file, keys = split_words(words)
     _check_file(file, "sweep", _SWEEP_EXAMPLE)
@@ -218,22 +220,9 @@ def _grid(
             "'dystop list keys' shows what can be varied"
         )
     axes = read_axes(over)
-    return grid(Sweep(file, keys, axes, seeds, trust)), axes
-
-
-def _study_of_sweep(
-    every: "Sequence[Experiment]",
-    axes: "Sequence[Axis]",
-    executor: "Executor",
-    out: Path,
-    name: str | None,
-    *,
-    trust: bool,
-) -> "Study":
-    from dystop.experiments.sweep import default_name
-
+    every = grid(Sweep(file, keys, axes, seeds, trust))
     over = [axis.key for axis in axes]
-    return _find_or_create(every, executor, out, name or default_name(axes), over, trust=trust)
+    return _find_or_create(every, choice, out, name or default_name(axes), over, trust=trust)
 
 
 def _check_file(file: Path | None, command: str, options: str) -> None:
@@ -273,16 +262,22 @@ def check_target(target: float | None) -> None:
         )
 
 
-def choose_executor(on: str, jobs: int | None) -> "Executor":
-    """Return the executor that the options name."""
-    from dystop.experiments.executors import Choice, make_executor
+def choose_engine(words: list[str], on: str, jobs: int | None) -> "tuple[list[str], Choice]":
+    """Return the words about the experiments, and the engine that the others choose."""
+    from dystop.experiments.config.read import is_executor_word
+    from dystop.experiments.executors import choose
 
-    return make_executor(Choice(on, jobs))
+    own = [word for word in words if not is_executor_word(word)]
+    file, study = split_words(own)[0], None
+    if file is not None and not os.path.isfile(file):
+        file, study = None, file  # a study, or a mistake that is refused later
+    settings = [word for word in words if is_executor_word(word)]
+    return own, choose(on, jobs, file, settings, study)
 
 
 def _find_or_create(
     every: "Sequence[Experiment]",
-    executor: "Executor",
+    choice: "Choice",
     out: Path,
     name: str,
     over: Sequence[str] = (),
@@ -295,15 +290,20 @@ def _find_or_create(
     if study := find_study(out, name, every, trust=trust):
         return study
     from dystop.experiments.build import build_each_setting
+    from dystop.experiments.executors import make_executor
 
+    executor = make_executor(choice)  # refuses before anything is written
     build_each_setting(every, elsewhere=executor.fenced)
     return create_study(out, name, every, over)
 
 
-def run_remaining(study: "Study", executor: "Executor", *, quiet: bool, resume: str = "") -> None:
+def run_remaining(study: "Study", choice: "Choice", *, quiet: bool, resume: str = "") -> None:
     """Run what is left of a study; on an interrupt, say which command resumes it."""
+    from dystop.experiments.executors import make_executor, remember
     from dystop.experiments.executors.driver import resume_command, run_study
 
+    executor = make_executor(choice)
+    remember(study.path, choice)
     total, left = len(study.experiments), len(study.todo())
     if not quiet:
         _announce(study.path, total, left)
@@ -323,7 +323,7 @@ def _announce(path: Path, total: int, left: int) -> None:
     echo(f"study: {path} ({plural(total, 'run')}{done})")
 
 
-def resume_study(path: Path, executor: "Executor", *, quiet: bool, trust: bool = False) -> None:
+def resume_study(path: Path, choice: "Choice", *, quiet: bool, trust: bool = False) -> None:
     """Run what is left of a study; if nothing is, its mechanisms need not be installed."""
     from dystop.errors import ConfigError, TrustError
     from dystop.experiments.study import open_study, outline
@@ -337,7 +337,7 @@ def resume_study(path: Path, executor: "Executor", *, quiet: bool, trust: bool =
         if not quiet:
             _announce(path, len(known.folders), 0)
     else:
-        run_remaining(study, executor, quiet=quiet)
+        run_remaining(study, choice, quiet=quiet)
 
 
 def _begun(study: "StudyOutline") -> tuple[list[Path], list[str]]:

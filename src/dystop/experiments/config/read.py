@@ -42,6 +42,8 @@ _BEFORE: dict[str, dict[str, Any]] = {
     "epidemic": {"mechanism.pairs": "all"},
 }
 """What runs did before a key existed, by mechanism, where the default of the key is another one."""
+EXECUTOR_TABLES = ("slurm", "ray")
+"""Tables of a configuration file that say where runs run. They are no part of the experiment."""
 
 _LONGEST_NAME = 100
 _MODEL = "model.name"
@@ -137,6 +139,29 @@ def _taken(tree: Any, path: Sequence[str]) -> tuple[Any, Any]:
         return {k: v for k, v in tree.items() if k != path[0]}, tree[path[0]]
     inside, value = _taken(tree[path[0]], path[1:])
     return {**tree, path[0]: inside}, value
+
+
+def is_executor_word(word: str) -> bool:
+    """Return whether a `key=value` word sets a key of an executor, as in slurm.partition=gpu."""
+    table, dot, _ = word.partition("=")[0].strip().partition(".")
+    return bool(dot) and table in EXECUTOR_TABLES
+
+
+def executor_table(name: str, file: Path | None, words: Sequence[str]) -> dict[str, Any]:
+    """Return the table of an executor: the file's, then words such as "slurm.partition=gpu".
+
+    Raises:
+        ConfigError: The table is none, or a word sets a key of another executor.
+    """
+    tree = {} if file is None else _parse(file)[1]
+    table = dict(_table(tree.get(name, {}), name, Source(str(file))))
+    for word in words:
+        key, value = _override(word, COMMAND_LINE)
+        owner, _, inside = key.partition(".")
+        if owner != name:
+            raise ConfigError(f"{COMMAND_LINE}: {key} is a key of --on {owner}, not of --on {name}")
+        table[inside] = value
+    return table
 
 
 def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
@@ -309,6 +334,7 @@ def _load(file: Path, *, trust: bool) -> dict[str, Any]:
     if os.path.isdir(file):  # unlike Path.is_dir, never raises
         raise _folder_instead_of_file(file)
     content, tree = _parse(file)
+    tree = {name: table for name, table in tree.items() if name not in EXECUTOR_TABLES}
     if name := names_code(tree):
         check_code(file, content, name, trust=trust)
     return with_folder(tree, file.parent) if noted_signature(file) is None else _as_it_ran(tree)

@@ -11,12 +11,19 @@ local           child processes, one GPU each
 slurm           Slurm, through submitit
 """
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dystop.errors import ConfigError, nearest
 from dystop.experiments.executors.executor import Executor
+from dystop.experiments.folder_kinds import writing
+from dystop.storage import try_read_json, write_atomic
+
+REMEMBERED = "executors.json"
+"""The file of a study that holds the settings of the engines that it ran on."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,47 @@ def _local(choice: Choice) -> Executor:
     return LocalExecutor(choice.jobs, [] if choice.jobs == 1 else gpus_here())
 
 
-EXECUTORS: dict[str, Callable[[Choice], Executor]] = {"local": _local}
+def _slurm(choice: Choice) -> Executor:
+    from dystop.experiments.executors.slurm import make_slurm
+
+    return make_slurm(choice)
+
+
+EXECUTORS: dict[str, Callable[[Choice], Executor]] = {"local": _local, "slurm": _slurm}
 """Makes the executor of a choice, by the name of the engine."""
+
+
+def choose(
+    on: str,
+    jobs: int | None,
+    file: Path | None = None,
+    words: Sequence[str] = (),
+    study: Path | None = None,
+) -> Choice:
+    """Return the choice that the command line makes.
+
+    Args:
+        on: The value of `--on`.
+        jobs: The value of `--jobs`.
+        file: A configuration file, which may hold the table of the engine.
+        words: Words that set keys of the engine, as in slurm.partition=gpu.
+        study: A study that is resumed: the settings of its last driver are the defaults.
+    """
+    from dystop.experiments.config.read import executor_table
+
+    name = on.partition(":")[0]
+    remembered = {} if study is None else try_read_json(study / REMEMBERED).get(name)
+    table = executor_table(name, file, words)
+    return Choice(on, jobs, {**(remembered if isinstance(remembered, dict) else {}), **table})
+
+
+def remember(study: Path, choice: Choice) -> None:
+    """Keep the settings of an engine with the study, for the command that resumes it."""
+    known = try_read_json(study / REMEMBERED)
+    if choice.settings and known.get(choice.name) != choice.settings:
+        content = {**known, choice.name: dict(choice.settings)}
+        with writing(study):
+            write_atomic(study / REMEMBERED, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def make_executor(choice: Choice) -> Executor:

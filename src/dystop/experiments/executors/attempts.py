@@ -5,9 +5,12 @@ folder of its own, in which it starts from a copy of the newest checkpoint of th
 driver of the study publishes an attempt, by renaming its folder. Whatever an abandoned attempt
 writes later, it writes into a folder that nobody publishes.
 
-    STUDY/RUN                      the published run
-    STUDY/.attempts/RUN.K/RUN      the run folder of attempt K
-    STUDY/.attempts/RUN.K/replaced the run that publishing attempt K replaces, for a moment
+    STUDY/RUN                       the published run
+    STUDY/.attempts/RUN.K/RUN       the run folder of attempt K
+    STUDY/.attempts/RUN.K/replaced  the run that publishing attempt K replaces, for a moment
+
+K is a random number that is never used again: an abandoned attempt must not find its folder in use
+by its successor.
 
 A crash at any point loses nothing: the newest intact checkpoint among all these folders is found
 again, and any finished attempt is as good as another, because a run has one result.
@@ -15,7 +18,7 @@ again, and any finished attempt is as good as another, because a run has one res
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,11 +55,6 @@ class Attempt:
         """The run folder that the attempt writes."""
         return self.place / self.run
 
-    @property
-    def number(self) -> int:
-        """Attempts at a run are counted from 1."""
-        return int(self.place.name.rpartition(".")[2])
-
     def note_handle(self, on: str, handle: str) -> None:
         """Note by which text the engine finds the job of this attempt again."""
         write_atomic(self.place / _HANDLE, f"{on}\n{handle}".encode())
@@ -90,14 +88,9 @@ class Attempts:
         self._on_step = on_step
 
     def of(self, run: str) -> list[Attempt]:
-        """Return the attempts at a run that are there, oldest first."""
-        found = [Attempt(run, p) for p in self._places() if p.name.rpartition(".")[0] == run]
-        return sorted(found, key=lambda attempt: attempt.number)
-
-    def _places(self) -> Iterator[Path]:
-        for path in (self._study / ATTEMPTS).glob("*"):
-            if path.name.rpartition(".")[2].isdecimal() and not path.name.startswith("."):
-                yield path
+        """Return the attempts at a run that are there."""
+        places = (self._study / ATTEMPTS).glob("[!.]*")
+        return [Attempt(run, place) for place in places if place.name.rpartition(".")[0] == run]
 
     def begin(self, run: str) -> Attempt:
         """Make the folder of a new attempt; it starts where the published run has got to.
@@ -114,8 +107,7 @@ class Attempts:
         return attempt
 
     def _new(self, run: str) -> Attempt:
-        number = 1 + max((attempt.number for attempt in self.of(run)), default=0)
-        place = self._study / ATTEMPTS / f"{run}.{number}"
+        place = self._study / ATTEMPTS / f"{run}.{secrets.token_hex(4)}"
         place.mkdir(parents=True)
         return Attempt(run, place)
 

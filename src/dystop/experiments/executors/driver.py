@@ -119,14 +119,15 @@ class Driver:
 
     def take_over(self) -> None:
         """Continue the work of a driver that is dead: find its jobs again, or keep their rounds."""
-        by_name = {experiment.name: experiment for experiment in self._study.experiments}
-        for name, experiment in by_name.items():
+        for experiment in self._study.experiments:
+            name = experiment.name
             attempts = self._attempts.of(name)
-            if attempts and not self._attempts.publish_finished(name):
-                if (found := self._found(experiment, attempts[-1])) is not None:
-                    self._running.append(found)
-                else:
-                    self._attempts.keep_progress(name)
+            if not attempts or self._attempts.publish_finished(name):
+                continue
+            found = [run for attempt in attempts if (run := self._found(experiment, attempt))]
+            self._running += found[:1]
+            if not found:
+                self._attempts.keep_progress(name)
 
     def _found(self, experiment: Experiment, attempt: Attempt) -> "_Run | None":
         """Return the job of an attempt if the engine still has it."""

@@ -10,10 +10,11 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 from dystop.experiments.executors.executor import Ended, Job
 from dystop.experiments.executors.processes import ChildProcess, error_text
@@ -43,11 +44,9 @@ def run_attempt(place: str) -> tuple[int, str]:
         return REFUSED, f"{host}: {folder} is not there; the folder of the study is not shared"
     except FileExistsError:
         return REFUSED, f"{host}: this attempt was started before"
-    with (folder / _ERRORS).open("w+b") as errors:
-        child = ChildProcess(job["words"], errors, Path(job["cwd"]))
-        with _Forwarded(child):
-            code = child.wait()
-        reason = child.error_text()
+    with (folder / _ERRORS).open("w+b") as errors, _Signals() as signals:
+        child = signals.start(lambda: ChildProcess(job["words"], errors, Path(job["cwd"])))
+        code, reason = child.wait(), child.error_text()
         child.close()
     with suppress(OSError):  # the driver has withdrawn the attempt: nobody asks any more
         write_atomic(folder / _ENDED, json.dumps({"code": code, "host": host}).encode())
@@ -76,20 +75,39 @@ def _place(job: Job) -> Path:
     return job.place
 
 
-class _Forwarded:
-    """Passes signals on to the command, so that it saves before it exits."""
+class _Signals:
+    """Lets a command save and exit when this process is asked to.
 
-    def __init__(self, child: ChildProcess) -> None:
-        self._child = child
+    Slurm sends SIGUSR2 before a time limit, and sends every signal to all processes of a job. The
+    command ignores SIGUSR2, which would end it at once; this process turns it into SIGTERM.
+    """
+
+    def __init__(self) -> None:
+        self._child: ChildProcess | None = None
+        self._arrived = False
         self._before: dict[int, Any] = {}
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._child.cancel()
+    def start(self, make: Callable[[], ChildProcess]) -> ChildProcess:
+        """Start the command; it ignores what this process ignores at that moment."""
+        if self._before:
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        self._child = make()
+        if self._before:
+            signal.signal(signal.SIGUSR2, self._on_signal)
+        if self._arrived:
+            self._child.cancel()
+        return self._child
 
-    def __enter__(self) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._child is not None and not self._arrived:
+            self._child.cancel()
+        self._arrived = True
+
+    def __enter__(self) -> Self:
         with suppress(ValueError):  # not the main thread, which receives the signals
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
                 self._before[number] = signal.signal(number, self._on_signal)
+        return self
 
     def __exit__(self, *rest: object) -> None:
         for number, handler in self._before.items():
