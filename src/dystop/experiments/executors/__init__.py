@@ -9,6 +9,8 @@ shared_folder   proof that a node sees the folder of the study
 processes       `dystop` commands as child processes
 local           child processes, one GPU each
 slurm           Slurm, through submitit
+ray_cluster     the Ray cluster of this host, and what its nodes can do
+ray_tasks       tasks of a Ray cluster
 """
 
 import json
@@ -57,7 +59,17 @@ def _slurm(choice: Choice) -> Executor:
     return make_slurm(choice)
 
 
-EXECUTORS: dict[str, Callable[[Choice], Executor]] = {"local": _local, "slurm": _slurm}
+def _ray(choice: Choice) -> Executor:
+    from dystop.experiments.executors.ray_tasks import RayExecutor
+
+    return RayExecutor(choice.jobs, choice.address)
+
+
+EXECUTORS: dict[str, Callable[[Choice], Executor]] = {
+    "local": _local,
+    "slurm": _slurm,
+    "ray": _ray,
+}
 """Makes the executor of a choice, by the name of the engine."""
 
 

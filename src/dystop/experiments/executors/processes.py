@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from dystop.exit_with_parent import LIFELINE
+
+_LOOK_S = 0.05
 
 
 def dystop_command(*words: str | Path) -> list[str]:
@@ -55,8 +58,13 @@ class ChildProcess:
         return self._process.poll()
 
     def wait(self) -> int:
-        """Return the exit code as soon as there is one."""
-        return self._process.wait()
+        """Return the exit code as soon as there is one.
+
+        It looks again and again, because Ray interrupts a task only between two instructions.
+        """
+        while (code := self.exit_code()) is None:
+            time.sleep(_LOOK_S)
+        return code
 
     def error_text(self) -> str:
         """Return what the command wrote to stderr."""

@@ -1,0 +1,190 @@
+"""Studies on a real Ray cluster of two nodes: the same bytes, whatever dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dystop.cli import app
+from dystop.errors import RunFolderError
+from dystop.experiments.executors import ray_cluster
+from dystop.experiments.executors.shared_folder import Nonce
+from dystop.experiments.study import finished
+from support.ray_clusters import NODE, running_cluster
+
+SMALL = [
+    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "model.name=softmax", "fleet.workers=6", "stop.rounds=3", "evaluate.every_rounds=1",
+    "output.checkpoint_every=2",
+]  # fmt: skip
+LONG = [*SMALL, "stop.rounds=400", "output.checkpoint_every=10"]
+MECHANISMS = "dystop,fedavg,asydfl,d-psgd"
+LIMIT_S = 300.0
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with running_cluster(nodes=2) as cluster:
+        yield cluster
+
+
+def words(out, keys, *more, mechanisms="dystop", seeds=3):
+    return ["compare", *keys, "--mechanisms", mechanisms, "--seeds", str(seeds), "--name", "x",
+            "--out", str(out), *more]  # fmt: skip
+
+
+def locally(out, keys, **which):
+    result = CliRunner().invoke(app, words(out, keys, **which))
+    assert result.exit_code == 0, result.output
+    return records(out / "x"), result.output
+
+
+@pytest.fixture
+def driver():
+    """A function that starts the command in a process of its own."""
+    with ExitStack() as stack:
+
+        def start(out, keys, **which):
+            command = [sys.executable, "-P", "-m", "dystop"]
+            process = subprocess.Popen(
+                [*command, *words(out, keys, "--on", "ray", **which)],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+def end(process):
+    """Return exit code, stdout and stderr."""
+    shown, errors = process.communicate(timeout=LIMIT_S)
+    return process.returncode, shown, errors
+
+
+def records(study):
+    return {p.parent.name: p.read_bytes() for p in Path(study).glob("[!.]*/records.jsonl")}
+
+
+def rounds(study, run="*"):
+    """Rounds that attempts have written, by their folder."""
+    found = Path(study).glob(f".attempts/{run}.*/*/records.jsonl")
+    return {path: path.read_bytes().count(b"\n") for path in found}
+
+
+def until(condition):
+    limit = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < limit, "waited too long"
+        time.sleep(0.05)
+
+
+def runs_of(study):
+    """The processes of runs of this study, each with its parent: a process of Ray."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (place / "cmdline").read_bytes()
+            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if f"{study}/.attempts/".encode() in command:
+            found[int(place.name)] = parent
+    return found
+
+
+def test_24_runs_have_the_bytes_of_local_runs(cluster, driver, tmp_path):
+    """While they run, a second driver is refused."""
+    which = {"mechanisms": MECHANISMS, "seeds": 6}
+    first = driver(tmp_path / "ray", SMALL, **which)
+    until(lambda: rounds(tmp_path / "ray" / "x"))
+    code, _, errors = end(driver(tmp_path / "ray", SMALL, **which))
+    assert code == 2
+    assert f"process {first.pid} " in errors
+    expected, local = locally(tmp_path / "local", SMALL, **which)
+    code, shown, errors = end(first)
+    assert code == 0, errors
+    assert len(expected) == 24
+    assert records(tmp_path / "ray" / "x") == expected
+    assert not (tmp_path / "ray" / "x" / ".attempts").exists()
+    assert "(raylet)" not in shown + errors
+    assert ranking(shown) == ranking(local)
+
+
+def ranking(shown):
+    """The table that ends the output of a comparison."""
+    return shown[shown.index("timing law:") : shown.rindex("report: ")]
+
+
+def test_faults_change_lose_and_repeat_nothing(cluster, driver, tmp_path):
+    """SIGKILL of a Ray worker, of a node and of the driver, and Ctrl-C; then a run to the end."""
+    study = tmp_path / "ray" / "x"
+    which = {"mechanisms": "dystop,fedavg", "seeds": 2}
+
+    process = driver(tmp_path / "ray", LONG, **which)
+    until(lambda: len(rounds(study)) == 2 and min(rounds(study).values()) > 20)
+    process.send_signal(signal.SIGINT)
+    code, _, errors = end(process)
+    assert code == 130
+    assert f"dystop compare {study} --on ray" in errors
+    assert runs_of(study) == {}
+    begun = records(study)
+    assert len(begun) == 2
+    assert all(lines.count(b"\n") >= 20 for lines in begun.values())
+
+    process = driver(tmp_path / "ray", LONG, **which)
+    until(lambda: len(runs_of(study)) == 2 and len(rounds(study)) == 2)
+    victim = min(runs_of(study).values())  # a process of Ray, which waits for the end of a run
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: len(others := set(runs_of(study).values())) == 2 and victim not in others)
+    process.kill()
+    end(process)
+    until(lambda: runs_of(study) == {})  # a run ends with its process of Ray
+
+    process = driver(tmp_path / "ray", LONG, **which)
+    until(lambda: len(runs_of(study)) == 2 and len(rounds(study)) == 2)
+    done = {path: path.stat() for path in study.glob("*/records.jsonl") if finished(path.parent)}
+    cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
+    cluster.add_node(**NODE)
+    code, shown, errors = end(process)
+    assert code == 0, errors
+    assert all(path.stat() == before for path, before in done.items())
+    assert "(raylet)" not in shown + errors
+    assert records(study) == locally(tmp_path / "local", LONG, **which)[0]
+
+
+@pytest.fixture
+def joined(cluster):
+    """The module `ray`, after this process has joined the cluster."""
+    ray, before = ray_cluster.import_ray(), signal.getsignal(signal.SIGTERM)
+    ray_cluster.connect(ray, cluster.address)
+    assert signal.getsignal(signal.SIGTERM) is before
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # Ray's own
+def test_every_node_must_see_the_folder_of_the_study(joined, monkeypatch, tmp_path):
+    nodes = ray_cluster.checked_nodes(joined, tmp_path)
+    assert len(nodes) == len({node.name for node in nodes}) == 2
+    assert list(tmp_path.iterdir()) == []
+    ask, elsewhere = ray_cluster._ask, Nonce(tmp_path / "elsewhere" / "nonce", "text")
+    monkeypatch.setattr(ray_cluster, "_ask", lambda ray, node, nonce: ask(ray, node, elsewhere))
+    with pytest.raises(RunFolderError) as caught:
+        ray_cluster.checked_nodes(joined, tmp_path)
+    assert all(f"node {node.name}: {elsewhere.path.parent}" in str(caught.value) for node in nodes)
+
+
+def test_a_cluster_without_gpu_is_refused(driver, cluster, tmp_path):
+    code, _, errors = end(driver(tmp_path, [*SMALL, "training.device=cuda"]))
+    assert code == 2
+    assert "dystop-s0: training.device=cuda" in errors
+    assert "2 nodes" in errors
+    assert records(tmp_path / "x") == {}

@@ -1,0 +1,134 @@
+"""What `--on ray` refuses before anything starts."""
+
+import socket
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+import dystop
+from dystop.cli import app
+from dystop.errors import CapacityError, TransportError
+from dystop.experiments.executors import ray_cluster
+from dystop.experiments.executors.executor import Need
+from dystop.experiments.executors.ray_cluster import Answer, Node
+
+GIB = 2**30
+
+
+def refused(*words, out):
+    """What the command says to stderr; it must leave nothing behind."""
+    given = ["compare", "data.name=synthetic", "--mechanisms", "dystop", "--out", str(out)]
+    result = CliRunner().invoke(app, [*given, *words])
+    assert result.exit_code == 2, result.output
+    assert not list(out.iterdir())
+    return result.stderr
+
+
+def test_without_the_extra_it_names_the_command_that_installs_it(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "pip install 'dystop[ray]'" in refused("--on", "ray", out=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("on", "address", "fact"),
+    [
+        ("ray://head:10001", "", "--on ray-job:http://HOST:8265"),
+        ("ray", "ray://head:10001", "--on ray-job:http://HOST:8265"),
+        ("ray", "http://head:8265", "--on ray-job:http://head:8265"),
+        ("ray:head:6379", "", "RAY_ADDRESS=HOST:PORT"),
+        ("ray", "", "ray start --head"),
+        ("ray", "auto", "ray start --head"),
+    ],
+)
+def test_addresses_of_other_kinds_are_refused(monkeypatch, tmp_path, on, address, fact):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "out").mkdir()
+    message = refused("--on", on, out=tmp_path / "out")
+    assert fact in message
+    assert (address or on).removeprefix("auto") in message
+
+
+@pytest.mark.parametrize("given", ["RAY_ADDRESS", "noted"])
+def test_a_dead_address_is_refused_within_ten_seconds(monkeypatch, tmp_path, given):
+    """Whether the user gives it, or a cluster that is gone has left it behind."""
+    with socket.socket() as bound:  # nobody listens there
+        bound.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{bound.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", dead if given == "RAY_ADDRESS" else "")
+        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+        (tmp_path / "ray").mkdir()
+        (tmp_path / "ray" / "ray_current_cluster").write_text(f"{dead}\n")
+        began = time.monotonic()
+        with pytest.raises(TransportError, match=dead):
+            ray_cluster.probe(ray_cluster.cluster_address())
+        assert time.monotonic() - began < 10
+
+
+def test_a_host_that_swallows_packets_is_refused_within_ten_seconds():
+    """A full queue of connections lets a further one wait, as a firewall does."""
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for other in (first, second):
+            other.setblocking(False)
+            other.connect_ex(full.getsockname())
+        began = time.monotonic()
+        with pytest.raises(TransportError, match="timed out"):
+            ray_cluster.probe(f"127.0.0.1:{full.getsockname()[1]}")
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("address", ["head", "head:port", "head:99999999", ""])
+def test_an_address_that_is_none_is_refused(address):
+    with pytest.raises(TransportError, match="no Ray cluster answers"):
+        ray_cluster.probe(address)
+
+
+CPU, GPU = Node("c", 8 * GIB), Node("g", 8 * GIB, gpus=2, gpu_bytes=16 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("need", "nodes", "facts"),
+    [
+        (Need("a", "cuda"), [CPU, CPU], ["a:", "none of the 2 nodes", "training.device=cpu"]),
+        (Need("a", "cuda", 17 * GIB), [CPU, GPU], ["a:", "17.0 GiB", "16.0 GiB"]),
+        (Need("a", "auto", 17 * GIB), [CPU, GPU], ["a:", "17.0 GiB", "16.0 GiB"]),
+        (Need("a", "cpu", 9 * GIB), [CPU, GPU], ["a:", "9.0 GiB", "8.0 GiB"]),
+        (Need("a", "auto", 9 * GIB), [CPU], ["a:", "9.0 GiB", "8.0 GiB"]),
+    ],
+)
+def test_a_run_that_no_node_has_room_for_is_refused(need, nodes, facts):
+    with pytest.raises(CapacityError) as caught:
+        ray_cluster.refuse_too_small([need], nodes)
+    assert all(fact in str(caught.value) for fact in facts)
+
+
+@pytest.mark.parametrize(
+    ("need", "nodes"),
+    [
+        (Need("a", "cuda", 16 * GIB), [CPU, GPU]),
+        (Need("a", "auto", 16 * GIB), [CPU, GPU]),
+        (Need("a", "cpu", 8 * GIB), [CPU, GPU]),
+        (Need("a", "cuda", 99 * GIB), [GPU, Node("h", 8 * GIB, gpus=1)]),  # h: unknown
+    ],
+)
+def test_a_run_that_may_fit_is_not_refused(need, nodes):
+    ray_cluster.refuse_too_small([need], nodes)
+
+
+def test_nodes_with_other_code_or_without_an_answer_are_named():
+    answers = {
+        "good": Answer(dystop.__version__),
+        "old": Answer("0.0.1"),
+        "bare": Answer(failure="ModuleNotFoundError: No module named 'dystop'"),
+    }
+    with pytest.raises(TransportError) as caught:
+        ray_cluster.refuse_unable(answers)
+    message = str(caught.value)
+    assert "node old: has dystop 0.0.1" in message
+    assert "node bare: ModuleNotFoundError" in message
+    assert "node good" not in message
