@@ -8,10 +8,18 @@ import pytest
 
 from dystop.testbed.events import AnswerPull
 from dystop.testbed.observer import Observer, ObserverComponents
-from dystop.testbed.protocol.messages import Evaluate, Heartbeat, NotTestable, PullRefused, Scored
+from dystop.testbed.protocol.messages import (
+    Evaluate,
+    Heartbeat,
+    NotTestable,
+    PullRefused,
+    Reject,
+    Scored,
+)
 from dystop.testbed.protocol.messages import Stop as StopNow
 from dystop.testbed.transport.memory import MemoryTransport
 from dystop.training.evaluate import Evaluation
+from support.transport_parties import until
 from support.worker_process_fixtures import SOON_S, TOY, running_testbed
 
 
@@ -157,3 +165,13 @@ def test_a_repeated_request_gets_the_same_answer_again(testbed):
     testbed.coordinator.messages.clear()
     testbed.coordinator.send("observer", Evaluate(2, 4, (0,)))
     assert answer_to(testbed, 4) == first
+
+
+def test_the_observer_knows_whether_it_has_joined(testbed):
+    observer = start_observer(testbed, MeanEvaluator())
+    health = observer.health()
+    assert (health.party, health.state, health.address) == ("observer", "joined", "")
+    testbed.coordinator.refuse = Reject("epoch", "later", retry_s=60.0)
+    testbed.coordinator.links["observer"].close()
+    assert until(lambda: observer.health().state == "waiting", SOON_S)
+    assert observer.health().alive_s > health.alive_s

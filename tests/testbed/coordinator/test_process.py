@@ -77,8 +77,13 @@ def setting():
 def test_a_run_from_start_to_end(setting, tmp_path):
     ledger = SqliteLedger(tmp_path / "state.db")
     run = setting(setup_for("dystop", 6, 12, params=FAST), ledger)
+    before = run.process.health()
     run.start()
     assert run.process.run() == "12 rounds are over"
+    health = run.process.health()
+    assert (health.party, health.state) == ("coordinator", "coordinating")
+    assert health.address == run.process.address
+    assert health.alive_s > before.alive_s
     assert [r.round for r in run.records] == list(range(1, 13))
     assert [json.loads(json.dumps(t))["round"] for t in run.traces] == list(range(1, 13))
     done = {(o.round, o.node) for o in ledger.rows("orders") if o.outcome == "DONE"}

@@ -16,6 +16,7 @@ from dystop.testbed.protocol.messages import (
     Peer,
     Pull,
     PullBroken,
+    Reject,
     Report,
     Roster,
     Row,
@@ -23,6 +24,7 @@ from dystop.testbed.protocol.messages import (
 )
 from dystop.testbed.protocol.messages import Stop as StopNow
 from dystop.testbed.worker.history import EventLog, process_resources, read_event_log
+from support.transport_parties import until
 from support.worker_process_fixtures import SOON_S, GrpcTestbed, order, plus, pull, running_testbed
 
 
@@ -197,3 +199,28 @@ def test_the_same_line_is_written_five_times_a_minute():
     record = logging.makeLogRecord({"msg": "a"})
     assert quiet.filter(record)
     assert record.getMessage() == "a (and 3 times more)"
+
+
+def test_a_worker_knows_whether_it_has_joined(testbed):
+    worker = testbed.add(0)
+    health = worker.health()
+    assert (health.party, health.state) == ("w00", "joined")
+    assert health.address == testbed.coordinator.peers["w00"].address
+    assert time.monotonic() - health.alive_s < SOON_S
+    testbed.coordinator.refuse = Reject("epoch", "later", retry_s=60.0)
+    testbed.coordinator.links["w00"].close()
+    assert until(lambda: worker.health().state == "waiting", SOON_S)
+
+
+def test_a_loop_that_hangs_makes_the_worker_look_old(testbed, monkeypatch):
+    worker, released = testbed.add(0), threading.Event()
+    handle = worker.machine.handle
+    monkeypatch.setattr(worker.machine, "handle", lambda *a: released.wait(SOON_S) and handle(*a))
+    try:
+        time.sleep(0.3)  # whatever it was doing is done
+        first = worker.health().alive_s
+        time.sleep(0.3)
+        assert worker.health().alive_s == first
+    finally:
+        released.set()
+    assert until(lambda: worker.health().alive_s > first, SOON_S)
