@@ -52,6 +52,14 @@ def test_addresses_of_other_kinds_are_refused(monkeypatch, tmp_path, on, address
     assert (address or on).removeprefix("auto") in message
 
 
+def test_the_keys_of_another_engine_and_unknown_keys_are_refused(monkeypatch, tmp_path):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert "ray.cpu'" in refused("--on", "ray", "ray.cpu=2", out=tmp_path)
+    assert "ray.cpus = 0" in refused("--on", "ray", "ray.cpus=0", out=tmp_path)
+    assert "slurm.cpus" in refused("--on", "ray", "slurm.cpus=2", out=tmp_path)
+
+
 @pytest.mark.parametrize("given", ["RAY_ADDRESS", "noted"])
 def test_a_dead_address_is_refused_within_ten_seconds(monkeypatch, tmp_path, given):
     """Whether the user gives it, or a cluster that is gone has left it behind."""
@@ -88,23 +96,25 @@ def test_an_address_that_is_none_is_refused(address):
         ray_cluster.probe(address)
 
 
-CPU, GPU = Node("c", 8 * GIB), Node("g", 8 * GIB, gpus=2, gpu_bytes=16 * GIB)
+CPU, GPU = Node("c", 4, 8 * GIB), Node("g", 4, 8 * GIB, gpus=2, gpu_bytes=16 * GIB)
 
 
 @pytest.mark.parametrize(
     ("need", "nodes", "facts"),
     [
-        (Need("a", "cuda"), [CPU, CPU], ["a:", "none of the 2 nodes", "training.device=cpu"]),
-        (Need("a", "cuda", 17 * GIB), [CPU, GPU], ["a:", "17.0 GiB", "16.0 GiB"]),
-        (Need("a", "auto", 17 * GIB), [CPU, GPU], ["a:", "17.0 GiB", "16.0 GiB"]),
-        (Need("a", "cpu", 9 * GIB), [CPU, GPU], ["a:", "9.0 GiB", "8.0 GiB"]),
-        (Need("a", "auto", 9 * GIB), [CPU], ["a:", "9.0 GiB", "8.0 GiB"]),
+        (Need("a", "cuda"), [CPU, CPU], ["a:", "on a GPU", "no GPU", "training.device=cpu"]),
+        (Need("a", "cuda", 17 * GIB), [CPU, GPU], ["a:", "17.0 GiB on a GPU", "GPUs of 16.0 GiB"]),
+        (Need("a", "auto", 17 * GIB), [CPU, GPU], ["a:", "17.0 GiB on a GPU", "GPUs of 16.0 GiB"]),
+        (Need("a", "cpu", 9 * GIB), [CPU, GPU], ["a:", "9.0 GiB of memory", "8.0 GiB"]),
+        (Need("a", "auto", 9 * GIB), [CPU], ["a:", "9.0 GiB of memory", "8.0 GiB"]),
+        (Need("a", "cpu"), [Node("c", 3, GIB)], ["a:", "needs 4 cores", "3 cores", "ray.cpus"]),
+        (Need("a", "cuda"), [CPU, Node("g", 3, GIB, gpus=1)], ["a:", "3 cores", "1 GPU"]),
     ],
 )
 def test_a_run_that_no_node_has_room_for_is_refused(need, nodes, facts):
     with pytest.raises(CapacityError) as caught:
-        ray_cluster.refuse_too_small([need], nodes)
-    assert all(fact in str(caught.value) for fact in facts)
+        ray_cluster.refuse_too_small([need], nodes, cpus=4)
+    assert all(fact in str(caught.value) for fact in facts), caught.value
 
 
 @pytest.mark.parametrize(
@@ -113,11 +123,11 @@ def test_a_run_that_no_node_has_room_for_is_refused(need, nodes, facts):
         (Need("a", "cuda", 16 * GIB), [CPU, GPU]),
         (Need("a", "auto", 16 * GIB), [CPU, GPU]),
         (Need("a", "cpu", 8 * GIB), [CPU, GPU]),
-        (Need("a", "cuda", 99 * GIB), [GPU, Node("h", 8 * GIB, gpus=1)]),  # h: unknown
+        (Need("a", "cuda", 99 * GIB), [GPU, Node("h", 4, 8 * GIB, gpus=1)]),  # h: unknown
     ],
 )
 def test_a_run_that_may_fit_is_not_refused(need, nodes):
-    ray_cluster.refuse_too_small([need], nodes)
+    ray_cluster.refuse_too_small([need], nodes, cpus=4)
 
 
 def test_nodes_with_other_code_or_without_an_answer_are_named():

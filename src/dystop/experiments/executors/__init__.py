@@ -11,18 +11,22 @@ local           child processes, one GPU each
 slurm           Slurm, through submitit
 ray_cluster     the Ray cluster of this host, and what its nodes can do
 ray_tasks       tasks of a Ray cluster
+ray_job         a whole study as one job of a Ray cluster, from outside
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dystop.errors import ConfigError, nearest
 from dystop.experiments.executors.executor import Executor
 from dystop.experiments.folder_kinds import writing
 from dystop.storage import try_read_json, write_atomic
+
+if TYPE_CHECKING:
+    from dystop.experiments.executors.ray_job import RayJob
 
 REMEMBERED = "executors.json"
 """The file of a study that holds the settings of the engines that it ran on."""
@@ -40,6 +44,11 @@ class Choice:
     def name(self) -> str:
         """The name of the engine."""
         return self.on.partition(":")[0]
+
+    @property
+    def table(self) -> str:
+        """The table of the configuration that holds its settings."""
+        return self.name.removesuffix("-job")
 
     @property
     def address(self) -> str:
@@ -60,15 +69,22 @@ def _slurm(choice: Choice) -> Executor:
 
 
 def _ray(choice: Choice) -> Executor:
-    from dystop.experiments.executors.ray_tasks import RayExecutor
+    from dystop.experiments.executors.ray_tasks import make_ray
 
-    return RayExecutor(choice.jobs, choice.address)
+    return make_ray(choice)
 
 
-EXECUTORS: dict[str, Callable[[Choice], Executor]] = {
+def _ray_job(choice: Choice) -> "RayJob":
+    from dystop.experiments.executors.ray_job import RayJob
+
+    return RayJob(choice.address, choice.jobs)
+
+
+EXECUTORS: dict[str, Callable[[Choice], "Executor | RayJob"]] = {
     "local": _local,
     "slurm": _slurm,
     "ray": _ray,
+    "ray-job": _ray_job,
 }
 """Makes the executor of a choice, by the name of the engine."""
 
@@ -91,7 +107,7 @@ def choose(
     """
     from dystop.experiments.config.read import executor_table
 
-    name = on.partition(":")[0]
+    name = Choice(on).table
     remembered = {} if study is None else try_read_json(study / REMEMBERED).get(name)
     table = executor_table(name, file, words)
     return Choice(on, jobs, {**(remembered if isinstance(remembered, dict) else {}), **table})
@@ -100,13 +116,13 @@ def choose(
 def remember(study: Path, choice: Choice) -> None:
     """Keep the settings of an engine with the study, for the command that resumes it."""
     known = try_read_json(study / REMEMBERED)
-    if choice.settings and known.get(choice.name) != choice.settings:
-        content = {**known, choice.name: dict(choice.settings)}
+    if choice.settings and known.get(choice.table) != choice.settings:
+        content = {**known, choice.table: dict(choice.settings)}
         with writing(study):
             write_atomic(study / REMEMBERED, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def make_executor(choice: Choice) -> Executor:
+def make_executor(choice: Choice) -> "Executor | RayJob":
     """Return the executor that `--on` names.
 
     Raises:

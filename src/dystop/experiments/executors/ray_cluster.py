@@ -25,12 +25,13 @@ from dystop.experiments.executors.shared_folder import (
     written_nonce,
 )
 from dystop.training.memory import human
+from dystop.units import plural
 
 ADDRESS = "RAY_ADDRESS"
 PROBE_S = 4.0  # an address has one IPv4 and one IPv6 form at most: both fit into ten seconds
 ANSWER_S = 60.0  # for a node to start the first process of this driver
 _CURRENT_CLUSTER = Path("ray") / "ray_current_cluster"  # where `ray start` notes its address
-_SMALLER = "; use fewer workers or a smaller model. Nothing was started"
+_MOST_NODES = 4  # that a message shows
 _FROM_OUTSIDE = "from outside the cluster, use --on ray-job:http://HOST:8265"
 
 
@@ -134,9 +135,23 @@ class Node:
     """A node of the cluster, as far as runs are concerned."""
 
     name: str
+    cpus: int
     memory_bytes: int  # what Ray gives to tasks
     gpus: int = 0
     gpu_bytes: int = 0  # memory of its largest GPU; 0: unknown
+
+    def fits(self, need: Need, cpus: int, *, on_gpu: bool) -> bool:
+        """Return whether a run has room here once the node is empty."""
+        if on_gpu:
+            room = bool(self.gpus) and need.memory_bytes <= (self.gpu_bytes or need.memory_bytes)
+        else:
+            room = need.memory_bytes <= self.memory_bytes
+        return room and cpus <= self.cpus
+
+    def __str__(self) -> str:
+        size = f" of {human(self.gpu_bytes)}" if self.gpu_bytes else ""
+        gpus = f"{plural(self.gpus, 'GPU')}{size}" if self.gpus else "no GPU"
+        return f"{plural(self.cpus, 'core')}, {human(self.memory_bytes)}, {gpus}"
 
 
 @dataclass(frozen=True)
@@ -193,8 +208,8 @@ def _name(node_id: str, node: Mapping[str, Any]) -> str:
 
 def _node(node_id: str, node: Mapping[str, Any], answer: Answer) -> Node:
     had = node["Resources"]
-    memory, gpus = int(had.get("memory", 0)), int(had.get("GPU", 0))
-    return Node(_name(node_id, node), memory, gpus, answer.gpu_bytes)
+    cpus, memory, gpus = (int(had.get(kind, 0)) for kind in ("CPU", "memory", "GPU"))
+    return Node(_name(node_id, node), cpus, memory, gpus, answer.gpu_bytes)
 
 
 def _ask(ray: Any, node_id: str, nonce: Nonce) -> Any:
@@ -242,30 +257,24 @@ def wants_gpu(need: Need, nodes: Sequence[Node]) -> bool:
     return need.device.startswith("cuda")
 
 
-def refuse_too_small(needs: Sequence[Need], nodes: Sequence[Node]) -> None:
+def refuse_too_small(needs: Sequence[Need], nodes: Sequence[Node], cpus: int) -> None:
     """Refuse a run that no node has room for, because it would wait for ever.
+
+    Args:
+        needs: What the runs need.
+        nodes: What the cluster has.
+        cpus: Cores that each run reserves.
 
     Raises:
         CapacityError: Names the run, what it needs and what there is.
     """
-    with_gpu = [node for node in nodes if node.gpus]
-    unknown = any(node.gpu_bytes == 0 for node in with_gpu)
-    largest_gpu = max((node.gpu_bytes for node in with_gpu), default=0)
-    largest = max((node.memory_bytes for node in nodes), default=0)
     for need in needs:
-        asked = f"{need.run}: needs about {human(need.memory_bytes)}"
-        if not wants_gpu(need, nodes):
-            if need.memory_bytes > largest:
-                raise CapacityError(
-                    f"{asked}, but the largest node has {human(largest)} {_SMALLER}"
-                )
-        elif not with_gpu:
+        on_gpu = wants_gpu(need, nodes)
+        if not any(node.fits(need, cpus, on_gpu=on_gpu) for node in nodes):
+            where = "on a GPU" if on_gpu else "of memory"
+            shown = "; ".join(sorted({str(node) for node in nodes})[:_MOST_NODES])
             raise CapacityError(
-                f"{need.run}: training.device={need.device}, but none of the {len(nodes)} nodes of "
-                "the Ray cluster has a GPU; use training.device=cpu, or add a node with one. "
-                "Nothing was started"
-            )
-        elif not unknown and need.memory_bytes > largest_gpu:
-            raise CapacityError(
-                f"{asked} on a GPU, but the largest has {human(largest_gpu)} {_SMALLER}"
+                f"{need.run}: needs {plural(cpus, 'core')} and {human(need.memory_bytes)} {where}, "
+                f"but no node of the Ray cluster has that ({shown}); use fewer workers, a smaller "
+                "model, training.device=cpu or a smaller ray.cpus. Nothing was started"
             )

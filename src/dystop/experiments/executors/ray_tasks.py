@@ -9,9 +9,14 @@ folder of its own.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Gt
+
+from dystop.experiments.config.read import read_section
+from dystop.experiments.executors import Choice
 from dystop.experiments.executors.executor import Ended, Job, Need, State, Submitted
 from dystop.experiments.executors.node import run_attempt, started
 from dystop.experiments.executors.ray_cluster import (
@@ -24,6 +29,7 @@ from dystop.experiments.executors.ray_cluster import (
     refuse_too_small,
     wants_gpu,
 )
+from dystop.params import param
 
 _REASONS = {  # in place of Ray's long explanations
     "NodeDiedError": "its node has left the Ray cluster",
@@ -33,27 +39,42 @@ _REASONS = {  # in place of Ray's long explanations
 _LOST = -1  # no exit code: the process of the task, or its node, is gone
 
 
+@dataclass(frozen=True)
+class RayParams:
+    """What a run of a study asks Ray for."""
+
+    cpus: Annotated[int, Gt(0)] = param(1, "cores per run")
+
+
+def make_ray(choice: Choice) -> "RayExecutor":
+    """Return the executor of `--on ray`."""
+    import_ray()
+    params = read_section(RayParams, choice.settings, "ray", "[ray]")
+    return RayExecutor(params, choice.jobs, cluster_address(choice.address))
+
+
 class RayExecutor:
     """Tasks of the Ray cluster that this host belongs to.
 
     Args:
+        params: What each run asks for.
         jobs: Runs at the same time; None: as many as the cluster has room for.
-        address: What follows `--on ray:`; nothing is allowed.
+        address: HOST:PORT of the cluster.
     """
 
     name, retries, fenced, estimates_memory = "ray", 3, True, True
 
-    def __init__(self, jobs: int | None = None, address: str = "") -> None:
-        self.capacity = jobs
+    def __init__(self, params: RayParams, jobs: int | None, address: str) -> None:
         self._ray = import_ray()
-        self._address = cluster_address(address)
+        self.capacity = jobs
+        self._params, self._address = params, address
         self._nodes: list[Node] = []
 
     def check(self, study: Path, needs: Sequence[Need]) -> None:
         """Connect to the cluster; refuse nodes that cannot work, and runs without room."""
         connect(self._ray, self._address)
         self._nodes = checked_nodes(self._ray, study)
-        refuse_too_small(needs, self._nodes)
+        refuse_too_small(needs, self._nodes, self._params.cpus)
 
     def has_room(self, need: Need) -> bool:
         """Return that it has: Ray has a queue."""
@@ -65,11 +86,12 @@ class RayExecutor:
 
     def _submit(self, job: Job) -> "RayTask":
         on_gpu = wants_gpu(job.need, self._nodes)
+        memory = 0 if on_gpu else job.need.memory_bytes  # on a GPU, the estimate is about the GPU
         task = self._ray.remote(run_attempt).options(
             name=f"dystop {job.run}",
-            num_cpus=1,
+            num_cpus=self._params.cpus,
             num_gpus=int(on_gpu),
-            memory=None if on_gpu else job.need.memory_bytes or None,
+            memory=memory or None,
             max_retries=0,
         )
         return RayTask(self._ray, job, task.remote(str(job.place)))
