@@ -36,6 +36,11 @@ class Accelerated(Generic[P, R]):
         self._chosen: Callable[P, R] | None = None  # while enabled, from the first call on
         update_wrapper(self, reference)
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a kernel is in use already, so that a call does not load machine code."""
+        return self.enabled and self._chosen is not None
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the kernel or the reference."""
         if not self.enabled:

@@ -17,6 +17,7 @@ Words = NDArray[np.uint64]
 GOLDEN, M1, M2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """The constants of SplitMix64: its increment and the two factors of its output function."""
 
+_WORDS = {number: np.uint64(number) for number in (GOLDEN, M1, M2, 11, 27, 30, 31)}
 _MASK = 2**64 - 1
 _FEW = 64  # words up to which loading machine code takes longer than the work
 
@@ -53,11 +54,11 @@ def fold_in(words: Words, part: ArrayLike) -> Words:
     >>> bool((fold_in(address, 2) == bits(1, "fading", 12, [3, 5], [7, 9], 2)).all())
     True
     """
-    golden = np.uint64(GOLDEN)
-    with np.errstate(over="ignore"):
-        summed = np.asarray(words + (np.asarray(part).astype(np.uint64) * golden + golden))
-        mix = mix_words if summed.size > _FEW else mix_words.reference
-        return mix(summed)
+    # A ufunc wraps around without a warning; the operators of NumPy's scalars warn.
+    step = np.multiply(np.asarray(part).astype(np.uint64), _WORDS[GOLDEN])
+    summed = np.asarray(np.add(words, np.add(step, _WORDS[GOLDEN])))
+    is_fast = summed.size > _FEW or mix_words.is_loaded
+    return mix_words(summed) if is_fast else mix_words.reference(summed)
 
 
 def unit(words: Words) -> NDArray[np.float64]:
@@ -77,15 +78,15 @@ def _mix_int(word: int) -> int:
 @accelerated("dystop.kernels.random_bits:mix_words")
 def mix_words(words: Words) -> Words:
     """Return the output function of SplitMix64 for every word of an array."""
-    words = (words ^ words >> np.uint64(30)) * np.uint64(M1)
-    words = (words ^ words >> np.uint64(27)) * np.uint64(M2)
-    return words ^ words >> np.uint64(31)
+    words = np.multiply(words ^ words >> _WORDS[30], _WORDS[M1])
+    words = np.multiply(words ^ words >> _WORDS[27], _WORDS[M2])
+    return words ^ words >> _WORDS[31]
 
 
 @accelerated("dystop.kernels.random_bits:to_unit")
 def to_unit(words: Words) -> NDArray[np.float64]:
     """Return numbers in the open interval (0, 1) from the upper 53 bits of each word."""
-    out: NDArray[np.float64] = (np.asarray(words >> np.uint64(11), np.float64) + 0.5) * 2.0**-53
+    out: NDArray[np.float64] = (np.asarray(words >> _WORDS[11], np.float64) + 0.5) * 2.0**-53
     return out
 
 

@@ -36,6 +36,19 @@ def check_ids(n: int, *ids: Ints | Ids) -> None:
             raise IndexError(f"id {wrong} is outside of 0..{n - 1}")
 
 
+def mask_of(n: int, ids: Ints) -> Bools:
+    """Return which of n nodes are among the ids.
+
+    `mask_of(n, ids)[nodes]` is `np.isin(nodes, ids)` in a fifth of the time.
+
+    >>> mask_of(4, np.array([3, 1])).tolist()
+    [False, True, False, True]
+    """
+    mask = np.zeros(n, bool)
+    mask[ids] = True
+    return mask
+
+
 class Rows(NamedTuple):
     """Ids in compressed rows: row i is value[indptr[i]:indptr[i + 1]]."""
 
@@ -169,6 +182,8 @@ class PairCounts:
 
     def add(self, dst: Ints, src: Ints) -> "PairCounts":
         """Return the counts after one more use of each pair; the cost is linear in the pairs."""
+        if not len(dst):
+            return self
         return add_counts(self, group(self.n, dst, src, ascending=True))
 
     def add_rows(self, used: Rows) -> "PairCounts":

@@ -67,7 +67,8 @@ def test_what_was_sent_later_wins_whenever_it_arrives():
         snapshot=ints([0, 1]),
         weight=np.full(2, np.nan),
     )
-    assert late_old.newest(6.0).sent.tolist() == [2]
+    assert late_old.delivered(6.0).sent.tolist() == [2]
+    assert late_old.delivered(4.0).delivered(6.0).sent.tolist() == [2]
 
 
 def test_a_busy_workers_update_is_its_last_finished_one():

@@ -3,10 +3,12 @@
 After the warm start worker i holds i + 1, and each training adds i + 1 (see `AddingTrainer`).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dystop.control.stopping import Stop
 from dystop.errors import PlanError
@@ -14,6 +16,7 @@ from dystop.plan import Plan, join_links, links, mix_of, no_links
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Mechanism
+from dystop.world import InFlight
 from support.engine_fixtures import (
     AddingTrainer,
     ColdScript,
@@ -250,3 +253,43 @@ def test_nothing_is_measured_that_was_not_asked_for():
     components = components_for(Script(plans=(plan,)), 3, stop=Stop(rounds=1))
     _, state = run_to_end(components)
     assert state.control.last.distance is None
+
+
+@dataclass(frozen=True)
+class Message:
+    arrival_s: float
+    dst: int
+    src: int
+    sent: int
+    snapshot: int
+
+
+def waiting_after(messages, times):
+    """The slow twin of `InFlight.delivered`: in each mailbox the message that was sent last."""
+    boxes = {}
+    for one in sorted(messages, key=lambda m: m.snapshot):
+        if one.arrival_s <= times[-1]:
+            boxes[one.dst, one.src] = one
+    return [boxes[pair] for pair in sorted(boxes)]
+
+
+@given(
+    ends=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 2)), max_size=30),
+    times=st.lists(st.integers(0, 5), min_size=1, max_size=4).map(sorted),
+)
+def test_mailboxes_hold_what_was_sent_last_whenever_it_arrives(ends, times):
+    messages = [Message(float(a), i, j, k // 3, k) for k, (a, i, j) in enumerate(ends)]
+    columns = np.array([[m.dst, m.src, 0, m.sent, m.snapshot] for m in messages]).reshape(-1, 5)
+    arrival_s = np.array([m.arrival_s for m in messages])
+    in_flight = InFlight(arrival_s, *ints(columns).T, np.full(len(messages), np.nan))
+    for now_s in times:
+        in_flight = in_flight.delivered(now_s)
+    expected = waiting_after(messages, times)
+    assert in_flight.snapshot[: in_flight.in_mailboxes].tolist() == [m.snapshot for m in expected]
+    travelling = [m.snapshot for m in messages if m.arrival_s > times[-1]]
+    assert in_flight.snapshot[in_flight.in_mailboxes :].tolist() == travelling
+    if expected:
+        dst, src = ints([m.dst for m in expected]), ints([m.src for m in expected])
+        found = in_flight.snapshot_of(dst, src)
+        assert found.tolist() == [m.snapshot for m in expected]
+        assert in_flight.read_by(dst[:1], times[-1]).sum() == (dst == dst[0]).sum()

@@ -15,7 +15,7 @@ from dystop.control.staleness import next_queue, next_staleness
 from dystop.control.staleness_weighting import StalenessWeighting, apply
 from dystop.plan import Links, Plan, anywhere
 from dystop.record import RoundRecord
-from dystop.sparse import Bools, Ints, Rows, no_pairs
+from dystop.sparse import Bools, Ints, PairCounts, no_pairs
 from dystop.types import ControlState, Fleet, Mechanism, Observation, Outcome, Score, View
 
 
@@ -75,7 +75,7 @@ def decide(
     if staleness_weighting is not None and staleness_weighting.rule != "none":
         plan = apply(staleness_weighting, plan, view)
         check_plan(mechanism, plan, view)
-    return plan, replace(control, memory=memory)
+    return plan, control if memory is control.memory else replace(control, memory=memory)
 
 
 def settle(
@@ -125,7 +125,7 @@ def advance(
         staleness=_next_staleness(control.staleness, active, frozen),
         queue=queue,
         version=control.version + active,
-        pulls=control.pulls.add_rows(_pulled(plan.links, outcome.lost)),
+        pulls=_with_pulls(control.pulls, plan.links, outcome.lost),
         wire_bytes=control.wire_bytes + int(outcome.link_bytes.sum()),
         samples=control.samples + outcome.samples,
         last=outcome,
@@ -172,11 +172,12 @@ def apply_late_report(
     )
 
 
-def _pulled(links: Links, lost: Bools) -> Rows:
-    """Return the pulls that arrived, by receiver."""
+def _with_pulls(pulls: PairCounts, links: Links, lost: Bools) -> PairCounts:
+    """Return the counts after the pulls that arrived."""
     if not anywhere(links.pushed) and not lost.any():
-        return links.by_receiver
-    return links.take(~lost & ~links.pushed).by_receiver
+        return pulls.add_rows(links.by_receiver)  # the plan check has grouped them
+    arrived = ~lost & ~links.pushed
+    return pulls.add(links.dst[arrived], links.src[arrived])
 
 
 def record_of(

@@ -8,6 +8,7 @@ found: pairs in ascending order cost a step or two each, others a binary search 
 
 import numpy as np
 
+from dystop import sparse
 from dystop.compiled import compiled
 from dystop.kernels.buffers import buffer
 from dystop.kernels.sorting import rank_rows
@@ -24,16 +25,21 @@ _LOW = (1 << _WORD) - 1
 _PAIRS = 1 << 16  # smallest number of pairs worth a thread
 _ROWS = 1 << 15  # rows that are compared in one block
 _BLOCK = 1 << 16  # pairs or rows that are looked up in one block
+_FEW = 512  # pairs that NumPy sorts while the passes of a kernel still start
 
 
 def group(n: int, row: Ints, value: Ints, *, ascending: bool = False) -> Rows:
     """Put (row, value) pairs together by row; see `dystop.sparse.group`."""
+    if len(row) <= _FEW:
+        return sparse.group.reference(n, row, value, ascending=ascending)
     rows = _grouped(n, as_readonly(row), as_readonly(value))
     return Rows(rows.indptr, _ranked(rows.indptr, rows.value, rows.value)) if ascending else rows
 
 
 def row_order(row: Ints, value: Ints) -> Ints:
     """Return the order that sorts pairs by row, then by value; see `dystop.sparse.row_order`."""
+    if len(row) <= _FEW:
+        return sparse.row_order.reference(row, value)
     n = int(row.max(initial=-1)) + 1
     odd = min(row.min(initial=0), value.min(initial=0)) < 0 or value.max(initial=0) >= 1 << 31
     if odd or n > 16 * len(row) + (1 << 20):

@@ -5,9 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dystop.control.aggregation import with_self
 from dystop.mechanisms._server import first_to_finish
-from dystop.plan import Plan, join_links, links
+from dystop.plan import Mix, Plan, links, mix_of, no_links
 from dystop.sparse import Ints, ints
 from dystop.types import Capabilities, Mechanism, Memory, View
 
@@ -42,17 +41,17 @@ class ADPSGD(Mechanism):
         alive = np.flatnonzero(view.alive)
         caller = int(first_to_finish(alive, view.remaining_s, view.staleness, 1)[0])
         peers = _two_way(caller, view)
-        if len(peers):
-            peers = ints([view.rng("peer").choice(peers)])
-        here = np.full(len(peers), caller)
-        pull, push = links(here, peers), links(peers, here, pushed=True)
-        rows = with_self(
-            np.concatenate([here, peers]),
-            np.concatenate([peers, here]),
-            np.full(2 * len(peers), 0.5),
-            np.sort(np.append(peers, caller)),
-        )
-        return Plan(ints([caller]), join_links([pull, push]), (rows,)), memory
+        if not len(peers):
+            return Plan(ints([caller]), no_links(), (_mean_of(ints([caller])),)), memory
+        pair = ints([caller, view.rng("peer").choice(peers)])
+        exchange = links(pair, pair[::-1], pushed=np.array([False, True]))
+        return Plan(pair[:1], exchange, (_mean_of(pair),)), memory
+
+
+def _mean_of(nodes: Ints) -> Mix:
+    """Return rows that give every node the mean of their models."""
+    k = len(nodes)
+    return mix_of(np.repeat(nodes, k), np.tile(nodes, k), np.full(k * k, 1.0 / k))
 
 
 def _two_way(i: int, view: View) -> Ints:

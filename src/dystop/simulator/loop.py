@@ -77,7 +77,7 @@ def begin(components: Components) -> State:
     models = with_memory(models, components.aggregation)
     control = initial_state(fleet, components.mechanism)
     training_s = np.zeros(fleet.nodes)
-    if components.mechanism.capabilities().warm_start:
+    if components.capabilities.warm_start:
         everyone = np.arange(fleet.workers)
         at = index(everyone, models.latest)
         trained = trainer.train(
@@ -99,8 +99,10 @@ def open_round(components: Components, state: State) -> tuple[WorldState, State]
     """Open the next round when the world does, and deliver the messages that have arrived."""
     control = state.control
     world_state, progress = components.world.open_round(control.t, control.clock_s, state.progress)
-    control = replace(control, clock_s=world_state.now_s)
-    return world_state, deliver(replace(state, control=control, progress=progress))
+    if progress is not state.progress or world_state.now_s != control.clock_s:
+        control = replace(control, clock_s=world_state.now_s)
+        state = replace(state, control=control, progress=progress)
+    return world_state, deliver(state)
 
 
 def observe(world_state: WorldState, progress: Progress) -> Observation:
@@ -114,7 +116,7 @@ def observe(world_state: WorldState, progress: Progress) -> Observation:
         step_s=world_state.step_s,
         remaining_s=progress.remaining_s(now_s)[: len(world_state.alive)],
         budget=world_state.budget,
-        mailbox=progress.in_flight.mailbox(now_s),
+        mailbox=progress.in_flight.mailbox(),
     )
 
 

@@ -20,10 +20,15 @@ from dystop.world import InFlight, RealisedPlan
 def deliver(state: State) -> State:
     """Mix in the background messages that have arrived; keep the newest message per sender."""
     now_s, in_flight = state.control.clock_s, state.progress.in_flight
-    due = in_flight.take(in_flight.due(now_s))
-    for k in np.argsort(due.arrival_s, kind="stable"):
-        _mix_on_arrival(state, int(due.dst[k]), int(due.snapshot[k]), float(due.weight[k]))
-    return _with_in_flight(state, in_flight.take(~in_flight.due(now_s)).newest(now_s))
+    if not len(in_flight):
+        return state
+    is_due = in_flight.due(now_s)
+    if is_due.any():
+        due = in_flight.take(is_due)
+        for k in np.argsort(due.arrival_s, kind="stable"):
+            _mix_on_arrival(state, int(due.dst[k]), int(due.snapshot[k]), float(due.weight[k]))
+        in_flight = in_flight.take(~is_due)
+    return _with_in_flight(state, in_flight.delivered(now_s))
 
 
 def _mix_on_arrival(state: State, dst: int, snapshot: int, weight: float) -> None:
@@ -138,16 +143,18 @@ def _origin(models: Models, done: Bools, node: int) -> Tensor | None:
 def consume(state: State, view: View, realised: RealisedPlan) -> State:
     """Empty the mailboxes of the active workers, unless the plan keeps them."""
     in_flight, plan = state.progress.in_flight, realised.plan
-    if not plan.keep_mail:
-        read = in_flight.waiting(view.now_s) & np.isin(in_flight.dst, plan.active)
-        in_flight = in_flight.take(~read)
-    return _with_in_flight(state, in_flight)
+    if plan.keep_mail or not len(in_flight):
+        return state
+    return _with_in_flight(state, in_flight.take(~in_flight.read_by(plan.active, view.now_s)))
 
 
 def _with_in_flight(state: State, in_flight: InFlight) -> State:
-    """Replace the messages in flight; drop the snapshots that no message carries any more."""
-    wanted, models = set(in_flight.snapshot.tolist()), state.models
-    for number in [k for k in models.snapshots if k not in wanted]:
+    """Replace the messages in flight by some of them; drop snapshots that none of them carries."""
+    models, before = state.models, state.progress.in_flight
+    if len(in_flight) == len(before):
+        return replace(state, progress=replace(state.progress, in_flight=in_flight))
+    kept = ints(list(models.snapshots))
+    for number in kept[~np.isin(kept, in_flight.snapshot)].tolist():
         del models.snapshots[number]
         models.origins.pop(number, None)
     return replace(state, progress=replace(state.progress, in_flight=in_flight))

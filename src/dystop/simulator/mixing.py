@@ -24,6 +24,7 @@ from dystop.training.problem import Trained
 from dystop.training.trainer import Trainer
 
 _LARGE = 1 << 20  # numbers to be read before a second core is worth its thread
+_FEW_ROWS = 2  # that are written one by one
 
 
 @dataclass(frozen=True)
@@ -40,28 +41,32 @@ class SparseRows:
 
     def _on_cpu(self, models: Tensor) -> Tensor:
         out = torch.empty(len(self.indptr) - 1, models.shape[1], dtype=models.dtype)
-        stack, into = models.detach().contiguous().numpy(), out.numpy()
+        stack, into = as_readonly(models.detach().numpy()), out.numpy()
         rows = (
             as_readonly(self.indptr),
             as_readonly(self.column),
             as_readonly(self.weight.astype(into.dtype)),
         )
-        small = len(self.column) * stack.shape[1] < _LARGE
-        block = block_size(len(out), len(out) if small else 1)
+        if len(self.column) * stack.shape[1] < _LARGE:
+            mix_rows(*rows, stack, into, 0, len(out))
+            return out
 
         def mix(lo: int, hi: int) -> None:
-            mix_rows(*rows, as_readonly(stack), into, lo, hi)
+            mix_rows(*rows, stack, into, lo, hi)
 
-        run_in_blocks(mix, len(out), max(block, 1))
+        run_in_blocks(mix, len(out), block_size(len(out), 1))
         return out
 
     def _on_device(self, models: Tensor) -> Tensor:
         from dystop.simulator.mixing_cuda import mixed
 
-        where = models.device
-        with on_device(where):
-            indptr, column = upload(self.indptr, where), upload(self.column, where)
-            return mixed(indptr, column, upload(self.weight, where).to(models.dtype), models)
+        # One copy to the device instead of three: the bits of the weights travel as integers.
+        packed = np.concatenate([self.indptr, self.column, self.weight.view(np.int64)])
+        first, last = len(self.indptr), len(self.indptr) + len(self.column)
+        with on_device(models.device):
+            there = upload(packed, models.device)
+            weight = there[last:].view(torch.float64).to(models.dtype)
+            return mixed(there[:first], there[first:last], weight, models)
 
 
 @accelerated("dystop.simulator.mixing_cpu:mix_rows")
@@ -154,9 +159,23 @@ def first_models(
     )
 
 
-def index(rows: Ints, like: Tensor) -> Tensor:
-    """Return row numbers as a tensor on the device of the stack."""
+def index(rows: Ints, like: Tensor) -> Tensor | slice:
+    """Return row numbers as an index of a stack like this one, on its device.
+
+    A single row is a slice, which needs no copy to the device. What it selects is a view.
+    """
+    if len(rows) == 1:
+        return slice(int(rows[0]), int(rows[0]) + 1)
     return upload(rows, like.device)
+
+
+def _put(stack: Tensor, nodes: Ints, rows: Tensor) -> None:
+    """Write rows into a stack; a few of them one by one, without a copy of their numbers."""
+    if len(nodes) > _FEW_ROWS:
+        stack[index(nodes, stack)] = rows
+        return
+    for k, node in enumerate(nodes.tolist()):
+        stack[node] = rows[k]
 
 
 def published(models: Models, done: Bools) -> Tensor:
@@ -183,6 +202,8 @@ def published_row(models: Models, done: Bools, node: int) -> Tensor:
 
 def sparse_rows(stage: Mix, pick: Bools, source: Ints) -> SparseRows:
     """Return the picked weights of a stage as a sparse matrix; `source` holds the columns."""
+    if pick.all():
+        return SparseRows(stage.indptr, source, stage.weight)
     counts = np.bincount(stage.row_of[pick], minlength=len(stage.receiver))
     indptr = np.concatenate([[0], np.cumsum(counts)])
     return SparseRows(indptr, source[pick], stage.weight[pick])
@@ -294,7 +315,7 @@ def _handed_out(models: Models, nodes: Ints, busy: Bools) -> Tensor:
     models.finish(nodes if models.finished is None else nodes[~busy])
     if models.finished is None or not busy.any():
         return models.latest[at]
-    late = upload(busy, at.device)
+    late = upload(busy, models.latest.device)
     return torch.where(late[:, None], models.finished[at], models.latest[at])
 
 
@@ -368,36 +389,39 @@ def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, bus
         passive: Receivers that are not about to train (`passive_shift`), [R].
         busy: Those of them whose training still runs, [R].
     """
-    at, finished = index(receiver, rows), models.finished
-    _keep_aggregated(models, at, rows, passive)
+    finished = models.finished
+    _keep_aggregated(models, receiver, rows, passive)
     models.finish(receiver if finished is None else receiver[~busy])
     if finished is None or not busy.any():
         if models.start is not None and passive.any():
-            moved = upload(passive, rows.device)
-            shift = passive_shift(rows, models.latest[at])
-            models.start[at[moved]] += shift[moved]
-        models.latest[at] = rows
+            shift = passive_shift(rows, models.latest[index(receiver, rows)])
+            _add(models.start, receiver, shift, passive)
+        _put(models.latest, receiver, rows)
         return
-    late = upload(busy, rows.device)
+    late, now = (index(np.flatnonzero(one), rows) for one in (busy, ~busy))
     shift = passive_shift(rows, _handed_out(models, receiver, busy))
-    finished[at[late]] = rows[late]
+    _put(finished, receiver[busy], rows[late])
     if models.finished_start is not None:
-        models.finished_start[at[late]] += shift[late]
+        _add(models.finished_start, receiver, shift, busy)
     if models.start is not None:
-        moved = upload(passive, rows.device)
-        models.start[at[moved]] += shift[moved]
+        _add(models.start, receiver, shift, passive)
     models.shift(receiver[busy], shift[late])
-    models.latest[at[~late]] = rows[~late]
+    _put(models.latest, receiver[~busy], rows[now])
 
 
-def _keep_aggregated(models: Models, at: Tensor, rows: Tensor, passive: Bools) -> None:
+def _add(stack: Tensor, receiver: Ints, shift: Tensor, which: Bools) -> None:
+    """Add shifts to the rows of some receivers."""
+    stack[index(receiver[which], shift)] += shift[index(np.flatnonzero(which), shift)]
+
+
+def _keep_aggregated(models: Models, receiver: Ints, rows: Tensor, passive: Bools) -> None:
     """Note the rows of passive receivers: their aggregation ends with this stage."""
     if models.aggregated is None or not passive.any():
         return
-    moved = upload(passive, rows.device)
-    models.aggregated[at[moved]] = rows[moved]
+    moved = rows[index(np.flatnonzero(passive), rows)]
+    _put(models.aggregated, receiver[passive], moved)
     if models.aggregated_before is not None:
-        models.aggregated_before[at[moved]] = rows[moved]
+        _put(models.aggregated_before, receiver[passive], moved)
 
 
 def after_aggregation(models: Models, done: Bools, aggregations: Ints, begun: Bools) -> Tensor:

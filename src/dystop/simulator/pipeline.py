@@ -6,6 +6,7 @@ On a GPU the host goes on while the device trains (ADR 0019). Records leave in t
 rounds and are those of `loop.simulate` to the byte: without this module only time is lost.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -22,11 +23,11 @@ from dystop.simulator.evaluation import (
     score_of,
 )
 from dystop.simulator.loop import observe, open_round, training_steps, with_map
-from dystop.simulator.mixing import index, newest_published
+from dystop.simulator.mixing import Models, index, newest_published
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import PendingOutcome, execute
-from dystop.simulator.waves import TrainingQueue, plain, queued
-from dystop.types import View
+from dystop.simulator.waves import TrainingQueue, queued
+from dystop.types import ControlState, View
 from dystop.world import WorldState
 
 NeedsModels = Callable[[int], bool]
@@ -55,7 +56,7 @@ class RunningRound:
 
     view: View
     plan: Plan
-    before: State  # after the decision
+    control: ControlState  # after the decision
     world_state: WorldState
     outcome: PendingOutcome
     wave: int  # number of the wave that trains it
@@ -74,7 +75,8 @@ def simulate_ahead(
         needs_models: Asked for every round before the next one starts. Where it answers False, the
             models of the yielded state may already be those of a later round.
     """
-    models = queued(state.models, components.trainer)
+    plain = state.models
+    models = queued(plain, components.trainer)
     state, queue = replace(state, models=models), models.queue
     running: deque[RunningRound] = deque()
     while True:
@@ -89,14 +91,14 @@ def simulate_ahead(
         else:
             waits = _unfinished(components, running, queue)
         while len(running) > waits:
-            record, after = _finish(components, running.popleft())
+            record, after = _finish(components, running.popleft(), plain)
             yield record, after
             if reached(components.stop, record):
                 return
             state = replace(state, control=after.control) if not running else state
     queue.run("the run ends")
     while running:
-        yield _finish(components, running.popleft())
+        yield _finish(components, running.popleft(), plain)
 
 
 def _start(components: Components, state: State, queue: TrainingQueue) -> RunningRound | None:
@@ -116,12 +118,11 @@ def _start(components: Components, state: State, queue: TrainingQueue) -> Runnin
     )
     steps, timing = training_steps(components, plan), components.engine.timing
     realised = components.world.realise(timing, view, plan, steps, state.progress)
-    before = replace(state, control=control)
-    pending, state = execute(components, before, view, plan, realised)
-    control = advance(components.mechanism, control, view, plan, pending.known)
+    pending, state = execute(components, state, view, plan, realised)
+    after = advance(components.mechanism, control, view, plan, pending.known)
     wave = queue.trained - queue.is_empty
     return RunningRound(
-        view, plan, before, world_state, pending, wave, replace(state, control=control)
+        view, plan, control, world_state, pending, wave, replace(state, control=after)
     )
 
 
@@ -133,7 +134,7 @@ def _needs_result(components: Components, running: RunningRound) -> bool:
     """Return whether the next round depends on the losses or the score of this one."""
     stop = components.stop
     may_end = stop.loss > 0 or (running.score is not None and stop.accuracy > 0)
-    return may_end or "loss" in components.mechanism.capabilities().needs
+    return may_end or "loss" in components.capabilities.needs
 
 
 def _unfinished(components: Components, running: deque[RunningRound], queue: TrainingQueue) -> int:
@@ -144,7 +145,8 @@ def _unfinished(components: Components, running: deque[RunningRound], queue: Tra
     if len(running) >= MAX_ROUNDS:
         queue.run("enough rounds are decided")
     over = queue.trained - components.trainer.returns_early
-    return sum(r.wave >= over for r in running) if len(running) < MAX_ROUNDS else 0
+    done = bisect_left(running, over, key=lambda r: r.wave)  # waves are trained in their order
+    return len(running) - done if len(running) < MAX_ROUNDS else 0
 
 
 def _request_due_score(
@@ -179,12 +181,17 @@ def _requested_score(components: Components, state: State, queue: TrainingQueue)
     return lambda: scores[0]()
 
 
-def _finish(components: Components, running: RunningRound) -> tuple[RoundRecord, State]:
-    """Wait for the device; return the record of the round, and the state after it."""
+def _finish(
+    components: Components, running: RunningRound, models: Models
+) -> tuple[RoundRecord, State]:
+    """Wait for the device; return the record of the round, and the state after it.
+
+    The state gets `models`, which are those of the round without a queue.
+    """
     outcome = running.outcome.result()
     control = replace(running.state.control, last=outcome)
-    state = replace(running.state, control=control, models=plain(running.state.models))
-    record = record_of(running.before.control, control, running.view, running.plan, outcome)
+    state = replace(running.state, control=control, models=models)
+    record = record_of(running.control, control, running.view, running.plan, outcome)
     record = with_map(components, record, running.plan, outcome.lost, running.world_state)
     score = running.score
     if score is None and is_last(components, record):

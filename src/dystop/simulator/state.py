@@ -1,6 +1,7 @@
 """What a simulation is made of (`Components`) and where it stands between rounds (`State`)."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from dystop.control.robust_aggregation import Aggregation
 from dystop.control.staleness_weighting import StalenessWeighting
@@ -10,7 +11,7 @@ from dystop.simulator.mixing import Models
 from dystop.simulator.params import EngineParams
 from dystop.sparse import Bools, Ints
 from dystop.training.trainer import Trainer
-from dystop.types import ControlState, Fleet, Mechanism
+from dystop.types import Capabilities, ControlState, Fleet, Mechanism
 from dystop.world import Progress, World
 
 
@@ -33,10 +34,15 @@ class Components:
     attackers: Attackers | None = None
     budgets_bind: bool = False  # links beyond a bandwidth budget are not made
 
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """What the mechanism needs and guarantees; every round asks."""
+        return self.mechanism.capabilities()
+
     @property
     def keeps_starts(self) -> bool:
         """Whether updates are sent or compensated, so that trainings' starts must be kept."""
-        return self.mechanism.capabilities().deltas or self.staleness_weighting.rule == "compensate"
+        return self.capabilities.deltas or self.staleness_weighting.rule == "compensate"
 
 
 @dataclass(frozen=True)

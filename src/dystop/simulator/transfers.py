@@ -8,12 +8,12 @@ from torch import Tensor
 
 from dystop.control.aggregation import renormalise_lost
 from dystop.control.plan_check import source_kind
-from dystop.plan import Mix, Plan
+from dystop.plan import Mix, Plan, anywhere
 from dystop.simulator import mailbox
 from dystop.simulator.mixing import Sources, index, link_distances, write_rows
 from dystop.simulator.robust_mixing import aggregated_rows
 from dystop.simulator.state import Components, State
-from dystop.sparse import Bools, Floats, Ints
+from dystop.sparse import Bools, Floats, Ints, mask_of
 from dystop.training.problem import Trained
 from dystop.types import Outcome, View
 from dystop.world import RealisedPlan
@@ -40,21 +40,22 @@ def execute(
     components: Components, state: State, view: View, plan: Plan, realised: RealisedPlan
 ) -> tuple[PendingOutcome, State]:
     """Move models, mix them and start the active workers' trainings; do not wait for a device."""
-    models = state.models
-    models.finish(realised.plan.active)
-    at = index(realised.plan.active, models.latest)
-    before = models.latest[at] if models.finished is not None else None
-    asks = "distance" in components.mechanism.capabilities().needs
+    models, active = state.models, realised.plan.active
+    models.finish(active)
+    before = None
+    if models.finished is not None:
+        before = models.latest[index(active, models.latest)].clone()
+    asks = "distance" in components.capabilities.needs
     distance = _distances(state, realised) if asks else None
     state = _mix(components, state, view, realised)
     trained = _train(components, state, view, realised)
     if models.finished is not None and before is not None:
-        models.finished[at] = before
-    known = replace(_outcome(plan, realised, trained.samples), distance=distance)
+        models.finished[index(active, models.latest)] = before
+    known = _outcome(plan, realised, trained.samples, distance)
     return PendingOutcome(known, trained.losses), _start_trainings(state, view, realised)
 
 
-def _outcome(plan: Plan, realised: RealisedPlan, samples: int) -> Outcome:
+def _outcome(plan: Plan, realised: RealisedPlan, samples: int, distance: Floats | None) -> Outcome:
     return Outcome(
         duration_s=realised.duration_s,
         comm_s=realised.comm_s,
@@ -68,6 +69,7 @@ def _outcome(plan: Plan, realised: RealisedPlan, samples: int) -> Outcome:
         dst=plan.links.dst,
         src=plan.links.src,
         failed=realised.failed,
+        distance=distance,
     )
 
 
@@ -102,7 +104,7 @@ def _mix_stage(
     plan, links = realised.plan, realised.plan.links
     lost = (links.stage == stage) & realised.lost
     rows = _without_background(view, plan, stage)
-    keep_mean = components.mechanism.capabilities().doubly_stochastic
+    keep_mean = components.capabilities.doubly_stochastic
     rows = renormalise_lost(rows, links.dst[lost], links.src[lost], to_self=keep_mean)
     if not len(rows.receiver):
         return
@@ -110,16 +112,16 @@ def _mix_stage(
     if sent:
         sources = _with_attackers(sources, rows, sent)
     mixed = aggregated_rows(components.aggregation, components.trainer, state.models, rows, sources)
-    passive = ~np.isin(rows.receiver, plan.active)
+    passive = ~mask_of(view.fleet.nodes, plan.active)[rows.receiver]
     write_rows(state.models, rows.receiver, mixed, passive, sources.busy)
 
 
 def _without_background(view: View, plan: Plan, stage: int) -> Mix:
     """Return the rows that are mixed now; a row fed by a background link waits for its arrival."""
     rows, links = plan.mixes[stage], plan.links
-    late = links.background & (links.stage == stage)
-    if not late.any():
+    if not anywhere(links.background):
         return rows
+    late = links.background & (links.stage == stage)
     late_keys = _keys(view, links.dst, links.src)[late]
     waits = np.isin(_keys(view, rows.dst, rows.source), late_keys)
     return rows.take(np.bincount(rows.row_of, weights=waits, minlength=len(rows.receiver)) == 0)
@@ -127,19 +129,21 @@ def _without_background(view: View, plan: Plan, stage: int) -> Mix:
 
 def _sources(state: State, view: View, realised: RealisedPlan, stage: int, rows: Mix) -> Sources:
     """Return, for every weight, which model of the source the receiver gets."""
-    decided = realised.plan
-    plan = replace(decided, mixes=(*decided.mixes[:stage], rows))
+    plan, none = realised.plan, np.zeros(len(rows.source), bool)
+    busy, stale, snapshot = np.zeros(len(rows.receiver), bool), none, np.full(len(none), -1)
+    if state.models.finished is None and not len(view.mailbox.dst):
+        return Sources(~none, none, none, snapshot, busy)
+    if rows is not plan.mixes[stage]:
+        plan = replace(plan, mixes=(*plan.mixes[:stage], rows))
     linked, mailed = source_kind(plan, view, stage)
-    busy = ~np.isin(rows.receiver, plan.active) & ~state.done[rows.receiver]
-    stale = np.zeros(len(rows.source), bool)
     if state.models.finished is not None:
+        active = mask_of(view.fleet.nodes, plan.active)
+        busy = ~active[rows.receiver] & ~state.done[rows.receiver]
         stale = (rows.dst == rows.source) & busy[rows.row_of]
         stale |= linked & _reads_stale(view, realised, stage, rows)
-    snapshot = np.full(len(rows.source), -1)
     if mailed.any():
-        snapshot[mailed] = state.progress.in_flight.snapshot_of(
-            view.now_s, rows.dst[mailed], rows.source[mailed]
-        )
+        in_flight = state.progress.in_flight
+        snapshot[mailed] = in_flight.snapshot_of(rows.dst[mailed], rows.source[mailed])
     return Sources(~stale & ~mailed, stale, mailed, snapshot, busy)
 
 
@@ -179,14 +183,15 @@ def _keys(view: View, dst: Ints, src: Ints) -> Ints:
 def _train(components: Components, state: State, view: View, realised: RealisedPlan) -> Trained:
     """Train the rows of the active workers in place, from their mixed models."""
     models, active = state.models, realised.plan.active
-    at = index(active, models.latest)
     if not len(active):  # all have failed
-        return Trained(models.latest[at], models.counters[at], np.zeros(0), 0)
+        return Trained(models.latest[:0], models.counters[:0], np.zeros(0), 0)
     if models.start is not None:
+        at = index(active, models.latest)
         if models.finished_start is not None:
             models.finished_start[at] = models.start[at]
         models.start[at] = models.latest[at]
     if models.aggregated is not None:
+        at = index(active, models.latest)
         if models.aggregated_before is not None:
             models.aggregated_before[at] = models.aggregated[at]
         models.aggregated[at] = models.latest[at]

@@ -12,7 +12,6 @@ depend on its stack (`Trainer.rows_independent`).
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +23,8 @@ from dystop.training.problem import Trained
 from dystop.training.trainer import Trainer
 
 Call = Callable[[], None]
+
+_NONE = torch.empty(0)  # the models of a training that waits are not known
 
 
 @dataclass
@@ -77,6 +78,7 @@ class TrainingQueue:
         self.statistics = WaveStatistics()
         self._trainer, self._models, self._gathers = trainer, models, gathers
         self._is_waiting: Bools = np.zeros(len(models.latest), bool)
+        self._count = 0  # trainings that wait
         self._nodes: list[Ints] = []
         self._versions: list[Ints] = []
         self._steps: list[Ints] = []
@@ -95,8 +97,9 @@ class TrainingQueue:
     def submit(self, nodes: Ints, versions: Ints, steps: Ints, rates: Floats | None) -> Trained:
         """Queue the trainings of a round; the rows of the nodes hold their starts."""
         self.finish(nodes)
-        first = sum(map(len, self._nodes))
-        rows, wave = slice(first, first + len(nodes)), self._wave
+        wave, first = self._wave, self._count
+        rows = slice(first, first + len(nodes))
+        self._count += len(nodes)
         self._nodes.append(nodes)
         self._versions.append(versions)
         self._steps.append(steps)
@@ -104,8 +107,8 @@ class TrainingQueue:
         self._is_waiting[nodes] = True
         if not self._gathers or self._is_device_idle():
             self.run("the device is idle")
-        none, samples = torch.empty(0), self._trainer.samples_seen(nodes, steps)
-        return Trained(none, none, lambda: wave.part(rows), samples)
+        samples = self._trainer.samples_seen(nodes, steps)
+        return Trained(_NONE, _NONE, lambda: wave.part(rows), samples)
 
     def finish(self, nodes: Ints) -> None:
         """Train what waits if one of these nodes does."""
@@ -144,7 +147,7 @@ class TrainingQueue:
             return
         models, wave = self._models, self._wave
         nodes = np.concatenate(self._nodes)
-        self._count(len(nodes), reason)
+        self._note(len(nodes), reason)
         at = index(nodes, models.latest)
         trained = self._trainer.train(
             models.latest[at],
@@ -158,13 +161,14 @@ class TrainingQueue:
         wave.losses = trained.losses
         calls, self._afterwards = self._afterwards, []
         self._nodes, self._versions, self._steps, self._rates = [], [], [], []
+        self._count = 0
         self._is_waiting[nodes] = False
         self._wave, self.trained, self.copied_bytes = _Wave(), self.trained + 1, 0
         for call in calls:
             call()
         self._mark_end()
 
-    def _count(self, trainings: int, reason: str) -> None:
+    def _note(self, trainings: int, reason: str) -> None:
         statistics = self.statistics
         statistics.trainings += trainings
         statistics.rounds += len(self._nodes)
@@ -185,7 +189,7 @@ class TrainingQueue:
 
 @dataclass(frozen=True)
 class QueuedModels(Models):
-    """Models whose trainings wait in a queue. They share their tensors with `plain`."""
+    """Models whose trainings wait in a queue. They share their tensors with those without one."""
 
     queue: TrainingQueue = field(kw_only=True)
 
@@ -207,13 +211,6 @@ class QueuedModels(Models):
 def queued(models: Models, trainer: Trainer) -> QueuedModels:
     """Return models with a queue; trainings are gathered where that changes no result."""
     queue = TrainingQueue(trainer, models, gathers=trainer.rows_independent)
-    return QueuedModels(**_tensors(models), queue=queue)
-
-
-def plain(models: Models) -> Models:
-    """Return the same models without a queue."""
-    return Models(**_tensors(models))
-
-
-def _tensors(models: Models) -> dict[str, Any]:
-    return {one.name: getattr(models, one.name) for one in fields(Models)}
+    return QueuedModels(
+        **{one.name: getattr(models, one.name) for one in fields(Models)}, queue=queue
+    )

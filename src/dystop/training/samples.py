@@ -5,6 +5,7 @@ Bytes stay bytes on the device. They are normalised when a mini-batch is taken.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -137,7 +138,7 @@ class Shards:
     samples: Ints  # [sum of D_i]
     start: Ints  # [N + 1]
 
-    @property
+    @cached_property
     def sizes(self) -> Ints:
         """Number of samples of every worker, D_i, [N]."""
         return np.diff(self.start)

@@ -3,12 +3,13 @@
 The models themselves are elsewhere: a message carries the number of a snapshot.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
 from dystop.control.timing import remaining_compute_s
-from dystop.sparse import Bools, Floats, Ints
+from dystop.sparse import Bools, Floats, Ints, mask_of
 from dystop.types import Mailbox
 
 SAME_S = 1e-9  # moments closer than this are one moment
@@ -16,7 +17,11 @@ SAME_S = 1e-9  # moments closer than this are one moment
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Messages that were pushed and not consumed yet, in the order of sending."""
+    """Messages that were pushed and not consumed yet.
+
+    The first `in_mailboxes` of them wait for their receivers, sorted by (dst, src), one for each
+    pair. The others travel, in the order of sending.
+    """
 
     arrival_s: Floats  # time of delivery
     dst: Ints
@@ -25,50 +30,90 @@ class InFlight:
     sent: Ints  # round of sending
     snapshot: Ints  # number of the model that the message carries
     weight: Floats  # share at which it is mixed in on arrival; NaN: it waits in the mailbox
+    in_mailboxes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.dst)
 
     def take(self, keep: Bools) -> "InFlight":
         """Return the messages that a mask selects."""
-        return InFlight(*(getattr(self, name)[keep] for name in self.__slots__))
+        return self._rows(keep, int(keep[: self.in_mailboxes].sum()))
 
     def add(self, other: "InFlight") -> "InFlight":
-        """Return these messages followed by the others."""
-        both = ((getattr(self, n), getattr(other, n)) for n in self.__slots__)
-        return InFlight(*(np.concatenate(pair) for pair in both))
-
-    def waiting(self, now_s: float) -> Bools:
-        """Return which messages lie in a mailbox at this time."""
-        return (self.arrival_s <= now_s) & np.isnan(self.weight)
+        """Return these messages followed by others that travel."""
+        both: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _COLUMNS
+        }
+        return InFlight(**both, in_mailboxes=self.in_mailboxes)
 
     def due(self, now_s: float) -> Bools:
         """Return which messages have arrived and are to be mixed in on arrival."""
         return (self.arrival_s <= now_s) & ~np.isnan(self.weight)
 
-    def newest(self, now_s: float) -> "InFlight":
-        """Drop a waiting message where a later one of the same sender waits too."""
-        if not len(self.dst):
+    def delivered(self, now_s: float) -> "InFlight":
+        """Put what has arrived into the mailboxes, which keep the newest message of a sender."""
+        count = self.in_mailboxes
+        arrived = (self.arrival_s[count:] <= now_s) & np.isnan(self.weight[count:])
+        new = self._newest(count + np.flatnonzero(arrived))
+        if not len(new):
             return self
-        waiting = np.flatnonzero(self.waiting(now_s))
-        order = waiting[np.lexsort((waiting, self.sent[waiting]))]
-        pairs = np.stack([self.dst[order], self.src[order]])[:, ::-1]
-        _, first = np.unique(pairs, axis=1, return_index=True)
-        keep = np.ones(len(self.dst), bool)
-        keep[waiting] = False
-        keep[order[::-1][first]] = True
-        return self.take(keep)
+        old, keys = self._pairs(slice(0, count)), self._pairs(new)
+        at = np.searchsorted(old, keys)
+        known = at < count
+        known[known] = old[at[known]] == keys[known]
+        later = known.copy()  # one that was overtaken is dropped
+        later[known] = self._is_later(new[known], at[known])
+        held = np.arange(count)
+        held[at[later]] = new[later]
+        held = np.insert(held, at[~known], new[~known])
+        rows = np.concatenate([held, count + np.flatnonzero(~arrived)])
+        return self._rows(rows, len(held))
 
-    def mailbox(self, now_s: float) -> Mailbox:
-        """Return what a mechanism may know of the waiting messages."""
-        here = self.take(self.waiting(now_s))
-        order = np.lexsort((here.src, here.dst))
-        return Mailbox(here.dst[order], here.src[order], here.version[order], here.sent[order])
+    def read_by(self, active: Ints, now_s: float) -> Bools:
+        """Return which messages have arrived for some nodes and wait in their mailboxes."""
+        here = (self.arrival_s <= now_s) & np.isnan(self.weight)
+        nodes = int(max(self.dst.max(initial=0), active.max(initial=0))) + 1
+        read: Bools = here & mask_of(nodes, active)[self.dst]
+        return read
 
-    def snapshot_of(self, now_s: float, dst: Ints, src: Ints) -> Ints:
-        """Return the snapshot in the waiting message of each pair; every pair has exactly one."""
-        here = self.take(self.waiting(now_s))
-        base = int(max(here.dst.max(), here.src.max(), dst.max(), src.max())) + 1
-        keys = here.dst * base + here.src
-        order = np.argsort(keys)
-        return here.snapshot[order[np.searchsorted(keys[order], dst * base + src)]]
+    def mailbox(self) -> Mailbox:
+        """Return what a mechanism may know of the messages in mailboxes."""
+        here = slice(0, self.in_mailboxes)
+        return Mailbox(self.dst[here], self.src[here], self.version[here], self.sent[here])
+
+    def snapshot_of(self, dst: Ints, src: Ints) -> Ints:
+        """Return the snapshot in the mailbox of dst from each src; every pair has exactly one."""
+        inboxes = self.dst[: self.in_mailboxes]
+        first = int(np.searchsorted(inboxes, dst.min()))
+        keys = self._pairs(slice(first, int(np.searchsorted(inboxes, dst.max(), "right"))))
+        return self.snapshot[first + np.searchsorted(keys, dst * _BASE + src)]
+
+    def _rows(self, rows: Bools | Ints, in_mailboxes: int) -> "InFlight":
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return InFlight(**columns, in_mailboxes=in_mailboxes)
+
+    def _pairs(self, rows: slice | Ints) -> Ints:
+        """Return one number for the receiver and the sender of each message."""
+        return self.dst[rows] * _BASE + self.src[rows]
+
+    def _newest(self, rows: Ints) -> Ints:
+        """Return the newest message of each pair among some messages, in the order of pairs."""
+        keys = self._pairs(rows)
+        order = np.lexsort((self.sent[rows], keys))
+        last = np.append(np.diff(keys[order]) > 0, True)[: len(order)]
+        newest: Ints = rows[order[last]]
+        return newest
+
+    def _is_later(self, new: Ints, old: Ints) -> Bools:
+        """Return whether messages were sent after others; a later snapshot has a higher number."""
+        after: Bools = self.sent[new] > self.sent[old]
+        together = self.sent[new] == self.sent[old]
+        out: Bools = after | (together & (self.snapshot[new] > self.snapshot[old]))
+        return out
+
+
+_COLUMNS = tuple(column.name for column in fields(InFlight) if column.name != "in_mailboxes")
+_BASE = 2**31  # above every id
 
 
 def nothing_in_flight() -> InFlight:

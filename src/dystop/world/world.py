@@ -146,10 +146,10 @@ class World:
         is absent, out of range, or the link is down in this round. A lost transfer takes its time.
         """
         dst, src = np.asarray(dst, np.int64), np.asarray(src, np.int64)
-        fraction = np.broadcast_to(np.asarray(fraction, float), dst.shape)
+        share = fraction if isinstance(fraction, np.ndarray) else np.full(len(dst), fraction)
         if self.params.reach == "strict":
-            return self._direct(t, now_s, (dst, src), fraction)
-        return self._hop_by_hop(t, now_s, (dst, src), fraction)
+            return self._direct(t, now_s, (dst, src), share)
+        return self._hop_by_hop(t, now_s, (dst, src), share)
 
     def next_return_s(self, now_s: float) -> float:
         """Return when the first absent worker comes back after `now_s`; inf if none is absent."""
