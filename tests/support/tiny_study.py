@@ -40,6 +40,7 @@ class Listener:
         self.started.append(run)
 
     def on_record(self, run, record):
+        assert run in self.started
         self.rounds.append((run, record.round))
 
     def on_retry(self, run, reason):
@@ -50,18 +51,20 @@ class Listener:
 
 
 class FakeJob:
-    """A job that ran when it was polled first; what it does is up to the engine."""
+    """A job that waits at first, then runs; what it does is up to the engine."""
 
     def __init__(self, engine, job):
         self.engine, self.job = engine, job
         self.handle = job.run
         self.ended = None
+        self.polls = 0
 
     def state(self):
-        return "running"
+        return "running" if self.polls > 1 else "waiting"
 
     def poll(self):
-        if self.ended is None:
+        self.polls += 1
+        if self.ended is None and self.polls > 1:
             self.ended = self.engine.carry_out(self.job)
         return self.ended
 

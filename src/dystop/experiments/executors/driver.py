@@ -224,8 +224,9 @@ class Driver:
         if not run.shown and (ended is not None or run.submitted.state() == "running"):
             self._listener.on_start(run.name, run.experiment.stop.rounds)
             run.shown = True
-        for record in run.tail.read():
-            self._listener.on_record(run.name, record)
+        if run.shown:  # a run that waits has the records of earlier attempts
+            for record in run.tail.read():
+                self._listener.on_record(run.name, record)
         if ended is None:
             return True
         run.submitted.close()
@@ -255,7 +256,7 @@ class Driver:
         error = DystopError(
             f"{run.name}: {reason}\nFinished rounds are kept; resume with: {resume}"
         )
-        error.exit_code = ended.code if ended.code > 0 else 1
+        error.exit_code = ended.code if ended.code > 0 and not ended.final else 1
         return error
 
     def _show_waiting(self) -> None:
