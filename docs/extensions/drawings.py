@@ -137,7 +137,7 @@ def gantt(
 
 def legend(top: float) -> Iterator[str]:
     """Explain the bars."""
-    x = float(LEFT)
+    x = 20.0
     for kind, words in (("train", "trains"), ("move", "exchanges models"), ("wait", "waits")):
         height = 10 if kind != "wait" else 4
         yield rect(x, top + (10 - height) / 2, 16, height, kind)
@@ -253,7 +253,7 @@ def phases() -> tuple[float, list[str]]:
             label = "1" if i == 0 else f"{priority[i - 1]:.2f}"
             parts.append(text(at[0] + 15, at[1] + 4, label, "title" if i in best | {0} else ""))
             if k == 1 and i:
-                note = f"pulled {_PULLS[i]} times, stale {_STALENESS[i]}"
+                note = f"{_PULLS[i]} pulls, stale {_STALENESS[i]}"
                 parts.append(text(max(at[0], 290), at[1] + 24, note, "small", "middle"))
         parts.append(text(110 + 240 * k, 198, title, "title", "middle"))
     return 206, parts
@@ -339,7 +339,8 @@ class Drawing(SphinxDirective):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """Return the figure."""
+        """Return the figure; it is drawn anew in every build."""
+        self.env.note_reread()
         caption = self.parse_content_to_nodes()
         words = " ".join(node.astext() for node in caption)
         picture = nodes.raw("", svg(self.arguments[0], words), format="html")

@@ -136,11 +136,11 @@ def _section_meaning(name: str) -> str:
     return str(inspect.getdoc(kind) or "").partition("\n")[0]
 
 
-def _document_key(key: Key) -> str:
+def _document_key(key: Key, option: str = "no-contents-entry") -> str:
     facts = f"Default {_default(key)}. Allowed: {_plain(key.allowed)}."
     meaning = _plain(key.meaning)
     meaning = f"{meaning[:1].upper()}{meaning[1:]}."
-    return f"````{{confval}} {key.name}\n:no-contents-entry:\n\n{meaning}\n\n{facts}\n````\n"
+    return f"````{{confval}} {key.name}\n:{option}:\n\n{meaning}\n\n{facts}\n````\n"
 
 
 def _default(key: Key) -> str:
@@ -173,12 +173,8 @@ def document_mechanism(name: str) -> str:
     ]
     if special:
         parts += ["It declares:", table(("capability", "value", "meaning"), special)]
-    keys = [
-        (code(k.name), _default(k), k.allowed, _plain(k.meaning))
-        for k in keys_of(kind, "mechanism.")
-    ]
-    head = ("key", "default", "allowed", "meaning")
-    parts += ["## Keys", table(head, keys) if keys else "It has no keys."]
+    keys = [_document_key(key, "no-index") for key in keys_of(kind, "mechanism.")]
+    parts += ["## Keys", *(keys or ["It has no keys."])]
     return "\n\n".join(parts)
 
 
@@ -248,12 +244,19 @@ def document_messages(_: str) -> str:
             if kind not in seen:
                 seen.add(kind)
                 parts += [f"### {kind.__name__}", _paragraphs(inspect.getdoc(kind) or "")]
-                rows = [
-                    (code(f.name), code(f.kind), code(f.default), f.comment)
-                    for f in field_texts(kind)
-                ]
-                parts.append(table(("field", "type", "default", "meaning"), rows))
+                rows = [(code(f.name), code(_wire_type(f)), f.comment) for f in field_texts(kind)]
+                parts.append(table(("field", "type", "meaning"), rows))
     return "\n\n".join(parts)
+
+
+def _wire_type(field: FieldText) -> str:
+    """Return the type of a field without its bounds, and its default.
+
+    >>> _wire_type(FieldText("nodes", "Annotated[tuple[Node, ...], Len(0, MAX_NODES)]", "()", ""))
+    'tuple[Node, ...] = ()'
+    """
+    kind = re.sub(r"Annotated\[(.*?), (?:(?:Len|Ge|Le)\([^)]*\)(?:, )?)+\]", r"\1", field.kind)
+    return f"{kind} = {field.default}" if field.default else kind
 
 
 def _parts_of_messages() -> Iterator[type]:
@@ -298,7 +301,8 @@ class Generated(SphinxDirective):
     optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Return the part, parsed as Markdown."""
+        """Return the part, parsed as Markdown; it is read anew in every build."""
+        self.env.note_reread()
         what, *more = self.arguments
         text = GENERATED[what](*more or [""])
         return self.parse_text_to_nodes(text, allow_section_headings=True)
