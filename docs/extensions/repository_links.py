@@ -1,22 +1,23 @@
-"""Links out of `docs/`: source files get a page of coloured code, the README is the home page.
+"""Links out of `docs/`: files get a page of coloured code, folders a list, the README is home.
 
-Pages link as on GitHub, `[topology.py](../src/dystop/control/topology.py)`, so that both work.
+Pages link as on a code host, `[topology.py](../src/dystop/control/topology.py)`, so that both work.
 """
 
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_for_filename
+from pygments.lexers import TextLexer, get_lexer_for_filename
+from pygments.util import ClassNotFound
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.typing import ExtensionMetadata
 
 ROOT = Path(__file__).parents[2]
-SHOWN = (".py", ".toml")
 PAGES = {
     "README": "index",
     "CHANGELOG": "changelog",
@@ -28,41 +29,71 @@ PAGES = {
 
 def redirect(app: Sphinx, doctree: nodes.document) -> None:
     """Lead the links of a page to source pages and to the site's own pages."""
-    for node in list(doctree.findall(addnodes.download_reference)):
-        file = (ROOT / "docs" / app.env.docname).parent.joinpath(node["reftarget"]).resolve()
-        if file.suffix in SHOWN and file.is_relative_to(ROOT):
-            page = source_page(file)
-            app.env.metadata[app.env.docname].setdefault("sources", []).append(str(file))
-            up = "../" * app.env.docname.count("/")
-            link = nodes.reference("", "", *node.children, refuri=f"{up}{page}.html", internal=True)
-            node.replace_self(link)
-    for node in doctree.findall(addnodes.pending_xref):
-        target = Path(node["reftarget"])
-        if node.get("refdomain") == "doc" and target.parent == ROOT and target.name in PAGES:
-            node["reftarget"] = PAGES[target.name]
+    here = (ROOT / "docs" / app.env.docname).parent
+    for node in list(doctree.findall(_is_link)):
+        if node.get("refdomain") == "doc":
+            target = Path(node["reftarget"])
+            if target.parent == ROOT and target.name in PAGES:
+                node["reftarget"] = PAGES[target.name]
+            continue
+        place = (here / node["reftarget"]).resolve()
+        if (
+            place.exists()
+            and place.is_relative_to(ROOT)
+            and not place.is_relative_to(ROOT / "docs")
+        ):
+            app.env.metadata[app.env.docname].setdefault("sources", []).append(str(place))
+            address = f"{'../' * app.env.docname.count('/')}{source_page(place)}.html"
+            node.replace_self(nodes.reference("", "", *node.children, refuri=address))
 
 
-def source_page(file: Path) -> str:
-    """Return the name of the page of a source file."""
-    return f"source/{file.relative_to(ROOT).as_posix()}"
+def _is_link(node: nodes.Node) -> bool:
+    """Return whether a node is a link that Markdown wrote."""
+    if isinstance(node, addnodes.download_reference):
+        return True
+    return isinstance(node, addnodes.pending_xref) and node["reftype"] == "myst"
+
+
+def source_page(place: Path) -> str:
+    """Return the name of the page of a file or folder of the repository."""
+    name = f"source/{place.relative_to(ROOT).as_posix()}"
+    return f"{name}/index" if place.is_dir() else name
 
 
 def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield a page for each source file that a page links to."""
-    linked = {file for facts in app.env.metadata.values() for file in facts.get("sources", [])}
-    for file in map(Path, sorted(linked)):
-        name = file.relative_to(ROOT).as_posix()
-        code = highlight(
-            file.read_text(encoding="utf-8"),
-            get_lexer_for_filename(file.name),
-            HtmlFormatter(linenos="inline", anchorlinenos=True, lineanchors="L"),
-        )
-        page = {"title": name, "body": f"<h1>{name}</h1>{code}", "toctree": _no_navigation}
-        yield source_page(file), page, "page.html"
+    """Yield a page for each file and folder that a page links to, and for the files in folders."""
+    linked = {Path(x) for facts in app.env.metadata.values() for x in facts.get("sources", [])}
+    inside = {file for place in linked if place.is_dir() for file in files_in(place)}
+    for place in sorted(linked | inside):
+        name = place.relative_to(ROOT).as_posix()
+        body = _list_of(place) if place.is_dir() else _coloured(place)
+        page = {"title": name, "body": f"<h1>{name}</h1>{body}", "toctree": _no_navigation}
+        yield source_page(place), page, "page.html"
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files of a folder and of those in it, without caches."""
+    return sorted(x for x in folder.rglob("*") if x.is_file() and "__pycache__" not in x.parts)
+
+
+def _list_of(folder: Path) -> str:
+    names = [file.relative_to(folder).as_posix() for file in files_in(folder)]
+    items = (f'<li><a href="{escape(name)}.html">{escape(name)}</a></li>' for name in names)
+    return f"<ul>{''.join(items)}</ul>"
+
+
+def _coloured(file: Path) -> str:
+    try:
+        lexer = get_lexer_for_filename(file.name)
+    except ClassNotFound:
+        lexer = TextLexer()
+    lines = HtmlFormatter(linenos="inline", anchorlinenos=True, lineanchors="L")
+    coloured: str = highlight(file.read_text(encoding="utf-8"), lexer, lines)
+    return coloured
 
 
 def _no_navigation(**options: object) -> str:
-    """Return nothing: the navigation of seventy source pages would take half of the build."""
+    """Return nothing: the navigation of all source pages would take half of the build."""
     return ""
 
 
