@@ -122,10 +122,18 @@ def no_links() -> Links:
 
 
 def join_links(parts: Sequence[Links]) -> Links:
-    """Return links of several kinds as one set."""
+    """Return links of several kinds as one set; a value that all share is kept once."""
+    parts = [part for part in parts if len(part)]
     if not parts:
         return no_links()
-    return Links(*(np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS))
+    return Links(*(_joined([getattr(part, name) for part in parts]) for name in _COLUMNS))
+
+
+def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    first = arrays[0]
+    if all(_repeats(a) and a[0] == first[0] for a in arrays):
+        return np.broadcast_to(first[0], sum(map(len, arrays)))
+    return np.concatenate(arrays)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from dystop.rng import uniform
 from dystop.sparse import Floats, Ints
 from dystop.types import ControlState, Fleet, Mechanism, Observation, Outcome
 from dystop.world import Mobility, World, WorldParams
+from dystop.world.params import Budget
 from dystop.world.world import WorldState
 
 CANDIDATES = 20
@@ -95,10 +96,15 @@ def fleet_of(workers: int, horizon: int, seed: int) -> Fleet:
     return Fleet(counts.sum(axis=1), counts, 32, 87_360, horizon, seed=seed)
 
 
-def params_of(workers: int, mobile: bool = False) -> WorldParams:
+def params_of(workers: int, mobile: bool = False, budget: Budget | None = None) -> WorldParams:
     """Return a world in which a worker has about 20 candidates."""
     side_m = math.sqrt(workers * math.pi * RANGE_M**2 / CANDIDATES)
-    return WorldParams(area_m=(side_m, side_m), range_m=RANGE_M, mobility=Mobility(enabled=mobile))
+    return WorldParams(
+        area_m=(side_m, side_m),
+        range_m=RANGE_M,
+        mobility=Mobility(enabled=mobile),
+        budget=budget or Budget(),
+    )
 
 
 def queues_of(fleet: Fleet) -> Floats:

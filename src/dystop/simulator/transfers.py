@@ -16,7 +16,7 @@ from dystop.simulator.state import Components, State
 from dystop.sparse import Bools, Floats, Ints, mask_of
 from dystop.training.problem import Trained
 from dystop.types import Outcome, View
-from dystop.world import RealisedPlan
+from dystop.world import Progress, RealisedPlan
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,15 @@ def execute(
     trained = _train(components, state, view, realised)
     if models.finished is not None and before is not None:
         models.finished[index(active, models.latest)] = before
-    known = _outcome(plan, realised, trained.samples, distance)
-    return PendingOutcome(known, trained.losses), _start_trainings(state, view, realised)
+    known = outcome_of(plan, realised, trained.samples, distance)
+    progress = start_trainings(state.progress, view, realised)
+    return PendingOutcome(known, trained.losses), replace(state, progress=progress)
 
 
-def _outcome(plan: Plan, realised: RealisedPlan, samples: int, distance: Floats | None) -> Outcome:
+def outcome_of(
+    plan: Plan, realised: RealisedPlan, samples: int, distance: Floats | None = None
+) -> Outcome:
+    """Return what happened in a round, without losses: they are NaN."""
     return Outcome(
         duration_s=realised.duration_s,
         comm_s=realised.comm_s,
@@ -199,9 +203,10 @@ def _train(components: Components, state: State, view: View, realised: RealisedP
     return models.train(components.trainer, active, versions, realised.steps, rate)
 
 
-def _start_trainings(state: State, view: View, realised: RealisedPlan) -> State:
-    active, progress = realised.plan.active, state.progress
+def start_trainings(progress: Progress, view: View, realised: RealisedPlan) -> Progress:
+    """Return what is under way after the active workers have begun their new trainings."""
+    active = realised.plan.active
     started, training = progress.started_s.copy(), progress.training_s.copy()
     started[active] = view.now_s + realised.begin_s
     training[active] = view.step_s[active] * realised.steps
-    return replace(state, progress=replace(progress, started_s=started, training_s=training))
+    return replace(progress, started_s=started, training_s=training)
