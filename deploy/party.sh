@@ -67,7 +67,7 @@ get_certificate() {
         copy_certificates "$2"
     elif [ ! -f "$2/$1.crt" ]; then
         dystop pki join "$1" --token-file - --ca "$TOKENS/ca.crt" --from "$ENROL" --folder "$2" \
-            < "$TOKENS/$1.token"
+            < "$TOKENS/$1.token" 9>&-  # only the worker itself holds the lock of its name
     fi
     chmod 600 "$2/$1.key"  # a volume that belongs to a group may have opened it
 }

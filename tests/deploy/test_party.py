@@ -10,9 +10,10 @@ import pytest
 
 from deploy.tools import DEPLOY
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="a shell script")
+fcntl = pytest.importorskip("fcntl", reason="a shell script")
 STAND_IN = """#!/bin/sh
 echo "$*" >> "$CALLS"
+[ -z "${BLOCK_JOIN:-}" ] || { echo $$ > "$CALLS.pid"; echo joining; exec sleep 600; }
 case "$*" in "pki join "*) touch "$STATE/joined-$3"; cat >> "$CALLS" ;; esac
 [ "$1" != pki ] || { mkdir -p "${FOLDER:-$STATE}"; touch "$FOLDER/$3.key"; exit 0; }
 [ -z "${BLOCK:-}" ] || { echo ready; exec sleep 600; }
@@ -166,3 +167,16 @@ def test_stay_sleeps_after_the_end_of_the_run(place):
         process.wait(1.0)
     process.send_signal(signal.SIGTERM)
     assert finish(process)[0] == 0
+
+
+def test_a_killed_container_leaves_no_lock_behind(place):
+    """The process that redeems the token must not hold the name of a worker that was killed."""
+    process = start(place, "worker", BLOCK_JOIN="1")
+    assert process.stdout.readline() == "joining\n"
+    process.kill()
+    process.wait(30)
+    lock = Path(place["STATE"]) / "workers" / "w00.lock"
+    with lock.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while somebody holds it
+    os.kill(int(Path(f"{place['CALLS']}.pid").read_text()), signal.SIGKILL)
+    process.stdout.close()
