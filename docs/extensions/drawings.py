@@ -172,7 +172,7 @@ def staleness() -> tuple[float, list[str]]:
             level = "active" if i in history.active[t] else f"stale{min(int(tau), 5)}"
             y = 34 + ROW * i
             parts.append(rect(LEFT + cell * t, y, cell - 2, ROW - 2, level))
-            kind = "on" if level == "active" or tau > 2 else ""
+            kind = "on" if level == "active" else ""
             parts.append(text(LEFT + cell * (t + 0.5) - 1, y + 15, str(tau), kind, "middle"))
     parts += [
         text(LEFT - 8, 34 + ROW * i + 15, f"worker {i + 1}", "", "end")
