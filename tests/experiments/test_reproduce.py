@@ -48,6 +48,7 @@ def test_every_campaign_runs_at_smoke_scale(campaign: str, tmp_path: Path) -> No
     for name in names:
         page = (tmp_path / "smoke" / name / "report.html").read_text()
         assert "Smoke scale" in page
+        assert "Readings: noise power; fading draws 8" in page or campaign == "sensitivity"
         assert list((tmp_path / "smoke" / name / "figures").glob("*.png"))
     assert names[0] in (tmp_path / "smoke" / "paper.html").read_text()
     shown = CliRunner().invoke(

@@ -63,6 +63,19 @@ def test_a_study_goes_where_it_is_told_to(copy, tmp_path, name):
     assert not (path / "report").exists()
 
 
+def test_a_comparison_under_both_laws_says_whether_its_order_depends_on_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("dystop.report.pages.study.draw_ranking", lambda *_: [])
+    words = ["--mechanisms", "dystop,ad-psgd", "--timing", "both", "--seeds", "1", "--name", "laws"]
+    many = ["fleet.workers=30", "stop.rounds=100", "model.wire_bytes=87360"]
+    result = call("compare", *words, *SMALL[:4], *many, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    (headline,) = [line for line in result.stdout.splitlines() if "other timing law" in line]
+    lead = page_of(tmp_path / "laws" / "report").partition('class="lead">')[2].partition("</p>")[0]
+    assert headline in lead
+    assert "note: ad-psgd idles" in result.stderr
+    assert "note: dystop idles" not in result.stderr
+
+
 def test_half_a_comparison_is_shown_as_far_as_it_got(copy):
     path = copy("both")
     shutil.rmtree(path / "fedavg-s1")

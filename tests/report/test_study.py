@@ -8,7 +8,7 @@ import pytest
 from dystop.errors import ConfigError
 from dystop.report import write_study
 from dystop.report.data.groups import common_time_s, group_runs, over_seeds
-from dystop.report.data.notices import study_notes, study_notices
+from dystop.report.data.notices import notices, study_notes, study_notices
 from dystop.report.data.ranking import (
     accuracy_at,
     cost_to_target,
@@ -17,7 +17,7 @@ from dystop.report.data.ranking import (
     rank_groups,
 )
 from dystop.report.data.series import clock_s, mean_curve
-from dystop.report.data.study_results import choose_target, shared_target
+from dystop.report.data.study_results import choose_target, shared_target, study_results
 from dystop.report.figures.bars import _staleness_bins
 from dystop.report.pages.study import draw_groups
 from support.fake_runs import fake_run, plain_record
@@ -273,3 +273,50 @@ def test_a_dozen_mechanisms_fit(tmp_path):
         run.config["mechanism"]["V"] = k // 2
     report = write_study(runs, tmp_path, title="many", formats=())
     assert report.files.html.read_text().count("mech-12 (reconstruction)") >= 6
+
+
+def test_the_headline_says_whether_the_order_survives_the_other_law(study, tmp_path):
+    found = study_results(study, 0.7)
+    assert found.order == (
+        "The order does not survive the other timing law: 2 of 2 rows change their rank; "
+        "dystop (paper) is first under paper, slow (reconstruction) under overlap."
+    )
+    page = write_study(study, tmp_path, title="t", target=0.7, formats=()).files.html.read_text()
+    assert f"both timing laws: 8 runs. {found.order}</p>" in page
+    same = [
+        hand(name, 0, score, timing=law)
+        for law in ("paper", "overlap")
+        for name, score in {"dystop": 0.9, "slow": 0.5}.items()
+    ]
+    assert study_results(same).order.startswith("The order survives the other timing law")
+    assert study_results(same[:2]).order == ""
+
+
+def test_the_page_states_the_readings_of_all_runs(study):
+    old = hand("dystop", 0, 0.9)  # its configuration is older than some keys
+    new = hand("asydfl", 0, 0.9)
+    new = replace(new, config={**new.config, "reading": "literal",
+                               "mechanism": {"name": "asydfl", "wakes": "one"},
+                               "world": {"channel": {"noise": "squared"}}})  # fmt: skip
+    (line,) = [note for note in study_notes(group_runs([old, new])) if "Readings" in note]
+    assert "literal: noise power, squared; fading draws 8; timing law paper" in line
+    assert "who wakes one (asydfl)" in line
+
+
+def idle(run, share):
+    """The same run with this share of idle time."""
+    records = [replace(r, idle_s=share * r.alive * r.duration_s) for r in run.records]
+    return replace(run, records=records)
+
+
+def test_a_mechanism_that_the_papers_law_serialises_is_named(study):
+    few = [idle(hand("ad-psgd", seed, 0.3, 0.4), 0.85) for seed in (0, 1)]
+    many = idle(hand("dystop", 0, 0.3, 0.4), 0.79)
+    (notice,) = [n for n in study_notices(group_runs([*few, many])) if "idles" in n]
+    assert notice.startswith("ad-psgd idles 85.0 % of the time")
+    assert "engine.timing=overlap" in notice
+    assert "--timing both" in notice
+    free = idle(hand("ad-psgd", 0, 0.3, timing="overlap"), 0.95)
+    assert not [n for n in notices([free]) if "idles" in n]
+    real = replace(few[0], info={**few[0].info, "kind": "testbed"})
+    assert not [n for n in notices([real]) if "idles" in n]

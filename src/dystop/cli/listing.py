@@ -1,4 +1,4 @@
-"""`dystop list`: mechanisms, models, data sets and configuration keys."""
+"""`dystop list`: mechanisms, models, data sets, configuration keys and readings of the paper."""
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
@@ -10,6 +10,7 @@ from dystop.cli.terminal import complain, handle_errors, show_table
 
 if TYPE_CHECKING:
     from dystop.experiments.config.keys import Key
+    from dystop.experiments.config.readings import OpenReading
     from dystop.types import Mechanism
 
 
@@ -20,6 +21,7 @@ class What(StrEnum):
     models = "models"
     datasets = "datasets"
     keys = "keys"
+    readings = "readings"
 
 
 def provenance(kind: "type[Mechanism]") -> str:
@@ -114,6 +116,48 @@ def _every_key() -> None:
     )
 
 
+def _described_keys() -> "dict[str, Key]":
+    """Return every key, those of the paper's mechanisms included."""
+    from dystop.experiments.config import every_key
+
+    return {key.name: key for name in ("asydfl", "dystop") for key in every_key(name)}
+
+
+def _readings() -> None:
+    from dystop.experiments.config.readings import OPEN_READINGS, UNDECIDED
+
+    keys = _described_keys()
+    rows = [
+        (
+            r.key,
+            *(_default(v) if v is not None else "" for v in _values(r, keys)),
+            keys[r.key].meaning,
+        )
+        for r in OPEN_READINGS
+    ]
+    show_table(("key", "default", "literal", "physical", "meaning"), rows)
+    typer.echo("use one with reading=literal or reading=physical; a key that is given wins")
+    typer.echo(f"reading={UNDECIDED} is not decided yet; keys without a value keep their default")
+
+
+def _values(reading: "OpenReading", keys: "dict[str, Key]") -> tuple[Any, ...]:
+    return keys[reading.key].default, reading.literal, reading.physical
+
+
+def _describe_reading(name: str) -> None:
+    from dystop.experiments.config.readings import OPEN_READINGS, UNDECIDED
+
+    if name == UNDECIDED:
+        typer.echo(
+            f"{name}: not decided yet; it will be the reading nearest to the paper's numbers"
+        )
+        return
+    for reading in OPEN_READINGS:
+        if (value := getattr(reading, name)) is not None:
+            typer.echo(f"{reading.key} = {_default(value)}")
+    typer.echo(f"  dystop run reading={name}")
+
+
 def _describe_key(name: str) -> None:
     from dystop.experiments.config import every_key
 
@@ -140,6 +184,10 @@ def _names(what: What) -> list[str]:
             from dystop.experiments.config import every_key
 
             return [key.name for key in every_key()]
+        case What.readings:
+            from dystop.experiments.config.readings import NAMES
+
+            return [name for name in NAMES if name != "none"]
 
 
 def _checked(what: What, name: str) -> str:
@@ -157,12 +205,14 @@ _LISTS: dict[What, Callable[[], None]] = {
     What.models: _models,
     What.datasets: _datasets,
     What.keys: _every_key,
+    What.readings: _readings,
 }
 _DESCRIBE: dict[What, Callable[[str], None]] = {
     What.mechanisms: _describe_mechanism,
     What.models: _describe_model,
     What.datasets: _describe_dataset,
     What.keys: _describe_key,
+    What.readings: _describe_reading,
 }
 
 
@@ -173,7 +223,7 @@ def catalogue(
         str | None, typer.Option(metavar="NAME", help="Describe one of them.")
     ] = None,
 ) -> None:
-    """List mechanisms, models, data sets, or every configuration key."""
+    """List mechanisms, models, data sets, configuration keys, or readings of the paper."""
     if describe is None:
         _LISTS[what]()
     else:

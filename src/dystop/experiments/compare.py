@@ -156,7 +156,8 @@ def mechanism_of(
     try:
         if name == base.mechanism.name:
             return read_experiment(file, [*shared, *own], trust=True).mechanism
-        return read_experiment(None, [f"mechanism.name={name}", *own]).mechanism
+        shared_reading = f"reading={base.reading}"
+        return read_experiment(None, [f"mechanism.name={name}", shared_reading, *own]).mechanism
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from None
 

@@ -14,6 +14,7 @@ from dystop.control.stopping import Evaluate, Stop
 from dystop.data.private import PrivateData
 from dystop.data.synthetic import SyntheticParams
 from dystop.experiments.config.keys import Key, keys_of
+from dystop.experiments.config.readings import ReadingName
 from dystop.mechanisms import MECHANISMS
 from dystop.params import param, section
 from dystop.simulator.params import EngineParams
@@ -95,6 +96,11 @@ class Experiment:
 
     name: str = param("", "name of the run; empty: made from mechanism, data and seed")
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] = param(0, "seed of all randomness")
+    reading: ReadingName = param(
+        "none",
+        "preset for keys that the paper leaves open, unless they are given; 'dystop list readings' "
+        "shows what it sets; none: every key has its own default",
+    )
     trace: str = param(
         "", "folder of a testbed run to play back, on top of its configuration; empty: simulate"
     )

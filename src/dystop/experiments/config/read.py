@@ -20,11 +20,13 @@ from dystop.data.catalogue import DATASETS
 from dystop.errors import ConfigError, RunFolderError, closest, nearest, shell_command
 from dystop.experiments.config.experiment import Experiment, every_key, resolve
 from dystop.experiments.config.keys import UNSET, Key, keys_of
+from dystop.experiments.config.readings import UNDECIDED, preset
 from dystop.experiments.config.write import toml_value
 from dystop.experiments.folder_kinds import RUN, kind_of, study_kind
 from dystop.experiments.run_folder import CONFIG, INFO, name_problem, open_run
 from dystop.experiments.trust import check_code, names_code, noted_signature, with_folder
 from dystop.mechanisms import MECHANISMS
+from dystop.params import flatten
 from dystop.training.models.catalogue import MODELS
 from dystop.world.trace import TRACE
 
@@ -46,6 +48,7 @@ EXECUTOR_TABLES = ("slurm", "ray")
 """Tables of a configuration file that say where runs run. They are no part of the experiment."""
 
 _LONGEST_NAME = 100
+_READING = "reading"
 _MODEL = "model.name"
 _REPLAY = "-replay"
 
@@ -119,7 +122,27 @@ def experiment_from(
         origin = origin if tables else str(Path(run) / CONFIG)
         tree = _merge(_recorded_config(run, tree, trust=trust), tree)
     source = Source(origin, frozenset(_OLD_KEYS.get(key, key) for key, _ in given), words)
-    return as_replay(_experiment_of(_with_new_keys(tree), source))
+    explicit = {key for word in given for key, _ in flatten(_nested(*word))}
+    if _READING not in explicit:  # it comes from tables, whose keys are as explicit as it is
+        explicit |= {key for key, _ in flatten(tables if _READING in tables else tree)}
+    return as_replay(_experiment_of(_with_reading(_with_new_keys(tree), explicit, source), source))
+
+
+def _with_reading(tree: Mapping[str, Any], explicit: set[str], source: Source) -> Mapping[str, Any]:
+    """Set the keys of the chosen reading that are not given explicitly.
+
+    A reading on the command line wins over the keys of a file, as every word does.
+    """
+    name = tree.get(_READING)
+    if name == UNDECIDED:
+        raise _wrong(source, _READING, name, "literal or physical; this preset is not decided yet")
+    mechanism = tree.get("mechanism", {})
+    own = mechanism.get("name", "dystop") if isinstance(mechanism, Mapping) else ""
+    for key, value in preset(str(name), str(own)).items():
+        if key not in explicit:
+            tree, _ = _taken(tree, key.split("."))
+            tree = _merge(_nested(key, value), tree)
+    return tree
 
 
 def _with_new_keys(tree: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -5,6 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dystop.experiments.config import Experiment
+from dystop.experiments.config.keys import keys_of
+from dystop.experiments.config.readings import reading_values
 from dystop.experiments.run_folder import RunData, is_abandoned
 from dystop.types import FAITHFUL
 
@@ -122,6 +125,32 @@ def publish_text(run: RunData) -> str:
     """Return the publish rule as a sentence."""
     value = str(run.info.get("publish") or "not recorded")
     return PUBLISH_RULES.get(value, value)
+
+
+def readings_text(runs: Sequence[RunData]) -> str:
+    """Return how these runs read what the paper leaves open, as one line.
+
+    A reading that only some mechanisms have is followed by their names.
+    """
+    defaults = {key.name: key.default for key in keys_of(Experiment)}
+    found: dict[str, dict[str, list[str]]] = {}  # label, value, mechanisms
+    for run in runs:
+        for label, value in reading_values(run.config, defaults).items():
+            names = found.setdefault(label, {}).setdefault(str(value), [])
+            names.append(mechanism_of(run).name)
+    total = len(runs)
+    lines = [_reading_text(label, values, total) for label, values in found.items()]
+    presets = dict.fromkeys(str(run.config.get("reading", "none")) for run in runs)
+    chosen = ", ".join(name for name in presets if name != "none")
+    return (f"{chosen}: " if chosen else "") + "; ".join(lines)
+
+
+def _reading_text(label: str, values: dict[str, list[str]], total: int) -> str:
+    if sum(map(len, values.values())) == total:
+        return f"{label} {', '.join(values)}"
+    return f"{label} " + ", ".join(
+        f"{value} ({', '.join(dict.fromkeys(names))})" for value, names in values.items()
+    )
 
 
 def run_status(run: RunData) -> str:

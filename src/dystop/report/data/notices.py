@@ -10,18 +10,20 @@ from dystop.report.data.names import (
     check_command,
     is_planned,
     mechanism_of,
+    readings_text,
     resume_command,
     run_labels,
     run_status,
     worker_count,
 )
-from dystop.report.data.summary import evaluated_rounds
+from dystop.report.data.summary import evaluated_rounds, idle_share
 from dystop.training.models.catalogue import MODELS
-from dystop.units import data, plural, seconds
+from dystop.units import data, percent, plural, seconds
 from dystop.world.describe import pieces_notice
 
 _MIN_EPOCHS = 3  # after which any model should have learnt something
 _CHANCE_FACTOR = 1.1  # times the accuracy of guessing: chance alone hardly gives more
+_MOSTLY_IDLE = 0.8  # share of worker time
 _LARGE_LOSS = 1e3  # cross-entropy of guessing is ln K, below 12 for 100,000 classes
 _UNEQUAL_ENDS = 1.2
 """Ratio of clock times at the end beyond which final accuracies do not compare."""
@@ -36,7 +38,7 @@ def run_notices(runs: Sequence[RunData]) -> list[str]:
     """Return the warnings about single runs."""
     checks = (
         _on_testbed, _planning_only, _unfinished, _changed_records, _not_evaluated, _missing_scores,
-        _few_models, _diverged, _in_pieces, no_better_than_guessing, stand_in_models,
+        _few_models, _diverged, _serialised, _in_pieces, no_better_than_guessing, stand_in_models,
         moving_batch_norm, _reconstructions,
     )  # fmt: skip
     return [sentence for check in checks for sentence in check(runs)]
@@ -145,6 +147,22 @@ def _diverged(runs: Sequence[RunData]) -> list[str]:
     return out
 
 
+def _serialised(runs: Sequence[RunData]) -> list[str]:
+    """Name the mechanisms that wait most of the time because the paper's law serialises them."""
+    idle: dict[str, list[float]] = {}
+    for run in runs:
+        share = idle_share(run.records)
+        if run.info.get("timing") == "paper" and run.info.get("kind") != "testbed" and share:
+            idle.setdefault(mechanism_of(run).name, []).append(share)
+    return [
+        f'{name} idles {percent(mean)} of the time: under engine.timing = "paper" nobody '
+        "trains on while one worker pulls or pushes, so a mechanism that wakes few workers at a "
+        "time looks slow. See engine.timing=overlap, or dystop compare --timing both."
+        for name, shares in idle.items()
+        if (mean := sum(shares) / len(shares)) > _MOSTLY_IDLE
+    ]
+
+
 def _in_pieces(runs: Sequence[RunData]) -> list[str]:
     """Name the runs without a server whose network is not connected when the first round opens."""
     return [
@@ -230,7 +248,8 @@ def study_notes(groups: Sequence[Group]) -> list[str]:
     """Return sentences on how to read the numbers of a comparison."""
     seeds = list(dict.fromkeys(seed for group in groups for seed in group.seeds))
     several = len(seeds) > 1
-    equal = not _unequal_fleets([run for group in groups for run in group.runs])
+    runs = [run for group in groups for run in group.runs]
+    equal = not _unequal_fleets(runs)
     return [
         f"Seed{'s' if several else ''} {', '.join(seeds)}."
         + (" Numbers are mean ± sample standard deviation over the seeds; bands and whiskers go "
@@ -240,6 +259,7 @@ def study_notes(groups: Sequence[Group]) -> list[str]:
         "No figure has rounds on its axis: a round may train one worker or all of them. Time "
         "is simulated; data counts every transfer once. The mean line of a figure interpolates "
         "each seed linearly between its own points; the tables interpolate nothing.",
+        f"Readings of what the paper leaves open: {readings_text(runs)}.",
         "Tables are sorted by time to target. A star marks the best value; only a row that "
         "reached the target with every seed can have it.",
     ]  # fmt: skip

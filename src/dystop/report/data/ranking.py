@@ -277,6 +277,22 @@ def rank_changes(rankings: Sequence[Ranking], target: float | None) -> list[Rank
     return found if len(found) == len(first) else []
 
 
+def order_sentence(rankings: Sequence[Ranking], target: float | None) -> str:
+    """Say whether the order of the groups survives the other timing law; empty: one law was run."""
+    changes = rank_changes(rankings, target)
+    if not changes:
+        return ""
+    moved = sum(change.change != UNCHANGED for change in changes)
+    if not moved:
+        return "The order survives the other timing law: every row keeps its rank."
+    (first, second), rows = rankings, plural(len(changes), "row")
+    return (
+        f"The order does not survive the other timing law: {moved} of {rows} "
+        f"change their rank; {first.groups[0].label} is first under {first.timing}, "
+        f"{second.groups[0].label} under {second.timing}."
+    )
+
+
 def _rank_text(rank: int, group: Group, target: float | None) -> str:
     spread = cost_to_target(group, target, lambda r: r.clock_s)
     missing = NO_TARGET if target is None else NOT_REACHED

@@ -7,7 +7,7 @@ from dystop.experiments.run_folder import RunData
 from dystop.report.data.groups import Group, group_runs
 from dystop.report.data.names import is_planned
 from dystop.report.data.notices import study_notices
-from dystop.report.data.ranking import Ranking, rank_groups
+from dystop.report.data.ranking import Ranking, order_sentence, rank_groups
 from dystop.report.data.summary import NO_TARGET_PLANNED, TARGETS, best_accuracy
 from dystop.units import goal
 
@@ -29,6 +29,11 @@ class StudyResults:
     rankings: tuple[Ranking, ...]  # one per timing law
     swept: tuple[str, ...]  # the keys of a sweep; empty for a comparison
     notices: tuple[str, ...]
+
+    @property
+    def order(self) -> str:
+        """Whether the order survives the other timing law; empty where one law was run."""
+        return order_sentence(self.rankings, self.target.accuracy)
 
     @property
     def ranked_groups(self) -> list[Group]:

@@ -118,7 +118,7 @@ def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
         staleness_mean=sum(r.staleness_mean for r in rows) / len(rows),
         staleness_max=max(r.staleness_max for r in rows),
         active_mean=sum(r.active for r in rows) / len(rows),
-        idle_share=_idle_share(rows),
+        idle_share=idle_share(rows),
         turn_s=_activation_interval_s(rows),
         target=target,
         target_s=reached.clock_s if reached else None,
@@ -128,7 +128,7 @@ def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
     )
 
 
-def _idle_share(records: Sequence[RoundRecord]) -> float | None:
+def idle_share(records: Sequence[RoundRecord]) -> float | None:
     """Return idle worker-seconds divided by the worker-seconds of all alive workers."""
     alive_s = sum(r.alive * r.duration_s for r in records)
     return sum(r.idle_s for r in records) / alive_s if alive_s > 0 else None

@@ -1,6 +1,6 @@
 """The report of one run, or of several side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from dystop.report.data.names import (
     is_planned,
     mechanism_of,
     publish_text,
+    readings_text,
     rerun_command,
     run_labels,
     run_status,
@@ -32,6 +33,12 @@ from dystop.units import goal, known, seconds
 HEADLINE_METRICS = ("final accuracy", "time to", "data to", "rounds",
                     "simulated time", "measured time", "data, wire")  # fmt: skip
 """Metrics at the top of the report of a single run."""
+
+_RULES: tuple[tuple[str, Callable[[RunData], str]], ...] = (
+    ("timing", timing_text),
+    ("publish", publish_text),
+    ("readings", lambda run: readings_text([run])),
+)
 
 
 def write_report(
@@ -138,7 +145,7 @@ def _cards(runs: Sequence[RunData]) -> list[dict[str, Any]]:
             "status": run_status(run),
             "facts": _facts(run),
             "command": rerun_command(run),
-            "rules": [("timing", timing_text(run)), ("publish", publish_text(run))],
+            "rules": [(name, text(run)) for name, text in _RULES],
         }
         for k, (run, label) in enumerate(zip(runs, run_labels(runs), strict=True))
     ]
@@ -164,9 +171,8 @@ def _versions(info: Mapping[str, Any]) -> str:
 
 
 def _shared_rules(runs: Sequence[RunData]) -> Table:
-    """Return timing law and publish rule where all runs share them."""
-    rules = [("timing", timing_text), ("publish", publish_text)]
-    found = [(name, {text(run) for run in runs}) for name, text in rules]
+    """Return timing law, publish rule and readings where all runs share them."""
+    found = [(name, {text(run) for run in runs}) for name, text in _RULES]
     return [(name, values.pop()) for name, values in found if len(values) == 1]
 
 

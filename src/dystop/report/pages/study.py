@@ -107,7 +107,7 @@ def _render(title: str, results: StudyResults, plots: Sequence[Sequence[Plot]]) 
         "study.html.jinja",
         title=title,
         kind="sweep" if results.swept else "comparison",
-        lead=_lead(groups, results.swept),
+        lead=f"{_lead(groups, results.swept)} {results.order}".rstrip(),
         notices=results.notices,
         notes=[target.reason, *study_notes(groups)],
         sections=list(zip(results.rankings, map(inline_figures, plots), strict=True)),

@@ -1,16 +1,19 @@
 """The verdict page of a recipe, with one verdict per claim, and the page of the whole paper."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dystop.experiments.config import Experiment
+from dystop.experiments.config.keys import keys_of
 from dystop.experiments.reproduce.campaigns import Scale
 from dystop.experiments.reproduce.recipes import RECIPES, Recipe
 from dystop.experiments.run_folder import RunData
 from dystop.report.data.groups import Group
 from dystop.report.data.measures import AccuracyOf, ArmRuns, RunsByArm, with_accuracy_of
-from dystop.report.data.names import mechanism_of
+from dystop.report.data.names import mechanism_of, readings_text
 from dystop.report.data.notices import (
     moving_batch_norm,
     no_better_than_guessing,
@@ -26,6 +29,7 @@ from dystop.units import plural
 
 OPEN_SETTINGS = (
     ("communication range", "world.range_m", "not stated; 40 m keeps links usable (ADR 0005)"),
+    ("noise", "world.channel.noise", "a power by name, squared in the formula (ADR 0005)"),
     ("fading", "world.channel.coherence_blocks", "one draw has no finite mean time (ADR 0005)"),
     ("timing law", "engine.timing", "eq:duration, literally (ADR 0006)"),
     ("publish rule", "engine.publish", "the equations, literally (ADR 0007)"),
@@ -33,6 +37,8 @@ OPEN_SETTINGS = (
     ("spread of speeds", "world.compute.spread", "a normal coefficient of unknown width"),
     ("end of phase 1", "mechanism.phase_threshold", "t_thre not stated; a quarter (ADR 0010)"),
     ("bandwidth budget", "world.budget.models", "not stated; 2 ceil(log2 N) models (ADR 0004)"),
+    ("budgets bind", "world.budget.binds", "not stated for other mechanisms (ADR 0045)"),
+    ("tested models", "evaluate.model", "before or after training: not stated (ADR 0044)"),
     ("learning rate", "training.learning_rate",
      "not stated; 0.05, 0.02 for SqueezeNet (ADR 0009)"),
     ("mini-batch", "training.batch", "not stated; 32, and 64 for ResNet-18 (ADR 0009)"),
@@ -111,6 +117,7 @@ def write_verdict(
         counts=count_verdicts(verdicts),
         charts=inline_figures(plots),
         open_settings=_open_settings(first),
+        readings=readings_text([run for arm in runs.values() for run in arm.runs]),
         provenance=_provenance(runs),
         command=request.command,
         versions=setting_rows(first.info.get("versions") or {}),
@@ -218,7 +225,8 @@ def _lead(scale: Scale, runs: RunsByArm) -> str:
 
 
 def _open_settings(run: RunData) -> list[tuple[str, str, str, str]]:
-    found = dict(setting_rows(run.config))
+    found = {k.name: json.dumps(k.default) for k in keys_of(Experiment) if k.default is not None}
+    found |= dict(setting_rows(run.config))
     return [
         (name, key, str(found.get(key, "")) or UNSET, reason) for name, key, reason in OPEN_SETTINGS
     ]
