@@ -86,6 +86,7 @@ spec:
         - name: POD_IP
           valueFrom: {fieldRef: {fieldPath: status.podIP}}
         - {name: STAY, value: "1"}
+        - {name: XDG_CACHE_HOME, value: /var/lib/dystop/.cache}
         {{- if eq .role "coordinator" }}
         - {name: LISTEN, value: "0.0.0.0:7000"}
         - {name: RUN, value: {{ $values.run | quote }}}
