@@ -120,24 +120,29 @@ class Attempts:
                 return True
         return False
 
-    def keep_progress(self, run: str) -> None:
+    def keep_progress(self, run: str) -> bool:
         """Publish the newest intact checkpoint of all attempts at a run, then withdraw them.
 
         The attempts may still be written by nodes that were given up: a copy is published.
+
+        Returns:
+            Whether an attempt got further than the published run.
         """
         if self.publish_finished(run):
-            return
+            return True
         reached = {self._study / run: _rounds(self._study / run)}
         for attempt in self.of(run):
             for folder in (attempt.folder, attempt.place / _REPLACED):
                 reached[folder] = _rounds(folder)
         best = max(reached, key=lambda folder: reached[folder])
-        if reached[best] > reached[self._study / run] or not (self._study / run).is_dir():
+        got_further = reached[best] > reached[self._study / run]
+        if got_further:
             copy = self._new(run)
             if _copy_newest(best, copy.folder):
                 self._on_step("copied")
                 self._publish(copy)
         self.withdraw(run)
+        return got_further
 
     def _publish(self, attempt: Attempt) -> None:
         """Put the run folder of an attempt in the place of the published one."""

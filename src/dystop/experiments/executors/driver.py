@@ -117,7 +117,7 @@ class Driver:
         self._study, self._executor, self._listener = study, executor, listener
         self._attempts = attempts
         self._running: list[_Run] = []
-        self._failures: dict[str, int] = {}  # attempts that failed, by run
+        self._failures: dict[str, int] = {}  # by run, since it last got further
         self._errors: list[DystopError] = []
         self._waiting = 0
 
@@ -238,9 +238,9 @@ class Driver:
 
     def _failed(self, run: _Run, ended: Ended, waiting: deque[Experiment]) -> None:
         """Attempt a run again, or give it up."""
-        if run.attempt is not None:
-            self._attempts.keep_progress(run.name)
-        failures = self._failures[run.name] = self._failures.get(run.name, 0) + 1
+        got_further = run.attempt is not None and self._attempts.keep_progress(run.name)
+        failures = 1 if got_further else self._failures.get(run.name, 0) + 1
+        self._failures[run.name] = failures
         if ended.may_retry and failures <= self._executor.retries:
             self._listener.on_retry(run.name, ended.reason or f"code {ended.code}")
             waiting.append(run.experiment)

@@ -93,7 +93,7 @@ class Executor(Protocol):
 
     @property
     def retries(self) -> int:
-        """How often a run that failed is attempted again."""
+        """How often a run that failed is attempted again, as long as it gets no further."""
 
     @property
     def fenced(self) -> bool:

@@ -34,6 +34,7 @@ LOGS = ".slurm"
 _ASK_S = 10.0  # between two questions to the cluster, which serves many users
 _SETTLE_S = 60.0  # a job that the cluster no longer has may still be writing how it ended
 _CLOSE_S = 120.0  # for a job that was cancelled
+_SAVE_S = 90  # before the time limit, a run saves and exits
 _MARGIN, _LEAST_GB = 1.5, 2.0  # of the memory that is asked for, over the estimate
 _WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 _ALIVE = _WAITING | {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"}
@@ -151,6 +152,7 @@ class SlurmExecutor:
         wanted: dict[str, Any] = {
             "name": _study_of(jobs[0]).name,
             "timeout_min": params.time_min,
+            "slurm_signal_delay_s": min(_SAVE_S, 15 * params.time_min),
             "cpus_per_task": params.cpus,
             "mem_gb": params.memory_gb or max(_LEAST_GB, estimated),
             "slurm_array_parallelism": self._at_once,
@@ -231,7 +233,8 @@ class SlurmJob:
             why = f"Slurm job {self.handle} was cancelled outside of dystop ({state})"
             return Ended(noted.code if noted else -1, why, final=True)
         if noted is not None:
-            return Ended(noted.code, f"Slurm job {self.handle} ended with state {state}")
+            why = f"Slurm stopped job {self.handle} at its time limit, or preempted it ({state})"
+            return Ended(noted.code, why)
         if self._gone_s is None:
             self._gone_s = time.monotonic()
         if time.monotonic() - self._gone_s < _SETTLE_S:
