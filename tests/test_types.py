@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dystop.sparse import ints
-from dystop.types import Mailbox, Mechanism, no_mail
+from dystop.types import Mailbox, Mechanism, View, no_mail
 from support.strategies import random_fleet, random_view
 
 
@@ -24,6 +24,23 @@ def test_a_view_draws_by_run_round_and_key():
     view = random_view(0, 3)
     assert view.rng("a").random() == view.rng("a").random()
     assert view.rng("a").random() != view.rng("b").random()
+
+
+def test_a_budget_is_drawn_when_it_is_read_and_once():
+    drawn = []
+
+    def draw():
+        drawn.append(1)
+        return np.array([4.0, 5.0])
+
+    view = replace(random_view(0, 2), budget=draw)
+    assert not drawn
+    assert view.budget.tolist() == view.budget.tolist() == [4.0, 5.0]
+    assert replace(view, t=9).budget is view.budget
+    assert drawn == [1]
+    assert replace(view, budget=np.ones(2)).budget.tolist() == [1.0, 1.0]
+    with pytest.raises(TypeError, match="budget"):
+        View(**{k: v for k, v in vars(view).items() if k != "budget"})
 
 
 @pytest.mark.parametrize("by", ["link_s", "distance_m"])

@@ -21,6 +21,7 @@ Edges = slice | Ints
 """Numbers of some edges of a graph; a slice where they are consecutive."""
 
 _LARGEST_ID = 2**31 - 1
+_FEW = 64  # pairs that are counted without looking at every row
 
 
 def ints(values: object) -> Ints:
@@ -182,8 +183,8 @@ class PairCounts:
 
     def add(self, dst: Ints, src: Ints) -> "PairCounts":
         """Return the counts after one more use of each pair; the cost is linear in the pairs."""
-        if not len(dst):
-            return self
+        if len(dst) <= _FEW:
+            return _counted(self, dst * self.n + src) if len(dst) else self
         return add_counts(self, group(self.n, dst, src, ascending=True))
 
     def add_rows(self, used: Rows) -> "PairCounts":
@@ -204,7 +205,12 @@ def add_counts(held: PairCounts, used: Rows) -> PairCounts:
 
     The array of keys is shared with `held` where no pair is new.
     """
-    keys, times = np.unique(used.row_of * held.n + used.value, return_counts=True)
+    return _counted(held, used.row_of * held.n + used.value)
+
+
+def _counted(held: PairCounts, used: Ints) -> PairCounts:
+    """Return the counts after one more use of pairs, given as dst * n + src."""
+    keys, times = np.unique(used, return_counts=True)
     at = _found(held.keys, keys)
     known, new = at >= 0, at < 0
     counts = held.counts.copy()

@@ -13,7 +13,7 @@ Arrays of workers have N entries. Where a mechanism uses a parameter server, the
 and arrays of nodes have N + 1 entries.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
@@ -79,6 +79,29 @@ def no_mail() -> Mailbox:
     return Mailbox(none, none, none, none)
 
 
+class Drawn:
+    """A field that holds an array, or a function that draws it: called when it is first read.
+
+    Most mechanisms never read the budgets of a round. A view therefore gets a function, and whoever
+    reads the field gets the array.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type | None = None) -> Floats:
+        if instance is None:
+            raise AttributeError(self._name)  # tells `dataclass` that there is no default
+        value = vars(instance)[self._name]
+        if callable(value):
+            value = vars(instance)[self._name] = value()
+        array: Floats = value
+        return array
+
+    def __set__(self, instance: object, value: Floats | Callable[[], Floats]) -> None:
+        vars(instance)[self._name] = value
+
+
 @dataclass(frozen=True)
 class Observation:
     """The state of workers and links when a round opens, simulated or measured."""
@@ -89,7 +112,7 @@ class Observation:
     link_s: Floats  # [E], expected seconds to move one full model
     step_s: Floats  # [N], seconds per mini-batch
     remaining_s: Floats  # [N], h_t^{i,cmp}: remaining seconds of local training
-    budget: Floats  # [nodes], models a node may send and receive in this round
+    budget: Drawn = Drawn()  # [nodes], models a node may send and receive now
     mailbox: Mailbox = field(default_factory=no_mail)
 
 
@@ -162,8 +185,8 @@ class View:
     link_s: Floats
     step_s: Floats
     remaining_s: Floats
-    budget: Floats
     mailbox: Mailbox
+    budget: Drawn = Drawn()
 
     @property
     def progress(self) -> float:

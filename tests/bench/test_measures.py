@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dystop.bench import child, mixing, planning, processes, references, training
+from dystop.bench import child, mixing, planning, processes, references, training, waves
 from dystop.bench import settings as bench_settings
 from dystop.bench.scaling import cost_of_models, cost_of_workers
 from dystop.bench.settings import experiment
@@ -92,6 +92,24 @@ def test_a_stopwatch_changes_nothing_and_counts(tiny):
     assert len(watch.seconds("evaluation")) == 4  # twice, the workers' models and the global one
     assert all(one > 0 for one in watch.seconds("training"))
     assert timed.trainer.width == parts.trainer.width
+
+
+def test_waves_are_set_beside_d_psgd_and_decisions_beside_a_small_fleet(tiny, monkeypatch):
+    chosen = {name: waves._MECHANISMS[name] for name in ("D-PSGD", "AD-PSGD")}
+    monkeypatch.setattr(waves, "_MECHANISMS", chosen)
+    monkeypatch.setattr(waves, "_FREE_RUNNING", ("AD-PSGD",))
+    monkeypatch.setattr(waves, "_DECIDING_FLEETS", (5, 10))
+    monkeypatch.setattr(waves, "_DECIDED_ROUNDS", 3)
+    plain, ahead, after, *deciding = waves.wave_lines(tiny, lambda status: None)
+    assert plain.name.startswith("D-PSGD, softmax, 3 x batch 32, one round after another")
+    assert ahead.detail["waves"] > 0
+    assert sum(ahead.detail["ended_by"].values()) == ahead.detail["waves"]
+    assert ahead.detail["trainings"] == ahead.detail["rounds"] > 1  # one worker a round
+    assert after.detail["waves"] == 0
+    assert {line.reference for line in (plain, ahead, after)} == {"D-PSGD"}
+    assert all(line.detail["host_ms_per_round"]["min"] > 0 for line in (plain, ahead, after))
+    assert [line.name.split(",")[1] for line in deciding] == [" 5 workers", " 10 workers"]
+    assert deciding[0].ratio.median == 1.0
 
 
 def test_a_child_reports_seconds_bytes_and_the_printed_estimate(tiny, capsys):

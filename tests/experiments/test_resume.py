@@ -28,8 +28,17 @@ def quiet(_):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> bytes:
     """Records and model of the run that nobody disturbs."""
-    out = tmp_path_factory.mktemp("whole")
-    experiment = read_experiment(None, crashing_child.CONFIG)
+    return undisturbed(tmp_path_factory.mktemp("whole"), crashing_child.CONFIG)
+
+
+@pytest.fixture(scope="module")
+def whole_waves(tmp_path_factory) -> bytes:
+    """Records and model of the run in which trainings wait for each other."""
+    return undisturbed(tmp_path_factory.mktemp("waves"), crashing_child.WAVES)
+
+
+def undisturbed(out: Path, words: list[str]) -> bytes:
+    experiment = read_experiment(None, words)
     folder = run.run_experiment(experiment, out, "whole", quiet, quiet)
     assert open_run(folder).info["status"] == "finished"
     return left_behind(folder)
@@ -40,8 +49,10 @@ def left_behind(folder: Path) -> bytes:
     return b"".join((folder / name).read_bytes() for name in files)
 
 
-def start(folder: Path, point: str = "never", count: int = 1) -> subprocess.Popen:
-    command = [sys.executable, str(SCRIPT), str(folder), point, str(count)]
+def start(
+    folder: Path, point: str = "never", count: int = 1, words: list[str] = crashing_child.CONFIG
+) -> subprocess.Popen:
+    command = [sys.executable, str(SCRIPT), str(folder), point, str(count), *words]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
@@ -78,6 +89,25 @@ def test_killed_at_a_chosen_point(whole, tmp_path, point, count):
     assert process.returncode == -signal.SIGKILL, errors.decode()
     assert open_run(folder).info["status"] == "running"
     assert resumed(folder) == whole
+
+
+@pytest.mark.parametrize(
+    ("point", "count"),
+    [
+        ("trainings wait", 1),  # before the first checkpoint
+        ("trainings wait", 30),
+        ("half a wave", 9),
+    ],
+)
+def test_killed_while_trainings_of_several_rounds_wait(whole_waves, tmp_path, point, count):
+    folder = tmp_path / "crashed"
+    process = start(folder, point, count, crashing_child.WAVES)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGKILL, errors.decode()
+    assert open_run(folder).info["status"] == "running"
+    saved = checkpoint.checkpoints(folder / "checkpoints")
+    assert bool(saved) == (count > 1)
+    assert resumed(folder) == whole_waves
 
 
 def test_killed_from_outside_again_and_again(whole, tmp_path):

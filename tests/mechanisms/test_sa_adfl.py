@@ -7,6 +7,7 @@ import pytest
 
 from dystop.control.stopping import Stop
 from dystop.mechanisms import SAADFL
+from dystop.mechanisms._push import slowest_push_s
 from dystop.sparse import graph_of, ints
 from dystop.types import no_mail
 from support import paper_reference
@@ -27,6 +28,20 @@ def four_workers(link_s):
         queue=np.array([0.0, 0, 2, 6]),
         staleness=ints([0, 1, 3, 5]),
     )
+
+
+def test_the_slowest_push_is_remembered_only_while_nothing_can_change():
+    view = random_view(0, 6, shape="complete", all_alive=True)
+    graph, first = view.reach, view.link_s.copy()
+    src = graph.src.copy()
+    src.flags.writeable = first.flags.writeable = False
+    graph = replace(graph, src=src)
+    answer = slowest_push_s(graph, first, 6)
+    assert answer.base is slowest_push_s(graph, first, 6).base
+    doubled = 2 * first
+    assert slowest_push_s(graph, doubled, 6).tolist() == (2 * answer).tolist()
+    doubled *= 2  # it may be written to, so that its answer was not kept
+    assert slowest_push_s(graph, doubled, 6).tolist() == (4 * answer).tolist()
 
 
 def cost(view):

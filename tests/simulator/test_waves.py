@@ -106,8 +106,8 @@ def queues(monkeypatch):
     """All queues that a test makes."""
     made, queued = [], waves.queued
 
-    def remember(models, trainer):
-        models = queued(models, trainer)
+    def remember(*args):
+        models = queued(*args)
         made.append(models.queue)
         return models
 
@@ -139,6 +139,20 @@ def queue_of(trainer, nodes=4):
         torch.zeros(1), torch.zeros(1, dtype=torch.int64), nodes, late=True, deltas=False
     )
     return waves.queued(models, trainer)
+
+
+def test_an_idle_device_gets_a_wave_once_it_is_worth_it(monkeypatch):
+    monkeypatch.setattr(waves.TrainingQueue, "_is_device_idle", lambda self: True)
+    models = queue_of(AddingTrainer(), nodes=2 * waves.WORTH_A_WAVE)
+    one = np.ones(1, np.int64)
+    for k in range(waves.WORTH_A_WAVE):
+        assert models.queue.trained == 0
+        models.train(None, np.array([k]), one, one, None)
+    assert models.queue.statistics.ended_by == {"the device is idle": 1}
+    assert models.queue.statistics.width == waves.WORTH_A_WAVE
+    many = np.arange(2 * waves.WORTH_A_WAVE)
+    models.train(None, many, many, np.ones_like(many), None)  # does not wait for the next round
+    assert models.queue.trained == 2
 
 
 def test_a_shift_is_added_after_the_training_that_waits():

@@ -1,7 +1,7 @@
 """A child process that runs an experiment and kills itself with SIGKILL at a chosen point.
 
-`python crashing_child.py FOLDER POINT COUNT` kills the process when it reaches POINT for the
-COUNT-th time. `test_resume.py` starts it.
+`python crashing_child.py FOLDER POINT COUNT WORDS...` kills the process when it reaches POINT for
+the COUNT-th time; the words are its configuration. `test_resume.py` starts it.
 """
 
 import os
@@ -13,6 +13,8 @@ from dystop import storage
 from dystop.experiments import run
 from dystop.experiments.config import read_experiment
 from dystop.simulator import checkpoint
+from dystop.simulator.waves import TrainingQueue
+from dystop.training.trainer import Trainer
 
 CONFIG = [
     "data.name=synthetic",
@@ -29,6 +31,17 @@ CONFIG = [
     "world.outages.loss=0.05",
     "mechanism.estimate=last",
 ]
+
+WAVES = [
+    *CONFIG[:-1],
+    "mechanism.name=ad-psgd",
+    "fleet.workers=20",
+    "stop.rounds=80",
+    "output.checkpoint_every=25",
+]
+"""A mechanism that wakes one worker at a time, so that trainings of several rounds wait."""
+
+_WIDE = 3  # rounds that wait together
 
 
 def crash() -> None:
@@ -73,6 +86,28 @@ def insert_crash(point: str, count: int) -> None:
             return checkpoints(folder)
 
         checkpoint.checkpoints = crashing_checkpoints
+    elif point == "trainings wait":
+        submit = TrainingQueue.submit
+
+        def crashing_submit(self, *args):
+            out = submit(self, *args)
+            if len(self._nodes) >= _WIDE and is_due():
+                crash()
+            return out
+
+        TrainingQueue.submit = crashing_submit
+    elif point == "half a wave":
+        train_rows = Trainer.train
+
+        def crashing_train(self, models, counters, workers, *args):
+            if 20 > len(workers) >= _WIDE and is_due():
+                half = len(workers) // 2
+                parts = (args[0][:half], args[1][:half], args[2][:half])
+                train_rows(self, models[:half], counters[:half], workers[:half], *parts)
+                crash()
+            return train_rows(self, models, counters, workers, *args)
+
+        Trainer.train = crashing_train
     elif point == "half a line":
         write = storage.AppendLog._write
 
@@ -85,7 +120,7 @@ def insert_crash(point: str, count: int) -> None:
         storage.AppendLog._write = crashing_write
 
 
-def main(folder: str, point: str, count: str) -> None:
+def main(folder: str, point: str, count: str, *words: str) -> None:
     insert_crash(point, int(count))
     seen = [0]
 
@@ -94,7 +129,7 @@ def main(folder: str, point: str, count: str) -> None:
         if point == "after a record" and seen[0] == int(count):
             crash()
 
-    experiment = read_experiment(None, CONFIG)
+    experiment = read_experiment(None, words)
     path = Path(folder)
     run.run_experiment(experiment, path.parent, path.name, lambda started: None, on_record)
 

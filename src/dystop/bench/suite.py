@@ -17,6 +17,7 @@ from dystop.bench.scaling import cost_of_models, cost_of_workers
 from dystop.bench.settings import Settings
 from dystop.bench.testbed import testbed_lines
 from dystop.bench.training import evaluation_lines, training_lines
+from dystop.bench.waves import wave_lines
 from dystop.bench.wire import wire_lines
 from dystop.experiments.config import read_experiment
 
@@ -26,6 +27,7 @@ BENCHES: dict[str, Callable[[Settings, Say], Iterator[Line]]] = {
     "planner": planner_lines,
     "mixing": mixing_lines,
     "evaluation": evaluation_lines,
+    "waves": wave_lines,
     "run": run_lines,
     "startup": startup_lines,
     "memory": memory_lines,

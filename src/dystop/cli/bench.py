@@ -28,6 +28,7 @@ class What(StrEnum):
     planner = "planner"
     mixing = "mixing"
     evaluation = "evaluation"
+    waves = "waves"
     run = "run"
     startup = "startup"
     memory = "memory"
@@ -210,6 +211,7 @@ def bench(  # noqa: PLR0913 - every parameter is an option of the command
     planner     a round's decisions against their straight twin, and as the fleet grows
     mixing      the averaging of models against a plain loop and a memory copy
     evaluation  all models against one model at a large batch
+    waves       mechanisms that wake one worker at a time against D-PSGD, and their decisions
     run         where the time of the paper's run goes, as shares of it
     startup     this command's help against an empty Python
     memory      the printed estimate against the measured peak

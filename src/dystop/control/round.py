@@ -50,7 +50,7 @@ def build_view(fleet: Fleet, control: ControlState, observation: Observation) ->
         link_s=observation.link_s,
         step_s=observation.step_s,
         remaining_s=observation.remaining_s,
-        budget=observation.budget,
+        budget=lambda: observation.budget,
         mailbox=observation.mailbox,
     )
 

@@ -57,10 +57,23 @@ def outgoing(reach: Graph, active: Ints) -> Ints:
 
 
 def slowest_push_s(reach: Graph, link_s: Floats, workers: int) -> Floats:
-    """Return the seconds that each worker needs to push to all in reach; 0 without any, [N]."""
-    slowest = np.zeros(reach.n)
-    np.maximum.at(slowest, reach.src, link_s)
-    return slowest[:workers]
+    """Return the seconds that each worker needs to push to all in reach; 0 without any, [N].
+
+    Rounds whose network did not change share their arrays, which are read-only then. While it is
+    asked about the same ones, the last answer is given again.
+    """
+    global _last_slowest
+    if _last_slowest is None or _last_slowest[0] is not reach or _last_slowest[1] is not link_s:
+        slowest = np.zeros(reach.n)
+        np.maximum.at(slowest, reach.src, link_s)
+        if link_s.flags.writeable or reach.src.flags.writeable:
+            return slowest[:workers]
+        slowest.flags.writeable = False
+        _last_slowest = reach, link_s, slowest
+    return _last_slowest[2][:workers]
+
+
+_last_slowest: tuple[Graph, Floats, Floats] | None = None  # (reach, link_s, answer)
 
 
 def share_of_sender_max(values: Floats, sender: Ints) -> Floats:

@@ -115,7 +115,7 @@ def observe(world_state: WorldState, progress: Progress) -> Observation:
         link_s=world_state.link_s,
         step_s=world_state.step_s,
         remaining_s=progress.remaining_s(now_s)[: len(world_state.alive)],
-        budget=world_state.budget,
+        budget=lambda: world_state.budget,
         mailbox=progress.in_flight.mailbox(),
     )
 

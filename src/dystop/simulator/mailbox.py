@@ -12,7 +12,7 @@ from torch import Tensor
 from dystop.plan import Links, Mix, anywhere
 from dystop.simulator.mixing import Models, published_row, write_rows
 from dystop.simulator.state import State
-from dystop.sparse import Bools, Floats, Ints, ints
+from dystop.sparse import Bools, Floats, Ints, ints, mask_of
 from dystop.types import View
 from dystop.world import InFlight, RealisedPlan
 
@@ -108,7 +108,7 @@ def _use_of(view: View, realised: RealisedPlan, rows: Mix) -> tuple[Bools, Float
 def _version(view: View, active: Ints, src: Ints) -> Ints:
     """Return the trainings that each sender has finished; an active one has just finished one."""
     n = view.fleet.workers
-    finished = view.version[np.minimum(src, n - 1)] + np.isin(src, active)
+    finished = view.version[np.minimum(src, n - 1)] + mask_of(view.fleet.nodes, active)[src]
     return np.where(src < n, finished, view.t)
 
 
@@ -117,18 +117,18 @@ def _take_snapshots(
 ) -> tuple[Ints, int]:
     """Copy each model (or update) that is pushed once, however many nodes receive it."""
     models = state.models
-    what, which = np.unique(np.stack([src, delta.astype(np.int64)]), axis=1, return_inverse=True)
+    what, which = np.unique(2 * src + delta, return_inverse=True)
     # An active sender has waited for its own training; any other hands out what is finished.
     done = state.done
     done[active] = True
-    for k, (node, update) in enumerate(what.T.tolist()):
+    for k, (node, update) in enumerate(divmod(key, 2) for key in what.tolist()):
         number = state.snapshots_made + k
         row = changed[node] if node in changed else published_row(models, done, node)
         origin = _origin(models, done, node)
         models.snapshots[number] = row - origin if update and origin is not None else row.clone()
         if origin is not None:
             models.origins[number] = origin.clone()
-    return state.snapshots_made + which.reshape(-1), state.snapshots_made + what.shape[1]
+    return state.snapshots_made + which, state.snapshots_made + len(what)
 
 
 def _origin(models: Models, done: Bools, node: int) -> Tensor | None:

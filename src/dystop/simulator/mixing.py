@@ -302,11 +302,12 @@ def _mail_columns(stage: Mix, sources: Sources) -> tuple[list[int], Ints]:
     order of senders ascend too, whatever the order of sending was.
     """
     mailed = sources.mailed
-    both = np.stack([stage.source[mailed], sources.snapshot[mailed]])
-    used, column = np.unique(both, axis=1, return_inverse=True)
+    snapshot = sources.snapshot[mailed]
+    base = int(snapshot.max(initial=0)) + 1
+    used, column = np.unique(stage.source[mailed] * base + snapshot, return_inverse=True)
     where = np.zeros(len(stage.source), np.int64)
-    where[mailed] = column.reshape(-1)
-    return used[1].tolist(), where
+    where[mailed] = column
+    return (used % base).tolist(), where
 
 
 def _handed_out(models: Models, nodes: Ints, busy: Bools) -> Tensor:

@@ -26,7 +26,7 @@ from dystop.simulator.loop import observe, open_round, training_steps, with_map
 from dystop.simulator.mixing import Models, index, newest_published
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import PendingOutcome, execute
-from dystop.simulator.waves import TrainingQueue, queued
+from dystop.simulator.waves import TrainingQueue, WaveStatistics, queued
 from dystop.types import ControlState, View
 from dystop.world import WorldState
 
@@ -65,7 +65,10 @@ class RunningRound:
 
 
 def simulate_ahead(
-    components: Components, state: State, needs_models: NeedsModels
+    components: Components,
+    state: State,
+    needs_models: NeedsModels,
+    statistics: WaveStatistics | None = None,
 ) -> Iterator[tuple[RoundRecord, State]]:
     """Run rounds until a stop rule holds; yield each record with the state after it.
 
@@ -74,9 +77,10 @@ def simulate_ahead(
         state: Where it stands.
         needs_models: Asked for every round before the next one starts. Where it answers False, the
             models of the yielded state may already be those of a later round.
+        statistics: Where the waves are counted.
     """
     plain = state.models
-    models = queued(plain, components.trainer)
+    models = queued(plain, components.trainer, statistics)
     state, queue = replace(state, models=models), models.queue
     running: deque[RunningRound] = deque()
     while True:

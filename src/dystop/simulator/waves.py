@@ -24,6 +24,10 @@ from dystop.training.trainer import Trainer
 
 Call = Callable[[], None]
 
+WORTH_A_WAVE = 16
+"""Trainings that an idle GPU gets at once. Fewer leave most of it idle, and starting them takes the
+host as long as starting many: then they wait for more until somebody reads a result."""
+
 _NONE = torch.empty(0)  # the models of a training that waits are not known
 
 
@@ -105,7 +109,9 @@ class TrainingQueue:
         self._steps.append(steps)
         self._rates.append(np.ones(len(nodes)) if rates is None else rates)
         self._is_waiting[nodes] = True
-        if not self._gathers or self._is_device_idle():
+        if not self._gathers:
+            self.run("trainings are not gathered")
+        elif self._count >= WORTH_A_WAVE and self._is_device_idle():
             self.run("the device is idle")
         samples = self._trainer.samples_seen(nodes, steps)
         return Trained(_NONE, _NONE, lambda: wave.part(rows), samples)
@@ -208,9 +214,12 @@ class QueuedModels(Models):
         return self.queue.submit(nodes, versions, steps, rates)
 
 
-def queued(models: Models, trainer: Trainer) -> QueuedModels:
+def queued(
+    models: Models, trainer: Trainer, statistics: WaveStatistics | None = None
+) -> QueuedModels:
     """Return models with a queue; trainings are gathered where that changes no result."""
     queue = TrainingQueue(trainer, models, gathers=trainer.rows_independent)
+    queue.statistics = statistics or queue.statistics
     return QueuedModels(
         **{one.name: getattr(models, one.name) for one in fields(Models)}, queue=queue
     )

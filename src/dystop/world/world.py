@@ -13,7 +13,7 @@ from dystop.errors import ConfigError
 from dystop.parallel import run_in_blocks
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Graph, Ints
-from dystop.types import View
+from dystop.types import Drawn, View
 from dystop.world.capacity import budget_of_round, step_seconds
 from dystop.world.channel import RadioChannel, nominal_power_w
 from dystop.world.dynamics import Presence, Walk
@@ -38,8 +38,8 @@ class WorldState:
     distance_m: Floats  # [E]
     link_s: Floats  # [E], expected seconds to move one full model at nominal power
     step_s: Floats  # [N], seconds per mini-batch
-    budget: Floats  # [nodes], models a node may send and receive in this round
     position: Floats  # [nodes, 2], metres
+    budget: Drawn = Drawn()  # noqa: RUF009  # [nodes], models a node may send and receive now
 
 
 class World:
@@ -133,9 +133,12 @@ class World:
             distance_m=reach.distance_m,
             link_s=reach.link_s,
             step_s=self._step_s,
-            budget=budget_of_round(self.params.budget, self.workers, self.server, self.seed, t),
+            budget=lambda: self._budget(t),
             position=self._position(now_s),
         )
+
+    def _budget(self, t: int) -> Floats:
+        return budget_of_round(self.params.budget, self.workers, self.server, self.seed, t)
 
     def transfer(
         self, t: int, now_s: float, dst: Ints, src: Ints, fraction: float | Floats
