@@ -10,10 +10,11 @@ DystopError               1
 ├── StorageError          3   the disk refused a write; earlier commits are safe
 ├── PlanError             4   a mechanism returned a plan that breaks the contract
 ├── UserCodeError         4   the user's own mechanism or model raised an error
-└── VerificationError     5   a repeated run differs from the recorded one
+├── VerificationError     5   a repeated run differs from the recorded one
+└── DivergedError         7   the models of a run have diverged; its records are kept
 
 Every mistake of a user raises one of these. The message says what is wrong, where, what is allowed
-and what to do next. An interrupted run exits with 130.
+and what to do next. An interrupted run exits with 130, a testbed that left a party behind with 6.
 """
 
 import difflib
@@ -83,6 +84,12 @@ class VerificationError(DystopError):
     """A repeated run differs from the recorded one."""
 
     exit_code = 5
+
+
+class DivergedError(DystopError):
+    """The models of a run have diverged, and it has ended early; its records are kept."""
+
+    exit_code = 7
 
 
 def nearest(given: str, allowed: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ _EPILOG = (
     "Exit codes: 0 done, 1 a bug in dystop, 2 wrong input or a machine that is not ready, "
     "3 a write failed, 4 an error in a mechanism or model of your own, "
     "5 not reproduced or a guarantee broken, 6 a worker was rejected or left behind, "
-    "130 interrupted."
+    "7 the models diverged, 130 interrupted."
 )
 
 app = typer.Typer(

@@ -62,6 +62,21 @@ def finish(folder: Path, *, quiet: bool, report: bool) -> None:
             echo(f"report: {page}")
 
 
+def tell_diverged(folder: Path) -> None:
+    """Raise DivergedError if the models of a run have diverged, which has ended it early."""
+    from dystop.errors import DivergedError
+    from dystop.experiments.run_folder import open_run
+    from dystop.report.data.names import diverged_round
+    from dystop.report.data.notices import divergence_advice
+
+    data = open_run(folder)
+    if diverged_round(data) is not None:
+        raise DivergedError(
+            f"{folder}: {data.info.get('stop_reason')}. {divergence_advice(data)} The records are "
+            "kept; stop.diverged=0 lets such a run go on"
+        )
+
+
 def _advice(info: dict[str, Any]) -> str:
     """Say how to speed up a run that spent most of its time on evaluation; else nothing.
 
@@ -90,7 +105,8 @@ def run(
 ) -> None:
     """Run one experiment.
 
-    Without a file the defaults are used. Keys on the command line override the file.
+    Without a file the defaults are used. Keys on the command line override the file. A run whose
+    models diverge ends early with exit code 7; its records are kept.
     """
     from dystop.experiments.config import read_experiment
     from dystop.experiments.run_folder import check_free
@@ -106,6 +122,7 @@ def run(
         lambda: run_experiment(experiment, out, name, watcher.on_start, watcher.on_record),
     )
     finish(folder, quiet=quiet, report=report)
+    tell_diverged(folder)
 
 
 @handle_errors
@@ -124,6 +141,7 @@ def resume(run: Folder, quiet: Quiet = False, report: Report = True, trust: Trus
         watcher, lambda: resume_run(run, watcher.on_start, watcher.on_record, trust=trust)
     )
     finish(folder, quiet=quiet, report=report)
+    tell_diverged(folder)
 
 
 @handle_errors

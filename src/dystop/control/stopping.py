@@ -8,7 +8,7 @@ from annotated_types import Ge, Le
 
 from dystop.params import param
 from dystop.record import RoundRecord
-from dystop.units import are
+from dystop.units import are, plural
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ class Stop:
     )
     loss: Annotated[float, Ge(0)] = param(
         0.0, "training loss of a round at which the run ends; 0: none"
+    )
+    diverged: Annotated[float, Ge(0)] = param(
+        1000.0,
+        "mean test loss above which, or not finite, an evaluation ends the run as diverged; 0: the "
+        "run goes on",
     )
 
 
@@ -64,16 +69,37 @@ def reached(stop: Stop, record: RoundRecord) -> str:
     return ""
 
 
+def has_diverged(limit: float, record: RoundRecord) -> bool:
+    """Return whether the models of an evaluation have diverged; a limit of 0 asks nothing.
+
+    Only evaluations tell. The mean is not finite if the test loss of one model is not.
+    """
+    return limit > 0 and (bool(record.diverged) or (record.test_loss or 0.0) > limit)
+
+
+def ends_early(stop: Stop, record: RoundRecord) -> str:
+    """Return why a run ends with this record before its rounds or seconds are over; else empty."""
+    if target := reached(stop, record):
+        return f"target {target} reached"
+    if not has_diverged(stop.diverged, record):
+        return ""
+    what = f"diverged in round {record.round}: the"
+    if record.diverged:
+        return f"{what} test loss of {plural(record.diverged, 'model')} is not finite"
+    return (
+        f"{what} mean test loss is {record.test_loss:.3g}, above stop.diverged = {stop.diverged:g}"
+    )
+
+
 def ends_run(stop: Stop, record: RoundRecord) -> bool:
     """Return whether no round may follow the one of this record."""
-    return bool(reached(stop, record)) or is_over(stop, record.round + 1, record.clock_s)
+    return bool(ends_early(stop, record)) or is_over(stop, record.round + 1, record.clock_s)
 
 
 def stop_reason(stop: Stop, record: RoundRecord, seconds: str = "simulated") -> str:
     """Return why a run ended with this record; `seconds` says what kind of seconds were limited."""
-    target = reached(stop, record)
-    if target:
-        return f"target {target} reached"
+    if early := ends_early(stop, record):
+        return early
     if record.round >= stop.rounds:
         return f"{are(record.round, 'round')} over"
     return f"{stop.seconds:g} {seconds} seconds are over"

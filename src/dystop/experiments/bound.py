@@ -226,7 +226,9 @@ def _stop_after(recorded: Sequence[RoundRecord], built: Built) -> Built:
     """
     if not recorded:
         return built
-    return replace(built, components=replace(built.components, stop=Stop(rounds=len(recorded))))
+    return replace(
+        built, components=replace(built.components, stop=Stop(rounds=len(recorded), diverged=0.0))
+    )
 
 
 def _measure(

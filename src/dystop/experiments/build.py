@@ -441,7 +441,7 @@ def _make_stop(stop: Stop, world: World) -> Stop:
     """Return the stop rules; a replay ends with its trace and ignores time and targets."""
     if not isinstance(world, TraceWorld):
         return stop
-    return Stop(rounds=min(stop.rounds, len(world.trace.rounds)))
+    return Stop(rounds=min(stop.rounds, len(world.trace.rounds)), diverged=0.0)
 
 
 def _planning_note(experiment: Experiment) -> dict[str, str]:

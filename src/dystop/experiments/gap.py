@@ -115,7 +115,7 @@ def _published_on_completion(experiment: Experiment) -> Experiment:
 
 
 def _play(built: Built, rounds: int, what: str, on_round: OnRound) -> list[RoundRecord]:
-    components = replace(built.components, stop=Stop(rounds=rounds))
+    components = replace(built.components, stop=Stop(rounds=rounds, diverged=0.0))
     records = []
     for record, _ in run_rounds(components, begin(components), no_round):
         records.append(record)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dystop.control.stopping import reached, stop_reason
+from dystop.control.stopping import ends_early, stop_reason
 from dystop.errors import RunFolderError, shell_command
 from dystop.experiments.build import Built, build
 from dystop.experiments.config import Experiment, read_experiment, to_toml
@@ -200,7 +200,7 @@ def _run_rounds(
     components = session.built.components
     last = _last_record(session.folder) if state is not None else None
     state = begin(components) if state is None else state
-    if last is not None and reached(components.stop, last):
+    if last is not None and ends_early(components.stop, last):
         return last, state  # the run was stopped between its last round and its end
     schedule = _SaveSchedule(session.interrupts, session.output.checkpoint_every)
     for record, after in run_rounds(components, state, schedule.needs_models):

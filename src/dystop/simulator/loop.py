@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from dystop.control.round import build_view, decide, initial_state, settle, with_topology
-from dystop.control.stopping import is_over, reached
+from dystop.control.stopping import ends_early, is_over
 from dystop.plan import Plan
 from dystop.record import RoundRecord
 from dystop.simulator.evaluation import evaluate_when_due
@@ -58,7 +58,7 @@ def simulate(components: Components, state: State) -> Iterator[tuple[RoundRecord
         record = with_map(components, record, plan, outcome.lost, world_state)
         record, state = evaluate_when_due(components, record, state)
         yield record, state
-        if reached(stop, record):
+        if ends_early(stop, record):
             return
 
 

@@ -3,7 +3,8 @@
 Decisions depend on the timing of earlier rounds and not on their models. The pipeline therefore
 decides and mixes one round after another, and lets their trainings wait for each other (`waves`).
 On a GPU the host goes on while the device trains (ADR 0019). Records leave in the order of the
-rounds and are those of `loop.simulate` to the byte: without this module only time is lost.
+rounds and are those of `loop.simulate` to the byte: without this module only time is lost. The
+models of a run that ends because they diverged may be those of a later round.
 """
 
 from bisect import bisect_left
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from dystop.control.round import advance, build_view, decide, record_of, with_score
-from dystop.control.stopping import is_over, reached
+from dystop.control.stopping import ends_early, is_over
 from dystop.plan import Plan
 from dystop.record import RoundRecord
 from dystop.simulator.evaluation import (
@@ -97,12 +98,16 @@ def simulate_ahead(
         while len(running) > waits:
             record, after = _finish(components, running.popleft(), plain)
             yield record, after
-            if reached(components.stop, record):
+            if ends_early(components.stop, record):
+                queue.run("the run ends")
                 return
             state = replace(state, control=after.control) if not running else state
     queue.run("the run ends")
     while running:
-        yield _finish(components, running.popleft(), plain)
+        record, after = _finish(components, running.popleft(), plain)
+        yield record, after
+        if ends_early(components.stop, record):
+            return
 
 
 def _start(components: Components, state: State, queue: TrainingQueue) -> RunningRound | None:

@@ -40,10 +40,11 @@ _OLD_KEYS = {  # keys of earlier versions, which old files and run folders hold
     "testbed.guards.nearest": "aggregation.nearest",
 }
 _BEFORE: dict[str, dict[str, Any]] = {
+    "": {"stop.diverged": 0.0},
     "d-psgd": {"mechanism.pairs": "all"},
     "epidemic": {"mechanism.pairs": "all"},
 }
-"""What runs did before a key existed, by mechanism, where the default of the key is another one."""
+"""What runs did before a key existed, where its default differs: all runs, and by mechanism."""
 EXECUTOR_TABLES = ("slurm", "ray")
 """Tables of a configuration file that say where runs run. They are no part of the experiment."""
 
@@ -370,7 +371,7 @@ def _as_it_ran(tree: dict[str, Any]) -> dict[str, Any]:
     """
     mechanism = tree.get("mechanism")
     name = mechanism.get("name") if isinstance(mechanism, Mapping) else None
-    for key, value in _BEFORE.get(str(name), {}).items():
+    for key, value in {**_BEFORE[""], **_BEFORE.get(str(name), {})}.items():
         tree = _merge(_nested(key, value), tree)
     return tree
 

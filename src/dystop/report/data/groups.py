@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dystop.experiments.run_folder import RunData
 from dystop.params import flatten, short_names
 from dystop.record import RoundRecord
-from dystop.report.data.names import MechanismInfo, mechanism_of
+from dystop.report.data.names import MechanismInfo, diverged_round, mechanism_of
 from dystop.report.data.settings import differing_settings
 from dystop.report.data.summary import evaluated_rounds
 from dystop.units import known
@@ -143,9 +143,11 @@ def common_time_s(groups: Sequence[Group]) -> float | None:
 
     Where all runs are evaluated at the same interval, it is the last planned evaluation that every
     run reached. Otherwise it is the last time by which every run was evaluated, and no run has
-    ended its evaluations. None where no such time exists.
+    ended its evaluations. Runs that ended because their models diverged do not count. None where no
+    such time exists.
     """
-    histories = [evaluated_rounds(run.records) for g in groups for run in g.runs]
+    runs = [run for group in groups for run in group.runs if diverged_round(run) is None]
+    histories = [evaluated_rounds(run.records) for run in runs]
     if not histories or not all(histories):
         return None
     first = max(rows[0].clock_s for rows in histories)

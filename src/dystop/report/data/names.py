@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dystop.control.stopping import has_diverged
 from dystop.experiments.config import Experiment
 from dystop.experiments.config.keys import keys_of
 from dystop.experiments.config.readings import reading_values
@@ -153,9 +154,20 @@ def _reading_text(label: str, values: dict[str, list[str]], total: int) -> str:
     )
 
 
+def diverged_round(run: RunData) -> int | None:
+    """Return the round whose evaluation ended a run as diverged; None if none did."""
+    limit = (run.config.get("stop") or {}).get("diverged", 0.0)
+    return next((r.round for r in run.records if has_diverged(limit, r)), None)
+
+
 def run_status(run: RunData) -> str:
-    """Return finished, failed, interrupted or running; a run without a process is interrupted."""
+    """Return finished, failed, interrupted, running or diverged in round T.
+
+    A run without a process is interrupted.
+    """
     recorded = str(run.info.get("status") or "unknown")
+    if recorded == "finished" and (diverged := diverged_round(run)) is not None:
+        return f"diverged in round {diverged}"
     return "interrupted" if recorded == "running" and is_abandoned(run.path) else recorded
 
 

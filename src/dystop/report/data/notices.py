@@ -8,6 +8,7 @@ from dystop.experiments.run_folder import RunData, log_was_changed
 from dystop.report.data.groups import Group, common_time_s, over_seeds
 from dystop.report.data.names import (
     check_command,
+    diverged_round,
     is_planned,
     mechanism_of,
     readings_text,
@@ -25,6 +26,9 @@ _MIN_EPOCHS = 3  # after which any model should have learnt something
 _CHANCE_FACTOR = 1.1  # times the accuracy of guessing: chance alone hardly gives more
 _MOSTLY_IDLE = 0.8  # share of worker time
 _LARGE_LOSS = 1e3  # cross-entropy of guessing is ln K, below 12 for 100,000 classes
+_NOT_NEGATIVE = {"d-psgd": "metropolis", "matcha": "nonnegative"}
+"""Weights that are never negative, for mechanisms whose weights "optimal" may be."""
+
 _UNEQUAL_ENDS = 1.2
 """Ratio of clock times at the end beyond which final accuracies do not compare."""
 
@@ -131,20 +135,40 @@ def _few_models(runs: Sequence[RunData]) -> list[str]:
 
 
 def _diverged(runs: Sequence[RunData]) -> list[str]:
-    """Name the runs in which a loss was not finite at the last evaluation, or beyond all reason."""
-    out = []
-    for label, run in zip(run_labels(runs), runs, strict=True):
-        lost = [r.diverged for r in run.records if r.diverged is not None][-1:]
-        last = [x for r in run.records[-1:] for x in (r.loss, r.test_loss) if x is not None]
-        if lost and lost[0]:
-            workers = len(run.fleet.get("data_size", [])) or "all"
-            what = f"{lost[0]} of {workers} models diverged: their loss is not finite"
-        elif last and max(last) > _LARGE_LOSS:
-            what = f"training diverged: the loss is {max(last):.3g} at the end"
-        else:
-            continue
-        out.append(f"{label}: {what}. Try a smaller training.learning_rate.")
-    return out
+    """Name the runs whose models diverged: that ended early, or whose last losses show it."""
+    return [
+        f"{label}: {what}. {divergence_advice(run)}"
+        for label, run in zip(run_labels(runs), runs, strict=True)
+        if (what := _divergence(run))
+    ]
+
+
+def _divergence(run: RunData) -> str:
+    """Return how the models of a run diverged; empty if they did not."""
+    if diverged_round(run) is not None:
+        return str(run.info.get("stop_reason") or run_status(run))
+    lost = [r.diverged for r in run.records if r.diverged is not None][-1:]
+    last = [x for r in run.records[-1:] for x in (r.loss, r.test_loss) if x is not None]
+    if lost and lost[0]:
+        workers = len(run.fleet.get("data_size", [])) or "all"
+        return f"{lost[0]} of {workers} models diverged: their loss is not finite"
+    if last and max(last) > _LARGE_LOSS:
+        return f"training diverged: the loss is {max(last):.3g} at the end"
+    return ""
+
+
+def divergence_advice(run: RunData) -> str:
+    """Return the likely reason why models diverged, and what to try."""
+    tries = ["a smaller training.learning_rate"]
+    reason = "Likely, the learning rate is too large"
+    mechanism = run.config.get("mechanism") or {}
+    other = _NOT_NEGATIVE.get(str(mechanism.get("name")))
+    if other is not None and mechanism.get("weights") == "optimal":
+        reason += " for mixing weights that may be negative"
+        tries.append(f"mechanism.weights={other}")
+    if (run.config.get("adversary") or {}).get("kind", "none") != "none":
+        tries.append("an aggregation.rule that withstands attackers")
+    return f"{reason}. Try {', or '.join(tries)}."
 
 
 def _serialised(runs: Sequence[RunData]) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.groups import (
     Group,
@@ -11,6 +12,7 @@ from dystop.report.data.groups import (
     evaluation_interval_s,
     over_seeds,
 )
+from dystop.report.data.names import diverged_round
 from dystop.report.data.summary import (
     TARGET_RULE,
     RunSummary,
@@ -181,15 +183,15 @@ def _accuracies(groups: Sequence[Group], summaries: Summaries) -> list[TableColu
     final = [over_seeds(s.accuracy for s in seeds) for seeds in summaries]
     merged = [over_seeds(s.accuracy_global for s in seeds) for seeds in summaries]
     meaning = "mean over the workers' own models at the last evaluation of each run"
-    columns.append(_accuracy_column("final accuracy", meaning, final))
+    columns.append(_accuracy_column("final accuracy", meaning, final, groups))
     meaning = "accuracy of the data-weighted average of all models at the last evaluation"
-    columns.append(_accuracy_column("global model", meaning, merged))
+    columns.append(_accuracy_column("global model", meaning, merged, groups))
     return columns
 
 
 def _accuracy_at_common_time(groups: Sequence[Group], at_s: float) -> TableColumn:
     step_s = evaluation_interval_s(groups)
-    spreads = [over_seeds(accuracy_at(run.records, at_s, step_s) for run in g.runs) for g in groups]
+    spreads = [over_seeds(_accuracy_of(run, at_s, step_s) for run in g.runs) for g in groups]
     rule = (
         "each run at its first evaluation at or after this time, the last planned evaluation that "
         f"all runs reached; a run without one within {seconds(step_s)} counts its last one before"
@@ -197,21 +199,42 @@ def _accuracy_at_common_time(groups: Sequence[Group], at_s: float) -> TableColum
         else "the last evaluation of each run by the time that every run reached"
     )
     title = f"accuracy at {seconds(round(at_s, 9))}"  # 3 * 0.2 is not quite 0.6
-    return _accuracy_column(title, f"the fair comparison: {rule}", spreads)
+    return _accuracy_column(title, f"the fair comparison: {rule}", spreads, groups)
 
 
-def _accuracy_column(title: str, meaning: str, spreads: Sequence[SeedSpread]) -> TableColumn:
-    cells = [_accuracy_cell(spread) for spread in spreads]
+def _accuracy_of(run: RunData, clock_s: float, within_s: float) -> float | None:
+    """Return the accuracy of a run at a time; None if its models have diverged before."""
+    if diverged_round(run) is not None and run.records[-1].clock_s < clock_s:
+        return None
+    return accuracy_at(run.records, clock_s, within_s)
+
+
+def _accuracy_column(
+    title: str, meaning: str, spreads: Sequence[SeedSpread], groups: Sequence[Group]
+) -> TableColumn:
+    cells = [_accuracy_cell(*pair) for pair in zip(spreads, groups, strict=True)]
     # Where a seed has no value, the means cover different seeds and none of them is the best.
     pick = max if all(s.complete for s in spreads) else None
     return TableColumn(title, meaning, _mark_best(cells, pick))
 
 
-def _accuracy_cell(spread: SeedSpread) -> TableCell:
+def _accuracy_cell(spread: SeedSpread, group: Group) -> TableCell:
+    diverged = _diverged(group)
     if not spread.values:
-        return TableCell("not evaluated")
+        return TableCell(diverged or "not evaluated")
+    if diverged:
+        return TableCell(in_percent(spread), diverged)
     note = "" if spread.complete else _seed_count(spread)
     return TableCell(in_percent(spread), note, spread.mean)
+
+
+def _diverged(group: Group) -> str:
+    """Return in which rounds the models of a group diverged; empty if they did not."""
+    rounds = [str(t) for run in group.runs if (t := diverged_round(run)) is not None]
+    if not rounds:
+        return ""
+    seeds = "" if len(group.runs) == 1 else f" ({len(rounds)} of {plural(len(group.runs), 'seed')})"
+    return f"diverged in round {', '.join(rounds)}{seeds}"
 
 
 _COSTS: list[tuple[str, str, Callable[[RunSummary], float | None], Format]] = [
