@@ -32,8 +32,15 @@ def test_keys_of_earlier_versions_are_read(tmp_path):
     assert "testbed.guards.aggregator" not in to_toml(old)
 
 
-@pytest.mark.parametrize("name", ["d-psgd", "epidemic"])
-def test_a_run_folder_without_a_later_key_keeps_what_it_did(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("d-psgd", {"pairs": "all"}),
+        ("epidemic", {"pairs": "all"}),
+        ("matcha", {"weights": "optimal"}),
+    ],
+)
+def test_a_run_folder_without_a_later_key_keeps_what_it_did(tmp_path, name, before):
     text = f'[mechanism]\nname = "{name}"\n'
     own, folder, study = tmp_path / "own.toml", tmp_path / "run", tmp_path / "study"
     own.write_text(text)
@@ -46,8 +53,9 @@ def test_a_run_folder_without_a_later_key_keeps_what_it_did(tmp_path, name):
     assert read_experiment(own).mechanism == MECHANISMS[name]()
     for file in (folder / "config.toml", study / "plan" / "one.toml"):
         old = read_experiment(file)
-        assert old.mechanism == MECHANISMS[name](pairs="all")
-        assert read_experiment(file, ["mechanism.pairs=reach"]).mechanism == MECHANISMS[name]()
+        assert old.mechanism == MECHANISMS[name](**before)
+        now = [f"mechanism.{key}={getattr(MECHANISMS[name](), key)}" for key in before]
+        assert read_experiment(file, now).mechanism == MECHANISMS[name]()
     (folder / "config.toml").write_text(to_toml(read_experiment(own)))  # as this version writes it
     assert read_experiment(folder / "config.toml") == read_experiment(own)
 

@@ -158,3 +158,20 @@ def test_a_lonely_worker_trains_alone():
     assert plan.active.tolist() == [0]
     assert len(plan.links) == len(no_links())
     assert plan.mixes[0].weight.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("phases", ["first", "second"])
+def test_the_ranked_estimate_is_what_the_exchange_takes_without_budgets(seed, phases):
+    """With everybody active and no budget, every worker's links are the ones that were expected."""
+    view = random_view(seed, 12, shape="sparse", all_alive=True)
+    mechanism = DySTop(estimate="ranked", phases=phases, V=0.0, neighbours=3)
+    view = replace(view, budget=np.full(12, 99.0), queue=np.ones(12))
+    plan, _ = mechanism.plan({}, view)
+    assert sorted(plan.active.tolist()) == list(range(12))
+    realised = np.zeros(12)
+    edge = view.reach.find(plan.links.dst, plan.links.src)
+    np.maximum.at(realised, plan.links.dst, view.link_s[edge])
+    expected = mechanism._expected_exchange_s({}, view, 3)
+    np.testing.assert_array_equal(expected, realised)
+    assert (expected >= DySTop(neighbours=3)._expected_exchange_s({}, view, 3)[:12] - 1e-12).all()

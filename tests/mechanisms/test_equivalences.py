@@ -84,7 +84,7 @@ def test_one_worker_at_a_time_minimises_dystops_objective_over_singletons(seed):
 def test_matcha_and_gossipfl_agree_on_two_workers(seed):
     """With the whole budget and whole models both are one plain average."""
     view, scalars = everyone(seed, 2), stream(seed, "two").normal(size=2)
-    matcha = mixed(Matcha(budget=1.0, base="reach"), view, scalars)
+    matcha = mixed(Matcha(budget=1.0, base="reach", weights="optimal"), view, scalars)
     np.testing.assert_allclose(matcha, mixed(GossipFL(keep=1.0), view, scalars), atol=1e-9)
     np.testing.assert_allclose(matcha, scalars.mean(), atol=1e-9)
 

@@ -10,14 +10,19 @@ import pytest
 from dystop.control.plan_check import check_plan
 from dystop.mechanisms import DPSGD, Matcha
 from dystop.mechanisms._graphs import is_connected
-from dystop.mechanisms.matcha_weights import best_mixing_weight, laplacian, partners
+from dystop.mechanisms.matcha_weights import (
+    best_mixing_weight,
+    laplacian,
+    nonnegative_mixing_weight,
+    partners,
+)
 from dystop.sparse import graph_of, ints
 from support.contraction import contraction
 from support.engine_fixtures import STABLE_WORLD, components_for, run_to_end, weights
 from support.strategies import dense, freeze, random_view
 from support.unstable_world import ENGINES, check_unstable_run
 
-RING = nx.cycle_graph(8)
+RING, STAR = nx.cycle_graph(8), nx.star_graph(8)
 
 
 def view_of(graph, t=1, link_s=None):
@@ -52,7 +57,7 @@ def edges_of(memory):
 def test_with_the_full_budget_it_is_optimal_dpsgd(graph, topology):
     n = len(graph)
     view = view_of(graph)
-    plan, _ = planned(Matcha(budget=1.0, base="reach"), view)
+    plan, _ = planned(Matcha(budget=1.0, base="reach", weights="optimal"), view)
     other = DPSGD(topology=topology, weights="optimal")
     twin, _ = other.plan(other.init(view.fleet), view)
     np.testing.assert_allclose(dense(plan.mixes[0], n), dense(twin.mixes[0], n), atol=1e-9)
@@ -84,7 +89,7 @@ def top_vector(memory, n):
 @pytest.mark.parametrize("budget", [0.3, 0.7])
 def test_disagreement_shrinks_as_the_closed_form_says(budget):
     graph = nx.random_geometric_graph(12, 0.5, seed=3)
-    mechanism = Matcha(budget=budget, base="reach")
+    mechanism = Matcha(budget=budget, base="reach", weights="optimal")
     _, memory = planned(mechanism, view_of(graph))
     worst, rho = top_vector(memory, 12)
 
@@ -119,15 +124,19 @@ def subsets(m):
     return [[k for k in range(m) if code >> k & 1] for code in range(2**m)]
 
 
-def test_rows_may_be_negative():
+@pytest.mark.parametrize(
+    ("weights", "negative"), [("optimal", {True, False}), ("nonnegative", {False})]
+)
+def test_only_the_optimal_rows_may_be_negative(weights, negative):
     seen = set()
-    mechanism, memory = Matcha(base="reach"), {}
+    mechanism, memory = Matcha(base="reach", weights=weights), {}
     graph = nx.Graph([(1, 5), (6, 7), (0, 4), (2, 3), (1, 7), (3, 6), (1, 0), (3, 7), (5, 6)])
     graph.add_edges_from([(1, 2), (7, 0), (3, 1)])
     for t in range(1, 60):
         plan, memory = planned(mechanism, view_of(graph, t), memory)
         seen.add(bool(plan.mixes[0].weight.min() < 0))
-    assert seen == {True, False}
+    assert seen == negative
+    assert mechanism.capabilities().signed_rows == (weights == "optimal")
 
 
 def by_gap(reach):
@@ -136,7 +145,7 @@ def by_gap(reach):
 
 def test_the_base_graph_takes_the_fastest_links_and_stays_connected():
     view = view_of(nx.complete_graph(16), link_s=by_gap)
-    _, memory = planned(Matcha(), view)  # ceil(log2 16) = 4
+    _, memory = planned(Matcha(base="fastest"), view)  # ceil(log2 16) = 4
     gaps = {b - a for a, b in edges_of(memory)}
     assert gaps <= {1, 2, 3, 4}
     assert {(k, k + 1) for k in range(15)} <= edges_of(memory)
@@ -151,7 +160,7 @@ def test_connectivity_costs_extra_links():
         nx.complete_graph(8),
         link_s=lambda r: np.where((r.dst < 4) == (r.src < 4), 1.0, 9.0) + 0.01 * (r.dst + r.src),
     )
-    _, memory = planned(Matcha(degree=2), view)
+    _, memory = planned(Matcha(base="fastest", degree=2), view)
     across = [(a, b) for a, b in edges_of(memory) if (a < 4) != (b < 4)]
     assert across == [(0, 4)]
     assert is_connected(8, memory["i"], memory["j"], np.arange(8))
@@ -160,7 +169,7 @@ def test_connectivity_costs_extra_links():
 def test_pieces_are_optimised_one_by_one():
     both = nx.disjoint_union(RING, nx.path_graph(2))
     both.add_node(10)
-    plan, memory = planned(Matcha(base="reach", budget=0.5), view_of(both))
+    plan, memory = planned(Matcha(base="reach", weights="optimal"), view_of(both))
     of_ring = np.unique(memory["matching"][memory["i"] < 8])
     of_pair = memory["matching"][memory["i"] == 8]
     np.testing.assert_allclose(memory["probability"][of_ring], 0.5, atol=1e-5)
@@ -208,7 +217,58 @@ def test_one_way_links_are_not_used():
     assert len(edges_of(memory)) == 5
 
 
-@pytest.mark.parametrize("base", ["fastest", "reach"])
+@pytest.mark.parametrize("degree", [None, 2, 4])
+def test_the_geometric_base_graph_is_sparse_and_connected(degree):
+    """All pairs up to a radius, or the shortest ones; positions are those of the graph."""
+    graph = nx.random_geometric_graph(60, 0.5, seed=4)
+    at = np.array([graph.nodes[k]["pos"] for k in range(60)])
+    view = view_of(graph)
+    metres = np.linalg.norm(at[view.reach.dst] - at[view.reach.src], axis=1)
+    _, memory = planned(Matcha(degree=degree), replace(view, distance_m=metres))
+    length = {e: np.linalg.norm(at[e[0]] - at[e[1]]) for e in edges_of(memory)}
+    base = nx.Graph(list(length))
+    assert nx.is_connected(base)
+    assert len(base) == 60
+    if degree is None:
+        shorter = nx.Graph([e for e, m in length.items() if m < max(length.values())])
+        assert len(shorter) < 60 or not nx.is_connected(shorter)
+        within = nx.random_geometric_graph(
+            60, max(length.values()) + 1e-12, pos=dict(enumerate(at))
+        )
+        assert {(min(e), max(e)) for e in within.edges} == set(length)
+    else:
+        assert 60 * degree // 2 <= len(length) < 60 * degree // 2 + 59
+
+
+@pytest.mark.parametrize("base", ["geometric", "fastest", "reach"])
+def test_nonnegative_weights_are_doubly_stochastic_and_contract(base):
+    graph = nx.random_geometric_graph(30, 0.4, seed=2)
+    mechanism, memory = Matcha(base=base), {}
+    for t in range(1, 40):
+        plan, memory = planned(mechanism, view_of(graph, t, by_gap), memory)
+        W = dense(plan.mixes[0], 30)
+        assert W.min() >= -1e-12
+        np.testing.assert_allclose(W.sum(axis=0), 1.0)
+        np.testing.assert_allclose(W.sum(axis=1), 1.0)
+    a, rho = nonnegative_mixing_weight(partner_of(memory, 30), memory["probability"])
+    assert memory["weight"] == pytest.approx(a)
+    assert 0 < rho < 1
+
+
+def turned_round(weights):
+    """The share of its own model that the worker in the middle of a star keeps."""
+    plan, _ = planned(Matcha(budget=1.0, base="reach", weights=weights), view_of(STAR))
+    start = np.append(1.0, np.zeros(len(STAR) - 1))
+    return (dense(plan.mixes[0], len(STAR)) @ start)[0]
+
+
+def test_the_optimal_weight_turns_a_deviation_round_and_the_other_one_does_not():
+    """A worker with eight links keeps 1 - 8 * 0.2 of its own model by the authors' weight."""
+    assert turned_round("optimal") == pytest.approx(-0.6)
+    assert turned_round("nonnegative") == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("base", ["geometric", "fastest", "reach"])
 def test_a_hundred_workers_are_set_up_in_seconds(base):
     graph = nx.random_geometric_graph(100, 0.4, seed=1)
     begin = time.process_time()
@@ -228,7 +288,11 @@ def test_a_run_keeps_the_mean_and_moves_the_models_together(timing):
     from dystop.simulator.params import EngineParams
 
     components = components_for(
-        Matcha(), 6, params=STABLE_WORLD, stop=Stop(rounds=8), engine=EngineParams(timing=timing)
+        Matcha(base="fastest"),
+        6,
+        params=STABLE_WORLD,
+        stop=Stop(rounds=8),
+        engine=EngineParams(timing=timing),
     )
     records, state = run_to_end(components)
     values = weights(state)

@@ -3,16 +3,18 @@
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize_scalar
 
 from dystop.errors import ConfigError
-from dystop.mechanisms._graphs import edge_colouring
+from dystop.mechanisms._graphs import edge_colouring, is_connected
 from dystop.mechanisms.matcha_weights import (
     best_mixing_weight,
     best_probabilities,
     connectivity,
     laplacian,
+    nonnegative_mixing_weight,
     partners,
 )
 from dystop.sparse import ints
@@ -254,3 +256,32 @@ def test_expected_square_of_the_drawn_matrices():
 def test_too_large_a_problem_is_refused_with_advice():
     with pytest.raises(ConfigError, match=r"'matcha' .*70 .*1000 .*base = 'fastest'"):
         best_probabilities(np.zeros((70, 1000), np.int64), 0.5)
+
+
+@given(undirected(), st.floats(0.05, 1.0))
+@settings(max_examples=25, deadline=None)
+def test_the_nonnegative_weight_is_the_best_one_that_never_turns_a_model_round(graph, share):
+    """Against a plain search over a, with the contraction of every possible draw."""
+    n, edges = graph
+    i, j = ints(sorted(edges)).reshape(-1, 2).T
+    assume(n > 1 and is_connected(n, i, j, np.arange(n)))
+    partner = partners(n, i, j, edge_colouring(n, i, j))
+    p = best_probabilities(partner, share).probability
+    a, rho = nonnegative_mixing_weight(partner, p)
+    degree = np.bincount(np.append(i, j), minlength=n).max()
+    assert a * degree <= 1 + 1e-9
+    assert rho < 1
+    assert rho == pytest.approx(max(mean_square(partner, p, a), 0.0), abs=1e-9)
+    others = [mean_square(partner, p, b) for b in np.linspace(0, 1 / degree, 40)]
+    assert rho <= min(others) + 1e-9
+
+
+def mean_square(partner, p, a):
+    """lambda_max(E[W^2] - J) by a sum over all sets of matchings that fire, the slow way."""
+    m, n = partner.shape
+    total = -np.full((n, n), 1 / n)
+    for code in range(2**m):
+        fires = np.array([code >> k & 1 for k in range(m)], float)
+        W = np.eye(n) - a * laplacian(partner, fires)
+        total += np.prod(np.where(fires > 0, p, 1 - p)) * (W @ W)
+    return np.linalg.eigvalsh(total)[-1]

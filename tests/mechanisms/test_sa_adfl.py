@@ -170,3 +170,19 @@ def test_survives_everything_at_once(engine):
     records, _ = check_unstable_run(SAADFL(), engine)
     assert all(r.active == 1 for r in records)
     assert sum(r.links for r in records) > 0
+
+
+def test_a_push_in_the_background_delays_nobody():
+    """The sender trains at once: a round lasts as long as its training, and mail comes later."""
+    view = four_workers(0.5)
+    plan, _ = SAADFL(V=10.0, background=True).plan({}, view)
+    assert plan.links.background.all()
+    assert plan.links.pushed.all()
+    scores = 10.0 * view.remaining_s - view.queue * (view.staleness + 1)
+    assert plan.active.tolist() == [int(np.argmin(scores))]
+    blocking, free = (
+        run_to_end(components_for(SAADFL(background=on), 4, stop=Stop(rounds=12)))[0]
+        for on in (False, True)
+    )
+    assert free[-1].clock_s < blocking[-1].clock_s
+    assert [r.links for r in free] == [3] * 12

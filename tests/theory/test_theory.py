@@ -261,6 +261,33 @@ def test_the_sum_of_noise_may_fall() -> None:
     assert sums[3] == pytest.approx(0.25)  # 0.475 > 0.25: does not hold
 
 
+def test_the_own_model_is_counted_twice() -> None:
+    """Slip 6: x = rho sigma_ii and y_ij over N_i, which contains i, so theta = rho (1 + sigma_ii).
+
+    Two workers average both models in each of ten rounds. By lem:basegap the gap shrinks by rho in
+    every round; lem:Qasy with these x and y lets it grow.
+    """
+    rho, rounds = 0.9, 10
+    both = mix_of(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.full(4, 0.5))
+    history = bound.History(np.array([0.5, 0.5]), [both] * rounds, warm_start=False)
+    sigma = dense(both, 2)
+    theta = rho * np.diag(sigma) + rho * sigma.sum(axis=1)
+    assert theta == pytest.approx(1.35)  # lem:Qasy needs at most 1
+    gap = bound.recursion(history, rho, np.zeros(2), 1.0)[-1]
+    assert gap == pytest.approx(rho**rounds)
+    assert bound.transient(theta.max(), history.activations, 0, history.share)[-1] > 20
+    once = theta - rho * np.diag(sigma)
+    assert once == pytest.approx(rho)
+    assert bound.transient(once.max(), history.activations, 0, history.share)[-1] == (
+        pytest.approx(gap)
+    )
+    # Alone, a worker has theta = 2 rho: above 1 for every step size that lem:basegap allows.
+    constants = bound.Constants(1.0, 1.0, np.zeros(1), np.zeros(1))
+    for eta in (0.01, 0.3, 0.499):
+        bound.check_step(constants, eta)
+        assert 2.0 * bound.rho(1.0, eta) > 1.0
+
+
 def test_more_activations_can_raise_the_whole_bound() -> None:
     """Corollary 2 is about the transient: near the optimum every activation only adds noise."""
     alone = mix_of(np.array([0]), np.array([0]), np.ones(1))

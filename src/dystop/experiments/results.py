@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dystop.experiments.run_folder import open_run
 from dystop.record import RoundRecord
-from dystop.units import data, seconds
+from dystop.units import data, number, seconds
 
 _NO_NUMBERS = {"staleness_histogram", "active_ids", "link_pairs", "positions", "notes", "no_score"}
 _COLUMNS = [f.name for f in fields(RoundRecord) if f.name not in _NO_NUMBERS]
@@ -96,13 +96,14 @@ class Comparison:
                 "accuracy_std": float(np.std([run.accuracy for run in runs])),
                 "clock_s": float(np.mean([_last(run, "clock_s") for run in runs])),
                 "wire_bytes": float(np.mean([_last(run, "wire_bytes_total") for run in runs])),
+                "epochs": float(np.mean([_last(run, "epochs_total") for run in runs])),
             }
             for name, runs in self.runs.items()
         ]
         return sorted(rows, key=lambda row: -np.nan_to_num(row["accuracy"], nan=-1.0))
 
     def __str__(self) -> str:
-        head = ("mechanism", "seeds", "accuracy", "time", "traffic")
+        head = ("mechanism", "seeds", "accuracy", "time", "traffic", "epochs")
         table = [head, *map(_cells, self.summary())]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
@@ -146,6 +147,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{row['accuracy']:.1%}{spread}",
         seconds(row["clock_s"]),
         data(row["wire_bytes"]),
+        number(row["epochs"]),
     )
 
 

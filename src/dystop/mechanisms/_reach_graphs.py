@@ -12,7 +12,7 @@ import numpy as np
 
 from dystop.mechanisms._graphs import both_ways, regular_pairs
 from dystop.mechanisms._pairs import pair_key, spanning_forest
-from dystop.sparse import Bools, Graph, Ints, graph_of, ints
+from dystop.sparse import Bools, Floats, Graph, Ints, graph_of, ints
 from dystop.types import View
 
 DrawnFrom = Literal["reach", "all"]
@@ -119,6 +119,30 @@ class _Walk:
 
     def _draw(self, nodes: Ints) -> int:
         return int(nodes[self._rng.integers(len(nodes))])
+
+
+def geometric_in_reach(n: int, i: Ints, j: Ints, metres: Floats, degree: int | None) -> Bools:
+    """Return the shortest pairs, which form a geometric graph of the nodes.
+
+    Without a degree, it has all pairs up to the smallest radius that connects what all pairs
+    connect. With a degree, it has as many as give that mean degree, and the shortest further pairs
+    that connect. Ties go to the lower ids.
+
+    >>> i, j = ints([0, 0, 1, 1, 2]), ints([1, 2, 2, 3, 3])
+    >>> metres = np.array([1.0, 2.0, 2.0, 5.0, 3.0])
+    >>> geometric_in_reach(4, i, j, metres, None).tolist()
+    [True, True, True, False, True]
+    >>> geometric_in_reach(4, i, j, metres, 1).tolist()
+    [True, True, False, False, True]
+    """
+    shortest_first = np.lexsort((j, i, metres))
+    chosen = spanning_forest(n, i, j, shortest_first)
+    if degree is None:
+        within: Bools = metres <= metres[chosen].max(initial=0.0)
+        return within
+    nodes = len(np.unique(np.concatenate([i, j])))
+    chosen[shortest_first[: nodes * degree // 2]] = True
+    return chosen
 
 
 def regular_in_reach(

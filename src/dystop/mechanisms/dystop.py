@@ -20,7 +20,7 @@ from dystop.control.timing import cost_s, expected_exchange_s
 from dystop.control.topology import connect, default_degree, ranked_candidates
 from dystop.params import param
 from dystop.plan import Plan, links
-from dystop.sparse import Edges, Floats
+from dystop.sparse import Edges, Floats, ints
 from dystop.types import Capabilities, Fleet, Mechanism, Memory, View
 
 _SMOOTHING = 0.5  # of the "last" estimate
@@ -55,9 +55,10 @@ class DySTop(Mechanism):
         "combined",
         "priority that ranks candidates: combined: p1, then p2; first: only p1; second: only p2",
     )
-    estimate: Literal["kth", "max", "last"] = param(
+    estimate: Literal["kth", "max", "last", "ranked"] = param(
         "kth",
-        "link time that WAA expects: kth: s-th best candidate; max: worst one; last: last observed",
+        "link time that WAA expects: kth: s-th fastest candidate; max: slowest one; last: last "
+        "observed; ranked: slowest of the s candidates that PTCA ranks first",
     )
     distance_max_m: Annotated[float, Gt(0)] | None = param(
         None, "Dist_max of phase 1's priority, in metres; unset: the longest link in reach"
@@ -117,12 +118,25 @@ class DySTop(Mechanism):
     def _expected_exchange_s(self, memory: Memory, view: View, cap: int) -> Floats:
         if cap == 0:
             return np.zeros(view.fleet.workers)  # no worker pulls
+        if self.estimate == "ranked":
+            return self._ranked_exchange_s(view, cap)
         rank = view.fleet.nodes if self.estimate == "max" else cap
         expected = expected_exchange_s(view.reach, view.link_s, rank)
         if self.estimate == "last":
             seen: Floats = memory["exchange_s"]
             return np.where(np.isnan(seen), expected, seen)
         return expected
+
+    def _ranked_exchange_s(self, view: View, cap: int) -> Floats:
+        """Return the exchange time over the links that PTCA would choose without budgets, [N]."""
+        everyone = np.arange(view.fleet.workers)
+        bounds, ranked = ranked_candidates(everyone, view.reach, self._priority(view))
+        count = np.diff(bounds)
+        first = np.arange(bounds[-1]) - np.repeat(bounds[:-1], count) < cap
+        dst, src = np.repeat(everyone, count)[first], ints(ranked)[first]
+        slowest = np.zeros(view.fleet.workers)
+        np.maximum.at(slowest, dst, view.link_s[view.reach.find(dst, src)])
+        return slowest
 
     def _learn(self, memory: Memory, view: View) -> Memory:
         """Smooth the exchange times of the last round into the stored ones."""

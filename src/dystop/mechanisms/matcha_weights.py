@@ -211,20 +211,47 @@ def best_mixing_weight(partner: Ints, probability: Floats) -> tuple[float, float
     >>> round(a, 9), round(rho, 9)
     (0.5, 0.7)
     """
-    n = partner.shape[1]
-    mean = laplacian(partner, probability)
-    square = mean @ mean + 2.0 * laplacian(partner, probability * (1.0 - probability))
+    mean, square = _moments(partner, probability)
     low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         a = 0.5 * (low + high)
-        _, v = _top(np.eye(n) - 2.0 / n - 2.0 * a * mean + a * a * square)
+        _, v = _slowest(mean, square, a)
         if v @ (a * square - mean) @ v > 0:
             high = a
         else:
             low = a
     a = 0.5 * (low + high)
-    rho, _ = _top(np.eye(n) - 2.0 / n - 2.0 * a * mean + a * a * square)
-    return a, max(rho, 0.0)
+    return a, max(_slowest(mean, square, a)[0], 0.0)
+
+
+def nonnegative_mixing_weight(partner: Ints, probability: Floats) -> tuple[float, float]:
+    """Return the best a for which no entry of I - a L is ever negative, and its contraction rho.
+
+    A worker keeps 1 - a d of its own model, where d of its matchings are active. So a is at most
+    1 / D, where D is the largest degree of the base graph. rho(a) is convex with rho(0) = 1 and
+    falls up to its minimum, so that rho stays below 1 for a smaller a.
+
+    >>> a, rho = nonnegative_mixing_weight(ints([[1, 0, 2], [0, 2, 1]]), np.array([1.0, 1.0]))
+    >>> round(a, 9), round(rho, 9)  # a path of three workers: the one in the middle has two links
+    (0.5, 0.25)
+    """
+    best, rho = best_mixing_weight(partner, probability)
+    limit = 1.0 / max(int((partner != np.arange(partner.shape[1])).sum(axis=0).max()), 1)
+    if best <= limit:
+        return best, rho
+    return limit, max(_slowest(*_moments(partner, probability), limit)[0], 0.0)
+
+
+def _moments(partner: Ints, probability: Floats) -> tuple[Floats, Floats]:
+    """Return the expectations of the active Laplacian and of its square, [n, n] each."""
+    mean = laplacian(partner, probability)
+    return mean, mean @ mean + 2.0 * laplacian(partner, probability * (1.0 - probability))
+
+
+def _slowest(mean: Floats, square: Floats, a: float) -> tuple[float, Floats]:
+    """Return the contraction rho(a), and the direction that shrinks least."""
+    n = len(mean)
+    return _top(np.eye(n) - 2.0 / n - 2.0 * a * mean + a * a * square)
 
 
 def _top(matrix: Floats) -> tuple[float, Floats]:

@@ -24,7 +24,8 @@ class SAADFL(Mechanism):
     DySTop, restricted to one worker. Our choices: pushed models wait in a mailbox; at the next
     activation the newest model of each sender is averaged by data size and then removed (`mail`);
     the pushed model is the trained one, before that average (`sends`). H_i is the remaining
-    training plus the slowest push. The push ignores bandwidth budgets.
+    training plus the slowest push, or the remaining training alone if the worker trains while it
+    pushes (`background`). The push ignores bandwidth budgets.
     """
 
     name: ClassVar[str] = "sa-adfl"
@@ -45,6 +46,8 @@ class SAADFL(Mechanism):
         "latest one of every sender (our choice)",
     )
 
+    background: bool = param(False, "whether the sender trains while it pushes (our choice)")
+
     def capabilities(self) -> Capabilities:
         """Return what the mechanism needs and guarantees."""
         return Capabilities(mode="async", pushes=True, queue_bound=self.staleness_bound)
@@ -52,7 +55,9 @@ class SAADFL(Mechanism):
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Activate one worker, average its mailbox, push to all workers in reach."""
         reach, mail = view.reach, view.mailbox
-        cost = cost_s(view.remaining_s, slowest_push_s(reach, view.link_s, view.fleet.workers))
+        cost = view.remaining_s
+        if not self.background:
+            cost = cost_s(cost, slowest_push_s(reach, view.link_s, view.fleet.workers))
         alive = np.flatnonzero(view.alive)
         active = activate_one(alive, cost, view.queue, view.staleness, self.V)
         read = mail_of(mail, active)
@@ -60,5 +65,11 @@ class SAADFL(Mechanism):
         edge = outgoing(reach, active)
         # A link of stage 1 carries the model after the only mix.
         stage = int(self.sends == "mixed")
-        pushes = links(reach.dst[edge], reach.src[edge], stage=stage, pushed=True)
+        pushes = links(
+            reach.dst[edge],
+            reach.src[edge],
+            stage=stage,
+            background=self.background,
+            pushed=True,
+        )
         return Plan(active, pushes, (rows,), keep_mail=self.mail == "latest"), memory

@@ -43,6 +43,7 @@ _BEFORE: dict[str, dict[str, Any]] = {
     "": {"stop.diverged": 0.0},
     "d-psgd": {"mechanism.pairs": "all"},
     "epidemic": {"mechanism.pairs": "all"},
+    "matcha": {"mechanism.weights": "optimal"},
 }
 """What runs did before a key existed, where its default differs: all runs, and by mechanism."""
 EXECUTOR_TABLES = ("slurm", "ray")

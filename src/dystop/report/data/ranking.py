@@ -173,7 +173,11 @@ def _results(
         cells = [_target_cell(spread, show, missing, first=not columns) for spread in reached]
         title = f"{what} to {name}"
         columns.append(TableColumn(title, f"{meaning}; {TARGET_RULE}", _mark_best(cells, min)))
-    return [*columns, *_accuracies(groups, summaries)]
+    spent = [over_seeds(s.epochs for s in seeds) for seeds in summaries]
+    total = [TableCell(plus_minus(spread)) for spread in spent]
+    meaning = "passes over the whole training set until the end of each run, all workers together"
+    compute = TableColumn("epochs in all", meaning, total)
+    return [*columns, compute, *_accuracies(groups, summaries)]
 
 
 def _accuracies(groups: Sequence[Group], summaries: Summaries) -> list[TableColumn]:
@@ -242,8 +246,6 @@ _COSTS: list[tuple[str, str, Callable[[RunSummary], float | None], Format]] = [
     ("data, wire", "every transfer counted once", lambda s: s.wire_bytes, in_bytes),
     ("data, both ends", "every transfer counted at sender and receiver: the paper's communication "
      "overhead", lambda s: s.endpoint_bytes, in_bytes),
-    ("local epochs", "passes over the whole training set, all workers together",
-     lambda s: s.epochs, plus_minus),
     ("seconds between activations", "mean simulated time from one activation of a worker to its "
      "next: a staleness that compares across mechanisms", lambda s: s.turn_s, in_seconds),
     ("idle share", "share of worker time spent neither training nor exchanging models",

@@ -42,6 +42,7 @@ class RunSummary:
     target: float | None = None
     target_s: float | None = None  # None: not reached
     target_bytes: int | None = None
+    target_epochs: float | None = None
     clock: str = "simulated time"  # what `clock_s` is
     planned: bool = False  # planning only: nothing was trained
 
@@ -123,6 +124,7 @@ def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
         target=target,
         target_s=reached.clock_s if reached else None,
         target_bytes=reached.wire_bytes_total if reached else None,
+        target_epochs=reached.epochs_total if reached else None,
         clock=clock_name([run]),
         planned=is_planned(run),
     )
@@ -210,6 +212,13 @@ def _target_metrics(target: float | None, clock: str) -> list[Metric]:
             f"on the wire; {TARGET_RULE}",
             lambda s: _or(data(s.target_bytes), missing),
             lambda s: s.target_bytes,
+            "low",
+        ),
+        Metric(
+            f"epochs to {name}",
+            f"local epochs, in passes over the whole training set; {TARGET_RULE}",
+            lambda s: _or(number(s.target_epochs), missing),
+            lambda s: s.target_epochs,
             "low",
         ),
     ]
