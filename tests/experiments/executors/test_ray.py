@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.errors import RunFolderError
+from dystop.errors import CapacityError, RunFolderError
 from dystop.experiments.executors import ray_cluster
+from dystop.experiments.executors.executor import Need
 from dystop.experiments.executors.shared_folder import Nonce
 from dystop.experiments.study import finished
 from support.ray_clusters import NODE, running_cluster
@@ -175,16 +176,10 @@ def test_every_node_must_see_the_folder_of_the_study(joined, monkeypatch, tmp_pa
     nodes = ray_cluster.checked_nodes(joined, tmp_path)
     assert len(nodes) == len({node.name for node in nodes}) == 2
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(CapacityError, match=r"dystop-s0: needs 1 core .* on a GPU.*1 core.*no GPU"):
+        ray_cluster.refuse_too_small([Need("dystop-s0", "cuda")], nodes, cpus=1)
     ask, elsewhere = ray_cluster._ask, Nonce(tmp_path / "elsewhere" / "nonce", "text")
     monkeypatch.setattr(ray_cluster, "_ask", lambda ray, node, nonce: ask(ray, node, elsewhere))
     with pytest.raises(RunFolderError) as caught:
         ray_cluster.checked_nodes(joined, tmp_path)
     assert all(f"node {node.name}: {elsewhere.path.parent}" in str(caught.value) for node in nodes)
-
-
-def test_a_cluster_without_gpu_is_refused(driver, cluster, tmp_path):
-    code, _, errors = end(driver(tmp_path, [*SMALL, "training.device=cuda"]))
-    assert code == 2
-    assert "dystop-s0: needs 1 core" in errors
-    assert "no GPU" in errors
-    assert records(tmp_path / "x") == {}
