@@ -27,7 +27,7 @@ docs: $(STAMP) ## the site, into build/site; open build/site/index.html
 	$(BIN)/python -m sphinx -W --keep-going -q -j auto -d build/doctrees docs build/site
 
 chaos: ## real processes under faults, about 25 minutes; needs Linux and root for namespaces
-	$(BIN)/python -m pytest -m chaos tests/chaos
+	$(BIN)/python -m pytest -m chaos tests/chaos tests/experiments/executors
 
 test-gpu: $(STAMP) ## the back ends on a real GPU against the CPU
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest -W default tests/training/backends/test_cuda_device.py

@@ -36,7 +36,8 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="ENGINE",
-        help="Where the runs run: local (processes of this machine) or slurm (docs/clusters.md).",
+        help="Where the runs run: local (processes of this machine), slurm, ray or ray-job:URL. "
+        "Keys such as slurm.partition=gpu set what a cluster is asked for.",
     ),
 ]
 _SEEDS = 3
