@@ -37,14 +37,16 @@ def redirect(app: Sphinx, doctree: nodes.document) -> None:
                 node["reftarget"] = PAGES[target.name]
             continue
         place = (here / node["reftarget"]).resolve()
-        if (
-            place.exists()
-            and place.is_relative_to(ROOT)
-            and not place.is_relative_to(ROOT / "docs")
-        ):
+        if place.exists() and is_shown(place):
             app.env.metadata[app.env.docname].setdefault("sources", []).append(str(place))
             address = f"{'../' * app.env.docname.count('/')}{source_page(place)}.html"
             node.replace_self(nodes.reference("", "", *node.children, refuri=address))
+
+
+def is_shown(place: Path) -> bool:
+    """Return whether a file or folder of the repository gets a page; data of `docs/` do not."""
+    is_data = place.is_relative_to(ROOT / "docs") and place.suffix != ".py"
+    return place.is_relative_to(ROOT) and not is_data
 
 
 def _is_link(node: nodes.Node) -> bool:
