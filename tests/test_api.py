@@ -427,3 +427,13 @@ def test_a_stand_in_has_the_plans_the_clock_and_the_traffic_of_the_large_model(m
     large = seen("mlp")
     assert seen({"name": "softmax", "wire_bytes": 4 * width}) == large
     assert seen("softmax") != large
+
+
+def test_a_comparison_shows_what_each_mechanism_computes():
+    shared = {"workers": 4, "dataset": "synthetic", "model": "softmax", "rounds": 2}
+    comparison = dystop.compare(["d-psgd", "sa-adfl"], **shared)
+    spent = {row["mechanism"]: row["epochs"] for row in comparison.summary()}
+    last = {name: run.records[-1].epochs_total for name, run in comparison}
+    assert spent == last
+    assert spent["d-psgd"] > spent["sa-adfl"]
+    assert str(comparison).splitlines()[0].split()[-1] == "epochs"
