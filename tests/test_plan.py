@@ -24,6 +24,28 @@ def test_links_of_several_kinds():
     assert len(join_links([])) == len(no_links()) == 0
 
 
+def test_a_value_that_all_links_share_is_kept_once():
+    parts = [links(ints([0, 1]), ints([1, 2])), no_links(), links(ints([2]), ints([0]))]
+    both = join_links(parts)
+    assert both.dst.tolist() == [0, 1, 2]
+    assert both.stage.strides == both.fraction.strides == both.pushed.strides == (0,)
+    assert both.fraction.tolist() == [1.0] * 3
+
+
+def test_stages_and_payers_of_links():
+    pulls, pushes = (
+        links(ints([0, 1]), ints([1, 2])),
+        links(ints([2]), ints([0]), stage=2, pushed=True),
+    )
+    assert (pulls.stages, pulls.at_stage(0), pulls.at_stage(1).tolist()) == ([0], slice(None), [])
+    assert pulls.payer.tolist() == [0, 1]
+    both = join_links([pushes, pulls])
+    assert both.stages == [0, 2]
+    assert (both.at_stage(0).tolist(), both.at_stage(2).tolist()) == ([1, 2], [0])
+    assert both.payer.tolist() == [0, 0, 1]  # a push is charged to its sender
+    assert no_links().stages == []
+
+
 @quick
 @given(st.data(), st.integers(1, 5))
 def test_mix_keeps_every_triple_and_sorts_rows(data, n):

@@ -13,6 +13,7 @@ from dystop.experiments import run
 from dystop.experiments.api import simulate
 from dystop.experiments.build import build
 from dystop.experiments.config import read_experiment
+from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.run_folder import open_run
 from dystop.experiments.testbed.enrolment import check_testbed
 from dystop.report.data.notices import notices
@@ -135,3 +136,17 @@ def test_the_dashboard_says_planning_only(folder):
     shown = json.dumps(run_view(place, library.files(place), follower, ""))
     assert "simulator, planning only" in shown
     assert "not evaluated yet" not in shown
+
+
+def test_the_pause_after_a_checkpoint_grows_with_the_time_to_write_it(monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr(run.time, "monotonic", lambda: now_s[0])
+    schedule = run._SaveSchedule(Interrupts(), 0, saved_s=100.0)
+    now_s[0] = 111.0
+    assert schedule.is_due(1)
+    now_s[0] = 114.0
+    schedule.saved(111.0)  # it took three seconds
+    now_s[0] = 143.0
+    assert not schedule.is_due(2)
+    now_s[0] = 144.0
+    assert schedule.is_due(2)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dystop.control.stopping import Stop
 from dystop.errors import PlanError
 from dystop.plan import Plan, join_links, links, mix_of, no_links
+from dystop.simulator import mailbox
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Mechanism
@@ -27,6 +28,7 @@ from support.engine_fixtures import (
     run_to_end,
     weights,
 )
+from support.strategies import dst_src
 
 
 def row(dst: int, **shares: float):
@@ -293,3 +295,16 @@ def test_mailboxes_hold_what_was_sent_last_whenever_it_arrives(ends, times):
         found = in_flight.snapshot_of(dst, src)
         assert found.tolist() == [m.snapshot for m in expected]
         assert in_flight.read_by(dst[:1], times[-1]).sum() == (dst == dst[0]).sum()
+
+
+@given(st.data())
+def test_links_that_only_feed_rows_are_recognised(data):
+    every = [(i, j) for i in range(4) for j in range(4)]
+    rows = data.draw(st.lists(st.sampled_from(every), unique=True))
+    foreign = [(i, j) for i, j in rows if i != j]
+    more = st.lists(st.sampled_from([(i, j) for i, j in every if i != j]), max_size=2)
+    used = data.draw(st.permutations(foreign)) if data.draw(st.booleans()) else data.draw(more)
+    pulled = links(*dst_src(used), background=data.draw(st.booleans()))
+    stage = mix_of(*dst_src(rows), np.ones(len(rows)))
+    expected = sorted(used) == sorted(foreign) and not (used and pulled.background[0])
+    assert mailbox._feed_rows_only(pulled, stage) == expected

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from dystop.errors import CapacityError, ConfigError
 from dystop.sparse import graph_of
 from dystop.world import World, WorldParams
-from dystop.world.geometry import Before, distance, neighbours_within, scatter, with_hub
+from dystop.world.geometry import (
+    Before,
+    distance,
+    expected_links,
+    neighbours_within,
+    scatter,
+    with_hub,
+)
 
 metre = st.integers(0, 60).map(float)
 
@@ -118,3 +125,12 @@ def test_injected_positions_are_checked():
         World(WorldParams(), 2, 1000, 0, position=np.zeros((3, 2)))
     with pytest.raises(ConfigError, match=r"finite.*\(2, 2\)"):
         World(WorldParams(), 2, 1000, 0, position=np.full((2, 2), np.nan))
+
+
+def test_expected_links_are_about_those_in_reach():
+    params = WorldParams(area_m=(1000.0, 1000.0), range_m=40.0)
+    world = World(params, 2000, 100, seed=3)
+    real = world.observe(1, 0.0).reach.edges
+    assert real < expected_links(params, 2000) < 1.15 * real
+    assert expected_links(WorldParams(area_m=(10.0, 10.0)), 5) == 20  # everybody reaches everybody
+    assert expected_links(WorldParams(area_m=(1e4, 1e4), reach="overlay"), 5) == 20
