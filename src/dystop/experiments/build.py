@@ -52,7 +52,7 @@ from dystop.world.progress import nothing_in_flight
 
 _GIGABYTE = 10**9
 # Bytes of planning, measured with all workers active in a round.
-_WORKER_BYTES, _LABEL_BYTES, _LINK_BYTES = 300, 16, 250
+_WORKER_BYTES, _LABEL_BYTES, _LINK_BYTES = 300, 16, 280
 _PLANNING_ADVICE = "use fewer workers, a smaller world.range_m or a larger world.area_m"
 _FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only
 
