@@ -34,6 +34,7 @@ _MECHANISMS = {
 }
 _FREE_RUNNING = ("AD-PSGD", "SA-ADFL", "FedAsync", "AsyDFL, one wake-up")
 _MOST_EPOCHS = 20  # trainings of every worker in one measurement
+_TRIAL_ROUNDS = 20
 _DECIDED_ROUNDS = 100
 _DECIDING_FLEETS = (100, 1_000, 10_000)
 
@@ -63,16 +64,6 @@ class Run:
                     last = record
         self.host_ms.append(1e3 * host.seconds / self.rounds)
         return (last.samples_total - images) / (clock.seconds - (trainer.evaluated_s - tested_s))
-
-    def grow(self, images: int) -> None:
-        """Take as many rounds as train about this number of images, from a trial of some."""
-        stop = replace(self.components.stop, rounds=20)
-        trial = replace(self.components, stop=stop)
-        state = begin(trial)
-        before = state.control.samples
-        for record, _ in simulate(trial, state):
-            last = record
-        self.rounds = max(1, round(20 * images / max(last.samples_total - before, 1)))
 
 
 class HostClock:
@@ -122,11 +113,22 @@ def _runs(settings: Settings, work: Work, say: Say) -> dict[tuple[str, bool], Ru
         components = build(experiment(settings, work, *words)).components
         if name == _REFERENCE:
             epochs = _epochs(components, settings.scale.at_least_s)
+        rounds = _rounds(components, epochs * work.workers * work.images)
         for ahead in (True, False):
             engine = replace(components.engine, ahead=ahead)
-            run = runs[name, ahead] = Run(replace(components, engine=engine))
-            run.grow(epochs * work.workers * work.images)
+            runs[name, ahead] = Run(replace(components, engine=engine), rounds)
     return runs
+
+
+def _rounds(components: Components, images: int) -> int:
+    """Return how many rounds train about this number of images, from a trial of a few."""
+    state = begin(components)
+    before = state.control.samples
+    for record, _ in simulate(components, state):
+        seen = record.samples_total - before
+        if record.round == _TRIAL_ROUNDS or seen >= images:
+            return max(1, round(record.round * images / max(seen, 1)))
+    raise AssertionError("a benchmark has no end")
 
 
 def _epochs(components: Components, at_least_s: float) -> int:
