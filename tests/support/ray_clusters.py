@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ def running_cluster(nodes: int = 1, *, job_server: bool = False) -> Iterator[Any
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)  # a job's python
         cluster = Cluster(
             initialize_head=True,
             head_node_args={**NODE, "include_dashboard": job_server, "dashboard_port": 0},

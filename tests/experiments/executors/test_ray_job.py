@@ -54,7 +54,8 @@ def test_a_study_is_followed_left_stopped_and_finished(tmp_path):
 
         client = job_client(on.partition(":")[2])
         with follow() as host:
-            until(lambda: list(study.glob(".attempts/*/*/records.jsonl")))
+            until(lambda: list(study.glob(".attempts/*/*/records.jsonl")) or host.poll())
+            assert host.returncode is None, host.stderr.read()
             host.kill()
         with follow() as host:
             until(lambda: len(client.list_jobs()) == 1 and "starts" in host.stdout.readline())
