@@ -143,7 +143,7 @@ def queue_of(trainer, nodes=4):
 
 def test_an_idle_device_gets_a_wave_once_it_is_worth_it(monkeypatch):
     monkeypatch.setattr(waves.TrainingQueue, "_is_device_idle", lambda self: True)
-    models = queue_of(AddingTrainer(), nodes=2 * waves.WORTH_A_WAVE)
+    models = queue_of(AddingTrainer(), nodes=6 * waves.WORTH_A_WAVE)
     one = np.ones(1, np.int64)
     for k in range(waves.WORTH_A_WAVE):
         assert models.queue.trained == 0
@@ -153,6 +153,9 @@ def test_an_idle_device_gets_a_wave_once_it_is_worth_it(monkeypatch):
     many = np.arange(2 * waves.WORTH_A_WAVE)
     models.train(None, many, many, np.ones_like(many), None)  # does not wait for the next round
     assert models.queue.trained == 2
+    few = queue_of(AddingTrainer(), nodes=8)
+    few.train(None, np.array([3]), one, one, None)
+    assert few.queue.trained == 1
 
 
 def test_a_shift_is_added_after_the_training_that_waits():

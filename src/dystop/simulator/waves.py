@@ -25,8 +25,9 @@ from dystop.training.trainer import Trainer
 Call = Callable[[], None]
 
 WORTH_A_WAVE = 16
-"""Trainings that an idle GPU gets at once. Fewer leave most of it idle, and starting them takes the
-host as long as starting many: then they wait for more until somebody reads a result."""
+"""Trainings that an idle GPU gets at once, or those of a sixth of the nodes if that is less. Fewer
+leave most of it idle, and starting them takes the host as long as starting many: then they wait for
+more until somebody reads a result."""
 
 _NONE = torch.empty(0)  # the models of a training that waits are not known
 
@@ -83,6 +84,7 @@ class TrainingQueue:
         self._trainer, self._models, self._gathers = trainer, models, gathers
         self._is_waiting: Bools = np.zeros(len(models.latest), bool)
         self._count = 0  # trainings that wait
+        self._worth_a_wave = min(WORTH_A_WAVE, len(models.latest) // 6)
         self._nodes: list[Ints] = []
         self._versions: list[Ints] = []
         self._steps: list[Ints] = []
@@ -111,7 +113,7 @@ class TrainingQueue:
         self._is_waiting[nodes] = True
         if not self._gathers:
             self.run("trainings are not gathered")
-        elif self._count >= WORTH_A_WAVE and self._is_device_idle():
+        elif self._count >= self._worth_a_wave and self._is_device_idle():
             self.run("the device is idle")
         samples = self._trainer.samples_seen(nodes, steps)
         return Trained(_NONE, _NONE, lambda: wave.part(rows), samples)
