@@ -12,6 +12,8 @@ from dystop.control.stopping import Stop, ends_early, ends_run, has_diverged, st
 from dystop.experiments.config import read_experiment
 from dystop.experiments.run_folder import open_run
 from dystop.experiments.study import finished
+from dystop.experiments.testbed.enrolment import coordinator_setup
+from dystop.experiments.testbed.launch import make_folder
 from dystop.report.data.notices import notices
 from support.fake_runs import record_of_round
 
@@ -116,3 +118,11 @@ def test_signed_weights_are_named_as_a_reason(tmp_path):
     said = call("run", *words, "--no-report", "--out", tmp_path, "--name", "signed").stderr
     assert "negative" in said
     assert "mechanism.weights=metropolis" in said
+
+
+def test_a_testbed_goes_on(tmp_path):
+    """One hostile member could otherwise end it with a model of its own."""
+    experiment = read_experiment(None, [*SMALL, "testbed.transport=memory"])
+    _, prepared = make_folder(experiment, tmp_path, "testbed")
+    assert experiment.stop.diverged > 0
+    assert coordinator_setup(prepared.experiment, prepared.enrolment, "run").stop.diverged == 0

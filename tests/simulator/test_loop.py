@@ -129,8 +129,9 @@ class Diverging(AddingTrainer):
 def test_a_diverged_model_is_counted_and_the_run_goes_on():
     lonely = replace(STABLE_WORLD, range_m=1.0)
     components = components_for(
-        DySTop(), 3, params=lonely, trainer=Diverging(), evaluate=Evaluate(every_rounds=1)
-    )
+        DySTop(), 3, params=lonely, trainer=Diverging(), evaluate=Evaluate(every_rounds=1),
+        stop=Stop(rounds=3, diverged=0.0),
+    )  # fmt: skip
     records, _ = run_to_end(components)
     assert [r.diverged for r in records] == [1, 1, 1]
     assert all(np.isfinite(r.test_loss) for r in records)

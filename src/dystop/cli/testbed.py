@@ -15,7 +15,7 @@ import typer
 
 from dystop.cli.enrolment import check_installed
 from dystop.cli.progress import Watcher
-from dystop.cli.run import Folder, Out, Quiet, Report, Trust, finish, split_words, tell_diverged
+from dystop.cli.run import Folder, Out, Quiet, Report, Trust, finish, split_words
 from dystop.cli.terminal import Interrupted, echo, exit_code_of, handle_errors
 from dystop.errors import shell_command
 
@@ -141,7 +141,6 @@ def live(  # noqa: PLR0913 - one for each option
         _save_models(folder)
         finish(folder, quiet=quiet, report=report)
         _tell_left_behind(folder)
-        tell_diverged(folder)
 
 
 def _tell_left_behind(folder: Path) -> None:

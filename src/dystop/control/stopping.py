@@ -29,8 +29,8 @@ class Stop:
     )
     diverged: Annotated[float, Ge(0)] = param(
         1000.0,
-        "mean test loss above which, or not finite, an evaluation ends the run as diverged; 0: the "
-        "run goes on",
+        "mean test loss above which, or not finite, an evaluation ends a simulation as diverged; "
+        "0: the run goes on, as a testbed always does",
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from dystop.mechanisms import DPSGD
 from dystop.testbed.coordinator.accusations import ANSWER_S
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.events import MemberDisconnected
@@ -167,7 +168,8 @@ def test_two_digests_of_one_version_accuse_both_and_exclude_nobody():
 
 def test_one_false_reporter_loses_only_its_own_link_b7():
     params = replace(OBSERVED, timeouts=Timeouts(exclude_s=0.1))
-    harness = accused_run({"w01"}, {2}, params=params, mechanism="d-psgd", n=5, rounds=120)
+    ring = DPSGD(pairs="all")  # by id: w01 pulls from w02
+    harness = accused_run({"w01"}, {2}, params=params, mechanism=ring, n=5, rounds=120)
     harness.judge = refuses
     harness.run(400)
     assert len(harness.machine.state.strikes.all()) >= 3

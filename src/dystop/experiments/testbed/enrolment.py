@@ -305,7 +305,7 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
         members=_members(experiment, enrolment),
         schema=enrolment.schema,
         params=experiment.testbed,
-        stop=experiment.stop,
+        stop=replace(experiment.stop, diverged=0.0),  # one hostile model must not end the run
         evaluate=experiment.evaluate,
         staleness_weighting=experiment.staleness,
         topology=topology,

@@ -155,7 +155,12 @@ def _reading_text(label: str, values: dict[str, list[str]], total: int) -> str:
 
 
 def diverged_round(run: RunData) -> int | None:
-    """Return the round whose evaluation ended a run as diverged; None if none did."""
+    """Return the round whose evaluation ended a run as diverged; None if none did.
+
+    No evaluation ends a testbed.
+    """
+    if run.info.get("kind") == "testbed":
+        return None
     limit = (run.config.get("stop") or {}).get("diverged", 0.0)
     return next((r.round for r in run.records if has_diverged(limit, r)), None)
 
