@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ def running_cluster(nodes: int = 1, *, job_server: bool = False) -> Iterator[Any
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)  # a job's python
+        before = signal.getsignal(signal.SIGTERM)  # a node in this process replaces the handler
         cluster = Cluster(
             initialize_head=True,
             head_node_args={**NODE, "include_dashboard": job_server, "dashboard_port": 0},
@@ -36,10 +38,12 @@ def running_cluster(nodes: int = 1, *, job_server: bool = False) -> Iterator[Any
         try:
             for _ in range(nodes - 1):
                 cluster.add_node(**NODE)
+            signal.signal(signal.SIGTERM, before)
             patch.setenv("RAY_ADDRESS", cluster.address)
             yield cluster
         finally:
             cluster.shutdown()
+            signal.signal(signal.SIGTERM, before)
             shutil.rmtree(folder, ignore_errors=True)
 
 
