@@ -160,6 +160,11 @@ def test_faults_change_lose_and_repeat_nothing(cluster, driver, tmp_path):
     assert "(raylet)" not in shown + errors
     assert records(study) == locally(tmp_path / "local", LONG, **which)[0]
 
+    done = {path: path.stat() for path in study.glob("*/records.jsonl")}
+    assert len(done) == 4
+    assert end(driver(tmp_path / "ray", LONG, **which))[0] == 0
+    assert {path: path.stat() for path in done} == done
+
 
 @pytest.fixture
 def joined(cluster):
