@@ -138,9 +138,15 @@ class Outcome:
     failed: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [A]; empty: none failed
 
 
+ACCURACY = "accuracy"  # the score of a classification
+
+
 @dataclass(frozen=True)
 class Score:
-    """The result of an evaluation of all models on the test set."""
+    """The result of an evaluation of all models on the test set.
+
+    `accuracy` is the score of the task, which `name` names: of a classification its accuracy.
+    """
 
     accuracy: float  # mean over the workers' own models: the paper's test accuracy
     accuracy_std: float
@@ -149,6 +155,7 @@ class Score:
     loss_global: float
     diverged: int = 0  # workers whose test loss is not finite
     tested: int | None = None  # models that were evaluated; None: those of all workers
+    name: str = ACCURACY
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def score_of(components: Components, models: Tensor, counters: Tensor) -> Pendin
     each = evaluate(models, counters, samples, batch_norm_owners(components, workers))
     together = batch_norm_owners(components, ints([ALL_WORKERS]))
     whole = evaluate(whole_model, whole_counters, samples, together)
-    return lambda: score_from(each, whole)
+    return lambda: score_from(each, whole, components.trainer.task.score_name)
 
 
 def global_model(components: Components, models: Tensor) -> Tensor:

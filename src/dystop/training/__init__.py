@@ -1,5 +1,6 @@
 """Local training and evaluation of every worker's model (torch; no files, no network).
 
+tasks           what models learn: the loss and the score
 trainer         `Trainer`: what the simulator and the testbed call
 params          `TrainerParams`
 problem         the interface of a training back end
@@ -9,7 +10,7 @@ executors       one executor for each CPU core or GPU
 samples         the data on the device, and which worker owns what
 batches         which samples each mini-batch holds
 randomness      random numbers by address inside torch
-evaluate        accuracy and loss of many models
+evaluate        score and loss of many models
 batch_norm      batch-norm recalibration
 flat            a model as one flat vector
 memory          what a run needs and whether it fits

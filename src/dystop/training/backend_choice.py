@@ -23,6 +23,7 @@ from dystop.training.memory import ModelSize
 from dystop.training.params import TrainerParams
 from dystop.training.randomness import address_names
 from dystop.training.samples import Shards
+from dystop.training.tasks.task import CLASSIFICATION, Task
 
 if TYPE_CHECKING:
     from dystop.training.backends.cuda.stages import Stage
@@ -37,18 +38,31 @@ CUDA_BACKENDS = "dystop.training.backends.cuda.streams"  # needs Triton
 
 
 def choose_path(
-    module: nn.Module, layout: Layout, shape: tuple[int, ...], params: TrainerParams
+    module: nn.Module,
+    layout: Layout,
+    shape: tuple[int, ...],
+    params: TrainerParams,
+    task: Task = CLASSIFICATION,
+    dtype: torch.dtype = torch.float32,
 ) -> str:
     """Choose how models are trained: "fused", "stacked" or "sequential".
+
+    Args:
+        module: The model, on its device.
+        layout: Of the model.
+        shape: Of one sample.
+        params: Parameters of training.
+        task: What is learned; the kernels know one loss only.
+        dtype: Of one sample.
 
     Raises:
         ConfigError: `training.path` or `training.precision` asks for what is not possible here.
     """
     device = next(module.parameters()).device
     check_precision(device, params)
-    if _can_fuse(module, layout, shape, params):
+    if _can_fuse(module, layout, shape, params, task):
         return "fused"
-    return "stacked" if _can_stack(module, layout, shape, params) else "sequential"
+    return "stacked" if _can_stack(module, layout, shape, params, task, dtype) else "sequential"
 
 
 def check_precision(device: torch.device, params: TrainerParams) -> None:
@@ -60,7 +74,7 @@ def check_precision(device: torch.device, params: TrainerParams) -> None:
 
 
 def _can_fuse(
-    module: nn.Module, layout: Layout, shape: tuple[int, ...], params: TrainerParams
+    module: nn.Module, layout: Layout, shape: tuple[int, ...], params: TrainerParams, task: Task
 ) -> bool:
     if params.path not in ("auto", "fused"):
         return False
@@ -69,21 +83,27 @@ def _can_fuse(
         return False
     reason = why_not_fused(module, layout, shape) if on_cpu else "the kernels are for CPUs"
     reason = reason or ("the kernels do not support training.l2" if params.l2 else None)
+    reason = reason or (None if task.has_kernels else "the kernels know one loss, cross-entropy")
     if reason and params.path == "fused":
         raise _impossible("fused", reason)
     return reason is None
 
 
 def _can_stack(
-    module: nn.Module, layout: Layout, shape: tuple[int, ...], params: TrainerParams
+    module: nn.Module,
+    layout: Layout,
+    shape: tuple[int, ...],
+    params: TrainerParams,
+    task: Task,
+    dtype: torch.dtype,
 ) -> bool:
     if params.path == "sequential":
         return False
     if params.path == "auto" and not _worth_stacking(module, layout):
         return False
-    on_cuda = next(module.parameters()).device.type == "cuda"
-    has_kernels = on_cuda and cuda_stages(module, layout, shape) is not None
-    reason = None if has_kernels else why_not_stacked(module, layout, shape)
+    can_use = task.has_kernels and next(module.parameters()).device.type == "cuda"
+    has_kernels = can_use and cuda_stages(module, layout, shape) is not None
+    reason = None if has_kernels else why_not_stacked(module, layout, shape, dtype)
     if reason and params.path == "stacked":
         raise _impossible("stacked", reason)
     return reason is None
@@ -125,11 +145,15 @@ def stack_height(size: ModelSize, params: TrainerParams, device: torch.device) -
 
 
 def check_last_batches(
-    module: nn.Module, shape: tuple[int, ...], shards: Shards, batch: int
+    module: nn.Module,
+    shape: tuple[int, ...],
+    shards: Shards,
+    batch: int,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     """Refuse a last mini-batch of one sample if the model's batch norm cannot train on it."""
     single = np.flatnonzero(shards.sizes % batch == 1 if batch > 1 else shards.sizes > 0)
-    if len(single) and not trains_on_single_samples(module, shape):
+    if len(single) and not trains_on_single_samples(module, shape, dtype):
         raise ConfigError(
             f"training.batch = {batch} leaves worker {single[0]} ({shards.sizes[single[0]]} "
             f"samples) a mini-batch of one sample, which this model's batch norm cannot train on; "
@@ -137,7 +161,9 @@ def check_last_batches(
         )
 
 
-def draws_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
+def draws_numbers(
+    module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> bool:
     """Return whether the module draws random numbers from torch while it trains, like dropout.
 
     A trial pass answers this, so that a user's own module is judged by what it does.
@@ -145,7 +171,7 @@ def draws_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
     trial = copy.deepcopy(module).to("cpu").train()
     with torch.random.fork_rng(devices=[]):
         before = torch.random.get_rng_state()
-        trial(torch.zeros(2, *shape))
+        trial(torch.zeros(2, *shape, dtype=dtype))
         return not torch.equal(before, torch.random.get_rng_state())
 
 
@@ -159,10 +185,12 @@ def couples_samples(module: nn.Module) -> bool:
     return has_norm or any(name not in addresses for name, _ in module.named_buffers())
 
 
-def trains_on_single_samples(module: nn.Module, shape: tuple[int, ...]) -> bool:
+def trains_on_single_samples(
+    module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> bool:
     """Return whether the module can train on a mini-batch of one sample."""
     try:
-        copy.deepcopy(module).to("cpu")(torch.zeros(1, *shape))
+        copy.deepcopy(module).to("cpu")(torch.zeros(1, *shape, dtype=dtype))
     except ValueError:
         return False
     return True
@@ -185,9 +213,11 @@ def why_not_fused(module: nn.Module, layout: Layout, shape: tuple[int, ...]) -> 
     return why_not_importable("dystop.training.backends.cpu.backend")
 
 
-def why_not_stacked(module: nn.Module, layout: Layout, shape: tuple[int, ...]) -> str | None:
+def why_not_stacked(
+    module: nn.Module, layout: Layout, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> str | None:
     """Return why two models of this kind cannot train in one stack, or None if they can."""
-    if draws_numbers(module, shape):
+    if draws_numbers(module, shape, dtype):
         return "it draws random numbers (dropout), which a stack cannot draw by address"
     vector, counters = layout.flatten(module)
     state = layout.unflatten(vector.repeat(2, 1), counters.repeat(2, 1))
@@ -198,7 +228,8 @@ def why_not_stacked(module: nn.Module, layout: Layout, shape: tuple[int, ...]) -
         return out
 
     try:
-        vmap(call)(state, _zeros(module, (2, 2, *shape)))
+        zeros = torch.zeros((2, 2, *shape), dtype=dtype, device=vector.device)
+        vmap(call)(state, zeros)
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         return f"torch.func.vmap refuses it ({str(error).splitlines()[0]})"
     return why_not_importable("dystop.training.backends.stacked")
@@ -222,8 +253,3 @@ def why_not_importable(backend: str) -> str | None:
     except ImportError as error:
         return f"{backend} cannot be imported ({error})"
     return None
-
-
-def _zeros(module: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    """Return zeros on the module's device."""
-    return torch.zeros(shape, device=next(module.parameters()).device)

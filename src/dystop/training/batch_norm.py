@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dystop.sparse import Ints, ints
+from dystop.sparse import Ints
 from dystop.training.device import autocast, upload
 from dystop.training.evaluate import stratified_first
 from dystop.training.problem import Problem
+from dystop.training.samples import strata
 
 ALL_WORKERS = -1
 """In place of a worker's number: recalibrate on a share of the samples of all workers."""
@@ -68,9 +69,9 @@ def recalibration_of(problem: Problem, module: nn.Module) -> BatchNormRecalibrat
         return None
     for norm in norms:
         norm.train()
-    labels = problem.samples.y.cpu().numpy()
+    labels = strata(problem.samples.y.cpu().numpy())
     owned = np.sort(problem.shards.samples)
-    pool = owned[stratified_first(ints(labels[owned]), min(POOL, len(owned)))]
+    pool = owned[stratified_first(labels[owned], min(POOL, len(owned)))]
     return BatchNormRecalibration(problem, own, norms, pool)
 
 

@@ -1,4 +1,4 @@
-"""Evaluation: accuracy and loss of many models on the test set.
+"""Evaluation: score and loss of many models on the test set.
 
 `evaluate` is the reference and works on every device. Other back ends return the same numbers.
 """
@@ -13,37 +13,43 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn import functional as F
 
 from dystop.sparse import Floats, Ints
 from dystop.training.device import autocast, download
 from dystop.training.flat import Layout
 from dystop.training.samples import Samples
-from dystop.types import Score
+from dystop.training.tasks.task import CLASSIFICATION, Task
+from dystop.types import ACCURACY, Score
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracy and loss of M models, in the order of the models."""
+    """Score and loss of M models, in the order of the models."""
 
-    accuracy: Floats  # [M], share of the samples whose highest score is the right class
-    loss: Floats  # [M], mean cross-entropy
+    accuracy: Floats  # [M], the score of the task: of a classification, the share of right classes
+    loss: Floats  # [M], mean over the samples
 
 
 class Evaluated(Protocol):
-    """Accuracy and loss of M models. Reading them waits for the device to finish."""
+    """Score and loss of M models. Reading them waits for the device to finish."""
 
     @property
     def accuracy(self) -> Floats:
-        """Share of the samples whose highest score is the right class, [M]."""
+        """Score of the task, [M]: of a classification, the share of right classes."""
 
     @property
     def loss(self) -> Floats:
-        """Mean cross-entropy, [M]."""
+        """Mean loss over the samples, [M]."""
 
 
-def score_from(each: Evaluated, whole: Evaluated) -> Score:
-    """Sum up the results of the workers' own models and of the global model."""
+def score_from(each: Evaluated, whole: Evaluated, name: str = ACCURACY) -> Score:
+    """Sum up the results of the workers' own models and of the global model.
+
+    Args:
+        each: Results of the workers' own models.
+        whole: Result of the global model.
+        name: Name of the score of the task.
+    """
     finite = np.isfinite(each.loss)
     return Score(
         accuracy=float(each.accuracy.mean()),
@@ -52,6 +58,7 @@ def score_from(each: Evaluated, whole: Evaluated) -> Score:
         loss=float(each.loss[finite].mean()) if finite.any() else math.nan,
         loss_global=float(whole.loss[0]),
         diverged=int((~finite).sum()),
+        name=name,
     )
 
 
@@ -67,12 +74,12 @@ class PendingEvaluation:
 
     @property
     def accuracy(self) -> Floats:
-        """Share of the samples whose highest score is the right class, [M]."""
+        """Score of the task, [M]."""
         return self._found.accuracy
 
     @property
     def loss(self) -> Floats:
-        """Mean cross-entropy, [M]."""
+        """Mean loss over the samples, [M]."""
         return self._found.loss
 
 
@@ -86,6 +93,7 @@ class EvalTask:
     chunk: int  # models in one stack
     batch: int  # samples in one forward pass
     precision: str = "float32"
+    learned: Task = CLASSIFICATION  # whose score and loss are computed
 
 
 def stratified_first(labels: Ints, count: int) -> Ints:
@@ -104,16 +112,18 @@ def stratified_first(labels: Ints, count: int) -> Ints:
 @torch.no_grad()
 def evaluate(task: EvalTask, models: Tensor, counters: Tensor, index: Tensor) -> Evaluated:
     """Evaluate a stack of models [m, W] on the test samples of this index."""
-    correct = torch.zeros(len(models), dtype=torch.float64, device=models.device)
-    loss = torch.zeros_like(correct)
+    loss = torch.zeros(len(models), dtype=torch.float64, device=models.device)
+    measures = []
     state = task.layout.unflatten(models, counters)
     for piece in pieces(len(index), task.batch):
         x, y = task.samples.take(index[piece])
         with autocast(models.device, task.precision):
-            scores = _scores(task.module, state, x).float()
-        correct += (scores.argmax(2) == y).sum(1)
-        loss += _summed_loss(scores, y)
-    found = [download(part / len(index)) for part in (correct, loss)]
+            outputs = _outputs(task.module, state, x).float()
+        each = outputs.flatten(0, 1), y.repeat(len(models), *(1 for _ in y.shape[1:]))
+        loss += _summed(task.learned.losses(*each)[:, None], len(models))[:, 0]
+        measures.append(_summed(task.learned.measures(*each), len(models)))
+    score = task.learned.score(torch.stack(measures).sum(0) / len(index))
+    found = [download(part) for part in (score, loss / len(index))]
     return PendingEvaluation(lambda: Evaluation(*(part() for part in found)))
 
 
@@ -137,8 +147,8 @@ def pieces(total: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, total)) for start in range(0, total, step))
 
 
-def _scores(module: nn.Module, state: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Return the class scores [m, b, K] of m models on the same samples."""
+def _outputs(module: nn.Module, state: dict[str, Tensor], x: Tensor) -> Tensor:
+    """Return the outputs [m, b, ...] of m models on the same samples."""
 
     def call(one: dict[str, Tensor]) -> Tensor:
         out: Tensor = functional_call(module, one, (x,))
@@ -151,8 +161,6 @@ def _scores(module: nn.Module, state: dict[str, Tensor], x: Tensor) -> Tensor:
     return out
 
 
-def _summed_loss(scores: Tensor, y: Tensor) -> Tensor:
-    """Sum the cross-entropy of every model over the samples, [m], in double precision."""
-    models, samples, _ = scores.shape
-    each = F.cross_entropy(scores.flatten(0, 1), y.repeat(models), reduction="none")
-    return each.view(models, samples).sum(1, dtype=torch.float64)
+def _summed(each: Tensor, models: int) -> Tensor:
+    """Sum numbers of every sample [m * b, k] over the samples, [m, k], in double precision."""
+    return each.view(models, -1, each.shape[1]).sum(1, dtype=torch.float64)

@@ -168,7 +168,7 @@ class ModelEvaluator:
     def evaluate(
         self, models: Tensor, counters: Tensor, index: Tensor, recalibrate_on: Ints | None = None
     ) -> Evaluated:
-        """Return accuracy and loss of models on the test samples of this index.
+        """Return score and loss of models on the test samples of this index.
 
         With `recalibrate_on`, batch norm is first recalibrated on the samples of these workers.
         """
@@ -222,7 +222,8 @@ def _cpu_eval_backend(path: str) -> EvalBackend:
 
 
 def _cuda_eval_backend(task: EvalTask) -> EvalBackend:
-    stages = cuda_stages(task.module, task.layout, task.samples.shape)
+    known = task.learned.has_kernels
+    stages = cuda_stages(task.module, task.layout, task.samples.shape) if known else None
     if stages is None:
         return evaluate
     from dystop.training.backends.cuda.evaluate import StageEvaluator

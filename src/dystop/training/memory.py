@@ -96,7 +96,9 @@ def held_bytes(device: torch.device, root: Path = Path("/")) -> int:
     return 0
 
 
-def activation_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
+def activation_bytes(
+    module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> int:
     """Measure the bytes that autograd saves for one sample, in a forward pass of two samples."""
     trial = copy.deepcopy(module).to("cpu")  # a GPU would have to load its libraries first
     own = {t.untyped_storage().data_ptr() for t in (*trial.parameters(), *trial.buffers())}
@@ -108,13 +110,15 @@ def activation_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
             saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    x = torch.zeros(2, *shape)
+    x = torch.zeros(2, *shape, dtype=dtype)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         trial(x).sum()
     return sum(saved.values()) // 2
 
 
-def forward_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
+def forward_bytes(
+    module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> int:
     """Estimate the bytes alive at once in a forward pass of one sample without autograd.
 
     This is three times the largest layer output: a layer's input, its output and a shortcut.
@@ -129,15 +133,17 @@ def forward_bytes(module: nn.Module, shape: tuple[int, ...]) -> int:
 
     for part in trial.modules():
         part.register_forward_hook(note)
-    x = torch.zeros(2, *shape)
+    x = torch.zeros(2, *shape, dtype=dtype)
     with torch.no_grad():
         trial(x)
     return 3 * max(largest, x.nbytes) // 2
 
 
-def model_size(module: nn.Module, layout: Layout, shape: tuple[int, ...]) -> ModelSize:
+def model_size(
+    module: nn.Module, layout: Layout, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> ModelSize:
     """Measure the memory of one model."""
-    saved, alive = activation_bytes(module, shape), forward_bytes(module, shape)
+    saved, alive = activation_bytes(module, shape, dtype), forward_bytes(module, shape, dtype)
     return ModelSize(layout.width, layout.counters, saved, alive)
 
 

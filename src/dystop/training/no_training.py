@@ -7,6 +7,7 @@ from torch import Tensor
 from dystop.sparse import Floats, Ints
 from dystop.training.flat import Layout
 from dystop.training.problem import Trained
+from dystop.training.tasks.task import CLASSIFICATION
 from dystop.training.trainer import Trainer, samples_seen
 
 
@@ -17,6 +18,7 @@ class NoTraining(Trainer):
     report and evaluates nothing.
     """
 
+    task = CLASSIFICATION
     returns_early = False
     rows_independent = False
     evaluated_s = 0.0

@@ -19,6 +19,7 @@ from dystop.training.device import upload
 from dystop.training.flat import Layout
 from dystop.training.randomness import device_fold_in
 from dystop.training.samples import Samples, Shards
+from dystop.training.tasks.task import CLASSIFICATION, Task
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Problem:
     compiles: bool = False  # whether torch may compile steps on a GPU
     l2: float = 0.0  # strength of the penalty on the parameters
     dropouts: tuple[str, ...] = ()  # names of the buffers that hold the address of a mini-batch
+    task: Task = CLASSIFICATION
 
     @property
     def device(self) -> torch.device:

@@ -121,14 +121,16 @@ class AddressedDropout(nn.Module):
         return torch.where(dropped, 0.0, x / (1 - self.p))
 
 
-def with_addresses(module: nn.Module, shape: tuple[int, ...]) -> nn.Module:
+def with_addresses(
+    module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> nn.Module:
     """Return a copy of the module with `AddressedDropout` in place of `nn.Dropout`.
 
     A layer that is used more than once in a pass still draws from torch's generator: with one
     address it would drop the same numbers each time.
     """
     module = copy.deepcopy(module)
-    uses = _dropout_uses(module, shape)
+    uses = _dropout_uses(module, shape, dtype)
     once = [layer for layer in module.modules() if type(layer) is nn.Dropout and uses[layer] <= 1]
     replacements = {layer: AddressedDropout(layer.p, number) for number, layer in enumerate(once)}
     for parent in list(module.modules()):
@@ -138,7 +140,9 @@ def with_addresses(module: nn.Module, shape: tuple[int, ...]) -> nn.Module:
     return module
 
 
-def _dropout_uses(module: nn.Module, shape: tuple[int, ...]) -> Counter[nn.Module]:
+def _dropout_uses(
+    module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype
+) -> Counter[nn.Module]:
     """Count how often a pass uses each dropout layer, in a trial on the CPU."""
     uses: Counter[nn.Module] = Counter()
     layers = [layer for layer in module.modules() if type(layer) is nn.Dropout]
@@ -149,7 +153,7 @@ def _dropout_uses(module: nn.Module, shape: tuple[int, ...]) -> Counter[nn.Modul
     original = dict(zip(copies, layers, strict=True))
     for layer in copies:
         layer.register_forward_hook(lambda used, *_: uses.update([original[used]]))
-    trial(torch.zeros(2, *shape))
+    trial(torch.zeros(2, *shape, dtype=dtype))
     return uses
 
 

@@ -1,6 +1,7 @@
-"""Labelled samples on the device, and which worker owns which of them.
+"""Samples and their targets on the device, and which worker owns which of them.
 
-Bytes stay bytes on the device. They are normalised when a mini-batch is taken.
+Bytes stay bytes on the device. They are normalised when a mini-batch is taken. Other integers are
+token ids: they are stored in 32 bits and never normalised.
 """
 
 from collections.abc import Sequence
@@ -22,19 +23,19 @@ class Source(Protocol):
 
     @property
     def x_train(self) -> NDArray[Any]:
-        """Training inputs [n, C, H, W], uint8 or float32."""
+        """Training inputs [n, ...]: uint8, float32, or token ids of another integer type."""
 
     @property
-    def y_train(self) -> Ints:
-        """Training labels [n]."""
+    def y_train(self) -> NDArray[Any]:
+        """What is learned of each sample, [n, ...]: integers such as labels, or floats."""
 
     @property
     def x_test(self) -> NDArray[Any]:
         """Test inputs."""
 
     @property
-    def y_test(self) -> Ints:
-        """Test labels."""
+    def y_test(self) -> NDArray[Any]:
+        """What is right for each test input."""
 
     @property
     def mean(self) -> float | Sequence[float]:
@@ -49,20 +50,20 @@ class Source(Protocol):
 class Arrays:
     """A data set given as arrays."""
 
-    x_train: NDArray[Any]  # [n, C, H, W] uint8, or float32
-    y_train: Ints  # [n]
+    x_train: NDArray[Any]  # [n, C, H, W] uint8, or float32; or token ids [n, T]
+    y_train: NDArray[Any]  # [n], or more numbers for each sample
     x_test: NDArray[Any]
-    y_test: Ints
+    y_test: NDArray[Any]
     mean: float | Sequence[float]  # one number, or one for each channel; uint8 counts as 0..1
     std: float | Sequence[float]
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and labels on a device, with the scale and the shift that normalise the inputs."""
+    """Inputs and targets on a device, with the scale and the shift that normalise the inputs."""
 
-    x: Tensor  # [n, ...], uint8 or float32
-    y: Tensor  # [n], int64
+    x: Tensor  # [n, ...], uint8, float32, or int32 for token ids
+    y: Tensor  # [n, ...], int64 or float32
     scale: Tensor
     shift: Tensor
 
@@ -75,24 +76,30 @@ class Samples:
         return tuple(self.x.shape[1:])
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Type of a model's inputs: float32, or int64 for token ids."""
+        return torch.int64 if self.x.dtype == torch.int32 else torch.float32
+
+    @property
     def nbytes(self) -> int:
         """Bytes that the samples occupy."""
         return self.x.nbytes + self.y.nbytes
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return normalised inputs [..., C, H, W] and labels [...] of the samples index [...]."""
+        """Return normalised inputs [..., *shape] and targets [...] of the samples index [...]."""
         flat = index.reshape(-1)
-        raw = self.x.index_select(0, flat).to(torch.float32)
-        x = raw.mul_(self.scale).add_(self.shift)
-        return x.view(*index.shape, *self.shape), self.y.index_select(0, flat).view(index.shape)
+        x, y = self.x.index_select(0, flat).to(self.dtype), self.y.index_select(0, flat)
+        if self.dtype == torch.float32:
+            x = x.mul_(self.scale).add_(self.shift)
+        return x.view(*index.shape, *self.shape), y.view(*index.shape, *self.y.shape[1:])
 
 
 def samples_of(
-    x: NDArray[Any], y: Ints, mean: Any, std: Any, device: torch.device, where: str
+    x: NDArray[Any], y: NDArray[Any], mean: Any, std: Any, device: torch.device, where: str
 ) -> Samples:
-    """Put samples on a device: bytes stay bytes, other types become float32.
+    """Put samples on a device: bytes stay bytes, other integers are token ids, floats float32.
 
-    Bytes are normalised as (x / 255 - mean) / std, floats as (x - mean) / std.
+    Bytes are normalised as (x / 255 - mean) / std, floats as (x - mean) / std, token ids never.
     """
     if len(x) != len(y) or len(y) == 0:
         raise DataError(
@@ -101,10 +108,11 @@ def samples_of(
         )
     scale, shift = normaliser(x.dtype == np.uint8, mean, std, x.ndim)
     if x.dtype != np.uint8:
-        x = x.astype(np.float32, copy=False)
+        x = x.astype(np.int32 if x.dtype.kind in "iu" else np.float32, copy=False)
+    is_float = np.asarray(y).dtype.kind == "f"
     return Samples(
         torch.tensor(x, device=device),
-        torch.tensor(np.asarray(y, np.int64), device=device),
+        torch.tensor(np.asarray(y, np.float32 if is_float else np.int64), device=device),
         scale.to(device),
         shift.to(device),
     )
@@ -114,6 +122,16 @@ def normaliser(is_bytes: bool, mean: Any, std: Any, ndim: int) -> tuple[Tensor, 
     """Return the scale and the shift that normalise inputs with `ndim` dimensions."""
     spread = _per_channel(std, ndim)
     return 1.0 / ((255.0 if is_bytes else 1.0) * spread), -_per_channel(mean, ndim) / spread
+
+
+def strata(y: NDArray[Any]) -> Ints:
+    """Return the labels by which a subset of samples is balanced; one label if y has none.
+
+    >>> strata(np.array([2, 0])).tolist(), strata(np.array([0.5, 0.1])).tolist()
+    ([2, 0], [0, 0])
+    """
+    has_labels = y.ndim == 1 and y.dtype.kind in "iu"
+    return np.asarray(y if has_labels else np.zeros(len(y)), np.int64)
 
 
 def both_samples(data: Source, device: torch.device) -> tuple[Samples, Samples]:

@@ -41,7 +41,8 @@ from dystop.training.memory import MemoryEstimate, ModelSize, held_bytes, model_
 from dystop.training.params import TrainerParams
 from dystop.training.problem import Collector, Job, Problem, Trained, cut
 from dystop.training.randomness import address_names, preserve_generators, with_addresses
-from dystop.training.samples import Source, both_samples, shards_of
+from dystop.training.samples import Samples, Source, both_samples, shards_of, strata
+from dystop.training.tasks.task import CLASSIFICATION, Task
 
 PIECES = 8  # for each thread of the fused back end: many enough to end together, few enough
 # to cost little
@@ -69,6 +70,7 @@ class Trainer:
         shards: Sequence[Ints],
         params: TrainerParams,
         seed: int,
+        task: Task = CLASSIFICATION,
     ) -> None:
         """Put the data on the device and choose the back end.
 
@@ -78,20 +80,23 @@ class Trainer:
             shards: For each worker, the indices of its training samples.
             params: Parameters of training and evaluation.
             seed: Seed of the run; part of the address of sample orders and of dropout.
+            task: What is learned.
         """
+        self.task = task
         self.params, devices = params, pick_devices(params.device)
         self.device = devices[0]
         self._eval_timer = Timer(self.device)
         self.layout: Layout = layout_of(module)
-        self._test_labels = np.asarray(data.y_test, np.int64)
+        self._test_labels = strata(np.asarray(data.y_test))
         train, test = both_samples(data, self.device)
         owned = shards_of(shards, len(train))
         with preserve_generators(self.device):  # trial passes may draw random numbers
-            self._start = with_addresses(module, train.shape).to(self.device).train()
-            check_last_batches(self._start, train.shape, owned, params.batch)
-            self.path = choose_path(self._start, self.layout, train.shape, params)
-            self.size = self._model_size(train.shape)
-            draws = draws_numbers(self._start, train.shape)
+            shape, dtype = train.shape, train.dtype
+            self._start = with_addresses(module, shape, dtype).to(self.device).train()
+            check_last_batches(self._start, shape, owned, params.batch, dtype)
+            self.path = choose_path(self._start, self.layout, shape, params, task, dtype)
+            self.size = self._model_size(train)
+            draws = draws_numbers(self._start, shape, dtype)
         self.chunk = stack_height(self.size, params, self.device) if self.is_stacked else 1
         self._problem = Problem(
             module=self._start,
@@ -107,12 +112,13 @@ class Trainer:
             dropouts=address_names(self._start),
             precision=params.precision,
             compiles=self.path == "sequential" and params.compile is not False and not draws,
+            task=task,
         )
         eval_module = copy.deepcopy(self._start).eval()
         # With the CNN on two cores, a large batch of one model was faster than all stacks tried.
         height = min(self.chunk, len(shards)) if self.device.type == "cuda" else 1
         batch = eval_batch(self.path, params.evaluation_batch, self.size, self.device)
-        self._task = EvalTask(eval_module, self.layout, test, height, batch, params.precision)
+        self._task = EvalTask(eval_module, self.layout, test, height, batch, params.precision, task)
         # All threads share torch's generators: a module that draws from them gets one thread.
         has_threads = self.device.type == "cpu" and not draws
         self.executor_count = (params.lanes or cores()) if has_threads else len(devices)
@@ -123,13 +129,13 @@ class Trainer:
         )
         self._evaluators, self._evaluator = WorkerPool(evaluators), evaluators[0]
 
-    def _model_size(self, shape: tuple[int, ...]) -> ModelSize:
-        size = model_size(self._start, self.layout, shape)
+    def _model_size(self, samples: Samples) -> ModelSize:
+        size = model_size(self._start, self.layout, samples.shape, samples.dtype)
         if self.path != "fused":
             return size
         from dystop.training.backends.cpu.backend import kernel_size
 
-        return kernel_size(size, self._start, self.layout, shape)
+        return kernel_size(size, self._start, self.layout, samples.shape)
 
     @property
     def width(self) -> int:
@@ -144,7 +150,7 @@ class Trainer:
     @property
     def has_kernels(self) -> bool:
         """Whether a GPU trains these models with dystop's own kernels."""
-        if self.device.type != "cuda" or not self.is_stacked:
+        if self.device.type != "cuda" or not self.is_stacked or not self.task.has_kernels:
             return False
         return cuda_stages(self._start, self.layout, self._problem.samples.shape) is not None
 
@@ -221,7 +227,7 @@ class Trainer:
         samples: int | None = None,
         recalibrate_on: Ints | None = None,
     ) -> Evaluated:
-        """Return accuracy and loss of models [M, W] on the test set, or on its first samples.
+        """Return score and loss of models [M, W] on the test set, or on its first samples.
 
         The caller may change the models after this call; the results do not change.
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn import functional as F
 
 from dystop.training.device import autocast
 from dystop.training.problem import Job, Problem, Trained
@@ -82,8 +81,8 @@ def sgd_step(
     leaf = parameters.detach().requires_grad_()
     with autocast(problem.device, problem.precision):
         named = problem.named((leaf, kept, counters), address)
-        logits = functional_call(problem.module, named, (x,))
-    loss = F.cross_entropy(logits.float(), y)
+        outputs = functional_call(problem.module, named, (x,))
+    loss = problem.task.loss(outputs.float(), y)
     (gradient,) = torch.autograd.grad(loss, leaf)
     if problem.l2:
         gradient = gradient + problem.l2 * leaf.detach()

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
-from torch.nn import functional as F
 
 from dystop.sparse import Ints
 from dystop.training.backend_choice import couples_samples
@@ -104,11 +103,11 @@ def sgd_step(
     # Batch norm under vmap loses its update of a running statistic that is not contiguous.
     named = problem.named((leaf, stack.kept, stack.counters), address)
     buffers = {slot.name: named[slot.name].contiguous() for slot in problem.layout.kept}
-    logits = vmap(lambda state, xs: functional_call(problem.module, state, (xs,)))(
+    outputs = vmap(lambda state, xs: functional_call(problem.module, state, (xs,)))(
         named | buffers, x
     )
-    each = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-    weight = torch.arange(y.shape[1], device=y.device) < count[:, None]
+    each = problem.task.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(index.shape)
+    weight = torch.arange(index.shape[1], device=y.device) < count[:, None]
     loss = (each * weight).sum(1)
     (gradient,) = torch.autograd.grad((loss / count).sum(), leaf)
     if problem.l2:

@@ -5,11 +5,8 @@ A user's own model is an import path, a factory or a module that serves as a pro
 """
 
 import copy
-import importlib
 import inspect
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -19,11 +16,12 @@ from torch import nn
 from dystop.errors import ConfigError, nearest
 from dystop.training.models.catalogue import MODELS, ModelEntry
 from dystop.training.randomness import seed_generators
-from dystop.user_code import blamed, choose, summary
+from dystop.training.tasks.task import SampleKind
+from dystop.user_code import blamed, import_object, summary
 
-__all__ = ["MODELS", "CustomModel", "Factory", "build_model", "model_name"]
+__all__ = ["MODELS", "CustomModel", "Factory", "build_for", "build_model", "model_name"]
 
-Factory = Callable[[int, tuple[int, ...], int], nn.Module]
+Factory = Callable[..., nn.Module]
 CustomModel = nn.Module | Callable[..., nn.Module]
 """A module that is copied, or a callable as described by `EXPECTED`."""
 
@@ -36,9 +34,7 @@ def build_model(
     seed: int,
     folder: str = "",
 ) -> nn.Module:
-    """Make a model; its weights depend on the seed and on the name of the model alone.
-
-    A module is copied with the weights it has.
+    """Make a model that turns numbers into class scores; see `build_for`.
 
     Args:
         model: A key of `MODELS`, "package.module:factory", a factory, or a module.
@@ -52,15 +48,52 @@ def build_model(
     >>> sum(p.numel() for p in model.parameters())
     21840
     """
+    return build_for(model, SampleKind((channels, *size), classes), (classes,), seed, folder)
+
+
+def build_for(
+    model: str | CustomModel,
+    kind: SampleKind,
+    outputs: tuple[int, ...],
+    seed: int,
+    folder: str = "",
+) -> nn.Module:
+    """Make a model; its weights depend on the seed and on the name of the model alone.
+
+    A module is copied with the weights it has.
+
+    Args:
+        model: A key of `MODELS`, "package.module:factory", a factory, or a module.
+        kind: The samples that it takes.
+        outputs: Shape of what it returns for one sample.
+        seed: Seed of the run.
+        folder: Where the module of an import path lies; empty: where Python finds it.
+    """
     name = model_name(model)
     if isinstance(model, nn.Module):
-        return _checked(name, copy.deepcopy(model), (channels, *size), classes)
+        return _checked(name, copy.deepcopy(model), kind, outputs)
     with seed_generators(torch.device("cpu"), seed, f"model/{name}"):
         if not isinstance(model, str):
-            return _from_factory(name, model, channels, size, classes)
+            return _from_factory(name, model, kind, outputs)
         if ":" in name:
-            return _from_factory(name, _import(name, folder), channels, size, classes)
-        return _factory(_entry(name, size))(channels, size, classes)
+            factory = import_object("model", name, folder, EXPECTED)
+            return _from_factory(name, factory, kind, outputs)
+        entry = _entry(name, kind)
+        return _factory(entry)(**_offered(kind, outputs))
+
+
+def _offered(kind: SampleKind, outputs: tuple[int, ...]) -> dict[str, Any]:
+    """Return the keyword arguments that a factory may take."""
+    if kind.tokens:
+        per_token = len(outputs) > 1
+        return {
+            "tokens": kind.tokens,
+            "length": kind.shape[0],
+            "classes": outputs[-1],
+            "per_token": per_token,
+        }
+    channels, *size = kind.shape
+    return {"channels": channels, "size": tuple(size), "classes": outputs[-1]}
 
 
 def model_name(model: str | CustomModel) -> str:
@@ -84,15 +117,22 @@ def _factory(entry: ModelEntry) -> Factory:
     return made
 
 
-def _entry(name: str, size: tuple[int, ...]) -> ModelEntry:
-    """Return the catalogue entry; refuse inputs that the model cannot take."""
+def _entry(name: str, kind: SampleKind) -> ModelEntry:
+    """Return the catalogue entry; refuse samples that the model cannot take."""
     if name not in MODELS:
         raise ConfigError(
             f"model = {name!r} is not known{nearest(name, MODELS)}; allowed: "
             f"{', '.join(MODELS)}, or 'package.module:factory' for a torch module of your own"
         )
     entry = MODELS[name]
-    side = entry.minimal_side
+    if entry.tokens != bool(kind.tokens):
+        suited = ", ".join(n for n, other in MODELS.items() if other.tokens == bool(kind.tokens))
+        wants, has = ("token ids", "numbers") if entry.tokens else ("numbers", "token ids")
+        raise ConfigError(
+            f"model = {name!r} takes {wants}, but the samples of the data set are {has}; use one "
+            f"of {suited}, or model.name = 'task'"
+        )
+    side, size = entry.minimal_side, kind.shape[1:]
     if side is not None and (len(size) != 2 or min(size) < side):
         given = "x".join(map(str, size)) or "no image"
         raise ConfigError(
@@ -104,74 +144,30 @@ def _entry(name: str, size: tuple[int, ...]) -> ModelEntry:
 
 EXPECTED = (
     "expected 'package.module:factory', where factory is a callable (or a class) that takes "
-    "any of the keyword arguments channels, size=(height, width), classes and returns a "
-    "torch.nn.Module"
+    "any of the keyword arguments channels, size=(height, width), classes (for token ids: tokens, "
+    "length, classes, per_token) and returns a torch.nn.Module"
 )
 
 
-def _from_factory(
-    path: str, factory: Any, channels: int, size: tuple[int, ...], classes: int
-) -> nn.Module:
+def _from_factory(path: str, factory: Any, kind: SampleKind, outputs: tuple[int, ...]) -> nn.Module:
     """Call the factory with the arguments it takes, and check the result."""
-    offered = {"channels": channels, "size": size, "classes": classes}
     try:
-        module = factory(**_accepted(factory, offered))
+        module = factory(**_accepted(factory, _offered(kind, outputs)))
     except Exception as error:
         raise blamed(error) or ConfigError(
             f"model = {path!r} could not be built: {summary(error)}; {EXPECTED}"
         ) from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model = {path!r} returned a {type(module).__name__}; {EXPECTED}")
-    return _checked(path, module, (channels, *size), classes)
+    return _checked(path, module, kind, outputs)
 
 
-def _checked(path: str, module: nn.Module, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return the module if it can be trained and maps samples to class scores."""
+def _checked(path: str, module: nn.Module, kind: SampleKind, outputs: tuple[int, ...]) -> nn.Module:
+    """Return the module if it can be trained and returns what the task expects."""
     if not any(p.requires_grad for p in module.parameters()):
         raise ConfigError(f"model = {path!r} has no trainable parameter")
-    _try_forward(path, module, shape, classes)
+    _try_forward(path, module, kind, outputs)
     return module
-
-
-def _import(path: str, folder: str) -> Any:
-    """Import the factory that an import path names."""
-    module_name, _, attribute = path.partition(":")
-    if not module_name or not attribute:
-        raise ConfigError(f"model = {path!r} is not an import path; {EXPECTED}")
-    choose(module_name)
-    try:
-        with _importable(folder):
-            module = importlib.import_module(module_name)
-    except Exception as error:
-        raise blamed(error) or ConfigError(
-            f"model = {path!r}: module {module_name!r} cannot be imported ({summary(error)}); "
-            f"{_where(folder)}; {EXPECTED}"
-        ) from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        raise ConfigError(
-            f"model = {path!r}: module {module_name!r} has no callable {attribute!r}; {EXPECTED}"
-        )
-    return factory
-
-
-def _where(folder: str) -> str:
-    """Say where a module was looked for, and where it may be put."""
-    searched = f"not found in model.folder = {folder!r} either; " if folder else ""
-    return f"{searched}put it beside the configuration file, install it or use PYTHONPATH"
-
-
-@contextmanager
-def _importable(folder: str) -> Iterator[None]:
-    """Import from this folder first, as `python FILE` does; from no other one if it is empty."""
-    if not folder:
-        yield
-        return
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
 
 
 def _accepted(factory: Any, offered: dict[str, Any]) -> dict[str, Any]:
@@ -182,22 +178,22 @@ def _accepted(factory: Any, offered: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in offered.items() if name in parameters}
 
 
-def _try_forward(path: str, module: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Check that a pass over two zero samples gives two rows of class scores."""
-    was_training = module.training
+def _try_forward(path: str, module: nn.Module, kind: SampleKind, outputs: tuple[int, ...]) -> None:
+    """Check that a pass over two zero samples gives outputs of the right shape."""
+    was_training, shape = module.training, (2, *kind.shape)
     module.eval()
     try:
         with torch.no_grad():
-            scores = module(torch.zeros(2, *shape))
+            scores = module(torch.zeros(shape, dtype=torch.int64 if kind.tokens else torch.float32))
     except Exception as error:
         raise blamed(error) or ConfigError(
-            f"model = {path!r} fails on a batch of shape {(2, *shape)}: {summary(error)}"
+            f"model = {path!r} fails on a batch of shape {shape}: {summary(error)}"
         ) from error
     finally:
         module.train(was_training)
     given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
-    if given != (2, classes):
+    if given != (2, *outputs):
         raise ConfigError(
-            f"model = {path!r} turns a batch of shape {(2, *shape)} into {given}; expected one "
-            f"score for each class, shape {(2, classes)}"
+            f"model = {path!r} turns a batch of shape {shape} into {given}; expected "
+            f"{'one score for each class, ' if len(outputs) == 1 else ''}shape {(2, *outputs)}"
         )

@@ -11,6 +11,7 @@ class ModelEntry:
     minimal_side: int | None  # pixels; None where any shape will do
     meaning: str
     batch_norm: bool = False
+    tokens: bool = False  # whether it takes token ids instead of numbers
 
 
 # Nets with batch norm need two pixels per channel at their last layer: a last mini-batch may hold

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
-from torch.nn import functional as F
 
 from dystop.sparse import Floats, Ints
 from dystop.training.backend_choice import couples_samples
@@ -103,7 +102,7 @@ class StackBackend:
 def step_for(problem: Problem, buffers: StaticBuffers) -> StackStep:
     """Return a step of dystop's own kernels if they support the network, else a step of torch."""
     stages = stages_if_supported(problem.module, problem.layout, problem.samples.shape)
-    if problem.device.type != "cuda" or stages is None:
+    if problem.device.type != "cuda" or not problem.task.has_kernels or stages is None:
         return VmapStep(problem, buffers)
     from dystop.training.backends.cuda.stage_passes import StageStep
 
@@ -138,7 +137,9 @@ class VmapStep:
         addresses = problem.batch_addresses(buffers.address[:rows], buffers.step)
         named = problem.named(state, addresses)
         with autocast(problem.device, problem.precision):
-            logits = vmap(lambda state, xs: functional_call(problem.module, state, (xs,)))(named, x)
-        each = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten(), reduction="none")
-        used = torch.arange(y.shape[1], device=y.device) < count
-        return torch.where(used, each.view(y.shape), 0.0).sum(1)
+            outputs = vmap(lambda state, xs: functional_call(problem.module, state, (xs,)))(
+                named, x
+            )
+        each = problem.task.losses(outputs.flatten(0, 1).float(), y.flatten(0, 1))
+        used = torch.arange(index.shape[1], device=y.device) < count
+        return torch.where(used, each.view(index.shape), 0.0).sum(1)

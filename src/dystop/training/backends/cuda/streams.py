@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn import functional as F
 
 from dystop.sparse import Floats, Ints
 from dystop.training.backends.cuda.buffers import (
@@ -45,13 +44,13 @@ Loss = Callable[[State, Tensor, Tensor, Tensor], Tensor]
 def loss_of(problem: Problem) -> Loss:
     """Return the mean loss of a mini-batch as a function of (model, address, x, y)."""
     # Read here: inside the function, torch would compile again for a data set of another size.
-    device, precision = problem.device, problem.precision
+    device, precision, task = problem.device, problem.precision, problem.task
 
     def loss(state: State, address: Tensor, x: Tensor, y: Tensor) -> Tensor:
         named = problem.named(state, address)
         with autocast(device, precision):
-            logits = functional_call(problem.module, named, (x,))
-        return F.cross_entropy(logits.float(), y)
+            outputs = functional_call(problem.module, named, (x,))
+        return task.loss(outputs.float(), y)
 
     return loss
 

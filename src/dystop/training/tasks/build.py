@@ -1,0 +1,60 @@
+"""Make a task: one of the catalogue by its name, or a user's own."""
+
+from typing import Any
+
+from dystop.errors import ConfigError, nearest
+from dystop.training.tasks import task as built_in
+from dystop.training.tasks.catalogue import AUTO, TASKS
+from dystop.training.tasks.task import Task
+from dystop.user_code import blamed, import_object, summary
+
+EXPECTED = (
+    "expected 'package.module:Task', where Task is a class without arguments that inherits from "
+    "dystop.Task"
+)
+
+
+def make_task(name: str, inferred: str, folder: str = "") -> Task:
+    """Return a task by its name, or by the import path of a user's own.
+
+    Args:
+        name: A key of `TASKS`, "package.module:Task", or "auto".
+        inferred: The task that the data set is made for, for "auto".
+        folder: Where the module of an import path lies; empty: where Python finds it.
+
+    >>> make_task("auto", "regression").score_name
+    'r2'
+    """
+    name = inferred if name == AUTO else name
+    if ":" in name:
+        return _own(name, import_object("task", name, folder, EXPECTED))
+    if name not in TASKS:
+        raise ConfigError(
+            f"task = {name!r} is not known{nearest(name, TASKS)}; allowed: {', '.join(TASKS)}, "
+            "or 'package.module:Task' for a task of your own"
+        )
+    made: Task = getattr(built_in, TASKS[name].task)()
+    return made
+
+
+def task_name(task: Task) -> str:
+    """Return the name of a task; that of a user's own is its import path.
+
+    >>> task_name(built_in.Regression())
+    'regression'
+    """
+    kind = type(task)
+    known = {getattr(built_in, entry.task): name for name, entry in TASKS.items()}
+    return known.get(kind, f"{kind.__module__}:{kind.__qualname__}")
+
+
+def _own(path: str, factory: Any) -> Task:
+    try:
+        made = factory()
+    except Exception as error:
+        raise blamed(error) or ConfigError(
+            f"task = {path!r} could not be made: {summary(error)}; {EXPECTED}"
+        ) from error
+    if not isinstance(made, Task):
+        raise ConfigError(f"task = {path!r} is a {type(made).__name__}; {EXPECTED}")
+    return made

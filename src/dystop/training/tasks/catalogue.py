@@ -1,0 +1,34 @@
+"""What tasks there are, without loading torch: `dystop.training.tasks.build` makes them."""
+
+from dataclasses import dataclass
+
+AUTO = "auto"  # the task that the data set is made for
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEntry:
+    """One line of `dystop list tasks`."""
+
+    task: str  # class in `dystop.training.tasks.task`
+    score: str  # name of the score, of which more is better
+    model: str  # the model that `model.name = "task"` stands for
+    meaning: str
+
+
+TASKS: dict[str, TaskEntry] = {
+    "classification": TaskEntry(
+        "Classification",
+        "accuracy",
+        "cnn",
+        "one class for each sample (images, tables or token ids); cross-entropy",
+    ),
+    "next-token": TaskEntry(
+        "NextToken",
+        "accuracy",
+        "transformer",
+        "the token that follows each token of a text; cross-entropy",
+    ),
+    "regression": TaskEntry(
+        "Regression", "r2", "mlp", "numbers for each sample; mean squared error"
+    ),
+}
