@@ -354,6 +354,7 @@ def evaluate_models(
     share = torch.from_numpy(global_weights(components.data_size[nodes])).to(stack)
     whole = components.trainer.evaluate((share @ stack)[None], counters[:1], components.samples)
     score = asdict(score_from(each, whole)) | {"tested": len(nodes)}
+    del score["name"]  # the coordinator knows it
     return score | {name: _finite_or_none(score[name]) for name in ("loss", "loss_global")}
 
 
