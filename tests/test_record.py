@@ -32,6 +32,14 @@ def test_lines_that_are_no_records_are_refused():
         record(clock_s=float("nan")).to_json()
 
 
+def test_results_of_workers_are_numbers_or_missing():
+    one = record(worker_accuracy=[0.5, None], worker_loss=[1, None], worker_energy_j=[2.5, 0.0])
+    assert from_json(one.to_json()) == one
+    for bad in (["0.5"], [[0.5]], {"0": 0.5}, 0.5, [True]):
+        with pytest.raises(ValueError, match="worker_accuracy"):
+            from_json(record(worker_accuracy=bad).to_json())
+
+
 def test_fields_of_a_later_version_are_ignored():
     line = json.dumps(json.loads(record(round=2).to_json()) | {"new_field": 1})
     assert from_json(line).round == 2

@@ -7,6 +7,7 @@ stopping read nothing else.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from types import NoneType
 from typing import Any
 
 from dystop.strict_json import parse_json
@@ -42,6 +43,14 @@ class RoundRecord:
     diverged: int | None = None  # models whose test loss is not finite
     tested: int | None = None  # models behind the score; None: those of all workers
     no_score: str | None = None  # why the score that was due is missing
+    worker_accuracy: Sequence[float | None] | None = None  # of each own model, evaluate.per_worker
+    worker_loss: Sequence[float | None] | None = None  # test losses; None: not tested, not finite
+    energy_j: float | None = None  # joules of this round, all present workers, energy.enabled
+    compute_j: float | None = None  # of it: while training
+    idle_j: float | None = None  # of it: while not training
+    transmit_j: float | None = None  # of it: the radios while they send
+    receive_j: float | None = None  # of it: the radios while they receive
+    worker_energy_j: Sequence[float] | None = None  # of each worker, energy.per_worker
     notes: Mapping[str, float] = field(default_factory=dict)
     active_ids: Sequence[int] | None = None
     link_pairs: Sequence[Sequence[int]] | None = None  # [dst, src]
@@ -55,7 +64,7 @@ class RoundRecord:
 
 SCORE = (
     "accuracy", "accuracy_std", "accuracy_global", "test_loss", "test_loss_global", "diverged",
-    "tested",
+    "tested", "worker_accuracy", "worker_loss",
 )  # fmt: skip
 """The fields that an evaluation fills."""
 
@@ -67,6 +76,7 @@ _REQUIRED = {
 _NAMES = {f.name for f in fields(RoundRecord)}
 _WHOLE = {f.name for f in fields(RoundRecord) if f.type in (int, int | None)}
 _NUMBERS = _WHOLE | {f.name for f in fields(RoundRecord) if f.type in (float, float | None)}
+_PER_WORKER = {"worker_accuracy", "worker_loss", "worker_energy_j"}
 _LARGEST = 2**63
 
 
@@ -79,6 +89,8 @@ def _fits(name: str, value: Any) -> bool:
         return type(value) in kinds and -_LARGEST <= value < _LARGEST
     if name == "notes":
         return isinstance(value, dict) and all(type(v) in (int, float) for v in value.values())
+    if name in _PER_WORKER:
+        return isinstance(value, list) and all(type(v) in (int, float, NoneType) for v in value)
     return isinstance(value, str if name == "no_score" else list)
 
 

@@ -13,7 +13,7 @@ Arrays of workers have N entries. Where a mechanism uses a parameter server, the
 and arrays of nodes have N + 1 entries.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
@@ -156,6 +156,8 @@ class Score:
     diverged: int = 0  # workers whose test loss is not finite
     tested: int | None = None  # models that were evaluated; None: those of all workers
     name: str = ACCURACY
+    worker_accuracy: Sequence[float | None] = ()  # [N], or empty: not asked for; None: not tested
+    worker_loss: Sequence[float | None] = ()  # [N], or empty; None: not tested, or not finite
 
 
 @dataclass(frozen=True)

@@ -151,3 +151,25 @@ def test_memory_grows_by_the_stacks_that_are_kept(publish, stacks, monkeypatch):
 def test_the_testbed_refuses_models_that_nobody_publishes():
     with pytest.raises(ConfigError, match=r"evaluate.model = 'aggregated'.*use 'trained'"):
         check_testbed(read_experiment(None, ["evaluate.model=aggregated"]))
+
+
+def test_records_hold_the_results_of_single_workers_on_request():
+    script = components_for(Script(plans=(ALONE, PULL)), 3, stop=Stop(rounds=2))
+    each = replace(script, evaluate=Evaluate(every_rounds=2, per_worker=True))
+    first, last = run_to_end(each)[0]
+    assert (first.worker_accuracy, first.worker_loss) == (None, None)
+    assert last.worker_accuracy == pytest.approx([0.045, 0.02, 0.06])
+    assert last.worker_loss == pytest.approx([-4.5, -2.0, -6.0])
+    assert np.mean(last.worker_accuracy) == pytest.approx(last.accuracy)
+    plain = run_to_end(replace(script, evaluate=Evaluate(every_rounds=2)))[0][-1]
+    assert replace(last, worker_accuracy=None, worker_loss=None) == plain
+    assert "worker" not in plain.to_json()
+
+
+def test_an_attacker_has_no_result():
+    keys = ["data.name=synthetic", "model.name=softmax", "fleet.workers=4", "stop.rounds=2"]
+    attack = ["adversary.kind=flip", "adversary.share=0.25", "evaluate.per_worker=true"]
+    built = build(read_experiment(None, [*keys, *attack, "evaluate.every_rounds=2"]))
+    last = run_to_end(built.components)[0][-1]
+    nodes = built.components.attackers.nodes.tolist()
+    assert [k for k, share in enumerate(last.worker_accuracy) if share is None] == nodes

@@ -68,13 +68,20 @@ def test_the_observer_tests_all_models_and_the_global_one(testbed):
     for node in range(3):
         testbed.add(node)
         testbed.coordinator.wait_report(f"w{node:02d}", 0, "trained")
-    observer = start_observer(testbed, MeanEvaluator())
+    observer = start_observer(testbed, MeanEvaluator(), per_worker=True)
     testbed.coordinator.send("observer", Evaluate(1, 4, (0, 1, 2, 3)))
     score = answer_to(testbed, 4)
     assert (score.round, score.missing, score.diverged, score.tested) == (4, (3,), 1, 3)
     assert score.accuracy == pytest.approx(0.2)
     assert score.accuracy_global == pytest.approx((1 + 2 + 2 * 3) / 40)
     assert score.loss == pytest.approx(1.5)
+    assert score.worker_accuracy == (
+        pytest.approx(0.1),
+        pytest.approx(0.2),
+        pytest.approx(0.3),
+        None,
+    )
+    assert score.worker_loss == (pytest.approx(1.0), pytest.approx(2.0), None, None)
     testbed.coordinator.send("observer", StopNow(1, "over"))
     assert observer.wait(SOON_S).code == 0
 

@@ -225,6 +225,8 @@ def with_score(record: RoundRecord, score: Score) -> RoundRecord:
         test_loss_global=_finite(score.loss_global),
         diverged=score.diverged,
         tested=score.tested,
+        worker_accuracy=list(score.worker_accuracy) or None,
+        worker_loss=list(score.worker_loss) or None,
     )
 
 

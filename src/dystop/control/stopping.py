@@ -53,6 +53,9 @@ class Evaluate:
         "which model of a worker is tested: trained: after its local training, as others pull it; "
         "aggregated: as its last aggregation left it, before the local training that follows",
     )
+    per_worker: bool = param(
+        False, "whether records hold accuracy and loss of every worker's own model, not only means"
+    )
 
 
 def is_over(stop: Stop, t: int, clock_s: float) -> bool:

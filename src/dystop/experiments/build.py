@@ -47,6 +47,7 @@ from dystop.types import Fleet, Mechanism
 from dystop.world import Progress, Trace, TraceWorld, World, read_trace
 from dystop.world.adversary import attackers, flipped_labels
 from dystop.world.describe import GRAPH, describe, pieces
+from dystop.world.energy import power_of
 from dystop.world.geometry import expected_links
 from dystop.world.progress import nothing_in_flight
 
@@ -377,6 +378,9 @@ def _components(experiment: Experiment, fleet: Fleet, world: World, trainer: Tra
         aggregation=experiment.aggregation,
         attackers=_attackers(experiment, trainer),
         budgets_bind=experiment.world.budget.binds == "everybody",
+        power=power_of(
+            experiment.energy, fleet.workers, experiment.world.compute.devices == "jetson"
+        ),
     )
 
 

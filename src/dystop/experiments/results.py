@@ -12,7 +12,10 @@ from dystop.experiments.run_folder import open_run
 from dystop.record import RoundRecord
 from dystop.units import data, number, seconds
 
-_NO_NUMBERS = {"staleness_histogram", "active_ids", "link_pairs", "positions", "notes", "no_score"}
+_NO_NUMBERS = {
+    "staleness_histogram", "active_ids", "link_pairs", "positions", "notes", "no_score",
+    "worker_accuracy", "worker_loss", "worker_energy_j",
+}  # fmt: skip
 _COLUMNS = [f.name for f in fields(RoundRecord) if f.name not in _NO_NUMBERS]
 
 

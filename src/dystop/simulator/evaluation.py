@@ -15,7 +15,7 @@ from dystop.simulator.state import Components, State
 from dystop.sparse import Ints, ints
 from dystop.training.batch_norm import ALL_WORKERS
 from dystop.training.device import upload
-from dystop.training.evaluate import score_from
+from dystop.training.evaluate import score_from, with_workers
 from dystop.types import Score
 
 PendingScore = Callable[[], Score]
@@ -85,7 +85,10 @@ def score_of(components: Components, models: Tensor, counters: Tensor) -> Pendin
     each = evaluate(models, counters, samples, batch_norm_owners(components, workers))
     together = batch_norm_owners(components, ints([ALL_WORKERS]))
     whole = evaluate(whole_model, whole_counters, samples, together)
-    return lambda: score_from(each, whole, components.trainer.task.score_name)
+    name, count = components.trainer.task.score_name, components.fleet.workers
+    if not components.evaluate.per_worker:
+        return lambda: score_from(each, whole, name)
+    return lambda: with_workers(score_from(each, whole, name), each, workers, count)
 
 
 def global_model(components: Components, models: Tensor) -> Tensor:

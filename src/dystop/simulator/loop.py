@@ -18,6 +18,7 @@ from dystop.simulator.transfers import execute
 from dystop.sparse import Bools, Ints
 from dystop.types import Observation
 from dystop.world import Progress, WorldState
+from dystop.world.energy import simulated_energy, with_energy
 from dystop.world.progress import nothing_in_flight
 
 
@@ -56,6 +57,8 @@ def simulate(components: Components, state: State) -> Iterator[tuple[RoundRecord
 
         # Record: what was seen, and how good the models are.
         record = with_map(components, record, plan, outcome.lost, world_state)
+        spent = simulated_energy(components.power, view, plan, realised)
+        record = with_energy(record, components.power, spent)
         record, state = evaluate_when_due(components, record, state)
         yield record, state
         if ends_early(stop, record):

@@ -30,6 +30,7 @@ from dystop.simulator.transfers import PendingOutcome, execute
 from dystop.simulator.waves import TrainingQueue, WaveStatistics, queued
 from dystop.types import ControlState, View
 from dystop.world import WorldState
+from dystop.world.energy import RoundEnergy, simulated_energy, with_energy
 
 NeedsModels = Callable[[int], bool]
 """Says whether the models of a round are needed, so that the next one must not change them yet."""
@@ -62,6 +63,7 @@ class RunningRound:
     outcome: PendingOutcome
     wave: int  # number of the wave that trains it
     state: State  # after the round; only the losses of its outcome are missing
+    energy: RoundEnergy | None = None  # None: not counted
     score: PendingScore | None = None
 
 
@@ -130,8 +132,9 @@ def _start(components: Components, state: State, queue: TrainingQueue) -> Runnin
     pending, state = execute(components, state, view, plan, realised)
     after = advance(components.mechanism, control, view, plan, pending.known)
     wave = queue.trained - queue.is_empty
+    energy = simulated_energy(components.power, view, plan, realised)
     return RunningRound(
-        view, plan, control, world_state, pending, wave, replace(state, control=after)
+        view, plan, control, world_state, pending, wave, replace(state, control=after), energy
     )
 
 
@@ -202,6 +205,7 @@ def _finish(
     state = replace(running.state, control=control, models=models)
     record = record_of(running.control, control, running.view, running.plan, outcome)
     record = with_map(components, record, running.plan, outcome.lost, running.world_state)
+    record = with_energy(record, components.power, running.energy)
     score = running.score
     if score is None and is_last(components, record):
         score = request_score(components, state)

@@ -13,6 +13,7 @@ from dystop.sparse import Bools, Ints
 from dystop.training.trainer import Trainer
 from dystop.types import Capabilities, ControlState, Fleet, Mechanism
 from dystop.world import Progress, World
+from dystop.world.energy import Power
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Components:
     aggregation: Aggregation = field(default_factory=Aggregation)
     attackers: Attackers | None = None
     budgets_bind: bool = False  # links beyond a bandwidth budget are not made
+    power: Power | None = None  # of the workers; None: energy is not counted
 
     @cached_property
     def capabilities(self) -> Capabilities:

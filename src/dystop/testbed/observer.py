@@ -77,6 +77,7 @@ class ObserverComponents:
     data_size: Ints  # D_i, [N]
     samples: int | None = None  # test samples per model; None: all
     attackers: frozenset[int] = frozenset()  # their models do not count
+    per_worker: bool = False  # report the results of single workers, too
     pull_s: float = 15.0  # to pull all models of a round
     software: str = ""
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -342,7 +343,7 @@ def evaluate_models(
     """
     import torch
 
-    from dystop.training.evaluate import score_from
+    from dystop.training.evaluate import score_from, with_workers
 
     workers = range(len(components.data_size))
     nodes = sorted(k for k in models if k in workers and k not in components.attackers)
@@ -353,7 +354,10 @@ def evaluate_models(
     each = components.trainer.evaluate(stack, counters, components.samples)
     share = torch.from_numpy(global_weights(components.data_size[nodes])).to(stack)
     whole = components.trainer.evaluate((share @ stack)[None], counters[:1], components.samples)
-    score = asdict(score_from(each, whole)) | {"tested": len(nodes)}
+    found = score_from(each, whole)
+    if components.per_worker:
+        found = with_workers(found, each, np.array(nodes), len(workers))
+    score = asdict(found) | {"tested": len(nodes)}
     del score["name"]  # the coordinator knows it
     return score | {name: _finite_or_none(score[name]) for name in ("loss", "loss_global")}
 

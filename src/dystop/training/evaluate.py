@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -60,6 +60,24 @@ def score_from(each: Evaluated, whole: Evaluated, name: str = ACCURACY) -> Score
         diverged=int((~finite).sum()),
         name=name,
     )
+
+
+def with_workers(score: Score, each: Evaluated, workers: Ints, count: int) -> Score:
+    """Return the score with the results of single workers; None for those that were not tested.
+
+    Args:
+        score: The score of all workers together.
+        each: The results of some workers' own models.
+        workers: Who they are, in the order of the models.
+        count: Number of all workers N.
+    """
+    accuracy: list[float | None] = [None] * count
+    loss: list[float | None] = [None] * count
+    for worker, share, value in zip(
+        workers.tolist(), each.accuracy.tolist(), each.loss.tolist(), strict=True
+    ):
+        accuracy[worker], loss[worker] = share, value if math.isfinite(value) else None
+    return replace(score, worker_accuracy=tuple(accuracy), worker_loss=tuple(loss))
 
 
 class PendingEvaluation:

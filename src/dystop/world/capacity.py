@@ -6,7 +6,7 @@ import numpy as np
 
 from dystop.errors import ConfigError
 from dystop.rng import normal
-from dystop.sparse import Floats
+from dystop.sparse import Floats, Ints
 from dystop.world.params import Budget, Compute
 
 JETSONS: tuple[tuple[str, int, float], ...] = (
@@ -24,14 +24,23 @@ and memory bandwidth (25.6, 68, 102, 205 and 137 GB/s). Both bound the training 
 """
 
 
+def jetson_boards(workers: int) -> Ints:
+    """Return which entry of `JETSONS` each worker is, for the paper's boards in order, [N].
+
+    >>> jetson_boards(9).tolist()
+    [0, 0, 0, 0, 1, 1, 1, 2, 2]
+    """
+    boards = np.repeat(np.arange(len(JETSONS)), [count for _, count, _ in JETSONS])
+    return np.resize(boards, workers)
+
+
 def jetson_factors(workers: int) -> Floats:
     """Return seconds per mini-batch relative to an Orin NX, for the paper's boards in order, [N].
 
     >>> jetson_factors(9).tolist()
     [5.6, 5.6, 5.6, 5.6, 1.5, 1.5, 1.5, 1.0, 1.0]
     """
-    boards = [factor for _, count, factor in JETSONS for _ in range(count)]
-    return np.resize(np.array(boards), workers)
+    return np.array([factor for _, _, factor in JETSONS])[jetson_boards(workers)]
 
 
 def coefficients(compute: Compute, workers: int, seed: int) -> Floats:

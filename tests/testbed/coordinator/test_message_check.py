@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from dystop.testbed.coordinator.message_check import implausible
 from dystop.testbed.protocol.messages import Mail, Reject, Rejected, Scored, Used
 from support.coordinator_fixtures import CoordinatorHarness, check_history, rows, sent, setup_for
+from support.strategies import random_fleet
 
 HUGE = 2**63 - 1
 BAD_MAIL = {
@@ -127,6 +129,25 @@ def test_a_score_that_cannot_be_true_is_refused():
     harness.join("observer")
     harness.receive("observer", Scored(1, 1e300, 0.1, 0.5, None, None, 0))
     assert ("observer", "bad_message") in incidents(harness)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "loss", "what"),
+    [
+        ((0.5,), (1.0,), "results of"),
+        ((0.5,) * 4, (1.0,) * 3, "results of"),
+        ((0.5, 1.5, None, 0.5), (1.0,) * 4, "share"),
+        ((0.5, 0.5, None, 0.5), (1.0, None, 1e60, 1.0), "large"),
+    ],
+)
+def test_results_of_single_workers_that_cannot_be_true_are_refused(accuracy, loss, what):
+    fleet = random_fleet(0, 4)
+    score = Scored(1, 0.5, 0.1, 0.5, None, None, 0)
+    good = replace(score, worker_accuracy=(0.5, None, 0.0, 1.0), worker_loss=(1.0, None, 2.0, 3.0))
+    assert not implausible(fleet, 1, 4, score, None)
+    assert not implausible(fleet, 1, 4, good, None)
+    bad = replace(score, worker_accuracy=accuracy, worker_loss=loss)
+    assert what in implausible(fleet, 1, 4, bad, None)
 
 
 def test_an_unexpected_error_costs_one_member_a_strike_and_nobody_a_round(monkeypatch):

@@ -11,6 +11,7 @@ from dystop.plan import Plan, join_links, links
 from dystop.sparse import ints
 from dystop.testbed.coordinator.round_reports import (
     RoundReports,
+    reported_seconds,
     round_outcome,
     trace_outcome,
     traced_view,
@@ -55,6 +56,20 @@ def test_outcome_of_reports():
     assert got.idle_s == 10.0 + 6.0
     assert np.array_equal(got.loss, [np.nan, 0.25], equal_nan=True)
     assert np.array_equal(got.distance, [0.5, np.nan, np.nan, 0.5], equal_nan=True)
+
+
+def test_seconds_for_the_energy_of_reports():
+    # The round opens at 100 and lasts 10 s; real seconds are twice the emulated ones. Worker 0 ends
+    # its training after 0.5 s, exchanges for 2.5 s and trains on to the close. Worker 1 is active,
+    # but does not report: its training runs on. Worker 2 had ended before, worker 3 ends at 104.
+    view, plan = view_and_plan()
+    view = replace(view, remaining_s=np.array([1.0, 1.0, 0.0, 1.0]))
+    ended = np.array([np.inf, np.inf, 90.0, 104.0])
+    summary = RoundReports(reports(), 10.0, 2.0, ended_s=ended)
+    got = reported_seconds(plan, view, summary, round_outcome(plan, view, summary))
+    assert got.compute_s.tolist() == [0.5 + 7.0, 10.0, 0.0, 4.0]
+    assert got.transmit_s.tolist() == [0.5, 1.0, 2.0, 0.0]
+    assert got.receive_s.tolist() == [3.0, 0.0, 0.0, 0.5]
 
 
 def test_a_background_link_is_on_its_way():

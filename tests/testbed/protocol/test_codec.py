@@ -42,6 +42,7 @@ EXAMPLES = [
     ("coordinator", m.Report(7, "mixed", (USED,), (m.Rejected(4, 0, "norm"),), loss=None)),
     ("coordinator", m.Report(7, "trained", loss=0.25)),
     ("coordinator", m.Scored(7, 0.5, 0.1, 0.6, 1.0, None, 0, (2,))),
+    ("coordinator", m.Scored(7, 0.5, 0.1, 0.6, 1.0, None, 0, (), 2, (0.5, None), (1.5, None))),
     ("coordinator", m.NotTestable(7, "none of 3 models arrived")),
     ("coordinator", m.Judged(2, 7, "refused", "norm", "cd" * 32)),
     ("coordinator", m.Leave("bye")),

@@ -22,6 +22,7 @@ from dystop.testbed.params import TestbedParams
 from dystop.training.params import TrainerParams
 from dystop.types import Mechanism
 from dystop.world.adversary import Adversary
+from dystop.world.energy import Energy
 from dystop.world.params import WorldParams
 
 Count = Annotated[int, Ge(0)]
@@ -117,6 +118,7 @@ class Experiment:
     stop: Stop = section(Stop, "when to stop")
     evaluate: Evaluate = section(Evaluate, "when models are scored")
     output: OutputParams = section(OutputParams, "what is kept")
+    energy: Energy = section(Energy, "what the workers draw from their batteries")
     testbed: TestbedParams = section(TestbedParams, "how the testbed runs")
 
 

@@ -31,6 +31,7 @@ from dystop.types import Fleet
 from dystop.world import TraceWorld, Transfer, World, WorldState, read_trace
 from dystop.world.capacity import jetson_factors
 from dystop.world.capacity import step_seconds as drawn_step_seconds
+from dystop.world.energy import power_of
 
 ENROLMENT, STATUS, INCIDENTS = "enrolment.json", "coordinator.json", "incidents.json"
 KIND, SETTINGS_SHA256 = "testbed", "essence_sha256"  # a value and a key of `run.json`
@@ -311,6 +312,15 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
         topology=topology,
         moving=topology and experiment.world.mobility.enabled,
         budgets_bind=experiment.world.budget.binds == "everybody",
+        power=power_of(experiment.energy, fleet.workers, _has_jetsons(experiment)),
+    )
+
+
+def _has_jetsons(experiment: Experiment) -> bool:
+    """Return whether the testbed emulates the paper's boards."""
+    devices = experiment.testbed.devices
+    return devices == "jetson" or (
+        devices == "world" and experiment.world.compute.devices == "jetson"
     )
 
 

@@ -99,6 +99,7 @@ def make_observer(
             data_size=parts.data_size,
             samples=parts.samples,
             attackers=parts.attackers,
+            per_worker=experiment.evaluate.per_worker,
             software=SOFTWARE,
             timeouts=experiment.testbed.timeouts,
             guards=experiment.testbed.guards,

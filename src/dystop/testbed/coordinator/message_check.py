@@ -29,6 +29,7 @@ from dystop.types import Fleet
 MAX_RESENT = 1000  # models that one pull may cost on the wire
 SMALL_BYTES = 4096  # of a message without lists
 LABEL_BYTES, MAIL_BYTES, PULL_BYTES, NODE_BYTES = 24, 96, 400, 8  # of one entry as JSON
+NUMBER_BYTES = 26  # of a number with all its digits
 HEADERS_BYTES = 2**20  # what headers may add to that
 
 
@@ -44,7 +45,7 @@ def most_bytes(kind: str, fleet: Fleet, most_pulls: int) -> int:
     extra = {
         "join": LABEL_BYTES * classes + MAIL_BYTES * fleet.nodes,
         "report": PULL_BYTES * max(most_pulls, fleet.nodes) + 3 * SMALL_BYTES,
-        "scored": NODE_BYTES * fleet.nodes,
+        "scored": (NODE_BYTES + 2 * NUMBER_BYTES) * fleet.nodes,
     }
     return SMALL_BYTES + extra.get(kind, 0)
 
@@ -131,7 +132,19 @@ def _in_score(fleet: Fleet, most: int, score: Scored) -> str:
     losses = (score.loss or 0.0, score.loss_global or 0.0)
     if max(map(abs, losses)) > MAX_REAL or score.diverged > fleet.nodes:
         return f"losses {losses} or {score.diverged} diverged models"
-    return _bad_nodes(score.missing, fleet.nodes)
+    return _in_worker_scores(fleet, score) or _bad_nodes(score.missing, fleet.nodes)
+
+
+def _in_worker_scores(fleet: Fleet, score: Scored) -> str:
+    """Check the results of single workers: those of all, or none."""
+    lengths = {len(score.worker_accuracy), len(score.worker_loss)}
+    if len(lengths) > 1 or lengths - {0, fleet.workers}:
+        return f"results of {sorted(lengths)} workers, expected those of {fleet.workers}"
+    if not all(share is None or 0.0 <= share <= 1.0 for share in score.worker_accuracy):
+        return "the accuracy of a worker is not a share"
+    if not all(loss is None or abs(loss) <= MAX_REAL for loss in score.worker_loss):
+        return "the loss of a worker is too large"
+    return ""
 
 
 def _bad_nodes(nodes: Iterable[int], most: int) -> str:

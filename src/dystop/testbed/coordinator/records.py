@@ -215,5 +215,7 @@ def _scored(record: RoundRecord, score: str | None) -> RoundRecord:
             loss_global=math.nan if scored.loss_global is None else scored.loss_global,
             diverged=scored.diverged,
             tested=scored.tested or None,
+            worker_accuracy=scored.worker_accuracy,
+            worker_loss=scored.worker_loss,
         ),
     )

@@ -14,6 +14,7 @@ from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints, graph_of_sorted, no_pairs
 from dystop.testbed.protocol.messages import Rejected, Report, Used
 from dystop.types import Outcome, View, no_mail
+from dystop.world.energy import RoundSeconds, compute_seconds, radio_seconds
 from dystop.world.trace import Orders as TracedOrders
 from dystop.world.trace import Trainings as TracedTrainings
 from dystop.world.trace import outcome_part
@@ -116,6 +117,25 @@ def _idle_s(view: View, summary: RoundReports) -> float:
 def _distance(outcomes: list[LinkOutcome]) -> Floats:
     measured = [o.distance if isinstance(o, Used) else None for o in outcomes]
     return np.array([np.nan if d is None else d for d in measured], float)
+
+
+def reported_seconds(
+    plan: Plan, view: View, summary: RoundReports, outcome: Outcome
+) -> RoundSeconds:
+    """Return what the workers did in a round, as they reported it, for its energy.
+
+    A worker that did not report its exchange has begun no new training. A training whose end is not
+    reported runs until the round closes.
+    """
+    workers = view.fleet.workers
+    running = np.full(workers, np.inf) if summary.ended_s is None else summary.ended_s - view.now_s
+    first_end_s, begin_s = np.where(view.remaining_s > 0, running, 0.0), np.full(workers, np.inf)
+    for node in plan.active.tolist():
+        if node < workers and (report := summary.reports.get(node)) is not None:
+            first_end_s[node] = report.waited_s / summary.time_scale
+            begin_s[node] = first_end_s[node] + report.seconds / summary.time_scale
+    compute_s = compute_seconds(summary.duration_s, first_end_s, begin_s, running)
+    return RoundSeconds(compute_s, *radio_seconds(plan.links, outcome.link_s, workers))
 
 
 def traced_view(view: View) -> View:

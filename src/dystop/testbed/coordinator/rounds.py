@@ -38,6 +38,7 @@ from dystop.testbed.coordinator.orders import (
 )
 from dystop.testbed.coordinator.round_reports import (
     RoundReports,
+    reported_seconds,
     round_outcome,
     trace_outcome,
     traced_view,
@@ -60,6 +61,7 @@ from dystop.testbed.protocol.codec import encode
 from dystop.testbed.protocol.messages import Cancel, Execute, Report
 from dystop.types import View
 from dystop.world import WorldState
+from dystop.world.energy import round_energy, with_energy
 
 # What a report does: "new" and "late" change the state; "known" was applied before; "early" cannot
 # be applied yet (the worker repeats it); "strange" belongs to no order.
@@ -422,6 +424,10 @@ class Rounds:
         )
         if state.setup.topology:
             record = with_topology(record, plan, outcome.lost)
+        if (power := state.setup.power) is not None:
+            seconds = reported_seconds(plan, view, reports, outcome)
+            spent = round_energy(power, view.alive, outcome.duration_s, seconds)
+            record = with_energy(record, power, spent)
         traced = trace_outcome(plan, view, reports, outcome, current.orders)
         self._register_failures(current)
         order_lines = list(self._end_orders(current))

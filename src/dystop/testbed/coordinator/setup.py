@@ -15,6 +15,7 @@ from dystop.testbed.protocol.codec import shown
 from dystop.testbed.protocol.messages import PROTOCOL, Join, Reject
 from dystop.types import Fleet, Mechanism
 from dystop.world import Transfer, WorldState
+from dystop.world.energy import Power
 
 _HOST = re.compile(r"[A-Za-z0-9.:-]{1,253}")
 OBSERVER = "observer"
@@ -54,6 +55,7 @@ class CoordinatorSetup:
     topology: bool = True  # write active workers and links into the records
     moving: bool = False  # write positions into the records
     budgets_bind: bool = False  # links beyond a bandwidth budget are not made
+    power: Power | None = None  # of the workers; None: energy is not counted
 
     def __post_init__(self) -> None:
         """Refuse what the testbed does not support."""

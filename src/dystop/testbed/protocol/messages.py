@@ -28,6 +28,7 @@ Training = Annotated[int, Ge(-1), Le(2**63 - 1)]  # running number; -1: none is 
 Node = Annotated[int, Ge(0), Le(MAX_NODES)]
 Seconds = Annotated[float, Ge(0), Le(1e9)]
 Number = Annotated[float, Ge(-1e300), Le(1e300)]
+PerWorker = Annotated[tuple[Number | None, ...], Len(0, MAX_NODES)]
 Word = Annotated[str, Len(0, 64)]
 Text = Annotated[str, Len(0, 200)]
 Hex = Annotated[str, Len(0, 64)]
@@ -278,6 +279,8 @@ class Scored:
     diverged: Count
     missing: Annotated[tuple[Node, ...], Len(0, MAX_NODES)] = ()
     tested: Count = 0  # models that were evaluated; 0: not stated (protocol 1)
+    worker_accuracy: PerWorker = ()  # of each worker; empty: not asked for, null: not tested
+    worker_loss: PerWorker = ()
 
 
 @dataclass(frozen=True)

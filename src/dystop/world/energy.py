@@ -1,0 +1,208 @@
+"""Energy: what a round costs each worker, in joules.
+
+A worker that is present draws its compute power while it trains and its idle power for the rest of
+the round. Its radio draws more on top of that while it sends or receives a model. The parameter
+server is a base station on the mains and is not counted. `docs/energy.md` names the sources of the
+default powers (ADR 0058).
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from dystop.params import check_bounds, param
+from dystop.plan import Links, Plan
+from dystop.record import RoundRecord
+from dystop.sparse import Bools, Floats
+from dystop.types import View
+from dystop.world.capacity import jetson_boards
+from dystop.world.realised_plan import RealisedPlan
+
+Watts = Annotated[float, Ge(0), Le(1e6)]
+FiveBoards = tuple[Watts, Watts, Watts, Watts, Watts]
+
+
+@dataclass(frozen=True)
+class Energy:
+    """The electrical power of workers, from which records get the joules of every round."""
+
+    enabled: bool = param(False, "whether records hold the energy of every round")
+    boards: Literal["auto", "jetson", "same"] = param(
+        "auto",
+        "whose power: jetson: the paper's five boards, in their order; same: compute_w and idle_w "
+        "for every worker; auto: jetson where world.compute.devices or testbed.devices is, else "
+        "same",
+    )
+    compute_w: Watts = param(
+        25.0, "power of a worker while it trains, in watts; default: Jetson Orin NX, 25 W mode"
+    )
+    idle_w: Watts = param(
+        5.0, "its power while it does not, in watts; default: half of the board's lowest mode"
+    )
+    jetson_compute_w: FiveBoards = param(
+        (10.0, 15.0, 25.0, 60.0, 30.0),
+        "power while training of Jetson Nano, Orin Nano, Orin NX, AGX Orin and AGX Xavier, in "
+        "watts; default: the vendor's highest power modes",
+    )
+    jetson_idle_w: FiveBoards = param(
+        (2.5, 3.5, 5.0, 7.5, 5.0),
+        "idle power of the five boards, in watts; default: half of their lowest power modes",
+    )
+    transmit_w: Watts = param(
+        0.46, "power of the radio while it sends, on top of compute_w or idle_w, in watts"
+    )
+    receive_w: Watts = param(0.12, "power of the radio while it receives, on top, in watts")
+    per_worker: bool = param(False, "whether records hold the energy of every worker, too")
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError where a value is out of bounds."""
+        check_bounds(self, "energy")
+
+
+@dataclass(frozen=True)
+class Power:
+    """The power of each worker in watts, [N]; that of the radio comes on top."""
+
+    compute_w: Floats
+    idle_w: Floats
+    transmit_w: Floats
+    receive_w: Floats
+    per_worker: bool = False  # whether records hold the energy of each worker
+
+
+def power_of(energy: Energy, workers: int, jetson: bool) -> Power | None:
+    """Return the power of each worker; None where energy is not counted.
+
+    Args:
+        energy: Section `energy` of the configuration.
+        workers: N.
+        jetson: Whether the fleet consists of the paper's boards, for `boards = "auto"`.
+    """
+    if not energy.enabled:
+        return None
+    if energy.boards == "jetson" or (energy.boards == "auto" and jetson):
+        board = jetson_boards(workers)
+        compute_w = np.array(energy.jetson_compute_w)[board]
+        idle_w = np.array(energy.jetson_idle_w)[board]
+    else:
+        compute_w, idle_w = np.full(workers, energy.compute_w), np.full(workers, energy.idle_w)
+    transmit_w = np.full(workers, energy.transmit_w)
+    receive_w = np.full(workers, energy.receive_w)
+    return Power(compute_w, idle_w, transmit_w, receive_w, energy.per_worker)
+
+
+@dataclass(frozen=True)
+class RoundSeconds:
+    """What the workers did in a round, in seconds, [N]. A radio may work while a worker trains."""
+
+    compute_s: Floats  # training, at most the duration of the round
+    transmit_s: Floats
+    receive_s: Floats
+
+
+@dataclass(frozen=True)
+class RoundEnergy:
+    """The energy of a round by what it was spent on, in joules, [N]."""
+
+    compute_j: Floats
+    idle_j: Floats
+    transmit_j: Floats
+    receive_j: Floats
+
+    @property
+    def worker_j(self) -> Floats:
+        """The energy of each worker, [N]."""
+        return self.compute_j + self.idle_j + self.transmit_j + self.receive_j
+
+    def totals(self) -> dict[str, float]:
+        """Return the sums over the workers by name, and `energy_j`, the sum of them all."""
+        parts = {part.name: float(getattr(self, part.name).sum()) for part in fields(self)}
+        return {"energy_j": sum(parts.values()), **parts}
+
+
+def round_energy(
+    power: Power, alive: Bools, duration_s: float, seconds: RoundSeconds
+) -> RoundEnergy:
+    """Return the energy of a round. A worker that is not present counts nothing.
+
+    Args:
+        power: Watts of each worker.
+        alive: Who is present, [N].
+        duration_s: H_t.
+        seconds: What each worker did.
+    """
+    idle_s = duration_s - seconds.compute_s
+    return RoundEnergy(
+        compute_j=np.where(alive, power.compute_w * seconds.compute_s, 0.0),
+        idle_j=np.where(alive, power.idle_w * idle_s, 0.0),
+        transmit_j=np.where(alive, power.transmit_w * seconds.transmit_s, 0.0),
+        receive_j=np.where(alive, power.receive_w * seconds.receive_s, 0.0),
+    )
+
+
+def with_energy(
+    record: RoundRecord, power: Power | None, energy: RoundEnergy | None
+) -> RoundRecord:
+    """Return the record with the energy of its round, where it is counted."""
+    if power is None or energy is None:
+        return record
+    each = np.round(energy.worker_j, 6).tolist() if power.per_worker else None
+    totals: dict[str, Any] = energy.totals()
+    return replace(record, **totals, worker_energy_j=each)
+
+
+def compute_seconds(
+    duration_s: float, first_end_s: Floats, begin_s: Floats, end_s: Floats
+) -> Floats:
+    """Return how long each worker trains in a round, [N]; times count from its opening.
+
+    A training may be under way when the round opens. An active worker begins another one, which may
+    last beyond the round; the rest of it belongs to the next rounds.
+
+    Args:
+        duration_s: H_t.
+        first_end_s: When the training that was under way ends; 0: none was, [N].
+        begin_s: When the new training begins; inf: none does, [N].
+        end_s: When the new training ends, [N].
+    """
+    first = np.clip(first_end_s, 0.0, duration_s)
+    begin = np.clip(begin_s, first, duration_s)
+    return np.asarray(first + np.clip(end_s, begin, duration_s) - begin)
+
+
+def radio_seconds(links: Links, link_s: Floats, workers: int) -> tuple[Floats, Floats]:
+    """Return how long each worker sends and receives for the links of a round, [N] each.
+
+    A transfer counts in the round that ordered it, whole, at both ends, also if it is lost or ends
+    later. Transfers side by side add up.
+    """
+    sends, gets = links.src < workers, links.dst < workers  # a server is beyond the workers
+    transmit_s, receive_s = np.zeros(workers), np.zeros(workers)
+    np.add.at(transmit_s, links.src[sends], link_s[sends])
+    np.add.at(receive_s, links.dst[gets], link_s[gets])
+    return transmit_s, receive_s
+
+
+def simulated_energy(
+    power: Power | None, view: View, plan: Plan, realised: RealisedPlan
+) -> RoundEnergy | None:
+    """Return the energy of a simulated round; None where energy is not counted.
+
+    Args:
+        power: Watts of each worker, if energy is counted.
+        view: What was known when the round opened.
+        plan: What was decided.
+        realised: What becomes of it.
+    """
+    if power is None:
+        return None
+    workers, active = view.fleet.workers, realised.plan.active
+    begin_s = np.full(workers, np.inf)
+    begin_s[active] = realised.begin_s
+    end_s = begin_s.copy()
+    end_s[active] += view.step_s[active] * realised.steps
+    compute_s = compute_seconds(realised.duration_s, view.remaining_s, begin_s, end_s)
+    seconds = RoundSeconds(compute_s, *radio_seconds(plan.links, realised.link_s, workers))
+    return round_energy(power, view.alive, realised.duration_s, seconds)
