@@ -85,6 +85,26 @@ def data_unit(largest: float) -> tuple[float, str]:
     return 1.0, "B"
 
 
+def energy(value: float | None) -> str:
+    """Return joules as text in decimal units.
+
+    >>> energy(25), energy(87_360), energy(None)
+    ('25 J', '87.4 kJ', '–')
+    """
+    if value is None:
+        return NOTHING
+    scale, unit = energy_unit(value)
+    return f"{number(value / scale)} {unit}"
+
+
+def energy_unit(largest_j: float) -> tuple[float, str]:
+    """Return scale and name of the decimal unit that suits a number of joules."""
+    for scale, unit in ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ")):
+        if largest_j >= scale:
+            return scale, unit
+    return 1.0, "J"
+
+
 def time_unit(largest_s: float) -> tuple[float, str]:
     """Return scale and name of the unit for a time axis that ends at `largest_s`."""
     return (3600.0, "h") if largest_s >= 20_000 else (1.0, "s")

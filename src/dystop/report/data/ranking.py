@@ -21,7 +21,17 @@ from dystop.report.data.summary import (
     first_reaching,
     summarise,
 )
-from dystop.units import NOTHING, data_unit, digits, goal, number, percent, plural, seconds
+from dystop.units import (
+    NOTHING,
+    data_unit,
+    digits,
+    energy_unit,
+    goal,
+    number,
+    percent,
+    plural,
+    seconds,
+)
 
 CumulativeQuantity = Callable[[RoundRecord], float]
 Format = Callable[[SeedSpread], str]
@@ -126,6 +136,12 @@ def in_bytes(spread: SeedSpread) -> str:
     return plus_minus(spread, unit, scale)
 
 
+def in_joules(spread: SeedSpread) -> str:
+    """Format an energy in the unit that suits its mean."""
+    scale, unit = energy_unit(spread.mean or 0.0)
+    return plus_minus(spread, unit, scale)
+
+
 def in_percent(spread: SeedSpread) -> str:
     """Format a share in percent with one decimal."""
     if spread.mean is None or spread.std is None:
@@ -173,6 +189,14 @@ def _results(
         cells = [_target_cell(spread, show, missing, first=not columns) for spread in reached]
         title = f"{what} to {name}"
         columns.append(TableColumn(title, f"{meaning}; {TARGET_RULE}", _mark_best(cells, min)))
+    if _is_known(summaries, lambda s: s.energy_j):
+        reached = [
+            over_seeds(None if target is None else s.target_energy_j for s in seeds)
+            for seeds in summaries
+        ]
+        cells = [_target_cell(spread, in_joules, missing, first=False) for spread in reached]
+        meaning = f"joules of all workers; {TARGET_RULE}"
+        columns.append(TableColumn(f"energy to {name}", meaning, _mark_best(cells, min)))
     spent = [over_seeds(s.epochs for s in seeds) for seeds in summaries]
     total = [TableCell(plus_minus(spread)) for spread in spent]
     meaning = "passes over the whole training set until the end of each run, all workers together"
@@ -190,7 +214,34 @@ def _accuracies(groups: Sequence[Group], summaries: Summaries) -> list[TableColu
     columns.append(_accuracy_column("final accuracy", meaning, final, groups))
     meaning = "accuracy of the data-weighted average of all models at the last evaluation"
     columns.append(_accuracy_column("global model", meaning, merged, groups))
-    return columns
+    return [*columns, *_fairness(groups, summaries)]
+
+
+def _fairness(groups: Sequence[Group], summaries: Summaries) -> list[TableColumn]:
+    """Return how evenly accuracy is spread over the workers, where single workers were recorded."""
+    if not _is_known(summaries, lambda s: s.accuracy_worst):
+        return []
+    worst = [over_seeds(s.accuracy_worst for s in seeds) for seeds in summaries]
+    meaning = "mean accuracy of the worst tenth of the workers' own models at the last evaluation"
+    even = [over_seeds(s.accuracy_jain for s in seeds) for seeds in summaries]
+    cells = [TableCell(_index(s), value=s.mean if s.complete else None) for s in even]
+    rule = "Jain's index of the workers' accuracies at the last evaluation: 1 if all are equal"
+    return [
+        _accuracy_column("worst tenth", meaning, worst, groups),
+        TableColumn("fairness", rule, _mark_best(cells, max)),
+    ]
+
+
+def _index(spread: SeedSpread) -> str:
+    """Format an index between 0 and 1 with three decimals."""
+    if spread.mean is None:
+        return NOTHING
+    return f"{spread.mean:.3f}" + (f" ± {spread.std:.3f}" if spread.std is not None else "")
+
+
+def _is_known(summaries: Summaries, of: Callable[[RunSummary], float | None]) -> bool:
+    """Return whether any run has a value."""
+    return any(of(s) is not None for seeds in summaries for s in seeds)
 
 
 def _accuracy_at_common_time(groups: Sequence[Group], at_s: float) -> TableColumn:
@@ -265,7 +316,15 @@ def _costs(summaries: Summaries) -> list[TableColumn]:
         "that mechanism",
         [TableCell(_staleness(seeds)) for seeds in summaries],
     )
-    return [*columns, staleness]
+    if not _is_known(summaries, lambda s: s.energy_j):
+        return [*columns, staleness]
+    used = [over_seeds(s.energy_j for s in seeds) for seeds in summaries]
+    meaning = "joules of all workers until the end of the run: training, idle, radio"
+    return [
+        *columns,
+        staleness,
+        TableColumn("energy", meaning, [TableCell(in_joules(u)) for u in used]),
+    ]
 
 
 def _staleness(seeds: Sequence[RunSummary]) -> str:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dystop.control.fairness import fairness_of
 from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.names import clock_name, is_planned, mechanism_of, run_labels, run_status
-from dystop.units import NOTHING, data, goal, known, number, percent, seconds, spread
+from dystop.units import NOTHING, data, energy, goal, known, number, percent, seconds, spread
 
 TARGETS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 """Default target accuracies."""
@@ -43,6 +44,10 @@ class RunSummary:
     target_s: float | None = None  # None: not reached
     target_bytes: int | None = None
     target_epochs: float | None = None
+    target_energy_j: float | None = None  # None: not reached, or energy was not counted
+    energy_j: float | None = None  # of all rounds and workers; None: energy was not counted
+    accuracy_worst: float | None = None  # mean accuracy of the worst tenth of the workers
+    accuracy_jain: float | None = None  # Jain's index of the workers' accuracies
     clock: str = "simulated time"  # what `clock_s` is
     planned: bool = False  # planning only: nothing was trained
 
@@ -105,6 +110,7 @@ def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
     rows, last = run.records, run.records[-1]
     score = (evaluated_rounds(rows) or [last])[-1]
     reached = None if target is None else first_reaching(rows, target)
+    fairness = fairness_of(score.worker_accuracy)
     return RunSummary(
         *names,
         rounds=len(rows),
@@ -125,9 +131,20 @@ def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
         target_s=reached.clock_s if reached else None,
         target_bytes=reached.wire_bytes_total if reached else None,
         target_epochs=reached.epochs_total if reached else None,
+        target_energy_j=energy_until(rows, reached) if reached else None,
+        energy_j=energy_until(rows, last),
+        accuracy_worst=fairness.worst_decile if fairness else None,
+        accuracy_jain=fairness.jain if fairness else None,
         clock=clock_name([run]),
         planned=is_planned(run),
     )
+
+
+def energy_until(records: Sequence[RoundRecord], last: RoundRecord) -> float | None:
+    """Return the joules of all rounds up to one; None where energy was not counted."""
+    spent = [known(r.energy_j) for r in records if r.round <= last.round]
+    counted = [joules for joules in spent if joules is not None]
+    return sum(counted) if counted and len(counted) == len(spent) else None
 
 
 def idle_share(records: Sequence[RoundRecord]) -> float | None:
@@ -167,8 +184,9 @@ def metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
     target = summaries[0].target if summaries else None
     clocks = {s.clock for s in summaries}
     clock = clocks.pop() if len(clocks) == 1 else "time"
+    costs = [*_cost_metrics(clock), *_energy_used(summaries)]
     if summaries and all(s.planned for s in summaries):
-        return _cost_metrics(clock)
+        return costs
     return [
         Metric(
             "final accuracy",
@@ -191,14 +209,66 @@ def metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
             lambda s: s.accuracy_best,
             "high",
         ),
+        *_fairness_metrics(summaries),
         *_target_metrics(target, clock),
-        *_cost_metrics(clock),
+        *_energy_to_target(summaries, target),
+        *costs,
     ]
 
 
+def _fairness_metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
+    """Return how evenly accuracy is spread over the workers, where single workers were recorded."""
+    if all(s.accuracy_worst is None for s in summaries):
+        return []
+    return [
+        Metric(
+            "worst tenth of workers",
+            "mean accuracy of the worst tenth of the workers' own models, at the last evaluation",
+            lambda s: _score(percent(s.accuracy_worst)),
+            lambda s: s.accuracy_worst,
+            "high",
+        ),
+        Metric(
+            "fairness, Jain's index",
+            "of the workers' accuracies at the last evaluation: 1 if all are equal",
+            lambda s: _score(NOTHING if s.accuracy_jain is None else f"{s.accuracy_jain:.3f}"),
+            lambda s: s.accuracy_jain,
+            "high",
+        ),
+    ]
+
+
+def _energy_to_target(summaries: Sequence[RunSummary], target: float | None) -> list[Metric]:
+    """Return the energy to the target, where energy was counted."""
+    if all(s.energy_j is None for s in summaries):
+        return []
+    name, missing = _target_words(target)
+    return [
+        Metric(
+            f"energy to {name}",
+            f"of all workers; {TARGET_RULE}",
+            lambda s: _or(energy(s.target_energy_j), missing),
+            lambda s: s.target_energy_j,
+            "low",
+        )
+    ]
+
+
+def _energy_used(summaries: Sequence[RunSummary]) -> list[Metric]:
+    """Return the energy of whole runs, where it was counted."""
+    if all(s.energy_j is None for s in summaries):
+        return []
+    meaning = "joules of all workers until the end of the run: training, idle, radio"
+    return [Metric("energy", meaning, lambda s: energy(s.energy_j))]
+
+
+def _target_words(target: float | None) -> tuple[str, str]:
+    """Return what a target is called, and what stands where it was not reached."""
+    return ("target", "no target") if target is None else (goal(target), "not reached")
+
+
 def _target_metrics(target: float | None, clock: str) -> list[Metric]:
-    name = "target" if target is None else goal(target)
-    missing = "no target" if target is None else "not reached"
+    name, missing = _target_words(target)
     return [
         Metric(
             f"time to {name}",
