@@ -25,6 +25,11 @@ def test_workers_without_a_test_do_not_count():
     assert fairness_of(None) is None
 
 
+def test_negative_scores_have_no_index():
+    found = fairness_of([0.5, -0.1])
+    assert (found.worst_decile, found.jain) == (-0.1, None)
+
+
 @given(shares)
 def test_bounds(values):
     array = np.array(values)

@@ -13,6 +13,7 @@ from dystop.simulator.params import EngineParams
 from dystop.simulator.state import Components
 from dystop.training.evaluate import Evaluation
 from dystop.training.problem import Trained
+from dystop.training.tasks.task import CLASSIFICATION, Task
 from dystop.types import Fleet, Mechanism
 from dystop.world import Budget, Channel, Compute, World, WorldParams
 
@@ -35,6 +36,7 @@ class AddingTrainer:
     log: list[tuple[int, int, int]] = field(default_factory=list)
     returns_early: bool = False
     rows_independent: bool = True
+    task: Task = CLASSIFICATION
 
     def initial(self) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.zeros(self.width), torch.zeros(1, dtype=torch.int64)

@@ -18,7 +18,7 @@ class Fairness:
 
     worst_decile: float  # mean accuracy of the worst tenth of the workers
     spread: float  # standard deviation over the workers
-    jain: float  # Jain's index: 1 if all are equal, 1/n if one worker has everything
+    jain: float | None  # Jain's index: 1 if all are equal, 1/n if one worker has everything
 
 
 def fairness_of(accuracy: Sequence[float | None] | None) -> Fairness | None:
@@ -46,13 +46,16 @@ def worst_decile(values: Floats) -> float:
     return float(np.sort(values)[:count].mean())
 
 
-def jain_index(values: Floats) -> float:
-    """Return Jain's fairness index, (sum x)^2 / (n sum x^2), of values that are not negative.
+def jain_index(values: Floats) -> float | None:
+    """Return Jain's fairness index, (sum x)^2 / (n sum x^2); None where a value is negative.
 
-    It is 1 where all values are equal, also where all are 0.
+    It is 1 where all values are equal, also where all are 0. The score of a regression, r2, may be
+    negative.
 
     >>> jain_index(np.array([1.0, 0.0, 0.0, 0.0]))
     0.25
     """
+    if (values < 0).any():
+        return None
     squares = float((values**2).sum())
     return float(values.sum()) ** 2 / (len(values) * squares) if squares > 0 else 1.0
