@@ -99,8 +99,9 @@ def test_a_run_folder_from_before_the_key_goes_on(steep):
     config.write_text(text)
 
 
-def test_a_comparison_goes_on_and_names_the_run(tmp_path):
-    words = [*SMALL, STEEP, "--mechanisms", "d-psgd,sa-adfl", "--seeds", "2"]
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_comparison_goes_on_and_names_the_run(tmp_path, jobs):
+    words = [*SMALL, STEEP, "--mechanisms", "d-psgd,sa-adfl", "--seeds", "2", "--jobs", jobs]
     done = call("compare", *words, "--out", tmp_path, "--name", "steep")
     assert done.exit_code == 0, done.output
     runs = list((tmp_path / "steep").glob("*-s*"))

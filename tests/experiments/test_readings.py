@@ -10,7 +10,8 @@ from dystop.cli import app
 from dystop.errors import ConfigError
 from dystop.experiments.compare import Comparison, experiments
 from dystop.experiments.config import read_experiment, to_toml, to_tree
-from dystop.experiments.config.readings import OPEN_READINGS, preset
+from dystop.experiments.config.readings import OPEN_READINGS, has_key, preset
+from dystop.experiments.config.write import toml_value
 from dystop.experiments.reproduce.campaigns import CAMPAIGNS
 from dystop.experiments.reproduce.campaigns import experiments as campaign_runs
 from dystop.experiments.run_folder import open_run
@@ -153,3 +154,49 @@ def test_recipes_take_a_reading():
         given = {"overlap": "overlap"}.get(experiment.name.split("-")[-2], "paper")
         assert experiment.engine.timing == given  # the word of an arm wins
         assert experiment.world.channel.noise == "squared"
+
+
+def test_recipes_of_the_paper_follow_its_letter_unless_told_otherwise():
+    for campaign in CAMPAIGNS.values():
+        wanted = "none" if campaign.name == "sensitivity" else "literal"
+        assert {e.reading for e in campaign_runs(campaign, "paper", 1)} == {wanted}
+    main = CAMPAIGNS["main-fmnist"]
+    assert {e.world.channel.noise for e in campaign_runs(main, "small", 1)} == {"squared"}
+    physical = campaign_runs(main, "small", 1, ["reading=physical"])
+    assert {(e.reading, e.engine.timing) for e in physical} == {("physical", "overlap")}
+
+
+def test_results_of_different_readings_are_not_mixed(tmp_path: Path):
+    words = ["reproduce", "fig-phases", "--scale", "smoke", "--out", str(tmp_path), "-q"]
+    for name in PRESETS:
+        more = [] if name == "literal" else [f"reading={name}"]
+        assert CliRunner().invoke(app, [*words, *more]).exit_code == 0
+    for name in PRESETS:
+        run = open_run(tmp_path / "smoke" / name / "runs" / "phases-fmnist" / "combined-s0")
+        assert run.config["reading"] == name
+        assert "same_as" not in run.info
+        assert (
+            f"Readings: {name}: noise"
+            in (tmp_path / "smoke" / name / "fig-phases" / "report.html").read_text()
+        )
+    shown = CliRunner().invoke(app, ["reproduce", "--list", "reading=none", *words[2:-1]])
+    assert shown.exit_code == 0
+    assert "verdict" not in shown.output
+
+
+def test_the_base_graph_and_background_pushes_are_open():
+    values = {r.key: r.values for r in OPEN_READINGS}
+    assert values["mechanism.base"] == ("geometric", "fastest", "reach")
+    assert values["mechanism.background"] == (False, True)
+
+
+@pytest.mark.parametrize("reading", OPEN_READINGS, ids=lambda r: r.key)
+def test_every_plausible_value_can_be_set(reading):
+    names = [name for name in MECHANISMS if has_key(name, reading.key)]
+    default = dict(flatten(to_tree(read_experiment(None, [f"mechanism.name={names[0]}"]))))
+    assert default[reading.key] in reading.values
+    for value in reading.values:
+        words = [f"mechanism.name={names[0]}", f"{reading.key}={toml_value(value)}"]
+        assert dict(flatten(to_tree(read_experiment(None, words))))[reading.key] == value
+    for name in PRESETS:
+        assert getattr(reading, name) in (None, *reading.values)

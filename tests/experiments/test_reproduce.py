@@ -46,11 +46,13 @@ def test_every_campaign_runs_at_smoke_scale(campaign: str, tmp_path: Path) -> No
     )
     assert result.exit_code == 0, result.output
     for name in names:
-        page = (tmp_path / "smoke" / name / "report.html").read_text()
+        folder = tmp_path / "smoke" / CAMPAIGNS[campaign].reading
+        page = (folder / name / "report.html").read_text()
         assert "Smoke scale" in page
-        assert "Readings: noise power; fading draws 8" in page or campaign == "sensitivity"
-        assert list((tmp_path / "smoke" / name / "figures").glob("*.png"))
-    assert names[0] in (tmp_path / "smoke" / "paper.html").read_text()
+        said = "Readings: literal: noise squared; fading draws 1" in page
+        assert said == (campaign != "sensitivity")
+        assert list((folder / name / "figures").glob("*.png"))
+    assert names[0] in (folder / "paper.html").read_text()
     shown = CliRunner().invoke(
         app, ["reproduce", "--list", "--scale", "smoke", "--out", str(tmp_path)]
     )
@@ -320,7 +322,7 @@ def test_targets_fall_back_to_what_is_reached() -> None:
 def test_a_finished_recipe_is_not_run_again(tmp_path: Path) -> None:
     words = ["reproduce", "fig-phases", "--scale", "smoke", "--out", str(tmp_path)]
     assert CliRunner().invoke(app, [*words, "-q"]).exit_code == 0
-    info = tmp_path / "smoke" / "runs" / "phases-fmnist" / "combined-s0" / "run.json"
+    info = tmp_path / "smoke" / "literal" / "runs" / "phases-fmnist" / "combined-s0" / "run.json"
     before = json.loads(info.read_text())
     again = CliRunner().invoke(app, words)
     assert "3 finished before" in again.output
@@ -334,7 +336,7 @@ def test_a_page_names_its_command_and_other_pages_are_updated(tmp_path: Path) ->
     words = ["reproduce", "--scale", "smoke", "--seeds", "1", "--out", str(tmp_path), "-q"]
     some = [*words, "fig-accuracy-bound", "training.batch=16", "--only", "bound2"]
     assert CliRunner().invoke(app, some).exit_code == 0
-    folder = tmp_path / "smoke"
+    folder = tmp_path / "smoke" / "literal"
     page = (folder / "fig-accuracy-bound" / "report.html").read_text()
     assert "dystop reproduce fig-accuracy-bound --scale smoke --seeds 1 training.batch=16" in page
     assert "Changed settings: training.batch=16." in page
@@ -357,7 +359,7 @@ def test_a_recipe_is_run_piece_by_piece(tmp_path: Path) -> None:
     some = CliRunner().invoke(app, [*words, "--only", "first", "--only", "second"])
     assert some.exit_code == 0, some.output
     assert "fig-phases: 1 of 3 runs are " in some.output
-    page = (tmp_path / "smoke" / "fig-phases" / "report.html").read_text()
+    page = (tmp_path / "smoke" / "literal" / "fig-phases" / "report.html").read_text()
     assert "2 of 3 settings are done" in page
     wrong = CliRunner().invoke(app, [*words, "--only", "third"])
     assert wrong.exit_code == 2
@@ -365,20 +367,20 @@ def test_a_recipe_is_run_piece_by_piece(tmp_path: Path) -> None:
         assert fact in " ".join(wrong.output.split())
     rest = CliRunner().invoke(app, words)
     assert "2 finished before" in rest.output
-    page = (tmp_path / "smoke" / "fig-phases" / "report.html").read_text()
+    page = (tmp_path / "smoke" / "literal" / "fig-phases" / "report.html").read_text()
     assert "settings are done" not in page
 
 
 def test_the_accuracy_of_the_global_model_may_be_used(tmp_path: Path) -> None:
     words = ["reproduce", "fig-phases", "--scale", "smoke", "--out", str(tmp_path), "-q"]
     assert CliRunner().invoke(app, [*words, "--accuracy", "global"]).exit_code == 0
-    page = (tmp_path / "smoke" / "fig-phases-global" / "report.html").read_text()
+    page = (tmp_path / "smoke" / "literal" / "fig-phases-global" / "report.html").read_text()
     assert "is that of the global model" in page
     assert "the test accuracy of the global model" in page
     assert "the mean test accuracy of the workers" not in page
     assert (
         'href="fig-phases-global/report.html"'
-        in (tmp_path / "smoke" / "paper-global.html").read_text()
+        in (tmp_path / "smoke" / "literal" / "paper-global.html").read_text()
     )
     run = outcome("one", [0.5, 0.6]).runs[0]
     run = replace(run, records=[replace(r, accuracy_global=0.9) for r in run.records])

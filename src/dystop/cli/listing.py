@@ -120,7 +120,8 @@ def _described_keys() -> "dict[str, Key]":
     """Return every key, those of the paper's mechanisms included."""
     from dystop.experiments.config import every_key
 
-    return {key.name: key for name in ("asydfl", "dystop") for key in every_key(name)}
+    names = ("asydfl", "matcha", "dystop")
+    return {key.name: key for name in names for key in every_key(name)}
 
 
 def _readings() -> None:
@@ -131,11 +132,12 @@ def _readings() -> None:
         (
             r.key,
             *(_default(v) if v is not None else "" for v in _values(r, keys)),
+            ", ".join(map(str, r.values)),
             keys[r.key].meaning,
         )
         for r in OPEN_READINGS
     ]
-    show_table(("key", "default", "literal", "physical", "meaning"), rows)
+    show_table(("key", "default", "literal", "physical", "plausible", "meaning"), rows)
     typer.echo("use one with reading=literal or reading=physical; a key that is given wins")
     typer.echo(f"reading={UNDECIDED} is not decided yet; keys without a value keep their default")
 

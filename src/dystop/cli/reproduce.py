@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
     from dystop.experiments.executors import Choice
     from dystop.experiments.reproduce.campaigns import Scale
+    from dystop.experiments.reproduce.progress import Place
     from dystop.experiments.reproduce.recipes import Recipe
     from dystop.experiments.study import Study
     from dystop.report.data.measures import AccuracyOf
@@ -58,6 +59,13 @@ class Request:
     only: Sequence[str]
     whose: "AccuracyOf"
     quiet: bool
+
+    def place(self, recipe: "Recipe") -> "Place":
+        """Return the folder of this recipe at this scale, under its reading."""
+        from dystop.experiments.reproduce.campaigns import reading_of
+        from dystop.experiments.reproduce.progress import Place
+
+        return Place(self.out, self.scale, reading_of(recipe.campaign, self.words))
 
     @property
     def suffix(self) -> str:
@@ -116,7 +124,7 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     """
     size = _SCALES[scale]
     if show or not names:
-        _list(out, size)
+        _list(out, size, names or [])
         return
     from dystop.experiments.reproduce.recipes import RECIPES, recipe_of
 
@@ -129,17 +137,18 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     for recipe in chosen:
         _write_verdict(recipe, _run(recipe, request), request)
     _update_other_pages(chosen, request)
-    _write_paper(request)
+    _write_papers(chosen, request)
 
 
-def _list(out: Path, scale: "Scale") -> None:
+def _list(out: Path, scale: "Scale", words: Sequence[str]) -> None:
     """Show every recipe with its cost and its progress."""
-    from dystop.experiments.reproduce.progress import cost, done
+    from dystop.experiments.reproduce.campaigns import reading_of
+    from dystop.experiments.reproduce.progress import Place, cost, done
     from dystop.experiments.reproduce.recipes import RECIPES
 
     rows = [
         [r.name, r.title, ", ".join(r.labels) or "-", r.campaign.name, cost(r, scale),
-         done(r, scale, out)]
+         done(r, Place(out, scale, reading_of(r.campaign, words)))]
         for r in RECIPES.values()
     ]  # fmt: skip
     show_table(("recipe", "what", "paper", "runs", f"cost, {scale}", "done here"), rows)
@@ -150,7 +159,7 @@ def _run(recipe: "Recipe", request: Request) -> "Study":
     from dystop.cli.study import run_remaining
     from dystop.experiments.reproduce.progress import study_of
 
-    study = study_of(recipe, request.scale, request.seeds, request.words, request.out)
+    study = study_of(recipe, request.place(recipe), request.seeds, request.words)
     wanted = tuple(e for e in study.experiments if _is_selected(e.name, request.only))
     if not wanted:
         names = ", ".join(experiment.name for experiment in study.experiments)
@@ -177,7 +186,7 @@ def _is_selected(name: str, only: Sequence[str]) -> bool:
 
 
 def _write_verdict(recipe: "Recipe", study: "Study", request: Request) -> None:
-    from dystop.experiments.reproduce.progress import page_folder, runs_by_arm
+    from dystop.experiments.reproduce.progress import runs_by_arm
     from dystop.report.pages.verdict import arm_runs, count_verdicts, write_verdict
 
     if (left := len(study.todo())) and not request.quiet:
@@ -185,7 +194,7 @@ def _write_verdict(recipe: "Recipe", study: "Study", request: Request) -> None:
     runs = arm_runs(recipe, runs_by_arm(study), request.whose)
     if not runs:
         return
-    page = page_folder(request.out, request.scale, recipe, request.suffix)
+    page = request.place(recipe).page(recipe, request.suffix)
     report = write_verdict(recipe, request.of_verdict(recipe), runs, page)
     if request.quiet:
         return
@@ -202,40 +211,42 @@ def _show(rows: "list[ClaimVerdict]") -> None:
 
 def _update_other_pages(chosen: "Sequence[Recipe]", request: Request) -> None:
     """Rewrite the existing pages of other recipes that use the same runs."""
-    from dystop.experiments.reproduce.progress import known_study
     from dystop.experiments.reproduce.recipes import RECIPES
 
     campaigns = {recipe.campaign.name for recipe in chosen}
     for recipe in RECIPES.values():
         if recipe in chosen or recipe.campaign.name not in campaigns:
             continue
-        study = known_study(recipe, request.scale, request.out)
+        study = request.place(recipe).study(recipe)
         if study is not None and _has_page(recipe, request):
             _write_verdict(recipe, study, replace(request, quiet=True))
 
 
 def _has_page(recipe: "Recipe", request: Request) -> bool:
-    from dystop.experiments.reproduce.progress import page_folder
-
-    page = page_folder(request.out, request.scale, recipe, request.suffix)
-    return (page / "report.html").is_file()
+    return (request.place(recipe).page(recipe, request.suffix) / "report.html").is_file()
 
 
-def _write_paper(request: Request) -> None:
+def _write_papers(chosen: "Sequence[Recipe]", request: Request) -> None:
+    """Write the page of the whole paper under each reading that was asked for."""
+    for place in dict.fromkeys(request.place(recipe) for recipe in chosen):
+        _write_paper(place, request)
+
+
+def _write_paper(place: "Place", request: Request) -> None:
     """Write the page of the whole paper from every recipe that has a page in this folder."""
-    from dystop.experiments.reproduce.progress import known_study, runs_by_arm
+    from dystop.experiments.reproduce.progress import runs_by_arm
     from dystop.experiments.reproduce.recipes import RECIPES
     from dystop.report.pages.verdict import VerdictRequest, arm_runs, render_paper
     from dystop.storage import write_atomic
 
     pages = {}
     for recipe in RECIPES.values():
-        if not _has_page(recipe, request):
+        if request.place(recipe) != place or not _has_page(recipe, request):
             continue
-        study = known_study(recipe, request.scale, request.out)
+        study = place.study(recipe)
         if study is not None and (arms := runs_by_arm(study)):
             pages[recipe.name] = arm_runs(recipe, arms, request.whose)
-    page = request.out / request.scale / f"paper{request.suffix}.html"
+    page = place.folder / f"paper{request.suffix}.html"
     verdicts = VerdictRequest(request.scale, request.whose)
     write_atomic(page, render_paper(pages, verdicts, request.suffix).encode())
     if not request.quiet:

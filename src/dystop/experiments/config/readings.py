@@ -22,19 +22,28 @@ class OpenReading:
 
     key: str
     label: str  # what reports call it
+    values: tuple[Any, ...]  # plausible ones, which `dystop reproduce readings` samples
     literal: Any = None  # the letter of the paper; None: this preset leaves the key alone
     physical: Any = None  # what a real network could do
 
 
 OPEN_READINGS = (
-    OpenReading("world.channel.noise", "noise", "squared", "power"),
-    OpenReading("world.channel.coherence_blocks", "fading draws", 1, 8),
-    OpenReading("engine.timing", "timing law", "paper", "overlap"),
-    OpenReading("engine.publish", "publish rule", "eager", "on_completion"),
-    OpenReading("world.budget.binds", "budgets bind"),
-    OpenReading("evaluate.model", "tested models"),
-    OpenReading("mechanism.wakes", "who wakes", "one"),
-    OpenReading("mechanism.drift", "drift", "sum"),
+    OpenReading("world.channel.noise", "noise", ("power", "squared"), "squared", "power"),
+    OpenReading("world.channel.coherence_blocks", "fading draws", (8, 1), 1, 8),
+    OpenReading("engine.timing", "timing law", ("paper", "overlap"), "paper", "overlap"),
+    OpenReading(
+        "engine.publish", "publish rule", ("eager", "on_completion"), "eager", "on_completion"
+    ),
+    OpenReading("world.budget.binds", "budgets bind", ("mechanism", "everybody", "nobody")),
+    OpenReading("evaluate.model", "tested models", ("trained", "aggregated")),
+    OpenReading("mechanism.wakes", "who wakes", ("all", "one"), "one"),
+    OpenReading("mechanism.drift", "drift", ("sum", "mean"), "sum"),
+    OpenReading("mechanism.base", "base graph", ("geometric", "fastest", "reach")),
+    OpenReading("mechanism.background", "background pushes", (False, True)),
+    OpenReading("world.range_m", "range in m", (30.0, 40.0, 55.0, 70.0)),
+    OpenReading("world.compute.batch_s", "seconds per batch", (0.005, 0.01, 0.02, 0.04, 0.08)),
+    OpenReading("world.compute.spread", "spread of speeds", (0.2, 0.4, 0.8)),
+    OpenReading("training.learning_rate", "learning rate", (0.01, 0.02, 0.05, 0.1)),
 )
 
 
@@ -50,11 +59,11 @@ def preset(name: str, mechanism: str) -> dict[str, Any]:
         return {}
     values = {reading.key: getattr(reading, name) for reading in OPEN_READINGS}
     return {
-        key: value for key, value in values.items() if value is not None and _has(mechanism, key)
+        key: value for key, value in values.items() if value is not None and has_key(mechanism, key)
     }
 
 
-def _has(mechanism: str, key: str) -> bool:
+def has_key(mechanism: str, key: str) -> bool:
     """Return whether a key exists: those of a mechanism belong to some mechanisms only."""
     section, _, own = key.partition(".")
     if section != "mechanism":

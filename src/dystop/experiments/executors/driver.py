@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from dystop.errors import DystopError
+from dystop.errors import DivergedError, DystopError
 from dystop.experiments.build import build_each_setting
 from dystop.experiments.config import Experiment
 from dystop.experiments.executors.attempts import Attempt, Attempts
@@ -28,6 +28,8 @@ from dystop.experiments.study import Study
 from dystop.record import RoundRecord
 
 POLL_S = 0.1
+_FINISHED = (0, DivergedError.exit_code)
+"""Exit codes of a finished run; the records of one that diverged count like all others."""
 
 
 class StudyListener(Protocol):
@@ -230,7 +232,8 @@ class Driver:
         if ended is None:
             return True
         run.submitted.close()
-        if ended.code == 0 and (run.attempt is None or self._attempts.publish_finished(run.name)):
+        done = ended.code in _FINISHED
+        if done and (run.attempt is None or self._attempts.publish_finished(run.name)):
             self._listener.on_finish(run.name)
         else:
             self._failed(run, ended, waiting)

@@ -11,6 +11,7 @@ from typing import Literal
 
 from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.config.readings import ReadingName
 
 Scale = Literal["smoke", "small", "paper"]
 Data = Literal["fmnist", "cifar10", "svhn", "cifar100"]
@@ -38,6 +39,7 @@ class Campaign:
     data: Data
     arms: tuple[Arm, ...]
     common: tuple[str, ...] = ()
+    reading: ReadingName = "literal"  # unless the command line names another one
 
     def arm(self, key: str) -> Arm:
         """Return the arm with this key."""
@@ -54,7 +56,7 @@ _SMOKE = (
 )
 _LEAN = ("output.topology=counts", "output.checkpoint_every=250", "stop.rounds=100000")
 _GENERATED = ("data.name=synthetic", "data.synthetic.train=300", "data.synthetic.test=60")
-_SIZES: dict[Data, dict[Scale, tuple[str, ...]]] = {
+SIZES: dict[Data, dict[Scale, tuple[str, ...]]] = {
     "fmnist": {
         "smoke": (*_SMOKE, *_GENERATED),
         "small": (
@@ -184,6 +186,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "range 30 m": ("world.range_m=30",),
     "range 70 m": ("world.range_m=70",),
     "no fading": ("world.channel.fading=false",),
+    "noise squared": ("world.channel.noise=squared",),
     "one fading draw": ("world.channel.coherence_blocks=1",),
     "overlap": ("engine.timing=overlap",),
     "on completion": ("engine.publish=on_completion",),
@@ -234,7 +237,7 @@ def _campaigns() -> dict[str, Campaign]:
         ]
     for data in ("svhn", "cifar100"):
         found.append(Campaign(f"testbed-{data}", data, _main((1.0, 0.5)), _JETSON))
-    found.append(Campaign("sensitivity", "fmnist", _sensitivity(), _SKEWED))
+    found.append(Campaign("sensitivity", "fmnist", _sensitivity(), _SKEWED, reading="none"))
     return {campaign.name: campaign for campaign in found}
 
 
@@ -253,9 +256,10 @@ def experiments(
         replace(
             read_experiment(
                 None,
-                _merged(
+                merged(
                     [
-                        *_SIZES[campaign.data][scale],
+                        f"reading={campaign.reading}",
+                        *SIZES[campaign.data][scale],
                         *campaign.common,
                         *arm.words,
                         *words,
@@ -270,6 +274,21 @@ def experiments(
     ]
 
 
+def reading_of(campaign: Campaign, words: Sequence[str] = ()) -> str:
+    """Return the reading of the runs: the one that the words name, else the campaign's.
+
+    >>> reading_of(CAMPAIGNS["main-fmnist"]), reading_of(CAMPAIGNS["main-fmnist"], ["reading=none"])
+    ('literal', 'none')
+    """
+    return setting_of("reading", words) or campaign.reading
+
+
+def setting_of(key: str, words: Sequence[str]) -> str | None:
+    """Return what the words set a key to; the last word wins; None if none sets it."""
+    given = [word.partition("=")[2].strip() for word in words if word.partition("=")[0] == key]
+    return given[-1] if given else None
+
+
 def _first_seed(campaign: Campaign, words: Sequence[str]) -> int:
     """Return the first seed that the words ask for; refuse a key that distinguishes the arms."""
     varied = {word.partition("=")[0] for arm in campaign.arms for word in arm.words}
@@ -279,13 +298,13 @@ def _first_seed(campaign: Campaign, words: Sequence[str]) -> int:
                 f"command line: {key} distinguishes the runs of {campaign.name} and cannot be set; "
                 "leave it out (--only TEXT selects runs)"
             )
-    given = [word.partition("=")[2] for word in words if word.startswith("seed=")]
-    if given and not given[-1].isdigit():
-        raise ConfigError(f"command line: seed = {given[-1]!r}; expected a whole number, 0 or more")
-    return int(given[-1]) if given else 0
+    given = setting_of("seed", words) or "0"
+    if not given.isdigit():
+        raise ConfigError(f"command line: seed = {given!r}; expected a whole number, 0 or more")
+    return int(given)
 
 
-def _merged(words: Sequence[str]) -> list[str]:
+def merged(words: Sequence[str]) -> list[str]:
     """Return one word per key; the last word wins."""
     kept: dict[str, str] = {}
     for word in words:
