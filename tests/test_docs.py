@@ -65,6 +65,8 @@ def shortened(words):
         return [*words, *small, "--seeds", "2"]
     if words[0] == "sweep" and "--over" in words:
         return [*words, *small]
+    if words[:2] == ["data", "partition"] and "=" in words[2]:
+        return [*words, *small]
     if words[0] == "bench":
         return [*words, "startup"]
     if words[0] == "testbed" and "--resume" in words:

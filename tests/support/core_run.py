@@ -39,7 +39,7 @@ class Blocker:
 def records_of(name: str) -> list[dict[str, Any]]:
     """Build a simulation from parts of the core, and run it to its end."""
     from dystop.control.stopping import Evaluate, Stop
-    from dystop.data.partition import label_counts, partition
+    from dystop.data.partition import PartitionParams, label_counts, partition
     from dystop.data.synthetic import SyntheticParams, make_synthetic
     from dystop.mechanisms import MECHANISMS
     from dystop.simulator import run_rounds
@@ -55,7 +55,7 @@ def records_of(name: str) -> list[dict[str, Any]]:
 
     mechanism = MECHANISMS[name]()
     data = make_synthetic(SyntheticParams(train=TRAIN, test=TEST), SEED)
-    shards = partition(data.y_train, WORKERS, scheme="dirichlet", phi=0.5, seed=SEED)
+    shards = partition(data.y_train, WORKERS, PartitionParams("dirichlet", phi=0.5), SEED)
     counts = label_counts(data.y_train, shards, data.classes)
     _, channels, height, width = data.x_train.shape
     module = build_model("softmax", channels, (height, width), data.classes, SEED)

@@ -22,7 +22,7 @@ import numpy as np
 from dystop.bench.planning import params_of
 from dystop.control.cells import cells_of
 from dystop.control.stopping import Evaluate, Stop
-from dystop.data import SyntheticParams, split_counts
+from dystop.data import PartitionParams, SyntheticParams, owners, split_counts
 from dystop.data.synthetic import synthetic_labels
 from dystop.mechanisms.dystop import DySTop
 from dystop.simulator.cells import CellRound, simulate_cells
@@ -96,9 +96,8 @@ def measure_plan(
 def components_of(workers: int, rounds: int, cell: int, seed: int) -> Components:
     """Return a simulation without models."""
     labels = synthetic_labels(SyntheticParams(train=_SAMPLES * workers), seed)
-    counts = split_counts(
-        labels.y_train, labels.classes, workers, scheme="dirichlet", phi=0.4, seed=seed
-    )
+    owner = owners(labels.y_train, workers, PartitionParams("dirichlet", phi=0.4), seed)
+    counts = split_counts(labels.y_train, labels.classes, owner, workers)
     fleet = Fleet(counts.sum(axis=1), counts, 32, _MODEL_BYTES, rounds, seed)
     params = params_of(workers, budget=Budget(models=2.0 * NEIGHBOURS))
     world = World(params, workers, _MODEL_BYTES, seed)

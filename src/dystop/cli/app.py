@@ -9,8 +9,9 @@ import dystop
 from dystop.cli.analysis import bound, gap
 from dystop.cli.bench import bench
 from dystop.cli.dashboard import dashboard
+from dystop.cli.data import data
 from dystop.cli.doctor import doctor
-from dystop.cli.enrolment import data, pki
+from dystop.cli.enrolment import pki
 from dystop.cli.examples import examples
 from dystop.cli.listing import catalogue
 from dystop.cli.new import new

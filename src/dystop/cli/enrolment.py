@@ -1,4 +1,4 @@
-"""Enrolment of parties: `dystop pki` for certificates, `dystop data` for private data."""
+"""`dystop pki`: keys and certificates of the parties of a testbed."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +15,6 @@ pki = typer.Typer(
     rich_markup_mode=None,
     epilog=examples("pki"),
     help="Keys and certificates of the parties of a testbed.",
-)
-data = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples("data"),
-    help="Private data of workers, which never leave their hosts.",
 )
 Folder = Annotated[Path, typer.Option(help="Folder of the authority, its keys and certificates.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="coordinator, observer, w00, w01, ...")]
@@ -204,46 +198,3 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 for _name, _command in _COMMANDS.items():
     pki.command(_name)(_command)
-
-
-@handle_errors
-def describe(
-    file: Annotated[Path, typer.Argument(metavar="FILE.npz", help="x_train, y_train; or x, y.")],
-    classes: Annotated[
-        int, typer.Option(min=0, help="Number of classes, if some do not occur in this file.")
-    ] = 0,
-) -> None:
-    """Print the facts about private data that the operator needs, as one line of JSON."""
-    from dystop.data.private import describe as facts_of
-    from dystop.data.private import to_line
-
-    typer.echo(to_line(facts_of(file, classes)))
-
-
-@handle_errors
-def enrol(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="w00.json w01.json ...", help="One for each worker.")
-    ],
-    out: Annotated[
-        Path, typer.Option(help="The file for 'dystop coordinator --enrolment'.")
-    ] = Path("enrolment.json"),
-) -> None:
-    """Combine the facts about all workers' data; print what the configuration needs."""
-    from dystop.data.private import combine, read_facts
-    from dystop.experiments.config.write import dumps
-    from dystop.experiments.testbed.enrolment import check_member_files
-    from dystop.experiments.testbed.enrolment import enrol as write
-
-    check_member_files(files)
-    facts = {path.stem: read_facts(path) for path in sorted(files, key=lambda path: path.stem)}
-    agreed = combine(list(facts.values()))
-    write(out, facts, agreed.classes)
-    shown = {key: list(v) if isinstance(v, tuple) else v for key, v in vars(agreed).items()}
-    count = plural(len(facts), "worker")
-    typer.echo(f"{out}: {count}. The configuration of all parties needs:\n", err=True)
-    typer.echo(dumps({"fleet": {"workers": len(facts)}, "data": {"private": shown}}), nl=False)
-
-
-data.command("describe")(describe)
-data.command("enrol")(enrol)

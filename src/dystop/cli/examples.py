@@ -80,6 +80,8 @@ _EXAMPLES = {
         "dystop worker experiment.toml --name w03 --coordinator 192.168.1.2:7000 --data own.npz",
     ),
     "data": (
+        "dystop data partition fleet.workers=10 --out split.csv    which worker has which sample",
+        "dystop data partition runs/trial --out split.parquet      the same of a run",
         "dystop data describe own.npz --classes 10 > w00.json      on each worker's host",
         "dystop data enrol w00.json w01.json w02.json              on the operator's",
     ),

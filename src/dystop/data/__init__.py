@@ -11,22 +11,29 @@ npz          data sets in one .npz file
 fmnist_mini  the data set that comes with dystop
 synthetic    generated images
 dataset      `Dataset` and `Labels`, checks, stratified subsets
-partition    IID and Dirichlet partitions
+partition    which worker has which sample: the choice of a scheme, and its description
+schemes      the schemes: IID, Dirichlet, sizes, shards, groups
+assignment   a partition as a file
+tables       CSV and Parquet files
 private      data that stay on a worker's host
 """
 
+from dystop.data.assignment import fingerprint, owners_of, read_assignment, write_assignment
 from dystop.data.catalogue import DATASETS, Entry, RemoteFile
-from dystop.data.dataset import Dataset, Labels, labels_of, take, take_labels
+from dystop.data.dataset import Dataset, Labels, kept_samples, labels_of, take, take_labels
 from dystop.data.loading import load, load_entry, load_labels
 from dystop.data.partition import (
+    PartitionParams,
     PartitionSummary,
     Scheme,
     describe_partition,
     emd_to_global,
     label_chart,
     label_counts,
+    owners,
     partition,
-    scheme_for,
+    scheme_of,
+    shards_of,
     split_counts,
 )
 from dystop.data.synthetic import SyntheticParams, make_synthetic
@@ -36,12 +43,15 @@ __all__ = [
     "Dataset",
     "Entry",
     "Labels",
+    "PartitionParams",
     "PartitionSummary",
     "RemoteFile",
     "Scheme",
     "SyntheticParams",
     "describe_partition",
     "emd_to_global",
+    "fingerprint",
+    "kept_samples",
     "label_chart",
     "label_counts",
     "labels_of",
@@ -49,9 +59,14 @@ __all__ = [
     "load_entry",
     "load_labels",
     "make_synthetic",
+    "owners",
+    "owners_of",
     "partition",
-    "scheme_for",
+    "read_assignment",
+    "scheme_of",
+    "shards_of",
     "split_counts",
     "take",
     "take_labels",
+    "write_assignment",
 ]

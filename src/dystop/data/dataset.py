@@ -1,8 +1,8 @@
 """`Dataset`, the checks of its data, and stratified subsets."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from dystop.rng import stream
 from dystop.sparse import Ints, ints
 
 Images = NDArray[np.uint8] | NDArray[np.float32]
+Columns = Mapping[str, NDArray[Any]]
+"""Further facts about the training samples by name, each [n]; a partition may go by one."""
 
 _CHUNK = 128  # images summed at a time: few enough to stay in the caches
 
@@ -43,6 +45,7 @@ class Dataset:
     source: str  # where it was found
     mean: tuple[float, ...]  # per channel
     std: tuple[float, ...]
+    columns: Columns = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -61,6 +64,7 @@ class Labels:
     class_names: tuple[str, ...]
     source: str  # where it was found
     shape: tuple[int, int, int]  # channels, height and width of one image
+    columns: Columns = field(default_factory=dict)
 
 
 def labels_of(dataset: Dataset) -> Labels:
@@ -72,17 +76,24 @@ def labels_of(dataset: Dataset) -> Labels:
         dataset.class_names,
         dataset.source,
         dataset.shape,
+        dataset.columns,
     )
 
 
 def assemble(
-    name: str, splits: Splits, *, classes: int, class_names: Sequence[str] = (), source: str
+    name: str,
+    splits: Splits,
+    *,
+    classes: int,
+    class_names: Sequence[str] = (),
+    source: str,
+    columns: Columns | None = None,
 ) -> Dataset:
     """Check what a reader found and return it as a `Dataset`.
 
     Raises:
         DataError: A split is empty, images and labels do not pair up, the two splits disagree in
-            shape or type, or a label is outside 0..classes-1.
+            shape or type, a label is outside 0..classes-1, or a column has another length.
     """
     _check_split(source, "train", splits.x_train, splits.y_train, classes)
     _check_split(source, "test", splits.x_test, splits.y_test, classes)
@@ -91,7 +102,13 @@ def assemble(
     if len(names) != classes:
         raise DataError(f"{source}: {len(names)} class names for {classes} classes; give one each")
     mean, std = channel_stats(splits.x_train)
-    return Dataset(name, *splits, classes, names, source, mean, std)
+    for column, values in (columns or {}).items():
+        if values.shape != splits.y_train.shape:
+            raise DataError(
+                f"{source}: column {column!r} has shape {values.shape}; expected one value for "
+                f"each of the {len(splits.y_train)} training samples"
+            )
+    return Dataset(name, *splits, classes, names, source, mean, std, dict(columns or {}))
 
 
 def _check_split(source: str, split: str, x: Images, y: Ints, classes: int) -> None:
@@ -162,7 +179,7 @@ def take(
     `mean` and `std` stay those of the whole data set, so that runs with subsets of different sizes
     are comparable.
     """
-    kept_train = _stratified(dataset, "train", dataset.y_train, train, seed)
+    kept_train = kept_samples(dataset, train, seed=seed)
     kept_test = _stratified(dataset, "test", dataset.y_test, test, seed)
     return replace(
         dataset,
@@ -170,13 +187,23 @@ def take(
         y_train=dataset.y_train[kept_train],
         x_test=dataset.x_test[kept_test],
         y_test=dataset.y_test[kept_test],
+        columns=_taken(dataset.columns, kept_train),
     )
 
 
 def take_labels(labels: Labels, train: int | None = None, *, seed: int = 0) -> Labels:
     """Return the labels of the subset that `take` returns."""
-    kept = _stratified(labels, "train", labels.y_train, train, seed)
-    return replace(labels, y_train=labels.y_train[kept])
+    kept = kept_samples(labels, train, seed=seed)
+    return replace(labels, y_train=labels.y_train[kept], columns=_taken(labels.columns, kept))
+
+
+def kept_samples(dataset: Dataset | Labels, train: int | None = None, *, seed: int = 0) -> Ints:
+    """Return which training samples `take` keeps, ascending."""
+    return _stratified(dataset, "train", dataset.y_train, train, seed)
+
+
+def _taken(columns: Columns, kept: Ints) -> Columns:
+    return {name: values[kept] for name, values in columns.items()}
 
 
 def _stratified(

@@ -3,6 +3,7 @@
 Images: uint8 (0..255), or float32 / float64, which become float32. Shapes: [n, H, W],
 [n, C, H, W], [n, H, W, C], or [n, F] for feature vectors, which become [n, F, 1, 1].
 Labels: integers from 0, [n] or [n, 1].
+An array `column.NAME` says something else about each training sample, as in `column.writer`.
 """
 
 import math
@@ -20,8 +21,10 @@ from dystop.data.dataset import Dataset, Images, Splits, assemble
 from dystop.data.readers import refusal
 from dystop.errors import DataError
 from dystop.sparse import Ints, ints
+from dystop.storage import write_atomic
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
+_COLUMN = "column."  # before the name of a column
 _FEW = 4  # an axis of at most so many entries is the channel axis
 _MOST_CLASSES = 100_000
 _HEADERS: Mapping[tuple[int, int], Callable[[Any], Any]] = {
@@ -53,14 +56,23 @@ def read_npz(
         DataError: The file is missing, corrupt, lacks a key or holds unusable data.
     """
     raw = _load(path, _KEYS, ("class_names",))
+    columns = _columns(path, raw)
     names = tuple(str(n) for n in np.ravel(raw.get("class_names", ()))) or tuple(class_names)
     splits = _splits(path, raw)
     classes = _count_classes(splits, names) if classes is None else classes
-    return assemble(name or path.stem, splits, classes=classes, class_names=names, source=str(path))
+    return assemble(
+        name or path.stem,
+        splits,
+        classes=classes,
+        class_names=names,
+        source=str(path),
+        columns=columns,
+    )
 
 
 def from_arrays(arrays: Mapping[str, Any], where: str, name: str = "arrays") -> Dataset:
-    """Make a data set of the arrays x_train, y_train, x_test, y_test and, if given, class_names.
+    """Make a data set of the arrays x_train, y_train, x_test, y_test and, if given, class_names
+    and column.NAME.
 
     Args:
         arrays: Anything that NumPy turns into arrays of the kinds that an .npz may hold.
@@ -75,15 +87,28 @@ def from_arrays(arrays: Mapping[str, Any], where: str, name: str = "arrays") -> 
     (1, 2, 2)
     """
     for key in (*_KEYS, *arrays):
-        if key not in arrays or key not in (*_KEYS, "class_names"):
+        known = key in (*_KEYS, "class_names") or key.startswith(_COLUMN)
+        if key not in arrays or not known:
             wrong = f"has no {key}" if key not in arrays else f"has an unknown key {key!r}"
             raise DataError(
-                f"{where}: {wrong}; expected {', '.join(_KEYS)} and perhaps class_names"
+                f"{where}: {wrong}; expected {', '.join(_KEYS)} and perhaps class_names, "
+                f"{_COLUMN}NAME"
             )
     splits = _splits(where, {key: np.asarray(arrays[key]) for key in _KEYS})
     names = tuple(map(str, arrays.get("class_names", ())))
     classes = _count_classes(splits, names)
-    return assemble(name, splits, classes=classes, class_names=names, source=where)
+    columns = _columns(where, {key: np.asarray(arrays[key]) for key in arrays if key not in _KEYS})
+    return assemble(name, splits, classes=classes, class_names=names, source=where, columns=columns)
+
+
+def _columns(where: Path | str, raw: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the columns among some arrays, by name."""
+    found = {k.removeprefix(_COLUMN): v for k, v in raw.items() if k.startswith(_COLUMN)}
+    for name, values in found.items():
+        if values.dtype.kind not in "iuU":
+            wrong = f"{_COLUMN}{name} is {values.dtype}"
+            raise _unusable(where, wrong, "integers or text")
+    return found
 
 
 def _splits(where: Path | str, raw: Mapping[str, NDArray[Any]]) -> Splits:
@@ -115,8 +140,18 @@ def read_samples(path: Path) -> tuple[Images, Ints]:
     return x, y
 
 
+def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays into a compressed .npz file, whole or not at all."""
+
+    def write(to: Path) -> None:
+        with to.open("wb") as file:  # given a path, NumPy would append .npz to it
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    write_atomic(path, write)
+
+
 def _load(path: Path, keys: Sequence[str], also: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Load arrays of an .npz file: all of `keys`, and those of `also` that it has."""
+    """Load arrays of an .npz file: all of `keys`, those of `also` that it has, and columns."""
     if not path.is_file():
         names = ", ".join(keys) or "x and y, or x_train and y_train"
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
@@ -125,6 +160,7 @@ def _load(path: Path, keys: Sequence[str], also: Sequence[str]) -> dict[str, NDA
         _check_sizes(path, (*keys, *also))
         # np.load does not close a file that it opened and could not read: open it here.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            also = [*also, *(key for key in archive if key.startswith(_COLUMN))]
             missing = [k for k in keys if k not in archive]
             if not missing:
                 return {k: archive[k] for k in (*keys, *also) if k in archive}
@@ -138,8 +174,8 @@ def _check_sizes(path: Path, keys: Sequence[str]) -> None:
     """Refuse arrays that claim more than the file holds or than this machine holds; read none."""
     total, memory = 0, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with zipfile.ZipFile(path) as archive:
-        names = set(archive.namelist())
-        for name in (f"{key}.npy" for key in keys if f"{key}.npy" in names):
+        known = {f"{key}.npy" for key in keys}
+        for name in (n for n in archive.namelist() if n in known or n.startswith(_COLUMN)):
             with archive.open(name) as member:
                 claimed = _claimed_bytes(member)
                 if claimed + member.tell() != archive.getinfo(name).file_size:

@@ -1,156 +1,222 @@
-"""The partition of a labelled data set over workers: IID, or drawn from a Dirichlet distribution.
+"""The partition of a labelled data set over workers.
 
-`scheme_for` chooses the scheme for a non-IID level phi, `partition` draws the partition, and
-`label_counts` and `describe_partition` describe it. All functions are pure.
+`scheme_of` says which scheme `PartitionParams` choose, `owners` draws the worker of every sample,
+`partition` and `split_counts` list and count them, and `describe_partition` describes the result.
+All functions are pure; `dystop.data.assignment` reads a partition from a file.
 """
 
-import heapq
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, cast, get_args
 
 import numpy as np
+from annotated_types import Ge, Gt
 
+from dystop.data.dataset import Columns
+from dystop.data.schemes import (
+    column_owners,
+    dirichlet_owners,
+    iid_owners,
+    power_law_shares,
+    quantity_shares,
+    raise_to_min_size,
+    shard_owners,
+    sized_owners,
+)
 from dystop.errors import ConfigError, DataError, nearest
-from dystop.rng import stream
+from dystop.params import param
 from dystop.sparse import Floats, Ints, ints
 
-Scheme = Literal["iid", "dirichlet"]
-PartitionChoice = Literal["auto", "iid", "dirichlet"]
+Scheme = Literal["iid", "dirichlet", "quantity", "power-law", "shards", "column"]
+PartitionChoice = Literal["auto", "iid", "dirichlet", "quantity", "power-law", "shards", "column"]
+
+FILE_KINDS = (".csv", ".json", ".parquet")
+"""Files that hold a partition; `dystop.data.assignment` reads them."""
 
 
-def scheme_for(phi: float, partition: str = "auto") -> Scheme:
-    """Return the scheme for a non-IID level phi.
+@dataclass(frozen=True)
+class PartitionParams:
+    """How the training samples are split over the workers."""
+
+    partition: PartitionChoice | str = param(
+        "auto",
+        "how samples are split; auto: dirichlet below phi = 1, iid from there on; or a FILE.csv, "
+        ".json or .parquet that says which worker has which sample",
+    )
+    phi: Annotated[float, Gt(0)] = param(
+        0.4, "concentration of labels (dirichlet) or of sizes (quantity); small is more skewed"
+    )
+    exponent: Annotated[float, Ge(0)] = param(
+        1.0, "power-law: the k-th largest worker has samples in proportion to k^-exponent"
+    )
+    shards: Annotated[int, Ge(1)] = param(
+        2, "shards: pieces of the sorted labels that each worker gets, about one class each"
+    )
+    column: str = param(
+        "", "column: which column of the data set says whose a sample is, as in writer or sensor"
+    )
+
+
+def is_file(partition: str) -> bool:
+    """Return whether a partition is the path of a file."""
+    return partition.endswith(FILE_KINDS)
+
+
+def scheme_of(how: PartitionParams) -> Scheme:
+    """Return the scheme that the parameters choose.
 
     The paper calls phi = 1.0 IID, but Dirichlet(1.0) is not. "auto" follows the paper: phi >= 1
     gives an IID partition. An explicit "dirichlet" draws from Dirichlet(phi) for every phi.
 
-    >>> scheme_for(1.0), scheme_for(0.4), scheme_for(1.0, "dirichlet")
-    ('iid', 'dirichlet', 'dirichlet')
+    >>> scheme_of(PartitionParams(phi=1.0)), scheme_of(PartitionParams(phi=0.4))
+    ('iid', 'dirichlet')
+    >>> scheme_of(PartitionParams("dirichlet", phi=1.0))
+    'dirichlet'
     """
-    if partition not in get_args(PartitionChoice):
-        raise ConfigError(
-            f"partition = {partition!r}; allowed are {', '.join(get_args(PartitionChoice))}"
-            f"{nearest(partition, get_args(PartitionChoice))}"
-        )
-    if partition == "auto":
-        return "iid" if phi >= 1.0 else "dirichlet"
-    return "iid" if partition == "iid" else "dirichlet"
+    if how.partition == "auto":
+        return "iid" if how.phi >= 1.0 else "dirichlet"
+    if how.partition in get_args(Scheme):
+        return cast(Scheme, how.partition)
+    raise ConfigError(
+        f"partition = {how.partition!r}; allowed are {', '.join(get_args(PartitionChoice))}"
+        f"{nearest(how.partition, get_args(PartitionChoice))}"
+    )
 
 
-def partition(
-    labels: Ints, workers: int, *, scheme: Scheme, phi: float, seed: int, min_size: int = 1
-) -> list[Ints]:
-    """Return the sample indices of every worker: sorted, disjoint, covering all samples.
+def owners(
+    labels: Ints,
+    workers: int,
+    how: PartitionParams,
+    seed: int,
+    *,
+    columns: Columns | None = None,
+    min_size: int = 1,
+) -> Ints:
+    """Return the worker of every sample, [n].
 
-    "iid" splits a random permutation: sizes differ by at most one. "dirichlet" splits every class
-    over the workers in proportions drawn from Dir(phi): sizes and label distributions both vary,
-    more for smaller phi. A worker with fewer than `min_size` samples then receives random samples,
-    one at a time, each from the worker that has most at that moment. The usual alternative, to draw
-    again until every worker has enough, may never end for many workers or a small phi.
+    - "iid" splits a random permutation: sizes differ by at most one.
+    - "dirichlet" splits every class in shares drawn from Dir(phi): sizes and label distributions
+      both vary, more for smaller phi.
+    - "quantity" splits a random permutation in shares drawn from Dir(phi): only sizes vary.
+    - "power-law" does so in shares k^-exponent of the k-th largest worker.
+    - "shards" sorts the samples by label, cuts them into equal pieces, and gives each worker
+      `shards` of them (McMahan et al. 2017).
+    - "column" keeps the samples together that have the same value in a column, and deals these
+      groups to the workers in random order.
+
+    A worker with fewer than `min_size` samples then receives random samples, one at a time, each
+    from the worker that has most at that moment ("dirichlet", "quantity", "power-law"). The usual
+    alternative, to draw again until every worker has enough, may never end for many workers or a
+    small phi.
 
     Args:
         labels: Class of every sample, [n].
         workers: Number of workers N.
-        scheme: "iid" or "dirichlet"; see `scheme_for`.
-        phi: Concentration of the Dirichlet distribution; "iid" does not use it.
-        seed: Seed of the run; the draw for a class depends on the seed and the class alone.
+        how: The scheme and its numbers.
+        seed: Seed of the run; each draw has an address of its own.
+        columns: Columns of the data set, for "column".
         min_size: Minimum number of samples of a worker.
 
     Raises:
-        ConfigError: The scheme, phi, workers or min_size cannot be used.
-        DataError: There are fewer samples than workers * min_size.
+        ConfigError: The scheme, a number or the column cannot be used.
+        DataError: There are fewer samples than workers * min_size, or too few groups.
     """
-    owner = _owners(labels, workers, scheme, phi, seed, min_size)
-    order = np.argsort(owner, kind="stable")
-    ends = np.cumsum(np.bincount(owner, minlength=workers))
+    scheme, labels = scheme_of(how), ints(labels)
+    _check(len(labels), workers, scheme, how, min_size)
+    if scheme == "iid":
+        return iid_owners(len(labels), workers, seed)
+    if scheme == "shards":
+        return shard_owners(labels, workers, how.shards, seed)
+    if scheme == "column":
+        return _column_owners(columns or {}, how.column, workers, seed)
+    if scheme == "dirichlet":
+        owner = dirichlet_owners(labels, workers, how.phi, seed)
+    else:
+        shares = (
+            quantity_shares(workers, how.phi, seed)
+            if scheme == "quantity"
+            else power_law_shares(workers, how.exponent, seed)
+        )
+        owner = sized_owners(len(labels), shares, seed)
+    raise_to_min_size(owner, workers, min_size, seed)
+    return owner
+
+
+def partition(
+    labels: Ints,
+    workers: int,
+    how: PartitionParams,
+    seed: int,
+    *,
+    columns: Columns | None = None,
+    min_size: int = 1,
+) -> list[Ints]:
+    """Return the sample indices of every worker: sorted, disjoint, covering all samples.
+
+    The arguments and errors are those of `owners`.
+
+    >>> [len(own) for own in partition(ints([0, 1, 1, 1]), 2, PartitionParams("iid"), seed=0)]
+    [2, 2]
+    """
+    return shards_of(
+        owners(labels, workers, how, seed, columns=columns, min_size=min_size), workers
+    )
+
+
+def shards_of(owner: Ints, workers: int) -> list[Ints]:
+    """Return the sample indices of every worker, sorted; a sample with owner -1 is nobody's.
+
+    >>> [own.tolist() for own in shards_of(ints([1, 0, -1, 1]), 2)]
+    [[1], [0, 3]]
+    """
+    order = np.argsort(owner, kind="stable")[int((owner < 0).sum()) :]
+    ends = np.cumsum(np.bincount(owner[owner >= 0], minlength=workers))
     return [ints(shard) for shard in np.split(order, ends[:-1])]
 
 
-def split_counts(
-    labels: Ints, classes: int, workers: int, *, scheme: Scheme, phi: float, seed: int
-) -> Ints:
-    """Return the label counts [N, K] of the partition that `partition` draws.
+def split_counts(labels: Ints, classes: int, owner: Ints, workers: int) -> Ints:
+    """Return the label counts [N, K] of the workers that `owners` assigns.
 
     No list of samples is made for each worker, so that a million workers are cheap.
 
-    >>> split_counts(ints([0, 1, 1, 1]), 2, 2, scheme="iid", phi=1.0, seed=0).sum(axis=1).tolist()
-    [2, 2]
+    >>> split_counts(ints([0, 1, 1, 1]), 2, ints([0, 1, -1, 0]), 2).tolist()
+    [[1, 1], [0, 1]]
     """
-    owner = _owners(labels, workers, scheme, phi, seed, min_size=1)
-    cells = np.bincount(owner * classes + labels, minlength=workers * classes)
+    held = owner >= 0
+    cells = np.bincount(owner[held] * classes + labels[held], minlength=workers * classes)
     return ints(cells.reshape(workers, classes))
 
 
-def _owners(
-    labels: Ints, workers: int, scheme: Scheme, phi: float, seed: int, min_size: int
-) -> Ints:
-    """Return the worker of every sample, [n]."""
-    _check(len(labels), workers, scheme, phi, min_size)
-    if scheme == "iid":
-        return _iid_owners(len(labels), workers, seed)
-    owner = _dirichlet_owners(ints(labels), workers, phi, seed)
-    _raise_to_min_size(owner, workers, min_size, seed)
-    return owner
-
-
-def _iid_owners(samples: int, workers: int, seed: int) -> Ints:
-    """Return the worker of every sample; the first workers have one sample more than the others."""
-    owner = np.empty(samples, np.int64)
-    shuffled = stream(seed, "partition", "iid").permutation(samples)
-    size, more = divmod(samples, workers)
-    owner[shuffled] = np.repeat(np.arange(workers), size + (np.arange(workers) < more))
-    return owner
-
-
-def _check(samples: int, workers: int, scheme: str, phi: float, min_size: int) -> None:
-    if scheme not in get_args(Scheme):
+def _check(samples: int, workers: int, scheme: Scheme, how: PartitionParams, min_size: int) -> None:
+    if scheme in ("dirichlet", "quantity") and not (0 < how.phi < np.inf):
         raise ConfigError(
-            f"scheme = {scheme!r}; allowed are {', '.join(get_args(Scheme))}"
-            f"{nearest(scheme, get_args(Scheme))}"
+            f"phi = {how.phi}; expected a number above 0 (the paper uses 0.4, 0.7, 1.0)"
         )
-    if scheme == "dirichlet" and not (0 < phi < np.inf):
-        raise ConfigError(f"phi = {phi}; expected a number above 0 (the paper uses 0.4, 0.7, 1.0)")
-    for name, value in (("workers", workers), ("min_size", min_size)):
+    for name, value in (("workers", workers), ("shards", how.shards), ("min_size", min_size)):
         if value < 1:
             raise ConfigError(f"{name} = {value}; expected an integer >= 1")
-    if samples < workers * min_size:
+    each = max(min_size, how.shards) if scheme == "shards" else min_size
+    if samples < workers * each:
         raise DataError(
-            f"{samples} training samples cannot give {workers} workers {min_size} each: "
-            f"{workers * min_size} are needed; use fewer workers or more training samples"
+            f"{samples} training samples cannot give {workers} workers {each} each: "
+            f"{workers * each} are needed; use fewer workers or more training samples"
         )
 
 
-def _dirichlet_owners(labels: Ints, workers: int, phi: float, seed: int) -> Ints:
-    """Return the worker of every sample; each class is split by shares drawn from Dir(phi)."""
-    owner = np.zeros(len(labels), np.int64)
-    concentration = np.full(workers, float(phi))
-    for k in np.unique(labels).tolist():
-        rng = stream(seed, "partition", "dirichlet", k)
-        members = rng.permutation(np.flatnonzero(labels == k))
-        share = rng.dirichlet(concentration)
-        cuts = (np.cumsum(share)[:-1] * len(members)).astype(np.int64)
-        owner[members] = np.searchsorted(cuts, np.arange(len(members)), side="right")
-    return owner
-
-
-def _raise_to_min_size(owner: Ints, workers: int, min_size: int, seed: int) -> None:
-    """Move samples, in place, from the largest workers to those below `min_size`."""
-    size = np.bincount(owner, minlength=workers)
-    short = np.flatnonzero(size < min_size)
-    donors = [(-int(size[i]), i) for i in np.flatnonzero(size > min_size).tolist()]
-    heapq.heapify(donors)
-    order = np.argsort(owner, kind="stable") if len(short) else owner
-    end = np.cumsum(size)
-    shuffled: dict[int, list[int]] = {}
-    for i in np.repeat(short, min_size - size[short]).tolist():
-        less, donor = heapq.heappop(donors)
-        if donor not in shuffled:
-            rng = stream(seed, "partition", "give", donor)
-            held = order[end[donor] - size[donor] : end[donor]]
-            shuffled[donor] = rng.permutation(held).tolist()
-        owner[shuffled[donor].pop()] = i
-        if -less - 1 > min_size:
-            heapq.heappush(donors, (less + 1, donor))
+def _column_owners(columns: Columns, column: str, workers: int, seed: int) -> Ints:
+    """Return the worker of every sample; samples with the same value stay together."""
+    if column not in columns:
+        there = f"it has {', '.join(columns)}" if columns else "it has no column"
+        raise ConfigError(
+            f"data.column = {column!r}: the data set has no such column; {there}"
+            f"{nearest(column, columns)}. 'dystop data import --group COLUMN' keeps a column"
+        )
+    names, group = np.unique(columns[column], return_inverse=True)
+    if len(names) < workers:
+        raise DataError(
+            f"data.column = {column!r}: {len(names)} different values cannot give {workers} workers"
+            f" one each; use at most {len(names)} workers"
+        )
+    return column_owners(ints(group), workers, seed)
 
 
 def label_counts(labels: Ints, shards: list[Ints], classes: int) -> Ints:

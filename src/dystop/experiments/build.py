@@ -3,7 +3,7 @@
 `fleet_of`, `steps_of` and `keeps_topology` are shared with the testbed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,21 @@ from dystop.data import (
     Dataset,
     Labels,
     describe_partition,
+    fingerprint,
     label_chart,
     label_counts,
     labels_of,
     load,
     load_labels,
-    partition,
-    scheme_for,
+    owners_of,
+    shards_of,
     split_counts,
     take,
     take_labels,
 )
-from dystop.errors import ConfigError
+from dystop.errors import ConfigError, DataError, shell_command
 from dystop.experiments.config import Experiment, to_tree
+from dystop.experiments.folder_kinds import RUN, kind_of
 from dystop.simulator.attack import Attackers
 from dystop.simulator.loop import observe
 from dystop.simulator.pipeline import waiting_bytes
@@ -52,6 +54,7 @@ from dystop.world.geometry import expected_links
 from dystop.world.progress import nothing_in_flight
 
 _GIGABYTE = 10**9
+_DATA_FACTS = ("data_sha256", "partition_sha256")  # keys of fleet.json
 # Bytes of planning, measured with all workers active in a round.
 _WORKER_BYTES, _LABEL_BYTES, _LINK_BYTES = 300, 16, 280
 _PLANNING_ADVICE = "use fewer workers, a smaller world.range_m or a larger world.area_m"
@@ -97,7 +100,8 @@ def build(
     if not experiment.engine.train:
         return _build_plan(experiment, data, model, elsewhere=elsewhere)
     data = load_data(experiment, data)
-    shards = split_data(experiment, data)
+    owner = sample_owners(experiment, labels_of(data))
+    shards = shards_of(owner, experiment.fleet.workers)
     trainer = make_trainer(experiment, _with_wrong_labels(experiment, data, shards), shards, model)
     experiment = measured(experiment, trainer)
     memory = _estimate(experiment, trainer)
@@ -105,7 +109,8 @@ def build(
         _ensure_fits(experiment, memory, trainer.device)
     counts = label_counts(data.y_train, shards, data.classes)
     built = _built(experiment, labels_of(data), counts, trainer, memory)
-    return replace(built, card=card_of(experiment, data))
+    noted = {**built.fleet, **fingerprint(data, owner)}
+    return replace(built, card=card_of(experiment, data), fleet=noted)
 
 
 def _build_plan(
@@ -114,17 +119,15 @@ def _build_plan(
     """Build a simulation that trains nothing: of the data only label counts are kept."""
     check_planning_only(experiment)
     labels = _load_labels(experiment, data)
-    spec, workers = experiment.data, experiment.fleet.workers
-    scheme = scheme_for(spec.phi, spec.partition)
-    counts = split_counts(
-        labels.y_train, labels.classes, workers, scheme=scheme, phi=spec.phi, seed=experiment.seed
-    )
+    owner = sample_owners(experiment, labels)
+    counts = split_counts(labels.y_train, labels.classes, owner, experiment.fleet.workers)
     layout = layout_of(make_module(experiment, labels, model))
     trainer = NoTraining(layout, counts.sum(axis=1), experiment.training.batch)
     memory = _planning_estimate(experiment, labels.classes)
     if not elsewhere:
         _ensure_fits(experiment, memory, trainer.device, _PLANNING_ADVICE)
-    return _built(experiment, labels, counts, trainer, memory)
+    built = _built(experiment, labels, counts, trainer, memory)
+    return replace(built, fleet={**built.fleet, **fingerprint(labels, owner)})
 
 
 def _built(
@@ -230,15 +233,20 @@ def check_staleness_weighting(experiment: Experiment) -> None:
 
 def load_data(experiment: Experiment, given: Dataset | None = None) -> Dataset:
     """Return the given data set, or load the configured one, and limit its size."""
+    spec, data = experiment.data, given or whole_data(experiment)
+    return take(data, spec.train_limit or None, spec.test_limit or None, seed=experiment.seed)
+
+
+def whole_data(experiment: Experiment) -> Dataset:
+    """Load the configured data set, before its size is limited."""
     spec = experiment.data
-    data = given or load(
+    return load(
         spec.name,
         root=spec.root or None,
         download=spec.download,
         seed=experiment.seed,
         synthetic=spec.synthetic,
     )
-    return take(data, spec.train_limit or None, spec.test_limit or None, seed=experiment.seed)
 
 
 def _load_labels(experiment: Experiment, given: Dataset | None) -> Labels:
@@ -260,13 +268,38 @@ def _load_labels(experiment: Experiment, given: Dataset | None) -> Labels:
 
 def split_data(experiment: Experiment, data: Dataset) -> list[Ints]:
     """Return which training samples each worker owns."""
-    spec = experiment.data
-    return partition(
-        data.y_train,
-        experiment.fleet.workers,
-        scheme=scheme_for(spec.phi, spec.partition),
-        phi=spec.phi,
-        seed=experiment.seed,
+    return shards_of(sample_owners(experiment, labels_of(data)), experiment.fleet.workers)
+
+
+def sample_owners(experiment: Experiment, labels: Labels) -> Ints:
+    """Return the worker that owns each training sample, [n]; -1 for one that nobody owns."""
+    return owners_of(labels, experiment.fleet.workers, experiment.data, experiment.seed)
+
+
+def check_same_data(folder: Path, noted: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with other data or another partition than a run began with.
+
+    Args:
+        folder: Folder of the run.
+        noted: Its `fleet.json`; that of an earlier version notes nothing about the data.
+        now: The same for the data as they are now.
+    """
+    changed = [key for key in _DATA_FACTS if noted.get(key, now[key]) != now[key]]
+    if not changed:
+        return
+    before, after = (f"{facts['train_samples']:,}" for facts in (noted, now))
+    what = (
+        "the partition of the samples (data.partition)"
+        if "data_sha256" not in changed
+        else f"the data ({after} training samples, {before} when the run began)"
+        if before != after
+        else "the data (as many samples, but other values)"
+    )
+    start = (kind_of(folder) or RUN).start
+    again = shell_command(start, folder / "config.toml", "--name", "NEW")
+    raise DataError(
+        f"{folder}: {what} changed since the run began, so its records would no longer fit "
+        f"together; nothing was written. Restore the file, or start a new run with: {again}"
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dystop.control.stopping import ends_early, stop_reason
 from dystop.errors import RunFolderError, shell_command
-from dystop.experiments.build import Built, build
+from dystop.experiments.build import Built, build, check_same_data
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.config.experiment import OutputParams
 from dystop.experiments.folder_kinds import TESTBED, TESTBED_RUN
@@ -125,6 +125,7 @@ def resume_run(
             return folder
         experiment = read_experiment(folder / CONFIG, trust=trust)
         built = build(experiment)
+        check_same_data(folder, data.fleet, built.fleet)
         found = checkpoint.load_newest(folder / CHECKPOINTS, built.components.trainer.device)
         done, state = (found.round, found.state) if found is not None else (0, None)
         if found is not None:
@@ -282,6 +283,7 @@ def verify_run(
     """
     lines = _recorded_lines(folder)[: rounds or None]
     built = build(read_experiment(folder / CONFIG, trust=trust))
+    check_same_data(folder, open_run(folder).fleet, built.fleet)
     digest = hashlib.sha256()
     checked = 0
     for record, line in zip(_records_of(built.components), lines, strict=False):

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from dystop.control.robust_aggregation import Aggregation
 from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Evaluate, Stop
+from dystop.data.partition import PartitionParams
 from dystop.data.private import PrivateData
 from dystop.data.synthetic import SyntheticParams
 from dystop.experiments.config.keys import Key, keys_of
@@ -37,16 +38,12 @@ class FleetParams:
 
 
 @dataclass(frozen=True)
-class DataParams:
+class DataParams(PartitionParams):
     """Which images are learned, and how they are split over the workers."""
 
     name: str = param("fmnist-mini", "data set; 'dystop list datasets' shows them; or FILE.npz")
     root: str = param("", "folder of data set files; empty: the cache folder")
     download: bool = param(True, "fetch files that are missing")
-    partition: Literal["auto", "iid", "dirichlet"] = param(
-        "auto", "how labels are split; auto: Dirichlet(phi) below phi = 1, IID from there on"
-    )
-    phi: Annotated[float, Gt(0)] = param(0.4, "concentration of labels; small is more skewed")
     train_limit: Count = param(0, "training images used; 0: all")
     test_limit: Count = param(0, "test images used; 0: all")
     synthetic: SyntheticParams = section(SyntheticParams, "the generated data set")

@@ -12,11 +12,12 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dystop.data.catalogue import DATASETS
+from dystop.data.partition import PartitionChoice, is_file
 from dystop.errors import ConfigError, RunFolderError, closest, nearest, shell_command
 from dystop.experiments.config.experiment import Experiment, every_key, resolve
 from dystop.experiments.config.keys import UNSET, Key, keys_of
@@ -203,12 +204,36 @@ def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
     experiment = Experiment(**{"mechanism": kinds["mechanism"](), **sections})
     if not experiment.data.name.endswith(".npz"):
         _check_name(source, "data.name", experiment.data.name, DATASETS, " or FILE.npz")
+    _check_partition(experiment, source)
     if ":" not in experiment.model.name:
         also = " or package.module:factory"
         _check_name(source, "model.name", experiment.model.name, MODELS, also)
     if experiment.name and (problem := name_problem(experiment.name)):
         raise _wrong(source, "name", experiment.name, problem)
     return resolve(experiment)
+
+
+def _check_partition(experiment: Experiment, source: Source) -> None:
+    """Refuse an unknown partition, and keys that contradict it."""
+    data = experiment.data
+    if not is_file(data.partition):
+        schemes, also = get_args(PartitionChoice), " or FILE.csv, FILE.json, FILE.parquet"
+        _check_name(source, "data.partition", data.partition, schemes, also)
+    elif data.train_limit:
+        raise _wrong(
+            source,
+            "data.train_limit",
+            data.train_limit,
+            f"0, because data.partition = {data.partition!r} names samples of the whole training "
+            "set; leave samples out of that file instead",
+        )
+    if (data.partition == "column") != bool(data.column):
+        expected = (
+            "the name of a column, for data.partition = 'column'"
+            if not data.column
+            else f"no column, because data.partition = {data.partition!r}; use 'column'"
+        )
+        raise _wrong(source, "data.column", data.column, expected)
 
 
 def read_section(kind: type[Section], table: Mapping[str, Any], key: str, origin: str) -> Section:

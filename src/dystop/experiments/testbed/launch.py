@@ -21,6 +21,7 @@ from dystop.experiments.record_log import RECORDS, RecordTail
 from dystop.experiments.run import Started
 from dystop.experiments.run_folder import (
     CONFIG,
+    RunData,
     create_run,
     first_info,
     open_run,
@@ -152,9 +153,18 @@ def reopen_testbed(path: Path, watch: ProgressReporter) -> bool:
     data = open_run(resumable_folder(path))
     done = len(data.records)
     finished = data.info.get("status") == "finished"
-    rounds = done if finished else read_experiment(path / CONFIG, trust=True).stop.rounds
+    rounds = done if finished else _unfinished_rounds(data)
     watch.on_start(Started(path, {}, [], "", rounds, done))
     return not finished
+
+
+def _unfinished_rounds(data: RunData) -> int:
+    """Return the rounds of a run that goes on, if its data are those that it began with."""
+    from dystop.experiments.testbed.parts import check_data
+
+    experiment = read_experiment(data.path / CONFIG, trust=True)
+    check_data(data, experiment)
+    return experiment.stop.rounds
 
 
 def run_processes(folder: Path, watch: ProgressReporter, network: Network | None = None) -> None:

@@ -8,12 +8,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from dystop.data import Dataset, describe_partition, label_chart, label_counts
+from dystop.data import (
+    Dataset,
+    describe_partition,
+    fingerprint,
+    label_chart,
+    label_counts,
+    labels_of,
+)
 from dystop.data.private import own_samples, placeholder_samples
 from dystop.errors import ConfigError
 from dystop.experiments.build import (
     attackers_of,
     card_of,
+    check_same_data,
     check_staleness_weighting,
     describe_graph,
     fleet_json,
@@ -21,10 +29,12 @@ from dystop.experiments.build import (
     load_data,
     make_trainer,
     measured,
+    sample_owners,
     split_data,
     steps_of,
 )
 from dystop.experiments.config import Experiment
+from dystop.experiments.run_folder import RunData
 from dystop.experiments.testbed.enrolment import (
     Enrolled,
     Enrolment,
@@ -69,7 +79,9 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
     """
     check_testbed(experiment)
     check_staleness_weighting(experiment)
-    data, shards, counts = _private_counts(experiment, enrolled) or _split(experiment)
+    unseen = _private_counts(experiment, enrolled)
+    data, shards, counts = unseen or _split(experiment)
+    noted = {} if unseen else fingerprint(data, sample_owners(experiment, labels_of(data)))
     trainer = make_trainer(_single_stream(experiment), data, shards)
     _warm_up(trainer, shards)
     experiment = measured(experiment, trainer)
@@ -85,8 +97,16 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
         physics=physics,
         partition=[*describe_partition(counts).rows(), *label_chart(counts, data.class_names)],
         memory=_ensure_memory(experiment, trainer),
-        fleet=fleet_json(experiment, data, fleet, trainer, world, physics),
+        fleet={**fleet_json(experiment, data, fleet, trainer, world, physics), **noted},
     )
+
+
+def check_data(run: RunData, experiment: Experiment) -> None:
+    """Refuse to go on with other data than a run began with; private data are checked by hosts."""
+    if not experiment.data.private.classes:
+        data = load_data(experiment)
+        now = fingerprint(data, sample_owners(experiment, labels_of(data)))
+        check_same_data(run.path, run.fleet, now)
 
 
 def _warm_up(trainer: Trainer, shards: list[Ints]) -> None:

@@ -1,0 +1,99 @@
+"""`dystop data`: import data, export partitions, describe private data."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dystop.cli.examples import examples
+from dystop.cli.run import split_words
+from dystop.cli.terminal import echo, handle_errors
+from dystop.units import plural
+
+data = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples("data"),
+    help="Import data, export which worker has which sample, and describe private data.",
+)
+
+
+@handle_errors
+def partition(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE.toml|RUN|KEY=VALUE", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write samples and workers: .csv, .json or .parquet."),
+    ] = None,
+    parts: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write each worker's samples: w00.npz, w01.npz, ..."),
+    ] = None,
+) -> None:
+    """Show which samples the workers of an experiment or a run have, and export it.
+
+    A run with data.partition=FILE gives the workers the same samples again, whatever its seed.
+    """
+    from dystop.experiments.partitions import partition_of, write_parts
+
+    split = partition_of(*split_words(words or []))
+    for line in split.rows:
+        echo(line)
+    if out is not None:
+        split.write(out)
+        echo(f"{out}: {plural(split.samples, 'sample')}")
+    if parts is not None:
+        write_parts(split, parts)
+        echo(f"{parts}: {plural(split.workers, 'file')}")
+
+
+@handle_errors
+def describe(
+    file: Annotated[Path, typer.Argument(metavar="FILE.npz", help="x_train, y_train; or x, y.")],
+    classes: Annotated[
+        int, typer.Option(min=0, help="Number of classes, if some do not occur in this file.")
+    ] = 0,
+) -> None:
+    """Print the facts about private data that the operator needs, as one line of JSON."""
+    from dystop.data.private import describe as facts_of
+    from dystop.data.private import to_line
+
+    typer.echo(to_line(facts_of(file, classes)))
+
+
+@handle_errors
+def enrol(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="w00.json w01.json ...", help="One for each worker.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The file for 'dystop coordinator --enrolment'.")
+    ] = Path("enrolment.json"),
+) -> None:
+    """Combine the facts about all workers' data; print what the configuration needs."""
+    from dystop.data.private import combine, read_facts
+    from dystop.experiments.config.write import dumps
+    from dystop.experiments.testbed.enrolment import check_member_files
+    from dystop.experiments.testbed.enrolment import enrol as write
+
+    check_member_files(files)
+    facts = {path.stem: read_facts(path) for path in sorted(files, key=lambda path: path.stem)}
+    agreed = combine(list(facts.values()))
+    write(out, facts, agreed.classes)
+    shown = {key: list(v) if isinstance(v, tuple) else v for key, v in vars(agreed).items()}
+    count = plural(len(facts), "worker")
+    typer.echo(f"{out}: {count}. The configuration of all parties needs:\n", err=True)
+    typer.echo(dumps({"fleet": {"workers": len(facts)}, "data": {"private": shown}}), nl=False)
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "partition": partition,
+    "describe": describe,
+    "enrol": enrol,
+}
+for _name, _command in _COMMANDS.items():
+    data.command(_name)(_command)
