@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 import dystop
+from dystop.cli.advise import advise
 from dystop.cli.analysis import bound, gap
+from dystop.cli.atlas import atlas
 from dystop.cli.bench import bench
 from dystop.cli.dashboard import dashboard
 from dystop.cli.data import data
@@ -59,6 +61,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "run": run,
     "compare": compare,
     "sweep": sweep,
+    "advise": advise,
+    "atlas": atlas,
     "resume": resume,
     "verify": verify,
     "report": report,

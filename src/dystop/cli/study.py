@@ -173,7 +173,7 @@ def _comparison(
     from dystop.experiments.compare import Comparison
 
     file, keys = split_words(words)
-    _check_file(file, "compare", f"--mechanisms {_COMPARE_EXAMPLE}")
+    check_file(file, "compare", f"--mechanisms {_COMPARE_EXAMPLE}")
     if mechanisms is None:
         given = f"{shlex.quote(str(file))} " if file else ""
         raise ConfigError(
@@ -197,7 +197,7 @@ def _study_of_comparison(
         for sentence in advice(every[0]):
             note(sentence)
     name = name or default_name(every)
-    return _find_or_create(every, choice, out, name, trust=comparison.trust)
+    return find_or_create(every, choice, out, name, trust=comparison.trust)
 
 
 def _study_of_sweep(
@@ -214,7 +214,7 @@ def _study_of_sweep(
     from dystop.experiments.sweep import Sweep, default_name, grid, read_axes
 
     file, keys = split_words(words)
-    _check_file(file, "sweep", _SWEEP_EXAMPLE)
+    check_file(file, "sweep", _SWEEP_EXAMPLE)
     if not over:
         raise ConfigError(
             f"command line: --over is missing, as in: dystop sweep {_SWEEP_EXAMPLE}; "
@@ -223,10 +223,10 @@ def _study_of_sweep(
     axes = read_axes(over)
     every = grid(Sweep(file, keys, axes, seeds, trust))
     over = [axis.key for axis in axes]
-    return _find_or_create(every, choice, out, name or default_name(axes), over, trust=trust)
+    return find_or_create(every, choice, out, name or default_name(axes), over, trust=trust)
 
 
-def _check_file(file: Path | None, command: str, options: str) -> None:
+def check_file(file: Path | None, command: str, options: str) -> None:
     """Refuse a first word that is neither a file nor a study, and say what it is."""
     from dystop.errors import ConfigError, RunFolderError, nearest
     from dystop.experiments.run_folder import CONFIG, INFO
@@ -276,7 +276,7 @@ def choose_engine(words: list[str], on: str, jobs: int | None) -> "tuple[list[st
     return own, choose(on, jobs, file, settings, study)
 
 
-def _find_or_create(
+def find_or_create(
     every: "Sequence[Experiment]",
     choice: "Choice",
     out: Path,
@@ -341,7 +341,7 @@ def resume_study(path: Path, choice: "Choice", *, quiet: bool, trust: bool = Fal
         run_remaining(study, choice, quiet=quiet)
 
 
-def _begun(study: "StudyOutline") -> tuple[list[Path], list[str]]:
+def begun_runs(study: "StudyOutline") -> tuple[list[Path], list[str]]:
     """Return the runs that have begun, and a notice if some have not."""
     from dystop.errors import RunFolderError
 
@@ -364,7 +364,7 @@ def report_study(path: Path, target: float | None, *, out: Path | None = None, q
     from dystop.report.pages.study import write_study
 
     study = outline(path)
-    begun, missing = _begun(study)
+    begun, missing = begun_runs(study)
     runs, title = [open_run(folder) for folder in begun], path.resolve().name
     report = write_study(
         runs, out or path / "report", title=title, target=target, over=study.over, notices=missing

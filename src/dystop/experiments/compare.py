@@ -42,7 +42,7 @@ def experiments(asked: Comparison) -> list[Experiment]:
     Raises:
         ConfigError: If a mechanism or a setting cannot be used.
     """
-    chosen = _chosen(asked.mechanisms)
+    chosen = chosen_mechanisms(asked.mechanisms)
     shared, own = _sorted_words(asked, chosen)
     base = read_experiment(asked.file, shared, trust=asked.trust)
     _check(base, asked)
@@ -81,7 +81,7 @@ def advice(experiment: Experiment) -> list[str]:
     return out
 
 
-def _chosen(names: Sequence[str]) -> list[str]:
+def chosen_mechanisms(names: Sequence[str]) -> list[str]:
     """Return the names of the mechanisms; refuse unknown and repeated ones."""
     if list(names) == [ALL]:
         return list(MECHANISMS)

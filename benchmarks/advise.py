@@ -1,0 +1,241 @@
+"""Does `dystop advise` name the mechanism that a full study finds?
+
+    python benchmarks/advise.py --out FOLDER --processes 10 --limit 480
+
+Ten worlds are drawn from a seed: compute spread, communication, skew, density, churn, timing law,
+model. In each of them every mechanism runs with three seeds, three times as long as the longest
+trials of `dystop advise`, and `dystop advise` gives its advice. FOLDER/verdicts.csv gets a row per
+world as soon as all its runs have finished, FOLDER/curves.json every evaluation of every run. The
+command resumes what --runs holds.
+"""
+
+import argparse
+import csv
+import json
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from dystop.experiments.atlas import AXES
+from dystop.experiments.compare import Comparison, experiments
+from dystop.experiments.config import read_experiment
+from dystop.experiments.run import resume_run, run_experiment
+from dystop.experiments.run_folder import open_run
+from dystop.experiments.study import create_study, find_study, finished
+from dystop.experiments.trials import TURNS, horizon_s, shortened
+from dystop.report.data.groups import group_runs
+from dystop.report.data.summary import evaluated_rounds
+from dystop.report.data.winners import GOALS, all_contests, best_of, common_target, contenders_of
+from dystop.report.data.winners import lead as lead_of
+from dystop.rng import stream
+
+WORLDS = 10
+LONGER = 3  # times the longest trials
+SEEDS = 3
+MODELS = {
+    "softmax": ["model.name=softmax"],
+    "mlp": ["model.name=mlp", "data.train_limit=5000"],
+}
+COMMON = [
+    "fleet.workers=30",
+    "model.wire_bytes=87360",  # those of the paper's CNN
+    "training.device=cpu",
+    "training.lanes=1",
+    "world.churn.mean_down_s=3",
+]
+COLUMNS = (
+    "world", "timing", "model", *AXES, "target", "winner", "tied", "advised", "verdict", "rank",
+    "factor", "traffic", "traffic_advised", "traffic_verdict", "compute", "compute_advised",
+    "compute_verdict", "advise_cpu_s", "study_cpu_s",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class World:
+    """One world: its place on every axis, and its settings."""
+
+    number: int
+    place: dict[str, float]
+    timing: str
+    model: str
+
+    @property
+    def words(self) -> list[str]:
+        found = [*COMMON, *MODELS[self.model], f"engine.timing={self.timing}"]
+        found.append(f"seed={100 * (self.number + 1)}")
+        for name in ("spread", "skew", "density", "churn", "communication"):  # its keys depend
+            found += AXES[name].words(read_experiment(None, found), self.place[name])
+        return found
+
+
+def worlds(seed: int, count: int) -> list[World]:
+    """Draw worlds; laws and models take turns."""
+    found = []
+    for k in range(count):
+        draw = stream(seed, "advise", k)
+        place = {
+            "spread": round(draw.uniform(0.0, 0.9), 2),
+            "communication": round(math.exp(draw.uniform(math.log(0.1), math.log(10))), 2),
+            "skew": round(math.exp(draw.uniform(math.log(0.1), math.log(1.5))), 2),
+            "density": round(draw.uniform(6, 29), 1),
+            "churn": round(max(0.0, draw.uniform(-0.3, 0.3)), 2),
+        }
+        timing, model = ("paper", "overlap")[k % 2], ("softmax", "mlp")[k // 2 % 2]
+        found.append(World(k, place, timing, model))
+    return found
+
+
+def study_of(world: World, runs: Path):
+    """Return the full study of a world, created if missing."""
+    every = experiments(Comparison(None, world.words, ["all"], SEEDS))
+    limit_s = LONGER * horizon_s(every[0], TURNS)
+    every = [shortened(experiment, limit_s) for experiment in every]
+    name = f"full-{world.number}"
+    return find_study(runs, name, every) or create_study(runs, name, every)
+
+
+def carry_out(task: tuple[str, str, list[str]]) -> tuple[str, str, float]:
+    """Do one piece of work in a process of the pool; return its name and its CPU seconds."""
+    kind, name, words = task
+    began = time.process_time()
+    if kind == "run":
+        plan, folder = (Path(word) for word in words)
+        if folder.exists():
+            resume_run(folder, lambda _: None, lambda _: None)
+        else:
+            experiment = read_experiment(plan)
+            run_experiment(experiment, folder.parent, folder.name, lambda _: None, lambda _: None)
+    else:
+        from typer.testing import CliRunner
+
+        from dystop.cli import app
+
+        result = CliRunner().invoke(app, ["advise", *words])
+        if result.exit_code:
+            raise RuntimeError(f"{name}: {result.output}")
+    return kind, name, time.process_time() - began
+
+
+def tasks_of(world: World, runs: Path) -> list[tuple[str, str, list[str]]]:
+    study = study_of(world, runs)
+    words = [*world.words, "--out", str(runs), "--name", f"advise-{world.number}", "--jobs", "1"]
+    found = [] if (runs / f"advise-{world.number}" / "advice.csv").is_file() else [
+        ("advise", f"{world.number}", [*words, "--quiet"])
+    ]  # fmt: skip
+    return found + [
+        ("run", f"{world.number}", [str(study.plan(e).absolute()), str(study.folder(e).absolute())])
+        for e in study.todo()
+    ]
+
+
+def advised(runs: Path, world: World) -> dict[str, str]:
+    """Return the mechanism that the advice names, by goal."""
+    with (runs / f"advise-{world.number}" / "advice.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    last = [row for row in rows if row["stage"] == rows[-1]["stage"]]
+    columns = dict(zip(GOALS, ("time_s", "traffic_bytes", "compute_epochs"), strict=True))
+    return {
+        goal: min(last, key=lambda r: (-int(r["reached"]), float(r[column] or "inf")))["mechanism"]
+        for goal, column in columns.items()
+    }
+
+
+def verdict(world: World, runs: Path, cpu_s: dict[tuple[str, str], float]) -> list[object]:
+    """Compare the advice with the full study."""
+    study = study_of(world, runs)
+    groups = group_runs([open_run(study.folder(e)) for e in study.experiments])
+    target = common_target(best_of(groups), (len(groups) + 1) // 2)
+    contests = all_contests(contenders_of(groups, target), target)
+    names = advised(runs, world)
+    judged: dict[str, tuple[str, str]] = {}
+    for goal in GOALS:
+        winner = contests[goal].winner
+        assert winner is not None
+        chosen = next(c for c in contests[goal].ranked if c.name == names[goal])
+        same = winner.name == chosen.name
+        tie = not same and chosen.reached and lead_of(winner, chosen, goal).tie
+        judged[goal] = winner.name, "winner" if same else "within spread" if tie else "no"
+    ranked = [c.name for c in contests["time"].ranked]
+    first, chosen = (contests["time"].ranked[k] for k in (0, ranked.index(names["time"])))
+    factor = lead_of(first, chosen, "time").factor
+    tied = " ".join(c.name for c in contests["time"].tied)
+    number = str(world.number)
+    return [
+        world.number, world.timing, world.model, *(world.place[name] for name in AXES), target,
+        judged["time"][0], tied, names["time"], judged["time"][1], ranked.index(names["time"]) + 1,
+        "" if factor is None else f"{factor:.3f}", judged["traffic"][0], names["traffic"],
+        judged["traffic"][1], judged["compute"][0], names["compute"], judged["compute"][1],
+        round(cpu_s.get(("advise", number), 0.0), 1), round(cpu_s.get(("run", number), 0.0), 1),
+    ]  # fmt: skip
+
+
+def curves(runs: Path) -> dict[str, list[list[float]]]:
+    """Return clock, bytes, epochs and accuracy at every evaluation of every finished run."""
+    found = {}
+    for info in sorted(runs.glob("**/run.json")):
+        folder = info.parent
+        if finished(folder):
+            rows = evaluated_rounds(open_run(folder).records)
+            found[str(folder.relative_to(runs))] = [
+                [round(r.clock_s, 4), r.wire_bytes_total, round(r.epochs_total, 3),
+                 round(r.accuracy or 0.0, 4)] for r in rows
+            ]  # fmt: skip
+    return found
+
+
+def write(out: Path, rows: Sequence[Sequence[object]]) -> None:
+    with (out / "verdicts.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(COLUMNS)
+        table.writerows(sorted(rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--runs", type=Path, default=Path("runs/advise"), help="folder of the runs")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=1e6, help="seconds, then it stops")
+    parser.add_argument("--worlds", default="", help="numbers such as 0,3; default: all ten")
+    parser.add_argument("--seed", type=int, default=2026, help="that the worlds are drawn from")
+    args = parser.parse_args()
+    ends = time.monotonic() + args.limit
+    args.out.mkdir(parents=True, exist_ok=True)
+    chosen = [int(k) for k in args.worlds.split(",") if k] or range(WORLDS)
+    every = {k: world for k, world in enumerate(worlds(args.seed, WORLDS)) if k in chosen}
+    tasks = [task for world in every.values() for task in tasks_of(world, args.runs)]
+    tasks.sort(key=lambda task: (task[0] != "advise", task[1]))  # the longest first
+    left = {str(k): sum(task[1] == str(k) for task in tasks) for k in every}
+    cpu_s: dict[tuple[str, str], float] = {}
+    rows = [verdict(world, args.runs, cpu_s) for k, world in every.items() if not left[str(k)]]
+    write(args.out, rows)
+    pool = get_context("spawn").Pool(args.processes)
+    results = pool.imap_unordered(carry_out, tasks)
+    try:
+        for done in range(len(tasks)):
+            kind, name, spent = results.next(max(0.1, ends - time.monotonic()))
+            cpu_s[kind, name] = cpu_s.get((kind, name), 0.0) + spent
+            left[name] -= 1
+            print(f"{done + 1}/{len(tasks)} {kind} of world {name}: {spent:.1f} s", flush=True)
+            if not left[name]:
+                rows.append(verdict(every[int(name)], args.runs, cpu_s))
+                write(args.out, rows)
+    except TimeoutError:
+        print("the time is over; the same command resumes", flush=True)
+    finally:
+        pool.terminate()
+        (args.out / "curves.json").write_text(json.dumps(curves(args.runs)))
+    for row in sorted(rows):
+        print(dict(zip(COLUMNS, row, strict=True)))
+    good = sum(row[COLUMNS.index("verdict")] != "no" for row in rows)
+    print(f"advice right in {good} of {len(rows)} worlds")
+
+
+if __name__ == "__main__":
+    main()

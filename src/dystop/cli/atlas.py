@@ -1,0 +1,193 @@
+"""`dystop atlas`: maps that show which mechanism wins in which network."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dystop.cli.run import Out, Quiet, Trust, split_words
+from dystop.cli.study import (
+    Jobs,
+    On,
+    begun_runs,
+    check_file,
+    check_target,
+    choose_engine,
+    find_or_create,
+    resume_study,
+    run_remaining,
+)
+from dystop.cli.terminal import echo, handle_errors, note, show_table
+
+if TYPE_CHECKING:
+    from dystop.experiments.atlas import Atlas
+    from dystop.experiments.executors import Choice
+
+_EXAMPLE = "--x spread=0,0.4,0.8 --y communication=0.1,1,10 --mechanisms dystop,matcha,ad-psgd"
+
+
+@handle_errors
+def atlas(  # noqa: PLR0913 - every parameter is an option of the command
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE.toml|KEY=VALUE|ATLAS", show_default=False),
+    ] = None,
+    x: Annotated[
+        str | None,
+        typer.Option(
+            "--x",
+            metavar="AXIS=V1,V2,...",
+            help="Horizontal axis: spread, communication, skew, density, churn, or any key.",
+            show_default=False,
+        ),
+    ] = None,
+    y: Annotated[
+        str | None,
+        typer.Option("--y", metavar="AXIS=V1,V2,...", help="Vertical axis.", show_default=False),
+    ] = None,
+    mechanisms: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,C", help="Mechanisms. [default: all]", show_default=False),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Seeds: seed, seed+1, ... [default: 1]")
+    ] = None,
+    turns: Annotated[
+        float | None,
+        typer.Option(
+            metavar="T",
+            help="Length of every run: so many times one training and one transfer in its own "
+            "network, at most stop.seconds. [default: 80]",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="MECHANISM.KEY=VALUE", help="A key of one mechanism; repeatable."
+        ),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="Accuracy to which costs are counted. [default: at each point the highest "
+            "multiple of 5 % that enough mechanisms reach]"
+        ),
+    ] = None,
+    reached: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="How many mechanisms must reach a target that is not given. [default: half]",
+        ),
+    ] = None,
+    out: Out = Path("runs"),
+    name: Annotated[
+        str | None, typer.Option(help="Name of the atlas; an existing one is resumed.")
+    ] = None,
+    jobs: Jobs = None,
+    on: On = "local",
+    quiet: Quiet = False,
+    trust: Trust = False,
+) -> None:
+    """Draw maps of networks: at each point, which mechanism reaches the target first, or cheapest.
+
+    Two axes span a grid of networks. Every mechanism runs in each of them. A map for each goal
+    (time, traffic, compute) shows the winner and by how much; the table names everybody who did
+    not reach the target. Rerun the command, or call 'dystop atlas ATLAS', to resume.
+    """
+    check_target(target)
+    words, choice = choose_engine(words or [], on, jobs)
+    folder = _atlas_named(words, [x, y, mechanisms, seeds, turns, settings, name])
+    if folder is not None:
+        resume_study(folder, choice, quiet=quiet, trust=trust)
+    else:
+        asked = _asked(words, x, y, mechanisms, seeds, turns, settings or [], trust=trust)
+        folder = _run(asked, choice, out, name, quiet=quiet)
+    _report(folder, target, reached, quiet=quiet)
+
+
+def _atlas_named(words: list[str], options: list[object]) -> Path | None:
+    """Return the atlas that the first word names, if it names one; it has its own settings."""
+    from dystop.errors import ConfigError
+    from dystop.experiments.run_folder import is_study
+
+    if not words or not is_study(Path(words[0])):
+        return None
+    if any([words[1:], *options]):
+        raise ConfigError(
+            f"command line: {words[0]} is an atlas with its own settings; only --target, "
+            "--reached, --jobs, --on, --trust and --quiet can be given with it"
+        )
+    return Path(words[0])
+
+
+def _asked(  # noqa: PLR0913 - every parameter is an option of the command
+    words: list[str],
+    x: str | None,
+    y: str | None,
+    mechanisms: str | None,
+    seeds: int | None,
+    turns: float | None,
+    settings: list[str],
+    *,
+    trust: bool,
+) -> "Atlas":
+    from dystop.errors import ConfigError
+    from dystop.experiments.atlas import AXES, SEEDS, TURNS, Atlas, read_axis
+
+    file, keys = split_words(words)
+    check_file(file, "atlas", _EXAMPLE)
+    if x is None or y is None:
+        missing = "--x" if x is None else "--y"
+        raise ConfigError(
+            f"command line: {missing} is missing, as in: dystop atlas {_EXAMPLE}; the axes are "
+            f"{', '.join(AXES)}, or any key of 'dystop list keys'"
+        )
+    names = [name.strip() for name in (mechanisms or "all").split(",") if name.strip()]
+    turns = TURNS if turns is None else turns
+    axes = read_axis("--x", x), read_axis("--y", y)
+    return Atlas(file, keys, *axes, names, seeds or SEEDS, turns, settings, trust)
+
+
+def _run(asked: "Atlas", choice: "Choice", out: Path, name: str | None, *, quiet: bool) -> Path:
+    from dystop.experiments.atlas import chart, default_name, write_points
+    from dystop.experiments.folder_kinds import writing
+
+    every = chart(asked)
+    name = name or default_name(asked.x, asked.y)
+    study = find_or_create(every.experiments, choice, out, name, every.over, trust=asked.trust)
+    with writing(study.path):
+        write_points(study.path, every.content)
+    run_remaining(study, choice, quiet=quiet, resume=f"dystop atlas {study.path}")
+    return study.path
+
+
+def _report(folder: Path, target: float | None, least: int | None, *, quiet: bool) -> None:
+    """Write the page as far as the runs got, and show the maps."""
+    from dystop.experiments.atlas import read_points
+    from dystop.experiments.run_folder import open_run
+    from dystop.experiments.study import outline
+    from dystop.report.data.atlas import atlas_results, map_columns, map_rows
+    from dystop.report.data.winners import FIRST, GOALS
+    from dystop.report.pages.atlas import write_atlas
+
+    points = read_points(folder)
+    begun, missing = begun_runs(outline(folder))
+    results = atlas_results(points, [open_run(path) for path in begun], target, least)
+    facts = [
+        f"Every run lasts {points.turns:g} turns of its own network, at most stop.seconds; a turn "
+        "is one local training and one transfer over the median link."
+    ]
+    files = write_atlas(results, folder / "report", folder.resolve().name, missing, facts)
+    if quiet:
+        return
+    for sentence in missing:
+        note(sentence)
+    for goal in GOALS:
+        echo(f"who reaches the target {FIRST[goal]}:")
+        show_table(map_columns(results), map_rows(results, goal))
+    if names := results.reconstructions:
+        echo(f"* reconstruction, no code was published: {', '.join(names)}")
+    echo(results.rule)
+    echo(f"report: {files.html}")

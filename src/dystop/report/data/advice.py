@@ -1,0 +1,230 @@
+"""The result of `dystop advise`: which mechanism to take, why, and how sure that is."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dystop.report.data.groups import Group
+from dystop.report.data.winners import (
+    FIRST,
+    GOALS,
+    SHOW,
+    Contender,
+    Contest,
+    Goal,
+    all_contests,
+    best_of,
+    common_target,
+    contenders_of,
+    survivors,
+)
+from dystop.units import goal as target_text
+from dystop.units import number, percent, plural, seconds
+
+TRIAL_STEP = 0.01
+"""Targets of trials are multiples of it."""
+_COLUMNS = (
+    "stage", "seconds", "seeds", "target", "mechanism", "provenance", "reached", "time_s",
+    "traffic_bytes", "compute_epochs", "best_accuracy", "goes_on",
+)  # fmt: skip
+_COST: dict[Goal, str] = {"time": "time", "traffic": "traffic", "compute": "compute"}
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What one stage of the trials found."""
+
+    seconds: float  # simulated, of every run
+    seeds: int
+    contests: Mapping[Goal, Contest]
+    kept: tuple[str, ...]  # who goes on; in the last stage nobody
+
+    @property
+    def target(self) -> float | None:
+        """The accuracy to which costs are counted."""
+        return self.contests["time"].target
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        """All mechanisms of the stage."""
+        return self.contests["time"].ranked
+
+
+def judge(
+    groups: Sequence[Group], goal: Goal, limit_s: float, keep: int, highest: float | None = None
+) -> StageResult:
+    """Rank the mechanisms of a stage and choose who goes on.
+
+    The target is the highest multiple of one percent that at least half of the mechanisms reach
+    with every seed.
+
+    Args:
+        groups: One group per mechanism.
+        goal: What the ranking is about.
+        limit_s: Simulated seconds of every run.
+        keep: How many go on, by this goal; 0 in the last stage.
+        highest: The target is not above it.
+    """
+    least = (len(groups) + 1) // 2
+    target = common_target(best_of(groups), least, TRIAL_STEP, highest or 1.0)
+    contests = all_contests(contenders_of(groups, target), target)
+    kept = tuple(survivors(contests, goal, keep)) if keep else ()
+    return StageResult(limit_s, max(len(group.runs) for group in groups), contests, kept)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The advice, stage by stage."""
+
+    goal: Goal
+    stages: tuple[StageResult, ...]
+
+    @property
+    def last(self) -> StageResult:
+        """The last stage, which decides."""
+        return self.stages[-1]
+
+    @property
+    def contest(self) -> Contest:
+        """The contest that decides."""
+        return self.last.contests[self.goal]
+
+    @property
+    def headline(self) -> str:
+        """Which mechanism to take."""
+        winner, target = self.contest.winner, self.last.target
+        if winner is None or target is None:
+            return (
+                "No advice: no mechanism learned anything in "
+                f"{seconds(self.last.seconds)}; longer trials may: --seconds S"
+            )
+        cost = SHOW[self.goal](winner.mean(self.goal))
+        return (
+            f"Take {winner.label}: it reaches {target_text(target)} {FIRST[self.goal]}, "
+            f"{'after ' if self.goal == 'time' else ''}{cost}."
+        )
+
+    @property
+    def runner_up(self) -> str:
+        """The runner-up, and how sure the order is."""
+        contest, lead = self.contest, self.contest.lead
+        if contest.winner is None:
+            return ""
+        if contest.runner_up is None or lead is None or lead.factor is None:
+            return "No other mechanism of the last trials reaches it."
+        name, other = contest.winner.name, contest.runner_up.label
+        by = f"{number(lead.factor)} times the {_COST[self.goal]}"
+        ahead = f"{name} is ahead in {lead.ahead} of {plural(lead.seeds, 'seed')}"
+        if contest.tied:
+            names = ", ".join(c.label for c in contest.tied)
+            return (
+                f"It is a tie with {names}: the difference is not larger than its spread over the "
+                f"seeds. Runner-up: {other}, {by}; {ahead}."
+            )
+        sure = "" if lead.seeds > 1 else " One seed cannot say how sure that is."
+        return f"Runner-up: {other}, {by}; {ahead}.{sure}"
+
+    @property
+    def why(self) -> str:
+        """What the winner does better than the runner-up: cost is epochs times cost per epoch."""
+        first, second = self.contest.winner, self.contest.runner_up
+        if first is None or second is None:
+            return ""
+        needs, others = first.mean("compute"), second.mean("compute")
+        if not needs or not others:
+            return ""
+        learns = f"needs {number(needs)} epochs to get there ({second.name}: {number(others)})"
+        if self.goal == "compute":
+            return f"Why: {first.name} {learns}."
+        own, their = first.mean(self.goal) or 0.0, second.mean(self.goal) or 0.0
+        if self.goal == "traffic":
+            show = SHOW["traffic"]
+            spends = f"sends {show(own / needs)} per epoch ({second.name}: {show(their / others)})"
+        else:
+            spends = (
+                f"trains {number(needs / max(own, 1e-9))} epochs in a second "
+                f"({second.name}: {number(others / max(their, 1e-9))})"
+            )
+        return f"Why: {first.name} {spends} and {learns}."
+
+    @property
+    def others(self) -> str:
+        """The winners of the other goals, in one line."""
+        parts = []
+        for goal in GOALS:
+            winner = self.last.contests[goal].winner
+            if goal != self.goal and winner is not None:
+                tied = self.last.contests[goal].tied
+                tie = f", a tie with {', '.join(c.label for c in tied)}" if tied else ""
+                cost = SHOW[goal](winner.mean(goal))
+                parts.append(f"{FIRST[goal]}: {winner.label} ({cost}{tie})")
+        return f"By the other goals: {'; '.join(parts)}." if parts else ""
+
+    @property
+    def sentences(self) -> list[str]:
+        """The advice, sentence by sentence."""
+        said = [
+            self.headline, self.runner_up, self.why, self.others, self._server, self._missing,
+        ]  # fmt: skip
+        return [sentence for sentence in said if sentence]
+
+    @property
+    def _server(self) -> str:
+        winner = self.contest.winner
+        if winner is None or not winner.server:
+            return ""
+        return (
+            f"{winner.name} needs a base station that reaches every worker; --no-server leaves "
+            "such mechanisms out."
+        )
+
+    @property
+    def _missing(self) -> str:
+        names = [c.label for c in self.contest.missing]
+        what = "the target" if self.last.target is None else target_text(self.last.target)
+        return f"Not at {what} with every seed: {', '.join(names)}." if names else ""
+
+
+COLUMNS = ("mechanism", "stage", "target", "time", "traffic", "compute", "best accuracy", "")
+"""Heading of `table`."""
+
+
+def table(advice: Advice) -> list[tuple[str, ...]]:
+    """Return one row per mechanism, from its last stage, the best first."""
+    rows: list[tuple[str, ...]] = []
+    seen: set[str] = set()
+    for number_of, stage in reversed(list(enumerate(advice.stages, 1))):
+        for contender in stage.contests[advice.goal].ranked:
+            if contender.name not in seen:
+                seen.add(contender.name)
+                rows.append(_row(contender, number_of, stage))
+    return rows
+
+
+def _row(contender: Contender, number_of: int, stage: StageResult) -> tuple[str, ...]:
+    total = len(contender.costs)
+    reached = contender.reached
+    note = "" if reached == total else f"target in {reached} of {plural(total, 'seed')}"
+    best = sum(contender.best.values()) / max(len(contender.best), 1)
+    aim = "none" if stage.target is None else target_text(stage.target)
+    costs = [SHOW[goal](contender.mean(goal)) for goal in GOALS]
+    return (contender.label, str(number_of), aim, *costs, percent(best), note)
+
+
+def advice_csv(advice: Advice) -> str:
+    """Return one row per mechanism and stage, for other programs."""
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(_COLUMNS)
+    for index, stage in enumerate(advice.stages, 1):
+        for contender in stage.contests[advice.goal].ranked:
+            means = [contender.mean(goal) for goal in GOALS]
+            best = sum(contender.best.values()) / max(len(contender.best), 1)
+            target = "" if stage.target is None else stage.target
+            rows.writerow([
+                index, stage.seconds, stage.seeds, target, contender.name, contender.provenance,
+                contender.reached, *("" if mean is None else mean for mean in means), best,
+                contender.name in stage.kept,
+            ])  # fmt: skip
+    return out.getvalue()

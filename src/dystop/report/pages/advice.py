@@ -1,0 +1,60 @@
+"""The page of `dystop advise`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dystop.report.data.advice import COLUMNS, Advice, advice_csv, table
+from dystop.report.data.groups import Group
+from dystop.report.data.notices import study_notices
+from dystop.report.figures import bars, curves
+from dystop.report.pages.files import ReportFiles, write_files
+from dystop.report.pages.html import inline_figures, render_template
+from dystop.units import goal as target_text
+from dystop.units import plural, seconds
+
+
+def stage_sentences(advice: Advice) -> list[str]:
+    """Return what every stage ran, and who went on."""
+    said = []
+    for index, stage in enumerate(advice.stages, 1):
+        aim = "no target" if stage.target is None else target_text(stage.target)
+        goes_on = f" On to the next stage: {', '.join(stage.kept)}." if stage.kept else ""
+        said.append(
+            f"Stage {index}: {plural(len(stage.contenders), 'mechanism')}, "
+            f"{plural(stage.seeds, 'seed')}, {seconds(stage.seconds)} simulated; target {aim}."
+            f"{goes_on}"
+        )
+    return said
+
+
+def write_advice(
+    advice: Advice, groups: Sequence[Group], facts: Mapping[str, str], out: Path, title: str
+) -> ReportFiles:
+    """Write the page, its figures and `advice.csv`.
+
+    Args:
+        advice: The advice.
+        groups: The runs of the last stage, one group per mechanism.
+        facts: Facts about the fleet.
+        out: Folder to write to; created if missing.
+        title: Heading of the page.
+    """
+    target = advice.last.target
+    plots = [
+        bars.target_cost(groups, target),
+        curves.accuracy_time(groups, target),
+        curves.accuracy_data(groups, target),
+        curves.accuracy_epochs(groups, target),
+    ]
+    page = render_template(
+        "advice.html.jinja",
+        title=title,
+        sentences=advice.sentences,
+        notices=study_notices(groups),
+        stages=stage_sentences(advice),
+        columns=COLUMNS,
+        rows=table(advice),
+        facts=list(facts.items()),
+        charts=inline_figures(plots),
+    )
+    return write_files(out, plots, page, ("png", "pdf"), {"advice.csv": advice_csv(advice)})

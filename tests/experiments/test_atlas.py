@@ -1,0 +1,162 @@
+"""An atlas: its axes, its grid, its maps and tables, and what is refused before anything runs."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from dystop.cli import app
+from dystop.errors import ConfigError
+from dystop.experiments.atlas import AXES, Atlas, chart, range_for, read_axis, read_points
+from dystop.experiments.config import read_experiment
+from dystop.experiments.trials import pace_of
+from dystop.rng import stream
+
+SMALL = [
+    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "model.name=softmax", "fleet.workers=5", "world.range_m=90",
+]  # fmt: skip
+
+
+def call(*words):
+    return CliRunner().invoke(app, ["atlas", *map(str, words)])
+
+
+def asked(x, y, *, words=SMALL, mechanisms=("dystop", "matcha"), **more):
+    return Atlas(None, words, read_axis("--x", x), read_axis("--y", y), mechanisms, **more)
+
+
+def test_worked_example_of_a_grid():
+    found = chart(asked("spread=0,0.5", "skew=0.2,1", seeds=2))
+    names = [experiment.name for experiment in found.experiments]
+    assert len(names) == len(set(names)) == 2 * 2 * 2 * 2
+    assert names[0] == "spread0-skew0.2-dystop-s0"
+    first = found.experiments[0]
+    assert (first.world.compute.spread, first.data.phi) == (0.0, 0.2)
+    assert found.content["points"]["spread0.5-skew1-matcha-s1"] == (1, 1)
+    assert found.over == ("world.compute.spread", "data.phi", "mechanism.name")
+
+
+@pytest.mark.parametrize("ratio", ["0.1", "3"])
+@pytest.mark.parametrize("order", ["x", "y"])
+def test_communication_is_exact_whatever_the_other_axis(ratio, order):
+    """The range changes the median link, so the bandwidth is chosen for the range of the point."""
+    axes = (f"communication={ratio}", "density=2,4")
+    x, y = axes if order == "x" else axes[::-1]
+    for experiment in chart(asked(x, y, mechanisms=["dystop"])).experiments:
+        assert pace_of(experiment).ratio == pytest.approx(float(ratio), rel=1e-3)
+
+
+def test_points_last_equally_many_turns_of_their_own_network():
+    every = chart(asked("communication=0.1,10", "spread=0,0.5", turns=30.0)).experiments
+    limits = {round(e.stop.seconds / pace_of(e).turn_s, 1) for e in every}
+    assert limits == {30.0}
+    assert len({e.stop.seconds for e in every}) > 1
+
+
+@given(st.integers(3, 60), st.floats(0.05, 0.9), st.sampled_from([(100.0, 100.0), (300.0, 40.0)]))
+@settings(derandomize=True, deadline=None, max_examples=15)
+def test_density_is_the_mean_degree_of_random_workers(workers, share, area):
+    degree = share * (workers - 1)
+    reach = range_for(degree, workers, area)
+    found = []
+    for k in range(60):
+        at = stream(k, "test", workers).random((workers, 2)) * np.asarray(area)
+        gap = np.linalg.norm(at[:, None] - at[None], axis=2)
+        found.append(((gap <= reach).sum() - workers) / workers)
+    assert np.mean(found) == pytest.approx(degree, rel=0.12, abs=0.15)
+
+
+def test_churn_is_the_share_of_absence():
+    base = read_experiment(None, SMALL)
+    assert AXES["churn"].words(base, 0.0) == ["world.churn.enabled=false"]
+    words = AXES["churn"].words(base, 0.25)
+    churn = read_experiment(None, [*SMALL, *words]).world.churn
+    assert churn.enabled
+    assert churn.mean_down_s / (churn.mean_down_s + churn.mean_up_s) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "facts"),
+    [
+        ("spread", "skew=1", ["--x spread", "NAME=VALUE"]),
+        ("spread=1,,2", "skew=1", ["--x spread=1,,2"]),
+        ("spread=1,1", "skew=1", ["twice"]),
+        ("spread=-1", "skew=1", ["'-1'", ">= 0"]),
+        ("spread=fast", "skew=1", ["'fast'", "a number"]),
+        ("spread=nan", "skew=1", ["'nan'"]),
+        ("churn=1", "skew=1", ["'1'", "< 1"]),
+        ("spred=1", "skew=1", ["spred", "spread"]),
+        ("mechanism.V=1,2", "skew=1", ["mechanism.V"]),
+        ("skew=1", "skew=0.4", ["both skew"]),
+        ("density=99", "skew=1", ["99", "5 workers", "at most 4"]),
+        ("data.phi=-3,1", "spread=0", ["data.phi"]),
+    ],
+)
+def test_axes_that_make_no_sense_are_refused(x, y, facts):
+    with pytest.raises(ConfigError) as error:
+        chart(asked(x, y))
+    assert all(fact in str(error.value) for fact in facts), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        (["--x", "spread=0,1"], ["--y is missing", "communication"]),
+        (["--x", "spread=0", "--y", "skew=1", "--turns", "0"], ["--turns 0"]),
+        (["--x", "spread=0", "--y", "skew=1", "engine.train=false"], ["engine.train"]),
+        (
+            ["--x", "spread=0", "--y", "communication=1", "world.range_m=0.001"],
+            ["communication", "world.range_m"],
+        ),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_written(tmp_path, words, facts):
+    result = call(*SMALL, *words, "--out", tmp_path / "runs")
+    assert result.exit_code == 2, result.output
+    assert all(fact in result.stderr for fact in facts), result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_maps_tables_and_resume(tmp_path):
+    words = ["--x", "spread=0,0.8", "--y", "communication=0.2,5", "--turns", 12, "--out", tmp_path]
+    result = call(*SMALL, *words, "--mechanisms", "dystop,matcha,asydfl", "--seeds", 2)
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "atlas-spread-communication"
+    assert all(f"spread {v}" in result.stdout for v in ("0", "0.8"))
+    assert "highest multiple of 5 %" in result.stdout
+    assert "reconstruction" in result.stdout
+    for goal in ("time", "traffic", "compute"):
+        assert (folder / "report" / "figures" / f"map-{goal}.png").is_file()
+    winners = list(csv.DictReader((folder / "report" / "winners.csv").read_text().splitlines()))
+    everybody = list(
+        csv.DictReader((folder / "report" / "mechanisms.csv").read_text().splitlines())
+    )
+    assert len(winners) == 4 * 3
+    assert len(everybody) == 4 * 3
+    for row in winners:
+        here = [r for r in everybody if (r["x"], r["y"]) == (row["x"], row["y"])]
+        short = {r["mechanism"] for r in here if int(r["reached"]) < int(r["seeds"])}
+        assert set(row["not_reached"].split()) == short
+    assert read_points(folder).x.values == ("0", "0.8")
+
+    gone = folder / "spread0-communication5-dystop-s1"
+    info = json.loads((gone / "run.json").read_text())
+    (gone / "run.json").write_text(json.dumps(info | {"status": "interrupted"}))
+    again = call(folder, "--target", 0.99)
+    assert again.exit_code == 0, again.output
+    assert json.loads((gone / "run.json").read_text())["status"] == "finished"
+    assert "nobody" in again.stdout
+    assert "99 %" in again.stdout
+
+
+def test_another_study_is_no_atlas(tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "study.json").write_text('{"runs": [{"folder": "a"}]}')
+    result = call(tmp_path / "s", "--x", "spread=0,1")
+    assert result.exit_code == 2
+    assert "own settings" in result.stderr
