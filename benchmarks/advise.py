@@ -4,9 +4,9 @@
 
 Ten worlds are drawn from a seed: compute spread, communication, skew, density, churn, timing law,
 model. In each of them every mechanism runs with three seeds, three times as long as the longest
-trials of `dystop advise`, and `dystop advise` gives its advice. FOLDER/verdicts.csv gets a row per
-world as soon as all its runs have finished, FOLDER/curves.json every evaluation of every run. The
-command resumes what --runs holds.
+trials of `dystop advise`, and `dystop advise` gives its advice by every goal. FOLDER/verdicts.csv
+gets a row per world and goal as soon as all its runs have finished, FOLDER/curves.json every
+evaluation of every run. The command resumes what --runs holds.
 """
 
 import argparse
@@ -50,9 +50,8 @@ COMMON = [
     "world.churn.mean_down_s=3",
 ]
 COLUMNS = (
-    "world", "timing", "model", *AXES, "target", "winner", "tied", "advised", "verdict", "rank",
-    "factor", "traffic", "traffic_advised", "traffic_verdict", "compute", "compute_advised",
-    "compute_verdict", "advise_cpu_s", "study_cpu_s",
+    "world", "timing", "model", *AXES, "target", "goal", "winner", "tied", "advised", "verdict",
+    "rank", "factor", "advise_cpu_s", "study_cpu_s",
 )  # fmt: skip
 
 
@@ -122,57 +121,50 @@ def carry_out(task: tuple[str, str, list[str]]) -> tuple[str, str, float]:
     return kind, name, time.process_time() - began
 
 
+def advice_of(world: World, goal: str, runs: Path) -> Path:
+    return runs / f"advise-{world.number}-{goal}"
+
+
 def tasks_of(world: World, runs: Path) -> list[tuple[str, str, list[str]]]:
     study = study_of(world, runs)
-    words = [*world.words, "--out", str(runs), "--name", f"advise-{world.number}", "--jobs", "1"]
-    found = [] if (runs / f"advise-{world.number}" / "advice.csv").is_file() else [
-        ("advise", f"{world.number}", [*words, "--quiet"])
-    ]  # fmt: skip
+    found = []
+    for goal in GOALS:
+        folder = advice_of(world, goal, runs)
+        words = [*world.words, "--goal", goal, "--out", str(runs), "--name", folder.name]
+        if not (folder / "advice.csv").is_file():
+            found.append(("advise", f"{world.number}", [*words, "--jobs", "1", "--quiet"]))
     return found + [
         ("run", f"{world.number}", [str(study.plan(e).absolute()), str(study.folder(e).absolute())])
         for e in study.todo()
     ]
 
 
-def advised(runs: Path, world: World) -> dict[str, str]:
-    """Return the mechanism that the advice names, by goal."""
-    with (runs / f"advise-{world.number}" / "advice.csv").open() as file:
+def advised(world: World, goal: str, runs: Path) -> str:
+    """Return the mechanism that the advice names: the first of the last stage."""
+    with (advice_of(world, goal, runs) / "advice.csv").open() as file:
         rows = list(csv.DictReader(file))
-    last = [row for row in rows if row["stage"] == rows[-1]["stage"]]
-    columns = dict(zip(GOALS, ("time_s", "traffic_bytes", "compute_epochs"), strict=True))
-    return {
-        goal: min(last, key=lambda r: (-int(r["reached"]), float(r[column] or "inf")))["mechanism"]
-        for goal, column in columns.items()
-    }
+    return next(row["mechanism"] for row in rows if row["stage"] == rows[-1]["stage"])
 
 
-def verdict(world: World, runs: Path, cpu_s: dict[tuple[str, str], float]) -> list[object]:
-    """Compare the advice with the full study."""
+def verdicts(world: World, runs: Path, cpu_s: dict[tuple[str, str], float]) -> list[list[object]]:
+    """Compare the advice by every goal with the full study."""
     study = study_of(world, runs)
     groups = group_runs([open_run(study.folder(e)) for e in study.experiments])
     target = common_target(best_of(groups), (len(groups) + 1) // 2)
-    contests = all_contests(contenders_of(groups, target), target)
-    names = advised(runs, world)
-    judged: dict[str, tuple[str, str]] = {}
-    for goal in GOALS:
-        winner = contests[goal].winner
+    found: list[list[object]] = []
+    for goal, contest in all_contests(contenders_of(groups, target), target).items():
+        winner, name = contest.winner, advised(world, goal, runs)
         assert winner is not None
-        chosen = next(c for c in contests[goal].ranked if c.name == names[goal])
-        same = winner.name == chosen.name
-        tie = not same and chosen.reached and lead_of(winner, chosen, goal).tie
-        judged[goal] = winner.name, "winner" if same else "within spread" if tie else "no"
-    ranked = [c.name for c in contests["time"].ranked]
-    first, chosen = (contests["time"].ranked[k] for k in (0, ranked.index(names["time"])))
-    factor = lead_of(first, chosen, "time").factor
-    tied = " ".join(c.name for c in contests["time"].tied)
-    number = str(world.number)
-    return [
-        world.number, world.timing, world.model, *(world.place[name] for name in AXES), target,
-        judged["time"][0], tied, names["time"], judged["time"][1], ranked.index(names["time"]) + 1,
-        "" if factor is None else f"{factor:.3f}", judged["traffic"][0], names["traffic"],
-        judged["traffic"][1], judged["compute"][0], names["compute"], judged["compute"][1],
-        round(cpu_s.get(("advise", number), 0.0), 1), round(cpu_s.get(("run", number), 0.0), 1),
-    ]  # fmt: skip
+        rank = [c.name for c in contest.ranked].index(name)
+        lead = lead_of(winner, contest.ranked[rank], goal)
+        said = "winner" if rank == 0 else "within spread" if lead.tie else "no"
+        spent = [round(cpu_s.get((kind, str(world.number)), 0.0), 1) for kind in ("advise", "run")]
+        found.append([
+            world.number, world.timing, world.model, *(world.place[axis] for axis in AXES), target,
+            goal, winner.name, " ".join(c.name for c in contest.tied), name, said, rank + 1,
+            "" if lead.factor is None else f"{lead.factor:.3f}", spent[0] / len(GOALS), spent[1],
+        ])  # fmt: skip
+    return found
 
 
 def curves(runs: Path) -> dict[str, list[list[float]]]:
@@ -213,7 +205,9 @@ def main() -> None:
     tasks.sort(key=lambda task: (task[0] != "advise", task[1]))  # the longest first
     left = {str(k): sum(task[1] == str(k) for task in tasks) for k in every}
     cpu_s: dict[tuple[str, str], float] = {}
-    rows = [verdict(world, args.runs, cpu_s) for k, world in every.items() if not left[str(k)]]
+    rows: list[list[object]] = []
+    for k, world in every.items():
+        rows += [] if left[str(k)] else verdicts(world, args.runs, cpu_s)
     write(args.out, rows)
     pool = get_context("spawn").Pool(args.processes)
     results = pool.imap_unordered(carry_out, tasks)
@@ -224,17 +218,17 @@ def main() -> None:
             left[name] -= 1
             print(f"{done + 1}/{len(tasks)} {kind} of world {name}: {spent:.1f} s", flush=True)
             if not left[name]:
-                rows.append(verdict(every[int(name)], args.runs, cpu_s))
+                rows += verdicts(every[int(name)], args.runs, cpu_s)
                 write(args.out, rows)
     except TimeoutError:
         print("the time is over; the same command resumes", flush=True)
     finally:
         pool.terminate()
         (args.out / "curves.json").write_text(json.dumps(curves(args.runs)))
-    for row in sorted(rows):
-        print(dict(zip(COLUMNS, row, strict=True)))
-    good = sum(row[COLUMNS.index("verdict")] != "no" for row in rows)
-    print(f"advice right in {good} of {len(rows)} worlds")
+    for goal in GOALS:
+        said = [row[COLUMNS.index("verdict")] for row in rows if goal in row]
+        right = sum(each != "no" for each in said)
+        print(f"{goal}: the winner or a tie with it in {right} of {len(said)} worlds", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,10 +14,10 @@ from dystop.report.data.winners import (
     Contender,
     Contest,
     Goal,
-    all_contests,
     best_of,
     common_target,
     contenders_of,
+    contest,
     survivors,
 )
 from dystop.units import goal as target_text
@@ -28,7 +29,9 @@ _COLUMNS = (
     "stage", "seconds", "seeds", "target", "mechanism", "provenance", "reached", "time_s",
     "traffic_bytes", "compute_epochs", "best_accuracy", "goes_on",
 )  # fmt: skip
-_COST: dict[Goal, str] = {"time": "time", "traffic": "traffic", "compute": "compute"}
+_REACHED: dict[Goal, float] = {"time": 0.5, "traffic": 0.75, "compute": 0.75}
+"""Share of the mechanisms that must reach a target. A cheap mechanism may be a slow one, so that
+more of them have to get there where time is not the goal."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,14 @@ class StageResult:
     contests: Mapping[Goal, Contest]
     kept: tuple[str, ...]  # who goes on; in the last stage nobody
 
-    @property
-    def target(self) -> float | None:
-        """The accuracy to which costs are counted."""
-        return self.contests["time"].target
+    def target(self, goal: Goal) -> float | None:
+        """Return the accuracy to which costs are counted."""
+        return self.contests[goal].target
 
     @property
-    def contenders(self) -> tuple[Contender, ...]:
-        """All mechanisms of the stage."""
-        return self.contests["time"].ranked
+    def size(self) -> int:
+        """Number of mechanisms."""
+        return len(self.contests["time"].ranked)
 
 
 def judge(
@@ -56,8 +58,8 @@ def judge(
 ) -> StageResult:
     """Rank the mechanisms of a stage and choose who goes on.
 
-    The target is the highest multiple of one percent that at least half of the mechanisms reach
-    with every seed.
+    The target is the highest multiple of one percent that enough mechanisms reach with every seed:
+    half of them where time is the goal, three quarters otherwise.
 
     Args:
         groups: One group per mechanism.
@@ -66,9 +68,11 @@ def judge(
         keep: How many go on, by this goal; 0 in the last stage.
         highest: The target is not above it.
     """
-    least = (len(groups) + 1) // 2
-    target = common_target(best_of(groups), least, TRIAL_STEP, highest or 1.0)
-    contests = all_contests(contenders_of(groups, target), target)
+    best, contests = best_of(groups), {}
+    for each in GOALS:
+        least = math.ceil(_REACHED[each] * len(groups))
+        target = common_target(best, least, TRIAL_STEP, highest or 1.0)
+        contests[each] = contest(contenders_of(groups, target), each, target)
     kept = tuple(survivors(contests, goal, keep)) if keep else ()
     return StageResult(limit_s, max(len(group.runs) for group in groups), contests, kept)
 
@@ -93,7 +97,7 @@ class Advice:
     @property
     def headline(self) -> str:
         """Which mechanism to take."""
-        winner, target = self.contest.winner, self.last.target
+        winner, target = self.contest.winner, self.contest.target
         if winner is None or target is None:
             return (
                 "No advice: no mechanism learned anything in "
@@ -114,7 +118,7 @@ class Advice:
         if contest.runner_up is None or lead is None or lead.factor is None:
             return "No other mechanism of the last trials reaches it."
         name, other = contest.winner.name, contest.runner_up.label
-        by = f"{number(lead.factor)} times the {_COST[self.goal]}"
+        by = f"{number(lead.factor)} times the {self.goal}"
         ahead = f"{name} is ahead in {lead.ahead} of {plural(lead.seeds, 'seed')}"
         if contest.tied:
             names = ", ".join(c.label for c in contest.tied)
@@ -157,8 +161,9 @@ class Advice:
             if goal != self.goal and winner is not None:
                 tied = self.last.contests[goal].tied
                 tie = f", a tie with {', '.join(c.label for c in tied)}" if tied else ""
-                cost = SHOW[goal](winner.mean(goal))
-                parts.append(f"{FIRST[goal]}: {winner.label} ({cost}{tie})")
+                cost, target = SHOW[goal](winner.mean(goal)), self.last.target(goal)
+                aim = "" if target is None else f" to {target_text(target)}"
+                parts.append(f"{FIRST[goal]}: {winner.label} ({cost}{aim}{tie})")
         return f"By the other goals: {'; '.join(parts)}." if parts else ""
 
     @property
@@ -182,7 +187,8 @@ class Advice:
     @property
     def _missing(self) -> str:
         names = [c.label for c in self.contest.missing]
-        what = "the target" if self.last.target is None else target_text(self.last.target)
+        target = self.contest.target
+        what = "the target" if target is None else target_text(target)
         return f"Not at {what} with every seed: {', '.join(names)}." if names else ""
 
 
@@ -198,16 +204,16 @@ def table(advice: Advice) -> list[tuple[str, ...]]:
         for contender in stage.contests[advice.goal].ranked:
             if contender.name not in seen:
                 seen.add(contender.name)
-                rows.append(_row(contender, number_of, stage))
+                rows.append(_row(contender, number_of, stage.target(advice.goal)))
     return rows
 
 
-def _row(contender: Contender, number_of: int, stage: StageResult) -> tuple[str, ...]:
+def _row(contender: Contender, number_of: int, target: float | None) -> tuple[str, ...]:
     total = len(contender.costs)
     reached = contender.reached
     note = "" if reached == total else f"target in {reached} of {plural(total, 'seed')}"
     best = sum(contender.best.values()) / max(len(contender.best), 1)
-    aim = "none" if stage.target is None else target_text(stage.target)
+    aim = "none" if target is None else target_text(target)
     costs = [SHOW[goal](contender.mean(goal)) for goal in GOALS]
     return (contender.label, str(number_of), aim, *costs, percent(best), note)
 
@@ -220,11 +226,12 @@ def advice_csv(advice: Advice) -> str:
     for index, stage in enumerate(advice.stages, 1):
         for contender in stage.contests[advice.goal].ranked:
             means = [contender.mean(goal) for goal in GOALS]
+            costs = ["" if mean is None else mean for mean in means]
             best = sum(contender.best.values()) / max(len(contender.best), 1)
-            target = "" if stage.target is None else stage.target
+            target = stage.target(advice.goal)
             rows.writerow([
-                index, stage.seconds, stage.seeds, target, contender.name, contender.provenance,
-                contender.reached, *("" if mean is None else mean for mean in means), best,
+                index, stage.seconds, stage.seeds, "" if target is None else target,
+                contender.name, contender.provenance, contender.reached, *costs, best,
                 contender.name in stage.kept,
             ])  # fmt: skip
     return out.getvalue()

@@ -17,10 +17,11 @@ def stage_sentences(advice: Advice) -> list[str]:
     """Return what every stage ran, and who went on."""
     said = []
     for index, stage in enumerate(advice.stages, 1):
-        aim = "no target" if stage.target is None else target_text(stage.target)
+        target = stage.target(advice.goal)
+        aim = "no target" if target is None else target_text(target)
         goes_on = f" On to the next stage: {', '.join(stage.kept)}." if stage.kept else ""
         said.append(
-            f"Stage {index}: {plural(len(stage.contenders), 'mechanism')}, "
+            f"Stage {index}: {plural(stage.size, 'mechanism')}, "
             f"{plural(stage.seeds, 'seed')}, {seconds(stage.seconds)} simulated; target {aim}."
             f"{goes_on}"
         )
@@ -39,7 +40,7 @@ def write_advice(
         out: Folder to write to; created if missing.
         title: Heading of the page.
     """
-    target = advice.last.target
+    target = advice.contest.target
     plots = [
         bars.target_cost(groups, target),
         curves.accuracy_time(groups, target),
