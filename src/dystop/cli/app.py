@@ -15,6 +15,7 @@ from dystop.cli.data import data
 from dystop.cli.doctor import doctor
 from dystop.cli.enrolment import pki
 from dystop.cli.examples import examples
+from dystop.cli.export import export
 from dystop.cli.listing import catalogue
 from dystop.cli.new import new
 from dystop.cli.report import report
@@ -66,6 +67,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "resume": resume,
     "verify": verify,
     "report": report,
+    "export": export,
     "dashboard": dashboard,
     "list": catalogue,
     "new": new,

@@ -51,6 +51,12 @@ _EXAMPLES = {
         "dystop report runs/dystop-* runs/fedavg-* --target 0.8 --out comparison",
         "dystop report runs/sweep-V --out page        a comparison or a sweep, as far as it got",
     ),
+    "export": (
+        "dystop export runs/trial --to parquet               tables in runs/trial/export",
+        "dystop export runs/trial --to csv --out tables      a run, a comparison or a sweep",
+        "dystop export runs/trial --to tensorboard --follow  while it runs, also on a testbed",
+        "WANDB_MODE=offline dystop export runs/trial --to wandb",
+    ),
     "dashboard": (
         "dystop dashboard                             all runs under runs/",
         "dystop dashboard runs/trial                  one run, or one comparison",

@@ -167,7 +167,7 @@ class RecordTail:
     """
 
     def __init__(self, path: Path) -> None:
-        self._records, self._scores = _LineTail(path), _LineTail(path.with_name(LATE_SCORES))
+        self._records, self._scores = LineTail(path), LineTail(path.with_name(LATE_SCORES))
         self._late: dict[int, dict[str, Any]] = {}  # all late scores, by round
         self._unscored: dict[int, RoundRecord] = {}
 
@@ -182,7 +182,7 @@ class RecordTail:
         return [*records, *late]
 
 
-class _LineTail:
+class LineTail:
     """Reads the whole lines that were appended to a file since the last call."""
 
     def __init__(self, path: Path) -> None:

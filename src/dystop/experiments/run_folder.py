@@ -71,6 +71,7 @@ __all__ = [
     "log_was_changed",
     "name_problem",
     "not_created",
+    "open_config",
     "open_run",
     "record_fingerprints",
     "records_sha256",
@@ -261,7 +262,9 @@ def update_info(folder: Path, **changes: Any) -> dict[str, Any]:
     return info
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def open_config(folder: Path) -> dict[str, Any]:
+    """Read the configuration of a run as plain tables."""
+    path = folder / CONFIG
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -323,7 +326,7 @@ def open_run(path: Path) -> RunData:
     The records have the scores that came after them.
     """
     path = run_folder(path)
-    config, info = _read_config(path / CONFIG), read_json(path / INFO)
+    config, info = open_config(path), read_json(path / INFO)
     records = with_late_scores(read_lines(path)[0], read_late_scores(path))
     name = path.resolve().name
     return RunData(path, name, config, info, _read_fleet(path / FLEET), records)

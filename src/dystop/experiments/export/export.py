@@ -1,0 +1,127 @@
+"""`dystop export`: read a run or a study, write it in one format, and follow it if asked to."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dystop.errors import StorageError, shell_command
+from dystop.experiments.export import Format
+from dystop.experiments.export.files import TableFiles, write_arrow, write_csv, write_parquet
+from dystop.experiments.export.sources import Source, open_source
+from dystop.experiments.export.writer import Writer, needed
+from dystop.experiments.run_folder import not_created
+from dystop.storage import write_failure
+
+POLL_S = 1.0
+_REST = 4.0  # times the work: follows large runs with a fifth of a core
+_FOLDER = "export"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export has written."""
+
+    runs: int
+    rounds: int
+    paths: tuple[Path, ...]
+
+
+def default_out(folder: Path, to: Format) -> Path:
+    """Return where an export goes without --out: into the run or the study."""
+    base = folder / _FOLDER
+    return base if to in (Format.parquet, Format.csv, Format.arrow) else base / to.value
+
+
+def export(
+    folder: Path,
+    to: Format,
+    out: Path | None = None,
+    *,
+    follow: bool = False,
+    wait: Callable[[float], object] = time.sleep,
+) -> Exported:
+    """Write a run or a study in one format. A repeated export replaces the earlier one.
+
+    Args:
+        folder: Folder of a run or of a study; it is only read.
+        to: The format.
+        out: Folder to write to; by default one in the run or the study.
+        follow: Go on until the run or the study ends.
+        wait: Waits for some seconds.
+
+    Raises:
+        RunFolderError: The folder is neither a run nor a study, or is damaged.
+        ConfigError: The package of this format is not installed.
+        StorageError: A file could not be written.
+    """
+    source, place = open_source(folder), out or default_out(folder, to)
+    try:
+        writer = make_writer(to, place)
+        try:
+            counted = _copy(source, writer, follow=follow, wait=wait)
+        except KeyboardInterrupt:  # the usual end of following: keep what is there
+            writer.close()
+            raise
+        paths = writer.close()
+    except OSError as error:
+        failure = write_failure(error, place)
+        again = shell_command("export", folder, "--to", to.value, "--out", place)
+        raise StorageError(f"{failure}, then: {again}") from error
+    return Exported(len(counted), sum(map(len, counted.values())), tuple(paths))
+
+
+def _copy(
+    source: Source, writer: Writer, *, follow: bool, wait: Callable[[float], object]
+) -> dict[str, set[int]]:
+    """Write what is there, then what is added; return the rounds of each run."""
+    rounds: dict[str, set[int]] = {}
+    while True:
+        began_s, over = time.monotonic(), not follow or source.is_over  # asked before reading
+        added = not rounds
+        for run in source.runs:
+            rows = run.read()
+            added |= bool(rows)
+            rounds.setdefault(run.label.run, set()).update(row.round for row in rows)
+            writer.add(run.label, rows)
+        if added:
+            writer.flush()
+        if over:
+            return rounds
+        wait(max(POLL_S, _REST * (time.monotonic() - began_s)))
+
+
+def make_writer(to: Format, out: Path) -> Writer:
+    """Return the writer of a format, which writes into a folder; the folder is created."""
+    _check_installed(to)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_created(out, error) from error
+    match to:
+        case Format.csv:
+            return TableFiles(out, ".csv", write_csv)
+        case Format.parquet:
+            return TableFiles(out, ".parquet", write_parquet)
+        case Format.arrow:
+            return TableFiles(out, ".arrow", write_arrow)
+        case Format.tensorboard:
+            from dystop.experiments.export.tensorboard import EventFiles
+
+            return EventFiles(out)
+        case Format.wandb:
+            from dystop.experiments.export.wandb import WandbRuns
+
+            return WandbRuns(out)
+        case Format.mlflow:
+            from dystop.experiments.export.mlflow import MlflowRuns
+
+            return MlflowRuns(out)
+
+
+def _check_installed(to: Format) -> None:
+    """Refuse a format whose package is missing, before a folder is created."""
+    packages = {Format.parquet: "pyarrow", Format.arrow: "pyarrow"}
+    if to is not Format.csv:
+        extra = "parquet" if to in packages else to.value
+        needed(packages.get(to, to.value), extra)

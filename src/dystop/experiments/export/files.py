@@ -1,0 +1,125 @@
+"""Tables as files: CSV, Parquet and Arrow. One file per table, for all runs of an export.
+
+A file is written as a whole and appears in one step. A reader never sees a part of it, also while a
+run is followed.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from dystop.experiments.export.rows import COLUMNS, NOTE, TABLES, Kind, RoundRows, Row, TableName
+from dystop.experiments.export.sources import RunLabel
+from dystop.experiments.export.writer import needed
+from dystop.storage import remove_temporary_files, write_atomic
+
+
+class WriteTable(Protocol):
+    """Writes one table into a file."""
+
+    def __call__(self, path: Path, columns: Mapping[str, Kind], rows: Sequence[Row]) -> None:
+        """Write these columns of these rows."""
+
+
+_LABEL: dict[str, Kind] = {"run": str, "mechanism": str, "timing": str, "seed": int}
+
+
+class TableFiles:
+    """Writes the four tables as files of one format.
+
+    Args:
+        out: Folder of the files.
+        suffix: End of their names, such as ".csv".
+        write: Writes one table into a file.
+    """
+
+    def __init__(self, out: Path, suffix: str, write: WriteTable) -> None:
+        self._write = write
+        self._rounds: dict[str, dict[int, RoundRows]] = {}
+        self._labels: dict[str, RunLabel] = {}
+        self.paths = {table: out / f"{table}{suffix}" for table in TABLES}
+        for path in self.paths.values():
+            remove_temporary_files(out, path.name)
+
+    def add(self, label: RunLabel, rows: Sequence[RoundRows]) -> None:
+        """Add rounds of a run; a round that is there already is replaced."""
+        self._labels[label.run] = label
+        self._rounds.setdefault(label.run, {}).update((row.round, row) for row in rows)
+
+    def flush(self) -> None:
+        """Write all tables."""
+        for table, path in self.paths.items():
+            columns, rows = self._columns(table), list(self._rows(table))
+            write_atomic(path, partial(self._write, columns=columns, rows=rows))
+
+    def close(self) -> list[Path]:
+        """Return the files."""
+        return list(self.paths.values())
+
+    def _rows(self, table: TableName) -> Iterator[Row]:
+        for name, rounds in self._rounds.items():
+            label = self._labels[name].columns()
+            for round_ in sorted(rounds):
+                yield from (label | row for row in rounds[round_].of(table))
+
+    def _columns(self, table: TableName) -> dict[str, Kind]:
+        """Return the columns: the run, the keys of a sweep, the table's own, the mechanism's."""
+        swept: dict[str, Kind] = {}
+        for key in dict.fromkeys(key for label in self._labels.values() for key in label.swept):
+            swept[key] = _kind([label.swept.get(key) for label in self._labels.values()])
+        return {**_LABEL, **swept, **COLUMNS[table], **self._notes(table)}
+
+    def _notes(self, table: TableName) -> dict[str, Kind]:
+        if table != "rounds":
+            return {}
+        every = (row.rounds for rounds in self._rounds.values() for row in rounds.values())
+        return dict.fromkeys((k for row in every for k in row if k.startswith(NOTE)), float)
+
+
+def _kind(values: Sequence[Any]) -> Kind:
+    """Return the narrowest kind of column that holds these values."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) == 1:
+        found: Kind = kinds.pop()
+        return found
+    return float if kinds and kinds <= {int, float} else str
+
+
+def write_csv(path: Path, columns: Mapping[str, Kind], rows: Sequence[Row]) -> None:
+    """Write comma-separated values with a heading; empty means that there is no value."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(columns)
+        lines.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else value
+
+
+def write_parquet(path: Path, columns: Mapping[str, Kind], rows: Sequence[Row]) -> None:
+    """Write a Parquet file."""
+    needed("pyarrow.parquet", "parquet").write_table(_arrow_table(columns, rows), path)
+
+
+def write_arrow(path: Path, columns: Mapping[str, Kind], rows: Sequence[Row]) -> None:
+    """Write an Arrow file (IPC, also called Feather version 2)."""
+    table, ipc = _arrow_table(columns, rows), needed("pyarrow.ipc", "parquet")
+    with ipc.new_file(path, table.schema) as file:
+        file.write_table(table)
+
+
+def _arrow_table(columns: Mapping[str, Kind], rows: Sequence[Row]) -> Any:
+    arrow = needed("pyarrow", "parquet")
+    kinds = {int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_(), str: arrow.string()}
+    values = {
+        name: arrow.array([_as(kind, row.get(name)) for row in rows], kinds[kind])
+        for name, kind in columns.items()
+    }
+    return arrow.table(values)
+
+
+def _as(kind: Kind, value: Any) -> Any:
+    return None if value is None else kind(value)
