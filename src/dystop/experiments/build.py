@@ -42,6 +42,7 @@ from dystop.training.flat import layout_of
 from dystop.training.memory import ADVICE, MemoryEstimate, available_bytes, ensure_fits, held_bytes
 from dystop.training.models.build import CustomModel, build_model
 from dystop.training.no_training import NoTraining
+from dystop.training.optimisers import StateLayout, optimiser_of
 from dystop.training.samples import Arrays
 from dystop.training.saved import ModelCard
 from dystop.training.trainer import Trainer
@@ -121,7 +122,8 @@ def _build_plan(
     labels = _load_labels(experiment, data)
     owner = sample_owners(experiment, labels)
     counts = split_counts(labels.y_train, labels.classes, owner, experiment.fleet.workers)
-    layout = layout_of(make_module(experiment, labels, model))
+    module_layout = layout_of(make_module(experiment, labels, model))
+    layout = StateLayout(module_layout, optimiser_of(experiment.training)).whole
     trainer = NoTraining(layout, counts.sum(axis=1), experiment.training.batch)
     memory = _planning_estimate(experiment, labels.classes)
     if not elsewhere:
