@@ -22,6 +22,7 @@ _MODULES = {
     "BrainTorrent": "dystop.mechanisms",
     "Capabilities": "dystop.types",
     "CapacityError": "dystop.errors",
+    "Classification": "dystop.training.tasks.task",
     "Comparison": "dystop.experiments.results",
     "ConfigError": "dystop.errors",
     "DCliques": "dystop.mechanisms",
@@ -47,15 +48,19 @@ _MODULES = {
     "Mechanism": "dystop.types",
     "Memory": "dystop.types",
     "Mix": "dystop.plan",
+    "NextToken": "dystop.training.tasks.task",
     "Outcome": "dystop.types",
     "Plan": "dystop.plan",
     "PlanError": "dystop.errors",
+    "Regression": "dystop.training.tasks.task",
     "RoundRecord": "dystop.record",
     "Run": "dystop.experiments.results",
     "RunFolderError": "dystop.errors",
     "SAADFL": "dystop.mechanisms",
+    "SampleKind": "dystop.training.tasks.task",
     "Simulation": "dystop.experiments.api",
     "StorageError": "dystop.errors",
+    "Task": "dystop.training.tasks.task",
     "TrustError": "dystop.errors",
     "UserCodeError": "dystop.errors",
     "VerificationError": "dystop.errors",
@@ -126,6 +131,11 @@ if TYPE_CHECKING:
     from dystop.plan import no_links as no_links
     from dystop.record import RoundRecord as RoundRecord
     from dystop.training.saved import LoadedModel as LoadedModel
+    from dystop.training.tasks.task import Classification as Classification
+    from dystop.training.tasks.task import NextToken as NextToken
+    from dystop.training.tasks.task import Regression as Regression
+    from dystop.training.tasks.task import SampleKind as SampleKind
+    from dystop.training.tasks.task import Task as Task
     from dystop.types import Capabilities as Capabilities
     from dystop.types import Fleet as Fleet
     from dystop.types import Mailbox as Mailbox

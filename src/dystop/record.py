@@ -35,7 +35,7 @@ class RoundRecord:
     staleness_histogram: Sequence[int]  # workers with staleness 0, 1, 2, ... when the round opened
     queue_mean: float
     loss: float | None  # mean training loss of the workers that trained
-    accuracy: float | None = None  # mean over the workers' own models
+    accuracy: float | None = None  # mean over the workers' own models; of another task, its score
     accuracy_std: float | None = None
     accuracy_global: float | None = None
     test_loss: float | None = None
@@ -51,20 +51,40 @@ class RoundRecord:
     transmit_j: float | None = None  # of it: the radios while they send
     receive_j: float | None = None  # of it: the radios while they receive
     worker_energy_j: Sequence[float] | None = None  # of each worker, energy.per_worker
+    score_name: str | None = None  # what `accuracy` is where the task has another score, as in "r2"
+    not_finite: Sequence[int] | None = None  # workers whose training loss is not finite
     notes: Mapping[str, float] = field(default_factory=dict)
     active_ids: Sequence[int] | None = None
     link_pairs: Sequence[Sequence[int]] | None = None  # [dst, src]
     positions: Sequence[Sequence[float]] | None = None  # metres, only where workers move
 
     def to_json(self) -> str:
-        """Return the record as one line of JSON, without the fields that are None."""
+        """Return the record as one line of JSON, without the fields that are None.
+
+        The score of a task other than a classification goes by its own name, as in "r2_global".
+        """
         kept = {k: v for k, v in vars(self).items() if v is not None}
+        if self.score_name is not None:
+            kept = {_renamed(k, ACCURACY, self.score_name): v for k, v in kept.items()}
         return json.dumps(kept, separators=(",", ":"), allow_nan=False)
+
+
+ACCURACY = "accuracy"  # the score of a classification
+
+
+def _renamed(name: str, old: str, new: str) -> str:
+    """Return the name of a field of the score with another score's name.
+
+    >>> _renamed("accuracy_std", "accuracy", "r2"), _renamed("clock_s", "accuracy", "r2")
+    ('r2_std', 'clock_s')
+    """
+    of_score = (old, f"{old}_std", f"{old}_global", f"worker_{old}")
+    return name.replace(old, new, 1) if name in of_score else name
 
 
 SCORE = (
     "accuracy", "accuracy_std", "accuracy_global", "test_loss", "test_loss_global", "diverged",
-    "tested", "worker_accuracy", "worker_loss",
+    "tested", "worker_accuracy", "worker_loss", "score_name",
 )  # fmt: skip
 """The fields that an evaluation fills."""
 
@@ -91,7 +111,7 @@ def _fits(name: str, value: Any) -> bool:
         return isinstance(value, dict) and all(type(v) in (int, float) for v in value.values())
     if name in _PER_WORKER:
         return isinstance(value, list) and all(type(v) in (int, float, NoneType) for v in value)
-    return isinstance(value, str if name == "no_score" else list)
+    return isinstance(value, str if name in ("no_score", "score_name") else list)
 
 
 def from_json(line: str) -> RoundRecord:
@@ -100,6 +120,8 @@ def from_json(line: str) -> RoundRecord:
     if not isinstance(raw, dict):
         raise ValueError("not a round record")
     raw.setdefault("loss", None)
+    if isinstance(score := raw.get("score_name"), str):
+        raw = {_renamed(name, score, ACCURACY): value for name, value in raw.items()}
     if missing := _REQUIRED - set(raw):
         raise ValueError(f"not a round record: {', '.join(sorted(missing))} missing")
     if wrong := [name for name in raw if name in _NAMES and not _fits(name, raw[name])]:

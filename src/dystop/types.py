@@ -138,9 +138,6 @@ class Outcome:
     failed: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [A]; empty: none failed
 
 
-ACCURACY = "accuracy"  # the score of a classification
-
-
 @dataclass(frozen=True)
 class Score:
     """The result of an evaluation of all models on the test set.
@@ -155,7 +152,7 @@ class Score:
     loss_global: float
     diverged: int = 0  # workers whose test loss is not finite
     tested: int | None = None  # models that were evaluated; None: those of all workers
-    name: str = ACCURACY
+    name: str = "accuracy"  # of the score
     worker_accuracy: Sequence[float | None] = ()  # [N], or empty: not asked for; None: not tested
     worker_loss: Sequence[float | None] = ()  # [N], or empty; None: not tested, or not finite
 

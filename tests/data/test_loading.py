@@ -128,13 +128,14 @@ def test_cifar_and_svhn_by_their_catalogue_entries(tmp_path):
 def test_catalogue_is_complete():
     assert list(DATASETS) == [
         "fmnist-mini", "fashion-mnist", "cifar10", "cifar100", "svhn", "synthetic",
+        "generated-table", "generated-text",
     ]  # fmt: skip
     for name, entry in DATASETS.items():
         assert entry.name == name
         assert entry.licence
         assert entry.origin
         assert len(entry.class_names) in (0, entry.classes)
-        assert len(entry.row()) == 6
+        assert len(entry.row()) == 7
         for file in entry.files:
             assert file.url.endswith("/" + file.name)
             assert len(file.digest) == len("sha256:") + 64

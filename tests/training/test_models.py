@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from dystop.errors import ConfigError, UserCodeError
-from dystop.training.models.build import MODELS, build_model
+from dystop.training.models.build import MODELS, build_for, build_model
+from dystop.training.tasks.task import SampleKind
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -91,7 +92,7 @@ def test_parameters_and_output_shape(name, channels, size, classes, parameters):
         assert model(torch.zeros(2, channels, *size)).shape == (2, classes)
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(name for name in MODELS if not MODELS[name].tokens))
 def test_smallest_input_trains_with_a_single_sample_and_one_less_is_refused(name):
     side = MODELS[name].minimal_side
     if side is None:
@@ -101,6 +102,29 @@ def test_smallest_input_trains_with_a_single_sample_and_one_less_is_refused(name
     for size in [(side - 1, 40), (784,)]:
         with pytest.raises(ConfigError, match=f"{name}.*at least {side}x{side}"):
             build_model(name, 1, size, 4, seed=0)
+
+
+TEXT = SampleKind((7,), 3, tokens=11)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("transformer", 101_963), ("transformer-large", 1_785_419)]
+)
+def test_a_transformer_scores_every_token_or_a_whole_sample(name, parameters):
+    model, x = build_for(name, TEXT, (7, 11), seed=0), torch.arange(14).view(2, 7) % 11
+    assert count(model) == parameters
+    scores = model(x)
+    assert scores.shape == (2, 7, 11)
+    changed = torch.cat([x[:, :-1], (x[:, -1:] + 1) % 11], 1)
+    torch.testing.assert_close(model(changed)[:, :-1], scores[:, :-1])  # nobody sees what follows
+    assert build_for(name, TEXT, (3,), seed=0)(x).shape == (2, 3)
+
+
+def test_models_of_tokens_and_of_numbers_are_not_confused():
+    with pytest.raises(ConfigError, match=r"'cnn' takes numbers.*token ids.*transformer.*'task'"):
+        build_for("cnn", TEXT, (3,), seed=0)
+    with pytest.raises(ConfigError, match=r"'transformer' takes token ids.*numbers.*mlp"):
+        build_model("transformer", 1, (4, 4), 3, seed=0)
 
 
 def test_strides_of_mobilenet_are_the_documented_ones():

@@ -1,4 +1,4 @@
-"""`dystop list`: mechanisms, models, data sets, configuration keys and readings of the paper."""
+"""`dystop list`: mechanisms, models, tasks, data sets, keys and readings of the paper."""
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
@@ -19,6 +19,7 @@ class What(StrEnum):
 
     mechanisms = "mechanisms"
     models = "models"
+    tasks = "tasks"
     datasets = "datasets"
     keys = "keys"
     readings = "readings"
@@ -80,11 +81,31 @@ def _describe_model(name: str) -> None:
     typer.echo(f"  dystop run model.name={name}")
 
 
+def _tasks() -> None:
+    from dystop.training.tasks.catalogue import TASKS
+
+    rows = [(name, task.score, task.model, task.meaning) for name, task in TASKS.items()]
+    show_table(("task", "score", "model", "summary"), rows)
+    typer.echo(
+        "task.name=auto takes that of the data set; or your own: task.name=package.module:Task"
+    )
+
+
+def _describe_task(name: str) -> None:
+    from dystop.training.tasks.catalogue import TASKS
+
+    task = TASKS[name]
+    typer.echo(f"{name}: {task.meaning}")
+    typer.echo(f"  score: {task.score}   model.name=task: {task.model}")
+    typer.echo(f"  dystop run task.name={name} model.name=task")
+
+
 _DATA_COLUMNS = (
     "data set",
-    "channels x height x width",
+    "channels x height x width (or tokens)",
     "classes",
     "train / test",
+    "task",
     "licence",
     "origin",
 )
@@ -178,6 +199,10 @@ def _names(what: What) -> list[str]:
             from dystop.training.models.catalogue import MODELS
 
             return list(MODELS)
+        case What.tasks:
+            from dystop.training.tasks.catalogue import TASKS
+
+            return list(TASKS)
         case What.datasets:
             from dystop.data.catalogue import DATASETS
 
@@ -205,6 +230,7 @@ def _checked(what: What, name: str) -> str:
 _LISTS: dict[What, Callable[[], None]] = {
     What.mechanisms: _mechanisms,
     What.models: _models,
+    What.tasks: _tasks,
     What.datasets: _datasets,
     What.keys: _every_key,
     What.readings: _readings,
@@ -212,6 +238,7 @@ _LISTS: dict[What, Callable[[], None]] = {
 _DESCRIBE: dict[What, Callable[[str], None]] = {
     What.mechanisms: _describe_mechanism,
     What.models: _describe_model,
+    What.tasks: _describe_task,
     What.datasets: _describe_dataset,
     What.keys: _describe_key,
     What.readings: _describe_reading,
@@ -225,7 +252,7 @@ def catalogue(
         str | None, typer.Option(metavar="NAME", help="Describe one of them.")
     ] = None,
 ) -> None:
-    """List mechanisms, models, data sets, configuration keys, or readings of the paper."""
+    """List mechanisms, models, tasks, data sets, configuration keys, or readings of the paper."""
     if describe is None:
         _LISTS[what]()
     else:

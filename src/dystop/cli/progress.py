@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from dystop.cli.terminal import echo, note
-from dystop.record import RoundRecord
+from dystop.cli.terminal import complain, echo, note
+from dystop.record import ACCURACY, RoundRecord
 from dystop.units import are, plural
 
 if TYPE_CHECKING:
@@ -53,8 +53,21 @@ def status_line(record: RoundRecord, scored: RoundRecord | None) -> str:
     if scored is not None and scored.accuracy is not None:
         is_partial = scored.tested is not None and scored.tested < scored.alive
         of = f" of {plural(scored.tested or 0, 'model')}" if is_partial else ""
-        parts.append(f"accuracy {scored.accuracy:.1%}{of}")
+        name = scored.score_name or ACCURACY
+        shown = f"{scored.accuracy:.1%}" if name == ACCURACY else f"{scored.accuracy:.3f}"
+        parts.append(f"{name} {shown}{of}")
     return "  ".join(parts)
+
+
+def not_finite_line(record: RoundRecord) -> str:
+    """Return what to say about the first training losses that are not finite."""
+    workers = list(record.not_finite or ())
+    others = f" and {len(workers) - 1} more" if len(workers) > 1 else ""
+    return (
+        f"round {record.round}: the training loss of worker {workers[0]}{others} is not finite. "
+        "The run goes on until an evaluation finds such a model (stop.diverged). Use a smaller "
+        "training.learning_rate, or look for infinite values in the data or in a loss of your own"
+    )
 
 
 class Watcher:
@@ -64,6 +77,7 @@ class Watcher:
         self.folder: Path | None = None
         self.last: RoundRecord | None = None
         self._scored: RoundRecord | None = None
+        self._has_complained = False  # about a training loss that is not finite
         self._quiet = quiet
         self._rounds = 0
         self._done = 0  # rounds of an earlier session, which are not printed again
@@ -100,6 +114,9 @@ class Watcher:
         if self.last is not None and record.round < self.last.round:
             return
         self.last = record
+        if record.not_finite and not self._has_complained:
+            self._has_complained = True
+            complain(not_finite_line(record), colour="yellow")
         if self._quiet:
             return
         if self._bar is not None and self._task is not None:

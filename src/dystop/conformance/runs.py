@@ -25,6 +25,7 @@ from dystop.simulator.state import Components, State
 from dystop.sparse import Ints
 from dystop.training.evaluate import Evaluation
 from dystop.training.problem import Trained
+from dystop.training.tasks.task import CLASSIFICATION, Task
 from dystop.training.trainer import Trainer
 from dystop.types import Fleet, Mechanism, Memory
 from dystop.world import Churn, Compute, Mobility, Outages, World, WorldParams
@@ -56,6 +57,7 @@ class AddingTrainer:
     device: torch.device = _CPU
     added: float = 0.0  # sum over all trainings
     returns_early: ClassVar[bool] = False
+    task: ClassVar[Task] = CLASSIFICATION
 
     def initial(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a model of one weight, and one counter."""

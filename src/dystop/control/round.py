@@ -14,7 +14,7 @@ from dystop.control.plan_check import check_plan
 from dystop.control.staleness import next_queue, next_staleness
 from dystop.control.staleness_weighting import StalenessWeighting, apply
 from dystop.plan import Links, Plan, anywhere
-from dystop.record import RoundRecord
+from dystop.record import ACCURACY, RoundRecord
 from dystop.sparse import Bools, Ints, PairCounts, no_pairs
 from dystop.types import ControlState, Fleet, Mechanism, Observation, Outcome, Score, View
 
@@ -214,6 +214,24 @@ def _mean_loss(outcome: Outcome) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
+def with_not_finite(
+    record: RoundRecord, fleet: Fleet, outcome: Outcome, steps: Ints
+) -> RoundRecord:
+    """Return the record with the workers that trained, but whose training loss is not finite.
+
+    Args:
+        record: The record of the round.
+        fleet: Who has data.
+        outcome: Of the round, in which models were trained.
+        steps: Mini-batches of each active worker, [A].
+    """
+    has_trained = (steps > 0) & (fleet.data_size[outcome.active] > 0)
+    if len(outcome.failed):
+        has_trained &= ~outcome.failed
+    bad = outcome.active[has_trained & ~np.isfinite(outcome.loss)]
+    return replace(record, not_finite=bad.tolist()) if len(bad) else record
+
+
 def with_score(record: RoundRecord, score: Score) -> RoundRecord:
     """Return the record with the results of an evaluation."""
     return replace(
@@ -227,6 +245,7 @@ def with_score(record: RoundRecord, score: Score) -> RoundRecord:
         tested=score.tested,
         worker_accuracy=list(score.worker_accuracy) or None,
         worker_loss=list(score.worker_loss) or None,
+        score_name=None if score.name == ACCURACY else score.name,
     )
 
 

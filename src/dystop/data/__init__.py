@@ -10,6 +10,8 @@ readers      the official file formats (IDX, CIFAR, SVHN)
 npz          data sets in one .npz file
 fmnist_mini  the data set that comes with dystop
 synthetic    generated images
+text         generated text
+table        a generated table
 dataset      `Dataset` and `Labels`, checks, stratified subsets
 partition    which worker has which sample: the choice of a scheme, and its description
 schemes      the schemes: IID, Dirichlet, sizes, shards, groups

@@ -171,7 +171,7 @@ def write_assignment(path: Path, owner: Ints, index: Ints | None = None) -> None
 def fingerprint(data: Dataset | Labels, owner: Ints) -> dict[str, Any]:
     """Return what `fleet.json` notes about data and partition, so that a change is noticed."""
     arrays = (
-        (data.x_train, data.y_train, data.x_test, data.y_test)
+        (data.x_train, data.y_train, data.x_test, data.y_test, *(data.targets or ()))
         if isinstance(data, Dataset)
         else (data.y_train,)
     )

@@ -23,7 +23,7 @@ class Entry:
     """One data set of the catalogue."""
 
     name: str
-    shape: tuple[int, int, int]  # channels, height, width
+    shape: tuple[int, ...]  # channels, height, width; or tokens
     classes: int
     train: int
     test: int
@@ -33,11 +33,12 @@ class Entry:
     class_names: tuple[str, ...] = ()
     files: tuple[RemoteFile, ...] = ()
     folders: tuple[str, ...] = ()  # sub-folders in which other tools store it
+    task: str = "classification"  # that it is made for
 
-    def row(self) -> tuple[str, str, str, str, str, str]:
-        """Return name, shape, classes, sizes, licence and origin as text, for a table."""
+    def row(self) -> tuple[str, ...]:
+        """Return name, shape, classes, sizes, task, licence and origin as text, for a table."""
         shape, sizes = " x ".join(map(str, self.shape)), f"{self.train} / {self.test}"
-        return self.name, shape, str(self.classes), sizes, self.licence, self.origin
+        return self.name, shape, str(self.classes), sizes, self.task, self.licence, self.origin
 
 
 _CLOTHES = (
@@ -166,6 +167,21 @@ _ENTRIES = (
         licence="none needed",
         origin="blobs and noise drawn from the seed; any size",
         format="generated",
+    ),
+    Entry(
+        name="generated-table",
+        shape=(16, 1, 1), classes=5, train=4_000, test=1_000,
+        licence="none needed",
+        origin="features, classes and a number for 'regression', drawn from the seed; any size",
+        format="generated",
+    ),
+    Entry(
+        name="generated-text",
+        shape=(32,), classes=10, train=2_000, test=500,
+        licence="none needed",
+        origin="characters of sentences that ten sources write, drawn from the seed; any size",
+        format="generated",
+        task="next-token",
     ),
 )  # fmt: skip
 

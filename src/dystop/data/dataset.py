@@ -1,5 +1,6 @@
 """`Dataset`, the checks of its data, and stratified subsets."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -11,9 +12,11 @@ from dystop.errors import DataError
 from dystop.rng import stream
 from dystop.sparse import Ints, ints
 
-Images = NDArray[np.uint8] | NDArray[np.float32]
+Images = NDArray[np.uint8] | NDArray[np.float32] | NDArray[np.int16]
 Columns = Mapping[str, NDArray[Any]]
 """Further facts about the training samples by name, each [n]; a partition may go by one."""
+Targets = tuple[NDArray[Any], NDArray[Any]]
+"""What is learned of each training and test sample beside its label: floats, or token ids."""
 
 _CHUNK = 128  # images summed at a time: few enough to stay in the caches
 
@@ -29,14 +32,15 @@ class Splits(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A labelled image data set, ready to be partitioned over workers.
+    """A labelled data set, ready to be partitioned over workers.
 
-    The images are uint8 in 0..255, which a trainer reads as `(x / 255 - mean) / std`, or float32,
-    which it reads unchanged (`mean` is 0 and `std` is 1 for every channel).
+    The samples are uint8 in 0..255, which a trainer reads as `(x / 255 - mean) / std`, or float32,
+    which it reads unchanged (`mean` is 0 and `std` is 1 for every channel), or token ids of another
+    integer type. Labels divide the samples over workers. A task learns them, or the targets.
     """
 
     name: str
-    x_train: Images  # [n, C, H, W]
+    x_train: Images  # [n, C, H, W], or token ids [n, T]
     y_train: Ints  # [n]
     x_test: Images
     y_test: Ints
@@ -46,25 +50,35 @@ class Dataset:
     mean: tuple[float, ...]  # per channel
     std: tuple[float, ...]
     columns: Columns = field(default_factory=dict)
+    task: str = "classification"  # that it is made for
+    targets: Targets | None = None  # of both splits, where the labels are not all there is to learn
+    tokens: int = 0  # size of the vocabulary; 0: samples are numbers
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one image."""
-        _, channels, height, width = self.x_train.shape
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample: channels, height and width of an image, or the number of tokens."""
+        return self.x_train.shape[1:]
+
+    @property
+    def values(self) -> int:
+        """Numbers that the target of one sample has; 0 without targets."""
+        return 0 if self.targets is None else math.prod(self.targets[0].shape[1:])
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What planning needs of a data set: the labels of its training images, without the images."""
+    """What planning needs of a data set: the labels of its training samples, not the samples."""
 
     name: str
     y_train: Ints  # [n]
     classes: int  # K
     class_names: tuple[str, ...]
     source: str  # where it was found
-    shape: tuple[int, int, int]  # channels, height and width of one image
+    shape: tuple[int, ...]  # of one sample
     columns: Columns = field(default_factory=dict)
+    task: str = "classification"  # that it is made for
+    tokens: int = 0  # size of the vocabulary; 0: samples are numbers
+    values: int = 0  # numbers that the target of one sample has
 
 
 def labels_of(dataset: Dataset) -> Labels:
@@ -77,6 +91,9 @@ def labels_of(dataset: Dataset) -> Labels:
         dataset.source,
         dataset.shape,
         dataset.columns,
+        task=dataset.task,
+        tokens=dataset.tokens,
+        values=dataset.values,
     )
 
 
@@ -188,7 +205,13 @@ def take(
         x_test=dataset.x_test[kept_test],
         y_test=dataset.y_test[kept_test],
         columns=_taken(dataset.columns, kept_train),
+        targets=taken(dataset.targets, kept_train, kept_test),
     )
+
+
+def taken(targets: Targets | None, train: Ints | slice, test: Ints | slice) -> Targets | None:
+    """Return the targets of some samples of both splits; None if there are none."""
+    return None if targets is None else (targets[0][train], targets[1][test])
 
 
 def take_labels(labels: Labels, train: int | None = None, *, seed: int = 0) -> Labels:

@@ -22,6 +22,8 @@ from dystop.data.fmnist_mini import load_fmnist_mini
 from dystop.data.npz import read_npz
 from dystop.data.readers import CIFAR10, CIFAR100, read_cifar, read_idx, read_svhn
 from dystop.data.synthetic import SyntheticParams, make_synthetic, synthetic_labels
+from dystop.data.table import TableParams, make_table
+from dystop.data.text import TextParams, make_text
 from dystop.errors import DataError, nearest
 from dystop.sparse import ints
 
@@ -35,6 +37,8 @@ def load(
     download: bool = True,
     seed: int = 0,
     synthetic: SyntheticParams | None = None,
+    text: TextParams | None = None,
+    table: TableParams | None = None,
 ) -> Dataset:
     """Load a data set.
 
@@ -42,8 +46,10 @@ def load(
         name: A name of `DATASETS`, or the path of an `.npz` file.
         root: Folder to search first; it may hold the official files or `<name>.npz`.
         download: Whether a data set that no folder holds may be downloaded.
-        seed: Seed of the "synthetic" data set.
+        seed: Seed of a generated data set.
         synthetic: Size and noise of the "synthetic" data set.
+        text: Size of "generated-text".
+        table: Size and noise of "generated-table".
 
     Raises:
         DataError: The data set is unknown, cannot be found or downloaded, or a file is bad.
@@ -59,6 +65,10 @@ def load(
             f"and any path that ends in .npz{nearest(name, DATASETS)}"
         )
     entry = DATASETS[name]
+    if name == "generated-text":
+        return make_text(text or TextParams(), seed)
+    if name == "generated-table":
+        return make_table(table or TableParams(), seed)
     if entry.format == "generated":
         return make_synthetic(synthetic or SyntheticParams(), seed)
     if entry.format == "packaged":
@@ -73,6 +83,8 @@ def load_labels(
     download: bool = True,
     seed: int = 0,
     synthetic: SyntheticParams | None = None,
+    text: TextParams | None = None,
+    table: TableParams | None = None,
 ) -> Labels:
     """Return the training labels of a data set; the arguments are those of `load`.
 
@@ -81,7 +93,8 @@ def load_labels(
     """
     if name == "synthetic":
         return synthetic_labels(synthetic or SyntheticParams(), seed)
-    return labels_of(load(name, root=root, download=download, seed=seed))
+    found = load(name, root=root, download=download, seed=seed, text=text, table=table)
+    return labels_of(found)
 
 
 def load_entry(entry: Entry, folders: Sequence[Path], *, cache: Path, download: bool) -> Dataset:

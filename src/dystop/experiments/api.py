@@ -25,6 +25,7 @@ from dystop.experiments.config.experiment import (
     FleetParams,
     ModelParams,
     OutputParams,
+    TaskParams,
     TrainingParams,
 )
 from dystop.experiments.config.keys import UNSET
@@ -41,6 +42,9 @@ from dystop.simulator.state import State
 from dystop.training.models.build import CustomModel, model_name
 from dystop.training.models.catalogue import MODELS
 from dystop.training.saved import LoadedModel
+from dystop.training.tasks.build import checked, task_name
+from dystop.training.tasks.catalogue import AUTO, TASKS
+from dystop.training.tasks.task import Task
 from dystop.types import Mechanism
 from dystop.world.params import WorldParams
 
@@ -72,6 +76,7 @@ class Options(Sections, total=False):
     workers: int | None
     dataset: Data | None
     model: str | CustomModel | ModelParams | Table | None
+    task: str | Task | TaskParams | Table | None
     rounds: int | None
     overrides: Sequence[str]
     trust: bool
@@ -85,10 +90,11 @@ class Simulation:
         experiment: Experiment,
         data: Dataset | None = None,
         model: CustomModel | None = None,
+        task: Task | None = None,
         on_round: OnRound | None = None,
     ) -> None:
         """Load the data and build the model; `simulate` explains the arguments."""
-        self._built: Built = build(experiment, data, model)
+        self._built: Built = build(experiment, data, model, task)
         self._model, self._on_round = model, on_round
         self.records: list[RoundRecord] = []
         self._end: State | None = None  # after the last round
@@ -136,6 +142,7 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
     workers: int | None = None,
     dataset: Data | None = None,
     model: str | CustomModel | ModelParams | Table | None = None,
+    task: str | Task | TaskParams | Table | None = None,
     rounds: int | None = None,
     seed: int = 0,
     overrides: Sequence[str] = (),
@@ -156,6 +163,7 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
             with x_train, y_train, x_test and y_test, or a tuple of them in this order.
         model: Name of a model, a torch module that is copied with its weights, or a factory that
             takes any of the keyword arguments channels, size and classes.
+        task: Name of a task, or a `Task` object; by default the one that the data set is made for.
         rounds: Number of rounds, which is also the horizon; 60 if not given.
         seed: Seed of all randomness.
         overrides: Further configuration as `key=value`, such as "world.range_m=60".
@@ -182,6 +190,7 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
         tables["stop"]["rounds"] = _integer("rounds", rounds, 1)
     data = _read_dataset(dataset, tables)
     custom = _read_model(model, tables)
+    own_task = _read_task(task, tables)
     named = {"mechanism": {"name": mechanism}} if isinstance(mechanism, str) else {}
     plain = {"seed": _integer("seed", seed, 0)}
     tables = with_folder({**tables, **named, **plain}, Path.cwd())
@@ -193,9 +202,12 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
     if custom is not None:
         own = replace(experiment.model, name=model_name(custom))
         experiment = replace(experiment, model=own)
+    if own_task is not None:
+        named_task = replace(experiment.task, name=task_name(own_task))
+        experiment = replace(experiment, task=named_task)
     if not any(word.partition("=")[0].strip() == "name" for word in overrides):
         experiment = resolve(replace(experiment, name=""))
-    return Simulation(experiment, data, custom, on_round)
+    return Simulation(experiment, data, custom, own_task, on_round)
 
 
 def compare(
@@ -341,6 +353,21 @@ def _read_model(given: Any, tables: dict[str, dict[str, Any]]) -> CustomModel | 
         raise ConfigError(
             f"simulate: model = {_shown(given)}; expected a name, a torch module or a factory"
         )
+    return None
+
+
+def _read_task(given: Any, tables: dict[str, dict[str, Any]]) -> Task | None:
+    """Return a task given as an object; put a name or a section into the tables."""
+    if isinstance(given, Task):
+        return checked(given)
+    if isinstance(given, str):
+        if ":" not in given:
+            _known("task", given, [*TASKS, AUTO], "or 'package.module:Task', or a Task object")
+        tables["task"] = {"name": given}
+    elif isinstance(given, (Mapping, TaskParams)):
+        tables["task"] = _table("task", given)
+    elif given is not None:
+        raise ConfigError(f"simulate: task = {_shown(given)}; expected a name or a dystop.Task")
     return None
 
 

@@ -40,11 +40,13 @@ from dystop.simulator.state import Components
 from dystop.sparse import Ints
 from dystop.training.flat import layout_of
 from dystop.training.memory import ADVICE, MemoryEstimate, available_bytes, ensure_fits, held_bytes
-from dystop.training.models.build import CustomModel, build_model
+from dystop.training.models.build import CustomModel, build_for
 from dystop.training.no_training import NoTraining
-from dystop.training.optimisers import StateLayout, optimiser_of
 from dystop.training.samples import Arrays
 from dystop.training.saved import ModelCard
+from dystop.training.tasks.build import make_task, task_name
+from dystop.training.tasks.catalogue import OWN_MODEL
+from dystop.training.tasks.task import SampleKind, Task
 from dystop.training.trainer import Trainer
 from dystop.types import Fleet, Mechanism
 from dystop.world import Progress, Trace, TraceWorld, World, read_trace
@@ -80,6 +82,7 @@ def build(
     experiment: Experiment,
     data: Dataset | None = None,
     model: CustomModel | None = None,
+    task: Task | None = None,
     *,
     elsewhere: bool = False,
 ) -> Built:
@@ -89,6 +92,7 @@ def build(
         experiment: The configuration.
         data: A data set to use instead of the one that the configuration names.
         model: A module or factory to use instead of the model that the configuration names.
+        task: A task to use instead of the one that the configuration names.
         elsewhere: Build on a CPU to check the settings; the memory of this machine does not matter.
     """
     if elsewhere:
@@ -99,11 +103,12 @@ def build(
         )
     check_staleness_weighting(experiment)
     if not experiment.engine.train:
-        return _build_plan(experiment, data, model, elsewhere=elsewhere)
+        return _build_plan(experiment, data, model, task, elsewhere=elsewhere)
     data = load_data(experiment, data)
     owner = sample_owners(experiment, labels_of(data))
     shards = shards_of(owner, experiment.fleet.workers)
-    trainer = make_trainer(experiment, _with_wrong_labels(experiment, data, shards), shards, model)
+    wrong = _with_wrong_labels(experiment, data, shards)
+    trainer = make_trainer(experiment, wrong, shards, model, task)
     experiment = measured(experiment, trainer)
     memory = _estimate(experiment, trainer)
     if not elsewhere:
@@ -111,19 +116,24 @@ def build(
     counts = label_counts(data.y_train, shards, data.classes)
     built = _built(experiment, labels_of(data), counts, trainer, memory)
     noted = {**built.fleet, **fingerprint(data, owner)}
-    return replace(built, card=card_of(experiment, data), fleet=noted)
+    return replace(built, card=card_of(experiment, data, trainer.task), fleet=noted)
 
 
 def _build_plan(
-    experiment: Experiment, data: Dataset | None, model: CustomModel | None, *, elsewhere: bool
+    experiment: Experiment,
+    data: Dataset | None,
+    model: CustomModel | None,
+    task: Task | None,
+    *,
+    elsewhere: bool,
 ) -> Built:
     """Build a simulation that trains nothing: of the data only label counts are kept."""
     check_planning_only(experiment)
     labels = _load_labels(experiment, data)
     owner = sample_owners(experiment, labels)
     counts = split_counts(labels.y_train, labels.classes, owner, experiment.fleet.workers)
-    module_layout = layout_of(make_module(experiment, labels, model))
-    layout = StateLayout(module_layout, optimiser_of(experiment.training)).whole
+    task = task or task_of(experiment, labels)
+    layout = layout_of(make_module(experiment, labels, task, model))
     trainer = NoTraining(layout, counts.sum(axis=1), experiment.training.batch)
     memory = _planning_estimate(experiment, labels.classes)
     if not elsewhere:
@@ -217,10 +227,13 @@ def _without(experiment: Experiment, *sections: str) -> str:
     return str({key: part for key, part in to_tree(experiment).items() if key not in left_out})
 
 
-def card_of(experiment: Experiment, data: Dataset) -> ModelCard:
+def card_of(experiment: Experiment, data: Dataset, task: Task) -> ModelCard:
     """Return the card that is saved with a trained model of this experiment."""
-    name = experiment.model.name
-    return ModelCard(name, data.shape, data.classes, data.class_names, data.mean, data.std)
+    name = model_of_task(experiment, task)
+    card = ModelCard(name, data.shape, data.classes, data.class_names, data.mean, data.std)
+    if task.outputs(sample_kind(data)) == (data.classes,) and not data.tokens:
+        return card
+    return replace(card, tokens=data.tokens, outputs=task.outputs(sample_kind(data)))
 
 
 def check_staleness_weighting(experiment: Experiment) -> None:
@@ -248,6 +261,8 @@ def whole_data(experiment: Experiment) -> Dataset:
         download=spec.download,
         seed=experiment.seed,
         synthetic=spec.synthetic,
+        text=spec.text,
+        table=spec.table,
     )
 
 
@@ -263,6 +278,8 @@ def _load_labels(experiment: Experiment, given: Dataset | None) -> Labels:
             download=spec.download,
             seed=experiment.seed,
             synthetic=spec.synthetic,
+            text=spec.text,
+            table=spec.table,
         )
     )
     return take_labels(labels, spec.train_limit or None, seed=experiment.seed)
@@ -309,10 +326,20 @@ def _with_wrong_labels(experiment: Experiment, data: Dataset, shards: list[Ints]
     """Return the data set with the labels that attackers train on, if they flip labels."""
     if experiment.adversary.kind != "label-flip":
         return data
+    check_label_flip(task_of(experiment, data))
     labels = data.y_train.copy()
     for node in attackers_of(experiment).tolist():
         labels[shards[node]] = flipped_labels(labels[shards[node]], data.classes)
     return replace(data, y_train=labels)
+
+
+def check_label_flip(task: Task) -> None:
+    """Refuse attackers that flip labels where labels are not what is learned."""
+    if type(task).targets is not Task.targets:
+        raise ConfigError(
+            f"adversary.kind = 'label-flip' flips class labels, which the task {task_name(task)!r} "
+            "does not learn; choose another kind, or task.name = 'classification'"
+        )
 
 
 def attackers_of(experiment: Experiment) -> Ints:
@@ -320,28 +347,56 @@ def attackers_of(experiment: Experiment) -> Ints:
     return attackers(experiment.adversary, experiment.fleet.workers, experiment.seed)
 
 
+def task_of(experiment: Experiment, data: Dataset | Labels) -> Task:
+    """Return the task that the configuration names, or the one that the data set is made for."""
+    return make_task(experiment.task.name, data.task, experiment.task.folder)
+
+
+def sample_kind(data: Dataset | Labels) -> SampleKind:
+    """Return what a model must know of the samples of a data set."""
+    return SampleKind(data.shape, data.classes, data.tokens, data.values)
+
+
 def make_trainer(
-    experiment: Experiment, data: Dataset, shards: list[Ints], model: CustomModel | None = None
+    experiment: Experiment,
+    data: Dataset,
+    shards: list[Ints],
+    model: CustomModel | None = None,
+    task: Task | None = None,
 ) -> Trainer:
     """Return the trainer of these shards, with the initial model."""
-    module = make_module(experiment, data, model)
-    arrays = Arrays(data.x_train, data.y_train, data.x_test, data.y_test, data.mean, data.std)
-    return Trainer(module, arrays, shards, experiment.training, experiment.seed)
+    task = task or task_of(experiment, data)
+    module = make_module(experiment, data, task, model)
+    values = data.targets or (None, None)
+    arrays = Arrays(
+        data.x_train,
+        task.targets(data.y_train, values[0]),
+        data.x_test,
+        task.targets(data.y_test, values[1]),
+        data.mean,
+        data.std,
+    )
+    return Trainer(module, arrays, shards, experiment.training, experiment.seed, task)
 
 
 def make_module(
-    experiment: Experiment, data: Dataset | Labels, model: CustomModel | None = None
+    experiment: Experiment, data: Dataset | Labels, task: Task, model: CustomModel | None = None
 ) -> nn.Module:
-    """Return the initial model for this data set."""
-    channels, *size = data.shape
-    return build_model(
-        experiment.model.name if model is None else model,
-        channels,
-        tuple(size),
-        data.classes,
+    """Return the initial model for this data set and this task."""
+    kind = sample_kind(data)
+    return build_for(
+        model_of_task(experiment, task) if model is None else model,
+        kind,
+        task.outputs(kind),
         experiment.seed,
         experiment.model.folder,
     )
+
+
+def model_of_task(experiment: Experiment, task: Task) -> str:
+    """Return the name of the model, or that of the task's own model."""
+    name = experiment.model.name
+    return task.default_model if name == OWN_MODEL else name
 
 
 def measured(experiment: Experiment, trainer: Trainer) -> Experiment:
@@ -438,6 +493,8 @@ def fleet_json(
 ) -> dict[str, Any]:
     """Return the content of `fleet.json`, for simulated and testbed runs."""
     position = world.observe(1, 0.0).position
+    name = task_name(trainer.task)
+    learned = {"task": name, "score": trainer.task.score_name}
     return {
         "data_size": fleet.data_size.tolist(),
         "label_counts": fleet.label_counts.tolist(),
@@ -451,6 +508,7 @@ def fleet_json(
         "device": str(trainer.device),
         "training_path": trainer.path,
         "physics": physics,
+        **({} if name == "classification" else learned),
     }
 
 

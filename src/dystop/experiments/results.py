@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystop.experiments.run_folder import open_run
-from dystop.record import RoundRecord
+from dystop.record import ACCURACY, RoundRecord
 from dystop.units import data, number, seconds
 
 _NO_NUMBERS = {
     "staleness_histogram", "active_ids", "link_pairs", "positions", "notes", "no_score",
-    "worker_accuracy", "worker_loss", "worker_energy_j",
+    "worker_accuracy", "worker_loss", "worker_energy_j", "score_name", "not_finite",
 }  # fmt: skip
 _COLUMNS = [f.name for f in fields(RoundRecord) if f.name not in _NO_NUMBERS]
 
@@ -34,9 +34,18 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """The last test accuracy, mean over the workers; NaN if no round was tested."""
+        """The last test accuracy, mean over the workers; NaN if no round was tested.
+
+        Of a task with another score it is that score, such as R2 (`score_name`).
+        """
         tested = [r.accuracy for r in self.records if r.accuracy is not None]
         return tested[-1] if tested else float("nan")
+
+    @property
+    def score_name(self) -> str:
+        """What `accuracy` is: "accuracy", or the name of another score of the task."""
+        names = [r.score_name for r in self.records if r.accuracy is not None]
+        return (names[-1] if names else None) or ACCURACY
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return one array per field of `RoundRecord`, with one entry per round.
@@ -106,7 +115,8 @@ class Comparison:
         return sorted(rows, key=lambda row: -np.nan_to_num(row["accuracy"], nan=-1.0))
 
     def __str__(self) -> str:
-        head = ("mechanism", "seeds", "accuracy", "time", "traffic", "epochs")
+        scores = " / ".join(dict.fromkeys(run.score_name for _, run in self))
+        head = ("mechanism", "seeds", scores or ACCURACY, "time", "traffic", "epochs")
         table = [head, *map(_cells, self.summary())]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)

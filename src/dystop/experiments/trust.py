@@ -1,8 +1,9 @@
 """Whose code a configuration names, and from which folder it is imported.
 
-`model.name = "package.module:factory"` names code. A file that the user wrote is the user's word:
-the code is imported from the folder of that file. A run folder or a study may come from anybody:
-its code is imported only if this user created the folder, or says so with `--trust`.
+`model.name = "package.module:factory"` and `task.name = "package.module:Task"` name code. A file
+that the user wrote is the user's word: the code is imported from the folder of that file. A run
+folder or a study may come from anybody: its code is imported only if this user created the folder,
+or says so with `--trust`.
 
 The proof is a signature that is noted when a folder is created. Its key lies in the user's state
 folder, where nobody else can read it, so no content of a folder can forge it.
@@ -12,7 +13,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,45 +27,63 @@ PLAN = "plan"  # the folder of a study that holds its configurations
 _KEY_BYTES = 32
 
 
-def names_code(tables: Mapping[str, Any]) -> str | None:
-    """Return the model if it is code that a configuration names; None for a built-in model.
+SECTIONS = ("model", "task")  # whose `name` may be code
+
+
+def names_code(tables: Mapping[str, Any]) -> dict[str, str]:
+    """Return the code that a configuration names, by its key; empty if all names are built in.
 
     >>> names_code({"model": {"name": "mymodel:make"}}), names_code({"model": {"name": "cnn"}})
-    ('mymodel:make', None)
+    ({'model.name': 'mymodel:make'}, {})
     """
-    model = tables.get("model")
-    name = model.get("name") if isinstance(model, Mapping) else None
-    return name if isinstance(name, str) and ":" in name else None
+    found = {}
+    for section in SECTIONS:
+        table = tables.get(section)
+        name = table.get("name") if isinstance(table, Mapping) else None
+        if isinstance(name, str) and ":" in name:
+            found[f"{section}.name"] = name
+    return found
 
 
-def with_folder(tables: Mapping[str, Any], beside: Path) -> dict[str, Any]:
-    """Return the tables with the absolute `model.folder` of code that lies in this folder.
+def with_folder(
+    tables: Mapping[str, Any], beside: Path, keys: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Return the tables with the absolute `folder` of code that lies in this folder.
 
     Code that does not lie there is an installed package, or is found by PYTHONPATH.
+
+    Args:
+        tables: Values by section.
+        beside: The folder.
+        keys: Of the code in question, such as "model.name"; all by default.
     """
-    name, tree = names_code(tables), dict(tables)
-    if name is None:
-        return tree
-    model, top = tree["model"], name.partition(":")[0].partition(".")[0]
-    if given := model.get("folder"):
-        return {**tree, "model": {**model, "folder": os.path.abspath(beside / str(given))}}
-    is_there = top and ((beside / f"{top}.py").is_file() or (beside / top).is_dir())
-    return {**tree, "model": {**model, "folder": os.path.abspath(beside)}} if is_there else tree
+    tree = dict(tables)
+    for key, name in names_code(tables).items():
+        section = key.partition(".")[0]
+        table, top = tree[section], name.partition(":")[0].partition(".")[0]
+        if keys is not None and key not in keys:
+            continue
+        if given := table.get("folder"):
+            tree[section] = {**table, "folder": os.path.abspath(beside / str(given))}
+        elif top and ((beside / f"{top}.py").is_file() or (beside / top).is_dir()):
+            tree[section] = {**table, "folder": os.path.abspath(beside)}
+    return tree
 
 
-def check_code(file: Path, content: bytes, name: str, *, trust: bool) -> None:
+def check_code(file: Path, content: bytes, code: Mapping[str, str], *, trust: bool) -> None:
     """Refuse code that a run folder or a study of somebody else names.
 
     Args:
         file: The configuration.
         content: Its bytes.
-        name: The code that it names.
+        code: The code that it names, by key.
         trust: Whether the user said yes.
     """
-    if trust or _is_own(content, noted_signature(file)):
+    if trust or not code or _is_own(content, noted_signature(file)):
         return
+    key, name = next(iter(code.items()))
     raise TrustError(
-        f"{file}: model.name = {name!r} names code, and nothing shows that you created this folder "
+        f"{file}: {key} = {name!r} names code, and nothing shows that you created this folder "
         "on this machine; nothing was imported. Read that code. If you trust it, put its folder on "
         "PYTHONPATH and repeat the command with --trust (in Python: trust=True)"
     )
@@ -88,7 +107,7 @@ def signature_of(content: bytes, tables: Mapping[str, Any]) -> dict[str, str]:
 
     It is empty, too, where the user has no folder for the key: then `--trust` is needed later.
     """
-    if names_code(tables) is None:
+    if not names_code(tables):
         return {}
     with suppress(OSError):
         return {SIGNATURE: _signature(content, _create_key())}

@@ -5,7 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from dystop.control.round import build_view, decide, initial_state, settle, with_topology
+from dystop.control.round import (
+    build_view,
+    decide,
+    initial_state,
+    settle,
+    with_not_finite,
+    with_topology,
+)
 from dystop.control.stopping import ends_early, is_over
 from dystop.plan import Plan
 from dystop.record import RoundRecord
@@ -16,7 +23,7 @@ from dystop.simulator.robust_mixing import with_memory
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import execute
 from dystop.sparse import Bools, Ints
-from dystop.types import Observation
+from dystop.types import Observation, Outcome
 from dystop.world import Progress, WorldState
 from dystop.world.energy import simulated_energy, with_energy
 from dystop.world.progress import nothing_in_flight
@@ -57,6 +64,7 @@ def simulate(components: Components, state: State) -> Iterator[tuple[RoundRecord
 
         # Record: what was seen, and how good the models are.
         record = with_map(components, record, plan, outcome.lost, world_state)
+        record = with_failed_trainings(components, record, plan, outcome)
         spent = simulated_energy(components.power, view, plan, realised)
         record = with_energy(record, components.power, spent)
         record, state = evaluate_when_due(components, record, state)
@@ -126,6 +134,15 @@ def observe(world_state: WorldState, progress: Progress) -> Observation:
 def training_steps(components: Components, plan: Plan) -> Ints:
     """Return the mini-batches of each active worker's new training, [A]."""
     return components.steps[plan.active] if plan.steps is None else plan.steps
+
+
+def with_failed_trainings(
+    components: Components, record: RoundRecord, plan: Plan, outcome: Outcome
+) -> RoundRecord:
+    """Return the record with the workers whose training loss is not finite."""
+    if not components.engine.train:
+        return record
+    return with_not_finite(record, components.fleet, outcome, training_steps(components, plan))
 
 
 def with_map(

@@ -23,7 +23,13 @@ from dystop.simulator.evaluation import (
     schedule_evaluation,
     score_of,
 )
-from dystop.simulator.loop import observe, open_round, training_steps, with_map
+from dystop.simulator.loop import (
+    observe,
+    open_round,
+    training_steps,
+    with_failed_trainings,
+    with_map,
+)
 from dystop.simulator.mixing import Models, index, newest_published
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import PendingOutcome, execute
@@ -205,6 +211,7 @@ def _finish(
     state = replace(running.state, control=control, models=models)
     record = record_of(running.control, control, running.view, running.plan, outcome)
     record = with_map(components, record, running.plan, outcome.lost, running.world_state)
+    record = with_failed_trainings(components, record, running.plan, outcome)
     record = with_energy(record, components.power, running.energy)
     score = running.score
     if score is None and is_last(components, record):

@@ -19,7 +19,10 @@ from dystop.training.device import autocast, download
 from dystop.training.flat import Layout
 from dystop.training.samples import Samples
 from dystop.training.tasks.task import CLASSIFICATION, Task
-from dystop.types import ACCURACY, Score
+from dystop.types import Score
+
+WORST = -1e6
+"""The lowest score: that of a model whose outputs are not finite. Records hold finite numbers."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Evaluated(Protocol):
         """Mean loss over the samples, [M]."""
 
 
-def score_from(each: Evaluated, whole: Evaluated, name: str = ACCURACY) -> Score:
+def score_from(each: Evaluated, whole: Evaluated, name: str = "accuracy") -> Score:
     """Sum up the results of the workers' own models and of the global model.
 
     Args:
@@ -141,6 +144,7 @@ def evaluate(task: EvalTask, models: Tensor, counters: Tensor, index: Tensor) ->
         loss += _summed(task.learned.losses(*each)[:, None], len(models))[:, 0]
         measures.append(_summed(task.learned.measures(*each), len(models)))
     score = task.learned.score(torch.stack(measures).sum(0) / len(index))
+    score = score.nan_to_num(nan=WORST).clamp(WORST, 1.0)
     found = [download(part) for part in (score, loss / len(index))]
     return PendingEvaluation(lambda: Evaluation(*(part() for part in found)))
 

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from dystop.errors import ConfigError, RunFolderError
 from dystop.strict_json import parse_json
 from dystop.training.flat import Layout, layout_of
-from dystop.training.models.build import MODELS, CustomModel, build_model
+from dystop.training.models.build import MODELS, CustomModel, build_for
 from dystop.training.samples import normaliser
+from dystop.training.tasks.task import SampleKind
 
 FORMAT = "dystop-model-1"
 
@@ -31,24 +32,42 @@ class ModelCard:
     """What one must know to use a model: its architecture, its inputs and its classes."""
 
     model: str  # of the catalogue, or "package.module:factory"
-    shape: tuple[int, int, int]  # channels, height and width of one image
+    shape: tuple[int, ...]  # channels, height and width of one image, or the number of tokens
     classes: int
     class_names: tuple[str, ...]
     mean: tuple[float, ...]  # per channel; bytes count as 0..1
     std: tuple[float, ...]
+    tokens: int = 0  # size of the vocabulary; 0: samples are numbers
+    outputs: tuple[int, ...] = ()  # shape of what it returns for a sample; empty: one per class
+
+    def to_json(self) -> str:
+        """Return the card as JSON, without what it shares with the models of all old versions."""
+        new = {"tokens": self.tokens, "outputs": self.outputs}
+        return json.dumps({k: v for k, v in asdict(self).items() if k not in new or new[k]})
+
+    @property
+    def kind(self) -> SampleKind:
+        """The samples that the model takes."""
+        return SampleKind(self.shape, self.classes, self.tokens)
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A trained model. Called with images, it returns logits."""
+    """A trained model. Called with samples, it returns logits, or the numbers of a regression."""
 
     module: nn.Module  # in evaluation mode
     card: ModelCard
 
     @torch.no_grad()
     def __call__(self, images: NDArray[Any] | Tensor) -> Tensor:
-        """Return the logits [n, K] of images [n, C, H, W]: bytes, or floats as in the data set."""
+        """Return the logits [n, K] of images [n, C, H, W]: bytes, or floats as in the data set.
+
+        The samples of a text are token ids [n, T].
+        """
         x = torch.as_tensor(images)
+        if self.card.tokens:
+            outputs: Tensor = self.module(x.long())
+            return outputs
         scale, shift = normaliser(x.dtype == torch.uint8, self.card.mean, self.card.std, x.ndim)
         logits: Tensor = self.module(x.float() * scale + shift)
         return logits
@@ -73,9 +92,7 @@ def loaded_model(
 def to_bytes(layout: Layout, vector: Tensor, counters: Tensor, card: ModelCard) -> bytes:
     """Return a model [W] with its counters [C] as the bytes of a safetensors file."""
     named = layout.unflatten(vector.detach().cpu(), counters.cpu())
-    header = {
-        FORMAT: json.dumps(asdict(card))
-    }  # a single entry: safetensors writes several in random order
+    header = {FORMAT: card.to_json()}  # a single entry: safetensors writes several in random order
     blob: bytes = save({k: v.contiguous().clone() for k, v in named.items()}, metadata=header)
     return blob
 
@@ -89,7 +106,7 @@ def average_models(blobs: Sequence[bytes], share: Tensor) -> bytes:
         else first
         for name, first in loaded[0].items()
     }
-    blob: bytes = save(mean, metadata={FORMAT: json.dumps(asdict(_card(blobs[0])))})
+    blob: bytes = save(mean, metadata={FORMAT: _card(blobs[0]).to_json()})
     return blob
 
 
@@ -143,10 +160,8 @@ def _card(blob: bytes) -> ModelCard:
 
 def _build(card: ModelCard, custom: CustomModel | None = None) -> nn.Module:
     """Return a module of this kind; its weights will be replaced."""
-    channels, *size = card.shape
-    return build_model(
-        card.model if custom is None else custom, channels, tuple(size), card.classes, seed=0
-    )
+    outputs = card.outputs or (card.classes,)
+    return build_for(card.model if custom is None else custom, card.kind, outputs, seed=0)
 
 
 def _fill(

@@ -136,7 +136,7 @@ def test_a_score_that_cannot_be_true_is_refused():
     [
         ((0.5,), (1.0,), "results of"),
         ((0.5,) * 4, (1.0,) * 3, "results of"),
-        ((0.5, 1.5, None, 0.5), (1.0,) * 4, "share"),
+        ((0.5, 1.5, None, 0.5), (1.0,) * 4, "above 1"),
         ((0.5, 0.5, None, 0.5), (1.0, None, 1e60, 1.0), "large"),
     ],
 )

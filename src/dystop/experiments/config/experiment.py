@@ -14,6 +14,8 @@ from dystop.control.stopping import Evaluate, Stop
 from dystop.data.partition import PartitionParams
 from dystop.data.private import PrivateData
 from dystop.data.synthetic import SyntheticParams
+from dystop.data.table import TableParams
+from dystop.data.text import TextParams
 from dystop.experiments.config.keys import Key, keys_of
 from dystop.experiments.config.readings import ReadingName
 from dystop.mechanisms import MECHANISMS
@@ -21,6 +23,7 @@ from dystop.params import param, section
 from dystop.simulator.params import EngineParams
 from dystop.testbed.params import TestbedParams
 from dystop.training.params import TrainerParams
+from dystop.training.tasks.catalogue import AUTO
 from dystop.types import Mechanism
 from dystop.world.adversary import Adversary
 from dystop.world.energy import Energy
@@ -39,22 +42,40 @@ class FleetParams:
 
 @dataclass(frozen=True)
 class DataParams(PartitionParams):
-    """Which images are learned, and how they are split over the workers."""
+    """Which samples are learned from, and how they are split over the workers."""
 
     name: str = param("fmnist-mini", "data set; 'dystop list datasets' shows them; or FILE.npz")
     root: str = param("", "folder of data set files; empty: the cache folder")
     download: bool = param(True, "fetch files that are missing")
     train_limit: Count = param(0, "training images used; 0: all")
     test_limit: Count = param(0, "test images used; 0: all")
-    synthetic: SyntheticParams = section(SyntheticParams, "the generated data set")
+    synthetic: SyntheticParams = section(SyntheticParams, "the generated images")
+    text: TextParams = section(TextParams, "the generated text")
+    table: TableParams = section(TableParams, "the generated table")
     private: PrivateData = section(PrivateData, "data that the testbed's workers bring along")
+
+
+@dataclass(frozen=True)
+class TaskParams:
+    """What models learn from the samples."""
+
+    name: str = param(
+        AUTO,
+        "task; 'dystop list tasks' shows them; or package.module:Task; auto: that of the data set",
+    )
+    folder: str = param(
+        "", "folder of package.module:Task; empty: beside the file that names it, or installed"
+    )
 
 
 @dataclass(frozen=True)
 class ModelParams:
     """What is trained."""
 
-    name: str = param("cnn", "model; 'dystop list models' shows them; or package.module:factory")
+    name: str = param(
+        "cnn",
+        "model; 'dystop list models' shows them; or package.module:factory; task: the task's own",
+    )
     folder: str = param(
         "", "folder of package.module:factory; empty: beside the file that names it, or installed"
     )
@@ -103,7 +124,8 @@ class Experiment:
         "", "folder of a testbed run to play back, on top of its configuration; empty: simulate"
     )
     fleet: FleetParams = section(FleetParams, "who takes part")
-    data: DataParams = section(DataParams, "what is learned")
+    data: DataParams = section(DataParams, "what is learned from")
+    task: TaskParams = section(TaskParams, "what is learned")
     model: ModelParams = section(ModelParams, "what is trained")
     training: TrainingParams = section(TrainingParams, "how it is trained")
     world: WorldParams = section(WorldParams, "the simulated surroundings")

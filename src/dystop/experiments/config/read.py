@@ -9,7 +9,7 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -29,6 +29,7 @@ from dystop.experiments.trust import check_code, names_code, noted_signature, wi
 from dystop.mechanisms import MECHANISMS
 from dystop.params import flatten
 from dystop.training.models.catalogue import MODELS
+from dystop.training.tasks.catalogue import AUTO, OWN_MODEL, TASKS
 from dystop.world.trace import TRACE
 
 Section = TypeVar("Section")
@@ -52,7 +53,6 @@ EXECUTOR_TABLES = ("slurm", "ray")
 
 _LONGEST_NAME = 100
 _READING = "reading"
-_MODEL = "model.name"
 _REPLAY = "-replay"
 
 
@@ -90,8 +90,9 @@ def read_experiment(
     """
     if file is None:
         return experiment_from({}, overrides, origin, trust=trust)
-    trusted = trust or any(word.partition("=")[0].strip() == _MODEL for word in overrides)
-    return experiment_from(_load(file, trust=trusted), overrides, str(file), trust=trust)
+    replaced = {word.partition("=")[0].strip() for word in overrides}
+    tree = _load(file, trust=trust, replaced=replaced)
+    return experiment_from(tree, overrides, str(file), trust=trust)
 
 
 def experiment_from(
@@ -119,8 +120,8 @@ def experiment_from(
     given = [_override(word, words) for word in overrides]
     for key, value in given:
         tree = _merge(tree, _nested(key, value))
-    if any(key == _MODEL for key, _ in given):  # these words are the user's, and so is this folder
-        tree = with_folder(tree, Path.cwd())
+    # These words are the user's, and so is this folder.
+    tree = with_folder(tree, Path.cwd(), {key for key, _ in given})
     if isinstance(run := tree.get("trace"), str) and run:
         origin = origin if tables else str(Path(run) / CONFIG)
         tree = _merge(_recorded_config(run, tree, trust=trust), tree)
@@ -207,7 +208,10 @@ def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
     _check_partition(experiment, source)
     if ":" not in experiment.model.name:
         also = " or package.module:factory"
-        _check_name(source, "model.name", experiment.model.name, MODELS, also)
+        _check_name(source, "model.name", experiment.model.name, [*MODELS, OWN_MODEL], also)
+    if ":" not in experiment.task.name:
+        also = " or package.module:Task"
+        _check_name(source, "task.name", experiment.task.name, [*TASKS, AUTO], also)
     if experiment.name and (problem := name_problem(experiment.name)):
         raise _wrong(source, "name", experiment.name, problem)
     return resolve(experiment)
@@ -379,14 +383,20 @@ def _folder_instead_of_file(path: Path) -> ConfigError:
     )
 
 
-def _load(file: Path, *, trust: bool) -> dict[str, Any]:
-    """Read the tree of a TOML file; refuse code that a folder of somebody else names."""
+def _load(file: Path, *, trust: bool, replaced: Collection[str] = ()) -> dict[str, Any]:
+    """Read the tree of a TOML file; refuse code that a folder of somebody else names.
+
+    Args:
+        file: The file.
+        trust: Whether the user trusts its code.
+        replaced: Keys that get another value, so that their code is not imported.
+    """
     if os.path.isdir(file):  # unlike Path.is_dir, never raises
         raise _folder_instead_of_file(file)
     content, tree = _parse(file)
     tree = {name: table for name, table in tree.items() if name not in EXECUTOR_TABLES}
-    if name := names_code(tree):
-        check_code(file, content, name, trust=trust)
+    code = {key: name for key, name in names_code(tree).items() if key not in replaced}
+    check_code(file, content, code, trust=trust)
     return with_folder(tree, file.parent) if noted_signature(file) is None else _as_it_ran(tree)
 
 
@@ -467,9 +477,8 @@ def _recorded_config(run: str, given: Mapping[str, Any], *, trust: bool) -> dict
         raise RunFolderError(
             f"trace: {run} was simulated and holds no trace; only runs of 'dystop testbed' have one"
         )
-    model = given.get("model", {})
-    named = isinstance(model, Mapping) and "name" in model
-    base = _load(data.path / CONFIG, trust=trust or named)
+    replaced = {key for key, _ in flatten(given)}
+    base = _load(data.path / CONFIG, trust=trust, replaced=replaced)
     mechanism = given.get("mechanism", {})
     name = mechanism.get("name") if isinstance(mechanism, Mapping) else None
     if name is not None and name != base.get("mechanism", {}).get("name"):

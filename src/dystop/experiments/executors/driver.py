@@ -14,7 +14,7 @@ from typing import Protocol
 
 from dystop.errors import DivergedError, DystopError
 from dystop.experiments.build import build_each_setting
-from dystop.experiments.config import Experiment
+from dystop.experiments.config import Experiment, to_tree
 from dystop.experiments.executors.attempts import Attempt, Attempts
 from dystop.experiments.executors.driver_lock import DriverLock
 from dystop.experiments.executors.executor import Ended, Executor, Job, Need, Submitted
@@ -25,6 +25,7 @@ from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.record_log import RECORDS, RecordTail
 from dystop.experiments.run import Started, resume_run, run_experiment
 from dystop.experiments.study import Study
+from dystop.experiments.trust import names_code
 from dystop.record import RoundRecord
 
 POLL_S = 0.1
@@ -213,7 +214,7 @@ class Driver:
     def _words(self, experiment: Experiment, folder: Path) -> tuple[str, ...]:
         """Return the words after `dystop` that run or resume one experiment."""
         silent = ["--quiet", "--no-report"]
-        if self._study.trust and ":" in experiment.model.name:
+        if self._study.trust and names_code(to_tree(experiment)):
             silent.append("--trust")
         if folder.exists():
             return ("resume", str(folder), *silent)

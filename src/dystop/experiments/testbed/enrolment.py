@@ -20,6 +20,7 @@ from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.build import fleet_of, keeps_topology, steps_of
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.run_folder import CONFIG, RunData, check_config
+from dystop.record import ACCURACY
 from dystop.sparse import Floats, Ints
 from dystop.storage import PRIVATE, try_read_json, write_atomic
 from dystop.strict_json import parse_json
@@ -72,6 +73,7 @@ class Enrolment:
     schema: str  # fingerprint of the model's tensors
     model_bytes: int
     workers: tuple[Enrolled, ...]
+    score: str = ACCURACY  # name of the score of the task
 
     def fleet(self, experiment: Experiment) -> Fleet:
         """Return the fleet as enrolled."""
@@ -91,6 +93,7 @@ def fixed_settings(experiment: Experiment) -> Experiment:
         name="",
         data=replace(experiment.data, root="", download=True),
         model=replace(experiment.model, folder=""),
+        task=replace(experiment.task, folder=""),
         training=replace(experiment.training, device="auto", lanes=None),
         testbed=replace(experiment.testbed, host="", port=0),
     )
@@ -110,7 +113,9 @@ def check_settings(run: RunData) -> None:
 
 def write_enrolment(folder: Path, enrolment: Enrolment) -> None:
     """Write `enrolment.json`."""
-    head = {"schema": enrolment.schema, "model_bytes": enrolment.model_bytes}
+    head: dict[str, Any] = {"schema": enrolment.schema, "model_bytes": enrolment.model_bytes}
+    if enrolment.score != ACCURACY:
+        head["score"] = enrolment.score
     _write_workers(folder / ENROLMENT, head, enrolment.workers)
 
 
@@ -197,7 +202,8 @@ def _check_names(path: Path, workers: tuple[Enrolled, ...], experiment: Experime
 
 def _enrolment(raw: Any) -> Enrolment:
     workers = tuple(_enrolled(row) for row in raw["workers"])
-    return Enrolment(str(raw["schema"]), int(raw["model_bytes"]), workers)
+    score = str(raw.get("score", ACCURACY))
+    return Enrolment(str(raw["schema"]), int(raw["model_bytes"]), workers, score)
 
 
 def _enrolled(row: Any) -> Enrolled:
@@ -312,6 +318,7 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
         topology=topology,
         moving=topology and experiment.world.mobility.enabled,
         budgets_bind=experiment.world.budget.binds == "everybody",
+        score_name=enrolment.score,
         power=power_of(experiment.energy, fleet.workers, _has_jetsons(experiment)),
     )
 

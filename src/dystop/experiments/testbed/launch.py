@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dystop.errors import DystopError, RunFolderError, shell_command
 from dystop.exit_with_parent import LIFELINE
-from dystop.experiments.config import Experiment, read_experiment, to_toml
+from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
 from dystop.experiments.executors.processes import child_environment, dystop_command
 from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.record_log import RECORDS, RecordTail
@@ -43,6 +43,7 @@ from dystop.experiments.testbed.enrolment import (
     write_enrolment,
 )
 from dystop.experiments.testbed.operations import LEFT_BEHIND, report_left_behind
+from dystop.experiments.trust import names_code
 from dystop.record import RoundRecord
 from dystop.testbed.coordinator.setup import SERVER
 from dystop.testbed.launch.netns import VirtualNetwork
@@ -342,7 +343,7 @@ class _Launch:
 
     def _trust(self) -> list[str]:
         """Pass on that the user agreed to the code of this folder, if it names any."""
-        return ["--trust"] if ":" in self.experiment.model.name else []
+        return ["--trust"] if names_code(to_tree(self.experiment)) else []
 
 
 def _child_environment() -> dict[str, str]:

@@ -16,11 +16,13 @@ from dystop.data import (
     label_counts,
     labels_of,
 )
+from dystop.data.dataset import taken
 from dystop.data.private import own_samples, placeholder_samples
 from dystop.errors import ConfigError
 from dystop.experiments.build import (
     attackers_of,
     card_of,
+    check_label_flip,
     check_same_data,
     check_staleness_weighting,
     describe_graph,
@@ -32,6 +34,7 @@ from dystop.experiments.build import (
     sample_owners,
     split_data,
     steps_of,
+    task_of,
 )
 from dystop.experiments.config import Experiment
 from dystop.experiments.run_folder import RunData
@@ -87,7 +90,10 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
     experiment = measured(experiment, trainer)
     fleet = fleet_of(experiment, counts, 4 * trainer.width)
     enrolment = Enrolment(
-        schema_of(trainer.layout).hash, fleet.model_bytes, _enrolled(experiment, counts)
+        schema_of(trainer.layout).hash,
+        fleet.model_bytes,
+        _enrolled(experiment, counts),
+        trainer.task.score_name,
     )
     world = world_of(experiment, fleet)
     physics = {**describe(world), **describe_graph(experiment.mechanism, fleet, world)}
@@ -209,6 +215,7 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
     is_server = node >= experiment.fleet.workers
     data, counts = _own_data(experiment, node, file) or _share(experiment, node)
     if experiment.adversary.kind == "label-flip" and node in attackers_of(experiment):
+        check_label_flip(task_of(experiment, data))
         data = replace(data, y_train=flipped_labels(data.y_train, data.classes))
     only = _only(0 if is_server else node, len(data.y_train))
     trainer = make_trainer(experiment, data, only)
@@ -229,7 +236,7 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
         first_steps=0 if is_server else int(steps_of(experiment, fleet)[node]),
         step_s=step_s * experiment.testbed.time_scale,
         layout=trainer.layout,
-        card=card_of(experiment, data),
+        card=card_of(experiment, data, trainer.task),
         own_losses=_own_losses(experiment, trainer, node),
         attacker=_attacker(experiment, node, vector.cpu().numpy()),
     )
@@ -293,6 +300,7 @@ def _only_own(data: Dataset, own: Ints) -> Dataset:
         y_train=data.y_train[own].copy(),
         x_test=data.x_test[:1].copy(),
         y_test=data.y_test[:1].copy(),
+        targets=taken(data.targets, own, slice(1)),
     )
 
 
@@ -326,7 +334,12 @@ def observer_parts(
     unseen = _private_counts(experiment, enrolled)
     data, sizes = _tests(experiment, unseen[2]) if unseen else _public_tests(experiment)
     few = np.arange(min(experiment.training.batch, len(data.y_train)))
-    tests = replace(data, x_train=data.x_train[few].copy(), y_train=data.y_train[few].copy())
+    tests = replace(
+        data,
+        x_train=data.x_train[few].copy(),
+        y_train=data.y_train[few].copy(),
+        targets=taken(data.targets, few, slice(None)),
+    )
     trainer = make_trainer(_single_stream(experiment), tests, [few])
     counters = trainer.initial()[1].cpu().numpy()
     samples = experiment.evaluate.samples or None

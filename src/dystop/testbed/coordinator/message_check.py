@@ -126,9 +126,11 @@ def _in_model(most: int, used: Used) -> str:
 
 
 def _in_score(fleet: Fleet, most: int, score: Scored) -> str:
-    shares = (score.accuracy, score.accuracy_std, score.accuracy_global)
-    if score.round > most or not all(0.0 <= share <= 1.0 for share in shares):
-        return f"round {score.round} or accuracies {shares}"
+    scores = (score.accuracy, score.accuracy_global)  # that of a regression may be negative
+    if score.round > most or not all(-MAX_REAL <= each <= 1.0 for each in scores):
+        return f"round {score.round} or scores {scores}"
+    if not 0.0 <= score.accuracy_std <= MAX_REAL:
+        return f"a deviation of the scores of {score.accuracy_std}"
     losses = (score.loss or 0.0, score.loss_global or 0.0)
     if max(map(abs, losses)) > MAX_REAL or score.diverged > fleet.nodes:
         return f"losses {losses} or {score.diverged} diverged models"
@@ -140,8 +142,8 @@ def _in_worker_scores(fleet: Fleet, score: Scored) -> str:
     lengths = {len(score.worker_accuracy), len(score.worker_loss)}
     if len(lengths) > 1 or lengths - {0, fleet.workers}:
         return f"results of {sorted(lengths)} workers, expected those of {fleet.workers}"
-    if not all(share is None or 0.0 <= share <= 1.0 for share in score.worker_accuracy):
-        return "the accuracy of a worker is not a share"
+    if not all(one is None or -MAX_REAL <= one <= 1.0 for one in score.worker_accuracy):
+        return "the score of a worker is above 1 or too small"
     if not all(loss is None or abs(loss) <= MAX_REAL for loss in score.worker_loss):
         return "the loss of a worker is too large"
     return ""

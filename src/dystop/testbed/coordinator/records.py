@@ -107,7 +107,7 @@ class Records:
             line = replace(self._left.pop(round_), score=text_of(message), published=1)
             self._published[round_] = line
             self.state.write(KeptLine(f"late:{round_}", b""))
-            self._late[round_] = _scored(from_json(line.record), line.score)
+            self._late[round_] = self._scored(from_json(line.record), line.score)
 
     def _give_up(self, round_: int, reason: NoScore) -> None:
         """Let a record leave without a score."""
@@ -164,7 +164,7 @@ class Records:
             self._left[round_] = held.line
             self._observer_incident("slow", f"round {round_}: no score in time")
         del self.held[round_]
-        record = _scored(held.record, held.line.score)
+        record = self._scored(held.record, held.line.score)
         view = self._views.pop(round_, None)
         observed = {} if view is None else observed_part(view)
         trace = {**observed, **held.trace_outcome}
@@ -185,7 +185,7 @@ class Records:
             if line.score is None:
                 self._left[line.round] = line
             else:
-                self._late[line.round] = _scored(from_json(line.record), line.score)
+                self._late[line.round] = self._scored(from_json(line.record), line.score)
         for line in restored.waiting:
             record, came = from_json(line.record), json.loads(line.came)
             has_left = record.no_score is not None  # but may be missing in the run folder
@@ -194,28 +194,28 @@ class Records:
             # The last record may lack nothing but its score.
             self._stop_if_reached(record)
 
+    def _scored(self, record: RoundRecord, score: str | None) -> RoundRecord:
+        """Return a record with the score that the ledger holds, if there is one."""
+        if score is None:
+            return record
+        scored = decode(score.encode(), "coordinator")
+        assert isinstance(scored, Scored)
+        return with_score(
+            replace(record, no_score=None),
+            Score(
+                accuracy=scored.accuracy,
+                accuracy_std=scored.accuracy_std,
+                accuracy_global=scored.accuracy_global,
+                loss=math.nan if scored.loss is None else scored.loss,
+                loss_global=math.nan if scored.loss_global is None else scored.loss_global,
+                diverged=scored.diverged,
+                tested=scored.tested or None,
+                name=self.state.setup.score_name,
+                worker_accuracy=scored.worker_accuracy,
+                worker_loss=scored.worker_loss,
+            ),
+        )
+
 
 def _without_score(record: RoundRecord, reason: NoScore) -> RoundRecord:
     return replace(record, no_score=reason)
-
-
-def _scored(record: RoundRecord, score: str | None) -> RoundRecord:
-    """Return a record with the score that the ledger holds, if there is one."""
-    if score is None:
-        return record
-    scored = decode(score.encode(), "coordinator")
-    assert isinstance(scored, Scored)
-    return with_score(
-        replace(record, no_score=None),
-        Score(
-            accuracy=scored.accuracy,
-            accuracy_std=scored.accuracy_std,
-            accuracy_global=scored.accuracy_global,
-            loss=math.nan if scored.loss is None else scored.loss,
-            loss_global=math.nan if scored.loss_global is None else scored.loss_global,
-            diverged=scored.diverged,
-            tested=scored.tested or None,
-            worker_accuracy=scored.worker_accuracy,
-            worker_loss=scored.worker_loss,
-        ),
-    )

@@ -8,6 +8,7 @@ from typing import Protocol
 from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Evaluate, Stop
 from dystop.errors import ConfigError
+from dystop.record import ACCURACY
 from dystop.sparse import Floats, Ints
 from dystop.testbed.coordinator.members import Enrolled, Member
 from dystop.testbed.params import TestbedParams
@@ -55,6 +56,7 @@ class CoordinatorSetup:
     topology: bool = True  # write active workers and links into the records
     moving: bool = False  # write positions into the records
     budgets_bind: bool = False  # links beyond a bandwidth budget are not made
+    score_name: str = ACCURACY  # of the task
     power: Power | None = None  # of the workers; None: energy is not counted
 
     def __post_init__(self) -> None:

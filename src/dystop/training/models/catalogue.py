@@ -45,4 +45,16 @@ MODELS: dict[str, ModelEntry] = {
     "squeezenet": ModelEntry(
         "squeezenet:squeezenet", 8, "SqueezeNet 1.0 with a 3x3 stem; the paper's testbed, SVHN"
     ),
+    "transformer": ModelEntry(
+        "transformer:transformer",
+        None,
+        "transformer for token ids, two blocks of width 64; 100,000 parameters",
+        tokens=True,
+    ),
+    "transformer-large": ModelEntry(
+        "transformer:transformer_large",
+        None,
+        "transformer for token ids, four blocks of width 192; 1.8 million parameters",
+        tokens=True,
+    ),
 }

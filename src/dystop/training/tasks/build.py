@@ -1,8 +1,11 @@
 """Make a task: one of the catalogue by its name, or a user's own."""
 
+import re
+from dataclasses import fields
 from typing import Any
 
 from dystop.errors import ConfigError, nearest
+from dystop.record import ACCURACY, RoundRecord
 from dystop.training.tasks import task as built_in
 from dystop.training.tasks.catalogue import AUTO, TASKS
 from dystop.training.tasks.task import Task
@@ -57,4 +60,16 @@ def _own(path: str, factory: Any) -> Task:
         ) from error
     if not isinstance(made, Task):
         raise ConfigError(f"task = {path!r} is a {type(made).__name__}; {EXPECTED}")
-    return made
+    return checked(made)
+
+
+def checked(task: Task) -> Task:
+    """Return a user's own task if records can hold its score under its name."""
+    name = task.score_name
+    taken = {field.name for field in fields(RoundRecord)} - {ACCURACY}
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", name) or name in taken:
+        raise ConfigError(
+            f"task = {task_name(task)!r}: score_name = {name!r}; expected a word of lower-case "
+            "letters, digits and _ that is no other field of a record, as in 'r2'"
+        )
+    return task

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 AUTO = "auto"  # the task that the data set is made for
+OWN_MODEL = "task"  # in place of the name of a model: the one that a task has by default
 
 
 @dataclass(frozen=True, slots=True)

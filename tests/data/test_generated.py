@@ -1,0 +1,63 @@
+"""Generated text and tables."""
+
+import numpy as np
+import pytest
+
+from dystop.data import load, take
+from dystop.data.table import TableParams, make_table
+from dystop.data.text import ALPHABET, TextParams, decode, make_text
+
+SMALL_TEXT = TextParams(train=40, test=12, length=20, sources=4)
+
+
+def test_text_is_the_same_for_the_same_seed_and_language():
+    one, same, other = (make_text(SMALL_TEXT, seed) for seed in (1, 1, 2))
+    assert np.array_equal(one.x_train, same.x_train)
+    assert not np.array_equal(one.x_train, other.x_train)
+    assert one.task == "next-token"
+    assert one.tokens == len(ALPHABET)
+    assert np.bincount(one.y_train).tolist() == [10] * 4
+
+
+def test_the_target_of_a_character_is_the_next_one():
+    data = make_text(SMALL_TEXT, 0)
+    train, _ = data.targets
+    assert np.array_equal(data.x_train[:, 1:], train[:, :-1])
+    text = decode(np.concatenate([data.x_train[0], train[0, -1:]]))
+    assert len(text) == 21
+    assert set(text) <= set(ALPHABET)
+
+
+def test_sources_share_their_words_and_differ_in_favourites():
+    texts = [
+        make_text(TextParams(train=400, test=1, sources=1, first=first, length=50), 0)
+        for first in (0, 1)
+    ]
+    words = [decode(t.x_train.reshape(-1)).split() for t in texts]
+    common = set(words[0]) & set(words[1])
+    assert len(common) > 60
+    rank = [sorted(common, key=lambda w: (-each.count(w), w))[:30] for each in words]
+    assert len(set(rank[0]) & set(rank[1])) < 28
+
+
+def test_a_table_has_classes_and_numbers_of_one_law():
+    params = TableParams(train=300, test=100, features=6, classes=3, noise=0.0)
+    data = make_table(params, 0)
+    assert data.shape == (6, 1, 1)
+    assert data.values == 1
+    assert np.array_equal(data.targets[0], make_table(params, 0).targets[0])
+    assert not np.array_equal(data.targets[0], make_table(params, 1).targets[0])
+    x = np.c_[data.x_train[:, :, 0, 0], np.ones(300)]
+    found, *_ = np.linalg.lstsq(x, data.targets[0][:, 0], rcond=None)
+    test = np.c_[data.x_test[:, :, 0, 0], np.ones(100)] @ found
+    error = np.square(test - data.targets[1][:, 0]).mean()
+    assert 0.02 < error < 0.9  # a linear model explains a part, and not everything
+
+
+@pytest.mark.parametrize("name", ["generated-text", "generated-table"])
+def test_a_subset_keeps_samples_and_targets_together(name):
+    whole = load(name)
+    some = take(whole, 50, 20, seed=3)
+    assert len(some.targets[0]) == len(some.x_train) == 50
+    at = next(k for k, x in enumerate(whole.x_train) if np.array_equal(x, some.x_train[7]))
+    assert np.array_equal(whole.targets[0][at], some.targets[0][7])
