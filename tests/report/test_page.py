@@ -71,7 +71,8 @@ def test_page_asks_nothing_from_outside_and_explains_every_figure(three, tmp_pat
     assert "<script" not in page
     assert not re.search(r"<link|@import|<img|<iframe", page)
     assert all(
-        ref.startswith(("#", "data:")) for ref in re.findall(r'(?:href|src)="([^"]*)"', page)
+        ref.startswith(("#", "data:", "figures/"))
+        for ref in re.findall(r'(?:href|src)="([^"]*)"', page)
     )
     assert all(plot.caption in text_of(page) for plot in draw_runs(three[:count]))
     assert page.count('<svg role="img" aria-label="') == len(KEYS)
@@ -191,9 +192,9 @@ def test_map_shows_a_typical_round_and_the_server():
     run = replace(fake_run(workers=6, rounds=5), fleet=fake_fleet(6, 1, server=True))
     rows = [
         plain_record(1, 1.0, link_pairs=[], active_ids=[0]),
-        plain_record(2, 2.0, link_pairs=[[0, 1]] * 9, active_ids=[0]),
+        plain_record(2, 2.0, link_pairs=[[0, 1]], active_ids=[0]),
         plain_record(3, 3.0, link_pairs=[[6, 1], [2, 6]], active_ids=[2, 1]),
-        plain_record(4, 4.0, link_pairs=[[0, 1]], active_ids=[0]),
+        plain_record(4, 4.0, link_pairs=[], active_ids=[0]),
         plain_record(5, 5.0),
     ]
     record = typical_round(rows)
@@ -204,6 +205,14 @@ def test_map_shows_a_typical_round_and_the_server():
     assert (shown.workers, len(shown.positions)) == (6, 7)
     assert shown.dst.tolist() == [6, 2]
     assert shown.src.tolist() == [1, 6]
+
+
+def test_a_typical_round_is_not_one_of_the_many_with_a_single_worker():
+    small = [plain_record(t, float(t), link_pairs=[[0, 1]]) for t in range(1, 9)]
+    large = plain_record(9, 9.0, link_pairs=[[k, 0] for k in range(1, 12)])
+    record = typical_round([*small, large])
+    assert record is not None
+    assert record.round == 9
 
 
 def test_map_follows_workers_that_move():

@@ -243,6 +243,11 @@ def test_warnings_where_a_comparison_is_not_fair(study):
     odd = [study[0], replace(study[1], fleet=fleet)]
     assert any("one fleet" in n for n in study_notices(group_runs(odd)))
     assert not any("Within a seed" in n for n in study_notes(group_runs(odd)))
+    swept = replace(odd[1], config={**odd[1].config, "data": {"phi": 1.0}})
+    assert not any("one fleet" in n for n in study_notices(group_runs([odd[0], swept])))
+    assert not any("Within a seed" in n for n in study_notes(group_runs([odd[0], swept])))
+    assert not any("one data split" in n for n in notices([odd[0], swept]))
+    assert any("one data split" in n for n in notices(odd))
     apart = [hand("a", 0, 0.5), hand("b", 1, 0.5, step_s=20.0)]
     text = " ".join(study_notices(group_runs(apart)))
     assert "from 10 s (a (paper)) to 20 s (b (paper))" in text
@@ -255,6 +260,14 @@ def test_mistakes_are_named(study, tmp_path):
         write_study([], tmp_path, title="x")
     with pytest.raises(ConfigError, match="target accuracy is 80"):
         write_study(study, tmp_path, title="x", target=80)
+
+
+def test_no_share_of_time_beyond_all_of_it_is_on_the_axis(study):
+    idle = [replace(r, records=[replace(x, idle_s=39.0) for x in r.records]) for r in study]
+    (plot,) = [p for p in draw_groups(group_runs(idle)[:2], 0.7) if p.key == "idle-share"]
+    assert plot.figure is not None
+    axes = plot.figure.axes[0]
+    assert axes.get_xlim()[1] > 1.0 >= max(axes.get_xticks()) > 0.9
 
 
 def test_staleness_staleness_bins_cover_what_occurred():
@@ -282,7 +295,7 @@ def test_the_headline_says_whether_the_order_survives_the_other_law(study, tmp_p
         "dystop (paper) is first under paper, slow (reconstruction) under overlap."
     )
     page = write_study(study, tmp_path, title="t", target=0.7, formats=()).files.html.read_text()
-    assert f"both timing laws: 8 runs. {found.order}</p>" in page
+    assert f'<p class="lead">{found.order}</p>' in page
     same = [
         hand(name, 0, score, timing=law)
         for law in ("paper", "overlap")

@@ -10,7 +10,7 @@ from dystop.report import default_target, draw_runs, summarise, summary_rows
 from dystop.report.data.names import mechanism_of, rerun_command, run_labels, timing_text
 from dystop.report.data.notices import notices
 from dystop.report.data.series import MAX_POINTS, series, staleness_shares
-from dystop.report.data.summary import first_reaching
+from dystop.report.data.summary import first_reaching, summary_table
 from support.fake_runs import fake_run, plain_record
 
 
@@ -185,3 +185,11 @@ def test_a_network_in_pieces_is_named_with_their_sizes(server, is_named):
     run, physics = hand_run(0.1), {"connected": "no, 2 pieces of 3, 1 workers", "server": server}
     named = notices([replace(run, fleet={**run.fleet, "physics": physics})])
     assert any("not connected" in text and "3, 1 workers" in text for text in named) == is_named
+
+
+def test_a_longer_run_has_no_star_for_its_later_end():
+    short, long = hand_run(0.5, 0.6), hand_run(0.4, 0.5, 0.6, 0.8)
+    for runs, starred in (([short, long], False), ([short, hand_run(0.5, 0.7)], True)):
+        final = summary_table(summarise(runs, 0.5))[0]
+        assert final.title == "final accuracy"
+        assert any(cell.best for cell in final.cells) == starred

@@ -373,11 +373,12 @@ def report_study(path: Path, target: float | None, *, out: Path | None = None, q
         return
     for sentence in report.results.notices:
         note(sentence)
-    if report.results.order:
-        echo(report.results.order)
     for ranking in report.results.rankings:
         _show(ranking, "setting" if study.over else "mechanism")
     echo(report.results.target.reason)
+    for sentence in (*report.results.headlines, report.results.order):
+        if sentence:
+            echo(sentence)
     echo(f"report: {report.files.html}")
 
 

@@ -4,6 +4,7 @@ import { el, number, svg } from "./common.js";
 
 const HEIGHT = 230;
 const PAD = { left: 56, right: 14, top: 10, bottom: 34 };
+const LEVEL_WIDTH = 58; // of the name of a level, in the right margin
 const MAX_DOTS = 40; // points that may all have a dot
 
 /** About `count` round numbers between two values. */
@@ -73,7 +74,8 @@ export class Chart {
       return;
     }
     const range = bounds(this.lines, this.spec);
-    const inner = { w: width - PAD.left - PAD.right, h: HEIGHT - PAD.top - PAD.bottom };
+    const right = this.spec.level === null ? PAD.right : LEVEL_WIDTH;
+    const inner = { w: width - PAD.left - right, h: HEIGHT - PAD.top - PAD.bottom };
     this.x = (v) => PAD.left + ((v - range.x[0]) / (range.x[1] - range.x[0])) * inner.w;
     this.y = (v) => PAD.top + inner.h - ((v - range.y[0]) / (range.y[1] - range.y[0])) * inner.h;
     this.toX = (px) => range.x[0] + ((px - PAD.left) / inner.w) * (range.x[1] - range.x[0]);
@@ -116,7 +118,7 @@ export class Chart {
     if (this.spec.level === null) return;
     const [y, right] = [this.y(this.spec.level), PAD.left + inner.w];
     picture.append(svg("line", { class: "level", x1: PAD.left, x2: right, y1: y, y2: y }));
-    picture.append(svg("text", { class: "tick halo", x: right, y: y - 5, "text-anchor": "end" }, `bound ${number(this.spec.level)}`));
+    picture.append(svg("text", { class: "tick", x: right + 5, y: y + 4 }, `bound ${number(this.spec.level)}`));
   }
 
   line(picture, line) {

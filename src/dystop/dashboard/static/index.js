@@ -67,7 +67,7 @@ function show(values) {
   table.querySelectorAll("tbody").forEach((old) => old.remove());
   table.append(...values.groups.map(body));
   if (focused) refocus(focused);
-  at("title").textContent = `Runs in ${values.title}`;
+  at("title").textContent = values.title === "runs" ? "Runs" : `Runs in ${values.title}`;
   at("listing").hidden = count === 0;
   at("empty").hidden = count > 0;
   at("note").textContent = values.left_out ? `Not listed: ${plural(values.left_out, "more run")}.` : "";

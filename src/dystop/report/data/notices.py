@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dystop.experiments.run_folder import RunData, log_was_changed
 from dystop.report.data.groups import Group, common_time_s, over_seeds
@@ -17,7 +17,7 @@ from dystop.report.data.names import (
     run_status,
     worker_count,
 )
-from dystop.report.data.summary import evaluated_rounds, idle_share
+from dystop.report.data.summary import SAME_END, evaluated_rounds, idle_share
 from dystop.training.models.catalogue import MODELS
 from dystop.units import data, percent, plural, seconds
 from dystop.world.describe import pieces_notice
@@ -28,9 +28,6 @@ _MOSTLY_IDLE = 0.8  # share of worker time
 _LARGE_LOSS = 1e3  # cross-entropy of guessing is ln K, below 12 for 100,000 classes
 _NOT_NEGATIVE = {"d-psgd": "metropolis", "matcha": "nonnegative"}
 """Weights that are never negative, for mechanisms whose weights "optimal" may be."""
-
-_UNEQUAL_ENDS = 1.2
-"""Ratio of clock times at the end beyond which final accuracies do not compare."""
 
 
 def notices(runs: Sequence[RunData]) -> list[str]:
@@ -261,7 +258,8 @@ def _incomparable(runs: Sequence[RunData]) -> list[str]:
         out.append("The runs use different timing laws: their simulated times do not compare.")
     if len({str(run.info.get("publish")) for run in runs}) > 1:
         out.append("The runs use different publish rules: pulls return models of different age.")
-    if len({str(run.fleet.get("label_counts")) for run in runs}) > 1:
+    by_settings = _by_settings(runs, lambda run: str(run.fleet.get("label_counts")))
+    if any(len(found) > 1 for found in by_settings.values()):
         out.append("The runs do not share one data split.")
     if len({run.path for run in runs}) < len(runs):
         out.append("The same run folder is listed more than once.")
@@ -273,7 +271,8 @@ def study_notes(groups: Sequence[Group]) -> list[str]:
     seeds = list(dict.fromkeys(seed for group in groups for seed in group.seeds))
     several = len(seeds) > 1
     runs = [run for group in groups for run in group.runs]
-    equal = not _unequal_fleets(runs)
+    fleets = {(str(run.info.get("seed")), _fleet_text(run)) for run in runs}
+    equal = len(fleets) == len(seeds)
     return [
         f"Seed{'s' if several else ''} {', '.join(seeds)}."
         + (" Numbers are mean ± sample standard deviation over the seeds; bands and whiskers go "
@@ -307,14 +306,30 @@ def _few_seeds(groups: Sequence[Group]) -> list[str]:
 
 def _unequal_fleets(runs: Sequence[RunData]) -> list[str]:
     """Name the seeds whose runs have different fleets; `dystop compare` never makes such runs."""
-    fleets: dict[str, set[str]] = {}
-    for run in runs:
-        counts, positions = run.fleet.get("label_counts"), run.fleet.get("positions") or []
-        fleet = json.dumps([counts, positions[: worker_count(run)]])  # without a server at the end
-        fleets.setdefault(str(run.info.get("seed")), set()).add(fleet)
-    unequal = [seed for seed, found in fleets.items() if len(found) > 1]
+    by_settings = _by_settings(runs, _fleet_text)
+    unequal = list(
+        dict.fromkeys(seed for (seed, _), found in by_settings.items() if len(found) > 1)
+    )
     sentence = f"With seed {', '.join(unequal)} the runs do not share one fleet and data split."
     return [sentence] if unequal else []
+
+
+def _fleet_text(run: RunData) -> str:
+    """Return data split and positions as text, without a server at the end."""
+    counts, positions = run.fleet.get("label_counts"), run.fleet.get("positions") or []
+    return json.dumps([counts, positions[: worker_count(run)]])
+
+
+def _by_settings(
+    runs: Sequence[RunData], of: Callable[[RunData], str]
+) -> dict[tuple[str, str], set[str]]:
+    """Collect what runs have in common whose seed and settings of data and world are the same."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for run in runs:
+        settings = [run.config.get(section) for section in ("fleet", "data", "world")]
+        key = str(run.info.get("seed")), json.dumps(settings, default=str)
+        found.setdefault(key, set()).add(of(run))
+    return found
 
 
 def _unequal_ends(groups: Sequence[Group]) -> list[str]:
@@ -329,7 +344,7 @@ def _unequal_ends(groups: Sequence[Group]) -> list[str]:
         ]
         if all(is_planned(run) for group in same_law for run in group.runs):
             continue  # no accuracies to compare
-        if not ends or (max(ends)[0] or 0.0) <= _UNEQUAL_ENDS * (min(ends)[0] or 0.0):
+        if not ends or (max(ends)[0] or 0.0) <= SAME_END * (min(ends)[0] or 0.0):
             continue
         (low_s, first), (high_s, last) = min(ends), max(ends)
         comparable = "" if common_time_s(same_law) is None else " and the accuracy at a common time"

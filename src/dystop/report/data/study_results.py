@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from dystop.experiments.run_folder import RunData
 from dystop.report.data.groups import Group, group_runs
+from dystop.report.data.headline import headline
 from dystop.report.data.names import is_planned
 from dystop.report.data.notices import study_notices
 from dystop.report.data.ranking import Ranking, order_sentence, rank_groups
@@ -29,6 +30,13 @@ class StudyResults:
     rankings: tuple[Ranking, ...]  # one per timing law
     swept: tuple[str, ...]  # the keys of a sweep; empty for a comparison
     notices: tuple[str, ...]
+
+    @property
+    def headlines(self) -> list[str]:
+        """Who was first to the target under each timing law; none where nothing compares."""
+        several = len(self.rankings) > 1
+        found = [(r.timing, headline(r, self.target.accuracy)) for r in self.rankings]
+        return [f"Under {law}: {text}" if several else text for law, text in found if text]
 
     @property
     def order(self) -> str:

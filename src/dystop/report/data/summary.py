@@ -16,6 +16,9 @@ TARGETS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 TARGET_RULE = "first evaluated round at or above the target, never interpolated"
 
 
+SAME_END = 1.2
+"""Ratio of clock times at the end beyond which final accuracies do not compare."""
+
 NO_TARGET_PLANNED = "Planning only: no model was trained, so there is no target accuracy."
 
 
@@ -169,6 +172,7 @@ class Metric:
     show: Callable[[RunSummary], str]
     value: Callable[[RunSummary], float | None] = lambda _: None
     better: Literal["high", "low"] | None = None
+    at_end: bool = False  # read at the end of a run, so that a longer run has more of it
 
 
 def _or(text: str, instead: str) -> str:
@@ -194,6 +198,7 @@ def metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
             lambda s: _score(spread(s.accuracy, s.accuracy_std)),
             lambda s: s.accuracy,
             "high",
+            at_end=True,
         ),
         Metric(
             "global model",
@@ -201,6 +206,7 @@ def metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
             lambda s: _score(percent(s.accuracy_global)),
             lambda s: s.accuracy_global,
             "high",
+            at_end=True,
         ),
         Metric(
             "best accuracy",
@@ -208,6 +214,7 @@ def metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
             lambda s: _score(percent(s.accuracy_best)),
             lambda s: s.accuracy_best,
             "high",
+            at_end=True,
         ),
         *_fairness_metrics(summaries),
         *_target_metrics(target, clock),
@@ -332,12 +339,20 @@ def _summary_row(metric: Metric, summaries: Sequence[RunSummary]) -> SummaryRow:
     values = [metric.value(s) for s in summaries]
     present = [v for v in values if v is not None]
     pick = max if metric.better == "high" else min
-    best = pick(present) if metric.better and len(summaries) > 1 and present else None
+    comparable = not metric.at_end or _end_together(summaries)
+    several = len(summaries) > 1
+    best = pick(present) if metric.better and comparable and several and present else None
     cells = [
         TableCell(metric.show(s), value=v, best=best is not None and v == best)
         for s, v in zip(summaries, values, strict=True)
     ]
     return SummaryRow(metric.title, metric.meaning, cells)
+
+
+def _end_together(summaries: Sequence[RunSummary]) -> bool:
+    """Return whether no run is much longer than another."""
+    ends = [s.clock_s for s in summaries]
+    return max(ends) <= SAME_END * min(ends)
 
 
 def summary_rows(runs: Sequence[RunData], target: float | None = None) -> list[dict[str, str]]:

@@ -154,7 +154,9 @@ def idle_share(groups: Sequence[Group]) -> Plot:
     for row, spread in enumerate(spreads):
         if spread.values:
             _annotate(axes, row, max(spread.values), in_percent(spread))
-    axes.set_xlim(0, min(1.4, max(0.1, _axis_end(spreads, 1.0))))
+    end = min(1.4, max(0.1, _axis_end(spreads, 1.0)))  # the text beside a bar may lie beyond 100 %
+    axes.set_xlim(0, end)
+    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= min(1.0, end)])
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     axes.set_xlabel("idle share of worker time")
     values = [f"{g.label}: {in_percent(s)}" for g, s in zip(groups, spreads, strict=True)]

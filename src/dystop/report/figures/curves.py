@@ -77,6 +77,7 @@ def _draw_curves(
     figure, axes = new_figure(legend_handles(styles))
     for style, (_, curve) in zip(styles, curves, strict=True):
         _draw_curve(axes, style, curve, (x.scale, y.scale))
+    axes.set_xlim(left=0)
     axes.set_xlabel(x.title)
     axes.set_ylabel(y.title)
     ends = [f"{g.label} ends at {_end(curve, x, y)}" for g, curve in curves]

@@ -75,6 +75,7 @@ def _draw_accuracy(axes: Axes, styled: StyledRun, x: Quantity, unit: float) -> N
 
 
 def _accuracy_axes(axes: Axes, target: float | None) -> None:
+    axes.set_xlim(left=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     axes.set_ylabel("test accuracy")
     if target is not None:

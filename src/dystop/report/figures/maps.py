@@ -40,11 +40,17 @@ class MapData:
 
 
 def typical_round(records: Sequence[RoundRecord]) -> RoundRecord | None:
-    """Return the round with the median number of links among rounds whose links were recorded."""
+    """Return the round in which the median link was made, among rounds whose links were recorded.
+
+    Where rounds of one worker alternate with rounds of many, most links belong to the large ones,
+    and a small one would show next to nothing.
+    """
     kept = [r for r in records if r.link_pairs is not None]
-    with_links = [r for r in kept if r.link_pairs] or kept
-    ranked = sorted(with_links, key=lambda r: (len(r.link_pairs or ()), r.round))
-    return ranked[len(ranked) // 2] if ranked else None
+    ranked = sorted(kept, key=lambda r: (len(r.link_pairs or ()), r.round))
+    links = np.cumsum([len(r.link_pairs or ()) for r in ranked])
+    if not ranked:
+        return None
+    return ranked[int(np.searchsorted(links, links[-1] / 2))]
 
 
 def map_data(run: RunData, record: RoundRecord | None) -> MapData | None:
@@ -228,7 +234,7 @@ def _alt(panels: Sequence[tuple[StyledRun, MapData]]) -> str:
 
 
 def _notes(maps: Sequence[MapData], runs: int) -> list[str]:
-    notes = ["The round shown has the median number of links among rounds with recorded links."]
+    notes = ["The round shown is as large as the one in which the median link was made."]
     if not any(len(s.dst) for s in maps):
         notes = ["No links were recorded, so only the workers are drawn."]
     ranges = {s.range_m for s in maps if s.range_m is not None}
