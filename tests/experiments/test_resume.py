@@ -92,6 +92,22 @@ def test_killed_at_a_chosen_point(whole, tmp_path, point, count):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ["training.optimizer=adamw", "training.optimizer_state=kept"],
+        ["training.momentum=0.9", "training.optimizer_state=mixed"],
+    ],
+    ids=["kept", "mixed"],
+)
+def test_the_state_of_optimisers_survives_a_kill(tmp_path, words):
+    words = [*crashing_child.CONFIG, "training.schedule.warmup=20", *words]
+    process = start(tmp_path / "crashed", "after a record", 11, words)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL, errors.decode()
+    assert resumed(tmp_path / "crashed") == undisturbed(tmp_path, words)
+
+
+@pytest.mark.parametrize(
     ("point", "count"),
     [
         ("trainings wait", 1),  # before the first checkpoint

@@ -42,6 +42,7 @@ from dystop.training.flat import layout_of
 from dystop.training.memory import ADVICE, MemoryEstimate, available_bytes, ensure_fits, held_bytes
 from dystop.training.models.build import CustomModel, build_for
 from dystop.training.no_training import NoTraining
+from dystop.training.optimisers import StateLayout, optimiser_of
 from dystop.training.samples import Arrays
 from dystop.training.saved import ModelCard
 from dystop.training.tasks.build import make_task, task_name
@@ -133,7 +134,8 @@ def _build_plan(
     owner = sample_owners(experiment, labels)
     counts = split_counts(labels.y_train, labels.classes, owner, experiment.fleet.workers)
     task = task or task_of(experiment, labels)
-    layout = layout_of(make_module(experiment, labels, task, model))
+    module_layout = layout_of(make_module(experiment, labels, task, model))
+    layout = StateLayout(module_layout, optimiser_of(experiment.training)).whole
     trainer = NoTraining(layout, counts.sum(axis=1), experiment.training.batch)
     memory = _planning_estimate(experiment, labels.classes)
     if not elsewhere:

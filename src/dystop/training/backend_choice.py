@@ -20,6 +20,7 @@ from dystop.errors import ConfigError
 from dystop.training.backends.layers import Refusal, read_layers
 from dystop.training.flat import Layout
 from dystop.training.memory import ModelSize
+from dystop.training.optimisers import optimiser_of
 from dystop.training.params import TrainerParams
 from dystop.training.randomness import address_names
 from dystop.training.samples import Shards
@@ -84,6 +85,7 @@ def _can_fuse(
     reason = why_not_fused(module, layout, shape) if on_cpu else "the kernels are for CPUs"
     reason = reason or ("the kernels do not support training.l2" if params.l2 else None)
     reason = reason or (None if task.has_kernels else "the kernels know one loss, cross-entropy")
+    reason = reason or optimiser_of(params).why_not_fused
     if reason and params.path == "fused":
         raise _impossible("fused", reason)
     return reason is None

@@ -2,7 +2,8 @@
 
 The vector holds the P trainable parameters first, then all other floats: frozen parameters and
 float buffers such as the running statistics of batch norm. Integer buffers ("counters") have a
-vector of their own, because they are never averaged.
+vector of their own, because they are never averaged. The state of an optimiser may follow the
+model in either vector (`training.optimisers`).
 """
 
 import math
@@ -36,6 +37,8 @@ class Layout:
     trained: tuple[Slot, ...]  # parameters that are trained
     kept: tuple[Slot, ...]  # frozen parameters and float buffers
     counted: tuple[Slot, ...]  # integer and boolean buffers
+    carried: tuple[Slot, ...] = ()  # optimiser state that is mixed and sent with the model
+    own: tuple[Slot, ...] = ()  # optimiser state that stays with its worker, after the counters
 
     @property
     def parameters(self) -> int:
@@ -45,12 +48,12 @@ class Layout:
     @property
     def width(self) -> int:
         """Number of floats of one model, W."""
-        return self.parameters + sum(slot.numel for slot in self.kept)
+        return self.parameters + sum(slot.numel for slot in (*self.kept, *self.carried))
 
     @property
     def counters(self) -> int:
         """Number of integers of one model, C."""
-        return sum(slot.numel for slot in self.counted)
+        return sum(slot.numel for slot in (*self.counted, *self.own))
 
     @property
     def model_bytes(self) -> int:
@@ -63,19 +66,22 @@ class Layout:
         floats = [tensors[s.name].reshape(-1).float() for s in (*self.trained, *self.kept)]
         whole = [tensors[s.name].reshape(-1).long() for s in self.counted]
         device = floats[0].device
-        empty = torch.zeros(0, dtype=torch.int64, device=device)
-        return torch.cat(floats).detach(), torch.cat([empty, *whole])
+        # An optimiser begins with zeros.
+        state = torch.zeros(sum(slot.numel for slot in self.carried), device=device)
+        own = sum(slot.numel for slot in self.own)
+        none = torch.zeros(own, dtype=torch.int64, device=device)
+        return torch.cat([*floats, state]).detach(), torch.cat([*whole, none])
 
     def unflatten(self, vector: Tensor, counters: Tensor) -> dict[str, Tensor]:
         """View vectors [..., W] and [..., C] as the named tensors that `functional_call` takes.
 
+        The state of an optimiser is left out.
         A leading stack dimension stays in front of every shape. The views share memory with the
         vectors, so a module that updates a buffer in place updates the vector.
         """
-        parameters, kept = vector.split_with_sizes(
-            [self.parameters, self.width - self.parameters], -1
-        )
-        return self.named(parameters, kept, counters)
+        kept, counted = (sum(slot.numel for slot in s) for s in (self.kept, self.counted))
+        cut = self.parameters
+        return self.named(vector[..., :cut], vector[..., cut : cut + kept], counters[..., :counted])
 
     def named(self, parameters: Tensor, kept: Tensor, counters: Tensor) -> dict[str, Tensor]:
         """View parameters [..., P], buffers [..., W - P] and counters [..., C] as named tensors."""

@@ -5,7 +5,7 @@ other back end returns the same numbers, up to floating-point rounding.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from dystop.sparse import Floats, Ints
 from dystop.training.batches import Batches, batches
 from dystop.training.device import upload
 from dystop.training.flat import Layout
+from dystop.training.optimisers import PLAIN, Optimiser
 from dystop.training.randomness import device_fold_in
 from dystop.training.samples import Samples, Shards
 from dystop.training.tasks.task import CLASSIFICATION, Task
@@ -40,6 +41,7 @@ class Problem:
     l2: float = 0.0  # strength of the penalty on the parameters
     dropouts: tuple[str, ...] = ()  # names of the buffers that hold the address of a mini-batch
     task: Task = CLASSIFICATION
+    optimiser: Optimiser = PLAIN
 
     @property
     def device(self) -> torch.device:
@@ -73,6 +75,19 @@ class Problem:
         """Return the sample numbers of shard positions, on the device."""
         return upload(self.shards.lookup(workers, positions), self.device)
 
+    def step_numbers(self, job: "Job", steps: int) -> Tensor:
+        """Return learning rate and corrections of every step, [A, steps, 3] in float64."""
+        none = torch.zeros(len(job.workers), dtype=torch.int64, device=self.device)
+        taken = none if job.taken is None else job.taken
+        return self.optimiser.numbers(self.learning_rate * job.rates, taken, steps)
+
+    def first_moments(self, job: "Job") -> Tensor:
+        """Return the state with which the optimiser begins, [A, n P]; it may be overwritten."""
+        if job.moments is not None:
+            return job.moments
+        floats = self.optimiser.moments * self.layout.parameters
+        return torch.zeros(len(job.workers), floats, device=self.device)
+
 
 @dataclass(frozen=True)
 class Job:
@@ -84,13 +99,13 @@ class Job:
     versions: Ints  # [A], trainings that the worker has finished before
     steps: Ints  # [A], mini-batches to take
     rates: Floats  # [A], factors of the learning rate
+    moments: Tensor | None = None  # [A, n P], state of the optimiser; None: zeros, and not wanted
+    taken: Tensor | None = None  # [A], steps in earlier trainings; None: none
 
     def rows(self, rows: Ints, device: torch.device | None = None) -> "Job":
         """Return some rows of the job, moved to `device` if given; copied, unless all rows."""
-        if np.array_equal(rows, np.arange(len(self.workers))):
-            models, counters = self.models.to(device), self.counters.to(device)
-            return replace(self, models=models, counters=counters)
-        where = upload(rows, self.models.device)
+        is_all = np.array_equal(rows, np.arange(len(self.workers)))
+        where = slice(None) if is_all else upload(rows, self.models.device)
         return Job(
             self.models[where].to(device),
             self.counters[where].to(device),
@@ -98,6 +113,8 @@ class Job:
             self.versions[rows],
             self.steps[rows],
             self.rates[rows],
+            None if self.moments is None else self.moments[where].to(device),
+            None if self.taken is None else self.taken[where].to(device),
         )
 
 
@@ -109,6 +126,7 @@ class Trained:
     counters: Tensor  # [A, C]
     losses: Floats | Callable[[], Floats]  # [A], or a function that waits for the device
     samples: int  # samples seen by all rows together
+    moments: Tensor | None = None  # [A, n P], if the job has them
 
     @property
     def loss(self) -> Floats:
@@ -138,6 +156,8 @@ class Collector:
         is_single = pieces == 1  # the result of a single piece needs no copy
         self._models = None if is_single else torch.empty_like(job.models)
         self._counters = None if is_single else torch.empty_like(job.counters)
+        some = None if is_single else job.moments
+        self._moments = None if some is None else torch.empty_like(some)
         self._rows = len(job.workers)
 
     def collect(self, rows: Ints, result: Trained) -> Trained:
@@ -147,6 +167,8 @@ class Collector:
         where = upload(rows, self._models.device)
         self._models[where] = result.models.to(self._models.device)
         self._counters[where] = result.counters.to(self._models.device)
+        if self._moments is not None and result.moments is not None:
+            self._moments[where] = result.moments.to(self._models.device)
         none = torch.empty(0)  # a slice would keep the whole piece alive
         return Trained(none, none, result.losses, result.samples)
 
@@ -162,7 +184,7 @@ class Collector:
             return found
 
         seen = sum(result.samples for result in results)
-        return Trained(self._models, self._counters, losses, seen)
+        return Trained(self._models, self._counters, losses, seen, self._moments)
 
 
 class Backend(Protocol):

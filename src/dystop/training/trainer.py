@@ -38,6 +38,7 @@ from dystop.training.executors import (
 )
 from dystop.training.flat import Layout, layout_of
 from dystop.training.memory import MemoryEstimate, ModelSize, held_bytes, model_size
+from dystop.training.optimisers import StateLayout, optimiser_of
 from dystop.training.params import TrainerParams
 from dystop.training.problem import Collector, Job, Problem, Trained, cut
 from dystop.training.randomness import address_names, preserve_generators, with_addresses
@@ -46,6 +47,8 @@ from dystop.training.tasks.task import CLASSIFICATION, Task
 
 PIECES = 8  # for each thread of the fused back end: many enough to end together, few enough
 # to cost little
+
+KEPT_COPIES = 4  # of the optimisers' state when everybody trains: stored, taken out and put back
 
 WORKSPACE_BYTES = 2**25  # that a matrix library takes for each stream on which a graph is recorded
 
@@ -86,7 +89,8 @@ class Trainer:
         self.params, devices = params, pick_devices(params.device)
         self.device = devices[0]
         self._eval_timer = Timer(self.device)
-        self.layout: Layout = layout_of(module)
+        self._state = StateLayout(layout_of(module), optimiser_of(params))
+        self.layout: Layout = self._state.whole
         self._test_labels = strata(np.asarray(data.y_test))
         train, test = both_samples(data, self.device)
         owned = shards_of(shards, len(train))
@@ -94,18 +98,19 @@ class Trainer:
             shape, dtype = train.shape, train.dtype
             self._start = with_addresses(module, shape, dtype).to(self.device).train()
             check_last_batches(self._start, shape, owned, params.batch, dtype)
-            self.path = choose_path(self._start, self.layout, shape, params, task, dtype)
+            self.path = choose_path(self._start, self._state.model, shape, params, task, dtype)
             self.size = self._model_size(train)
             draws = draws_numbers(self._start, shape, dtype)
         self.chunk = stack_height(self.size, params, self.device) if self.is_stacked else 1
         self._problem = Problem(
             module=self._start,
-            layout=self.layout,
+            layout=self._state.model,
             samples=train,
             shards=owned,
             batch=params.batch,
             learning_rate=params.learning_rate,
             l2=params.l2,
+            optimiser=self._state.optimiser,
             seed=seed,
             chunk=self.chunk,
             draws=draws,
@@ -118,7 +123,8 @@ class Trainer:
         # With the CNN on two cores, a large batch of one model was faster than all stacks tried.
         height = min(self.chunk, len(shards)) if self.device.type == "cuda" else 1
         batch = eval_batch(self.path, params.evaluation_batch, self.size, self.device)
-        self._task = EvalTask(eval_module, self.layout, test, height, batch, params.precision, task)
+        layout, precision = self._state.model, params.precision
+        self._task = EvalTask(eval_module, layout, test, height, batch, precision, task)
         # All threads share torch's generators: a module that draws from them gets one thread.
         has_threads = self.device.type == "cpu" and not draws
         self.executor_count = (params.lanes or cores()) if has_threads else len(devices)
@@ -130,12 +136,12 @@ class Trainer:
         self._evaluators, self._evaluator = WorkerPool(evaluators), evaluators[0]
 
     def _model_size(self, samples: Samples) -> ModelSize:
-        size = model_size(self._start, self.layout, samples.shape, samples.dtype)
+        size = model_size(self._start, replace(self.layout, own=()), samples.shape, samples.dtype)
         if self.path != "fused":
             return size
         from dystop.training.backends.cpu.backend import kernel_size
 
-        return kernel_size(size, self._start, self.layout, samples.shape)
+        return kernel_size(size, self._start, self._state.model, samples.shape)
 
     @property
     def width(self) -> int:
@@ -152,7 +158,8 @@ class Trainer:
         """Whether a GPU trains these models with dystop's own kernels."""
         if self.device.type != "cuda" or not self.is_stacked or not self.task.has_kernels:
             return False
-        return cuda_stages(self._start, self.layout, self._problem.samples.shape) is not None
+        shape = self._problem.samples.shape
+        return cuda_stages(self._start, self._state.model, shape) is not None
 
     @property
     def returns_early(self) -> bool:
@@ -181,7 +188,7 @@ class Trainer:
         steps: Ints,
         rates: Floats | None = None,
     ) -> Trained:
-        """Run local trainings: `steps` mini-batches of plain SGD for each row (paper eq:updating).
+        """Run local trainings: `steps` mini-batches for each row (paper eq:updating).
 
         ceil(D_i / batch) steps are exactly one epoch; its last mini-batch may be smaller. More
         steps continue with a new permutation, fewer steps stop early. The result of a row depends
@@ -202,14 +209,22 @@ class Trainer:
                 f"{rows} workers of width {self.width} and {self.layout.counters} counters"
             )
         rates = np.ones(rows) if rates is None else rates
-        job = Job(models.to(self.device), counters.to(self.device), workers, versions, steps, rates)
+        models, counters, state = models.to(self.device), counters.to(self.device), self._state
+        moments, taken = state.moments(models, counters), state.steps_taken(counters)
+        plain = state.without_state(models, counters)
+        job = Job(*plain, workers, versions, steps, rates, moments, taken)
         pieces = cut(steps, self._piece_rows(rows))
         collector = Collector(job, len(pieces))
         with deterministic_kernels():
             results = self._executors.map(
                 lambda executor, rows: collector.collect(rows, executor.train(job, rows)), pieces
             )
-        return collector.joined(pieces, results)
+        trained = collector.joined(pieces, results)
+        done = np.where(self._problem.shards.sizes[workers] > 0, steps, 0)
+        after = state.with_state(
+            trained.models, trained.counters, trained.moments, taken + upload(done, self.device)
+        )
+        return Trained(*after, trained.losses, trained.samples)
 
     def _piece_rows(self, rows: int) -> int:
         """Return how many rows of a job an executor takes at once; GPUs share a job evenly."""
@@ -241,7 +256,7 @@ class Trainer:
         labels = self._test_labels
         chosen = np.arange(len(labels)) if samples is None else stratified_first(labels, samples)
         index = upload(chosen, self.device)
-        models, counters = models.to(self.device), counters.to(self.device)
+        models, counters = self._on_device(models, counters)
 
         def evaluate(evaluator: ModelEvaluator, rows: slice) -> Evaluated:
             workers = None if recalibrate_on is None else recalibrate_on[rows]
@@ -250,6 +265,11 @@ class Trainer:
         stacks = list(evaluation.pieces(len(models), self._task.chunk))
         with deterministic_kernels(), self._eval_timer.running():
             return evaluation.join(self._evaluators.map(evaluate, stacks))
+
+    def _on_device(self, models: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:
+        """Return models and counters on the device, without the state of the optimiser."""
+        models, counters = self._state.without_state(models, counters)
+        return models.to(self.device), counters.to(self.device)
 
     def own_losses(
         self, models: Tensor, counters: Tensor, worker: int, samples: int
@@ -269,8 +289,8 @@ class Trainer:
         if not len(own):
             return None
         spread = np.linspace(0, len(own) - 1, min(samples, len(own))).astype(np.int64)
-        index, models = upload(own[spread], self.device), models.to(self.device)
-        each = counters.to(self.device).expand(len(models), -1)
+        index = upload(own[spread], self.device)
+        models, each = self._on_device(models, counters.expand(len(models), -1))
         with deterministic_kernels(), single_threaded_torch():
             found = [
                 self._own_evaluator.evaluate(models[rows], each[rows], index)
@@ -286,7 +306,7 @@ class Trainer:
 
     def recalibrated(self, models: Tensor, counters: Tensor, workers: Ints) -> Tensor:
         """Return models [M, W] after batch-norm recalibration on these workers' samples [M]."""
-        models, counters = models.to(self.device), counters.to(self.device)
+        models, counters = self._on_device(models, counters)
         with deterministic_kernels():
             return self._evaluator.recalibrated(models, counters, workers)
 
@@ -298,19 +318,21 @@ class Trainer:
     def measure_batch_s(self, repeats: int = 100) -> float:
         """Measure the median seconds of one real mini-batch of one worker, after a warm-up."""
         vector, counters = self.initial()
-        cut = self.layout.parameters
-        state = (vector[:cut].clone(), vector[cut:].clone(), counters.clone())
+        (vector, counters), cut = self._on_device(vector, counters), self.layout.parameters
+        moments = torch.zeros(self._state.floats, device=self.device)
+        state = (vector[:cut].clone(), vector[cut:].clone(), counters.clone(), moments)
         count = min(self.params.batch, len(self._problem.samples))
         index = torch.arange(count, device=self.device)
         seconds = [self._timed_step(state, index) for _ in range(3 + repeats)]
         return float(np.median(seconds[3:]))
 
-    def _timed_step(self, state: tuple[Tensor, Tensor, Tensor], index: Tensor) -> float:
+    def _timed_step(self, state: tuple[Tensor, Tensor, Tensor, Tensor], index: Tensor) -> float:
         """Return the seconds of one step of the sequential back end."""
         with deterministic_kernels(), preserve_generators(self.device):
             begin = time.perf_counter()
             none = torch.zeros((), dtype=torch.int64, device=self.device)
-            sequential.sgd_step(self._problem, state, index, self.params.learning_rate, none)
+            numbers = (self.params.learning_rate, 1.0, 1.0)
+            sequential.train_step(self._problem, state, index, numbers, none)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             return time.perf_counter() - begin
@@ -329,7 +351,7 @@ class Trainer:
         evaluation = evaluated * self.size.forward_bytes * self._task.batch
         if self.device.type == "cuda":
             training, evaluation = self._cuda_bytes(workers)
-        return MemoryEstimate(
+        estimate = MemoryEstimate(
             (
                 (f"models ({workers} workers)", int((stacks + 1) * workers * row)),
                 (f"training ({at_once} at once)", training),
@@ -337,6 +359,10 @@ class Trainer:
             ),
             held_bytes(self.device),
         )
+        if not self._state.floats:
+            return estimate
+        rows = at_once if self.params.optimizer_state == "reset" else KEPT_COPIES * workers
+        return estimate.plus("optimiser state", 4 * self._state.floats * rows)
 
     def _cuda_bytes(self, workers: int) -> tuple[int, int]:
         """Return the bytes of training and evaluation on a GPU, beside the existing buffers."""

@@ -189,7 +189,8 @@ class Schema:
 
 def schema_of(layout: Any) -> Schema:
     """Return the schema of a model with the layout of a `training.flat.Layout`."""
-    return Schema(tuple((slot.name, tuple(slot.shape)) for slot in (*layout.trained, *layout.kept)))
+    slots = (*layout.trained, *layout.kept, *layout.carried)
+    return Schema(tuple((slot.name, tuple(slot.shape)) for slot in slots))
 
 
 def digest(parts: Iterable[Bytes]) -> str:

@@ -3,6 +3,7 @@
 This is the reference for all other back ends, and the back end for large models on a CPU.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from dystop.training.device import autocast
+from dystop.training.optimisers import RATE
 from dystop.training.problem import Job, Problem, Trained
 from dystop.training.randomness import seed_generators
 
@@ -18,16 +20,18 @@ from dystop.training.randomness import seed_generators
 def train(problem: Problem, job: Job) -> Trained:
     """Train every row of the job by itself."""
     models, counters = job.models.clone(), job.counters.clone()
+    moments = problem.first_moments(job)
     loss, seen = np.full(len(job.workers), np.nan), 0
     for row in range(len(job.workers)):
         index, counts = _mini_batches(problem, job, row)
         address = (int(job.workers[row]), int(job.versions[row]))
-        rate = problem.learning_rate * float(job.rates[row])
-        total = _train_row(problem, (models[row], counters[row]), (index, counts), rate, address)
+        numbers = problem.step_numbers(job.rows(np.array([row])), len(counts))[0].tolist()
+        state = (models[row], counters[row], moments[row])
+        total = _train_row(problem, state, (index, counts, numbers), address)
         if counts:
             loss[row] = float(total) / sum(counts)
         seen += sum(counts)
-    return Trained(models, counters, loss, seen)
+    return Trained(models, counters, loss, seen, None if job.moments is None else moments)
 
 
 def _seeded(problem: Problem, address: tuple[int, int, int]) -> AbstractContextManager[None]:
@@ -46,13 +50,12 @@ def _mini_batches(problem: Problem, job: Job, row: int) -> tuple[Tensor, list[in
 
 def _train_row(
     problem: Problem,
-    state: tuple[Tensor, Tensor],
-    work: tuple[Tensor, list[int]],
-    rate: float,
+    state: tuple[Tensor, Tensor, Tensor],
+    work: tuple[Tensor, list[int], list[list[float]]],
     address: tuple[int, int],
 ) -> Tensor:
     """Train one flat model in place; return the loss summed over the samples."""
-    model, counters = state
+    model, counters, moments = state
     cut = problem.layout.parameters
     # Two tensors: in one, autograd would take an update of the buffers for a change of the
     # parameters that it has saved.
@@ -60,23 +63,23 @@ def _train_row(
     total = torch.zeros((), dtype=torch.float64, device=model.device)
     training = problem.addresses(*np.array(address)[:, None])
     addresses = problem.batch_addresses(training, torch.arange(len(work[1]), device=model.device))
-    for k, (index, count) in enumerate(zip(*work, strict=True)):
+    for k, (index, count, numbers) in enumerate(zip(*work, strict=True)):
         with _seeded(problem, (*address, k)):
-            tensors = (parameters, kept, counters)
-            total += count * sgd_step(problem, tensors, index[:count], rate, addresses[k])
+            tensors = (parameters, kept, counters, moments)
+            total += count * train_step(problem, tensors, index[:count], numbers, addresses[k])
     model[:cut], model[cut:] = parameters, kept
     return total
 
 
-def sgd_step(
+def train_step(
     problem: Problem,
-    state: tuple[Tensor, Tensor, Tensor],
+    state: tuple[Tensor, Tensor, Tensor, Tensor],
     index: Tensor,
-    rate: float,
+    numbers: Sequence[float],
     address: Tensor,
 ) -> Tensor:
-    """Take one SGD step on (parameters, other floats, counters), in place; return the loss."""
-    parameters, kept, counters = state
+    """Take one step on (parameters, other floats, counters, moments), in place; return the loss."""
+    parameters, kept, counters, moments = state
     x, y = problem.samples.take(index)
     leaf = parameters.detach().requires_grad_()
     with autocast(problem.device, problem.precision):
@@ -86,5 +89,8 @@ def sgd_step(
     (gradient,) = torch.autograd.grad(loss, leaf)
     if problem.l2:
         gradient = gradient + problem.l2 * leaf.detach()
-    parameters.sub_(gradient, alpha=rate)
+    if problem.optimiser.is_plain:
+        parameters.sub_(gradient, alpha=numbers[RATE])
+    else:
+        problem.optimiser.step(parameters, gradient, moments, numbers)
     return loss.detach()

@@ -21,21 +21,24 @@ from dystop.training.problem import Job, Problem, Trained
 
 @dataclass(frozen=True)
 class Stack:
-    """The models of some rows in training: [m, P], [m, W - P], [m, C]; updated in place."""
+    """The models of some rows in training, updated in place."""
 
-    parameters: Tensor
-    kept: Tensor
-    counters: Tensor
+    parameters: Tensor  # [m, P]
+    kept: Tensor  # [m, W - P]
+    counters: Tensor  # [m, C]
+    moments: Tensor  # [m, n P]
 
     def rows(self, rows: slice | Tensor) -> "Stack":
         """Return a slice of the stack (a view), or a selection (a copy)."""
-        return Stack(self.parameters[rows], self.kept[rows], self.counters[rows])
+        parts = (self.parameters, self.kept, self.counters, self.moments)
+        return Stack(*(part[rows] for part in parts))
 
     def put(self, rows: Tensor, part: "Stack") -> None:
         """Write a selection back."""
         self.parameters[rows] = part.parameters
         self.kept[rows] = part.kept
         self.counters[rows] = part.counters
+        self.moments[rows] = part.moments
 
 
 def train(problem: Problem, job: Job) -> Trained:
@@ -44,23 +47,26 @@ def train(problem: Problem, job: Job) -> Trained:
     steps = np.where(problem.shards.sizes[job.workers] > 0, job.steps, 0)
     order = np.argsort(-steps, kind="stable")
     part = job.rows(order)
-    total, counts = _train_stack(problem, part)
+    moments = problem.first_moments(part)
+    total, counts = _train_stack(problem, part, moments)
     with np.errstate(invalid="ignore"):
         loss = total.cpu().numpy() / counts.sum(1)
     back = np.argsort(order, kind="stable")
     where = torch.from_numpy(back).to(part.models.device)
-    return Trained(part.models[where], part.counters[where], loss[back], int(counts.sum()))
+    after = None if job.moments is None else moments[where]
+    return Trained(part.models[where], part.counters[where], loss[back], int(counts.sum()), after)
 
 
-def _train_stack(problem: Problem, part: Job) -> tuple[Tensor, Ints]:
+def _train_stack(problem: Problem, part: Job, moments: Tensor) -> tuple[Tensor, Ints]:
     """Train rows sorted by step count, largest first, in place; return summed losses and counts."""
     cut = problem.layout.parameters
-    stack = Stack(part.models[:, :cut].clone(), part.models[:, cut:].clone(), part.counters)
+    parameters, kept = part.models[:, :cut].clone(), part.models[:, cut:].clone()
+    stack = Stack(parameters, kept, part.counters, moments)
     batches = problem.batches(part.workers, part.versions, part.steps)
     index = problem.indices(part.workers, batches.positions)
     count = torch.from_numpy(batches.counts).to(problem.device)
     total = torch.zeros(len(part.workers), dtype=torch.float64, device=problem.device)
-    rate = torch.from_numpy(problem.learning_rate * part.rates).to(stack.parameters)
+    numbers = problem.step_numbers(part, batches.counts.shape[1]).to(stack.parameters)
     is_exact = couples_samples(problem.module)
     address = problem.addresses(part.workers, part.versions)
     for k in range(batches.counts.shape[1]):
@@ -69,7 +75,7 @@ def _train_stack(problem: Problem, part: Job) -> tuple[Tensor, Ints]:
             some = stack.rows(where)
             picked = (index[where, k, :width], count[where, k])
             batch_address = problem.batch_addresses(address[where], address.new_tensor(k))
-            total[where] += sgd_step(problem, some, picked, rate[where], batch_address)
+            total[where] += train_step(problem, some, picked, numbers[where, k], batch_address)
             if isinstance(where, Tensor):
                 stack.put(where, some)
     part.models[:, :cut], part.models[:, cut:] = stack.parameters, stack.kept
@@ -89,10 +95,10 @@ def _groups(counts: Ints, is_exact: bool) -> Iterator[tuple[slice | Ints, int]]:
         yield np.flatnonzero(counts == size), int(size)
 
 
-def sgd_step(
-    problem: Problem, stack: Stack, picked: tuple[Tensor, Tensor], rate: Tensor, address: Tensor
+def train_step(
+    problem: Problem, stack: Stack, picked: tuple[Tensor, Tensor], numbers: Tensor, address: Tensor
 ) -> Tensor:
-    """Take one SGD step of every row, in place; `picked` is (index [m, b], count [m]).
+    """Take one step of every row, in place; `picked` is (index [m, b], count [m]).
 
     The losses of all rows are summed before the gradient is taken. Rows share no parameter, so each
     row of the gradient belongs to that row alone.
@@ -112,7 +118,7 @@ def sgd_step(
     (gradient,) = torch.autograd.grad((loss / count).sum(), leaf)
     if problem.l2:
         gradient = gradient + problem.l2 * leaf.detach()
-    stack.parameters.sub_(rate[:, None] * gradient)
+    problem.optimiser.step(stack.parameters, gradient, stack.moments, numbers.T[..., None])
     for name, value in buffers.items():
         named[name].copy_(value)
     return loss.detach()

@@ -1,0 +1,254 @@
+"""Optimisers: how a mini-batch's gradient changes the parameters, and the state that this needs.
+
+The arithmetic is that of `torch.optim`, on one flat model or on a stack of them. The state is one
+vector [n P] for each worker, its moments: the momentum of SGD, or both moments of Adam. Between two
+trainings of a worker (`training.optimizer_state`, ADR 0055) it is
+
+- `reset`: nothing is stored, and every training begins with zeros;
+- `kept`: it follows the counters of the worker, which are never mixed, as the bits of int64;
+- `mixed`: it follows the parameters in the vector that is mixed and sent.
+
+So simulator, testbed and checkpoints handle it like the model to which it belongs.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from dystop.errors import ConfigError
+from dystop.sparse import Floats
+from dystop.training.device import upload
+from dystop.training.flat import Layout, Slot
+from dystop.training.params import StateRule, TrainerParams
+from dystop.training.schedules import Schedule, schedule_of
+
+RATE, FIRST, SECOND = range(3)  # the numbers of a step: learning rate, corrections of both moments
+_CLIP_EPS = 1e-6  # as in `torch.nn.utils.clip_grad_norm_`
+_NO_DECAY = 2.0**-54  # 1 - x rounds to 1 below this x
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """The step of an optimiser."""
+
+    params: TrainerParams
+    schedule: Schedule
+
+    @property
+    def is_adam(self) -> bool:
+        """Whether the state holds two moments."""
+        return self.params.optimizer != "sgd"
+
+    @property
+    def moments(self) -> int:
+        """Numbers of the state for each parameter."""
+        return 2 if self.is_adam else int(self.params.momentum > 0)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is the paper's: the gradient times the learning rate (eq:updating)."""
+        params = self.params
+        return not (self.moments or params.weight_decay or params.clip_norm)
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether a step depends on how many steps the worker has taken in earlier trainings."""
+        return not self.schedule.is_constant or (
+            self.is_adam and self.params.optimizer_state != "reset"
+        )
+
+    @property
+    def why_not_fused(self) -> str | None:
+        """Why the compiled CPU kernels cannot take these steps, or None if they can."""
+        if self.is_plain and self.schedule.is_constant:
+            return None
+        return "the kernels take steps of plain SGD only"
+
+    @cached_property
+    def _corrections(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Tables of 1 - beta1^t and sqrt(1 - beta2^t) for t = 1, 2, ... until they stay at 1."""
+        first, second = (_powers(beta) for beta in self.params.betas)
+        return tuple(1 - p for p in first), tuple(math.sqrt(1 - p) for p in second)
+
+    def numbers(self, rates: Floats, taken: Tensor, steps: int) -> Tensor:
+        """Return the numbers of every step of some trainings, [A, steps, 3] in double precision.
+
+        Args:
+            rates: Learning rates before the schedule, [A].
+            taken: Steps that the workers have taken in earlier trainings, [A].
+            steps: Steps of the longest training.
+        """
+        now = taken[:, None] + torch.arange(steps, device=taken.device)
+        rate = upload(rates, taken.device)[:, None] * self.schedule.at(now)
+        if not self.is_adam:
+            return torch.stack([rate, torch.ones_like(rate), torch.ones_like(rate)], 2)
+        if self.params.optimizer_state == "reset":
+            now = now - taken[:, None]
+        parts = [rate]
+        for correction in self._corrections:
+            table = torch.tensor(correction, dtype=torch.float64, device=now.device)
+            parts.append(table[now.clamp(max=len(table) - 1)])
+        return torch.stack(parts, 2)
+
+    def step(
+        self,
+        parameters: Tensor,
+        gradient: Tensor,
+        moments: Tensor,
+        numbers: Tensor | Sequence[float],
+    ) -> None:
+        """Take one step in place.
+
+        Args:
+            parameters: [..., P].
+            gradient: [..., P].
+            moments: [..., n P].
+            numbers: The numbers of the step, [3], or [3, ..., 1].
+        """
+        params = self.params
+        if params.clip_norm:
+            norm = gradient.norm(dim=-1, keepdim=True)
+            gradient = gradient * (params.clip_norm / (norm + _CLIP_EPS)).clamp(max=1.0)
+        if params.weight_decay and params.optimizer == "adamw":
+            parameters.mul_(1 - numbers[RATE] * params.weight_decay)
+        elif params.weight_decay:
+            gradient = gradient.add(parameters, alpha=params.weight_decay)
+        if self.is_adam:
+            change = self._adam_change(gradient, moments, numbers)
+        else:
+            change = self._momentum_change(gradient, moments)
+        parameters.sub_(numbers[RATE] * change)
+
+    def _momentum_change(self, gradient: Tensor, velocity: Tensor) -> Tensor:
+        momentum = self.params.momentum
+        if not momentum:
+            return gradient
+        velocity.mul_(momentum).add_(gradient)
+        return gradient.add(velocity, alpha=momentum) if self.params.nesterov else velocity
+
+    def _adam_change(
+        self, gradient: Tensor, moments: Tensor, numbers: Tensor | Sequence[float]
+    ) -> Tensor:
+        (beta1, beta2), width = self.params.betas, gradient.shape[-1]
+        first, second = moments[..., :width], moments[..., width:]
+        first.lerp_(gradient, 1 - beta1)
+        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        return first / numbers[FIRST] / (second.sqrt() / numbers[SECOND] + self.params.eps)
+
+
+def _powers(beta: float) -> list[float]:
+    """Return beta^1, beta^2, ... down to one that no longer counts."""
+    last = 1 if beta == 0 else math.ceil(math.log(_NO_DECAY) / math.log(beta))
+    return [beta**step for step in range(1, last + 1)]
+
+
+def optimiser_of(params: TrainerParams) -> Optimiser:
+    """Return the optimiser that the parameters describe.
+
+    Raises:
+        ConfigError: A parameter does not belong to the chosen optimiser.
+    """
+    _check(params)
+    return Optimiser(params, schedule_of(params.schedule))
+
+
+def _check(params: TrainerParams) -> None:
+    """Refuse keys that the chosen optimiser does not use."""
+    name, usual = params.optimizer, TrainerParams()
+    if params.nesterov and not params.momentum:
+        raise ConfigError("training.nesterov = true needs training.momentum above 0, such as 0.9")
+    if name != "sgd" and params.momentum:
+        raise ConfigError(
+            f"training.momentum = {params.momentum:g}: {name!r} has no momentum of its own; leave "
+            "it out (training.betas is the decay of the moments), or use training.optimizer='sgd'"
+        )
+    if name == "sgd":
+        for key in ("betas", "eps"):
+            if (value := getattr(params, key)) != getattr(usual, key):
+                raise ConfigError(
+                    f"training.{key} = {value}: training.optimizer = 'sgd' does not use it; leave "
+                    "it out, or use 'adam' or 'adamw'"
+                )
+    if params.optimizer_state != "reset" and name == "sgd" and not params.momentum:
+        raise ConfigError(
+            f"training.optimizer_state = {params.optimizer_state!r}: plain SGD has no state; leave "
+            "it out, or set training.momentum, or use 'adam' or 'adamw'"
+        )
+
+
+@dataclass(frozen=True)
+class StateLayout:
+    """Where the state of an optimiser lies in the vectors of a worker."""
+
+    model: Layout  # without state
+    optimiser: Optimiser
+
+    @property
+    def floats(self) -> int:
+        """Numbers of the state of one worker."""
+        return self.optimiser.moments * self.model.parameters
+
+    @property
+    def _words(self) -> int:
+        """Integers of 64 bits that hold a kept state."""
+        return -(-self.floats // 2)
+
+    @property
+    def _is(self) -> StateRule:
+        return self.optimiser.params.optimizer_state
+
+    @cached_property
+    def whole(self) -> Layout:
+        """The layout of a model with the state that is stored between trainings."""
+        name, own = f"optimizer.{self.optimiser.params.optimizer}", []
+        if self.optimiser.counts_steps:
+            own.append(Slot("optimizer.steps", (1,), torch.int64))
+        if self._is == "kept":
+            own.append(Slot(name, (self._words,), torch.int64))
+        carried = (Slot(name, (self.floats,), torch.float32),) if self._is == "mixed" else ()
+        return replace(self.model, carried=carried, own=tuple(own))
+
+    def without_state(self, models: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:
+        """Return models and counters alone, [..., W] and [..., C]."""
+        return models[..., : self.model.width], counters[..., : self.model.counters]
+
+    def moments(self, models: Tensor, counters: Tensor) -> Tensor | None:
+        """Return the moments [A, n P] with which trainings begin; None: zeros."""
+        if self._is == "reset":
+            return None
+        if self._is == "kept":
+            words = counters[:, -self._words :].contiguous()
+            return words.view(torch.float32)[:, : self.floats]
+        moments, width = models[:, self.model.width :], self.model.parameters
+        if self.optimiser.is_adam:
+            # A mechanism may extrapolate, and a negative second moment has no root.
+            moments = torch.cat([moments[:, :width], moments[:, width:].clamp(min=0)], 1)
+        return moments
+
+    def steps_taken(self, counters: Tensor) -> Tensor:
+        """Return how many steps the workers have taken in earlier trainings, [A]."""
+        if self.optimiser.counts_steps:
+            return counters[:, self.model.counters]
+        return torch.zeros(len(counters), dtype=torch.int64, device=counters.device)
+
+    def with_state(
+        self, models: Tensor, counters: Tensor, moments: Tensor | None, taken: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return models and counters with the state after some trainings."""
+        if self.optimiser.counts_steps:
+            counters = torch.cat([counters, taken[:, None]], 1)
+        if moments is None:
+            return models, counters
+        if self._is == "mixed":
+            return torch.cat([models, moments], 1), counters
+        spare = moments.new_zeros(len(moments), 2 * self._words - self.floats)
+        words = torch.cat([moments, spare], 1).view(torch.int64)
+        return models, torch.cat([counters, words], 1)
+
+
+PLAIN = optimiser_of(TrainerParams())
+"""Plain SGD, as in the paper."""
