@@ -41,7 +41,7 @@ def bits(seed: int, name: str, *identity: ArrayLike) -> Words:
         if not isinstance(part, int | np.integer):
             break
         word, scalars = _mix_int(word + GOLDEN + int(part) * GOLDEN), scalars + 1
-    words = np.asarray(word, np.uint64)
+    words = np.array(word, np.uint64)
     for part in identity[scalars:]:
         words = fold_in(words, part)
     return words
@@ -54,11 +54,9 @@ def fold_in(words: Words, part: ArrayLike) -> Words:
     >>> bool((fold_in(address, 2) == bits(1, "fading", 12, [3, 5], [7, 9], 2)).all())
     True
     """
-    # A ufunc wraps around without a warning; the operators of NumPy's scalars warn.
-    step = np.multiply(np.asarray(part).astype(np.uint64), _WORDS[GOLDEN])
-    summed = np.asarray(np.add(words, np.add(step, _WORDS[GOLDEN])))
-    is_fast = summed.size > _FEW or mix_words.is_loaded
-    return mix_words(summed) if is_fast else mix_words.reference(summed)
+    added = np.asarray(part).astype(np.uint64)
+    is_fast = added.size > _FEW or fold_words.is_loaded
+    return fold_words(words, added) if is_fast else fold_words.reference(words, added)
 
 
 def unit(words: Words) -> NDArray[np.float64]:
@@ -75,9 +73,12 @@ def _mix_int(word: int) -> int:
     return word ^ word >> 31
 
 
-@accelerated("dystop.kernels.random_bits:mix_words")
-def mix_words(words: Words) -> Words:
-    """Return the output function of SplitMix64 for every word of an array."""
+@accelerated("dystop.kernels.random_bits:fold_words")
+def fold_words(words: Words, part: Words) -> Words:
+    """Return the next words of SplitMix64, from a word and one more part of each address."""
+    # A ufunc wraps around without a warning; the operators of NumPy's scalars warn.
+    step = np.multiply(part, _WORDS[GOLDEN])
+    words = np.asarray(np.add(words, np.add(step, _WORDS[GOLDEN])))
     words = np.multiply(words ^ words >> _WORDS[30], _WORDS[M1])
     words = np.multiply(words ^ words >> _WORDS[27], _WORDS[M2])
     return words ^ words >> _WORDS[31]

@@ -184,7 +184,7 @@ class PairCounts:
     def add(self, dst: Ints, src: Ints) -> "PairCounts":
         """Return the counts after one more use of each pair; the cost is linear in the pairs."""
         if len(dst) <= _FEW:
-            return _counted(self, dst * self.n + src) if len(dst) else self
+            return count_few(self, dst * self.n + src) if len(dst) else self
         return add_counts(self, group(self.n, dst, src, ascending=True))
 
     def add_rows(self, used: Rows) -> "PairCounts":
@@ -205,11 +205,15 @@ def add_counts(held: PairCounts, used: Rows) -> PairCounts:
 
     The array of keys is shared with `held` where no pair is new.
     """
-    return _counted(held, used.row_of * held.n + used.value)
+    return count_few.reference(held, used.row_of * held.n + used.value)
 
 
-def _counted(held: PairCounts, used: Ints) -> PairCounts:
-    """Return the counts after one more use of pairs, given as dst * n + src."""
+@accelerated("dystop.kernels.pairs:count_few")
+def count_few(held: PairCounts, used: Ints) -> PairCounts:
+    """Return the counts after one more use of few pairs, given as dst * n + src.
+
+    The array of keys is shared with `held` where no pair is new.
+    """
     keys, times = np.unique(used, return_counts=True)
     at = _found(held.keys, keys)
     known, new = at >= 0, at < 0

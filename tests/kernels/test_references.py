@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from dystop import rng, sparse
 from dystop.acceleration import Accelerated, kernel_at
 from dystop.control import aggregation, plan_check, priority, robust_aggregation, timing, topology
 from dystop.plan import links
+from dystop.simulator import mailbox
 from dystop.sparse import Rows, graph_of, group, ints, no_pairs
+from dystop.types import Mailbox
 from dystop.world import channel, geometry, reach
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
@@ -127,7 +130,9 @@ def test_counts(seed):
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=99), st.sampled_from([(-1,), (-1, 1)]))
 def test_random_bits(words, shape):
     words = np.array(words, np.uint64).reshape(shape)
-    both(rng.mix_words, words)
+    both(rng.fold_words, words, words[::-1])
+    both(rng.fold_words, np.array(7, np.uint64), words)
+    both(rng.fold_words, words, np.array([3], np.uint64))
     both(rng.to_unit, words)
 
 
@@ -212,6 +217,51 @@ def test_violations_of_a_mix(seed, kind):
         pulled = links(graph.dst[1:], graph.src[1:]).by_receiver
     flags = both(plan_check.mix_violations, mix, pulled, 1e-9)
     assert kind > 0 or flags == [0]
+
+
+@quick
+@given(seeds, st.integers(0, 9))
+def test_sources_of_few_links(seed, kind):
+    draw = np.random.default_rng(seed)
+    graph = some_graph(draw, 9)
+    mix = aggregation.size_weights(ints(range(9)), graph.dst, graph.src, ints(range(1, 10)))
+    how = draw.integers(0, 3, graph.edges)  # a link, a message, or both
+    used, came = how != 1, how != 0
+    pulled, mail = links(graph.dst[used], graph.src[used]), messages(graph, came)
+    k = draw.integers(0, len(mix.source))
+    if kind == 1:
+        mix.source[k] = draw.integers(-1, 12)
+    if kind == 2:
+        mix.weight[k] = draw.choice([-1.0, np.nan, 2.0])
+    if kind == 3:
+        mix.source[:] = mix.source[::-1].copy()
+    if kind == 4:
+        pulled, mail = links(graph.dst[1:], graph.src[1:]), messages(graph, came[:0])
+    if kind == 5:
+        mix.indptr[draw.integers(0, len(mix.indptr))] += 1
+    if kind == 6:
+        mix.receiver[draw.integers(0, len(mix.receiver))] = draw.choice([-1, 0, 9])
+    if kind == 7:
+        mix = replace(mix, weight=mix.weight[1:])
+    stage = int(kind == 8)
+    flags = both(plan_check.few_violations, mix, pulled, mail, stage, 9, 1e-9)
+    assert kind > 0 or flags == [0]
+    if kind in (0, 2, 4, 8):
+        both(plan_check.sources_of, mix, pulled, mail, stage, 9)
+        both(mailbox.use_of, pulled, mix)
+
+
+def messages(graph, came):
+    dst, src = graph.dst[: len(came)][came], graph.src[: len(came)][came]
+    return Mailbox(dst, src, src, src)
+
+
+@quick
+@given(st.lists(st.integers(0, 48), max_size=30), st.lists(st.integers(0, 48), max_size=9))
+def test_few_pairs_are_counted(before, used):
+    held = no_pairs(7).add(ints(before) // 7, ints(before) % 7)
+    after = both(sparse.count_few, held, ints(used))
+    assert after[2].sum() == len(before) + len(used)
 
 
 @quick

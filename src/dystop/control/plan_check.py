@@ -12,11 +12,12 @@ from dystop.acceleration import accelerated
 from dystop.errors import PlanError
 from dystop.plan import Links, Mix, Plan, anywhere
 from dystop.sparse import Bools, Ints, Rows, has_edges
-from dystop.types import Mechanism, View
+from dystop.types import Mailbox, Mechanism, View
 
 UNSORTED, UNEVEN, NEGATIVE, UNLINKED = 1, 2, 4, 8
-_ALL = UNSORTED | UNEVEN | NEGATIVE | UNLINKED
+ALL = UNSORTED | UNEVEN | NEGATIVE | UNLINKED
 _TOLERANCE = 1e-9
+FEW = 64  # links that are looked up one by one, without sorting them
 
 
 def check_plan(mechanism: Mechanism, plan: Plan, view: View) -> None:
@@ -38,8 +39,10 @@ def check_plan(mechanism: Mechanism, plan: Plan, view: View) -> None:
 def _suspect_rules(plan: Plan, view: View, stage: int) -> int:
     """Return the rules that a mix stage may break, as flags; all where its arrays do not fit."""
     mix = plan.mixes[stage]
+    if len(plan.links) <= FEW:
+        return few_violations(mix, plan.links, view.mailbox, stage, view.fleet.nodes, _TOLERANCE)
     if not _is_compressed(mix, view.fleet.nodes):
-        return _ALL
+        return ALL
     return mix_violations(mix, plan.links.of_stage(stage).by_receiver, _TOLERANCE)
 
 
@@ -70,6 +73,24 @@ def mix_violations(mix: Mix, linked: Rows, tolerance: float) -> int:
     return sum(flag for flag, found in holds.items() if found)
 
 
+@accelerated("dystop.kernels.mixing_rows:few_violations")
+def few_violations(
+    mix: Mix, links: Links, mailbox: Mailbox, stage: int, nodes: int, tolerance: float
+) -> int:
+    """Return the rules that the rows of a mix may break, for a plan of few links.
+
+    A source that a message brings is not UNLINKED. Where the arrays of the mix do not fit together,
+    all rules may be broken.
+    """
+    if not _is_compressed(mix, nodes):
+        return ALL
+    flags = mix_violations.reference(mix, links.of_stage(stage).by_receiver, tolerance)
+    linked, mailed = sources_of(mix, links, mailbox, stage, nodes)
+    exists = (mix.source >= 0) & (mix.source < nodes)
+    unknown = ~(linked | mailed | (mix.source == mix.dst)) | ~exists
+    return flags & ~UNLINKED | (UNLINKED if unknown.any() else 0)
+
+
 def _is_compressed(mix: Mix, nodes: int) -> bool:
     """Return whether the arrays of a mix fit together, as `mix_of` makes them, and nodes exist."""
     receiver, indptr = mix.receiver, mix.indptr
@@ -92,6 +113,10 @@ def _refuse(mechanism: Mechanism, what: str, round_: int | None = None) -> None:
 def _check_active(mechanism: Mechanism, plan: Plan, view: View) -> None:
     """Refuse an active set that is empty, repeats a worker or names an absent one."""
     active = plan.active
+    if len(active) == 1 and plan.steps is None and plan.rate is None:
+        only = int(active[0])
+        if 0 <= only < view.fleet.workers and view.alive[only]:
+            return
     if not len(active):
         _refuse(mechanism, "no worker is active; a plan must activate at least one", view.t)
     if active.min() < 0 or active.max() >= view.fleet.workers:
@@ -118,6 +143,8 @@ def _check_links(mechanism: Mechanism, plan: Plan, view: View) -> None:
 
 def _all_in_reach(links: Links, view: View) -> bool:
     """Return whether every link of a plan is an edge of the reach graph."""
+    if len(links) <= FEW:
+        return not len(links) or int(view.reach.find(links.dst, links.src).min()) >= 0
     try:
         return has_edges(view.reach, links.by_receiver)
     except IndexError:  # a negative id
@@ -199,11 +226,19 @@ def source_kind(plan: Plan, view: View, stage: int) -> tuple[Bools, Bools]:
     A link takes precedence over an older message of the same sender. All other weights apply to the
     own model.
     """
-    mix, nodes = plan.mixes[stage], view.fleet.nodes
+    find = sources_of if len(plan.links) <= FEW else sources_of.reference
+    return find(plan.mixes[stage], plan.links, view.mailbox, stage, view.fleet.nodes)
+
+
+@accelerated("dystop.kernels.mixing_rows:sources_of")
+def sources_of(
+    mix: Mix, links: Links, mailbox: Mailbox, stage: int, nodes: int
+) -> tuple[Bools, Bools]:
+    """Return which weights of a mix apply to a link of its stage, and which to a message."""
     key = mix.dst * nodes + mix.source
-    here = plan.links.stage == stage
-    linked = _among(key, _keys(plan.links.dst[here], plan.links.src[here], nodes))
-    mailed = ~linked & _among(key, _keys(view.mailbox.dst, view.mailbox.src, nodes))
+    here = links.stage == stage
+    linked = _among(key, _keys(links.dst[here], links.src[here], nodes))
+    mailed = ~linked & _among(key, _keys(mailbox.dst, mailbox.src, nodes))
     own = mix.dst == mix.source
     return linked & ~own, mailed & ~own
 

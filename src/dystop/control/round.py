@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from dystop.control.budgets import within_budgets
-from dystop.control.plan_check import check_plan
+from dystop.control.plan_check import FEW, check_plan
 from dystop.control.staleness import next_queue, next_staleness
 from dystop.control.staleness_weighting import StalenessWeighting, apply
 from dystop.plan import Links, Plan, anywhere
@@ -174,9 +174,12 @@ def apply_late_report(
 
 def _with_pulls(pulls: PairCounts, links: Links, lost: Bools) -> PairCounts:
     """Return the counts after the pulls that arrived."""
-    if not anywhere(links.pushed) and not lost.any():
+    all_arrive = not anywhere(links.pushed) and not lost.any()
+    if len(links) > FEW and all_arrive:
         return pulls.add_rows(links.by_receiver)  # the plan check has grouped them
-    arrived = ~lost & ~links.pushed
+    if all_arrive:
+        return pulls.add(links.dst, links.src)
+    arrived = ~(lost | links.pushed)
     return pulls.add(links.dst[arrived], links.src[arrived])
 
 

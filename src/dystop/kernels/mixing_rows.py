@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystop.compiled import compiled, compiled_dense
-from dystop.control.plan_check import NEGATIVE, UNEVEN, UNLINKED, UNSORTED
+from dystop.control.plan_check import ALL, NEGATIVE, UNEVEN, UNLINKED, UNSORTED
 from dystop.kernels.buffers import buffer
 from dystop.kernels.pairs import AnyRows
 from dystop.parallel import as_readonly, run_in_blocks
-from dystop.plan import Mix
+from dystop.plan import Links, Mix
 from dystop.sparse import Bools, Floats, Ids, Ints, Rows, check_ids
+from dystop.types import Mailbox
 
 Vector = NDArray[np.float32]
 
@@ -50,6 +51,41 @@ def mix_violations(mix: Mix, linked: Rows, tolerance: float) -> int:
 
     run_in_blocks(look, len(receiver), _ROWS)
     return reduce(or_, found, 0)
+
+
+def few_violations(
+    mix: Mix, links: Links, mailbox: Mailbox, stage: int, nodes: int, tolerance: float
+) -> int:
+    """Return what may be wrong; see `dystop.control.plan_check.few_violations`."""
+    rows = as_readonly(mix.receiver), as_readonly(mix.indptr), as_readonly(mix.source)
+    brought = _linked(links), _mailed(mailbox)
+    return _few_violations(rows, as_readonly(mix.weight), *brought, stage, nodes, tolerance)
+
+
+def sources_of(
+    mix: Mix, links: Links, mailbox: Mailbox, stage: int, nodes: int
+) -> tuple[Bools, Bools]:
+    """Return where models come from; see `dystop.control.plan_check.sources_of`."""
+    rows = as_readonly(mix.receiver), as_readonly(mix.indptr), as_readonly(mix.source)
+    out = np.zeros(len(mix.source), bool), np.zeros(len(mix.source), bool)
+    _sources_of(rows, _linked(links), _mailed(mailbox), stage, out)
+    return out
+
+
+def use_of(links: Links, rows: Mix) -> tuple[Bools, Floats]:
+    """Return which links feed a row; see `dystop.simulator.mailbox.use_of`."""
+    mix = as_readonly(rows.receiver), as_readonly(rows.indptr), as_readonly(rows.source)
+    out = np.zeros(len(links), bool), np.full(len(links), np.nan)
+    _use_of(mix, as_readonly(rows.weight), as_readonly(links.dst), as_readonly(links.src), out)
+    return out
+
+
+def _linked(links: Links) -> tuple[Ints, Ints, Ints]:
+    return as_readonly(links.dst), as_readonly(links.src), as_readonly(links.stage)
+
+
+def _mailed(mailbox: Mailbox) -> tuple[Ints, Ints]:
+    return as_readonly(mailbox.dst), as_readonly(mailbox.src)
 
 
 def square_sum(vector: Vector) -> float:
@@ -159,6 +195,106 @@ def _source_flags(source: Ints | Ids, lo: int, hi: int, own: int, linked: AnyRow
         if j != own and (at == end or linked[1][at] != j):
             out |= UNLINKED
     return out
+
+
+@compiled
+def _few_violations(
+    mix: tuple[Ints, Ints, Ints],
+    weight: Floats,
+    links: tuple[Ints, Ints, Ints],
+    mail: tuple[Ints, Ints],
+    stage: int,
+    nodes: int,
+    tolerance: float,
+) -> int:
+    """Return the flags of all rows (receiver, indptr, source), combined."""
+    receiver, indptr, source = mix
+    if not _fits(receiver, indptr, len(source), len(weight), nodes):
+        return ALL
+    out = 0
+    for r in range(len(receiver)):
+        out |= _weight_flags(weight, indptr[r], indptr[r + 1], tolerance)
+        last = -1
+        for k in range(indptr[r], indptr[r + 1]):
+            i, j = receiver[r], source[k]
+            if j <= last:
+                out |= UNSORTED
+            last = j
+            if j != i and not (_has_link(links, stage, i, j) or _has_mail(mail, i, j)):
+                out |= UNLINKED
+    return out
+
+
+@compiled
+def _fits(receiver: Ints, indptr: Ints, sources: int, weights: int, nodes: int) -> bool:
+    """Return whether the arrays of a mix fit together, and its receivers exist and ascend."""
+    if len(indptr) != len(receiver) + 1 or indptr[0] != 0:
+        return False
+    if indptr[-1] != sources or sources != weights:
+        return False
+    last = -1
+    for r in range(len(receiver)):
+        if indptr[r + 1] < indptr[r] or receiver[r] <= last or receiver[r] >= nodes:
+            return False
+        last = receiver[r]
+    return True
+
+
+@compiled
+def _sources_of(
+    mix: tuple[Ints, Ints, Ints],
+    links: tuple[Ints, Ints, Ints],
+    mail: tuple[Ints, Ints],
+    stage: int,
+    out: tuple[Bools, Bools],
+) -> None:
+    """Write which weights apply to a link and which to a message."""
+    receiver, indptr, source = mix
+    for r in range(len(receiver)):
+        for k in range(indptr[r], indptr[r + 1]):
+            i, j = receiver[r], source[k]
+            if j != i:
+                out[0][k] = _has_link(links, stage, i, j)
+                out[1][k] = not out[0][k] and _has_mail(mail, i, j)
+
+
+@compiled
+def _use_of(
+    mix: tuple[Ints, Ints, Ints], weight: Floats, dst: Ints, src: Ints, out: tuple[Bools, Floats]
+) -> None:
+    """Write which links feed a row, and the weight there."""
+    receiver, indptr, source = mix
+    for r in range(len(receiver)):
+        for k in range(indptr[r], indptr[r + 1]):
+            for link in range(len(dst)):
+                if dst[link] == receiver[r] and src[link] == source[k]:
+                    out[0][link], out[1][link] = True, weight[k]
+
+
+@compiled
+def _has_link(links: tuple[Ints, Ints, Ints], stage: int, i: int, j: int) -> bool:
+    """Return whether a link (dst, src, stage) brings the model of j to i."""
+    for k in range(len(links[0])):
+        if links[0][k] == i and links[1][k] == j and links[2][k] == stage:
+            return True
+    return False
+
+
+@compiled
+def _has_mail(mail: tuple[Ints, Ints], i: int, j: int) -> bool:
+    """Return whether a message of j waits at i; the messages (dst, src) are sorted by dst."""
+    at, end = 0, len(mail[0])
+    while at < end:
+        middle = (at + end) >> 1
+        if mail[0][middle] < i:
+            at = middle + 1
+        else:
+            end = middle
+    while at < len(mail[0]) and mail[0][at] == i:
+        if mail[1][at] == j:
+            return True
+        at += 1
+    return False
 
 
 @compiled_dense

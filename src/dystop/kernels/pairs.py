@@ -104,6 +104,19 @@ def add_counts(held: PairCounts, used: Rows) -> PairCounts:
     return PairCounts(held.n, held.keys, counts)
 
 
+def count_few(held: PairCounts, used: Ints) -> PairCounts:
+    """Return the counts after one more use of few pairs; see `dystop.sparse.count_few`."""
+    keys, counts, wanted = as_readonly(held.keys), as_readonly(held.counts), np.sort(used)
+    new = _new_keys(keys, wanted)
+    if not new:
+        counts = held.counts.copy()
+        _count_once_more(keys, wanted, counts)
+        return PairCounts(held.n, held.keys, counts)
+    out = np.empty(len(keys) + new, np.int64), np.empty(len(keys) + new, np.int64)
+    _insert_few((keys, counts), wanted, out)
+    return PairCounts(held.n, *out)
+
+
 def _merged(held: PairCounts, rows: Grouped, new: Ints) -> PairCounts:
     """Return known and new pairs together; `new` counts the new pairs of each block of rows."""
     begin = np.searchsorted(held.keys, np.arange(len(new)) * _BLOCK * held.n)
@@ -273,6 +286,48 @@ def _find_counts(n: int, held: Pair, pair: Pair, lo: int, hi: int, out: Ints) ->
         wanted = pair[0][k] * n + pair[1][k]
         at = seek(keys, wanted, at)
         out[k] = counts[at] if at < len(keys) and keys[at] == wanted else 0
+
+
+@compiled
+def _new_keys(keys: Ints, wanted: Ints) -> int:
+    """Return how many different wanted keys, which ascend, are not among the ascending keys."""
+    new, at = 0, 0
+    for k in range(len(wanted)):
+        at = seek(keys, wanted[k], at)
+        is_new = at == len(keys) or keys[at] != wanted[k]
+        new += is_new and (k == 0 or wanted[k] != wanted[k - 1])
+    return new
+
+
+@compiled
+def _count_once_more(keys: Ints, wanted: Ints, counts: Ints) -> None:
+    """Count wanted keys, which ascend and have a count, once more."""
+    at = 0
+    for k in range(len(wanted)):
+        at = seek(keys, wanted[k], at)
+        counts[at] += 1
+
+
+@compiled
+def _insert_few(held: Pair, wanted: Ints, out: Pair) -> None:
+    """Write (keys, counts) with wanted keys, which ascend, counted once more."""
+    keys, counts = held
+    begin, end = 0, 0
+    for k in range(len(wanted)):
+        at = seek(keys, wanted[k], begin)
+        if at < len(keys) and keys[at] == wanted[k]:
+            at += 1
+        for old in range(begin, at):
+            out[0][end], out[1][end] = keys[old], counts[old]
+            end += 1
+        begin = at
+        if end == 0 or out[0][end - 1] != wanted[k]:
+            out[0][end], out[1][end] = wanted[k], 0
+            end += 1
+        out[1][end - 1] += 1
+    for old in range(begin, len(keys)):
+        out[0][end], out[1][end] = keys[old], counts[old]
+        end += 1
 
 
 @compiled

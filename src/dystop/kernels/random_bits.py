@@ -23,10 +23,16 @@ _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(
 _DRAWS = 1 << 16  # gains that are drawn at a time: they fit a processor's cache
 
 
-def mix_words(words: Words) -> Words:
-    """Return the output function of SplitMix64 for every word; see `dystop.rng.mix_words`."""
-    out = np.empty(words.shape, np.uint64)
-    _mix_words(as_readonly(words).reshape(-1), out.reshape(-1))
+def fold_words(words: Words, part: Words) -> Words:
+    """Return the next words of SplitMix64; see `dystop.rng.fold_words`."""
+    if words.ndim == 0:
+        out = np.empty(part.shape, np.uint64)
+        _fold_one(words[()], as_readonly(part).reshape(-1), out.reshape(-1))
+        return out
+    if words.shape != part.shape:
+        words, part = np.broadcast_arrays(words, part)
+    out = np.empty(part.shape, np.uint64)
+    _fold_each(as_readonly(words).reshape(-1), as_readonly(part).reshape(-1), out.reshape(-1))
     return out
 
 
@@ -60,10 +66,18 @@ def _mix(x: np.uint64) -> np.uint64:
 
 
 @compiled
-def _mix_words(words: Words, out: Words) -> None:
-    """Write the output function of every word."""
+def _fold_one(word: np.uint64, part: Words, out: Words) -> None:
+    """Write the next words after one word, for each part of an address."""
+    start = word + _GOLDEN
+    for k in range(len(part)):
+        out[k] = _mix(start + part[k] * _GOLDEN)
+
+
+@compiled
+def _fold_each(words: Words, part: Words, out: Words) -> None:
+    """Write the next word after each word."""
     for k in range(len(words)):
-        out[k] = _mix(words[k])
+        out[k] = _mix(words[k] + (part[k] * _GOLDEN + _GOLDEN))
 
 
 @compiled

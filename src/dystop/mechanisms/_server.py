@@ -23,7 +23,12 @@ def first_to_finish(candidates: Ints, remaining_s: Floats, staleness: Ints, coun
     >>> first_to_finish(np.arange(3), np.array([0.0, 5.0, 0.0]), np.array([0, 9, 4]), 1).tolist()
     [2]
     """
-    order = np.lexsort((candidates, -staleness[candidates], remaining_s[candidates]))
+    left = remaining_s[candidates]
+    if count == 1 and len(candidates):  # found without a sort of all
+        first = candidates[left == left.min()]
+        first = first[staleness[first] == staleness[first].max()]
+        return first[[first.argmin()]]
+    order = np.lexsort((candidates, -staleness[candidates], left))
     return np.sort(candidates[order[:count]])
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from dystop.mechanisms._server import first_to_finish
-from dystop.plan import Mix, Plan, links, mix_of, no_links
+from dystop.plan import Mix, Plan, links, no_links
 from dystop.sparse import Ints, ints
 from dystop.types import Capabilities, Mechanism, Memory, View
 
@@ -43,15 +43,15 @@ class ADPSGD(Mechanism):
         peers = _two_way(caller, view)
         if not len(peers):
             return Plan(ints([caller]), no_links(), (_mean_of(ints([caller])),)), memory
-        pair = ints([caller, view.rng("peer").choice(peers)])
+        pair = ints([caller, peers[view.rng("peer").integers(len(peers))]])
         exchange = links(pair, pair[::-1], pushed=np.array([False, True]))
         return Plan(pair[:1], exchange, (_mean_of(pair),)), memory
 
 
 def _mean_of(nodes: Ints) -> Mix:
     """Return rows that give every node the mean of their models."""
-    k = len(nodes)
-    return mix_of(np.repeat(nodes, k), np.tile(nodes, k), np.full(k * k, 1.0 / k))
+    k, nodes = len(nodes), np.sort(nodes)
+    return Mix(nodes, np.arange(k + 1) * k, np.tile(nodes, k), np.full(k * k, 1.0 / k))
 
 
 def _two_way(i: int, view: View) -> Ints:

@@ -9,7 +9,9 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from dystop.plan import Links, Mix, anywhere
+from dystop.acceleration import accelerated
+from dystop.control.plan_check import FEW
+from dystop.plan import Links, Mix, anywhere, repeated
 from dystop.simulator.mixing import Models, published_row, write_rows
 from dystop.simulator.state import State
 from dystop.sparse import Bools, Floats, Ints, ints, mask_of
@@ -51,12 +53,12 @@ def send(
     `changed` holds what attackers send in place of their models.
     """
     links = realised.plan.links
-    if rows is not None and _feed_rows_only(links.of_stage(stage), rows):
+    is_large = len(links) > FEW
+    if is_large and rows is not None and _feed_rows_only(links.of_stage(stage), rows):
         return state
-    used = np.zeros(len(links), bool)
-    weight = np.full(len(links), np.nan)
+    used, weight = np.zeros(len(links), bool), repeated(np.float64(np.nan), len(links))
     if rows is not None:
-        used, weight = _use_of(view, realised, rows)
+        used, weight = (use_of.reference if is_large else use_of)(links, rows)
     here = (links.stage == stage) & ~realised.lost
     sent = np.flatnonzero(here & (links.background | ~used))
     if not len(sent):
@@ -93,11 +95,12 @@ def _feed_rows_only(links: Links, rows: Mix) -> bool:
     return same_source and np.array_equal(dst[foreign], linked.row_of)
 
 
-def _use_of(view: View, realised: RealisedPlan, rows: Mix) -> tuple[Bools, Floats]:
-    """Return which links feed a row, and with which weight."""
-    links, nodes = realised.plan.links, view.fleet.nodes
+@accelerated("dystop.kernels.mixing_rows:use_of")
+def use_of(links: Links, rows: Mix) -> tuple[Bools, Floats]:
+    """Return which links feed a row, and with which weight; NaN for the others."""
     if not len(rows.source):
         return np.zeros(len(links), bool), np.full(len(links), np.nan)
+    nodes = int(max(rows.source.max(), links.src.max(initial=0))) + 1
     keys, wanted = rows.dst * nodes + rows.source, links.dst * nodes + links.src
     order = np.argsort(keys)
     at = order[np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)]

@@ -112,13 +112,19 @@ class Presence:
         """Draw phases if `churn.enabled`; else every worker stays."""
         self._churn = churn
         self._seed = seed
-        self._workers = workers
+        self._everyone: Bools = np.ones(workers, bool)
+        self._everyone.flags.writeable = False  # rounds share it
         self._stays = Timeline(workers, self._stay_s) if churn.enabled else None
 
+    @property
+    def changes(self) -> bool:
+        """Whether workers leave and come back."""
+        return self._stays is not None
+
     def alive(self, now_s: float) -> Bools:
-        """Return whether each worker is present, [N]."""
+        """Return whether each worker is present, [N]; read-only where nobody leaves."""
         if self._stays is None:
-            return np.ones(self._workers, bool)
+            return self._everyone
         present: Bools = self._stays.at(now_s).number % 2 == 0
         return present
 

@@ -11,7 +11,7 @@ import numpy as np
 from dystop.control.timing import Timing, timetable
 from dystop.errors import ConfigError
 from dystop.parallel import run_in_blocks
-from dystop.plan import Plan
+from dystop.plan import Plan, repeated
 from dystop.sparse import Bools, Floats, Graph, Ints
 from dystop.types import Drawn, View
 from dystop.world.capacity import budget_of_round, step_seconds
@@ -90,7 +90,7 @@ class World:
 
     def opening_s(self, t: int, now_s: float) -> float:
         """Return when round t opens: now, or as soon as a worker is present."""
-        while not self._presence.alive(now_s).any():
+        while self._presence.changes and not self._presence.alive(now_s).any():
             now_s = self.next_return_s(now_s)
         return now_s
 
@@ -171,9 +171,9 @@ class World:
 
     def _reach(self, t: int, now_s: float) -> Reach:
         """Return the usable links; computed again only when something that decides them changes."""
-        here = self._presence.alive(now_s)
+        here = self._presence.alive(now_s).tobytes() if self._presence.changes else None
         moment = None if self._walk is None else now_s
-        key = (moment, t if self.params.outages.drop else None, here.tobytes())
+        key = (moment, t if self.params.outages.drop else None, here)
         if self._usable is None or self._usable[0] != key:
             reach = self._links_in_range(moment)
             self._usable = (key, self._relayed(self._usable_of(reach, t, now_s), now_s))
@@ -208,6 +208,8 @@ class World:
 
     def _here(self, now_s: float) -> Bools | None:
         """Return which nodes are present, a server included, [N + 1]; None where all are."""
+        if not self._presence.changes:
+            return None
         alive = self._presence.alive(now_s)
         return None if alive.all() else np.append(alive, True)
 
@@ -215,6 +217,16 @@ class World:
         """Return whether both ends of each link are present and the link is up in round t."""
         up: Bools = ~self._channel.down(t, link)
         return up if here is None else up & here[link[0]] & here[link[1]]
+
+    def _fails(self, t: int, here: Bools | None, link: tuple[Ints, Ints], metres: Floats) -> Bools:
+        """Return which transfers do not arrive."""
+        near = metres <= self.params.range_m * _ROUNDING
+        if self.server:
+            near |= np.maximum(*link) == self.workers
+        outages = self.params.outages
+        if here is None and not outages.loss and not outages.drop:
+            return ~near
+        return self._channel.lost(t, link) | ~(near & self._up(t, here, link))
 
     def _direct(self, t: int, now_s: float, link: tuple[Ints, Ints], fraction: Floats) -> Transfer:
         """Return the outcome of transfers over direct links."""
@@ -225,13 +237,11 @@ class World:
         def move(lo: int, hi: int) -> None:
             part = dst, src = link[0][lo:hi], link[1][lo:hi]
             metres, bytes_ = distance(position, dst, src), self.model_bytes * fraction[lo:hi]
-            served = np.maximum(dst, src) == self.workers
-            near = (metres <= self.params.range_m * _ROUNDING) | served
-            lost[lo:hi] = self._channel.lost(t, part) | ~(near & self._up(t, here, part))
+            lost[lo:hi] = self._fails(t, here, part, metres)
             seconds[lo:hi] = self._channel.seconds(t, part, power_of(src), metres, bytes_)
 
         run_in_blocks(move, size, _LINKS)
-        return Transfer(seconds, np.broadcast_to(np.int64(1), size), lost)
+        return Transfer(seconds, repeated(np.int64(1), size), lost)
 
     def _hop_by_hop(
         self, t: int, now_s: float, link: tuple[Ints, Ints], fraction: Floats
