@@ -15,7 +15,8 @@ and arrays of nodes have N + 1 entries.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from functools import cached_property
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,26 @@ Memory = Mapping[str, Any]
 """What a mechanism remembers between rounds: a tree of dicts, lists, arrays and scalars."""
 
 Feedback = Literal["loss", "distance"]
+
+Value = TypeVar("Value")
+
+
+def updated(value: Value, **changes: Any) -> Value:
+    """Return a copy of a dataclass with other values in some fields.
+
+    It is `dataclasses.replace` in a fifth of the time, for classes that compute nothing when they
+    are made: a round makes a dozen copies.
+
+    >>> updated(Mailbox(1, 2, 3), src=5).src
+    5
+    """
+    copy = object.__new__(type(value))
+    held = vars(copy)
+    held.update(vars(value))
+    if not changes.keys() <= held.keys():
+        raise TypeError(f"{type(value).__name__} has no field {changes.keys() - held.keys()}")
+    held.update(changes)
+    return copy
 
 
 @dataclass(frozen=True)
@@ -51,6 +72,11 @@ class Fleet:
     def nodes(self) -> int:
         """Number of nodes: N, or N + 1 with a server."""
         return self.workers + int(self.server)
+
+    @cached_property
+    def samples(self) -> int:
+        """Training samples of all workers, D."""
+        return int(self.data_size.sum())
 
     @property
     def epoch_steps(self) -> Ints:

@@ -18,7 +18,7 @@ from dystop.plan import links
 from dystop.simulator import mailbox
 from dystop.sparse import Rows, graph_of, group, ints, no_pairs
 from dystop.types import Mailbox
-from dystop.world import channel, geometry, reach
+from dystop.world import InFlight, channel, geometry, progress, reach
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 seeds = st.integers(0, 2**32)
@@ -254,6 +254,18 @@ def test_sources_of_few_links(seed, kind):
 def messages(graph, came):
     dst, src = graph.dst[: len(came)][came], graph.src[: len(came)][came]
     return Mailbox(dst, src, src, src)
+
+
+@quick
+@given(seeds, st.integers(0, 30), st.integers(1, 12))
+def test_messages_that_arrive(seed, waiting, travelling):
+    draw = np.random.default_rng(seed)
+    pairs = np.append(np.sort(draw.permutation(49)[:waiting]), draw.integers(0, 49, travelling))
+    sent, number = draw.integers(0, 3, len(pairs)), np.arange(len(pairs))
+    numbers = draw.permutation(number)
+    nowhere = np.zeros(len(pairs))
+    mail = InFlight(nowhere, pairs // 7, pairs % 7, sent, sent, numbers, nowhere, waiting)
+    both(progress.merge_arrived, mail, number[waiting:])
 
 
 @quick

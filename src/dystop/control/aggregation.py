@@ -42,6 +42,11 @@ def size_weights(receiver: Ints, dst: Ints, src: Ints, data_size: Ints) -> Mix:
         src: sender of each link.
         data_size: D_i, [N].
     """
+    if len(receiver) == 1 and (dst == receiver[0]).all():
+        source = np.sort(np.append(src, receiver))
+        check_ids(len(data_size), source)
+        size = data_size[source]
+        return Mix(receiver, ints([0, len(source)]), source, size / size.sum())
     return size_rows(receiver, group(len(data_size), dst, src, ascending=True), data_size)
 
 

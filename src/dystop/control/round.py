@@ -16,7 +16,7 @@ from dystop.control.staleness_weighting import StalenessWeighting, apply
 from dystop.plan import Links, Plan, anywhere
 from dystop.record import ACCURACY, RoundRecord
 from dystop.sparse import Bools, Ints, PairCounts, no_pairs
-from dystop.types import ControlState, Fleet, Mechanism, Observation, Outcome, Score, View
+from dystop.types import ControlState, Fleet, Mechanism, Observation, Outcome, Score, View, updated
 
 
 def initial_state(fleet: Fleet, mechanism: Mechanism) -> ControlState:
@@ -75,7 +75,7 @@ def decide(
     if staleness_weighting is not None and staleness_weighting.rule != "none":
         plan = apply(staleness_weighting, plan, view)
         check_plan(mechanism, plan, view)
-    return plan, control if memory is control.memory else replace(control, memory=memory)
+    return plan, control if memory is control.memory else updated(control, memory=memory)
 
 
 def settle(
@@ -118,7 +118,7 @@ def advance(
     bound, queue = mechanism.capabilities().queue_bound, control.queue
     if bound is not None:
         queue = next_queue(queue, control.staleness, bound, view.alive)
-    return replace(
+    return updated(
         control,
         t=control.t + 1,
         clock_s=control.clock_s + outcome.duration_s,
@@ -188,19 +188,20 @@ def record_of(
 ) -> RoundRecord:
     """Return the record of a round, from the control states before and after it."""
     staleness = before.staleness[view.alive]
+    lost = int(outcome.lost.sum())
     return RoundRecord(
         round=before.t,
         clock_s=after.clock_s,
         duration_s=outcome.duration_s,
         alive=int(view.alive.sum()),
         active=len(plan.active),
-        links=len(outcome.lost) - int(outcome.lost.sum()),
-        lost=int(outcome.lost.sum()),
+        links=len(outcome.lost) - lost,
+        lost=lost,
         wire_bytes=int(outcome.link_bytes.sum()),
         wire_bytes_total=after.wire_bytes,
         endpoint_bytes_total=2 * after.wire_bytes,
         samples_total=after.samples,
-        epochs_total=after.samples / int(view.fleet.data_size.sum()),
+        epochs_total=after.samples / view.fleet.samples,
         idle_s=outcome.idle_s,
         staleness_mean=float(staleness.mean()),
         staleness_max=int(staleness.max()),
@@ -213,6 +214,9 @@ def record_of(
 
 def _mean_loss(outcome: Outcome) -> float | None:
     """Return the mean training loss; a worker that took no step or has diverged has none."""
+    if len(outcome.loss) == 1:
+        only = float(outcome.loss[0])
+        return only if math.isfinite(only) else None
     known = outcome.loss[np.isfinite(outcome.loss)]
     return float(known.mean()) if len(known) else None
 
@@ -259,5 +263,8 @@ def _finite(value: float) -> float | None:
 
 def with_topology(record: RoundRecord, plan: Plan, lost: Bools) -> RoundRecord:
     """Return the record with its active workers and used links; large fleets leave them out."""
-    pairs: Ints = np.stack([plan.links.dst[~lost], plan.links.src[~lost]], axis=1)
-    return replace(record, active_ids=plan.active.tolist(), link_pairs=pairs.tolist())
+    dst, src = plan.links.dst, plan.links.src
+    if lost.any():
+        dst, src = dst[~lost], src[~lost]
+    pairs = [list(pair) for pair in zip(dst.tolist(), src.tolist(), strict=True)]
+    return updated(record, active_ids=plan.active.tolist(), link_pairs=pairs)

@@ -27,7 +27,7 @@ def fold_words(words: Words, part: Words) -> Words:
     """Return the next words of SplitMix64; see `dystop.rng.fold_words`."""
     if words.ndim == 0:
         out = np.empty(part.shape, np.uint64)
-        _fold_one(words[()], as_readonly(part).reshape(-1), out.reshape(-1))
+        _fold_one(np.uint64(words), as_readonly(part).reshape(-1), out.reshape(-1))
         return out
     if words.shape != part.shape:
         words, part = np.broadcast_arrays(words, part)

@@ -3,6 +3,8 @@
 Functions take the sender's side, but `(dst, src)` still means *dst receives from src*.
 """
 
+import math
+import sys
 from dataclasses import replace
 from typing import Literal
 
@@ -114,6 +116,9 @@ def choose_receivers(
         (dst, src) of the chosen links, in the order of dst, then src.
     """
     dst, src = pair
+    if len(active) == 1:
+        receiver = _best_of_one(dst, priority, budget, min(cap, _whole(budget[active[0]])))
+        return receiver, np.full(len(receiver), active[0])
     order = np.lexsort((dst, src))
     by_sender = graph_of_sorted(len(budget), src[order], dst[order])
     bounds, ranked = ranked_candidates(active, by_sender, priority[order])
@@ -122,8 +127,22 @@ def choose_receivers(
     return receiver[order], sender[order]
 
 
+def _best_of_one(dst: Ints, priority: Floats, budget: Floats, count: int) -> Ints:
+    """Return the best receivers of a single sender that have bandwidth, in id order."""
+    ranked = dst[np.lexsort((dst, -priority))]
+    return np.sort(ranked[~(budget[ranked] < 1)][:count])  # this form lets NaN through: no limit
+
+
+def _whole(budget: float) -> int:
+    """Return how many whole models a budget allows; NaN is no limit."""
+    return int(budget) if math.isfinite(budget) else sys.maxsize
+
+
 def mail_of(mailbox: Mailbox, active: Ints) -> Bools:
     """Return which waiting messages are addressed to an active worker."""
+    if len(active) == 1:
+        here: Bools = mailbox.dst == active[0]
+        return here
     return np.isin(mailbox.dst, active)
 
 

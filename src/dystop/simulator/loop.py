@@ -23,7 +23,7 @@ from dystop.simulator.robust_mixing import with_memory
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import execute
 from dystop.sparse import Bools, Ints
-from dystop.types import Observation, Outcome
+from dystop.types import Observation, Outcome, updated
 from dystop.world import Progress, WorldState
 from dystop.world.energy import simulated_energy, with_energy
 from dystop.world.progress import nothing_in_flight
@@ -111,8 +111,8 @@ def open_round(components: Components, state: State) -> tuple[WorldState, State]
     control = state.control
     world_state, progress = components.world.open_round(control.t, control.clock_s, state.progress)
     if progress is not state.progress or world_state.now_s != control.clock_s:
-        control = replace(control, clock_s=world_state.now_s)
-        state = replace(state, control=control, progress=progress)
+        control = updated(control, clock_s=world_state.now_s)
+        state = updated(state, control=control, progress=progress)
     return world_state, deliver(state)
 
 

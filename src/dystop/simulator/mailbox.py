@@ -4,7 +4,6 @@ A message holds the number of a snapshot; the snapshots lie beside the other mod
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
@@ -15,7 +14,7 @@ from dystop.plan import Links, Mix, anywhere, repeated
 from dystop.simulator.mixing import Models, published_row, write_rows
 from dystop.simulator.state import State
 from dystop.sparse import Bools, Floats, Ints, ints, mask_of
-from dystop.types import View
+from dystop.types import View, updated
 from dystop.world import InFlight, RealisedPlan
 
 
@@ -75,8 +74,8 @@ def send(
         snapshot=snapshots,
         weight=np.where(links.background[sent], weight[sent], np.nan),
     )
-    progress = replace(state.progress, in_flight=state.progress.in_flight.add(messages))
-    return replace(state, progress=progress, snapshots_made=made)
+    progress = updated(state.progress, in_flight=state.progress.in_flight.add(messages))
+    return updated(state, progress=progress, snapshots_made=made)
 
 
 def _feed_rows_only(links: Links, rows: Mix) -> bool:
@@ -120,7 +119,11 @@ def _take_snapshots(
 ) -> tuple[Ints, int]:
     """Copy each model (or update) that is pushed once, however many nodes receive it."""
     models = state.models
-    what, which = np.unique(2 * src + delta, return_inverse=True)
+    key = 2 * src + delta
+    if (key == key[0]).all():
+        what, which = key[:1], np.zeros(len(key), np.int64)
+    else:
+        what, which = np.unique(key, return_inverse=True)
     # An active sender has waited for its own training; any other hands out what is finished.
     done = state.done
     done[active] = True
@@ -155,9 +158,10 @@ def _with_in_flight(state: State, in_flight: InFlight) -> State:
     """Replace the messages in flight by some of them; drop snapshots that none of them carries."""
     models, before = state.models, state.progress.in_flight
     if len(in_flight) == len(before):
-        return replace(state, progress=replace(state.progress, in_flight=in_flight))
+        return updated(state, progress=updated(state.progress, in_flight=in_flight))
     kept = ints(list(models.snapshots))
-    for number in kept[~np.isin(kept, in_flight.snapshot)].tolist():
+    is_carried = mask_of(state.snapshots_made, in_flight.snapshot)
+    for number in kept[~is_carried[kept]].tolist():
         del models.snapshots[number]
         models.origins.pop(number, None)
-    return replace(state, progress=replace(state.progress, in_flight=in_flight))
+    return updated(state, progress=updated(state.progress, in_flight=in_flight))

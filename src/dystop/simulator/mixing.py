@@ -204,6 +204,9 @@ def sparse_rows(stage: Mix, pick: Bools, source: Ints) -> SparseRows:
     """Return the picked weights of a stage as a sparse matrix; `source` holds the columns."""
     if pick.all():
         return SparseRows(stage.indptr, source, stage.weight)
+    if len(stage.receiver) == 1:
+        picked = source[pick]
+        return SparseRows(ints([0, len(picked)]), picked, stage.weight[pick])
     counts = np.bincount(stage.row_of[pick], minlength=len(stage.receiver))
     indptr = np.concatenate([[0], np.cumsum(counts)])
     return SparseRows(indptr, source[pick], stage.weight[pick])
@@ -302,10 +305,12 @@ def _mail_columns(stage: Mix, sources: Sources) -> tuple[list[int], Ints]:
     order of senders ascend too, whatever the order of sending was.
     """
     mailed = sources.mailed
-    snapshot = sources.snapshot[mailed]
+    snapshot, where = sources.snapshot[mailed], np.zeros(len(stage.source), np.int64)
+    if len(stage.receiver) == 1:
+        where[mailed] = np.arange(len(snapshot))
+        return snapshot.tolist(), where
     base = int(snapshot.max(initial=0)) + 1
     used, column = np.unique(stage.source[mailed] * base + snapshot, return_inverse=True)
-    where = np.zeros(len(stage.source), np.int64)
     where[mailed] = column
     return (used % base).tolist(), where
 

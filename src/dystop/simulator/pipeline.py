@@ -10,7 +10,7 @@ models of a run that ends because they diverged may be those of a later round.
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dystop.control.round import advance, build_view, decide, record_of, with_score
 from dystop.control.stopping import ends_early, is_over
@@ -34,7 +34,7 @@ from dystop.simulator.mixing import Models, index, newest_published
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import PendingOutcome, execute
 from dystop.simulator.waves import TrainingQueue, WaveStatistics, queued
-from dystop.types import ControlState, View
+from dystop.types import ControlState, View, updated
 from dystop.world import WorldState
 from dystop.world.energy import RoundEnergy, simulated_energy, with_energy
 
@@ -90,7 +90,7 @@ def simulate_ahead(
     """
     plain = state.models
     models = queued(plain, components.trainer, statistics)
-    state, queue = replace(state, models=models), models.queue
+    state, queue = updated(state, models=models), models.queue
     running: deque[RunningRound] = deque()
     while True:
         started = _start(components, state, queue)
@@ -109,7 +109,7 @@ def simulate_ahead(
             if ends_early(components.stop, record):
                 queue.run("the run ends")
                 return
-            state = replace(state, control=after.control) if not running else state
+            state = updated(state, control=after.control) if not running else state
     queue.run("the run ends")
     while running:
         record, after = _finish(components, running.popleft(), plain)
@@ -140,7 +140,7 @@ def _start(components: Components, state: State, queue: TrainingQueue) -> Runnin
     wave = queue.trained - queue.is_empty
     energy = simulated_energy(components.power, view, plan, realised)
     return RunningRound(
-        view, plan, control, world_state, pending, wave, replace(state, control=after), energy
+        view, plan, control, world_state, pending, wave, updated(state, control=after), energy
     )
 
 
@@ -174,7 +174,7 @@ def _request_due_score(
     due, state = schedule_evaluation(components, running.view.t, running.state)
     if not due:
         return running
-    return replace(running, state=state, score=_requested_score(components, state, queue))
+    return updated(running, state=state, score=_requested_score(components, state, queue))
 
 
 def _requested_score(components: Components, state: State, queue: TrainingQueue) -> PendingScore:
@@ -207,8 +207,8 @@ def _finish(
     The state gets `models`, which are those of the round without a queue.
     """
     outcome = running.outcome.result()
-    control = replace(running.state.control, last=outcome)
-    state = replace(running.state, control=control, models=models)
+    control = updated(running.state.control, last=outcome)
+    state = updated(running.state, control=control, models=models)
     record = record_of(running.control, control, running.view, running.plan, outcome)
     record = with_map(components, record, running.plan, outcome.lost, running.world_state)
     record = with_failed_trainings(components, record, running.plan, outcome)

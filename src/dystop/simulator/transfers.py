@@ -15,7 +15,7 @@ from dystop.simulator.robust_mixing import aggregated_rows
 from dystop.simulator.state import Components, State
 from dystop.sparse import Bools, Floats, Ints, mask_of
 from dystop.training.problem import Trained
-from dystop.types import Outcome, View
+from dystop.types import Outcome, View, updated
 from dystop.world import Progress, RealisedPlan
 
 
@@ -33,7 +33,7 @@ class PendingOutcome:
             every = self.known.loss.copy()
             every[~self.known.failed] = loss
             loss = every
-        return replace(self.known, loss=loss)
+        return updated(self.known, loss=loss)
 
 
 def execute(
@@ -53,7 +53,7 @@ def execute(
         models.finished[index(active, models.latest)] = before
     known = outcome_of(plan, realised, trained.samples, distance)
     progress = start_trainings(state.progress, view, realised)
-    return PendingOutcome(known, trained.losses), replace(state, progress=progress)
+    return PendingOutcome(known, trained.losses), updated(state, progress=progress)
 
 
 def outcome_of(
@@ -209,4 +209,4 @@ def start_trainings(progress: Progress, view: View, realised: RealisedPlan) -> P
     started, training = progress.started_s.copy(), progress.training_s.copy()
     started[active] = view.now_s + realised.begin_s
     training[active] = view.step_s[active] * realised.steps
-    return replace(progress, started_s=started, training_s=training)
+    return updated(progress, started_s=started, training_s=training)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dystop.acceleration import accelerated
 from dystop.control.timing import remaining_compute_s
 from dystop.sparse import Bools, Floats, Ints, mask_of
 from dystop.types import Mailbox
@@ -37,7 +38,7 @@ class InFlight:
 
     def take(self, keep: Bools) -> "InFlight":
         """Return the messages that a mask selects."""
-        return self._rows(keep, int(keep[: self.in_mailboxes].sum()))
+        return self._rows(keep.nonzero()[0], int(np.count_nonzero(keep[: self.in_mailboxes])))
 
     def add(self, other: "InFlight") -> "InFlight":
         """Return these messages followed by others that travel."""
@@ -54,26 +55,22 @@ class InFlight:
         """Put what has arrived into the mailboxes, which keep the newest message of a sender."""
         count = self.in_mailboxes
         arrived = (self.arrival_s[count:] <= now_s) & np.isnan(self.weight[count:])
-        new = self._newest(count + np.flatnonzero(arrived))
+        new = count + arrived.nonzero()[0]
         if not len(new):
             return self
-        old, keys = self._pairs(slice(0, count)), self._pairs(new)
-        at = np.searchsorted(old, keys)
-        known = at < count
-        known[known] = old[at[known]] == keys[known]
-        later = known.copy()  # one that was overtaken is dropped
-        later[known] = self._is_later(new[known], at[known])
-        held = np.arange(count)
-        held[at[later]] = new[later]
-        held = np.insert(held, at[~known], new[~known])
-        rows = np.concatenate([held, count + np.flatnonzero(~arrived)])
-        return self._rows(rows, len(held))
+        merge = merge_arrived if len(new) <= _FEW else merge_arrived.reference
+        held = merge(self, new)
+        return self._rows(np.concatenate([held, count + (~arrived).nonzero()[0]]), len(held))
 
     def read_by(self, active: Ints, now_s: float) -> Bools:
         """Return which messages have arrived for some nodes and wait in their mailboxes."""
-        here = (self.arrival_s <= now_s) & np.isnan(self.weight)
-        nodes = int(max(self.dst.max(initial=0), active.max(initial=0))) + 1
-        read: Bools = here & mask_of(nodes, active)[self.dst]
+        if len(active) == 1:
+            read: Bools = self.dst == active[0]
+        else:
+            nodes = int(max(self.dst.max(initial=0), active.max(initial=0))) + 1
+            read = mask_of(nodes, active)[self.dst]
+        travels = slice(self.in_mailboxes, None)
+        read[travels] &= (self.arrival_s[travels] <= now_s) & np.isnan(self.weight[travels])
         return read
 
     def mailbox(self) -> Mailbox:
@@ -85,26 +82,26 @@ class InFlight:
         """Return the snapshot in the mailbox of dst from each src; every pair has exactly one."""
         inboxes = self.dst[: self.in_mailboxes]
         first = int(np.searchsorted(inboxes, dst.min()))
-        keys = self._pairs(slice(first, int(np.searchsorted(inboxes, dst.max(), "right"))))
+        keys = self.pairs(slice(first, int(np.searchsorted(inboxes, dst.max(), "right"))))
         return self.snapshot[first + np.searchsorted(keys, dst * _BASE + src)]
 
-    def _rows(self, rows: Bools | Ints, in_mailboxes: int) -> "InFlight":
-        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in _COLUMNS}
+    def _rows(self, rows: Ints, in_mailboxes: int) -> "InFlight":
+        columns: dict[str, Any] = {name: getattr(self, name).take(rows) for name in _COLUMNS}
         return InFlight(**columns, in_mailboxes=in_mailboxes)
 
-    def _pairs(self, rows: slice | Ints) -> Ints:
+    def pairs(self, rows: slice | Ints) -> Ints:
         """Return one number for the receiver and the sender of each message."""
         return self.dst[rows] * _BASE + self.src[rows]
 
-    def _newest(self, rows: Ints) -> Ints:
+    def newest(self, rows: Ints) -> Ints:
         """Return the newest message of each pair among some messages, in the order of pairs."""
-        keys = self._pairs(rows)
+        keys = self.pairs(rows)
         order = np.lexsort((self.sent[rows], keys))
         last = np.append(np.diff(keys[order]) > 0, True)[: len(order)]
         newest: Ints = rows[order[last]]
         return newest
 
-    def _is_later(self, new: Ints, old: Ints) -> Bools:
+    def is_later(self, new: Ints, old: Ints) -> Bools:
         """Return whether messages were sent after others; a later snapshot has a higher number."""
         after: Bools = self.sent[new] > self.sent[old]
         together = self.sent[new] == self.sent[old]
@@ -114,6 +111,25 @@ class InFlight:
 
 _COLUMNS = tuple(column.name for column in fields(InFlight) if column.name != "in_mailboxes")
 _BASE = 2**31  # above every id
+_FEW = 256  # messages that a kernel sorts one by one
+
+
+@accelerated("dystop.kernels.mailboxes:merge_arrived")
+def merge_arrived(messages: InFlight, new: Ints) -> Ints:
+    """Return the numbers of the messages in the mailboxes after those of `new` have arrived.
+
+    A mailbox keeps the newest message of a sender. One that was overtaken is dropped.
+    """
+    count, new = messages.in_mailboxes, messages.newest(new)
+    old, keys = messages.pairs(slice(0, count)), messages.pairs(new)
+    at = np.searchsorted(old, keys)
+    known = at < count
+    known[known] = old[at[known]] == keys[known]
+    later = known.copy()
+    later[known] = messages.is_later(new[known], at[known])
+    held = np.arange(count)
+    held[at[later]] = new[later]
+    return np.insert(held, at[~known], new[~known])
 
 
 def nothing_in_flight() -> InFlight:
