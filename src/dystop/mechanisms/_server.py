@@ -27,7 +27,7 @@ def first_to_finish(candidates: Ints, remaining_s: Floats, staleness: Ints, coun
     if count == 1 and len(candidates):  # found without a sort of all
         first = candidates[left == left.min()]
         first = first[staleness[first] == staleness[first].max()]
-        return first[[first.argmin()]]
+        return np.sort(first)[:1]
     order = np.lexsort((candidates, -staleness[candidates], left))
     return np.sort(candidates[order[:count]])
 
