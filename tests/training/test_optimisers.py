@@ -199,7 +199,7 @@ def test_a_schedule_counts_the_steps_of_all_trainings():
     assert counters[0, -1] == 5
     state = StateLayout(layout_of(net3()), optimiser_of(t.params))
     taken = state.steps_taken(counters)
-    numbers = state.optimiser.numbers(np.array([0.8]), taken, 4)[0, :, 0]
+    numbers = state.optimiser.numbers(torch.tensor([0.8], dtype=torch.float64), taken, 4)[0, :, 0]
     assert numbers.tolist() == [0.2, 0.2, 0.1, 0.1]
 
 

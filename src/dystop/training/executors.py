@@ -121,9 +121,7 @@ def _torch_backend(path: str) -> Backend:
 
 
 def _cuda_backend(problem: Problem, path: str, streams: int | None) -> Backend:
-    # The CUDA graphs take steps of plain SGD without an L2 penalty only.
-    optimiser = problem.optimiser
-    if problem.l2 or not (optimiser.is_plain and optimiser.schedule.is_constant):
+    if problem.l2:  # the CUDA graphs do not support the L2 penalty
         return _torch_backend(path)
     if reason := why_not_importable(CUDA_BACKENDS):
         warnings.warn(f"training on the GPU is slower than it could be: {reason}", stacklevel=2)

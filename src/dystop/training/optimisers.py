@@ -20,13 +20,11 @@ import torch
 from torch import Tensor
 
 from dystop.errors import ConfigError
-from dystop.sparse import Floats
-from dystop.training.device import upload
 from dystop.training.flat import Layout, Slot
-from dystop.training.params import StateRule, TrainerParams
-from dystop.training.schedules import Schedule, schedule_of
+from dystop.training.params import AugmentParams, StateRule, TrainerParams
+from dystop.training.schedules import Schedule, Table, schedule_of
 
-RATE, FIRST, SECOND = range(3)  # the numbers of a step: learning rate, corrections of both moments
+RATE, FIRST, SECOND = range(3)  # numbers of a step: learning rate, corrections of both moments
 _CLIP_EPS = 1e-6  # as in `torch.nn.utils.clip_grad_norm_`
 _NO_DECAY = 2.0**-54  # 1 - x rounds to 1 below this x
 
@@ -64,35 +62,45 @@ class Optimiser:
     @property
     def why_not_fused(self) -> str | None:
         """Why the compiled CPU kernels cannot take these steps, or None if they can."""
-        if self.is_plain and self.schedule.is_constant:
+        if self.is_plain and self.schedule.is_constant and self.params.augment == AugmentParams():
             return None
         return "the kernels take steps of plain SGD only"
 
-    @cached_property
-    def _corrections(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Tables of 1 - beta1^t and sqrt(1 - beta2^t) for t = 1, 2, ... until they stay at 1."""
-        first, second = (_powers(beta) for beta in self.params.betas)
-        return tuple(1 - p for p in first), tuple(math.sqrt(1 - p) for p in second)
+    @property
+    def changes_numbers(self) -> bool:
+        """Whether the numbers of a step differ from those of the step before."""
+        return self.is_adam or not self.schedule.is_constant
 
-    def numbers(self, rates: Floats, taken: Tensor, steps: int) -> Tensor:
-        """Return the numbers of every step of some trainings, [A, steps, 3] in double precision.
+    @property
+    def numbers_of_a_step(self) -> int:
+        """How many numbers a step has besides gradient and state."""
+        return 3 if self.is_adam else 1
+
+    def numbers(self, rates: Tensor, taken: Tensor | None, steps: int) -> Tensor:
+        """Return the numbers of every step of some trainings, [A, steps, n] in double precision.
 
         Args:
             rates: Learning rates before the schedule, [A].
-            taken: Steps that the workers have taken in earlier trainings, [A].
+            taken: Steps that the workers have taken in earlier trainings, [A]; None: not needed.
             steps: Steps of the longest training.
         """
-        now = taken[:, None] + torch.arange(steps, device=taken.device)
-        rate = upload(rates, taken.device)[:, None] * self.schedule.at(now)
+        own = torch.arange(steps, device=rates.device)
+        ever = own if taken is None else taken[:, None] + own
+        rate = rates[:, None].expand(-1, steps)
+        if not self.schedule.is_constant:
+            rate = rate * self.schedule.at(ever)
         if not self.is_adam:
-            return torch.stack([rate, torch.ones_like(rate), torch.ones_like(rate)], 2)
-        if self.params.optimizer_state == "reset":
-            now = now - taken[:, None]
-        parts = [rate]
-        for correction in self._corrections:
-            table = torch.tensor(correction, dtype=torch.float64, device=now.device)
-            parts.append(table[now.clamp(max=len(table) - 1)])
-        return torch.stack(parts, 2)
+            return rate[..., None]
+        since = own if self.params.optimizer_state == "reset" else ever
+        corrections = (c.at(since).expand_as(rate) for c in self._corrections)
+        return torch.stack([rate, *corrections], 2)
+
+    @cached_property
+    def _corrections(self) -> tuple[Table, Table]:
+        """Tables of 1 - beta1^t and sqrt(1 - beta2^t) for t = 1, 2, ... until they stay at 1."""
+        first, second = (_powers(beta) for beta in self.params.betas)
+        ones = tuple(1 - power for power in first)
+        return Table(ones), Table(tuple(math.sqrt(1 - power) for power in second))
 
     def step(
         self,
@@ -107,7 +115,7 @@ class Optimiser:
             parameters: [..., P].
             gradient: [..., P].
             moments: [..., n P].
-            numbers: The numbers of the step, [3], or [3, ..., 1].
+            numbers: The numbers of the step, [n], or [n, ..., 1].
         """
         params = self.params
         if params.clip_norm:
@@ -229,17 +237,15 @@ class StateLayout:
             moments = torch.cat([moments[:, :width], moments[:, width:].clamp(min=0)], 1)
         return moments
 
-    def steps_taken(self, counters: Tensor) -> Tensor:
-        """Return how many steps the workers have taken in earlier trainings, [A]."""
-        if self.optimiser.counts_steps:
-            return counters[:, self.model.counters]
-        return torch.zeros(len(counters), dtype=torch.int64, device=counters.device)
+    def steps_taken(self, counters: Tensor) -> Tensor | None:
+        """Return how many steps the workers have taken in earlier trainings, [A]; None: unknown."""
+        return counters[:, self.model.counters] if self.optimiser.counts_steps else None
 
     def with_state(
-        self, models: Tensor, counters: Tensor, moments: Tensor | None, taken: Tensor
+        self, models: Tensor, counters: Tensor, moments: Tensor | None, taken: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return models and counters with the state after some trainings."""
-        if self.optimiser.counts_steps:
+        if taken is not None:
             counters = torch.cat([counters, taken[:, None]], 1)
         if moments is None:
             return models, counters

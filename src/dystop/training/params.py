@@ -38,6 +38,16 @@ class ScheduleParams:
 
 
 @dataclass(frozen=True)
+class AugmentParams:
+    """Random moves of training images, drawn anew whenever an image is used."""
+
+    crop: Annotated[int, Ge(0)] = param(
+        0, "pixels of black border from which an image is cut at a random place; 0: none; usually 4"
+    )
+    flip: bool = param(False, "mirror every second image, at random, left to right")
+
+
+@dataclass(frozen=True)
 class TrainerParams:
     """The `training` section: how a worker trains, and how the machine computes it."""
 
@@ -65,6 +75,7 @@ class TrainerParams:
         0.0, "largest norm of a mini-batch's gradient; a longer one is shortened; 0: no limit"
     )
     schedule: ScheduleParams = section(ScheduleParams, "how the learning rate changes")
+    augment: AugmentParams = section(AugmentParams, "random moves of training images")
     path: Path = param(
         "auto",
         "how models are trained: fused: CPU kernels; stacked: several at once; sequential: "

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dystop.rng import bits
 from dystop.sparse import Floats, Ints
+from dystop.training.augmentation import NO_AUGMENTATION, Augmentation
 from dystop.training.batches import Batches, batches
 from dystop.training.device import upload
 from dystop.training.flat import Layout
@@ -42,6 +43,7 @@ class Problem:
     dropouts: tuple[str, ...] = ()  # names of the buffers that hold the address of a mini-batch
     task: Task = CLASSIFICATION
     optimiser: Optimiser = PLAIN
+    augmentation: Augmentation = NO_AUGMENTATION
 
     @property
     def device(self) -> torch.device:
@@ -60,9 +62,9 @@ class Problem:
     def batch_addresses(self, addresses: Tensor, steps: Tensor) -> Tensor:
         """Return the addresses of mini-batches from those of their local trainings.
 
-        Without dropout nobody reads them, and only their shape matters.
+        Without dropout and augmentation nobody reads them, and only their shape matters.
         """
-        if not self.dropouts:
+        if not self.dropouts and not self.augmentation.is_on:
             return addresses + torch.zeros_like(steps)
         return device_fold_in(addresses, steps)
 
@@ -75,11 +77,23 @@ class Problem:
         """Return the sample numbers of shard positions, on the device."""
         return upload(self.shards.lookup(workers, positions), self.device)
 
+    def take(self, index: Tensor, address: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of mini-batches [..., b] with these addresses [...]."""
+        if not self.augmentation.is_on:
+            return self.samples.take(index)
+        moves = self.augmentation.moves(address, index.shape[-1]).flatten(0, -2)
+        return self.samples.take(index, lambda images: self.augmentation.moved(images, moves))
+
+    @property
+    def suits_kernels(self) -> bool:
+        """Whether dystop's own GPU kernels can train: cross-entropy, plain SGD, unmoved images."""
+        plain = self.optimiser.is_plain and not self.augmentation.is_on
+        return plain and self.task.has_kernels
+
     def step_numbers(self, job: "Job", steps: int) -> Tensor:
-        """Return learning rate and corrections of every step, [A, steps, 3] in float64."""
-        none = torch.zeros(len(job.workers), dtype=torch.int64, device=self.device)
-        taken = none if job.taken is None else job.taken
-        return self.optimiser.numbers(self.learning_rate * job.rates, taken, steps)
+        """Return the numbers of the optimiser for every step, [A, steps, n] in float64."""
+        rates = upload(self.learning_rate * job.rates, self.device)
+        return self.optimiser.numbers(rates, job.taken, steps)
 
     def first_moments(self, job: "Job") -> Tensor:
         """Return the state with which the optimiser begins, [A, n P]; it may be overwritten."""

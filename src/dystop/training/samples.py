@@ -4,7 +4,7 @@ Bytes stay bytes on the device. They are normalised when a mini-batch is taken. 
 token ids: they are stored in 32 bits and never normalised.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -85,10 +85,16 @@ class Samples:
         """Bytes that the samples occupy."""
         return self.x.nbytes + self.y.nbytes
 
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return normalised inputs [..., *shape] and targets [...] of the samples index [...]."""
+    def take(
+        self, index: Tensor, change: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return normalised inputs [..., *shape] and targets [...] of the samples index [...].
+
+        `change` is applied to the inputs [n, *shape] before they are normalised.
+        """
         flat = index.reshape(-1)
-        x, y = self.x.index_select(0, flat).to(self.dtype), self.y.index_select(0, flat)
+        raw, y = self.x.index_select(0, flat), self.y.index_select(0, flat)
+        x = (raw if change is None else change(raw)).to(self.dtype)
         if self.dtype == torch.float32:
             x = x.mul_(self.scale).add_(self.shift)
         return x.view(*index.shape, *self.shape), y.view(*index.shape, *self.y.shape[1:])

@@ -7,6 +7,7 @@ device: every back end and every device uses the same bits.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,17 +19,35 @@ _LEAST = 1e-12  # share of the learning rate below which further drops do not ma
 
 
 @dataclass(frozen=True)
+class Table:
+    """Numbers that are looked up; the last one stays."""
+
+    values: tuple[float, ...]
+
+    @cached_property
+    def _on(self) -> dict[torch.device, Tensor]:
+        return {}
+
+    def at(self, entries: Tensor) -> Tensor:
+        """Return the numbers of entries (counted from 0), in double precision."""
+        device = entries.device
+        if device not in self._on:
+            self._on[device] = torch.tensor(self.values, dtype=torch.float64, device=device)
+        return self._on[device][entries.clamp(max=len(self.values) - 1)]
+
+
+@dataclass(frozen=True)
 class Schedule:
     """A schedule as a table of factors."""
 
     warmup: int  # entries of the warm-up, one for each step
     every: int  # steps of one entry after the warm-up
-    factors: tuple[float, ...]  # the last one stays
+    factors: Table
 
     @property
     def is_constant(self) -> bool:
         """Whether every factor is 1."""
-        return self.factors == (1.0,)
+        return self.factors.values == (1.0,)
 
     def at(self, steps: Tensor) -> Tensor:
         """Return the factors of local steps (counted from 0), in double precision.
@@ -37,10 +56,8 @@ class Schedule:
         >>> made.at(torch.arange(8)).tolist()
         [0.5, 1.0, 1.0, 0.8535533905932737, 0.5, 0.14644660940672627, 0.0, 0.0]
         """
-        table = torch.tensor(self.factors, dtype=torch.float64, device=steps.device)
         after = self.warmup + (steps - self.warmup) // self.every
-        entry = torch.where(steps < self.warmup, steps, after)
-        return table[entry.clamp(max=len(table) - 1)]
+        return self.factors.at(torch.where(steps < self.warmup, steps, after))
 
 
 def schedule_of(params: ScheduleParams) -> Schedule:
@@ -55,12 +72,12 @@ def schedule_of(params: ScheduleParams) -> Schedule:
         span = 1 - params.floor
         angles = (math.pi * step / params.steps for step in range(params.steps + 1))
         falls = [params.floor + span * (1 + math.cos(angle)) / 2 for angle in angles]
-        return Schedule(params.warmup, 1, (*grows, *falls))
+        return Schedule(params.warmup, 1, Table((*grows, *falls)))
     if params.name == "step":
         drops = math.ceil(math.log(_LEAST) / math.log(params.factor))
         steps = [params.factor**drop for drop in range(drops + 1)]
-        return Schedule(params.warmup, params.every, (*grows, *steps))
-    return Schedule(params.warmup, 1, (*grows, 1.0))
+        return Schedule(params.warmup, params.every, Table((*grows, *steps)))
+    return Schedule(params.warmup, 1, Table((*grows, 1.0)))
 
 
 def _check(params: ScheduleParams) -> None:

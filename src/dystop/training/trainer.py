@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dystop.parallel import cores
 from dystop.sparse import Floats, Ints, ints
 from dystop.training import evaluate as evaluation
+from dystop.training.augmentation import augmentation_of
 from dystop.training.backend_choice import (
     check_last_batches,
     choose_path,
@@ -111,6 +112,7 @@ class Trainer:
             learning_rate=params.learning_rate,
             l2=params.l2,
             optimiser=self._state.optimiser,
+            augmentation=augmentation_of(params.augment, train.shape, train.dtype),
             seed=seed,
             chunk=self.chunk,
             draws=draws,
@@ -156,7 +158,7 @@ class Trainer:
     @property
     def has_kernels(self) -> bool:
         """Whether a GPU trains these models with dystop's own kernels."""
-        if self.device.type != "cuda" or not self.is_stacked or not self.task.has_kernels:
+        if self.device.type != "cuda" or not self.is_stacked or not self._problem.suits_kernels:
             return False
         shape = self._problem.samples.shape
         return cuda_stages(self._start, self._state.model, shape) is not None
@@ -220,10 +222,10 @@ class Trainer:
                 lambda executor, rows: collector.collect(rows, executor.train(job, rows)), pieces
             )
         trained = collector.joined(pieces, results)
-        done = np.where(self._problem.shards.sizes[workers] > 0, steps, 0)
-        after = state.with_state(
-            trained.models, trained.counters, trained.moments, taken + upload(done, self.device)
-        )
+        if taken is not None:
+            done = np.where(self._problem.shards.sizes[workers] > 0, steps, 0)
+            taken = taken + upload(done, self.device)
+        after = state.with_state(trained.models, trained.counters, trained.moments, taken)
         return Trained(*after, trained.losses, trained.samples)
 
     def _piece_rows(self, rows: int) -> int:

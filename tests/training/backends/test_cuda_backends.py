@@ -13,6 +13,7 @@ from torch import nn
 
 from dystop.rng import bits
 from dystop.training import executors
+from dystop.training.augmentation import Augmentation
 from dystop.training.backends import sequential
 from dystop.training.backends.cuda.stacks import StackBackend, can_stack
 from dystop.training.backends.cuda.streams import (
@@ -25,6 +26,8 @@ from dystop.training.backends.cuda.streams import (
 from dystop.training.batches import Trainings, batches, sample_table, shards_on
 from dystop.training.executors import DeviceExecutor, WorkerPool
 from dystop.training.flat import layout_of
+from dystop.training.optimisers import optimiser_of
+from dystop.training.params import AugmentParams, ScheduleParams, TrainerParams
 from dystop.training.problem import Collector, cut
 from dystop.training.randomness import (
     address_names,
@@ -254,3 +257,33 @@ def test_several_devices_share_a_job(path: str) -> None:
     done = pool.map(lambda one, rows: collector.collect(rows, one.train(job, rows)), pieces)
     assert len(pieces) == pool.count == 2
     assert_same(collector.joined(pieces, done), sequential.train(problem, job))
+
+
+OPTIMISERS = {
+    "momentum": {"momentum": 0.9, "weight_decay": 0.01, "clip_norm": 0.5},
+    "nesterov": {"momentum": 0.9, "nesterov": True},
+    "adamw": {"optimizer": "adamw", "weight_decay": 0.1, "optimizer_state": "kept"},
+    "schedule": {"schedule": ScheduleParams("cosine", warmup=3, steps=6)},
+    "augmented": {"augment": AugmentParams(crop=2, flip=True)},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("backend", [StackBackend, StreamBackend])
+def test_optimisers_and_moves_are_those_of_the_reference(backend: Any, name: str) -> None:
+    params = TrainerParams(**OPTIMISERS[name])
+    problem = problem_of(small_cnn(), [9, 4, 11, 0])
+    moves = Augmentation(params.augment)
+    problem = replace(problem, optimiser=optimiser_of(params), augmentation=moves)
+    job = job_of(problem, [0, 1, 2, 3, 0], [7, 3, 5, 2, 0])
+    floats = problem.optimiser.moments * problem.layout.parameters
+    state = torch.linspace(0, 0.1, 5 * floats).view(5, floats)
+    job = replace(job, moments=state.clone(), taken=torch.tensor([0, 5, 2, 0, 1]))
+    ours = backend(problem, 5)(problem, job)
+    theirs = sequential.train(problem, replace(job, moments=state.clone()))
+    assert_same(ours, theirs)
+    torch.testing.assert_close(ours.moments, theirs.moments, rtol=1e-4, atol=1e-6)
+    plain = sequential.train(problem_of(small_cnn(), [9, 4, 11, 0]), job)
+    assert not torch.allclose(plain.models, theirs.models)
+    again = replace(job, moments=None)  # zeros, whatever the buffers held
+    assert_same(backend(problem, 5)(problem, again), sequential.train(problem, again))

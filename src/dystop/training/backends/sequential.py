@@ -80,7 +80,7 @@ def train_step(
 ) -> Tensor:
     """Take one step on (parameters, other floats, counters, moments), in place; return the loss."""
     parameters, kept, counters, moments = state
-    x, y = problem.samples.take(index)
+    x, y = problem.take(index, address)
     leaf = parameters.detach().requires_grad_()
     with autocast(problem.device, problem.precision):
         named = problem.named((leaf, kept, counters), address)

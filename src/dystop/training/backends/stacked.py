@@ -104,7 +104,7 @@ def train_step(
     row of the gradient belongs to that row alone.
     """
     index, count = picked
-    x, y = problem.samples.take(index)
+    x, y = problem.take(index, address)
     leaf = stack.parameters.detach().requires_grad_()
     # Batch norm under vmap loses its update of a running statistic that is not contiguous.
     named = problem.named((leaf, stack.kept, stack.counters), address)

@@ -17,6 +17,7 @@ from dystop.training.backends.cuda.graphs import launch
 from dystop.training.batches import DeviceShards, Trainings, sample_table, shards_on
 from dystop.training.device import upload
 from dystop.training.flat import Layout
+from dystop.training.optimisers import PLAIN, RATE, Optimiser
 from dystop.training.problem import Problem
 
 BLOCK = 1024  # elements of one program of the sampling kernels
@@ -31,7 +32,9 @@ class StaticBuffers:
     counters: Tensor  # [M, C]
     table: Tensor  # [S, M, b] int32, sample numbers of every step
     counts: Tensor  # [S, M] int32, samples of every mini-batch; 0 after a row's last step
-    rate: Tensor  # [M], learning rate
+    moments: Tensor  # [M, n P], state of the optimiser
+    numbers: Tensor  # [S, n, M], numbers of the optimiser for every step
+    now: Tensor  # [n, M], those of the current step
     address: Tensor  # [M] int64, random address of the local training, for dropout
     total: Tensor  # [M] float64, loss summed over the samples seen
     step: Tensor  # [1], number of the next step
@@ -48,18 +51,38 @@ class StaticBuffers:
         return self.table.shape[2]
 
     @property
+    def rate(self) -> Tensor:
+        """Learning rates of the current step, [M]."""
+        return self.now[RATE]
+
+    @property
     def changing(self) -> tuple[Tensor, ...]:
         """The tensors that a step changes."""
-        return self.parameters, self.kept, self.counters, self.total, self.step, self.count
+        model = (self.parameters, self.kept, self.counters, self.moments)
+        return *model, self.now, self.total, self.step, self.count
 
-    def load(self, models: Tensor, counters: Tensor, rates: Tensor, address: Tensor) -> None:
-        """Copy the rows of a job into the buffers and start at step 0."""
+    def load(self, models: Tensor, counters: Tensor, address: Tensor) -> None:
+        """Copy the models of a job into the buffers and start at step 0."""
         rows, cut = len(models), self.parameters.shape[1]
         self.parameters[:rows], self.kept[:rows] = models[:, :cut], models[:, cut:]
-        self.counters[:rows], self.rate[:rows] = counters, rates
-        self.address[:rows] = address
+        self.counters[:rows], self.address[:rows] = counters, address
         self.total.zero_()
         self.step.zero_()
+
+    def load_optimiser(self, moments: Tensor | None, numbers: Tensor) -> None:
+        """Copy states [A, n P] (None: zeros) and the numbers of every step [A, S, n] here."""
+        rows, steps, _ = numbers.shape
+        if moments is None:
+            self.moments.zero_()
+        else:
+            self.moments[:rows] = moments
+        self.numbers[:steps, :, :rows] = numbers.permute(1, 2, 0)
+        if steps:
+            self.now.copy_(self.numbers[0])
+
+    def next_numbers(self) -> None:
+        """Take the optimiser's numbers of the current step."""
+        self.now.copy_(self.numbers.index_select(0, self.step)[0])
 
     def load_counts(self, counts: Tensor) -> None:
         """Copy the sizes of the mini-batches, [S, A], into the buffers."""
@@ -73,7 +96,10 @@ class StaticBuffers:
 
 
 def static_buffers(
-    sizes: tuple[int, int, int], shape: tuple[int, int, int], device: torch.device
+    sizes: tuple[int, int, int],
+    shape: tuple[int, int, int],
+    device: torch.device,
+    optimiser: Optimiser = PLAIN,
 ) -> StaticBuffers:
     """Allocate buffers.
 
@@ -81,7 +107,9 @@ def static_buffers(
         sizes: Trained parameters P, other floats W - P and counters C of a model.
         shape: Steps S, rows M and samples b of a mini-batch.
         device: The device of the buffers.
+        optimiser: Whose state and numbers they hold.
     """
+    numbers = optimiser.numbers_of_a_step
     (trained, kept, counted), (steps, rows, batch) = sizes, shape
     return StaticBuffers(
         parameters=torch.zeros(rows, trained, device=device),
@@ -89,7 +117,9 @@ def static_buffers(
         counters=torch.zeros(rows, counted, dtype=torch.int64, device=device),
         table=torch.zeros(steps, rows, batch, dtype=torch.int32, device=device),
         counts=torch.zeros(steps, rows, dtype=torch.int32, device=device),
-        rate=torch.zeros(rows, device=device),
+        moments=torch.zeros(rows, optimiser.moments * trained, device=device),
+        numbers=torch.zeros(steps, numbers, rows, device=device),
+        now=torch.zeros(numbers, rows, device=device),
         address=torch.zeros(rows, dtype=torch.int64, device=device),
         total=torch.zeros(rows, dtype=torch.float64, device=device),
         step=torch.zeros(1, dtype=torch.int64, device=device),

@@ -48,7 +48,8 @@ class StackBackend:
         """Allocate buffers for so many steps; no graph is captured yet."""
         problem = self._problem
         shape = (steps, self._height, problem.batch)
-        self.buffers = static_buffers(model_sizes(problem.layout), shape, problem.device)
+        sizes = model_sizes(problem.layout)
+        self.buffers = static_buffers(sizes, shape, problem.device, problem.optimiser)
         self._step = step_for(problem, self.buffers)
         on_cuda = problem.device.type == "cuda"
         compiles = getattr(self._step, "compiles", None)
@@ -70,13 +71,13 @@ class StackBackend:
         self._load(ordered, trainings, counts)
         for rows in np.count_nonzero(counts, axis=0):
             self._train_first(int(rows))
-        return self._result(order, counts)
+        return self._result(order, counts, keeps=job.moments is not None)
 
     def _load(self, job: Job, trainings: Trainings, counts: Ints) -> None:
         problem, device = self._problem, self._problem.device
-        rates = upload((problem.learning_rate * job.rates).astype(np.float32), device)
         addresses = problem.addresses(job.workers, job.versions)
-        self.buffers.load(job.models, job.counters, rates, addresses)
+        self.buffers.load(job.models, job.counters, addresses)
+        self.buffers.load_optimiser(job.moments, problem.step_numbers(job, counts.shape[1]))
         self._fill_table(trainings, self.buffers.table)
         self.buffers.load_counts(upload(counts.T.astype(np.int32), device))
 
@@ -85,7 +86,7 @@ class StackBackend:
         height = min(max(MIN_HEIGHT, 1 << (rows - 1).bit_length()), self._height)
         self._runner.run(height, lambda: self._step(height))
 
-    def _result(self, order: Ints, counts: Ints) -> Trained:
+    def _result(self, order: Ints, counts: Ints, *, keeps: bool) -> Trained:
         rows, seen = len(order), counts.sum(1)
         back = np.argsort(order, kind="stable")
         where = upload(back, self.buffers.total.device)
@@ -96,21 +97,24 @@ class StackBackend:
                 mean: Floats = total() / seen
             return mean[back]
 
-        return Trained(models, self.buffers.counters[:rows][where], losses, int(seen.sum()))
+        moments = self.buffers.moments[:rows][where] if keeps else None
+        counters = self.buffers.counters[:rows][where]
+        return Trained(models, counters, losses, int(seen.sum()), moments)
 
 
 def step_for(problem: Problem, buffers: StaticBuffers) -> StackStep:
     """Return a step of dystop's own kernels if they support the network, else a step of torch."""
     stages = stages_if_supported(problem.module, problem.layout, problem.samples.shape)
-    if problem.device.type != "cuda" or not problem.task.has_kernels or stages is None:
+    if problem.device.type != "cuda" or not problem.suits_kernels or stages is None:
         return VmapStep(problem, buffers)
     from dystop.training.backends.cuda.stage_passes import StageStep
 
-    return StageStep(stages, buffers, problem.samples, PRODUCTS[problem.precision])
+    precision, changes = PRODUCTS[problem.precision], problem.optimiser.changes_numbers
+    return StageStep(stages, buffers, problem.samples, precision, changes_rate=changes)
 
 
 class VmapStep:
-    """One SGD step of the first rows of the buffers, for any module that `vmap` supports."""
+    """One step of the first rows of the buffers, for any module that `vmap` supports."""
 
     def __init__(self, problem: Problem, buffers: StaticBuffers) -> None:
         self.problem, self.buffers = problem, buffers
@@ -124,17 +128,27 @@ class VmapStep:
         leaf = buffers.parameters[:rows].detach().requires_grad_()
         loss = self._losses(leaf, index.long(), count)
         (gradient,) = torch.autograd.grad((loss / count[:, 0].clamp(min=1)).sum(), leaf)
-        change = torch.where(count > 0, buffers.rate[:rows, None] * gradient, 0.0)
-        buffers.parameters[:rows].sub_(change)
+        self._update(gradient, count > 0)
         buffers.total[:rows] += loss.detach()
         buffers.step.add_(1)
+
+    def _update(self, gradient: Tensor, has_samples: Tensor) -> None:
+        """Take a step of the optimiser in the rows that have samples."""
+        optimiser, buffers, rows = self.problem.optimiser, self.buffers, len(gradient)
+        if optimiser.changes_numbers:
+            buffers.next_numbers()
+        before = (buffers.parameters[:rows], buffers.moments[:rows])
+        after = tuple(part.clone() for part in before)
+        optimiser.step(after[0], gradient, after[1], buffers.now[:, :rows, None])
+        for old, new in zip(before, after, strict=True):
+            old.copy_(torch.where(has_samples, new, old))
 
     def _losses(self, leaf: Tensor, index: Tensor, count: Tensor) -> Tensor:
         """Return the loss of every row, summed over the samples of its mini-batch, [m]."""
         problem, buffers, rows = self.problem, self.buffers, len(index)
-        x, y = problem.samples.take(index)
-        state = (leaf, buffers.kept[:rows], buffers.counters[:rows])
         addresses = problem.batch_addresses(buffers.address[:rows], buffers.step)
+        x, y = problem.take(index, addresses)
+        state = (leaf, buffers.kept[:rows], buffers.counters[:rows])
         named = problem.named(state, addresses)
         with autocast(problem.device, problem.precision):
             outputs = vmap(lambda state, xs: functional_call(problem.module, state, (xs,)))(

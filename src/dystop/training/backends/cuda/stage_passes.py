@@ -225,7 +225,13 @@ class StageStep:
     compiles = staticmethod(compile_together)
 
     def __init__(
-        self, stages: tuple[Stage, ...], buffers: StaticBuffers, samples: Samples, precision: str
+        self,
+        stages: tuple[Stage, ...],
+        buffers: StaticBuffers,
+        samples: Samples,
+        precision: str,
+        *,
+        changes_rate: bool = False,
     ) -> None:
         self.buffers, self.samples = buffers, samples
         rows = (buffers.height, buffers.batch)
@@ -237,10 +243,13 @@ class StageStep:
         channels = samples.shape[0]
         self._scale = samples.scale.reshape(-1).expand(channels).contiguous()
         self._shift = samples.shift.reshape(-1).expand(channels).contiguous()
+        self._changes_rate = changes_rate
 
     def __call__(self, rows: int) -> None:
         """Gather the samples, run forward pass, loss and backward pass with the updates."""
         buffers = self.buffers
+        if self._changes_rate:
+            buffers.next_numbers()
         x = self._gather(rows)
         for stage in self._passes:
             x = stage.forward(x, rows)

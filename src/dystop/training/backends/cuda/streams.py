@@ -29,7 +29,7 @@ from dystop.training.backends.cuda.buffers import (
 )
 from dystop.training.backends.cuda.graphs import EagerRunner, GraphRunner, StepRunner, new_stream
 from dystop.training.batches import Trainings
-from dystop.training.device import autocast, download, finish, upload
+from dystop.training.device import autocast, download, finish
 from dystop.training.problem import Job, Problem, Trained
 from dystop.training.randomness import seed_generators
 
@@ -87,7 +87,9 @@ class StreamRunner:
     def __init__(self, problem: Problem, steps: int, loss: Loss) -> None:
         self.problem, self._loss = problem, loss
         sizes, shape = model_sizes(problem.layout), (steps, 1, problem.batch)
-        self.buffers: StaticBuffers = static_buffers(sizes, shape, problem.device)
+        self.buffers: StaticBuffers = static_buffers(
+            sizes, shape, problem.device, problem.optimiser
+        )
         on_cuda = problem.device.type == "cuda"
         self._stream = new_stream(problem.device) if on_cuda else None
         self._runner: StepRunner = GraphRunner(self.buffers.changing) if on_cuda else EagerRunner()
@@ -115,14 +117,20 @@ class StreamRunner:
     def _step(self, count: int) -> None:
         problem, buffers = self.problem, self.buffers
         index = buffers.table.index_select(0, buffers.step)[0, 0, :count].long()
-        x, y = problem.samples.take(index)
+        address = problem.batch_addresses(buffers.address, buffers.step)[0]
+        x, y = problem.take(index, address)
         leaf = buffers.parameters[0].detach().requires_grad_()
         mean_loss = self._loss if count == problem.batch else loss_of(problem)
         state = (leaf, buffers.kept[0], buffers.counters[0])
-        address = problem.batch_addresses(buffers.address, buffers.step)[0]
         loss = mean_loss(state, address, _channels_last(problem, x), y)
         (gradient,) = torch.autograd.grad(loss, leaf)
-        buffers.parameters[0].addcmul_(gradient, buffers.rate, value=-1)  # one pass over memory
+        if problem.optimiser.changes_numbers:
+            buffers.next_numbers()
+        parameters = buffers.parameters[0]
+        if problem.optimiser.is_plain:
+            parameters.addcmul_(gradient, buffers.rate, value=-1)  # one pass over memory
+        else:
+            problem.optimiser.step(parameters, gradient, buffers.moments[0], buffers.now[:, 0])
         buffers.total.add_(loss.detach() * count)
         buffers.step.add_(1)
 
@@ -141,7 +149,8 @@ class StreamJob:
     job: Job
     counts: Ints  # [A, S], samples of every mini-batch
     table: Tensor  # [S, A, b]
-    rates: Tensor  # [A]
+    numbers: Tensor  # [A, S, n], of the optimiser
+    moments: Tensor | None  # [A, n P]
     addresses: Tensor  # [A]
     models: Tensor  # [A, W]
     counters: Tensor  # [A, C]
@@ -182,16 +191,17 @@ class StreamBackend:
                 mean: Floats = total() / counts.sum(1)
             return mean
 
-        return Trained(stream_job.models, stream_job.counters, losses, int(counts.sum()))
+        trained = (stream_job.models, stream_job.counters)
+        return Trained(*trained, losses, int(counts.sum()), stream_job.moments)
 
     def _stream_job(self, job: Job, trainings: Trainings, counts: Ints) -> StreamJob:
         problem = self._problem
         shape = (counts.shape[1], len(counts), problem.batch)
         table = torch.zeros(shape, dtype=torch.int32, device=problem.device)
         self._fill_table(trainings, table)
-        rates = (problem.learning_rate * job.rates).astype(np.float32)
+        numbers = problem.step_numbers(job, counts.shape[1])
         return StreamJob(
-            job, counts, table, upload(rates, problem.device),
+            job, counts, table, numbers, job.moments,
             problem.addresses(job.workers, job.versions), job.models.clone(), job.counters.clone(),
             torch.zeros(len(counts), dtype=torch.float64, device=problem.device),
         )  # fmt: skip
@@ -218,7 +228,9 @@ class StreamBackend:
         for row in rows:
             one = slice(row, row + 1)
             with stream.active():
-                buffers.load(job.models[one], job.counters[one], job.rates[one], job.addresses[one])
+                buffers.load(job.models[one], job.counters[one], job.addresses[one])
+                moments = None if job.moments is None else job.moments[one]
+                buffers.load_optimiser(moments, job.numbers[one])
                 buffers.table[: len(job.table), 0] = job.table[:, row]
             for step, count in enumerate(job.counts[row].tolist()):
                 if count:
@@ -228,6 +240,8 @@ class StreamBackend:
             with stream.active():
                 job.models[row], job.counters[row] = buffers.models(1)[0], buffers.counters[0]
                 job.total[row] = buffers.total[0]
+                if job.moments is not None:
+                    job.moments[row] = buffers.moments[0]
 
     def _seeded(self, job: Job, row: int, step: int) -> AbstractContextManager[None]:
         """Seed torch's generators by worker, training and step if the module draws from them."""
