@@ -103,6 +103,7 @@ def test_console_snippets_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_can_be_followed_from_top_to_bottom(page, tmp_path, monkeypatch):
     """Its snippets share a folder and their variables; what goes `into a_file.py` lies there."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     names, text = {"__name__": "snippet"}, page.read_text()

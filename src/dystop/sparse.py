@@ -191,6 +191,15 @@ class PairCounts:
         """Return the counts after one more use of pairs grouped by dst, with ascending src."""
         return add_counts(self, used)
 
+    def raised_to(self, dst: Ints, src: Ints, counts: Ints) -> "PairCounts":
+        """Return the counts after some pairs were raised to these counts, unless they had more."""
+        keys = np.concatenate([self.keys, dst * self.n + src])
+        values = np.concatenate([self.counts, counts])
+        order = np.lexsort((values, keys))
+        keys, values = keys[order], values[order]
+        last = np.append(keys[1:] != keys[:-1], True)[: len(keys)]
+        return PairCounts(self.n, keys[last], values[last])
+
 
 @accelerated("dystop.kernels.pairs:find_counts")
 def find_counts(held: PairCounts, dst: Ints, src: Ints) -> Ints:

@@ -3,6 +3,7 @@
 `fleet_of`, `steps_of` and `keeps_topology` are shared with the testbed.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from dystop.control.compression import Compression
 from dystop.control.round import build_view, initial_state
 from dystop.control.stopping import Stop
 from dystop.data import (
@@ -34,11 +36,12 @@ from dystop.errors import ConfigError, DataError, shell_command
 from dystop.experiments.config import Experiment, to_tree
 from dystop.experiments.folder_kinds import RUN, kind_of
 from dystop.simulator.attack import Attackers
+from dystop.simulator.compressed_links import check_compression
 from dystop.simulator.loop import observe
 from dystop.simulator.pipeline import waiting_bytes
 from dystop.simulator.state import Components
 from dystop.sparse import Ints
-from dystop.training.flat import layout_of
+from dystop.training.flat import Layout, layout_of
 from dystop.training.memory import ADVICE, MemoryEstimate, available_bytes, ensure_fits, held_bytes
 from dystop.training.models.build import CustomModel, build_for
 from dystop.training.no_training import NoTraining
@@ -148,17 +151,19 @@ def _built(
     experiment: Experiment, labels: Labels, counts: Ints, trainer: Trainer, memory: MemoryEstimate
 ) -> Built:
     """Return the simulation of these label counts [N, K]."""
-    fleet = fleet_of(experiment, counts, experiment.model.wire_bytes or 4 * trainer.width)
+    compression = compression_of(experiment, trainer.layout)
+    fleet = fleet_of(experiment, counts, message_bytes(experiment, trainer.layout, compression))
     world = _make_world(experiment, fleet)
     physics = {
         **_planning_note(experiment),
         **describe(world),
+        **describe_compression(compression),
         **describe_graph(experiment.mechanism, fleet, world),
         **_replay_note(world),
     }
     return Built(
         experiment=experiment,
-        components=_components(experiment, fleet, world, trainer),
+        components=_components(experiment, fleet, world, trainer, compression),
         physics=physics,
         partition=[*describe_partition(counts).rows(), *label_chart(counts, labels.class_names)],
         memory=memory.text(),
@@ -444,16 +449,50 @@ def _stacks(experiment: Experiment) -> float:
 
     Two stacks are the models and the rows that a round mixes. Others hold models until they are
     published, the start and the correction of compensated updates, deltas, pushed models that wait
-    for their receivers, and the results of aggregations.
+    for their receivers, the results of aggregations, and public copies with what is compressed.
     """
     able = experiment.mechanism.capabilities()
     late = 3.0 * (experiment.engine.publish == "on_completion")
     compensated = 6.0 * (experiment.staleness.rule == "compensate")
     kept = 0.0 if experiment.evaluate.model == "trained" else 2.0 if late else 1.0
-    return 2.0 + late + compensated + 3.0 * able.deltas + 3.0 * able.pushes + kept
+    packed = 0.0 if experiment.link.compression == "none" else 3.0 + able.deltas
+    return 2.0 + late + compensated + 3.0 * able.deltas + 3.0 * able.pushes + kept + packed
 
 
-def _components(experiment: Experiment, fleet: Fleet, world: World, trainer: Trainer) -> Components:
+def compression_of(experiment: Experiment, layout: Layout) -> Compression | None:
+    """Return the compressor of the links; None where they carry whole models."""
+    link, able = experiment.link, experiment.mechanism.capabilities()
+    if link.compression == "none":
+        return None
+    sizes = tuple(slot.numel for slot in (*layout.trained, *layout.kept) if slot.numel)
+    compression = Compression(link.compression, link.fraction, sizes, experiment.seed)
+    check_compression(compression, able, experiment.mechanism.name)
+    return compression
+
+
+def message_bytes(experiment: Experiment, layout: Layout, compression: Compression | None) -> int:
+    """Return the bytes of one message on the wire: a model, or one compressed difference."""
+    model = experiment.model.wire_bytes or layout.model_bytes
+    if compression is None:
+        return model
+    return math.ceil(model * compression.message_bytes / compression.model_bytes)
+
+
+def describe_compression(compression: Compression | None) -> dict[str, str]:
+    """Return what a link carries, for `fleet.json`; empty where it carries whole models."""
+    if compression is None:
+        return {}
+    size, whole = compression.message_bytes, compression.model_bytes
+    return {"compression": f"{compression.kind}: {size:,} of {whole:,} bytes in a message"}
+
+
+def _components(
+    experiment: Experiment,
+    fleet: Fleet,
+    world: World,
+    trainer: Trainer,
+    compression: Compression | None,
+) -> Components:
     topology = keeps_topology(experiment)
     return Components(
         fleet=fleet,
@@ -473,6 +512,7 @@ def _components(experiment: Experiment, fleet: Fleet, world: World, trainer: Tra
         power=power_of(
             experiment.energy, fleet.workers, experiment.world.compute.devices == "jetson"
         ),
+        compression=compression,
     )
 
 

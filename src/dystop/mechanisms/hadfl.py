@@ -54,7 +54,7 @@ class HADFL(Mechanism):
 
     def capabilities(self) -> Capabilities:
         """Return what the mechanism needs and guarantees."""
-        return Capabilities(mode="async")
+        return Capabilities(mode="async", collective=True)
 
     def init(self, fleet: Fleet) -> Memory:
         """Return versions in mini-batches; all workers start with one epoch in progress."""

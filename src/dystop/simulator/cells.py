@@ -27,7 +27,7 @@ from dystop.control.timing import cost_s, round_duration_s
 from dystop.errors import ConfigError
 from dystop.plan import Plan
 from dystop.record import RoundRecord
-from dystop.simulator.loop import begin, observe, training_steps
+from dystop.simulator.loop import begin, observe
 from dystop.simulator.state import Components
 from dystop.simulator.transfers import outcome_of, start_trainings
 from dystop.sparse import Floats
@@ -80,7 +80,7 @@ def simulate_cells(
         plan = join_plans([one.cell for one in coordinators], [each.plan for each in decided])
 
         # Execute: one world for all.
-        steps = training_steps(components, plan)
+        steps = components.steps_of(plan)
         realised = components.world.realise(components.engine.timing, view, plan, steps, progress)
         samples = components.trainer.samples_seen(plan.active, steps)
         outcome = outcome_of(plan, realised, samples)

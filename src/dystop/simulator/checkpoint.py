@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from dystop.control.compression import PublicVersions
 from dystop.errors import RunFolderError
 from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
 from dystop.serialization import Kinds, pack, unpack
@@ -42,6 +43,7 @@ class StoredState:
     models: Models
     next_evaluation_s: float
     snapshots_made: int
+    versions: PublicVersions | None = None
 
 
 def _to_stored(state: State) -> StoredState:
@@ -54,6 +56,7 @@ def _to_stored(state: State) -> StoredState:
         models=state.models,
         next_evaluation_s=state.next_evaluation_s,
         snapshots_made=state.snapshots_made,
+        versions=state.versions,
     )
 
 
@@ -64,6 +67,7 @@ def _from_stored(stored: StoredState) -> State:
         models=stored.models,
         next_evaluation_s=stored.next_evaluation_s,
         snapshots_made=stored.snapshots_made,
+        versions=stored.versions,
     )
 
 
@@ -76,6 +80,7 @@ _KINDS = Kinds(
     PairCounts=PairCounts,
     Graph=Graph,
     Mailbox=Mailbox,
+    PublicVersions=PublicVersions,
 )
 
 

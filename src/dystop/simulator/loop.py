@@ -16,13 +16,14 @@ from dystop.control.round import (
 from dystop.control.stopping import ends_early, is_over
 from dystop.plan import Plan
 from dystop.record import RoundRecord
+from dystop.simulator.compressed_links import realise, with_copies
 from dystop.simulator.evaluation import evaluate_when_due
 from dystop.simulator.mailbox import deliver
 from dystop.simulator.mixing import first_models, index
 from dystop.simulator.robust_mixing import with_memory
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import execute
-from dystop.sparse import Bools, Ints
+from dystop.sparse import Bools
 from dystop.types import Observation, Outcome, updated
 from dystop.world import Progress, WorldState
 from dystop.world.energy import simulated_energy, with_energy
@@ -35,12 +36,7 @@ def simulate(components: Components, state: State) -> Iterator[tuple[RoundRecord
     The testbed's coordinator calls `build_view`, `decide` and `settle` in the same order; there,
     workers execute the plan.
     """
-    fleet, mechanism, world, stop = (
-        components.fleet,
-        components.mechanism,
-        components.world,
-        components.stop,
-    )
+    fleet, mechanism, stop = components.fleet, components.mechanism, components.stop
     while not is_over(stop, state.control.t, state.control.clock_s):
         # Observe: the round opens as soon as a worker is present.
         world_state, state = open_round(components, state)
@@ -53,8 +49,7 @@ def simulate(components: Components, state: State) -> Iterator[tuple[RoundRecord
         plan, control = decide(mechanism, state.control, view, weighting, budgets_bind)
 
         # Execute: the world says what arrives and when; models are mixed and trained.
-        steps = training_steps(components, plan)
-        realised = world.realise(components.engine.timing, view, plan, steps, state.progress)
+        realised, state = realise(components, state, view, plan)
         pending, state = execute(components, state, view, plan, realised)
         outcome = pending.result()
 
@@ -86,6 +81,7 @@ def begin(components: Components) -> State:
         aggregated=components.evaluate.model == "aggregated",
     )
     models = with_memory(models, components.aggregation)
+    models = with_copies(models, components.compression, components.capabilities)
     control = initial_state(fleet, components.mechanism)
     training_s = np.zeros(fleet.nodes)
     if components.capabilities.warm_start:
@@ -131,18 +127,13 @@ def observe(world_state: WorldState, progress: Progress) -> Observation:
     )
 
 
-def training_steps(components: Components, plan: Plan) -> Ints:
-    """Return the mini-batches of each active worker's new training, [A]."""
-    return components.steps[plan.active] if plan.steps is None else plan.steps
-
-
 def with_failed_trainings(
     components: Components, record: RoundRecord, plan: Plan, outcome: Outcome
 ) -> RoundRecord:
     """Return the record with the workers whose training loss is not finite."""
     if not components.engine.train:
         return record
-    return with_not_finite(record, components.fleet, outcome, training_steps(components, plan))
+    return with_not_finite(record, components.fleet, outcome, components.steps_of(plan))
 
 
 def with_map(

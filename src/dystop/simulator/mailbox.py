@@ -3,15 +3,13 @@
 A message holds the number of a snapshot; the snapshots lie beside the other models (`Models`).
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 from torch import Tensor
 
 from dystop.acceleration import accelerated
 from dystop.control.plan_check import FEW
 from dystop.plan import Links, Mix, anywhere, repeated
-from dystop.simulator.mixing import Models, published_row, write_rows
+from dystop.simulator.mixing import Models, Sent, published_row, write_rows
 from dystop.simulator.state import State
 from dystop.sparse import Bools, Floats, Ints, ints, mask_of
 from dystop.types import View, updated
@@ -45,11 +43,11 @@ def send(
     realised: RealisedPlan,
     stage: int,
     rows: Mix | None,
-    changed: Mapping[int, Tensor],
+    changed: Sent,
 ) -> State:
     """Send what no row of this stage uses now: pushes to mailboxes and background links.
 
-    `changed` holds what attackers send in place of their models.
+    `changed` holds what nodes send in place of their models.
     """
     links = realised.plan.links
     is_large = len(links) > FEW
@@ -115,7 +113,7 @@ def _version(view: View, active: Ints, src: Ints) -> Ints:
 
 
 def _take_snapshots(
-    state: State, active: Ints, src: Ints, delta: Bools, changed: Mapping[int, Tensor]
+    state: State, active: Ints, src: Ints, delta: Bools, changed: Sent
 ) -> tuple[Ints, int]:
     """Copy each model (or update) that is pushed once, however many nodes receive it."""
     models = state.models
@@ -129,9 +127,14 @@ def _take_snapshots(
     done[active] = True
     for k, (node, update) in enumerate(divmod(key, 2) for key in what.tolist()):
         number = state.snapshots_made + k
-        row = changed[node] if node in changed else published_row(models, done, node)
         origin = _origin(models, done, node)
-        models.snapshots[number] = row - origin if update and origin is not None else row.clone()
+        if update and node in changed.updates:
+            row = changed.updates[node].clone()
+        else:
+            is_changed = node in changed.models
+            row = changed.models[node] if is_changed else published_row(models, done, node)
+            row = row - origin if update and origin is not None else row.clone()
+        models.snapshots[number] = row
         if origin is not None:
             models.origins[number] = origin.clone()
     return state.snapshots_made + which, state.snapshots_made + len(what)

@@ -17,7 +17,7 @@ from torch import Tensor
 from dystop.acceleration import accelerated
 from dystop.control.aggregation import kept_coordinates, mix, passive_shift
 from dystop.parallel import as_readonly, block_size, run_in_blocks
-from dystop.plan import Mix
+from dystop.plan import Mix, MixKind
 from dystop.sparse import Bools, Floats, Ints, ints
 from dystop.training.device import on_device, upload
 from dystop.training.problem import Trained
@@ -108,6 +108,8 @@ class Models:
     losses: Floats | None = None  # [nodes, RECENT], of received models on own samples
     aggregated: Tensor | None = None  # [nodes, W]
     aggregated_before: Tensor | None = None  # [nodes, W], before an exchange that is under way
+    public: Tensor | None = None  # [nodes, W], what others know where differences are sent
+    leftover: Tensor | None = None  # [nodes, W], what compression left out of updates
 
     def finish(self, nodes: Ints) -> None:
         """Make sure that the latest models of these nodes are trained: here they always are."""
@@ -213,6 +215,18 @@ def sparse_rows(stage: Mix, pick: Bools, source: Ints) -> SparseRows:
 
 
 @dataclass(frozen=True)
+class Sent:
+    """What nodes hand out in place of their models: what attackers send, or compressed models."""
+
+    models: Mapping[int, Tensor] = field(default_factory=dict)  # [W] each
+    updates: Mapping[int, Tensor] = field(default_factory=dict)  # [W] each; else model minus start
+
+    def nodes(self, kind: MixKind) -> list[int]:
+        """Return the nodes that hand out something else in a stage of this kind, ascending."""
+        return sorted({*self.models, *self.updates} if kind == "delta" else self.models)
+
+
+@dataclass(frozen=True)
 class Sources:
     """Where each weight of a stage of mixing takes its model from."""
 
@@ -221,11 +235,11 @@ class Sources:
     mailed: Bools  # [M] a message in the mailbox
     snapshot: Ints  # [M] its snapshot, where mailed
     busy: Bools  # [R] receivers that are mixed passively while they train
-    sent: Mapping[int, Tensor] = field(default_factory=dict)  # [W] each, by attacker
+    sent: Sent = field(default_factory=Sent)
 
-    def attacked(self, stage: Mix) -> Bools:
-        """Return which weights take what an attacker sends in place of its model, [M]."""
-        foreign = np.isin(stage.source, list(self.sent)) & (stage.dst != stage.source)
+    def replaced(self, stage: Mix) -> Bools:
+        """Return which weights take what their source sends in place of its model, [M]."""
+        foreign = np.isin(stage.source, self.sent.nodes(stage.kind)) & (stage.dst != stage.source)
         # A message was changed when it was sent. Nothing is read for a weight of zero.
         hit: Bools = foreign & ~self.mailed & (stage.weight != 0)
         return hit
@@ -240,8 +254,8 @@ def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
             raise AssertionError("the simulator keeps `start` for mechanisms that declare deltas")
         stack = models.latest - models.start
     rows = mix(sparse_rows(stage, sources.fresh, stage.source), stack)
-    if sources.sent:
-        rows = rows + _from_attackers(models, stage, sources)
+    if sources.sent.nodes(stage.kind):
+        rows = rows + _from_sent(models, stage, sources)
     if sources.stale.any() and models.finished is not None:
         late = sparse_rows(stage, sources.stale, stage.source)
         rows = rows + mix(late, _finished_stack(models, stage))
@@ -315,7 +329,7 @@ def _mail_columns(stage: Mix, sources: Sources) -> tuple[list[int], Ints]:
     return (used % base).tolist(), where
 
 
-def _handed_out(models: Models, nodes: Ints, busy: Bools) -> Tensor:
+def handed_out(models: Models, nodes: Ints, busy: Bools) -> Tensor:
     """Return the models of some nodes, [K, W]: the last finished one where the node is busy."""
     at = index(nodes, models.latest)
     models.finish(nodes if models.finished is None else nodes[~busy])
@@ -333,15 +347,22 @@ def _from_mail(models: Models, stage: Mix, sources: Sources) -> Tensor:
     return result
 
 
-def _from_attackers(models: Models, stage: Mix, sources: Sources) -> Tensor:
-    """Return what attackers contribute; an update is the difference to where training began."""
-    nodes = ints(sorted(sources.sent))
-    stack = torch.stack([sources.sent[int(k)] for k in nodes])
-    if stage.kind == "delta" and models.start is not None:
-        stack = stack - models.start[index(nodes, stack)]
+def _from_sent(models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """Return what those contribute that hand out something else than their models."""
+    nodes = ints(sources.sent.nodes(stage.kind))
+    stack = torch.stack([_sent_row(models, stage, sources.sent, k) for k in nodes.tolist()])
     column = np.searchsorted(nodes, stage.source)
-    result: Tensor = mix(sparse_rows(stage, sources.attacked(stage), column), stack)
+    result: Tensor = mix(sparse_rows(stage, sources.replaced(stage), column), stack)
     return result
+
+
+def _sent_row(models: Models, stage: Mix, sent: Sent, node: int) -> Tensor:
+    """Return what a node sends; an update is the difference to where training began."""
+    if stage.kind == "delta" and models.start is not None:
+        return (
+            sent.updates[node] if node in sent.updates else sent.models[node] - models.start[node]
+        )
+    return sent.models[node]
 
 
 def received(models: Models, stage: Mix, sources: Sources, row: int) -> tuple[Ints, Tensor]:
@@ -352,11 +373,11 @@ def received(models: Models, stage: Mix, sources: Sources, row: int) -> tuple[In
     here = slice(int(stage.indptr[row]), int(stage.indptr[row + 1]))
     foreign = (stage.source[here] != stage.receiver[row]) & (stage.weight[here] != 0)
     at = here.start + np.flatnonzero(foreign)
-    attacked = sources.attacked(stage)
+    replaced = sources.replaced(stage)
     rows = []
     for k, node in zip(at.tolist(), stage.source[at].tolist(), strict=True):
-        if attacked[k]:
-            rows.append(sources.sent[node])
+        if replaced[k]:
+            rows.append(sources.sent.models[node])
         elif sources.mailed[k]:
             rows.append(models.snapshots[int(sources.snapshot[k])])
         elif sources.stale[k] and models.finished is not None:
@@ -368,7 +389,7 @@ def received(models: Models, stage: Mix, sources: Sources, row: int) -> tuple[In
 
 def own_models(models: Models, stage: Mix, sources: Sources) -> Tensor:
     """Return the receivers' models before mixing; a busy one has the model that it publishes."""
-    return _handed_out(models, stage.receiver, sources.busy)
+    return handed_out(models, stage.receiver, sources.busy)
 
 
 def _unless_empty(rows: Tensor, models: Models, stage: Mix, sources: Sources) -> Tensor:
@@ -405,7 +426,7 @@ def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, bus
         _put(models.latest, receiver, rows)
         return
     late, now = (index(np.flatnonzero(one), rows) for one in (busy, ~busy))
-    shift = passive_shift(rows, _handed_out(models, receiver, busy))
+    shift = passive_shift(rows, handed_out(models, receiver, busy))
     _put(finished, receiver[busy], rows[late])
     if models.finished_start is not None:
         _add(models.finished_start, receiver, shift, busy)
@@ -467,7 +488,7 @@ def link_distances(models: Models, dst: Ints, src: Ints, busy: tuple[Bools, Bool
     out = np.empty(len(dst))
     for lo in range(0, len(dst), 64):  # an array [L, W] may not fit into memory
         part = slice(lo, lo + 64)
-        own = _handed_out(models, dst[part], busy[0][part])
-        gap = own - _handed_out(models, src[part], busy[1][part])
+        own = handed_out(models, dst[part], busy[0][part])
+        gap = own - handed_out(models, src[part], busy[1][part])
         out[part] = gap.double().norm(dim=1).cpu().numpy()
     return out

@@ -16,6 +16,7 @@ from dystop.control.round import advance, build_view, decide, record_of, with_sc
 from dystop.control.stopping import ends_early, is_over
 from dystop.plan import Plan
 from dystop.record import RoundRecord
+from dystop.simulator.compressed_links import realise
 from dystop.simulator.evaluation import (
     PendingScore,
     is_last,
@@ -23,13 +24,7 @@ from dystop.simulator.evaluation import (
     schedule_evaluation,
     score_of,
 )
-from dystop.simulator.loop import (
-    observe,
-    open_round,
-    training_steps,
-    with_failed_trainings,
-    with_map,
-)
+from dystop.simulator.loop import observe, open_round, with_failed_trainings, with_map
 from dystop.simulator.mixing import Models, index, newest_published
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import PendingOutcome, execute
@@ -133,8 +128,7 @@ def _start(components: Components, state: State, queue: TrainingQueue) -> Runnin
         components.staleness_weighting,
         components.budgets_bind,
     )
-    steps, timing = training_steps(components, plan), components.engine.timing
-    realised = components.world.realise(timing, view, plan, steps, state.progress)
+    realised, state = realise(components, state, view, plan)
     pending, state = execute(components, state, view, plan, realised)
     after = advance(components.mechanism, control, view, plan, pending.known)
     wave = queue.trained - queue.is_empty

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from dystop.control.compression import Compression, PublicVersions
 from dystop.control.robust_aggregation import Aggregation
 from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Evaluate, Stop
+from dystop.plan import Plan
 from dystop.simulator.attack import Attackers
 from dystop.simulator.mixing import Models
 from dystop.simulator.params import EngineParams
@@ -35,11 +37,16 @@ class Components:
     attackers: Attackers | None = None
     budgets_bind: bool = False  # links beyond a bandwidth budget are not made
     power: Power | None = None  # of the workers; None: energy is not counted
+    compression: Compression | None = None  # None: links carry whole models
 
     @cached_property
     def capabilities(self) -> Capabilities:
         """What the mechanism needs and guarantees; every round asks."""
         return self.mechanism.capabilities()
+
+    def steps_of(self, plan: Plan) -> Ints:
+        """Return the mini-batches of each active worker's new training, [A]."""
+        return self.steps[plan.active] if plan.steps is None else plan.steps
 
     @property
     def keeps_starts(self) -> bool:
@@ -56,6 +63,7 @@ class State:
     models: Models
     next_evaluation_s: float
     snapshots_made: int  # numbers the snapshots of pushed models
+    versions: PublicVersions | None = None  # of public copies, where differences are sent
 
     @property
     def done(self) -> Bools:

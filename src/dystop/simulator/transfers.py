@@ -1,16 +1,16 @@
 """Carry out a plan on the models of all nodes: transfers, mixing, and new local trainings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from torch import Tensor
 
 from dystop.control.aggregation import renormalise_lost
 from dystop.control.plan_check import source_kind
 from dystop.plan import Mix, Plan, anywhere
 from dystop.simulator import mailbox
-from dystop.simulator.mixing import Sources, index, link_distances, write_rows
+from dystop.simulator.compressed_links import compressed
+from dystop.simulator.mixing import Sent, Sources, index, link_distances, write_rows
 from dystop.simulator.robust_mixing import aggregated_rows
 from dystop.simulator.state import Components, State
 from dystop.sparse import Bools, Floats, Ints, mask_of
@@ -83,18 +83,19 @@ def _mix(components: Components, state: State, view: View, realised: RealisedPla
     for stage in range(max(len(mixes), stages)):
         rows = mixes[stage] if stage < len(mixes) else None
         sent = _sent(components, state, view)
+        sent = compressed(components, state.models, view, realised, stage, sent)
         state = mailbox.send(state, view, realised, stage, rows, sent)
         if rows is not None and components.engine.train:
             _mix_stage(components, state, view, realised, stage, sent)
     return mailbox.consume(state, view, realised)
 
 
-def _sent(components: Components, state: State, view: View) -> Mapping[int, Tensor]:
+def _sent(components: Components, state: State, view: View) -> Sent:
     """Return what attackers hand out before a stage in place of their models."""
     if components.attackers is None:
-        return {}
+        return Sent()
     state.models.finish(np.arange(len(state.done)))  # colluders look at all models
-    return components.attackers.sent(state.models, state.done, view.t)
+    return Sent(components.attackers.sent(state.models, state.done, view.t))
 
 
 def _mix_stage(
@@ -103,7 +104,7 @@ def _mix_stage(
     view: View,
     realised: RealisedPlan,
     stage: int,
-    sent: Mapping[int, Tensor],
+    sent: Sent,
 ) -> None:
     plan, links = realised.plan, realised.plan.links
     lost = (links.stage == stage) & realised.lost
@@ -113,8 +114,8 @@ def _mix_stage(
     if not len(rows.receiver):
         return
     sources = _sources(state, view, realised, stage, rows)
-    if sent:
-        sources = _with_attackers(sources, rows, sent)
+    if sent.nodes(rows.kind):
+        sources = _with_sent(sources, rows, sent)
     mixed = aggregated_rows(components.aggregation, components.trainer, state.models, rows, sources)
     passive = ~mask_of(view.fleet.nodes, plan.active)[rows.receiver]
     write_rows(state.models, rows.receiver, mixed, passive, sources.busy)
@@ -151,11 +152,11 @@ def _sources(state: State, view: View, realised: RealisedPlan, stage: int, rows:
     return Sources(~stale & ~mailed, stale, mailed, snapshot, busy)
 
 
-def _with_attackers(sources: Sources, rows: Mix, sent: Mapping[int, Tensor]) -> Sources:
-    """Return sources that take what attackers send in place of their models."""
+def _with_sent(sources: Sources, rows: Mix, sent: Sent) -> Sources:
+    """Return sources that take what some nodes send in place of their models."""
     sources = replace(sources, sent=sent)
-    honest = ~sources.attacked(rows)
-    return replace(sources, fresh=sources.fresh & honest, stale=sources.stale & honest)
+    plain = ~sources.replaced(rows)
+    return replace(sources, fresh=sources.fresh & plain, stale=sources.stale & plain)
 
 
 def _reads_stale(view: View, realised: RealisedPlan, stage: int, rows: Mix) -> Bools:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
+from dystop.control.compression import LinkParams
 from dystop.control.robust_aggregation import Aggregation
 from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Evaluate, Stop
@@ -132,6 +133,7 @@ class Experiment:
     mechanism: Mechanism = section(MECHANISMS["dystop"], "who trains when, and with whom")
     staleness: StalenessWeighting = section(StalenessWeighting, "what is done about stale models")
     aggregation: Aggregation = section(Aggregation, "how a worker mixes models")
+    link: LinkParams = section(LinkParams, "what a link carries")
     adversary: Adversary = section(Adversary, "workers that attack the others")
     engine: EngineParams = section(EngineParams, "the laws of time")
     stop: Stop = section(Stop, "when to stop")

@@ -1,0 +1,233 @@
+"""Compression of what a link carries: the compressors, their bytes, and who knows what.
+
+`int8` compresses a model by itself. `topk`, `randomk` and `sign` compress differences: every node
+has a public copy of its model, which all others know or can catch up with. When others ask for its
+model, the node adds the compressed difference between model and copy to the copy. What was left out
+stays in the next difference; this is the error feedback of CHOCO-SGD (Koloskova 2019). Updates have
+no copy: what was left out of one update is added to the next one (Stich 2018).
+
+Simulator and testbed call the same functions (ADR 0059).
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Literal
+
+import numpy as np
+from annotated_types import Gt, Le
+from numpy.typing import NDArray
+
+from dystop.params import param
+from dystop.plan import Links
+from dystop.rng import stream, uniform
+from dystop.sparse import Bools, Ints, PairCounts, no_pairs
+
+Compressor = Literal["none", "topk", "randomk", "int8", "sign"]
+Vector = NDArray[np.float32]
+
+NUMBER_BYTES = 4  # of a float32, and of the index of a number
+LEVELS = 127  # steps of int8 on each side of zero
+
+
+@dataclass(frozen=True)
+class LinkParams:
+    """What a link carries."""
+
+    compression: Compressor = param(
+        "none",
+        "none: whole models; int8: one byte for each number; the others send differences to a "
+        "public copy, with error feedback: topk: the largest numbers; randomk: numbers drawn from "
+        "the seed; sign: one bit for each number",
+    )
+    fraction: Annotated[float, Gt(0), Le(1)] = param(
+        0.1, "share of the numbers that topk and randomk send"
+    )
+
+
+@dataclass(frozen=True)
+class Compression:
+    """A compressor for models whose tensors have these sizes, one after another in a vector."""
+
+    kind: Compressor
+    fraction: float
+    tensors: tuple[int, ...]  # numbers in each tensor that is not empty
+    seed: int
+
+    @cached_property
+    def width(self) -> int:
+        """Numbers in one model, W."""
+        return sum(self.tensors)
+
+    @property
+    def kept(self) -> int:
+        """Numbers that topk and randomk send."""
+        return max(1, math.floor(self.fraction * self.width))
+
+    @property
+    def sends_differences(self) -> bool:
+        """Whether differences to a public copy are sent, and not models."""
+        return self.kind in ("topk", "randomk", "sign")
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of one message: a compressed model, or one compressed difference.
+
+        The positions that `topk` keeps are a list or, where it is shorter, one bit for each number.
+        Those of `randomk` follow from the seed. `int8` and `sign` add a scale for each tensor.
+        """
+        bitmap, scales = -(-self.width // 8), NUMBER_BYTES * len(self.tensors)
+        values = NUMBER_BYTES * self.kept
+        return {
+            "none": self.model_bytes,
+            "topk": values + min(values, bitmap),
+            "randomk": values,
+            "int8": self.width + scales,
+            "sign": bitmap + scales,
+        }[self.kind]
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of a model that is not compressed."""
+        return NUMBER_BYTES * self.width
+
+    def applied(self, vector: Vector, node: int, t: int, stage: int = 0) -> Vector:
+        """Return what receivers make of a compressed vector, [W].
+
+        Args:
+            vector: A model, a difference or an update, [W].
+            node: Whose it is.
+            t: Round in which it is sent; part of the address of randomness.
+            stage: Mix stage that it feeds.
+        """
+        if self.kind == "int8":
+            return dequantise(*self.quantised(vector, node, t, stage), self.tensors)
+        if self.kind == "sign":
+            return scaled_sign(vector, self.tensors)
+        if self.kind == "none":
+            return vector
+        if self.kind == "topk":
+            keep = largest(vector, self.kept)
+        else:
+            draw = stream(self.seed, "randomk", node, t, stage)
+            keep = draw.choice(self.width, self.kept, replace=False, shuffle=False)
+        out = np.zeros_like(vector)
+        out[keep] = vector[keep]
+        return out
+
+    def quantised(
+        self, vector: Vector, node: int, t: int, stage: int = 0
+    ) -> tuple[NDArray[np.int8], Vector]:
+        """Return the codes and scales of `int8`; the rounding has the address (node, t, stage)."""
+        draws = uniform(self.seed, "int8", node, t, stage, np.arange(self.width))
+        return quantise(vector, self.tensors, draws)
+
+
+def largest(vector: Vector, count: int) -> Ints:
+    """Return where the numbers of largest magnitude are; the order is arbitrary.
+
+    >>> sorted(largest(np.array([3.0, -5.0, 1.0], np.float32), 2).tolist())
+    [0, 1]
+    """
+    if count >= len(vector):
+        return np.arange(len(vector))
+    places: Ints = np.argpartition(np.abs(vector), len(vector) - count)[-count:]
+    return places
+
+
+def scaled_sign(vector: Vector, tensors: tuple[int, ...]) -> Vector:
+    """Return the signs of a vector times the mean magnitude of each tensor.
+
+    >>> scaled_sign(np.array([1.0, -3.0, 4.0], np.float32), (2, 1)).tolist()
+    [2.0, -2.0, 4.0]
+    """
+    total = np.add.reduceat(np.abs(vector), _starts(tensors), dtype=np.float64)
+    scale = np.repeat(total / tensors, tensors).astype(np.float32)
+    return np.where(vector < 0, -scale, scale)
+
+
+def quantise(
+    vector: Vector, tensors: tuple[int, ...], draws: NDArray[np.float64]
+) -> tuple[NDArray[np.int8], Vector]:
+    """Return whole numbers from -127 to 127 and the scale of each tensor, [W] and [T].
+
+    A number is rounded up with the probability of its distance to the whole number below, so that
+    its expected value stays. A tensor that is not finite gets a scale that is not finite.
+
+    >>> codes, scales = quantise(np.array([1.27, 0.5], np.float32), (2,), np.full(2, 0.5))
+    >>> codes.tolist(), np.round(scales, 4).tolist()
+    ([127, 50], [0.009999999776482582])
+    """
+    largest_of = np.maximum.reduceat(np.abs(vector), _starts(tensors))
+    scales = (largest_of / np.float32(LEVELS)).astype(np.float32)
+    each = np.repeat(scales, tensors).astype(np.float64)
+    usable = np.isfinite(each) & (each > 0)
+    ratio = np.divide(vector, each, out=np.zeros(len(vector)), where=usable)
+    codes = np.clip(np.floor(ratio + draws), -LEVELS, LEVELS).astype(np.int8)
+    codes[~usable] = 0
+    return codes, scales
+
+
+def dequantise(codes: NDArray[np.int8], scales: Vector, tensors: tuple[int, ...]) -> Vector:
+    """Return the numbers that codes and scales stand for, [W]."""
+    with np.errstate(invalid="ignore"):  # 0 times infinity: the model has diverged
+        numbers: Vector = codes.astype(np.float32) * np.repeat(scales, tensors)
+    return numbers
+
+
+def _starts(tensors: tuple[int, ...]) -> Ints:
+    """Return where each tensor begins in the vector."""
+    return np.cumsum((0, *tensors[:-1]))
+
+
+@dataclass(frozen=True)
+class PublicVersions:
+    """How many differences each node has published, and how many of them the others have."""
+
+    published: Ints  # [nodes]
+    known: PairCounts  # by (receiver, sender)
+
+
+def no_versions(nodes: int) -> PublicVersions:
+    """Return the versions before the first round: all know all copies, the initial models."""
+    return PublicVersions(np.zeros(nodes, np.int64), no_pairs(nodes))
+
+
+@dataclass(frozen=True)
+class Charged:
+    """The links of a round with the messages that each one carries."""
+
+    links: Links  # `fraction` counts messages
+    published: Ints  # [nodes], after the round
+    version: Ints  # [L], of the public copy that each link brings
+
+    def settled(self, before: PublicVersions, lost: Bools) -> PublicVersions:
+        """Return the versions after the round, in which some transfers were lost."""
+        brings = ~lost & ~self.links.delta
+        dst, src = self.links.dst[brings], self.links.src[brings]
+        return PublicVersions(
+            self.published, before.known.raised_to(dst, src, self.version[brings])
+        )
+
+
+def charged(links: Links, versions: PublicVersions, whole: float) -> Charged:
+    """Charge each link with the differences that its receiver lacks, or with a whole copy.
+
+    A node publishes one difference for each stage of a round in which somebody asks for its model,
+    however many ask. Later stages count as if nothing was lost in earlier stages of the round.
+
+    Args:
+        links: Links of a plan. Those that carry updates carry one message.
+        versions: Versions before the round.
+        whole: Messages that are as long as a whole public copy.
+    """
+    published, known = versions.published.copy(), versions.known
+    messages, version = np.ones(len(links)), np.zeros(len(links), np.int64)
+    for stage in links.stages:
+        here = np.flatnonzero((links.stage == stage) & ~links.delta)
+        dst, src = links.dst[here], links.src[here]
+        published[np.unique(src)] += 1
+        version[here] = published[src]
+        messages[here] = np.minimum(published[src] - known.get(dst, src), whole)
+        known = known.raised_to(dst, src, published[src])
+    return Charged(replace(links, fraction=messages), published, version)
