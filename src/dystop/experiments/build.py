@@ -41,13 +41,14 @@ from dystop.simulator.loop import observe
 from dystop.simulator.pipeline import waiting_bytes
 from dystop.simulator.state import Components
 from dystop.sparse import Ints
+from dystop.training.adapters import Adapter, with_adapters
 from dystop.training.flat import Layout, layout_of
 from dystop.training.memory import ADVICE, MemoryEstimate, available_bytes, ensure_fits, held_bytes
 from dystop.training.models.build import CustomModel, build_for
 from dystop.training.no_training import NoTraining
 from dystop.training.optimisers import StateLayout, optimiser_of
 from dystop.training.samples import Arrays
-from dystop.training.saved import ModelCard
+from dystop.training.saved import ModelCard, base_file, base_sha256, load_base
 from dystop.training.tasks.build import make_task, task_name
 from dystop.training.tasks.catalogue import OWN_MODEL
 from dystop.training.tasks.task import SampleKind, Task
@@ -106,6 +107,7 @@ def build(
             "data.private: only the workers of a testbed have private data; leave these keys out"
         )
     check_staleness_weighting(experiment)
+    experiment = with_noted_base(experiment)
     if not experiment.engine.train:
         return _build_plan(experiment, data, model, task, elsewhere=elsewhere)
     data = load_data(experiment, data)
@@ -238,6 +240,9 @@ def card_of(experiment: Experiment, data: Dataset, task: Task) -> ModelCard:
     """Return the card that is saved with a trained model of this experiment."""
     name = model_of_task(experiment, task)
     card = ModelCard(name, data.shape, data.classes, data.class_names, data.mean, data.std)
+    if (adapter := adapter_of(experiment)) is not None:
+        spec = experiment.model
+        card = replace(card, base=spec.base, base_sha256=spec.base_sha256, adapter=adapter)
     if task.outputs(sample_kind(data)) == (data.classes,) and not data.tokens:
         return card
     return replace(card, tokens=data.tokens, outputs=task.outputs(sample_kind(data)))
@@ -390,14 +395,36 @@ def make_module(
     experiment: Experiment, data: Dataset | Labels, task: Task, model: CustomModel | None = None
 ) -> nn.Module:
     """Return the initial model for this data set and this task."""
-    kind = sample_kind(data)
-    return build_for(
-        model_of_task(experiment, task) if model is None else model,
-        kind,
-        task.outputs(kind),
-        experiment.seed,
-        experiment.model.folder,
-    )
+    kind, spec = sample_kind(data), experiment.model
+    name = model_of_task(experiment, task) if model is None else model
+    module = build_for(name, kind, task.outputs(kind), experiment.seed, spec.folder)
+    if spec.base:
+        load_base(module, Path(spec.base), spec.base_sha256)
+    adapter = adapter_of(experiment)
+    return module if adapter is None else with_adapters(module, adapter, experiment.seed)
+
+
+def adapter_of(experiment: Experiment) -> Adapter | None:
+    """Return the adapters that are trained in place of whole models; None: whole models are."""
+    spec = experiment.model
+    if spec.adapter == "none":
+        return None
+    if not spec.base:
+        raise ConfigError(
+            "model.adapter = 'lora' trains adapters of a frozen base: set model.base to a trained "
+            "model (a .safetensors file, or the folder of a run)"
+        )
+    return Adapter(spec.lora.rank, spec.lora.alpha, spec.lora.layers)
+
+
+def with_noted_base(experiment: Experiment) -> Experiment:
+    """Note which file the base is, so that a resumed run and all parties begin with the same."""
+    spec = experiment.model
+    if not spec.base:
+        return experiment
+    path = base_file(Path(spec.base).expanduser().absolute())
+    digest = spec.base_sha256 or base_sha256(path)
+    return replace(experiment, model=replace(spec, base=str(path), base_sha256=digest))
 
 
 def model_of_task(experiment: Experiment, task: Task) -> str:
@@ -551,6 +578,7 @@ def fleet_json(
         "training_path": trainer.path,
         "physics": physics,
         **({} if name == "classification" else learned),
+        **({"base_parameters": base} if (base := trainer.base_parameters) else {}),
     }
 
 

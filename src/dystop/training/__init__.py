@@ -1,5 +1,6 @@
 """Local training and evaluation of every worker's model (torch; no files, no network).
 
+adapters        LoRA: a base that all workers share, and what each one trains
 tasks           what models learn: the loss and the score
 trainer         `Trainer`: what the simulator and the testbed call
 params          `TrainerParams`

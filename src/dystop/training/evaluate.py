@@ -108,7 +108,7 @@ class PendingEvaluation:
 class EvalTask:
     """What models are evaluated with: a module, test samples, and how many of them at once."""
 
-    module: nn.Module  # in evaluation mode; its own tensors are never used
+    module: nn.Module  # in evaluation mode; of its own tensors only the base of adapters is used
     layout: Layout
     samples: Samples
     chunk: int  # models in one stack

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dystop.sparse import Ints
+from dystop.training.adapters import copied
 from dystop.training.backend_choice import CUDA_BACKENDS, cuda_stages, why_not_importable
 from dystop.training.backends import sequential
 from dystop.training.batch_norm import BatchNormRecalibration, recalibration_of
@@ -138,7 +139,7 @@ def _cuda_backend(problem: Problem, path: str, streams: int | None) -> Backend:
 
 
 def _copied(problem: Problem) -> Problem:
-    return replace(problem, module=copy.deepcopy(problem.module))
+    return replace(problem, module=copied(problem.module))
 
 
 def _moved(problem: Problem, device: torch.device) -> Problem:
@@ -207,7 +208,7 @@ def evaluators_on(
 ) -> list[ModelEvaluator]:
     """Return one evaluator for each GPU, or on a CPU one for each thread."""
     if devices[0].type == "cpu":
-        copies = (replace(task, module=copy.deepcopy(task.module)) for _ in range(threads - 1))
+        copies = (replace(task, module=copied(task.module)) for _ in range(threads - 1))
         return [ModelEvaluator(one, _cpu_eval_backend(path), problem) for one in (task, *copies)]
     tasks = (task, *(_moved_task(task, device) for device in devices[1:]))
     return [ModelEvaluator(one, _cuda_eval_backend(one), problem) for one in tasks]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dystop.errors import ConfigError
+from dystop.training.adapters import held_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +117,16 @@ def _named(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """Return the layout of a module.
+    """Return the layout of a module. The base of adapters is no part of it.
 
     >>> layout_of(nn.BatchNorm1d(3)).width, layout_of(nn.BatchNorm1d(3)).counters
     (12, 1)
     """
     trained, kept, counted = [], [], []
+    held = held_once(module)
     for name, tensor in _named(module):
+        if name in held:
+            continue
         slot = Slot(name, tuple(tensor.shape), tensor.dtype)
         if tensor.is_complex():
             raise ConfigError(f"model: tensor {name!r} is complex; only real tensors can be mixed")

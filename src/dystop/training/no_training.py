@@ -19,6 +19,7 @@ class NoTraining(Trainer):
     """
 
     task = CLASSIFICATION
+    base_parameters = 0
     returns_early = False
     rows_independent = False
     evaluated_s = 0.0

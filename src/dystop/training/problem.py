@@ -28,7 +28,7 @@ from dystop.training.tasks.task import CLASSIFICATION, Task
 class Problem:
     """The inputs of local training that stay the same for a whole run."""
 
-    module: nn.Module  # in training mode; its own tensors are not used
+    module: nn.Module  # in training mode; of its own tensors only the base of adapters is used
     layout: Layout
     samples: Samples
     shards: Shards

@@ -4,6 +4,7 @@ The file is plain safetensors, without pickle. `read_model` builds a model of th
 its name alone. It never imports a user's own module because a file says so: the caller passes it.
 """
 
+import hashlib
 import json
 import struct
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from dystop.errors import ConfigError, RunFolderError
 from dystop.strict_json import parse_json
+from dystop.training.adapters import Adapter, with_adapters
 from dystop.training.flat import Layout, layout_of
 from dystop.training.models.build import MODELS, CustomModel, build_for
 from dystop.training.samples import normaliser
@@ -39,11 +41,14 @@ class ModelCard:
     std: tuple[float, ...]
     tokens: int = 0  # size of the vocabulary; 0: samples are numbers
     outputs: tuple[int, ...] = ()  # shape of what it returns for a sample; empty: one per class
+    base: str = ""  # file of the base, where this file holds its adapters only
+    base_sha256: str = ""
+    adapter: Adapter | None = None
 
     def to_json(self) -> str:
-        """Return the card as JSON, without what it shares with the models of all old versions."""
-        new = {"tokens": self.tokens, "outputs": self.outputs}
-        return json.dumps({k: v for k, v in asdict(self).items() if k not in new or new[k]})
+        """Return the card as JSON, without the later fields that do not apply."""
+        later = ("tokens", "outputs", "base", "base_sha256", "adapter")
+        return json.dumps({k: v for k, v in asdict(self).items() if k not in later or v})
 
     @property
     def kind(self) -> SampleKind:
@@ -155,25 +160,81 @@ def _card(blob: bytes) -> ModelCard:
     header = parse_json(blob[8 : 8 + length])["__metadata__"]
     stored: dict[str, Any] = parse_json(header[FORMAT])
     plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+    if isinstance(adapter := plain.get("adapter"), dict):
+        plain["adapter"] = Adapter(adapter["rank"], adapter["alpha"], tuple(adapter["layers"]))
     return ModelCard(**plain)
 
 
 def _build(card: ModelCard, custom: CustomModel | None = None) -> nn.Module:
     """Return a module of this kind; its weights will be replaced."""
     outputs = card.outputs or (card.classes,)
-    return build_for(card.model if custom is None else custom, card.kind, outputs, seed=0)
+    module = build_for(card.model if custom is None else custom, card.kind, outputs, seed=0)
+    if card.adapter is None:
+        return module
+    load_base(module, Path(card.base), card.base_sha256)
+    return with_adapters(module, card.adapter, seed=0)
+
+
+def base_file(path: Path) -> Path:
+    """Return the file of a base: a model file, or the global model of a run folder."""
+    return path / "models" / "global.safetensors" if path.is_dir() else path
+
+
+def base_sha256(path: Path) -> str:
+    """Return the digest of the file of a base."""
+    return hashlib.sha256(_base_bytes(path)).hexdigest()
+
+
+def load_base(module: nn.Module, path: Path, sha256: str = "") -> None:
+    """Copy the tensors of a base into a module.
+
+    Args:
+        module: A module of the same kind.
+        path: A safetensors file, or the folder of a run that saved its global model.
+        sha256: Digest that the file must have; empty: any.
+    """
+    blob, where = _base_bytes(path), str(base_file(path))
+    if sha256 and hashlib.sha256(blob).hexdigest() != sha256:
+        raise ConfigError(
+            f"model.base = {where!r}: not the file that the run began with (model.base_sha256 is "
+            f"{sha256[:16]}...); restore it, or begin a new run"
+        )
+    try:
+        tensors = load(blob)
+    except SafetensorError as error:
+        raise ConfigError(f"model.base = {where!r}: not a safetensors file ({error})") from None
+    try:
+        _fill_tensors(module, tensors, where)
+    except RunFolderError as error:
+        raise ConfigError(
+            f"model.base: {error}; model.name must be the model of the base"
+        ) from None
+
+
+def _base_bytes(path: Path) -> bytes:
+    try:
+        return base_file(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"model.base = {str(path)!r}: cannot be read: {error.strerror or error}; give a "
+            "safetensors file, or the folder of a run that saved its model (output.models)"
+        ) from None
 
 
 def _fill(
     module: nn.Module, tensors: dict[str, Tensor], card: ModelCard, where: str
 ) -> LoadedModel:
-    """Copy tensors into a module; refuse tensors of another kind of model."""
+    """Return the model with these tensors; refuse tensors of another kind of model."""
+    _fill_tensors(module, tensors, where)
+    return LoadedModel(module.eval(), card)
+
+
+def _fill_tensors(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
     _check_alike(module, tensors, where)
     own = dict(module.named_parameters()) | dict(module.named_buffers())
     with torch.no_grad():
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
-    return LoadedModel(module.eval(), card)
 
 
 def _check_alike(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:

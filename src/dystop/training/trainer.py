@@ -4,7 +4,6 @@
 models and hide which back end does the work.
 """
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from dystop.parallel import cores
 from dystop.sparse import Floats, Ints, ints
 from dystop.training import evaluate as evaluation
+from dystop.training.adapters import copied, held_once, parameters_of
 from dystop.training.augmentation import augmentation_of
 from dystop.training.backend_choice import (
     check_last_batches,
@@ -121,7 +121,7 @@ class Trainer:
             compiles=self.path == "sequential" and params.compile is not False and not draws,
             task=task,
         )
-        eval_module = copy.deepcopy(self._start).eval()
+        eval_module = copied(self._start).eval()
         # With the CNN on two cores, a large batch of one model was faster than all stacks tried.
         height = min(self.chunk, len(shards)) if self.device.type == "cuda" else 1
         batch = eval_batch(self.path, params.evaluation_batch, self.size, self.device)
@@ -149,6 +149,11 @@ class Trainer:
     def width(self) -> int:
         """Number of floats of one model, W."""
         return self.layout.width
+
+    @property
+    def base_parameters(self) -> int:
+        """Numbers of the frozen base that all workers share; 0 without adapters."""
+        return parameters_of(self._start, held_once(self._start))
 
     @property
     def is_stacked(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 
 from dystop.control.compression import LinkParams
 from dystop.control.robust_aggregation import Aggregation
@@ -70,6 +70,17 @@ class TaskParams:
 
 
 @dataclass(frozen=True)
+class LoraParams:
+    """The adapters of `model.adapter = "lora"`."""
+
+    rank: Annotated[int, Ge(1)] = param(8, "rank r of the two matrices of an adapter")
+    alpha: Annotated[float, Gt(0)] = param(16.0, "an adapter's output is multiplied by alpha / r")
+    layers: tuple[str, ...] = param(
+        (), "ends of the names of the linear layers that get adapters; empty: all linear layers"
+    )
+
+
+@dataclass(frozen=True)
 class ModelParams:
     """What is trained."""
 
@@ -83,6 +94,14 @@ class ModelParams:
     wire_bytes: Annotated[int, Ge(0)] = param(
         0, "simulated size of a model on the wire; 0: its own size, 4 bytes for each number"
     )
+    base: str = param(
+        "", "trained model to begin with: a .safetensors file or a run folder; empty: none"
+    )
+    base_sha256: str = param("", "digest that the base must have; a run notes it; empty: any")
+    adapter: Literal["none", "lora"] = param(
+        "none", "lora: the base is frozen, and only adapters are trained and sent; none: everything"
+    )
+    lora: LoraParams = section(LoraParams, "the adapters of LoRA")
 
 
 @dataclass(frozen=True)

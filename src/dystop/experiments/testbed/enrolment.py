@@ -92,7 +92,7 @@ def fixed_settings(experiment: Experiment) -> Experiment:
         experiment,
         name="",
         data=replace(experiment.data, root="", download=True),
-        model=replace(experiment.model, folder=""),
+        model=replace(experiment.model, folder="", base=""),
         task=replace(experiment.task, folder=""),
         training=replace(experiment.training, device="auto", lanes=None),
         testbed=replace(experiment.testbed, host="", port=0),

@@ -35,6 +35,7 @@ from dystop.experiments.build import (
     split_data,
     steps_of,
     task_of,
+    with_noted_base,
 )
 from dystop.experiments.config import Experiment
 from dystop.experiments.run_folder import RunData
@@ -82,6 +83,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
     """
     check_testbed(experiment)
     check_staleness_weighting(experiment)
+    experiment = with_noted_base(experiment)
     unseen = _private_counts(experiment, enrolled)
     data, shards, counts = unseen or _split(experiment)
     noted = {} if unseen else fingerprint(data, sample_owners(experiment, labels_of(data)))
