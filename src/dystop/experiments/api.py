@@ -46,6 +46,7 @@ from dystop.training.tasks.build import checked, task_name
 from dystop.training.tasks.catalogue import AUTO, TASKS
 from dystop.training.tasks.task import Task
 from dystop.types import Mechanism
+from dystop.world.energy import Energy
 from dystop.world.params import WorldParams
 
 Table = Mapping[str, Any]
@@ -67,6 +68,7 @@ class Sections(TypedDict, total=False):
     engine: EngineParams | Table
     stop: Stop | Table
     evaluate: Evaluate | Table
+    energy: Energy | Table
     output: OutputParams | Table
 
 

@@ -1,6 +1,7 @@
 """Rows of the four tables: by hand, and against a slow twin."""
 
 from dataclasses import fields
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,6 +60,15 @@ def test_every_number_of_a_record_is_in_a_table():
     numbers = {f.name for f in fields(RoundRecord)} - lists
     assert numbers <= COLUMNS["rounds"].keys() | COLUMNS["tests"].keys()
     assert not COLUMNS["rounds"].keys() & set(SCORE)
+
+
+def test_the_reference_names_every_column():
+    page = (Path(__file__).parents[3] / "docs/reference/export.md").read_text()
+    sections = dict(zip(TABLES, page.split("\n## ")[1:], strict=True))
+    for table, columns in COLUMNS.items():
+        assert sections[table].startswith(table)
+        missing = [name for name in columns if f"`{name}`" not in sections[table]]
+        assert set(missing) <= {"round", "clock_s"}
 
 
 @st.composite
