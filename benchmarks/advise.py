@@ -40,7 +40,7 @@ LONGER = 3  # times the longest trials
 SEEDS = 3
 MODELS = {
     "softmax": ["model.name=softmax"],
-    "mlp": ["model.name=mlp", "data.train_limit=5000"],
+    "mlp": ["model.name=mlp", "data.train_limit=3000"],
 }
 COMMON = [
     "fleet.workers=30",
