@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from dystop.cli import app
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError
-from dystop.experiments.reproduce.campaigns import CAMPAIGNS, SCALES, SEEDS, Arm, experiments
+from dystop.experiments.reproduce.campaigns import CAMPAIGNS, SCALES, SEEDS, experiments
 from dystop.experiments.reproduce.paper_claims import (
     CLAIMS,
     Best,
@@ -24,15 +24,14 @@ from dystop.experiments.reproduce.paper_claims import (
     Rising,
 )
 from dystop.experiments.reproduce.recipes import RECIPES, recipe_of
-from dystop.experiments.run_folder import RunData
 from dystop.mechanisms import DySTop
-from dystop.record import RoundRecord
 from dystop.report.data.measures import ArmRuns, reachable_target, with_accuracy_of
 from dystop.report.data.verdicts import arms_of, judge_claims
 from dystop.report.figures.reproduced import bars
 from dystop.report.pages.verdict import draw_recipe
 from dystop.world.geometry import scatter
 from support.engine_fixtures import components_for, run_to_end
+from support.fake_runs import outcome
 
 PAPER = Path(__file__).parents[2] / "docs" / "paper-map.md"
 ONE_EACH = {r.campaign.name: r for r in reversed(RECIPES.values())}
@@ -126,24 +125,6 @@ def test_every_figure_of_the_evaluation_has_a_recipe() -> None:
 def test_an_unknown_recipe_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"'fig-stalenes'.*'fig-staleness'"):
         recipe_of("fig-stalenes")
-
-
-def outcome(key: str, *seeds: list[float]) -> ArmRuns:
-    """An arm whose accuracies are given at 10 s, 20 s, ..., one list per seed."""
-    runs = []
-    for accuracies in seeds:
-        records = [
-            RoundRecord(
-                round=k + 1, clock_s=10.0 * (k + 1), duration_s=10.0, alive=2, active=1, links=1,
-                lost=0, wire_bytes=5, wire_bytes_total=5 * (k + 1),
-                endpoint_bytes_total=10 * (k + 1), samples_total=1, epochs_total=1.0, idle_s=0.0,
-                staleness_mean=1.0, staleness_max=1, staleness_histogram=[1], queue_mean=0.0,
-                loss=1.0, accuracy=accuracy,
-            )
-            for k, accuracy in enumerate(accuracies)
-        ]  # fmt: skip
-        runs.append(RunData(Path(key), key, {}, {}, {}, records))
-    return ArmRuns(Arm(key, key, ()), tuple(runs))
 
 
 def test_a_reduction_is_judged_against_the_paper_s() -> None:

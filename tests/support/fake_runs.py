@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from dystop.experiments.reproduce.campaigns import Arm
 from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
+from dystop.report.data.measures import ArmRuns
 from dystop.rng import stream
 
 MODEL_BYTES = 87_360
@@ -118,3 +120,21 @@ def plain_record(t: int, clock_s: float, **more: Any) -> RoundRecord:
         [1, 2, 1], 0.0, 1.0,
     )  # fmt: skip
     return replace(base, **more)
+
+
+def outcome(key: str, *seeds: list[float]) -> ArmRuns:
+    """An arm whose accuracies are given at 10 s, 20 s, ..., one list per seed."""
+    runs = []
+    for accuracies in seeds:
+        records = [
+            RoundRecord(
+                round=k + 1, clock_s=10.0 * (k + 1), duration_s=10.0, alive=2, active=1, links=1,
+                lost=0, wire_bytes=5, wire_bytes_total=5 * (k + 1),
+                endpoint_bytes_total=10 * (k + 1), samples_total=1, epochs_total=1.0, idle_s=0.0,
+                staleness_mean=1.0, staleness_max=1, staleness_histogram=[1], queue_mean=0.0,
+                loss=1.0, accuracy=accuracy,
+            )
+            for k, accuracy in enumerate(accuracies)
+        ]  # fmt: skip
+        runs.append(RunData(Path(key), key, {}, {}, {}, records))
+    return ArmRuns(Arm(key, key, ()), tuple(runs))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dystop.cli.readings import Search, search_readings
 from dystop.cli.study import Jobs, On, choose_engine
 from dystop.cli.terminal import echo, handle_errors, show_table
 from dystop.errors import ConfigError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dystop.report.pages.verdict import VerdictRequest
 
 ALL = "all"
+READINGS = "readings"
 OUT = Path("reproduce")
 
 
@@ -111,6 +113,16 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
         Accuracy,
         typer.Option(help="Accuracy of the workers' own models (as in the paper) or the global."),
     ] = Accuracy.own,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="readings: random readings. [default: 1, 20 or 0 by scale]"
+        ),
+    ] = None,
+    best: Annotated[
+        int,
+        typer.Option(min=0, metavar="K", help="readings: the K nearest of the search at small."),
+    ] = 0,
     show: Annotated[
         bool, typer.Option("--list", help="Show the recipes and their progress.")
     ] = False,
@@ -121,6 +133,9 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     Recipes share runs: a finished run is never repeated. 'all' names every recipe. KEY=VALUE words
     change the runs, for example training.device=cuda. Use --only to run a large recipe in pieces
     (--only phi0.4, --only matcha); a claim is decided as soon as all its runs have finished.
+
+    'readings' is a search: it runs readings of the paper at random (--samples 20 at small scale,
+    then --scale paper --best 5), and says which one comes nearest to the paper's numbers.
     """
     size = _SCALES[scale]
     if show or not names:
@@ -131,6 +146,11 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     names, choice = choose_engine(names, on, jobs)
     words = [word for word in names if "=" in word]
     wanted = [word for word in names if "=" not in word]
+    if READINGS in wanted:
+        if len(wanted) > 1:
+            raise ConfigError(f"command line: {READINGS} is a search of its own; name it alone")
+        search_readings(Search(size, samples, best, seeds, words, out, choice, only or [], quiet))
+        return
     chosen = list(RECIPES.values()) if wanted == [ALL] else [recipe_of(name) for name in wanted]
     whose: AccuracyOf = "own" if accuracy is Accuracy.own else "global"
     request = Request(size, seeds, words, out, choice, only or [], whose, quiet)

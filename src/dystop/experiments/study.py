@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,27 @@ def find_study(
     return study
 
 
+def grow_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study:
+    """Return a study of these experiments; create it, or add those that the existing one lacks.
+
+    An experiment that it has with other settings is refused. The plans of new ones are written
+    before `study.json` names them.
+    """
+    check_name(name)
+    path = out / name
+    if not is_study(path):
+        return create_study(out, name, experiments)
+    known = open_study(path)
+    if changed := list(_changed_settings(known.experiments, experiments)):
+        shown = "; ".join(changed[:_MOST_DIFFERENCES])
+        raise RunFolderError(f"{path}: has these runs with other settings: {shown}. Choose --out")
+    there = {experiment.name for experiment in known.experiments}
+    new = [experiment for experiment in experiments if experiment.name not in there]
+    if new:
+        _write(replace(known, experiments=(*known.experiments, *new)), name, new)
+    return Study(path, tuple(experiments), trust=True)
+
+
 def open_study(path: Path, *, trust: bool = False) -> Study:
     """Read a study with everything that is needed to resume it.
 
@@ -171,7 +192,12 @@ def create_study(
 def _fill(study: Study, name: str) -> None:
     study.path.chmod(0o755)
     (study.path / PLAN).mkdir()
-    for experiment in study.experiments:
+    _write(study, name, study.experiments)
+
+
+def _write(study: Study, name: str, new: Sequence[Experiment]) -> None:
+    """Write the plans of new experiments, then the list of all."""
+    for experiment in new:
         write_atomic(study.plan(experiment), to_toml(experiment).encode())
     content: dict[str, Any] = {"format": 1, "name": name}
     content |= {"over": study.over} if study.over else {}
@@ -192,11 +218,17 @@ def _row(experiment: Experiment) -> dict[str, Any]:
 
 def _differences(there: Sequence[Experiment], asked: Sequence[Experiment]) -> Iterator[str]:
     """Yield the differences between two lists of experiments in words, each difference once."""
-    old, new = ({e.name: dict(flatten(to_tree(e))) for e in every} for every in (there, asked))
-    if only := [name for name in old if name not in new]:
+    old, new = ({e.name for e in every} for every in (there, asked))
+    if only := [e.name for e in there if e.name not in new]:
         yield f"it also has {', '.join(only)}"
-    if only := [name for name in new if name not in old]:
+    if only := [e.name for e in asked if e.name not in old]:
         yield f"it has no {', '.join(only)}"
+    yield from _changed_settings(there, asked)
+
+
+def _changed_settings(there: Sequence[Experiment], asked: Sequence[Experiment]) -> Iterator[str]:
+    """Yield what differs between experiments of the same name."""
+    old, new = ({e.name: dict(flatten(to_tree(e))) for e in every} for every in (there, asked))
     found: set[str] = set()
     for name in old.keys() & new.keys():
         for key in old[name] | new[name]:

@@ -9,10 +9,11 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -257,13 +258,18 @@ def _validate(
     kind: type[Section], given: Any, key: str, known: Mapping[str, Key], source: Source
 ) -> Section:
     """Turn a plain value or a table into its type. JSON mode, where a list may become a tuple."""
-    hint: Any = kind | None  # a union, because a dataclass alone accepts no configuration
-    adapter = TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
     try:
-        validated: Section = adapter.validate_json(json.dumps(given))
+        validated: Section = _adapter(cast("Hashable", kind)).validate_json(json.dumps(given))
     except ValidationError as error:
         raise _explained(error, given, key, known, source) from None
     return validated
+
+
+@lru_cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return the checker of a section; making one takes longer than many checks."""
+    hint: Any = kind | None  # a union, because a dataclass alone accepts no configuration
+    return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 
 
 def _explained(

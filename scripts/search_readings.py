@@ -1,0 +1,111 @@
+"""Search the readings of the paper on one machine with many cores and a GPU.
+
+    python scripts/search_readings.py OUT --samples 28 --best 4 --jobs 14 --minutes 8.5
+
+First the search at small scale on the cores, then the presets and the nearest samples at paper
+scale. It does what `dystop reproduce readings` does, but every process runs many runs, one after
+the other: libraries and the GPU are started once per process. What has finished when the time is
+over is reported; the tables and pages lie in OUT/SCALE/readings, and the same command, or
+`dystop reproduce readings --out OUT`, goes on from there.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from multiprocessing import get_context
+from pathlib import Path
+
+import click
+
+from dystop.experiments.config import read_experiment
+from dystop.experiments.reproduce.campaigns import Scale
+from dystop.experiments.reproduce.reading_runs import (
+    Asked,
+    ReadingRun,
+    search_folder,
+    search_runs,
+    study_of_runs,
+)
+from dystop.experiments.reproduce.reading_space import Reading, presets, sample
+from dystop.experiments.run import run_experiment
+from dystop.experiments.study import Study
+from dystop.report.pages.readings import write_search
+
+CORE = ("main-fmnist", "planned")
+
+
+def _ignore(_: object) -> None:
+    """Follow no run: this program shows finished runs only."""
+
+
+def run_one(work: tuple[Path, Path]) -> str:
+    """Run the plan of one run in this process; return its name, and the error if it failed."""
+    plan, out = work
+    try:
+        run_experiment(read_experiment(plan), out, plan.stem, _ignore, _ignore)
+    except Exception as error:
+        return f"{plan.stem}: {type(error).__name__}: {error}"
+    return plan.stem
+
+
+def run_until(study: Study, jobs: int, end: float) -> None:
+    """Run what is left of a study in several processes, until it is done or the time is over."""
+    todo = [e for e in study.todo() if not study.folder(e).exists()]
+    work = [(study.plan(e), study.path) for e in todo]
+    begun = time.monotonic()
+    with get_context("spawn").Pool(jobs) as pool:
+        results = pool.imap_unordered(run_one, work)
+        for done in range(1, len(work) + 1):
+            try:
+                name = results.next(timeout=max(0.0, end - time.monotonic()))
+            except TimeoutError:
+                click.echo(f"time is over: {done - 1} of {len(work)} runs finished")
+                break
+            click.echo(f"{time.monotonic() - begun:6.1f} s  {done}/{len(work)}  {name}")
+        pool.terminate()
+
+
+def search(
+    runs: Sequence[ReadingRun], scale: Scale, out: Path, jobs: int, end: float
+) -> list[Reading]:
+    """Run a search at one scale and write its page; return its readings, nearest first."""
+    folder = search_folder(out, scale)
+    study = study_of_runs(runs, folder)
+    run_until(study, jobs, end)
+    report = write_search(study, runs, scale, "python scripts/search_readings.py", folder)
+    if report is None:
+        click.echo(f"{scale}: no reading is complete")
+        return []
+    click.echo(f"{scale}: {report.files.html}")
+    return [result.reading for result in report.ranked]
+
+
+def main() -> None:
+    """Run both searches within the given time."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--samples", type=int, default=28)
+    parser.add_argument("--best", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--small-minutes", type=float, default=2.0, help="of these, at most")
+    parser.add_argument("--scale", choices=("smoke", "paper"), default="paper")
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="for the trained runs")
+    given = parser.parse_args()
+    begun, words = time.monotonic(), tuple(given.words)
+    first: Scale = "smoke" if given.scale == "smoke" else "small"
+    tried = [*presets(), *map(sample, range(1, given.samples + 1))]
+    small = Asked(first, 1, ("training.device=cpu",), CORE)
+    end = begun + 60 * min(given.small_minutes, given.minutes)
+    ranked = search(search_runs(tried, small), first, given.out, given.jobs, end)
+    samples = [reading for reading in ranked if not reading.is_preset]
+    nearest = [*presets(), *samples[: given.best]]
+    asked = Asked(given.scale, given.seeds, words)
+    end = begun + 60 * given.minutes
+    search(search_runs(nearest, asked), given.scale, given.out, given.jobs, end)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""The runs of a search over readings, and where they lie.
+
+Every reading runs the same parts of the paper's evaluation. Parts that are planning only have the
+paper's fleet at every scale, because they cost little.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dystop.experiments.config import Experiment, read_experiment, to_toml
+from dystop.experiments.reproduce.campaigns import (
+    CAMPAIGNS,
+    SIZES,
+    Arm,
+    Campaign,
+    Scale,
+    merged,
+    setting_of,
+)
+from dystop.experiments.reproduce.paper_claims import CLAIMS, Best, Claim, Measure, Rising
+from dystop.experiments.reproduce.reading_space import CHOSEN, Reading
+from dystop.experiments.study import Study, grow_study
+
+NAME = "readings"
+"""The word after `dystop reproduce`, and the folder of the search."""
+
+CNN_BYTES, RESNET18_BYTES = 87_360, 44_734_248
+_PLANNED = (
+    "engine.train=false", "data.name=synthetic", "data.synthetic.shape=[1, 2, 2]",
+    "model.name=softmax", "stop.seconds=0", "stop.rounds=300",
+    "output.topology=counts", "output.checkpoint_every=100000",
+)  # fmt: skip
+_TINY = ("fleet.workers=6", "data.synthetic.train=300", "stop.rounds=20")
+_PLANS = {
+    "fmnist": ("fleet.workers=100", "data.synthetic.train=60000", f"model.wire_bytes={CNN_BYTES}"),
+    "cifar10": (
+        "fleet.workers=100", "data.synthetic.train=50000", "training.batch=64",
+        f"model.wire_bytes={RESNET18_BYTES}",
+    ),
+}  # fmt: skip
+_TRAINED: dict[Scale, tuple[str, ...]] = {
+    "smoke": ("output.models=none",),
+    # A linear model that counts as the CNN on the wire: the clock is the CNN's, and it costs a
+    # tenth of the time. Small scale compares rankings and ratios only.
+    "small": (
+        "model.name=softmax", f"model.wire_bytes={CNN_BYTES}", "evaluate.every_s=1",
+        "evaluate.samples=500", "output.topology=counts", "output.models=none",
+    ),
+    "paper": ("output.models=none",),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the paper's evaluation that a reading is judged by."""
+
+    name: str
+    campaign: Campaign
+    arms: tuple[Arm, ...]
+    measures: tuple[Measure, ...]  # claims about these measures are judged by it
+    is_planned: bool = False
+    is_core: bool = False  # part of every distance
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The claims of the paper that this part can decide."""
+        return tuple(c for c in CLAIMS[self.campaign.name] if c.measure in self.measures)
+
+
+def _parts() -> Iterator[Part]:
+    for data in ("fmnist", "cifar10"):
+        bounds = CAMPAIGNS[f"staleness-{data}"]
+        arms = tuple(arm for arm in bounds.arms if arm.x)  # the paper has no staleness at bound 0
+        yield Part(f"planned-{data}", bounds, arms, ("staleness",), is_planned=True, is_core=True)
+    main = CAMPAIGNS["main-fmnist"]
+    arms = tuple(arm for arm in main.arms if arm.x != 0.7)  # without a number in the paper
+    yield Part(main.name, main, arms, ("time", "bytes", "accuracy"), is_core=True)
+    others: dict[str, tuple[Measure, ...]] = {
+        "neighbours-fmnist": ("accuracy", "bytes"),
+        "staleness-fmnist": ("accuracy",),
+        "control-fmnist": ("accuracy", "time"),
+        "phases-fmnist": ("accuracy", "time"),
+    }
+    for name, measures in others.items():
+        yield Part(name, CAMPAIGNS[name], CAMPAIGNS[name].arms, measures)
+
+
+PARTS = tuple(_parts())
+"""What is run, the parts of every distance first."""
+
+
+def not_run() -> list[tuple[str, str]]:
+    """Return the numbers of the paper that no part measures: campaign and sentence."""
+    run = {(part.campaign.name, claim) for part in PARTS for claim in part.claims}
+    return [
+        (campaign, claim.text)
+        for campaign, claims in CLAIMS.items()
+        for claim in claims
+        if not isinstance(claim, Best | Rising) and (campaign, claim) not in run
+    ]
+
+
+@dataclass(frozen=True)
+class ReadingRun:
+    """One run of a reading. Arms with the same settings share their experiment."""
+
+    reading: Reading
+    part: Part
+    arm: Arm
+    seed: int
+    experiment: Experiment  # named after the first arm that has these settings
+
+
+def runs_of(reading: Reading, asked: "Asked", seed: int) -> list[ReadingRun]:
+    """Return the runs of a reading with one seed; planning only has the first seed alone."""
+    first: dict[str, Experiment] = {}
+    found = []
+    for part in PARTS:
+        for arm in part.arms:
+            name = f"{reading.name}.{part.name}.{arm.key}-s{seed}"
+            if (part.is_planned and seed > 0) or not asked.selects(name):
+                continue
+            experiment = _experiment(reading, part, arm, asked, seed, name)
+            same = first.setdefault(to_toml(replace(experiment, name="run")), experiment)
+            found.append(ReadingRun(reading, part, arm, seed, same))
+    return found
+
+
+def _experiment(
+    reading: Reading, part: Part, arm: Arm, asked: "Asked", seed: int, name: str
+) -> Experiment:
+    data, scale = part.campaign.data, asked.scale
+    own: tuple[str, ...] = (*SIZES[data][scale], *_TRAINED[scale])
+    if part.is_planned:
+        own = (*_PLANNED, *(_TINY if scale == "smoke" else _PLANS[data]))
+    mechanism = setting_of("mechanism.name", arm.words) or "dystop"
+    every = [
+        *own,
+        *part.campaign.common,
+        *reading.words(mechanism),
+        *arm.words,
+        *([] if part.is_planned else asked.words),
+        f"seed={seed}",
+        f"name={name}",
+    ]
+    return read_experiment(None, merged(every))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which runs of the readings are wanted."""
+
+    scale: Scale
+    seeds: int = 1
+    words: tuple[str, ...] = ()  # `key=value` words for the trained runs
+    only: tuple[str, ...] = ()  # texts, one of which the name of a run contains; none: all runs
+
+    def selects(self, name: str) -> bool:
+        """Return whether a run of this name is wanted."""
+        return not self.only or any(text in name for text in self.only)
+
+
+def search_runs(readings: Sequence[Reading], asked: Asked) -> list[ReadingRun]:
+    """Return the runs of all readings, in the order in which they are worth running.
+
+    A search that ends early should decide as much as possible. So planning only comes first; then
+    the main part, of `literal` and `physical` with all seeds and of the others with one; then the
+    other parts of these two; then the rest.
+    """
+    every = [
+        run for reading in readings for seed in range(asked.seeds)
+        for run in runs_of(reading, asked, seed)
+    ]  # fmt: skip
+    return sorted(every, key=lambda run: (_urgency(run), run.seed))
+
+
+def _urgency(run: ReadingRun) -> int:
+    """Return the stage of a search to which a run belongs."""
+    is_named = run.reading.is_preset and run.reading.name != CHOSEN
+    if run.part.is_planned:
+        return 0
+    if run.part.is_core:
+        return 1 if is_named else 2 if run.seed == 0 else 4
+    return 3 if is_named and run.seed == 0 else 5
+
+
+def search_folder(out: Path, scale: Scale) -> Path:
+    """Return the folder of the search at a scale."""
+    return out / scale / NAME
+
+
+def study_of_runs(runs: Sequence[ReadingRun], folder: Path) -> Study:
+    """Return the study of these runs; one that exists grows by those that it lacks."""
+    every = {run.experiment.name: run.experiment for run in runs}
+    return grow_study(folder, "runs", list(every.values()))
+
+
+def finished_seeds(
+    study: Study, runs: Sequence[ReadingRun]
+) -> Iterator[tuple[Reading, Part, Mapping[str, list[Path]]]]:
+    """Yield the run folders of each reading and part by arm, of seeds whose arms all finished."""
+    todo = {experiment.name for experiment in study.todo()}
+    grouped: dict[tuple[str, str], list[ReadingRun]] = {}
+    for run in runs:
+        grouped.setdefault((run.reading.name, run.part.name), []).append(run)
+    for group in grouped.values():
+        open_seeds = {run.seed for run in group if run.experiment.name in todo}
+        arms: dict[str, list[Path]] = {}
+        for run in group:
+            if run.seed not in open_seeds:
+                arms.setdefault(run.arm.key, []).append(study.folder(run.experiment))
+        if arms:
+            yield group[0].reading, group[0].part, arms

@@ -1,0 +1,143 @@
+"""How near the runs of a reading come to the paper: its numbers, its distance, its verdicts."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from dystop.experiments.reproduce.distance import Beyond, Number, distance
+from dystop.experiments.reproduce.paper_claims import Claim, Figure, Growth, Measure, Reduction
+from dystop.experiments.reproduce.reading_runs import Part
+from dystop.experiments.reproduce.reading_space import Reading
+from dystop.report.data.measures import ArmRuns, RunsByArm, reachable_target
+from dystop.report.data.verdicts import ClaimVerdict, Verdict, arms_of, judge_claims
+
+TARGETS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85)
+"""The paper does not tell at which accuracy a run is complete; one target serves all mechanisms."""
+
+Measured = tuple[float, Beyond] | None
+
+
+@dataclass(frozen=True)
+class ReadingResult:
+    """What the runs of one reading say about the paper."""
+
+    reading: Reading
+    seeds: int  # behind the main part
+    target: float | None  # of completion times: the one at which the numbers are nearest
+    numbers: tuple[Number, ...]
+    verdicts: tuple[tuple[str, ClaimVerdict], ...]  # part and verdict
+
+    @property
+    def distance(self) -> float | None:
+        """The distance of all its numbers from the paper's."""
+        return distance(self.numbers)
+
+    def counts(self) -> Counter[Verdict]:
+        """Return how many claims have each verdict."""
+        return Counter(row.verdict for _, row in self.verdicts)
+
+
+def judge_reading(
+    reading: Reading, parts: Mapping[str, tuple[Part, RunsByArm]], *, ratios_only: bool
+) -> ReadingResult:
+    """Compare the runs of a reading with the paper.
+
+    Args:
+        reading: The reading.
+        parts: Its parts that were run, by name, with the runs of their arms.
+        ratios_only: Whether seconds, bytes and accuracies mean nothing (a small scale): then only
+            ratios between arms count, and staleness, which is planned with the paper's fleet.
+    """
+    by_target = {t: tuple(_numbers(parts, t, ratios_only=ratios_only)) for t in TARGETS}
+    target = min(TARGETS, key=lambda t: distance(by_target[t]) or 0.0)
+    is_timed = any(number.measure == "time" for number in by_target[target])
+    main = [runs for part, runs in parts.values() if part.is_core and not part.is_planned]
+    return ReadingResult(
+        reading,
+        seeds=max((len(arm.runs) for runs in main for arm in runs.values()), default=0),
+        target=target if is_timed else None,
+        numbers=by_target[target],
+        verdicts=tuple(
+            (name, row)
+            for name, (part, runs) in parts.items()
+            for row in judge_claims(part.claims, runs)
+        ),
+    )
+
+
+def with_numbers(result: ReadingResult, names: Sequence[str]) -> ReadingResult:
+    """Return a result with some of its numbers only."""
+    kept = tuple(number for number in result.numbers if number.name in names)
+    return replace(result, numbers=kept)
+
+
+def common_numbers(results: Sequence[ReadingResult]) -> list[str]:
+    """Return the numbers that every result has: only over these are distances compared."""
+    if not results:
+        return []
+    shared = set.intersection(*({n.name for n in result.numbers} for result in results))
+    return [number.name for number in results[0].numbers if number.name in shared]
+
+
+def _numbers(
+    parts: Mapping[str, tuple[Part, RunsByArm]], target: float, *, ratios_only: bool
+) -> Iterator[Number]:
+    for name, (part, runs) in parts.items():
+        for claim in part.claims:
+            if any(arm not in runs for arm in arms_of(claim)):
+                continue
+            stated = _stated(claim, ratios_only=ratios_only and not part.is_planned)
+            if stated is None:
+                continue
+            wanted = _target_of(claim, runs, target, ratios_only=ratios_only)
+            ours, beyond = _ours(claim, runs, wanted) or (None, 0)
+            yield Number(f"{name}: {claim.text}", claim.measure, stated, ours, beyond)
+
+
+def _stated(claim: Claim, *, ratios_only: bool) -> float | None:
+    """Return the paper's number, a reduction as what is left of the rival's; None: no number."""
+    if isinstance(claim, Figure):
+        return None if ratios_only else claim.paper
+    if isinstance(claim, Reduction | Growth):
+        return 1.0 - claim.paper if claim.paper else None
+    return None
+
+
+def _target_of(claim: Claim, runs: RunsByArm, target: float, *, ratios_only: bool) -> float | None:
+    if claim.measure not in ("time", "bytes"):
+        return None
+    named = claim.target if isinstance(claim, Reduction | Figure) else None
+    if named is None:
+        return target
+    # A small model may not reach the paper's target: then the highest that it does.
+    return reachable_target([runs[arms_of(claim)[0]]], named) if ratios_only else named
+
+
+def _ours(claim: Claim, runs: RunsByArm, target: float | None) -> Measured:
+    if isinstance(claim, Figure):
+        return _value(runs[claim.arm], claim.measure, target)
+    if isinstance(claim, Reduction):
+        return _ratio(claim.measure, runs[claim.arm], runs[claim.than], target)
+    if isinstance(claim, Growth):
+        return _ratio(claim.measure, runs[claim.than], runs[claim.arm], target)
+    return None
+
+
+def _ratio(measure: Measure, arm: ArmRuns, rival: ArmRuns, target: float | None) -> Measured:
+    """Return what the arm needs of what the rival needs; at most that, if the rival fails."""
+    own, other = _value(arm, measure, target), _value(rival, measure, target)
+    if own is None or other is None or own[1] or not other[0]:
+        return None
+    return own[0] / other[0], -1 if other[1] else 0
+
+
+def _value(arm: ArmRuns, measure: Measure, target: float | None) -> Measured:
+    """Return the mean over the seeds; where one misses the target, that it lies beyond the end."""
+    values = arm.values(measure, target)
+    known = [value for value in values if value is not None]
+    if values and len(known) == len(values):
+        return fmean(known), 0
+    if measure in ("time", "bytes"):
+        return fmean(arm.ends(measure)), 1
+    return None

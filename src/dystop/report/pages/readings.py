@@ -1,0 +1,294 @@
+"""The page of a search over readings, and its tables as CSV files."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from dystop.errors import RunFolderError
+from dystop.experiments.config.readings import OPEN_READINGS
+from dystop.experiments.reproduce.campaigns import Scale
+from dystop.experiments.reproduce.distance import FACTOR, Number, distance
+from dystop.experiments.reproduce.reading_runs import Part, ReadingRun, finished_seeds, not_run
+from dystop.experiments.run_folder import RunData, open_run
+from dystop.experiments.study import Study
+from dystop.report.data.measures import ArmRuns, format_measure
+from dystop.report.data.names import run_status
+from dystop.report.data.nearness import (
+    TARGETS,
+    ReadingResult,
+    common_numbers,
+    judge_reading,
+    with_numbers,
+)
+from dystop.report.data.summary import evaluated_rounds, first_reaching
+from dystop.report.data.verdicts import FAR, NEAR, Verdict
+from dystop.report.figures.readings import distances_by_value
+from dystop.report.pages.files import ReportFiles, write_files
+from dystop.report.pages.html import inline_figures, render_template
+from dystop.report.pages.verdict import SCALE_NOTES
+from dystop.units import goal, number, plural
+
+READINGS_CSV = "readings.csv"
+SHOWN = 10
+_VERDICTS: tuple[Verdict, ...] = ("holds", "holds partly", "does not hold", "undecided")
+_RATIOS = (
+    "Small scale trains a linear model in the place of the CNN, which counts as the CNN on the "
+    "wire: its seconds, bytes and accuracies cannot be compared with the paper's. Distances are "
+    "those of ratios between mechanisms, and of staleness, which is planned with 100 workers."
+)
+
+
+@dataclass(frozen=True)
+class NumberRow:
+    """One number of the paper beside what the readings give."""
+
+    name: str
+    paper: str
+    nearest: str  # what the nearest reading gives
+    closest: str  # what comes closest in any reading, and which
+    verdict: str  # whether any reading gives it
+
+
+@dataclass(frozen=True)
+class ClaimRow:
+    """In how many readings a claim holds."""
+
+    claim: str
+    counts: tuple[int, ...]  # by verdict
+    share: str  # of the readings that decide it
+
+
+@dataclass(frozen=True)
+class SearchReport:
+    """The files of a search, and what they say."""
+
+    files: ReportFiles
+    ranked: list[ReadingResult]  # nearest first
+    numbers: list[NumberRow]
+    claims: list[ClaimRow]
+
+
+def load_results(study: Study, runs: Sequence[ReadingRun], scale: Scale) -> list[ReadingResult]:
+    """Judge every reading by its finished runs, nearest first; equal sets of numbers only.
+
+    A reading whose main part has not finished with any seed is left out.
+    """
+    found = []
+    parts = finished_seeds(study, runs)
+    for _, group in groupby(sorted(parts, key=lambda p: p[0].name), key=lambda p: p[0].name):
+        rows = list(group)
+        arms = {
+            part.name: (
+                part,
+                {arm.key: ArmRuns(arm, tuple(map(_thin, folders[arm.key]))) for arm in part.arms},
+            )
+            for _, part, folders in rows
+        }
+        if all(part.name in arms for part in _core(runs)):
+            found.append(judge_reading(rows[0][0], arms, ratios_only=scale != "paper"))
+    shared = common_numbers(found)
+    comparable = [with_numbers(result, shared) for result in found]
+    return sorted(comparable, key=lambda result: (result.distance or 0.0, result.reading.name))
+
+
+def _core(runs: Sequence[ReadingRun]) -> list[Part]:
+    return list({run.part.name: run.part for run in runs if run.part.is_core}.values())
+
+
+def _thin(folder: Path) -> RunData:
+    """Read a run without the rounds that no claim needs; planning only keeps all of them."""
+    run = open_run(folder)
+    tests = evaluated_rounds(run.records)
+    if not tests:
+        return run
+    last = [] if tests[-1] is run.records[-1] else run.records[-1:]
+    return replace(run, records=[*tests, *last])
+
+
+def write_search(
+    study: Study, runs: Sequence[ReadingRun], scale: Scale, command: str, out: Path
+) -> SearchReport | None:
+    """Write `out/report.html`, its figure and its tables; None if no reading is complete."""
+    ranked = load_results(study, runs, scale)
+    if not ranked:
+        return None
+    numbers, claims = number_rows(ranked), claim_rows(ranked)
+    plots = [distances_by_value(ranked)]
+    page = render_template(
+        "readings.html.jinja",
+        title="Which reading of the paper gives the paper's numbers?",
+        lead=f"{plural(len(ranked), 'reading')} at {scale} scale, "
+        f"{plural(len(ranked[0].numbers), 'number')} of the paper.",
+        notices=[*([SCALE_NOTES[scale]] if SCALE_NOTES[scale] else []),
+                 *([_RATIOS] if scale != "paper" else [])],
+        factor=FACTOR,
+        readings=[_reading_row(result) for result in _shown(ranked)],
+        open_readings=[(r.label, r.key, ", ".join(map(str, r.values))) for r in OPEN_READINGS],
+        numbers=numbers,
+        claims=claims,
+        verdicts=_VERDICTS,
+        not_run=[f"{campaign}: {text}" for campaign, text in not_run()],
+        charts=inline_figures(plots),
+        command=command,
+    )  # fmt: skip
+    tables = {
+        READINGS_CSV: _csv(_readings_table(ranked)),
+        "numbers.csv": _csv(_numbers_table(ranked)),
+        "verdicts.csv": _csv(_verdicts_table(ranked)),
+        "claims.csv": _csv(_claims_table(claims)),
+        "runs.csv": _csv(_runs_table(study, runs)),
+    }
+    return SearchReport(write_files(out, plots, page, ("png", "pdf"), tables), ranked, numbers,
+                        claims)  # fmt: skip
+
+
+def nearest_samples(folder: Path, count: int) -> list[str]:
+    """Return the names of the nearest samples, from the table of an earlier search.
+
+    Raises:
+        RunFolderError: There is no such table.
+    """
+    try:
+        with open(folder / READINGS_CSV, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except OSError:
+        raise RunFolderError(
+            f"{folder / READINGS_CSV}: no search to choose from; run first: "
+            "dystop reproduce readings --samples 20"
+        ) from None
+    return [row["reading"] for row in rows if row["preset"] == "no"][:count]
+
+
+def _shown(ranked: Sequence[ReadingResult]) -> list[ReadingResult]:
+    """Return the nearest readings, and the presets wherever they are."""
+    return [r for k, r in enumerate(ranked) if k < SHOWN or r.reading.is_preset]
+
+
+def _reading_row(result: ReadingResult) -> tuple[str, ...]:
+    counts = result.counts()
+    values = "; ".join(f"{r.label} {result.reading.values[r.key]}" for r in OPEN_READINGS)
+    return (
+        result.reading.name, f"{result.distance or 0.0:.2f}",
+        "" if result.target is None else goal(result.target), str(result.seeds),
+        *(str(counts[verdict]) for verdict in _VERDICTS), values,
+    )  # fmt: skip
+
+
+def number_rows(ranked: Sequence[ReadingResult]) -> list[NumberRow]:
+    """Return each number of the paper with the nearest reading's and the closest of all."""
+    rows = []
+    for k, own in enumerate(ranked[0].numbers):
+        every = [(result.numbers[k], result) for result in ranked]
+        best, where = min(every, key=lambda pair: pair[0].distance)
+        rows.append(
+            NumberRow(
+                own.name,
+                _shown_number(replace(own, ours=own.paper, beyond=0)),
+                _shown_number(own),
+                f"{_shown_number(best)} ({where.reading.name})",
+                _given(best),
+            )
+        )
+    return rows
+
+
+def _shown_number(found: Number) -> str:
+    if found.ours is None:
+        return "none"
+    is_ratio = "less" in found.name or "grows" in found.name
+    measure: Any = found.measure
+    text = number(found.ours) if is_ratio else format_measure(found.ours, measure)
+    return {0: "", 1: "more than ", -1: "less than "}[found.beyond] + text
+
+
+def _given(best: Number) -> str:
+    """Return whether the closest of all readings gives a number, by the rule of verdicts."""
+    if best.ours is None or best.beyond:
+        return "no"
+    off = abs(best.ours / best.paper - 1.0)
+    return "yes" if off <= NEAR else "nearly" if off <= FAR else "no"
+
+
+def claim_rows(ranked: Sequence[ReadingResult]) -> list[ClaimRow]:
+    """Return in how many readings each claim has each verdict."""
+    found: dict[str, Counter[Verdict]] = {}
+    for result in ranked:
+        for part, row in result.verdicts:
+            text = row.claim.rpartition(" to ")[0] if row.claim.endswith(" %") else row.claim
+            found.setdefault(f"{part}: {text}", Counter())[row.verdict] += 1
+    rows = []
+    for claim, counts in found.items():
+        decided = sum(counts.values()) - counts["undecided"]
+        share = f"{counts['holds'] / decided:.0%}" if decided else "undecided"
+        rows.append(ClaimRow(claim, tuple(counts[verdict] for verdict in _VERDICTS), share))
+    return rows
+
+
+def _csv(lines: Iterator[Sequence[object]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(lines)
+    return out.getvalue()
+
+
+def _readings_table(ranked: Sequence[ReadingResult]) -> Iterator[Sequence[object]]:
+    measures = sorted({n.measure for n in ranked[0].numbers})
+    keys = [reading.key for reading in OPEN_READINGS]
+    yield ["reading", "preset", "distance", *(f"distance_{m}" for m in measures), "target", "seeds",
+           *(verdict.replace(" ", "_") for verdict in _VERDICTS), *keys]  # fmt: skip
+    for result in ranked:
+        by = [distance(n for n in result.numbers if n.measure == m) or 0.0 for m in measures]
+        yield [
+            result.reading.name, "yes" if result.reading.is_preset else "no",
+            f"{result.distance or 0.0:.4f}", *(f"{value:.4f}" for value in by),
+            result.target, result.seeds, *(result.counts()[v] for v in _VERDICTS),
+            *(result.reading.values[key] for key in keys),
+        ]  # fmt: skip
+
+
+def _numbers_table(ranked: Sequence[ReadingResult]) -> Iterator[Sequence[object]]:
+    yield ["reading", "number", "measure", "paper", "ours", "beyond", "distance"]
+    for result in ranked:
+        for n in result.numbers:
+            ours = "" if n.ours is None else f"{n.ours:.6g}"
+            yield [result.reading.name, n.name, n.measure, f"{n.paper:.6g}", ours, n.beyond,
+                   f"{n.distance:.4f}"]  # fmt: skip
+
+
+def _verdicts_table(ranked: Sequence[ReadingResult]) -> Iterator[Sequence[object]]:
+    yield ["reading", "part", "claim", "paper", "ours", "verdict"]
+    for result in ranked:
+        for part, row in result.verdicts:
+            yield [result.reading.name, part, row.claim, row.paper, row.ours, row.verdict]
+
+
+def _claims_table(claims: Sequence[ClaimRow]) -> Iterator[Sequence[object]]:
+    yield ["claim", *_VERDICTS, "share"]
+    for row in claims:
+        yield [row.claim, *row.counts, row.share]
+
+
+def _runs_table(study: Study, runs: Sequence[ReadingRun]) -> Iterator[Sequence[object]]:
+    """Yield one line per finished run: its end, and time and bytes to every target."""
+    yield ["run", "status", "rounds", "clock_s", "accuracy", "accuracy_global", "endpoint_bytes",
+           "epochs", "staleness_mean", *(f"{what}_{target:g}" for target in TARGETS
+                                         for what in ("time", "bytes"))]  # fmt: skip
+    todo = {experiment.name for experiment in study.todo()}
+    for name in dict.fromkeys(run.experiment.name for run in runs):
+        if name in todo:
+            continue
+        run = open_run(study.path / name)
+        tests, rows = evaluated_rounds(run.records), run.records
+        last, end = rows[-1], (tests or rows)[-1]
+        reached = [first_reaching(rows, target) for target in TARGETS]
+        yield [
+            name, run_status(run), len(rows), round(last.clock_s, 2), end.accuracy,
+            end.accuracy_global, last.endpoint_bytes_total, round(last.epochs_total, 2),
+            round(sum(r.staleness_mean for r in rows) / len(rows), 4),
+            *(value for r in reached for value in
+              (("", "") if r is None else (round(r.clock_s, 2), r.endpoint_bytes_total))),
+        ]  # fmt: skip

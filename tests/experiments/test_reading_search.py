@@ -1,0 +1,261 @@
+"""The search over readings: the space, its runs, the distance from the paper, and its page."""
+
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from dystop.cli import app
+from dystop.errors import ConfigError, RunFolderError
+from dystop.experiments.config import read_experiment
+from dystop.experiments.config.readings import OPEN_READINGS
+from dystop.experiments.reproduce.distance import CAP, Number, distance
+from dystop.experiments.reproduce.paper_claims import CLAIMS, Best, Rising
+from dystop.experiments.reproduce.reading_runs import (
+    PARTS,
+    Asked,
+    finished_seeds,
+    not_run,
+    runs_of,
+    search_runs,
+)
+from dystop.experiments.reproduce.reading_space import presets, reading_named, sample
+from dystop.experiments.study import create_study, grow_study, open_study
+from dystop.report.data.nearness import common_numbers, judge_reading, with_numbers
+from support.fake_runs import outcome
+
+SMALL = ["data.name=synthetic", "model.name=softmax", "fleet.workers=4", "stop.rounds=2"]
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+# The space
+
+
+def test_a_sample_depends_on_nothing_but_its_number():
+    assert sample(7) == sample(7)
+    assert sample(7).values != sample(8).values
+    assert reading_named("r007") == sample(7)
+    assert reading_named("physical").values["engine.timing"] == "overlap"
+    with pytest.raises(ConfigError, match="no reading 'r'"):
+        reading_named("r")
+
+
+def test_every_plausible_value_is_tried():
+    many = [sample(k) for k in range(1, 41)]
+    for reading in OPEN_READINGS:
+        assert {r.values[reading.key] for r in many} == set(reading.values)
+
+
+def test_presets_are_those_of_the_configuration():
+    for reading in presets():
+        for mechanism in ("dystop", "asydfl", "sa-adfl", "matcha"):
+            words = [f"mechanism.name={mechanism}"]
+            given = read_experiment(None, [*words, f"reading={reading.name}"])
+            assert read_experiment(None, [*words, *reading.words(mechanism)]) == given
+
+
+# The runs
+
+
+def test_every_number_of_the_paper_is_run_or_listed_as_not_run():
+    stated = [
+        (campaign, claim)
+        for campaign, claims in CLAIMS.items()
+        for claim in claims
+        if not isinstance(claim, Best | Rising)
+    ]
+    run = {(part.campaign.name, claim) for part in PARTS for claim in part.claims}
+    left = set(not_run())
+    for campaign, claim in stated:
+        assert ((campaign, claim) in run) != ((campaign, claim.text) in left)
+    assert {campaign for campaign, _ in left} == {
+        "main-cifar10", "staleness-cifar10", "control-cifar10", "neighbours-cifar10",
+        "testbed-svhn", "testbed-cifar100",
+    } - {"staleness-cifar10"}  # fmt: skip
+
+
+def test_arms_with_the_same_settings_are_run_once():
+    runs = runs_of(sample(1), Asked("paper"), 0)
+    by_arm = {(run.part.name, run.arm.key): run.experiment.name for run in runs}
+    base = by_arm["main-fmnist", "dystop-phi0.4"]
+    for part, arm in (
+        ("staleness-fmnist", "staleness_bound2"),
+        ("control-fmnist", "V10"),
+        ("phases-fmnist", "combined"),
+    ):
+        assert by_arm[part, arm] == base
+    planned = [run.experiment for run in runs if run.part.is_planned]
+    assert {e.fleet.workers for e in planned} == {100}
+    assert not any(e.engine.train for e in planned)
+
+
+def test_what_decides_most_is_run_first():
+    readings = [*presets(), sample(1)]
+    some = ("main-fmnist", "planned-fmnist", "phases-fmnist.first")
+    runs = search_runs(readings, Asked("smoke", seeds=2, only=some))
+    stages = [(run.part.name, run.reading.name, run.seed) for run in runs]
+    main = [(name, seed) for part, name, seed in stages if part == "main-fmnist"]
+    assert list(dict.fromkeys(main)) == [
+        ("literal", 0), ("physical", 0), ("literal", 1), ("physical", 1),
+        ("none", 0), ("r001", 0), ("none", 1), ("r001", 1),
+    ]  # fmt: skip
+    assert stages[0][0] == "planned-fmnist"
+    assert stages.index(("phases-fmnist", "literal", 0)) < stages.index(("main-fmnist", "none", 1))
+    only = search_runs(readings, Asked("smoke", only=("r001.planned",)))
+    assert {(run.reading.name, run.part.is_planned) for run in only} == {("r001", True)}
+
+
+def test_a_study_grows_and_refuses_other_settings(tmp_path: Path):
+    one, two = (read_experiment(None, [*SMALL, f"name=run{k}", f"seed={k}"]) for k in (1, 2))
+    assert grow_study(tmp_path, "s", [one]).experiments == (one,)
+    assert grow_study(tmp_path, "s", [two, one]).experiments == (two, one)
+    assert open_study(tmp_path / "s").experiments == (one, two)
+    assert grow_study(tmp_path, "s", [one]).experiments == (one,)
+    assert open_study(tmp_path / "s").experiments == (one, two)
+    with pytest.raises(RunFolderError, match="seed is 1 there, 9 here"):
+        grow_study(tmp_path, "s", [replace(one, seed=9)])
+
+
+def test_only_seeds_whose_arms_have_all_finished_count(tmp_path: Path):
+    runs = search_runs([sample(1)], Asked("smoke", seeds=2, only=("main-fmnist",)))
+    study = create_study(tmp_path, "runs", [run.experiment for run in runs])
+    for run in runs[:-1]:
+        folder = study.folder(run.experiment)
+        folder.mkdir()
+        (folder / "run.json").write_text('{"status": "finished"}')
+    ((reading, part, arms),) = finished_seeds(study, runs)
+    assert (reading.name, part.name) == ("r001", "main-fmnist")
+    assert {len(folders) for folders in arms.values()} == {1}
+
+
+# The distance
+
+
+def test_the_distance_of_one_number():
+    """Worked by hand."""
+    assert Number("n", "time", 80.0, 80.0).distance == 0
+    assert Number("n", "time", 80.0, 160.0).distance == pytest.approx(math.log(2))
+    assert Number("n", "time", 80.0, 40.0).distance == pytest.approx(math.log(2))
+    assert Number("n", "time", 80.0, 4000.0).distance == CAP
+    assert Number("n", "time", 80.0, None).distance == CAP
+    assert Number("n", "time", 80.0, float("nan")).distance == CAP
+    late = Number("n", "time", 349.0, 120.0, beyond=1)
+    assert late.distance == pytest.approx(math.log(349 / 120))
+    assert Number("n", "time", 80.0, 120.0, beyond=1).distance == CAP
+    assert Number("n", "time", 0.23, 0.5, beyond=-1).distance == pytest.approx(math.log(0.5 / 0.23))
+    assert Number("n", "time", 0.5, 0.23, beyond=-1).distance == CAP
+
+
+def test_measures_count_equally():
+    numbers = [Number("a", "time", 1.0, 2.0), Number("b", "staleness", 1.0, 1.0)]
+    numbers += [Number("c", "staleness", 1.0, 1.0)] * 8
+    assert distance(numbers) == pytest.approx(math.log(2) / 2)
+    assert distance([]) is None
+
+
+@given(st.floats(1e-3, 1e6), st.floats(1e-3, 1e6), st.floats(0.1, 10.0))
+def test_the_distance_knows_no_unit_and_no_direction(paper, ours, unit):
+    plain = Number("n", "time", paper, ours).distance
+    assert 0 <= plain <= CAP
+    assert Number("n", "time", ours, paper).distance == pytest.approx(plain)
+    assert Number("n", "time", paper * unit, ours * unit).distance == pytest.approx(plain, abs=1e-9)
+
+
+# A reading beside the paper
+
+
+def part_of(name):
+    return next(part for part in PARTS if part.name == name)
+
+
+def main_runs(**curves):
+    """Accuracies at 10 s, 20 s, ... by mechanism; phi = 1.0 and 0.4 are alike."""
+    return {
+        f"{m}-phi{phi}": outcome(m, curve) for m, curve in curves.items() for phi in ("1", "0.4")
+    }
+
+
+def test_a_reading_is_judged_at_the_target_at_which_it_is_nearest():
+    curves = {
+        "dystop": [0.61, 0.66] + [0.71] * 6,
+        "asydfl": [0.5] * 34 + [0.71],
+        "sa_adfl": [0.5] * 16 + [0.71],
+        "matcha": [0.5] * 41 + [0.71],
+    }
+    runs = main_runs(**{k.replace("_", "-"): v for k, v in curves.items()})
+    parts = {"main-fmnist": (part_of("main-fmnist"), runs)}
+    paper = judge_reading(sample(1), parts, ratios_only=False)
+    numbers = {n.name: n for n in paper.numbers}
+    time = numbers["main-fmnist: phi = 0.4: completion time of matcha"]
+    assert (time.paper, time.ours) == (422.76, 420.0)
+    # DySTop needs 10 s to 60 %, 20 s to 65 % and 30 s to 70 %: the paper's 80 s are nearest there.
+    assert paper.target == 0.7
+    less = numbers["main-fmnist: phi = 0.4: less completion time than asydfl"]
+    assert (less.paper, less.ours) == (pytest.approx(1 - 0.7704), pytest.approx(30 / 350))
+    small = judge_reading(sample(1), parts, ratios_only=True)
+    assert not any("completion time of" in number.name for number in small.numbers)
+    assert paper.seeds == 1
+    assert sum(paper.counts().values()) == len(paper.verdicts)
+
+
+def test_a_rival_that_never_arrives_gives_a_bound():
+    runs = main_runs(dystop=[0.61], asydfl=[0.1] * 3)
+    parts = {"main-fmnist": (part_of("main-fmnist"), runs)}
+    result = judge_reading(sample(1), parts, ratios_only=False)
+    less = next(n for n in result.numbers if "less completion time than asydfl" in n.name)
+    assert (less.ours, less.beyond) == (pytest.approx(1 / 3), -1)
+    only = with_numbers(result, [less.name])
+    assert common_numbers([result, only]) == [less.name]
+    assert only.distance == less.distance
+
+
+# The whole path
+
+
+def test_the_search_from_the_command_to_its_tables(tmp_path: Path):
+    words = ["reproduce", "readings", "--scale", "smoke", "--out", tmp_path]
+    parts = [f"{name}.{part}" for name in ("literal", "r001") for part in ("main", "planned-fmn")]
+    only = [word for part in parts for word in ("--only", part)]
+    first = invoke(*words, "--samples", 1, *only)
+    assert first.exit_code == 0, first.output
+    folder = tmp_path / "smoke" / "readings"
+    rows = list(csv.DictReader((folder / "readings.csv").read_text().splitlines()))
+    assert {row["reading"] for row in rows} == {"literal", "r001"}
+    assert [float(r["distance"]) for r in rows] == sorted(float(r["distance"]) for r in rows)
+    for name in ("numbers.csv", "verdicts.csv", "claims.csv", "runs.csv"):
+        assert len((folder / name).read_text().splitlines()) > 1
+    page = (folder / "report.html").read_text()
+    told = ("Smoke scale", "r001", "testbed-svhn: phi = 1: completion time of dystop",
+            "figure-distance-by-reading", "dystop reproduce readings --scale smoke")  # fmt: skip
+    for text in told:
+        assert text in page
+    again = invoke(*words, "--samples", 1, *only)
+    assert "26 finished before" in again.output
+    more = invoke(*words, "--samples", 2, "--only", "r002.main-fmnist")
+    assert "8 runs" in " ".join(more.output.split())
+    assert len(open_study(folder / "runs").experiments) == 34
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["engine.timing=paper"], "engine.timing belongs to the readings"),
+        (["fig-phases"], "readings is a search of its own"),
+        (["--only", "nothing"], "--only nothing: matches no run"),
+        (["--best", "2"], "dystop reproduce readings --samples 20"),
+    ],
+)
+def test_what_the_search_refuses(words, said, tmp_path: Path):
+    asked = ["reproduce", "readings", "--scale", "smoke", "--out", tmp_path, *words]
+    result = invoke(*asked)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+    assert not list(tmp_path.iterdir())
