@@ -18,7 +18,7 @@ from dystop.cli.examples import examples
 from dystop.cli.export import export
 from dystop.cli.listing import catalogue
 from dystop.cli.new import new
-from dystop.cli.report import report
+from dystop.cli.report import animate, report
 from dystop.cli.reproduce import reproduce
 from dystop.cli.run import resume, run, verify
 from dystop.cli.study import compare, sweep
@@ -67,6 +67,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "resume": resume,
     "verify": verify,
     "report": report,
+    "animate": animate,
     "export": export,
     "dashboard": dashboard,
     "list": catalogue,

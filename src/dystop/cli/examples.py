@@ -51,6 +51,10 @@ _EXAMPLES = {
         "dystop report runs/dystop-* runs/fedavg-* --target 0.8 --out comparison",
         "dystop report runs/sweep-V --out page        a comparison or a sweep, as far as it got",
     ),
+    "animate": (
+        "dystop animate runs/dystop-fmnist-mini-s0",
+        "dystop animate runs/trial --rounds 100 --seconds 30 --out trial.svg",
+    ),
     "export": (
         "dystop export runs/trial --to parquet               tables in runs/trial/export",
         "dystop export runs/trial --to csv --out tables      a run, a comparison or a sweep",

@@ -1,4 +1,4 @@
-"""`dystop report`, and the summary at the end of a run."""
+"""`dystop report` and `dystop animate`, and the summary at the end of a run."""
 
 import os
 from collections.abc import Sequence
@@ -114,3 +114,31 @@ def report(
     page = write(data, out or _default_out(runs), target)
     show_summary(data, target)
     echo(f"report: {page}")
+
+
+@handle_errors
+def animate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as in runs/NAME.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg", help="File of the picture; default: RUN/animation.svg."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to show, from the first.")] = 60,
+    seconds: Annotated[
+        float, typer.Option(min=1.0, help="Length of the picture until it repeats.")
+    ] = 16.0,
+) -> None:
+    """Draw a moving picture of a run: workers, models on their way, staleness and accuracy.
+
+    The picture is one SVG file that every browser plays; it needs no script and no network. Links
+    must have been recorded, which they are by default for small fleets (output.topology=full).
+    """
+    from dystop.experiments.run_folder import open_run
+    from dystop.report.figures.animation import animation
+    from dystop.storage import write_atomic
+
+    picture = animation(open_run(run), rounds=rounds, length_s=seconds)
+    path = out or run / "animation.svg"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, lambda file: file.write_text(picture, encoding="utf-8"))
+    echo(f"animation: {path}")
