@@ -1,14 +1,14 @@
 """Results of a comparison or a sweep, computed once: groups, target accuracy and rankings."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dystop.experiments.run_folder import RunData
 from dystop.report.data.groups import Group, group_runs
 from dystop.report.data.headline import headline
-from dystop.report.data.names import is_planned
+from dystop.report.data.names import is_planned, score_name, with_score_name
 from dystop.report.data.notices import study_notices
-from dystop.report.data.ranking import Ranking, order_sentence, rank_groups
+from dystop.report.data.ranking import Ranking, TableColumn, order_sentence, rank_groups
 from dystop.report.data.summary import NO_TARGET_PLANNED, TARGETS, best_accuracy
 from dystop.units import goal
 
@@ -63,11 +63,28 @@ def study_results(
         swept: The keys that a sweep varies.
         notices: Warnings that do not follow from the runs, such as missing runs.
     """
-    groups = group_runs(runs)
+    groups, score = group_runs(runs), score_name(runs)
     chosen = choose_target(groups, target)
-    rankings = tuple(rank_groups(groups, chosen.accuracy))
+    rankings = tuple(_with_score_name(r, score) for r in rank_groups(groups, chosen.accuracy))
+    chosen = replace(chosen, reason=with_score_name(chosen.reason, score))
     warnings = (*notices, *study_notices(groups))
     return StudyResults(tuple(groups), chosen, rankings, tuple(swept), warnings)
+
+
+def _with_score_name(ranking: Ranking, score: str) -> Ranking:
+    """Return the ranking with columns that name the score of the task."""
+
+    def named(columns: list[TableColumn]) -> list[TableColumn]:
+        return [
+            replace(
+                column,
+                title=with_score_name(column.title, score),
+                meaning=with_score_name(column.meaning, score),
+            )
+            for column in columns
+        ]
+
+    return replace(ranking, results=named(ranking.results), costs=named(ranking.costs))
 
 
 def choose_target(groups: Sequence[Group], requested: float | None) -> Target:

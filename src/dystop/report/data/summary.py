@@ -6,8 +6,16 @@ from typing import Literal
 
 from dystop.control.fairness import fairness_of
 from dystop.experiments.run_folder import RunData
-from dystop.record import RoundRecord
-from dystop.report.data.names import clock_name, is_planned, mechanism_of, run_labels, run_status
+from dystop.record import ACCURACY, RoundRecord
+from dystop.report.data.names import (
+    clock_name,
+    is_planned,
+    mechanism_of,
+    run_labels,
+    run_status,
+    score_name,
+    with_score_name,
+)
 from dystop.units import NOTHING, data, energy, goal, known, number, percent, seconds, spread
 
 TARGETS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
@@ -330,12 +338,17 @@ def _cost_metrics(clock: str) -> list[Metric]:
     ]
 
 
-def summary_table(summaries: Sequence[RunSummary]) -> list[SummaryRow]:
-    """Return the summary table, metric by metric; the best run of each metric is marked."""
-    return [_summary_row(metric, summaries) for metric in metrics(summaries)]
+def summary_table(summaries: Sequence[RunSummary], score: str = ACCURACY) -> list[SummaryRow]:
+    """Return the summary table, metric by metric; the best run of each metric is marked.
+
+    Args:
+        summaries: The numbers of the runs.
+        score: Name of the score of their task.
+    """
+    return [_summary_row(metric, summaries, score) for metric in metrics(summaries)]
 
 
-def _summary_row(metric: Metric, summaries: Sequence[RunSummary]) -> SummaryRow:
+def _summary_row(metric: Metric, summaries: Sequence[RunSummary], score: str) -> SummaryRow:
     values = [metric.value(s) for s in summaries]
     present = [v for v in values if v is not None]
     pick = max if metric.better == "high" else min
@@ -346,7 +359,8 @@ def _summary_row(metric: Metric, summaries: Sequence[RunSummary]) -> SummaryRow:
         TableCell(metric.show(s), value=v, best=best is not None and v == best)
         for s, v in zip(summaries, values, strict=True)
     ]
-    return SummaryRow(metric.title, metric.meaning, cells)
+    title, meaning = (with_score_name(text, score) for text in (metric.title, metric.meaning))
+    return SummaryRow(title, meaning, cells)
 
 
 def _end_together(summaries: Sequence[RunSummary]) -> bool:
@@ -357,9 +371,10 @@ def _end_together(summaries: Sequence[RunSummary]) -> bool:
 
 def summary_rows(runs: Sequence[RunData], target: float | None = None) -> list[dict[str, str]]:
     """Return one row of text per run for a terminal: column title -> value."""
-    summaries = summarise(runs, target)
+    summaries, score = summarise(runs, target), score_name(runs)
     lines = metrics(summaries)
     heads = [{"run": s.label, "mechanism": s.mechanism, "status": s.status} for s in summaries]
     return [
-        head | {m.title: m.show(s) for m in lines} for head, s in zip(heads, summaries, strict=True)
+        head | {with_score_name(m.title, score): m.show(s) for m in lines}
+        for head, s in zip(heads, summaries, strict=True)
     ]

@@ -14,11 +14,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from numpy.typing import ArrayLike
 
 from dystop.experiments.run_folder import RunData
+from dystop.record import ACCURACY
 from dystop.report.data.groups import Group
-from dystop.report.data.names import run_labels
+from dystop.report.data.names import run_labels, score_name, with_score_name
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b76", "#e2e6ea", "#ffffff"
 RUNS = (
@@ -165,6 +167,29 @@ class Plot:
     def with_figure(self, figure: Figure, alt: str, notes: Sequence[str] = ()) -> "Plot":
         """Return the plot with its figure, the alternative text and the notes."""
         return replace(self, figure=figure, alt=alt, notes=tuple(notes), missing="")
+
+
+def with_score_of(plots: Sequence[Plot], runs: Sequence[RunData]) -> list[Plot]:
+    """Return the plots with the name of the runs' score, where it is not the accuracy."""
+    name = score_name(runs)
+    if name == ACCURACY:
+        return list(plots)
+    return [_with_score(plot, name) for plot in plots]
+
+
+def _with_score(plot: Plot, name: str) -> Plot:
+    texts = () if plot.figure is None else plot.figure.findobj(Text)
+    for text in texts:
+        assert isinstance(text, Text)
+        text.set_text(with_score_name(text.get_text(), name))
+    return replace(
+        plot,
+        title=with_score_name(plot.title, name),
+        caption=with_score_name(plot.caption, name),
+        alt=with_score_name(plot.alt, name),
+        notes=tuple(with_score_name(note, name) for note in plot.notes),
+        missing=with_score_name(plot.missing, name),
+    )
 
 
 def legend_handles(styles: Sequence[LineStyle]) -> list[Line2D]:

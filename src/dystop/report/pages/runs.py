@@ -13,7 +13,9 @@ from dystop.report.data.names import (
     rerun_command,
     run_labels,
     run_status,
+    score_name,
     timing_text,
+    with_score_name,
 )
 from dystop.report.data.notices import notices
 from dystop.report.data.settings import Table, differing_settings, setting_rows
@@ -25,7 +27,7 @@ from dystop.report.data.summary import (
     summary_table,
 )
 from dystop.report.figures import labels, learning, maps, rounds
-from dystop.report.figures.style import Plot, css_color, styled_runs
+from dystop.report.figures.style import Plot, css_color, styled_runs, with_score_of
 from dystop.report.pages.files import ReportFiles, check_arguments, write_files
 from dystop.report.pages.html import DetailTable, fleet_rows, inline_figures, render_template
 from dystop.units import goal, known, seconds
@@ -86,7 +88,7 @@ def draw_runs(runs: Sequence[RunData], target: float | None = None) -> list[Plot
         labels.label_distribution(styled),
         maps.link_map(styled),
     ]
-    return [plot for plot in plots if plot is not None]
+    return with_score_of([plot for plot in plots if plot is not None], runs)
 
 
 def render_runs(
@@ -104,7 +106,8 @@ def render_runs(
         plots: The figures, in reading order.
         requested: Whether the target was requested, and not chosen by default.
     """
-    table = summary_table(summaries)
+    score = score_name(runs)
+    table, headline = summary_table(summaries, score), (*HEADLINE_METRICS, f"final {score}")
     return render_template(
         "report.html.jinja",
         title=summaries[0].label if len(runs) == 1 else f"{len(runs)} runs compared",
@@ -112,9 +115,9 @@ def render_runs(
         cards=_cards(runs),
         shared=_shared_rules(runs),
         lines=table,
-        tiles=[line for line in table if line.title.startswith(HEADLINE_METRICS)],
+        tiles=[line for line in table if line.title.startswith(headline)],
         names=[s.label for s in summaries],
-        target=_target_sentence(summaries, requested=requested),
+        target=with_score_name(_target_sentence(summaries, requested=requested), score),
         charts=inline_figures(plots),
         differing=differing_settings(runs),
         details=_details(runs),

@@ -14,7 +14,7 @@ from dystop.report.data.results_csv import results_csv
 from dystop.report.data.settings import Table, differing_settings, setting_rows
 from dystop.report.data.study_results import StudyResults, study_results
 from dystop.report.figures import bars, curves
-from dystop.report.figures.style import Plot
+from dystop.report.figures.style import Plot, with_score_of
 from dystop.report.figures.sweep import draw_sweep
 from dystop.report.pages.files import ReportFiles, check_arguments, write_files
 from dystop.report.pages.html import DetailTable, fleet_rows, inline_figures, render_template
@@ -69,6 +69,7 @@ def write_study(
 def draw_ranking(results: StudyResults, ranking: Ranking) -> list[Plot]:
     """Draw all figures under one timing law; with two laws, the file names contain the law."""
     plots = draw_groups(ranking.groups, results.target.accuracy, results.swept)
+    plots = with_score_of(plots, [run for group in ranking.groups for run in group.runs])
     if len(results.rankings) == 1:
         return plots
     return [replace(plot, key=f"{plot.key}-{ranking.timing}") for plot in plots]
