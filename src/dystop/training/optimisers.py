@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dystop.errors import ConfigError
 from dystop.training.flat import Layout, Slot
-from dystop.training.params import AugmentParams, StateRule, TrainerParams
+from dystop.training.params import StateRule, TrainerParams
 from dystop.training.schedules import Schedule, Table, schedule_of
 
 RATE, FIRST, SECOND = range(3)  # numbers of a step: learning rate, corrections of both moments
@@ -62,9 +62,21 @@ class Optimiser:
     @property
     def why_not_fused(self) -> str | None:
         """Why the compiled CPU kernels cannot take these steps, or None if they can."""
-        if self.is_plain and self.schedule.is_constant and self.params.augment == AugmentParams():
-            return None
-        return "the kernels take steps of plain SGD only"
+        if self.is_adam:
+            return "the kernels take steps of SGD only, not of Adam"
+        return "the kernels do not support training.clip_norm" if self.params.clip_norm else None
+
+    @property
+    def kernel_numbers(self) -> tuple[float, ...]:
+        """Momentum, decay, and the weights of velocity and gradient in a step; none: plain SGD.
+
+        A step of the compiled kernels is rate * (weights[0] * velocity + weights[1] * gradient).
+        """
+        params = self.params
+        if self.is_plain:
+            return ()
+        weights = (params.momentum, 1.0) if params.nesterov else (1.0, 0.0)
+        return (params.momentum, params.weight_decay, *weights)
 
     @property
     def changes_numbers(self) -> bool:

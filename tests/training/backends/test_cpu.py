@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dystop.errors import ConfigError, DataError
+from dystop.training.augmentation import Augmentation
 from dystop.training.backend_choice import why_not_fused
 from dystop.training.backends import sequential
 from dystop.training.backends.cpu import backend as fused
@@ -21,7 +22,8 @@ from dystop.training.backends.cpu.vectors import LANES
 from dystop.training.evaluate import EvalTask, evaluate
 from dystop.training.flat import layout_of
 from dystop.training.models.build import build_model
-from dystop.training.params import TrainerParams
+from dystop.training.optimisers import optimiser_of
+from dystop.training.params import AugmentParams, ScheduleParams, TrainerParams
 from dystop.training.problem import Job, Problem
 from dystop.training.samples import Arrays, samples_of, shards_of
 from dystop.training.trainer import Trainer
@@ -371,3 +373,48 @@ def test_blocks_cover_all_rows(rows, most):
     assert sum(sizes) == rows
     assert set(sizes) <= {1, 3, 4, 5}
     assert max(sizes) <= most
+
+
+OPTIMISERS = {
+    "momentum": {"momentum": 0.9},
+    "decay": {"weight_decay": 0.05},
+    "nesterov": {"momentum": 0.8, "nesterov": True, "weight_decay": 0.01},
+    "schedule": {"schedule": ScheduleParams("step", warmup=2, every=2, factor=0.5)},
+    "augmented": {"augment": AugmentParams(crop=2, flip=True), "momentum": 0.5},
+}
+
+
+@pytest.mark.parametrize("floats", [False, True], ids=["bytes", "floats"])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_optimisers_and_moves_are_those_of_the_reference(name, floats):
+    net = nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                        nn.Linear(6 * 12, 21), nn.ReLU(), nn.Linear(21, 4))  # fmt: skip
+    params = TrainerParams(**OPTIMISERS[name])
+    how = {"optimiser": optimiser_of(params), "augmentation": Augmentation(params.augment)}
+    plain = problem_of(net, (2, 7, 9), 4, floats=floats)
+    problem, job = replace(plain, **how), job_of(plain, steps=(6, 2, 5, 0))
+    unchanged = fused.train(plain, job).models
+    assert not torch.allclose(assert_agree(problem, job).models, unchanged)
+    floats_ = problem.optimiser.moments * problem.layout.parameters
+    moments = torch.linspace(-0.05, 0.05, 4 * floats_).view(4, floats_)
+    job = replace(job, moments=moments, taken=torch.tensor([0, 3, 1, 0]))
+    got = fused.train(problem, replace(job, moments=moments.clone()))
+    want = sequential.train(problem, job)
+    torch.testing.assert_close(got.models, want.models, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got.moments, want.moments, rtol=1e-4, atol=1e-5)
+    assert torch.equal(fused.train(plain, job_of(plain, steps=(6, 2, 5, 0))).models, unchanged)
+
+
+def test_what_the_kernels_do_not_cover_falls_back():
+    how = TrainerParams(batch=5, device="cpu", lanes=1)
+    x, y = np.zeros((20, 1, 4, 4), np.uint8), np.arange(20) % 3
+    data, net = Arrays(x, y, x, y, 0.5, 0.5), nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    paths = {
+        "fused": {"momentum": 0.9, "weight_decay": 0.1},
+        "stacked": {"optimizer": "adamw"},
+    }
+    for path, given_ in paths.items():
+        assert Trainer(net, data, [np.arange(20)], replace(how, **given_), 0).path == path
+    for given_ in ({"optimizer": "adam"}, {"clip_norm": 1.0}):
+        with pytest.raises(ConfigError, match="'fused' is not possible"):
+            Trainer(net, data, [np.arange(20)], replace(how, path="fused", **given_), 0)

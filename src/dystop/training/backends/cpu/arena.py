@@ -1,7 +1,8 @@
 """Where the numbers of a training lie: one flat array of float32, the arena.
 
 The arena holds, in this order: the model, a few constants, a workspace for gradients of weights,
-the samples of a mini-batch, and then the activations of every layer and their gradients.
+the momentum of the weights if there is one, the samples of a mini-batch, and then the activations
+of every layer and their gradients.
 
 Activations lie as [channel, row, column, sample]. The samples of a mini-batch fill whole vector
 registers, so no kernel has to treat an edge. The padding of a convolution is a border of zeros
@@ -55,6 +56,7 @@ class ArenaLayout:
     layers: tuple[Layer, ...]
     width: int  # floats of the model
     batch: int
+    momentum: tuple[float, ...] = ()  # numbers of `blocks.update_with_momentum`; none: plain SGD
 
     @property
     def classes(self) -> int:
@@ -68,8 +70,9 @@ class ArenaLayout:
 
     @cached_property
     def constants(self) -> tuple[float, ...]:
-        """Constants after the model: zero, learning rate, a scratch float, factors of means."""
-        return (0.0, 0.0, 0.0, *(1.0 / prod(layer.kernel) for layer in self.layers))
+        """Constants: zero, learning rate, a scratch float, factors of means, those of momentum."""
+        means = (1.0 / prod(layer.kernel) for layer in self.layers)
+        return (0.0, 0.0, 0.0, *means, *self.momentum)
 
     @property
     def zero(self) -> int:
@@ -91,15 +94,25 @@ class ArenaLayout:
         return self.width + 3 + k
 
     @property
+    def momentum_numbers(self) -> int:
+        """Offset of the numbers of momentum."""
+        return self.workspace - len(self.momentum)
+
+    @property
     def workspace(self) -> int:
         """Offset of the workspace: gradients of a few rows of weights."""
         return self.width + len(self.constants)
 
     @property
-    def samples(self) -> int:
-        """Offset of the samples of a mini-batch, one after another."""
+    def velocity(self) -> int:
+        """Offset of the momentum of every weight."""
         rows = max(CORRELATE_ROWS, MULTIPLY_ROWS)
         return self.workspace + rows * max(padded(layer.taps) for layer in self.layers)
+
+    @property
+    def samples(self) -> int:
+        """Offset of the samples of a mini-batch, one after another."""
+        return self.velocity + (self.width if self.momentum else 0)
 
     @property
     def sample_stride(self) -> int:

@@ -284,9 +284,72 @@ def update_bias(arena: Any, table: Any, call: Any) -> None:
 
 @primitive
 def _sum(e: Emitter, _: Value, c: Fields, corner: list[Value], __: list[int]) -> None:
-    """Sum a row and store the sum at `start`. The memory limits the speed, so one sum is enough."""
+    """Sum a row and store the sum at `start`."""
+    e.store_sum(_row_sum(e, c, corner[0]), c.start)
+
+
+def _row_sum(e: Emitter, c: Fields, row: Value) -> Value:
+    """Return the sums of a row, lane by lane. The memory limits the speed: one vector is enough."""
     total = e.variable(e.constant(0.0))
     with e.loop(c.length, LANES) as k:
-        vector = e.load(c.right, (corner[0], c.right_step), k)
+        vector = e.load(c.right, (row, c.right_step), k)
         e.write(total, e.builder.fadd(e.read(total), vector))
-    e.store_sum(e.read(total), c.start)
+    return e.read(total)
+
+
+@compiled
+def update_with_momentum(arena: Any, table: Any, call: Any) -> None:
+    """Take a step of SGD with momentum on rows of weights.
+
+    With the numbers (m, d, p, q) at `first`, the velocity v at `start` and the gradient at right:
+    g = right + d * out; v = m * v + g; out -= left * (p * v + q * g). left is eta.
+    """
+    _update_with_momentum(arena, table, call, (), ())
+    for row in range(call.rows):
+        for k in range(call.length // LANES * LANES, call.length):
+            gradient = arena[call.right + row * call.right_step + k]
+            _momentum_step(arena, call, row * call.out_step + k, gradient)
+
+
+@compiled
+def _momentum_step(arena: Any, call: Any, k: int, gradient: Any) -> None:
+    """Take the step of one weight."""
+    momentum, decay = arena[call.first], arena[call.first + 1]
+    gradient += decay * arena[call.out + k]
+    velocity = momentum * arena[call.start + k] + gradient
+    arena[call.start + k] = velocity
+    change = arena[call.first + 2] * velocity + arena[call.first + 3] * gradient
+    arena[call.out + k] -= arena[call.left] * change
+
+
+@primitive
+def _update_with_momentum(e: Emitter, _: Value, c: Fields, __: list[Value], ___: list[int]) -> None:
+    momentum, decay = e.broadcast(c.first), e.broadcast(c.first, 1)
+    rate = e.builder.fneg(e.broadcast(c.left))
+    slopes = [e.builder.fmul(rate, e.broadcast(c.first, k)) for k in (2, 3)]
+    whole = e.index((e.builder.sdiv(c.length, e.index(LANES)), LANES))
+    with e.loop(c.rows) as row, e.loop(whole, LANES) as k:
+        out, at = e.index(c.out, (row, c.out_step), k), e.index(c.start, (row, c.out_step), k)
+        weight = e.variable(e.load(out))
+        gradient = e.variable(e.load(c.right, (row, c.right_step), k))
+        e.multiply_add(decay, e.read(weight), gradient)
+        velocity = e.variable(e.read(gradient))
+        e.multiply_add(momentum, e.load(at), velocity)
+        e.store(e.read(velocity), at)
+        e.multiply_add(slopes[0], e.read(velocity), weight)
+        e.multiply_add(slopes[1], e.read(gradient), weight)
+        e.store(e.read(weight), out)
+
+
+@compiled
+def update_bias_with_momentum(arena: Any, table: Any, call: Any) -> None:
+    """Take a step of SGD with momentum on biases; the sum of a row is left at `terms`."""
+    for row in range(call.rows):
+        _sum_to(arena, table, call, (row,), ())
+        _momentum_step(arena, call, row, arena[call.terms])
+
+
+@primitive
+def _sum_to(e: Emitter, _: Value, c: Fields, corner: list[Value], __: list[int]) -> None:
+    """Sum a row and store the sum at `terms`."""
+    e.store_sum(_row_sum(e, c, corner[0]), c.terms)

@@ -19,6 +19,8 @@ from dystop.training.backends.cpu.blocks import (
     transpose,
     update,
     update_bias,
+    update_bias_with_momentum,
+    update_with_momentum,
 )
 from dystop.training.backends.cpu.program import (
     AVERAGE,
@@ -31,6 +33,8 @@ from dystop.training.backends.cpu.program import (
     TRANSPOSE,
     UPDATE,
     UPDATE_BIAS,
+    UPDATE_BIAS_WITH_MOMENTUM,
+    UPDATE_WITH_MOMENTUM,
 )
 
 _ZERO = np.float32(0)
@@ -48,6 +52,7 @@ class Network(NamedTuple):
     rate: int  # offset of the learning rate
     samples: int  # offset of the samples
     sample_stride: int  # floats from one sample to the next
+    velocity: int  # offset of the momentum, which ends where the samples begin
     padded_start: int  # offset of activations with padding; the arena's end without padding
 
 
@@ -59,6 +64,8 @@ class SampleArrays(NamedTuple):
     labels: Any  # int64 [n]
     scale: Any  # float32 [inputs]
     shift: Any
+    sides: tuple[int, int]  # height and width of an image, if images are moved
+    crop: int  # pixels of border around a moved image
 
 
 class Schedule(NamedTuple):
@@ -67,7 +74,9 @@ class Schedule(NamedTuple):
     index: Any  # int64 [rows, steps, batch], sample numbers
     counts: Any  # int64 [rows, steps], samples of each mini-batch; 0 for a step that is not taken
     sizes: Any  # int64 [rows, steps], which program
-    rates: Any  # float32 [models], learning rates; empty: evaluate and do not train
+    rates: Any  # float32 [rows, steps], learning rates; [0, 0]: evaluate and do not train
+    moves: Any  # int64 [rows, steps, batch, 3], of images; [0, 0, 0, 0]: they stay as they are
+    moments: Any  # float32 [models, P], momentum, changed in place; [0, 0]: zero at the beginning
 
 
 @compiled
@@ -82,29 +91,42 @@ def train_or_evaluate(
     for m in range(len(models)):
         row = m % len(schedule.counts)
         _copy(models[m], network.arena)
-        network.arena[network.rate] = schedule.rates[m] if trains else _ZERO
+        velocity = network.arena[network.velocity : network.samples]
+        velocity[:] = _ZERO
+        if len(schedule.moments):
+            _copy(schedule.moments[m], velocity)
         for step in range(schedule.counts.shape[1]):
-            size, index = (
-                schedule.sizes[row, step],
-                schedule.index[row, step, : schedule.counts[row, step]],
-            )
-            if size != last:
+            if schedule.sizes[row, step] != last:
                 _clear(network)
-                last = size
-            if len(index):
-                _load_samples(network, samples, index, network.sizes[size, 0])
-                calls = (
-                    network.programs[size]
-                    if trains
-                    else network.programs[size, : network.sizes[size, 1]]
-                )
-                for k in range(len(calls)):
-                    if calls[k].kind == LOSS:
-                        _loss(network, samples.labels, index, size, results[m])
-                    else:
-                        _execute(network.arena, network.table, calls[k])
+                last = schedule.sizes[row, step]
+            if schedule.counts[row, step]:
+                _run_batch(network, samples, schedule, (row, step), results[m])
         if trains:
             _copy(network.arena, models[m])
+        if len(schedule.moments):
+            _copy(velocity, schedule.moments[m])
+
+
+@compiled
+def _run_batch(
+    network: Network, samples: SampleArrays, schedule: Schedule, where: Any, result: Any
+) -> None:
+    """Train or evaluate on one mini-batch, that of (row, step)."""
+    size, index = schedule.sizes[where], schedule.index[where][: schedule.counts[where]]
+    if len(schedule.moves):
+        _load_moved(network, samples, index, schedule.moves[where], network.sizes[size, 0])
+    else:
+        _load_samples(network, samples, index, network.sizes[size, 0])
+    calls = network.programs[size]
+    if len(schedule.rates):
+        network.arena[network.rate] = schedule.rates[where]
+    else:
+        calls = calls[: network.sizes[size, 1]]
+    for k in range(len(calls)):
+        if calls[k].kind == LOSS:
+            _loss(network, samples.labels, index, size, result)
+        else:
+            _execute(network.arena, network.table, calls[k])
 
 
 @compiled
@@ -141,6 +163,34 @@ def _normalise(out: Any, raw: Any, scale: Any, shift: Any) -> None:
 
 
 @compiled
+def _load_moved(
+    network: Network, samples: SampleArrays, index: Any, moves: Any, batch: int
+) -> None:
+    """Load normalised images after their moves (y, x, flip)."""
+    inputs = len(samples.scale)
+    for b in range(batch):
+        at = b if b < len(index) else 0
+        row = network.arena[network.samples + b * network.sample_stride :][:inputs]
+        if len(samples.bytes):
+            _move(row, samples.bytes[index[at]], samples, moves[at])
+        else:
+            _move(row, samples.floats[index[at]], samples, moves[at])
+
+
+@compiled
+def _move(out: Any, raw: Any, samples: SampleArrays, move: Any) -> None:
+    """Cut one image out of a black border, mirror it, and normalise it."""
+    height, width = samples.sides
+    for k in range(len(out)):
+        plane, place = k // (height * width), k % (height * width)
+        y, x = place // width + move[0] - samples.crop, place % width
+        x = (width - 1 - x if move[2] else x) + move[1] - samples.crop
+        inside = 0 <= y < height and 0 <= x < width
+        value = np.float32(raw[(plane * height + y) * width + x]) if inside else _ZERO
+        out[k] = value * samples.scale[k] + samples.shift[k]
+
+
+@compiled
 def _execute(arena: Any, table: Any, call: Any) -> None:
     """Execute one call of a program."""
     if call.kind == MULTIPLY:
@@ -167,6 +217,10 @@ def _execute_cheap(arena: Any, table: Any, call: Any) -> None:
         update(arena, table, call)
     elif call.kind == UPDATE_BIAS:
         update_bias(arena, table, call)
+    elif call.kind == UPDATE_WITH_MOMENTUM:
+        update_with_momentum(arena, table, call)
+    elif call.kind == UPDATE_BIAS_WITH_MOMENTUM:
+        update_bias_with_momentum(arena, table, call)
 
 
 @compiled

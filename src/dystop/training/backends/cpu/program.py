@@ -36,7 +36,9 @@ from dystop.training.backends.layers import Kind
     UPDATE,
     UPDATE_BIAS,
     LOSS,
-) = range(10)
+    UPDATE_WITH_MOMENTUM,
+    UPDATE_BIAS_WITH_MOMENTUM,
+) = range(12)
 
 
 @dataclass(frozen=True)
@@ -305,8 +307,7 @@ class _Writer:
                 terms=layer.taps,
             )
             offset = layer.weight + row * layer.taps
-            slope = {"left": self.arena.rate, "right": self.arena.workspace}
-            self.call(UPDATE, out=offset, length=count * layer.taps, **slope)
+            self._update(out=offset, length=count * layer.taps, right=self.arena.workspace)
 
     def _update_linear(self, k: int) -> None:
         """Update the weights of a linear layer: a sum over samples of vectors of inputs."""
@@ -338,31 +339,39 @@ class _Writer:
                 right_unit=row,
                 terms=self.batch,
             )
-            self.call(
-                UPDATE,
+            self._update(
                 rows=count,
                 length=layer.taps,
                 out=layer.weight + first * layer.taps,
                 out_step=layer.taps,
-                left=arena.rate,
                 right=arena.workspace,
                 right_step=step,
             )
 
+    def _update(self, **fields: int) -> None:
+        """Update rows of weights by their gradient."""
+        if self.arena.momentum:
+            self.call(UPDATE_WITH_MOMENTUM, **fields, **self._momentum(fields["out"]))
+        else:
+            self.call(UPDATE, left=self.arena.rate, **fields)
+
+    def _momentum(self, out: int) -> dict[str, int]:
+        """Return the operands of a step with momentum on weights from `out` on."""
+        arena = self.arena
+        start = arena.velocity + out
+        return {"left": arena.rate, "first": arena.momentum_numbers, "start": start}
+
     def _update_bias(self, k: int) -> None:
         """Update the biases by the gradient, summed over positions and samples."""
         layer, regions = self.arena.layers[k], self.arena.regions[k]
-        step = prod(layer.outputs[1:]) * self.batch
-        self.call(
-            UPDATE_BIAS,
-            rows=layer.outputs[0],
-            length=step,
-            out=layer.bias or 0,
-            left=self.arena.rate,
-            right=self.at(regions.gradient),
-            right_step=step,
-            start=self.arena.scratch,
-        )
+        step, out = prod(layer.outputs[1:]) * self.batch, layer.bias or 0
+        fields = {"rows": layer.outputs[0], "length": step, "out": out, "right_step": step}
+        fields["right"] = self.at(regions.gradient)
+        if self.arena.momentum:
+            how = {"terms": self.arena.scratch, **self._momentum(out)}
+            self.call(UPDATE_BIAS_WITH_MOMENTUM, **fields, **how)
+        else:
+            self.call(UPDATE_BIAS, left=self.arena.rate, start=self.arena.scratch, **fields)
 
 
 def _blocks(rows: int, most: int) -> Iterator[tuple[int, int]]:
