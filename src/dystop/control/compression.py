@@ -170,7 +170,7 @@ def quantise(
 
 def dequantise(codes: NDArray[np.int8], scales: Vector, tensors: tuple[int, ...]) -> Vector:
     """Return the numbers that codes and scales stand for, [W]."""
-    with np.errstate(invalid="ignore"):  # 0 times infinity: the model has diverged
+    with np.errstate(invalid="ignore", over="ignore"):  # the model has diverged
         numbers: Vector = codes.astype(np.float32) * np.repeat(scales, tensors)
     return numbers
 

@@ -491,7 +491,9 @@ def compression_of(experiment: Experiment, layout: Layout) -> Compression | None
     link, able = experiment.link, experiment.mechanism.capabilities()
     if link.compression == "none":
         return None
-    sizes = tuple(slot.numel for slot in (*layout.trained, *layout.kept) if slot.numel)
+    sizes = tuple(
+        slot.numel for slot in (*layout.trained, *layout.kept, *layout.carried) if slot.numel
+    )
     compression = Compression(link.compression, link.fraction, sizes, experiment.seed)
     check_compression(compression, able, experiment.mechanism.name)
     return compression

@@ -386,3 +386,68 @@ def test_pickle_bombs_do_nothing(tmp_path):
     assert not canary.exists()
     pickle.loads(bomb)
     assert canary.exists()  # the bomb was a real one
+
+
+# Numbers of 8 bits -------------------------------------------------------------------------------
+
+SMALL = replace(SCHEMA, encoding="I8")
+ROUGH = stream(0, "model").normal(size=16).astype(np.float32)
+
+
+def packed(schema: Schema, vector: np.ndarray, *what) -> bytes:
+    return b"".join(map(bytes, schema.pack(vector, *what)))
+
+
+def test_eight_bits_need_a_quarter_of_the_bytes_and_are_a_safetensors_file():
+    payload = packed(SMALL, ROUGH)
+    head = len(SMALL.header_bytes())
+    assert len(payload) - head == 16 + 4 * 4  # a byte for each number, a scale for each tensor
+    assert len(payload) == SMALL.size()
+    tensors = safetensors.numpy.load(payload)
+    assert tensors["a.weight"].dtype == np.int8
+    weights = tensors["a.weight"].reshape(-1) * tensors["__scales__"][0]
+    np.testing.assert_array_equal(weights, SMALL.unpack(payload)[:6])
+    assert SMALL.hash != SCHEMA.hash
+
+
+@pytest.mark.parametrize(
+    "what", [("model", None), ("delta", None), ("masked", 5), ("delta", 5), ("masked", 0)]
+)
+def test_eight_bits_round_trip_in_every_form(what):
+    vector = ROUGH[: what[1]] if what[1] is not None else ROUGH
+    payload = packed(SMALL, vector, *what)
+    assert payload == packed(SMALL, vector.copy(), *what)  # the rounding follows from the model
+    assert len(payload) == SMALL.size(*what)
+    found = SMALL.unpack(payload, *what)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, vector, atol=np.abs(ROUGH).max() / 127)
+
+
+def test_payloads_of_the_other_encoding_are_refused():
+    for mine, other in ((SMALL, SCHEMA), (SCHEMA, SMALL)):
+        payload = packed(other, ROUGH)
+        with pytest.raises(BadModel):
+            mine.unpack(payload)
+        with pytest.raises(BadModel, match="schema"):
+            PayloadReceiver(mine).begin(header_of(payload, schema=other.hash))
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -1.0])
+def test_a_hostile_scale_is_refused(scale):
+    payload = bytearray(packed(SMALL, ROUGH))
+    head = len(SMALL.header_bytes())
+    payload[head : head + 4] = np.float32(scale).tobytes()
+    with pytest.raises(BadModel, match="scale"):
+        SMALL.unpack(payload)
+
+
+def test_a_hostile_number_is_refused():
+    payload = bytearray(packed(SMALL, ROUGH))
+    payload[-1] = 0x80  # -128, which no rounding gives
+    with pytest.raises(BadModel, match="8-bit"):
+        SMALL.unpack(payload)
+
+
+def test_no_tensor_has_the_name_of_the_scales():
+    with pytest.raises(ConfigError, match="__scales__"):
+        Schema((("__scales__", (2,)),))

@@ -239,6 +239,11 @@ def check_testbed(experiment: Experiment) -> None:
             "evaluate.model = 'aggregated': an observer sees the models that workers publish, and "
             "they publish a model when its training ends; use 'trained'"
         )
+    if experiment.link.compression not in ("none", "int8"):
+        raise ConfigError(
+            f"link.compression = {experiment.link.compression!r}: the testbed sends whole models; "
+            "use 'int8' or 'none', or simulate with 'dystop run'"
+        )
     if experiment.staleness.rule == "compensate":
         raise ConfigError(
             "staleness.rule = 'compensate' needs models that only a simulator has; use another "

@@ -25,12 +25,15 @@ from dystop.experiments.build import (
     check_label_flip,
     check_same_data,
     check_staleness_weighting,
+    compression_of,
+    describe_compression,
     describe_graph,
     fleet_json,
     fleet_of,
     load_data,
     make_trainer,
     measured,
+    message_bytes,
     sample_owners,
     split_data,
     steps_of,
@@ -90,15 +93,19 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
     trainer = make_trainer(_single_stream(experiment), data, shards)
     _warm_up(trainer, shards)
     experiment = measured(experiment, trainer)
-    fleet = fleet_of(experiment, counts, 4 * trainer.width)
+    fleet = fleet_of(experiment, counts, _message_bytes(experiment, trainer))
     enrolment = Enrolment(
-        schema_of(trainer.layout).hash,
+        _schema(experiment, trainer).hash,
         fleet.model_bytes,
         _enrolled(experiment, counts),
         trainer.task.score_name,
     )
     world = world_of(experiment, fleet)
-    physics = {**describe(world), **describe_graph(experiment.mechanism, fleet, world)}
+    physics = {
+        **describe(world),
+        **describe_compression(compression_of(experiment, trainer.layout)),
+        **describe_graph(experiment.mechanism, fleet, world),
+    }
     return Prepared(
         experiment=experiment,
         enrolment=enrolment,
@@ -123,6 +130,17 @@ def _warm_up(trainer: Trainer, shards: list[Ints]) -> None:
     if owner is not None:
         (vector, counters), one = trainer.initial(), np.ones(1, np.int64)
         trainer.train(vector[None], counters[None], np.array([owner]), 0 * one, one)
+
+
+def _schema(experiment: Experiment, trainer: Trainer) -> Schema:
+    """Return what a model looks like on the wire."""
+    return schema_of(trainer.layout, "I8" if experiment.link.compression == "int8" else "F32")
+
+
+def _message_bytes(experiment: Experiment, trainer: Trainer) -> int:
+    """Return the bytes of one model on the wire, without headers."""
+    compression = compression_of(experiment, trainer.layout)
+    return message_bytes(experiment, trainer.layout, compression)
 
 
 Samples = tuple[Dataset, list[Ints], Ints]  # data set, who has which of it, label counts [N, K]
@@ -224,12 +242,12 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
     # A worker joins when it can train: the slow first step must not delay a round.
     _warm_up(trainer, only)
     vector, counters = trainer.initial()
-    fleet = fleet_of(experiment, counts, 4 * trainer.width)
+    fleet = fleet_of(experiment, counts, _message_bytes(experiment, trainer))
     free = experiment.testbed.devices == "free" or is_server
     step_s = 0.0 if free else float(step_seconds(experiment, fleet)[node])
     return WorkerParts(
         node=node,
-        schema=schema_of(trainer.layout),
+        schema=_schema(experiment, trainer),
         vector=vector.cpu().numpy(),
         counters=counters.cpu().numpy(),
         train=None if is_server else local_trainer(trainer, node),
@@ -345,7 +363,7 @@ def observer_parts(
     trainer = make_trainer(_single_stream(experiment), tests, [few])
     counters = trainer.initial()[1].cpu().numpy()
     samples = experiment.evaluate.samples or None
-    schema, bad = schema_of(trainer.layout), frozenset(attackers_of(experiment).tolist())
+    schema, bad = _schema(experiment, trainer), frozenset(attackers_of(experiment).tolist())
     return ObserverParts(trainer, schema, counters, sizes, samples, bad)
 
 

@@ -1,9 +1,14 @@
-"""Models on the wire: a safetensors file whose header a schema determines, and its receiver."""
+"""Models on the wire: a safetensors file whose header a schema determines, and its receiver.
+
+Numbers are float32 or, under `link.compression = "int8"`, whole numbers of one byte with a scale
+for each tensor. All parties of a run have the same setting, and the hash of the schema tells.
+"""
 
 import hashlib
 import json
 import math
 import struct
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -13,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystop.control.aggregation import kept_coordinates
+from dystop.control.compression import LEVELS, dequantise, quantise
 from dystop.errors import ConfigError
+from dystop.rng import uniform
 from dystop.sparse import Bools
 from dystop.testbed.protocol.codec import MAX_HEADER_BYTES, BadMessage, check_bounds, shown
 from dystop.testbed.protocol.messages import (
@@ -25,12 +32,14 @@ from dystop.testbed.protocol.messages import (
 )
 
 Kind = Literal["model", "delta", "masked"]
+Encoding = Literal["F32", "I8"]
 Shape = tuple[int, ...]
 Bytes = bytes | bytearray | memoryview
 Vector = NDArray[np.float32]
 
 FORMAT = 1  # of payloads and schemas; stored in enrolments, so it is not the number of the protocol
 FLOAT = np.dtype("<f4")
+SCALES = "__scales__"  # tensor of an 8-bit payload: what the whole numbers of each tensor count
 MAX_TENSORS = 10_000
 MAX_NAME_BYTES = 256
 _LENGTH = struct.Struct("<Q")
@@ -47,21 +56,33 @@ class BadModel(PullBroken):
 
 
 @lru_cache(maxsize=64)
-def header_bytes(tensors: tuple[tuple[str, Shape], ...], kind: Kind, kept: int | None) -> bytes:
+def header_bytes(
+    tensors: tuple[tuple[str, Shape], ...], kind: Kind, kept: int | None, encoding: Encoding = "F32"
+) -> bytes:
     """Return length and JSON header of a safetensors file, padded to align the floats."""
     if kind == "masked" and kept is None:
         raise ValueError("a masked payload needs the number of coordinates that it keeps")
     if kind == "model" and kept is not None:
         raise ValueError("a payload that keeps a part of a model is a masked one")
     head: dict[str, Any] = {"__metadata__": {"kind": kind, "protocol": str(FORMAT)}}
-    at = 0
-    for name, shape in tensors if kept is None else (("kept", (kept,)),):
-        end = at + FLOAT.itemsize * math.prod(shape)
-        head[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, end]}
+    at, width = 0, FLOAT.itemsize if encoding == "F32" else 1
+    due = tensors if kept is None else (("kept", (kept,)),)
+    if encoding == "I8":  # scales come first, so that they are aligned
+        at = FLOAT.itemsize * len(sizes_of(due))
+        scales = {"dtype": "F32", "shape": [len(sizes_of(due))], "data_offsets": [0, at]}
+        head[SCALES] = scales
+    for name, shape in due:
+        end = at + width * math.prod(shape)
+        head[name] = {"dtype": encoding, "shape": list(shape), "data_offsets": [at, end]}
         at = end
     text = json.dumps(head, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _LENGTH.size)
     return _LENGTH.pack(len(text)) + text
+
+
+def sizes_of(tensors: tuple[tuple[str, Shape], ...]) -> tuple[int, ...]:
+    """Return the numbers in each tensor that is not empty."""
+    return tuple(size for _, shape in tensors if (size := math.prod(shape)))
 
 
 def difference(payload: Bytes, due: bytes) -> BadModel:
@@ -99,6 +120,7 @@ class Schema:
     """Names and shapes of a model's float tensors, in the order of the flat vector."""
 
     tensors: tuple[tuple[str, Shape], ...]
+    encoding: Encoding = "F32"  # of the numbers on the wire
 
     def __post_init__(self) -> None:
         names = {name for name, _ in self.tensors}
@@ -108,8 +130,8 @@ class Schema:
                 f"model: the testbed sends at most {MAX_TENSORS} tensors with distinct names of "
                 f"at most {MAX_NAME_BYTES} bytes; use fewer modules or shorter names"
             )
-        if "__metadata__" in names:
-            raise ConfigError("model: no tensor can be called '__metadata__'; rename it")
+        for reserved in {"__metadata__", SCALES} & names:
+            raise ConfigError(f"model: no tensor can be called {reserved!r}; rename it")
 
     @cached_property
     def width(self) -> int:
@@ -119,7 +141,7 @@ class Schema:
     @cached_property
     def hash(self) -> str:
         """SHA-256 of format, names, types and shapes; equal where models can be exchanged."""
-        text = json.dumps([FORMAT, [[name, "F32", shape] for name, shape in self.tensors]])
+        text = json.dumps([FORMAT, [[name, self.encoding, shape] for name, shape in self.tensors]])
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
@@ -140,25 +162,39 @@ class Schema:
             kind: what the payload is.
             kept: numbers in a masked payload; None: the whole vector.
         """
-        return header_bytes(self.tensors, kind, kept)
+        return header_bytes(self.tensors, kind, kept, self.encoding)
+
+    def sizes(self, kept: int | None = None) -> tuple[int, ...]:
+        """Return the numbers in each tensor of a payload; a masked one has one tensor."""
+        if kept is not None:
+            return (kept,) if kept else ()
+        return sizes_of(self.tensors)
 
     def size(self, kind: Kind = "model", kept: int | None = None) -> int:
         """Return the bytes of a payload."""
-        floats = self.width if kept is None else kept
-        return len(self.header_bytes(kind, kept)) + FLOAT.itemsize * floats
+        numbers, head = self.width if kept is None else kept, len(self.header_bytes(kind, kept))
+        if self.encoding == "I8":
+            return head + FLOAT.itemsize * len(self.sizes(kept)) + numbers
+        return head + FLOAT.itemsize * numbers
 
     def pack(
         self, vector: Vector, kind: Kind = "model", kept: int | None = None
-    ) -> tuple[memoryview, memoryview]:
-        """Return header and vector, to be sent one after another; nothing is copied.
+    ) -> tuple[memoryview, ...]:
+        """Return header and vector, to be sent one after another; floats are not copied.
 
-        A masked vector holds the kept coordinates only.
+        A masked vector holds the kept coordinates only. The rounding to 8 bits follows from the
+        vector, so that a model has one payload however often it is packed.
         """
         floats = self.width if kept is None else kept
         if vector.dtype != FLOAT or vector.shape != (floats,) or not vector.flags.c_contiguous:
             raise ValueError(f"cannot send {vector.dtype} {vector.shape}; F32 ({floats},) is due")
+        head = memoryview(self.header_bytes(kind, kept))
         body = vector.data.cast("B") if floats else memoryview(b"")
-        return memoryview(self.header_bytes(kind, kept)), body
+        if self.encoding == "F32" or not floats:
+            return head, body
+        draws = uniform(zlib.crc32(body), "int8", np.arange(floats))
+        codes, scales = quantise(vector, self.sizes(kept), draws)
+        return head, scales.data.cast("B"), codes.data.cast("B")
 
     def unpack(
         self,
@@ -168,9 +204,10 @@ class Schema:
         *,
         sha256: str | None = None,
     ) -> Vector:
-        """Return the vector of a payload, without a copy. Raises BadModel.
+        """Return the vector of a payload; floats are not copied. Raises BadModel.
 
-        Checks size, header and, if given, digest; `worker.guard` checks the numbers.
+        Checks size, header and, if given, digest, and the range of 8-bit numbers and their scales;
+        `worker.guard` checks the numbers.
         """
         due = self.size(kind, kept)
         if len(payload) != due:
@@ -178,7 +215,14 @@ class Schema:
         self.check_header(payload, kind, kept)
         if sha256 is not None and digest([payload]) != sha256:
             raise BadModel("digest", "the bytes are not those that were announced")
-        return np.frombuffer(payload, FLOAT, offset=len(self.header_bytes(kind, kept)))
+        head, sizes = len(self.header_bytes(kind, kept)), self.sizes(kept)
+        if self.encoding == "F32" or not sizes:
+            return np.frombuffer(payload, FLOAT, offset=head)
+        scales = np.frombuffer(payload, FLOAT, len(sizes), head)
+        codes = np.frombuffer(payload, np.int8, offset=head + scales.nbytes)
+        if not (np.isfinite(scales) & (scales >= 0)).all() or codes.min() < -LEVELS:
+            raise BadModel("malformed", "a scale or an 8-bit number is out of range")
+        return dequantise(codes, scales, sizes)
 
     def check_header(self, payload: Bytes, kind: Kind = "model", kept: int | None = None) -> None:
         """Compare the start of a payload with the expected header. Raises BadModel."""
@@ -187,10 +231,10 @@ class Schema:
             raise difference(payload, due)
 
 
-def schema_of(layout: Any) -> Schema:
+def schema_of(layout: Any, encoding: Encoding = "F32") -> Schema:
     """Return the schema of a model with the layout of a `training.flat.Layout`."""
     slots = (*layout.trained, *layout.kept, *layout.carried)
-    return Schema(tuple((slot.name, tuple(slot.shape)) for slot in slots))
+    return Schema(tuple((slot.name, tuple(slot.shape)) for slot in slots), encoding)
 
 
 def digest(parts: Iterable[Bytes]) -> str:
