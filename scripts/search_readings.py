@@ -13,6 +13,7 @@ import argparse
 import os
 import time
 from collections.abc import Sequence
+from multiprocessing import TimeoutError as NotReady
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def run_until(study: Study, jobs: int, end: float) -> None:
         for done in range(1, len(work) + 1):
             try:
                 name = results.next(timeout=max(0.0, end - time.monotonic()))
-            except TimeoutError:
+            except NotReady:
                 click.echo(f"time is over: {done - 1} of {len(work)} runs finished")
                 break
             click.echo(f"{time.monotonic() - begun:6.1f} s  {done}/{len(work)}  {name}")
@@ -85,9 +86,10 @@ def main() -> None:
     """Run both searches within the given time."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--samples", type=int, default=28)
+    parser.add_argument("--samples", type=int, default=28, help="0: the presets alone")
     parser.add_argument("--best", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--small-minutes", type=float, default=2.0, help="of these, at most")
@@ -96,13 +98,15 @@ def main() -> None:
     given = parser.parse_args()
     begun, words = time.monotonic(), tuple(given.words)
     first: Scale = "smoke" if given.scale == "smoke" else "small"
-    tried = [*presets(), *map(sample, range(1, given.samples + 1))]
-    small = Asked(first, 1, ("training.device=cpu",), CORE)
-    end = begun + 60 * min(given.small_minutes, given.minutes)
-    ranked = search(search_runs(tried, small), first, given.out, given.jobs, end)
+    ranked: list[Reading] = []
+    if given.samples:
+        tried = [*presets(), *map(sample, range(1, given.samples + 1))]
+        small = Asked(first, 1, ("training.device=cpu",), CORE)
+        end = begun + 60 * min(given.small_minutes, given.minutes)
+        ranked = search(search_runs(tried, small), first, given.out, given.jobs, end)
     samples = [reading for reading in ranked if not reading.is_preset]
     nearest = [*presets(), *samples[: given.best]]
-    asked = Asked(given.scale, given.seeds, words)
+    asked = Asked(given.scale, given.seeds, words, tuple(given.only))
     end = begun + 60 * given.minutes
     search(search_runs(nearest, asked), given.scale, given.out, given.jobs, end)
 

@@ -2,6 +2,8 @@
 
 import csv
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -259,3 +261,16 @@ def test_what_the_search_refuses(words, said, tmp_path: Path):
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("minutes", "said"), [(10, "13/13"), (0, "time is over: 0 of 13 runs")])
+def test_one_process_may_run_many_runs(minutes, said, tmp_path: Path):
+    script = Path(__file__).parents[2] / "scripts" / "search_readings.py"
+    words = ["training.device=cpu", "--samples", 0, "--scale", "smoke", "--seeds", 1, "--jobs", 2,
+             "--minutes", minutes,
+             "--only", "literal.main", "--only", "literal.planned-f"]  # fmt: skip
+    command = [sys.executable, script, tmp_path, *words]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+    assert (tmp_path / "smoke" / "readings" / "readings.csv").exists() == (minutes > 0)
