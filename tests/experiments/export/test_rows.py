@@ -2,29 +2,36 @@
 
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystop.experiments.export.rows import COLUMNS, TABLES, rows_of
+from dystop.experiments.export.rows import COLUMNS, TABLES, RoundRows
 from dystop.experiments.export.writer import Curves, curves
 from dystop.record import SCORE, RoundRecord
 from support.export_fixtures import rich_record
 from support.fake_runs import plain_record
 
 
+def rows_of(record, traced=None, energy_j_total=None):
+    """Return the rows of all tables."""
+    found = RoundRows(record, traced, energy_j_total)
+    return SimpleNamespace(**{table: list(found.of(table)) for table in TABLES})
+
+
 def test_a_round_by_hand():
     rows = rows_of(rich_record(2), energy_j_total=60.0)
-    assert rows.rounds["energy_j"] == 30.0
-    assert rows.rounds["notes.phase"] == 1.0
-    assert "accuracy" not in rows.rounds
+    assert rows.rounds[0]["energy_j"] == 30.0
+    assert rows.rounds[0]["notes.phase"] == 1.0
+    assert "accuracy" not in rows.rounds[0]
     assert rows.workers == [
         {"round": 2, "clock_s": 3.0, "worker": 0, "active": True, "accuracy": 0.2, "loss": 1.0,
-         "energy_j": 12.0, "x_m": None, "y_m": None},
+         "energy_j": 12.0, "not_finite": False, "x_m": None, "y_m": None},
         {"round": 2, "clock_s": 3.0, "worker": 1, "active": False, "accuracy": None, "loss": None,
-         "energy_j": 10.0, "x_m": None, "y_m": None},
+         "energy_j": 10.0, "not_finite": False, "x_m": None, "y_m": None},
         {"round": 2, "clock_s": 3.0, "worker": 2, "active": False, "accuracy": 0.4, "loss": 2.0,
-         "energy_j": 8.0, "x_m": None, "y_m": None},
+         "energy_j": 8.0, "not_finite": False, "x_m": None, "y_m": None},
     ]  # fmt: skip
     assert rows.links == [{"round": 2, "clock_s": 3.0, "dst": 0, "src": 2, "lost": False}]
     (test,) = rows.tests
@@ -35,7 +42,7 @@ def test_a_round_by_hand():
 def test_a_round_without_a_test_and_without_names():
     rows = rows_of(plain_record(1, 2.0))
     assert (rows.workers, rows.links, rows.tests) == ([], [], [])
-    assert rows.rounds["round"] == 1
+    assert rows.rounds[0]["round"] == 1
 
 
 def test_positions_are_columns():
@@ -44,6 +51,20 @@ def test_positions_are_columns():
         (0, 1.0, 2.0, None),
         (1, 3.0, 4.0, None),
     ]
+
+
+def test_a_worker_whose_loss_is_not_finite_has_a_row():
+    (row,) = rows_of(plain_record(1, 2.0, not_finite=[3])).workers
+    assert (row["worker"], row["not_finite"], row["active"]) == (3, True, None)
+
+
+def test_the_score_of_another_task_has_its_own_curve():
+    record = plain_record(1, 2.0, accuracy=0.5, accuracy_global=0.6, score_name="r2")
+    points = curves(RoundRows(record))
+    assert (points["tests/r2"], points["tests/r2_global"]) == (0.5, 0.6)
+    assert not any("accuracy" in name for name in points)
+    assert RoundRows(record).record.accuracy == 0.5
+    assert next(RoundRows(record).of("tests"))["score_name"] == "r2"
 
 
 def test_links_of_a_trace_replace_those_of_the_record():
@@ -56,7 +77,7 @@ def test_links_of_a_trace_replace_those_of_the_record():
 
 def test_every_number_of_a_record_is_in_a_table():
     lists = {"staleness_histogram", "notes", "active_ids", "link_pairs", "positions", "no_score",
-             "worker_accuracy", "worker_loss", "worker_energy_j"}  # fmt: skip
+             "worker_accuracy", "worker_loss", "worker_energy_j", "not_finite"}  # fmt: skip
     numbers = {f.name for f in fields(RoundRecord)} - lists
     assert numbers <= COLUMNS["rounds"].keys() | COLUMNS["tests"].keys()
     assert not COLUMNS["rounds"].keys() & set(SCORE)
@@ -88,7 +109,7 @@ def records(draw):
 def test_rows_have_known_columns_and_lose_nothing(record):
     rows = rows_of(record)
     for table in TABLES:
-        for row in rows.of(table):
+        for row in getattr(rows, table):
             assert row.keys() <= COLUMNS[table].keys() | {"notes.phase"}
             assert row["round"] == record.round
     assert {r["worker"] for r in rows.workers if r["active"]} == set(record.active_ids or ())
@@ -100,11 +121,11 @@ def test_rows_have_known_columns_and_lose_nothing(record):
 
 def test_a_round_that_comes_again_gives_only_what_is_new():
     given_before = Curves()
-    first = given_before.new("a", rows_of(plain_record(1, 2.0)))
+    first = given_before.new("a", RoundRows(plain_record(1, 2.0)))
     assert first["rounds/loss"] == 1.0
-    again = given_before.new("a", rows_of(plain_record(1, 2.0, accuracy=0.5)))
+    again = given_before.new("a", RoundRows(plain_record(1, 2.0, accuracy=0.5)))
     assert again["tests/accuracy"] == 0.5
     assert not any(name.startswith("rounds/") for name in again)
-    assert given_before.new("a", rows_of(plain_record(1, 2.0, accuracy=0.5))) == {}
-    assert given_before.new("b", rows_of(plain_record(1, 2.0))) == first
-    assert "rounds/round" not in curves(rows_of(plain_record(1, 2.0)))
+    assert given_before.new("a", RoundRows(plain_record(1, 2.0, accuracy=0.5))) == {}
+    assert given_before.new("b", RoundRows(plain_record(1, 2.0))) == first
+    assert "rounds/round" not in curves(RoundRows(plain_record(1, 2.0)))

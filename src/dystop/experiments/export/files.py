@@ -5,8 +5,9 @@ run is followed.
 """
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,10 +20,11 @@ from dystop.storage import remove_temporary_files, write_atomic
 class WriteTable(Protocol):
     """Writes one table into a file."""
 
-    def __call__(self, path: Path, columns: Mapping[str, Kind], rows: Sequence[Row]) -> None:
+    def __call__(self, path: Path, columns: Mapping[str, Kind], rows: Iterable[Row]) -> None:
         """Write these columns of these rows."""
 
 
+_BATCH = 50_000  # rows that are converted at once
 _LABEL: dict[str, Kind] = {"run": str, "mechanism": str, "timing": str, "seed": int}
 
 
@@ -51,7 +53,7 @@ class TableFiles:
     def flush(self) -> None:
         """Write all tables."""
         for table, path in self.paths.items():
-            columns, rows = self._columns(table), list(self._rows(table))
+            columns, rows = self._columns(table), self._rows(table)
             write_atomic(path, partial(self._write, columns=columns, rows=rows))
 
     def close(self) -> list[Path]:
@@ -74,8 +76,8 @@ class TableFiles:
     def _notes(self, table: TableName) -> dict[str, Kind]:
         if table != "rounds":
             return {}
-        every = (row.rounds for rounds in self._rounds.values() for row in rounds.values())
-        return dict.fromkeys((k for row in every for k in row if k.startswith(NOTE)), float)
+        every = (row.record for rounds in self._rounds.values() for row in rounds.values())
+        return dict.fromkeys((f"{NOTE}{key}" for record in every for key in record.notes), float)
 
 
 def _kind(values: Sequence[Any]) -> Kind:
@@ -87,7 +89,7 @@ def _kind(values: Sequence[Any]) -> Kind:
     return float if kinds and kinds <= {int, float} else str
 
 
-def write_csv(path: Path, columns: Mapping[str, Kind], rows: Sequence[Row]) -> None:
+def write_csv(path: Path, columns: Mapping[str, Kind], rows: Iterable[Row]) -> None:
     """Write comma-separated values with a heading; empty means that there is no value."""
     with path.open("w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file, lineterminator="\n")
@@ -99,26 +101,38 @@ def _cell(value: Any) -> Any:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else value
 
 
-def write_parquet(path: Path, columns: Mapping[str, Kind], rows: Sequence[Row]) -> None:
+def write_parquet(path: Path, columns: Mapping[str, Kind], rows: Iterable[Row]) -> None:
     """Write a Parquet file."""
-    needed("pyarrow.parquet", "parquet").write_table(_arrow_table(columns, rows), path)
+    schema = _schema(columns)
+    with needed("pyarrow.parquet", "parquet").ParquetWriter(path, schema) as file:
+        for batch in _batches(rows):
+            file.write_table(_arrow_table(columns, schema, batch))
 
 
-def write_arrow(path: Path, columns: Mapping[str, Kind], rows: Sequence[Row]) -> None:
+def write_arrow(path: Path, columns: Mapping[str, Kind], rows: Iterable[Row]) -> None:
     """Write an Arrow file (IPC, also called Feather version 2)."""
-    table, ipc = _arrow_table(columns, rows), needed("pyarrow.ipc", "parquet")
-    with ipc.new_file(path, table.schema) as file:
-        file.write_table(table)
+    schema = _schema(columns)
+    with needed("pyarrow.ipc", "parquet").new_file(path, schema) as file:
+        for batch in _batches(rows):
+            file.write_table(_arrow_table(columns, schema, batch))
 
 
-def _arrow_table(columns: Mapping[str, Kind], rows: Sequence[Row]) -> Any:
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield rows in lists of bounded length: a large run need not fit into memory twice."""
+    remaining = iter(rows)
+    while batch := list(islice(remaining, _BATCH)):
+        yield batch
+
+
+def _schema(columns: Mapping[str, Kind]) -> Any:
     arrow = needed("pyarrow", "parquet")
     kinds = {int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_(), str: arrow.string()}
-    values = {
-        name: arrow.array([_as(kind, row.get(name)) for row in rows], kinds[kind])
-        for name, kind in columns.items()
-    }
-    return arrow.table(values)
+    return arrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
+
+
+def _arrow_table(columns: Mapping[str, Kind], schema: Any, rows: Sequence[Row]) -> Any:
+    values = [[_as(kind, row.get(name)) for row in rows] for name, kind in columns.items()]
+    return needed("pyarrow", "parquet").table(values, schema=schema)
 
 
 def _as(kind: Kind, value: Any) -> Any:

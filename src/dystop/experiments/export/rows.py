@@ -7,16 +7,19 @@ tests     one row per evaluation
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from dystop.control.fairness import fairness_of
-from dystop.record import SCORE, RoundRecord
+from dystop.record import ACCURACY, SCORE, RoundRecord
 
 Row = dict[str, Any]
 Kind = type[int] | type[float] | type[bool] | type[str]
 TableName = Literal["rounds", "workers", "links", "tests"]
 TABLES: tuple[TableName, ...] = get_args(TableName)
+TracedLinks = Mapping[str, Sequence[Any]]
+"""What the trace of a testbed says about links: dst, src, stage, seconds, bytes, lost, each [L]."""
+
 NOTE = "notes."
 """Numbers of the mechanism are columns of `rounds` whose names begin with this."""
 
@@ -34,14 +37,14 @@ COLUMNS: Mapping[TableName, Mapping[str, Kind]] = {
     "rounds": {name: kind for name, kind in _NUMBERS.items() if name not in SCORE},
     "workers": {
         **_AT, "worker": int, "active": bool, "accuracy": float, "loss": float, "energy_j": float,
-        "x_m": float, "y_m": float,
+        "not_finite": bool, "x_m": float, "y_m": float,
     },
     "links": {
         **_AT, "dst": int, "src": int, "stage": int, "seconds": float, "bytes": int, "lost": bool,
     },
     "tests": {
         **_AT, "wire_bytes_total": int, "epochs_total": float, "energy_j_total": float,
-        **{name: _NUMBERS[name] for name in SCORE if name in _NUMBERS},
+        "score_name": str, **{name: _NUMBERS[name] for name in SCORE if name in _NUMBERS},
         "accuracy_worst": float, "accuracy_jain": float,
     },
 }  # fmt: skip
@@ -50,45 +53,39 @@ COLUMNS: Mapping[TableName, Mapping[str, Kind]] = {
 
 @dataclass(frozen=True)
 class RoundRows:
-    """The rows of one round; a later one of the same round replaces it."""
+    """What is known of one round, and the rows that it gives; rows are made when they are read.
 
-    round: int
-    clock_s: float
-    rounds: Row
-    workers: list[Row] = field(default_factory=list)
-    links: list[Row] = field(default_factory=list)
-    tests: list[Row] = field(default_factory=list)  # one row, or none
-
-    def of(self, table: TableName) -> list[Row]:
-        """Return the rows of one table."""
-        if table == "rounds":
-            return [self.rounds]
-        rows: list[Row] = getattr(self, table)
-        return rows
-
-
-def rows_of(
-    record: RoundRecord,
-    links: Mapping[str, Sequence[Any]] | None = None,
-    energy_j_total: float | None = None,
-) -> RoundRows:
-    """Return the rows of one round.
-
-    Args:
-        record: Its record.
-        links: What the trace of a testbed says about its links: columns `dst`, `src`, `stage`,
-            `seconds`, `bytes` and `lost`. None: the record itself names those that arrived.
-        energy_j_total: Joules of all rounds so far.
+    A later one of the same round replaces it.
     """
-    at = {"round": record.round, "clock_s": record.clock_s}
-    return RoundRows(
-        round=record.round,
-        clock_s=record.clock_s,
-        rounds=_round_row(record),
-        workers=[at | row for row in _worker_rows(record)],
-        links=[at | row for row in _link_rows(record, links)],
-        tests=[at | row for row in _test_rows(record, energy_j_total)],
-    )
+
+    record: RoundRecord
+    traced: TracedLinks | None = None  # None: the record itself names the links that arrived
+    energy_j_total: float | None = None  # joules of all rounds so far
+
+    @property
+    def round(self) -> int:
+        """Number of the round."""
+        return self.record.round
+
+    @property
+    def clock_s(self) -> float:
+        """When it closed."""
+        return self.record.clock_s
+
+    def of(self, table: TableName) -> Iterator[Row]:
+        """Yield the rows of one table."""
+        record = self.record
+        if table == "rounds":
+            yield _round_row(record)
+            return
+        at = {"round": record.round, "clock_s": record.clock_s}
+        if table == "workers":
+            rows = _worker_rows(record)
+        elif table == "links":
+            rows = _link_rows(record, self.traced)
+        else:
+            rows = _test_rows(record, self.energy_j_total)
+        yield from (at | row for row in rows)
 
 
 def _round_row(record: RoundRecord) -> Row:
@@ -98,30 +95,28 @@ def _round_row(record: RoundRecord) -> Row:
 
 def _worker_rows(record: RoundRecord) -> Iterator[Row]:
     """Yield what is known of single workers: activity, results, energy, position."""
-    active = set(record.active_ids or ())
+    active, bad = set(record.active_ids or ()), set(record.not_finite or ())
     columns = {
         "accuracy": record.worker_accuracy or (),
         "loss": record.worker_loss or (),
         "energy_j": record.worker_energy_j or (),
+        "x_m": [place[0] for place in record.positions or ()],
+        "y_m": [place[1] for place in record.positions or ()],
     }
-    places = record.positions or ()
-    count = max(len(places), max(active, default=-1) + 1, *map(len, columns.values()))
+    named = active | bad
+    count = max(max(named, default=-1) + 1, *map(len, columns.values()))
     for worker in range(count):
         values = {name: _entry(column, worker) for name, column in columns.items()}
-        place = places[worker] if worker < len(places) else (None, None)
-        if worker in active or any(value is not None for value in (*values.values(), *place)):
+        if worker in named or any(value is not None for value in values.values()):
             is_active = None if record.active_ids is None else worker in active
-            yield {"worker": worker, "active": is_active, **values} | {
-                "x_m": place[0],
-                "y_m": place[1],
-            }
+            yield {"worker": worker, "active": is_active, "not_finite": worker in bad, **values}
 
 
 def _entry(column: Sequence[Any], worker: int) -> Any:
     return column[worker] if worker < len(column) else None
 
 
-def _link_rows(record: RoundRecord, traced: Mapping[str, Sequence[Any]] | None) -> Iterator[Row]:
+def _link_rows(record: RoundRecord, traced: TracedLinks | None) -> Iterator[Row]:
     """Yield the transfers of a round: as a trace measured them, or those that arrived."""
     if traced is None:
         for dst, src in record.link_pairs or ():
@@ -139,6 +134,7 @@ def _test_rows(record: RoundRecord, energy_j_total: float | None) -> Iterator[Ro
     fairness = fairness_of(record.worker_accuracy)
     yield {
         **{name: getattr(record, name) for name in COLUMNS["tests"] if hasattr(record, name)},
+        "score_name": record.score_name or ACCURACY,
         "energy_j_total": energy_j_total,
         "accuracy_worst": fairness.worst_decile if fairness else None,
         "accuracy_jain": fairness.jain if fairness else None,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dystop.errors import RunFolderError
-from dystop.experiments.export.rows import RoundRows, rows_of
+from dystop.experiments.export.rows import RoundRows, TracedLinks
 from dystop.experiments.folder_kinds import INFO, TESTBED_RUN, kind_of
 from dystop.experiments.record_log import RECORDS, LineTail, RecordTail, is_abandoned
 from dystop.experiments.run_folder import is_study, open_config, run_folder
@@ -64,7 +64,7 @@ class RunSource:
         self._tail, self._trace = RecordTail(folder / RECORDS), LineTail(folder / TRACE)
         self._is_testbed = kind_of(folder) is TESTBED_RUN
         self._untraced: dict[int, RoundRecord] = {}  # of a testbed, whose links follow
-        self._links: dict[int, Mapping[str, Sequence[Any]]] = {}  # of rounds whose record follows
+        self._links: dict[int, TracedLinks] = {}  # of rounds whose record follows
         self._energy_j: dict[int, float | None] = {0: 0.0}  # total after each round
 
     @property
@@ -107,7 +107,7 @@ class RunSource:
         links = self._links.get(round_)
         if links is None and self._is_testbed:
             self._untraced[round_] = record
-        return rows_of(record, links, self._energy_j[round_])
+        return RoundRows(record, links, self._energy_j[round_])
 
 
 class StudySource:

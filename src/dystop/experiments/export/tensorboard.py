@@ -79,8 +79,9 @@ class _Encoder:
         value = self._summaries.Summary.Value
         values = [value(tag=tag, simple_value=y) for tag, y in points.items()]
         if any(tag.startswith("tests/") for tag in points):
+            workers = list(rows.of("workers"))
             for name in ("accuracy", "loss"):
-                if known := [row[name] for row in rows.workers if row.get(name) is not None]:
+                if known := [row[name] for row in workers if row[name] is not None]:
                     values += self._histograms.histogram_pb(f"workers/{name}", known).value
         summary = self._summaries.Summary(value=values)
         return self._bytes(

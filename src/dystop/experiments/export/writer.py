@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from dystop.errors import ConfigError
 from dystop.experiments.export.rows import RoundRows
 from dystop.experiments.export.sources import RunLabel
+from dystop.record import ACCURACY
 
 
 class Writer(Protocol):
@@ -54,17 +55,21 @@ def _table(curve: str) -> str:
     return curve.partition("/")[0]
 
 
+_X_AXES = ("round", "clock_s")
+
+
 def curves(rows: RoundRows) -> dict[str, float]:
     """Return the numbers of a round and of its evaluation, as points of curves by name.
 
-    >>> found = RoundRows(3, 1.5, {"round": 3, "clock_s": 1.5, "loss": 0.5, "energy_j": None})
-    >>> curves(found)
-    {'rounds/clock_s': 1.5, 'rounds/loss': 0.5}
+    A round gives `rounds/loss`, an evaluation `tests/accuracy`, and so on. Where a task has another
+    score, its name stands in place of the accuracy, as in `tests/r2`.
     """
-    both = {"rounds": rows.rounds, "tests": rows.tests[0] if rows.tests else {}}
+    points = {f"rounds/{name}": y for row in rows.of("rounds") for name, y in row.items()}
+    for row in rows.of("tests"):
+        score = row["score_name"]
+        points |= {f"tests/{name.replace(ACCURACY, score)}": y for name, y in row.items()}
     return {
-        f"{table}/{name}": float(value)
-        for table, row in both.items()
-        for name, value in row.items()
-        if value is not None and name != "round" and not (table == "tests" and name == "clock_s")
+        name: float(y)
+        for name, y in points.items()
+        if isinstance(y, int | float) and name.partition("/")[2] not in _X_AXES
     }
