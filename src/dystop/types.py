@@ -179,8 +179,8 @@ class Score:
     diverged: int = 0  # workers whose test loss is not finite
     tested: int | None = None  # models that were evaluated; None: those of all workers
     name: str = "accuracy"  # of the score
-    worker_accuracy: Sequence[float | None] = ()  # [N], or empty: not asked for; None: not tested
-    worker_loss: Sequence[float | None] = ()  # [N], or empty; None: not tested, or not finite
+    worker_accuracy: Sequence[float | None] = ()  # [N], or empty: not asked for
+    worker_loss: Sequence[float | None] = ()  # None: not tested, or not finite
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,17 @@ from torch.nn import functional as F
 
 from dystop.experiments.build import build
 from dystop.experiments.config import read_experiment
-from dystop.training.evaluate import EvalTask, evaluate, stratified_first
+from dystop.training.evaluate import (
+    EvalTask,
+    Evaluation,
+    evaluate,
+    stratified_first,
+    with_workers,
+)
 from dystop.training.executors import CPU_EVAL_BYTES
 from dystop.training.flat import layout_of
 from dystop.training.samples import samples_of
+from dystop.types import Score
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -94,3 +101,10 @@ def test_a_cpu_evaluates_large_models_in_small_batches(name, most):
     batch, alive = trainer._task.batch, trainer.size.forward_bytes
     assert batch == min(500, CPU_EVAL_BYTES // alive)
     assert batch <= most
+
+
+def test_results_of_single_workers():
+    found = Evaluation(np.array([0.5, np.nan]), np.array([np.inf, 2.0]))
+    score = with_workers(Score(0.5, 0.0, 0.5, 1.0, 1.0), found, np.array([3, 0]), 4)
+    assert score.worker_accuracy == (None, None, None, 0.5)
+    assert score.worker_loss == (2.0, None, None, None)

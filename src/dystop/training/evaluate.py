@@ -66,7 +66,9 @@ def score_from(each: Evaluated, whole: Evaluated, name: str = "accuracy") -> Sco
 
 
 def with_workers(score: Score, each: Evaluated, workers: Ints, count: int) -> Score:
-    """Return the score with the results of single workers; None for those that were not tested.
+    """Return the score with the results of single workers.
+
+    None stands for a worker that was not tested, and for a result that is not finite.
 
     Args:
         score: The score of all workers together.
@@ -74,13 +76,13 @@ def with_workers(score: Score, each: Evaluated, workers: Ints, count: int) -> Sc
         workers: Who they are, in the order of the models.
         count: Number of all workers N.
     """
-    accuracy: list[float | None] = [None] * count
-    loss: list[float | None] = [None] * count
-    for worker, share, value in zip(
-        workers.tolist(), each.accuracy.tolist(), each.loss.tolist(), strict=True
-    ):
-        accuracy[worker], loss[worker] = share, value if math.isfinite(value) else None
-    return replace(score, worker_accuracy=tuple(accuracy), worker_loss=tuple(loss))
+
+    def of_all(values: Floats) -> tuple[float | None, ...]:
+        known = dict(zip(workers.tolist(), values.tolist(), strict=True))
+        finite = (known.get(worker, math.nan) for worker in range(count))
+        return tuple(value if math.isfinite(value) else None for value in finite)
+
+    return replace(score, worker_accuracy=of_all(each.accuracy), worker_loss=of_all(each.loss))
 
 
 class PendingEvaluation:
