@@ -24,7 +24,7 @@ from dystop.simulator.waves import WaveStatistics
 Say = Callable[[str], None]
 
 _REFERENCE = "D-PSGD"
-_MECHANISMS = {
+MECHANISMS = {
     _REFERENCE: ("mechanism.name=d-psgd",),
     "DySTop": ("mechanism.name=dystop",),
     "AD-PSGD": ("mechanism.name=ad-psgd",),
@@ -32,7 +32,7 @@ _MECHANISMS = {
     "FedAsync": ("mechanism.name=fedasync",),
     "AsyDFL, one wake-up": ("mechanism.name=asydfl", "mechanism.wakes=one"),
 }
-_FREE_RUNNING = ("AD-PSGD", "SA-ADFL", "FedAsync", "AsyDFL, one wake-up")
+FREE_RUNNING = ("AD-PSGD", "SA-ADFL", "FedAsync", "AsyDFL, one wake-up")
 _MOST_EPOCHS = 20  # trainings of every worker in one measurement
 _TRIAL_ROUNDS = 20
 _DECIDED_ROUNDS = 100
@@ -108,7 +108,7 @@ def _runs(settings: Settings, work: Work, say: Say) -> dict[tuple[str, bool], Ru
     """Build all runs; each trains every worker as often as D-PSGD does in the chosen seconds."""
     runs: dict[tuple[str, bool], Run] = {}
     epochs = 1
-    for name, words in _MECHANISMS.items():
+    for name, words in MECHANISMS.items():
         say(f"{work.describe()}: warm-up of {name}")
         components = build(experiment(settings, work, *words)).components
         if name == _REFERENCE:
@@ -174,11 +174,11 @@ def deciding_lines(settings: Settings, say: Say) -> Iterator[Line]:
     fleets = [n for n in _DECIDING_FLEETS if n <= max(settings.scale.fleets)] or [
         min(settings.scale.fleets)
     ]
-    for name in _FREE_RUNNING:
+    for name in FREE_RUNNING:
         costs = []
         for workers in fleets:
             say(f"deciding a round of {name}, {workers:,} workers")
-            costs.append(_deciding(settings, workers, _MECHANISMS[name]))
+            costs.append(_deciding(settings, workers, MECHANISMS[name]))
         for workers, cost in zip(fleets, costs, strict=True):
             yield Line(
                 what="waves",

@@ -23,7 +23,7 @@ from dystop.training.device import on_device, upload
 from dystop.training.problem import Trained
 from dystop.training.trainer import Trainer
 
-_LARGE = 1 << 20  # numbers to be read before a second core is worth its thread
+LARGE = 1 << 20  # numbers to be read before a second core is worth its thread
 _FEW_ROWS = 2  # that are written one by one
 
 
@@ -47,7 +47,7 @@ class SparseRows:
             as_readonly(self.column),
             as_readonly(self.weight.astype(into.dtype)),
         )
-        if len(self.column) * stack.shape[1] < _LARGE:
+        if len(self.column) * stack.shape[1] < LARGE:
             mix_rows(*rows, stack, into, 0, len(out))
             return out
 
@@ -113,6 +113,13 @@ class Models:
 
     def finish(self, nodes: Ints) -> None:
         """Make sure that the latest models of these nodes are trained: here they always are."""
+
+    def mix_later(self, stage: Mix, sources: "Sources") -> bool:
+        """Let a mix wait and return True, if that is possible: here it is not."""
+        return False
+
+    def run_mixes(self) -> None:
+        """Run the mixes that wait: here none does."""
 
     def shift(self, nodes: Ints, rows: Tensor) -> None:
         """Add rows to the latest models of some nodes."""
@@ -417,6 +424,7 @@ def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, bus
         busy: Those of them whose training still runs, [R].
     """
     finished = models.finished
+    models.run_mixes()  # they may read the rows that are about to change
     _keep_aggregated(models, receiver, rows, passive)
     models.finish(receiver if finished is None else receiver[~busy])
     if finished is None or not busy.any():

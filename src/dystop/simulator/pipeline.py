@@ -17,6 +17,7 @@ from dystop.control.stopping import ends_early, is_over
 from dystop.plan import Plan
 from dystop.record import RoundRecord
 from dystop.simulator.compressed_links import realise
+from dystop.simulator.deferred_mixing import MAX_MAIL_BYTES, MAX_STAGES
 from dystop.simulator.evaluation import (
     PendingScore,
     is_last,
@@ -41,7 +42,7 @@ MAX_COPY_BYTES = 2**28  # of models that evaluations copy while trainings wait; 
 
 
 def waiting_bytes(stack_bytes: int, workers: int) -> int:
-    """Return the most bytes that wait with trainings: copies for evaluations, and shifts of rows.
+    """Return the most bytes that wait with trainings: copies, shifts of rows, and mail to be mixed.
 
     The trainings themselves take no more than a round in which everybody trains.
 
@@ -50,7 +51,8 @@ def waiting_bytes(stack_bytes: int, workers: int) -> int:
         workers: Number of workers N.
     """
     copies = min(MAX_COPY_BYTES // stack_bytes, MAX_ROUNDS) * stack_bytes
-    return copies + MAX_ROUNDS * stack_bytes // workers
+    mail = 2 * min(MAX_MAIL_BYTES, MAX_STAGES * stack_bytes // workers)  # snapshots, as one stack
+    return copies + MAX_ROUNDS * stack_bytes // workers + mail
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def _requested_score(components: Components, state: State, queue: TrainingQueue)
     if is_known or queue.is_empty or queue.copied_bytes + size > MAX_COPY_BYTES:
         return request_score(components, state)
     queue.copied_bytes += size
+    queue.run_mixes()
     copy, counters = newest_published(models, done)[:n].clone(), models.counters[:n].clone()
     waiting = queue.waiting_nodes(n)
     counts = waiting if models.finished is None else waiting[done[waiting]]

@@ -41,9 +41,9 @@ def execute(
 ) -> tuple[PendingOutcome, State]:
     """Move models, mix them and start the active workers' trainings; do not wait for a device."""
     models, active = state.models, realised.plan.active
-    models.finish(active)
     before = None
     if models.finished is not None:
+        models.finish(active)
         before = models.latest[index(active, models.latest)].clone()
     asks = "distance" in components.capabilities.needs
     distance = _distances(state, realised) if asks else None
@@ -116,6 +116,8 @@ def _mix_stage(
     sources = _sources(state, view, realised, stage, rows)
     if sent.nodes(rows.kind):
         sources = _with_sent(sources, rows, sent)
+    if components.aggregation.rule == "mean" and state.models.mix_later(rows, sources):
+        return
     mixed = aggregated_rows(components.aggregation, components.trainer, state.models, rows, sources)
     passive = ~mask_of(view.fleet.nodes, plan.active)[rows.receiver]
     write_rows(state.models, rows.receiver, mixed, passive, sources.busy)

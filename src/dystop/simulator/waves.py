@@ -17,7 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dystop.simulator.mixing import Models, index
+from dystop.plan import Mix
+from dystop.simulator.deferred_mixing import WaitingMixes
+from dystop.simulator.mixing import Models, Sources, index
 from dystop.sparse import Bools, Floats, Ints
 from dystop.training.problem import Trained
 from dystop.training.trainer import Trainer
@@ -28,6 +30,8 @@ WORTH_A_WAVE = 16
 """Trainings that an idle GPU gets at once, or those of a sixth of the nodes if that is less. Fewer
 leave most of it idle, and starting them takes the host as long as starting many: then they wait for
 more until somebody reads a result."""
+
+LEAST_SHARE = 6  # the part of the nodes that is always worth a wave, as a divisor
 
 _NONE = torch.empty(0)  # the models of a training that waits are not known
 
@@ -84,12 +88,13 @@ class TrainingQueue:
         self._trainer, self._models, self._gathers = trainer, models, gathers
         self._is_waiting: Bools = np.zeros(len(models.latest), bool)
         self._count = 0  # trainings that wait
-        self._worth_a_wave = min(WORTH_A_WAVE, len(models.latest) // 6)
+        self._worth_a_wave = min(WORTH_A_WAVE, len(models.latest) // LEAST_SHARE)
         self._nodes: list[Ints] = []
         self._versions: list[Ints] = []
         self._steps: list[Ints] = []
         self._rates: list[Floats] = []
         self._afterwards: list[Call] = []
+        self._mixes = WaitingMixes(models)
         self._wave = _Wave()
         self._busy: torch.cuda.Event | None = None  # the end of the last wave on a GPU
         self.trained = 0  # waves that were given to the device
@@ -101,8 +106,11 @@ class TrainingQueue:
         return not self._nodes
 
     def submit(self, nodes: Ints, versions: Ints, steps: Ints, rates: Floats | None) -> Trained:
-        """Queue the trainings of a round; the rows of the nodes hold their starts."""
-        self.finish(nodes)
+        """Queue the trainings of a round.
+
+        The rows of the nodes hold their starts, or will after the mixes that wait.
+        """
+        self._train_if_one_waits(nodes)
         wave, first = self._wave, self._count
         rows = slice(first, first + len(nodes))
         self._count += len(nodes)
@@ -119,9 +127,27 @@ class TrainingQueue:
         return Trained(_NONE, _NONE, lambda: wave.part(rows), samples)
 
     def finish(self, nodes: Ints) -> None:
-        """Train what waits if one of these nodes does."""
+        """Mix and train what waits if one of these nodes does."""
+        self._train_if_one_waits(nodes)
+        if self._mixes.write(nodes):
+            self._mixes.run()
+
+    def _train_if_one_waits(self, nodes: Ints) -> None:
         if self._nodes and self._is_waiting[nodes].any():
             self.run("a result is read")
+
+    def mix_later(self, stage: Mix, sources: Sources) -> bool:
+        """Let a mix wait and return True, if it is simple enough."""
+        if not self._mixes.accepts(stage, sources):
+            return False
+        self._train_if_one_waits(stage.source[sources.fresh])
+        self._train_if_one_waits(stage.receiver)
+        self._mixes.add(stage, sources)
+        return True
+
+    def run_mixes(self) -> None:
+        """Run the mixes that wait."""
+        self._mixes.run()
 
     def waiting_nodes(self, first: int) -> Ints:
         """Return which of the first nodes wait."""
@@ -150,7 +176,8 @@ class TrainingQueue:
         self.afterwards(add)
 
     def run(self, reason: str) -> None:
-        """Train everything that waits, then do what was to be done afterwards."""
+        """Mix and train everything that waits, then do what was to be done afterwards."""
+        self.run_mixes()
         if self.is_empty:
             return
         models, wave = self._models, self._wave
@@ -202,8 +229,16 @@ class QueuedModels(Models):
     queue: TrainingQueue = field(kw_only=True)
 
     def finish(self, nodes: Ints) -> None:
-        """Train what waits if one of these nodes does."""
+        """Mix and train what waits if one of these nodes does."""
         self.queue.finish(nodes)
+
+    def mix_later(self, stage: Mix, sources: Sources) -> bool:
+        """Let a mix wait and return True, if it is simple enough."""
+        return self.queue.mix_later(stage, sources)
+
+    def run_mixes(self) -> None:
+        """Run the mixes that wait."""
+        self.queue.run_mixes()
 
     def shift(self, nodes: Ints, rows: Tensor) -> None:
         """Add rows to the latest models of some nodes, after the trainings of those that wait."""
