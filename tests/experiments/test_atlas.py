@@ -11,8 +11,17 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import ConfigError
-from dystop.experiments.atlas import AXES, Atlas, chart, range_for, read_axis, read_points
+from dystop.experiments.atlas import (
+    AXES,
+    Atlas,
+    chart,
+    range_for,
+    read_axis,
+    read_points,
+    write_points,
+)
 from dystop.experiments.config import read_experiment
+from dystop.experiments.study import create_study
 from dystop.experiments.trials import pace_of
 from dystop.rng import stream
 
@@ -147,11 +156,24 @@ def test_maps_tables_and_resume(tmp_path):
     gone = folder / "spread0-communication5-dystop-s1"
     info = json.loads((gone / "run.json").read_text())
     (gone / "run.json").write_text(json.dumps(info | {"status": "interrupted"}))
+    partial = CliRunner().invoke(app, ["report", str(folder), "--out", str(tmp_path / "page")])
+    assert partial.exit_code == 0, partial.output
+    assert f"dystop atlas {folder}" in partial.stderr
+    assert "1 of 24 runs" in (tmp_path / "page" / "report.html").read_text()
     again = call(folder, "--target", 0.99)
     assert again.exit_code == 0, again.output
     assert json.loads((gone / "run.json").read_text())["status"] == "finished"
     assert "nobody" in again.stdout
     assert "99 %" in again.stdout
+
+
+def test_nothing_is_drawn_before_a_run_has_finished(tmp_path):
+    folder = tmp_path / "empty"
+    study = create_study(tmp_path, "empty", chart(asked("spread=0", "skew=1")).experiments, ["x"])
+    write_points(study.path, chart(asked("spread=0", "skew=1")).content)
+    result = CliRunner().invoke(app, ["report", str(folder)])
+    assert result.exit_code == 2
+    assert f"dystop atlas {folder}" in result.stderr
 
 
 def test_another_study_is_no_atlas(tmp_path):

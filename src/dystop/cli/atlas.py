@@ -9,7 +9,6 @@ from dystop.cli.run import Out, Quiet, Trust, split_words
 from dystop.cli.study import (
     Jobs,
     On,
-    begun_runs,
     check_file,
     check_target,
     choose_engine,
@@ -18,6 +17,7 @@ from dystop.cli.study import (
     run_remaining,
 )
 from dystop.cli.terminal import echo, handle_errors, note, show_table
+from dystop.units import plural
 
 if TYPE_CHECKING:
     from dystop.experiments.atlas import Atlas
@@ -104,7 +104,7 @@ def atlas(  # noqa: PLR0913 - every parameter is an option of the command
     else:
         asked = _asked(words, x, y, mechanisms, seeds, turns, settings or [], trust=trust)
         folder = _run(asked, choice, out, name, quiet=quiet)
-    _report(folder, target, reached, quiet=quiet)
+    report_atlas(folder, target, reached, quiet=quiet)
 
 
 def _atlas_named(words: list[str], options: list[object]) -> Path | None:
@@ -152,34 +152,52 @@ def _asked(  # noqa: PLR0913 - every parameter is an option of the command
 
 def _run(asked: "Atlas", choice: "Choice", out: Path, name: str | None, *, quiet: bool) -> Path:
     from dystop.experiments.atlas import chart, default_name, write_points
-    from dystop.experiments.folder_kinds import writing
 
     every = chart(asked)
     name = name or default_name(asked.x, asked.y)
     study = find_or_create(every.experiments, choice, out, name, every.over, trust=asked.trust)
-    with writing(study.path):
-        write_points(study.path, every.content)
-    run_remaining(study, choice, quiet=quiet, resume=f"dystop atlas {study.path}")
+    write_points(study.path, every.content)
+    run_remaining(study, choice, quiet=quiet)
     return study.path
 
 
-def _report(folder: Path, target: float | None, least: int | None, *, quiet: bool) -> None:
-    """Write the page as far as the runs got, and show the maps."""
+def report_atlas(
+    folder: Path,
+    target: float | None,
+    least: int | None = None,
+    *,
+    out: Path | None = None,
+    quiet: bool,
+) -> None:
+    """Write the page of the runs that have finished, and show the maps."""
+    from dystop.errors import RunFolderError
     from dystop.experiments.atlas import read_points
     from dystop.experiments.run_folder import open_run
-    from dystop.experiments.study import outline
+    from dystop.experiments.study import finished, outline
     from dystop.report.data.atlas import atlas_results, map_columns, map_rows
     from dystop.report.data.winners import FIRST, GOALS
     from dystop.report.pages.atlas import write_atlas
 
     points = read_points(folder)
-    begun, missing = begun_runs(outline(folder))
-    results = atlas_results(points, [open_run(path) for path in begun], target, least)
+    study = outline(folder)
+    done = [open_run(path) for path in study.folders if finished(path)]
+    if not done:
+        raise RunFolderError(
+            f"{folder}: none of its {len(study.folders)} runs has finished, so there is nothing to "
+            f"draw; run them with: {study.resume_command}"
+        )
+    missing = []
+    if left := len(study.folders) - len(done):
+        missing = [
+            f"{left} of {plural(len(study.folders), 'run')} missing here: not finished; resume "
+            f"with: {study.resume_command}"
+        ]
+    results = atlas_results(points, done, target, least)
     facts = [
         f"Every run lasts {points.turns:g} turns of its own network, at most stop.seconds; a turn "
         "is one local training and one transfer over the median link."
     ]
-    files = write_atlas(results, folder / "report", folder.resolve().name, missing, facts)
+    files = write_atlas(results, out or folder / "report", folder.resolve().name, missing, facts)
     if quiet:
         return
     for sentence in missing:

@@ -105,8 +105,13 @@ def report(
 
     runs = _without_repeats(runs)
     if len(runs) == 1 and is_study(runs[0]):
+        from dystop.cli.atlas import report_atlas
         from dystop.cli.study import report_study
+        from dystop.experiments.folder_kinds import ATLAS, study_kind
 
+        if study_kind(runs[0]) is ATLAS:
+            report_atlas(runs[0], target, out=out, quiet=False)
+            return
         report_study(runs[0], target, out=out, quiet=False)
         return
     runs = _without_studies(runs)

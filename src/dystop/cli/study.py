@@ -341,7 +341,7 @@ def resume_study(path: Path, choice: "Choice", *, quiet: bool, trust: bool = Fal
         run_remaining(study, choice, quiet=quiet)
 
 
-def begun_runs(study: "StudyOutline") -> tuple[list[Path], list[str]]:
+def _begun(study: "StudyOutline") -> tuple[list[Path], list[str]]:
     """Return the runs that have begun, and a notice if some have not."""
     from dystop.errors import RunFolderError
 
@@ -364,7 +364,7 @@ def report_study(path: Path, target: float | None, *, out: Path | None = None, q
     from dystop.report.pages.study import write_study
 
     study = outline(path)
-    begun, missing = begun_runs(study)
+    begun, missing = _begun(study)
     runs, title = [open_run(folder) for folder in begun], path.resolve().name
     report = write_study(
         runs, out or path / "report", title=title, target=target, over=study.over, notices=missing

@@ -19,12 +19,11 @@ from dystop.errors import ConfigError, RunFolderError, nearest
 from dystop.experiments.compare import Comparison, experiments
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.config.experiment import every_key
+from dystop.experiments.folder_kinds import POINTS, writing
 from dystop.experiments.trials import horizon_s, pace_of, shortened
 from dystop.rng import stream
-from dystop.storage import try_read_json
+from dystop.storage import try_read_json, write_atomic
 
-ATLAS = "atlas.json"
-"""The file of a study that says which of its runs belong to which point."""
 TURNS = 80  # of every run
 SEEDS = 1
 _PAIRS = 20_000  # drawn to turn a degree into a range
@@ -268,9 +267,8 @@ def default_name(x: MapAxis, y: MapAxis) -> str:
 
 def write_points(folder: Path, content: dict[str, Any]) -> None:
     """Write `atlas.json` beside `study.json`."""
-    from dystop.storage import write_atomic
-
-    write_atomic(folder / ATLAS, (json.dumps(content, indent=2) + "\n").encode())
+    with writing(folder):
+        write_atomic(folder / POINTS, (json.dumps(content, indent=2) + "\n").encode())
 
 
 @dataclass(frozen=True)
@@ -285,13 +283,13 @@ class Points:
 
 def read_points(folder: Path) -> Points:
     """Read `atlas.json`; refuse a folder without a valid one."""
-    content = try_read_json(folder / ATLAS)
+    content = try_read_json(folder / POINTS)
     try:
         x, y = (MapAxis(content[k]["name"], tuple(content[k]["values"])) for k in ("x", "y"))
         runs = {str(name): (int(i), int(j)) for name, (i, j) in content["points"].items()}
         return Points(x, y, runs, float(content["turns"]))
     except (KeyError, TypeError, ValueError, AttributeError):
         raise RunFolderError(
-            f"{folder}: not an atlas; its folder would hold a valid {ATLAS}. The command that "
+            f"{folder}: not an atlas; its folder would hold a valid {POINTS}. The command that "
             "began it writes the file again"
         ) from None

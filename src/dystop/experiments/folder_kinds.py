@@ -11,7 +11,8 @@ from dystop.errors import StorageError, shell_command
 from dystop.storage import try_read_json, write_failure
 
 INFO = "run.json"  # of every run, simulated or real
-STUDY = "study.json"  # of every comparison and sweep
+STUDY = "study.json"  # of every comparison, sweep and atlas
+POINTS = "atlas.json"  # of an atlas: which of its runs belong to which point
 TESTBED = "testbed"  # value of "kind" in the run.json of a testbed run
 
 
@@ -33,11 +34,14 @@ RUN = FolderKind("run", "run", ("resume",), "verify")
 TESTBED_RUN = FolderKind("testbed run", "testbed", ("testbed", "--resume"), "check")
 COMPARISON = FolderKind("comparison", "compare", ("compare",))
 SWEEP = FolderKind("sweep", "sweep", ("sweep",))
+ATLAS = FolderKind("atlas", "atlas", ("atlas",))
 
 
 def study_kind(folder: Path) -> FolderKind | None:
-    """Return whether a folder is a comparison or a sweep; None if it is neither."""
+    """Return whether a folder is a comparison, a sweep or an atlas; None if it is none of them."""
     content = _read(folder / STUDY)
+    if content is not None and os.path.isfile(folder / POINTS):
+        return ATLAS
     return None if content is None else SWEEP if content.get("over") else COMPARISON
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from dystop.errors import RunFolderError
 from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
 from dystop.experiments.config.write import toml_value
-from dystop.experiments.folder_kinds import COMPARISON, SWEEP
+from dystop.experiments.folder_kinds import COMPARISON, SWEEP, study_kind
 from dystop.experiments.run_folder import INFO, STUDY, check_name, is_study, not_created
 from dystop.experiments.trust import PLAN, signature_of
 from dystop.params import flatten
@@ -81,7 +81,8 @@ class Study:
 
 
 def _resume_command(path: Path, over: Sequence[str]) -> str:
-    return (SWEEP if over else COMPARISON).resume_command(path)
+    kind = study_kind(path) or (SWEEP if over else COMPARISON)
+    return kind.resume_command(path)
 
 
 def finished(folder: Path) -> bool:
