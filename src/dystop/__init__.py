@@ -7,6 +7,7 @@
 
 simulate, compare     run one mechanism, or several on the same seeds
 load_run, load_model  read what `dystop run` has written
+import_data           images, tables and data sets of other libraries
 Mechanism, View, Plan write a mechanism of your own (docs/mechanisms.md)
 """
 
@@ -20,6 +21,7 @@ _MODULES = {
     "AsyDFL": "dystop.mechanisms",
     "AsyNG": "dystop.mechanisms",
     "BrainTorrent": "dystop.mechanisms",
+    "Callback": "dystop.experiments.callbacks",
     "Capabilities": "dystop.types",
     "CapacityError": "dystop.errors",
     "Classification": "dystop.training.tasks.task",
@@ -31,7 +33,9 @@ _MODULES = {
     "Dataset": "dystop.data.dataset",
     "DySTop": "dystop.mechanisms",
     "DystopError": "dystop.errors",
+    "EarlyStopping": "dystop.experiments.callbacks",
     "EpidemicLearning": "dystop.mechanisms",
+    "Evaluation": "dystop.experiments.callbacks",
     "FedAsync": "dystop.mechanisms",
     "FedAvg": "dystop.mechanisms",
     "FedHP": "dystop.mechanisms",
@@ -52,21 +56,24 @@ _MODULES = {
     "Outcome": "dystop.types",
     "Plan": "dystop.plan",
     "PlanError": "dystop.errors",
+    "ProgressBar": "dystop.experiments.callbacks",
     "Regression": "dystop.training.tasks.task",
     "RoundRecord": "dystop.record",
     "Run": "dystop.experiments.results",
     "RunFolderError": "dystop.errors",
     "SAADFL": "dystop.mechanisms",
     "SampleKind": "dystop.training.tasks.task",
-    "Simulation": "dystop.experiments.api",
+    "Simulation": "dystop.experiments.simulation",
     "StorageError": "dystop.errors",
     "Task": "dystop.training.tasks.task",
     "TrustError": "dystop.errors",
     "UserCodeError": "dystop.errors",
     "VerificationError": "dystop.errors",
     "View": "dystop.types",
+    "WorkerMetrics": "dystop.experiments.callbacks",
     "compare": "dystop.experiments.api",
     "connect": "dystop.control.topology",
+    "import_data": "dystop.data.importing",
     "join_links": "dystop.plan",
     "links": "dystop.plan",
     "load_model": "dystop.experiments.trained_models",
@@ -86,6 +93,7 @@ if TYPE_CHECKING:
     from dystop.control.topology import connect as connect
     from dystop.control.topology import ranked_candidates as ranked_candidates
     from dystop.data.dataset import Dataset as Dataset
+    from dystop.data.importing import import_data as import_data
     from dystop.errors import CapacityError as CapacityError
     from dystop.errors import ConfigError as ConfigError
     from dystop.errors import DataError as DataError
@@ -96,12 +104,17 @@ if TYPE_CHECKING:
     from dystop.errors import TrustError as TrustError
     from dystop.errors import UserCodeError as UserCodeError
     from dystop.errors import VerificationError as VerificationError
-    from dystop.experiments.api import Simulation as Simulation
     from dystop.experiments.api import compare as compare
     from dystop.experiments.api import simulate as simulate
+    from dystop.experiments.callbacks import Callback as Callback
+    from dystop.experiments.callbacks import EarlyStopping as EarlyStopping
+    from dystop.experiments.callbacks import Evaluation as Evaluation
+    from dystop.experiments.callbacks import ProgressBar as ProgressBar
+    from dystop.experiments.callbacks import WorkerMetrics as WorkerMetrics
     from dystop.experiments.results import Comparison as Comparison
     from dystop.experiments.results import Run as Run
     from dystop.experiments.results import load_run as load_run
+    from dystop.experiments.simulation import Simulation as Simulation
     from dystop.experiments.trained_models import load_model as load_model
     from dystop.mechanisms import ADPSGD as ADPSGD
     from dystop.mechanisms import DPSGD as DPSGD

@@ -11,6 +11,7 @@ from types import NoneType
 from typing import Any
 
 from dystop.strict_json import parse_json
+from dystop.units import plural
 
 
 @dataclass(frozen=True)
@@ -127,3 +128,17 @@ def from_json(line: str) -> RoundRecord:
     if wrong := [name for name in raw if name in _NAMES and not _fits(name, raw[name])]:
         raise ValueError(f"not a round record: {wrong[0]} has a value of the wrong kind")
     return RoundRecord(**{k: v for k, v in raw.items() if k in _NAMES})
+
+
+def status_line(record: RoundRecord, scored: RoundRecord | None) -> str:
+    """Return clock, loss and the last accuracy as one short line."""
+    parts = [f"clock {record.clock_s:,.1f} s"]
+    if record.loss is not None:
+        parts.append(f"loss {record.loss:.3f}" if record.loss < 1e4 else f"loss {record.loss:.3g}")
+    if scored is not None and scored.accuracy is not None:
+        is_partial = scored.tested is not None and scored.tested < scored.alive
+        of = f" of {plural(scored.tested or 0, 'model')}" if is_partial else ""
+        name = scored.score_name or ACCURACY
+        shown = f"{scored.accuracy:.1%}" if name == ACCURACY else f"{scored.accuracy:.3f}"
+        parts.append(f"{name} {shown}{of}")
+    return "  ".join(parts)

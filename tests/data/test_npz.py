@@ -2,12 +2,13 @@
 
 import io
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dystop.data import load
-from dystop.data.npz import from_arrays, read_npz, read_samples
+from dystop.data.npz import from_arrays, read_npz, read_samples, to_arrays, write_npz
 from dystop.data.private import describe
 from dystop.errors import DataError
 
@@ -174,3 +175,60 @@ def test_a_label_of_a_million_million_is_refused(tmp_path, label):
 def test_missing_file_is_named():
     with pytest.raises(DataError, match=r"nowhere/mine\.npz: .*x_train"):
         load("nowhere/mine.npz")
+
+
+def text_arrays():
+    tokens = np.random.default_rng(0).integers(0, 7, (30, 9))
+    x, y = tokens[:, :-1], np.arange(30) % 3
+    arrays = {"x_train": x[:20], "y_train": y[:20], "x_test": x[20:], "y_test": y[20:]}
+    return arrays | {"target_train": tokens[:20, 1:], "target_test": tokens[20:, 1:]}
+
+
+def test_token_ids_and_their_targets(tmp_path):
+    np.savez(tmp_path / "text.npz", **text_arrays(), tokens=11)
+    data = read_npz(tmp_path / "text.npz")
+    assert (data.task, data.tokens, data.shape) == ("next-token", 11, (8,))
+    assert data.x_train.dtype == np.int16
+    assert np.array_equal(data.targets[0][:, :-1], data.x_train[:, 1:])
+
+
+@pytest.mark.parametrize("name", ["synthetic", "generated-text", "generated-table"])
+def test_every_data_set_is_written_and_read_back(tmp_path, name):
+    data = replace(load(name), columns={"writer": np.array(["w"] * len(load(name).y_train))})
+    write_npz(tmp_path / f"{name}.npz", to_arrays(data))
+    again = read_npz(tmp_path / f"{name}.npz", name)
+    for key, value in vars(data).items():
+        if key == "targets":
+            pairs = zip(value or (), again.targets or (), strict=True)
+            assert all(np.array_equal(a, b) for a, b in pairs)
+        elif key == "columns":
+            assert again.columns["writer"].tolist() == value["writer"].tolist()
+        elif key != "source":
+            assert np.array_equal(getattr(again, key), value), key
+
+
+@pytest.mark.parametrize(
+    ("change", "facts"),
+    [
+        ({"target_test": None}, ["target_train alone", "target_test"]),
+        ({"target_train": np.zeros((3, 8), int)}, ["target_train", "(3, 8)", "20 rows"]),
+        ({"target_train": np.full((20, 8), np.nan)}, ["target_train", "NaN"]),
+        ({"x_train": np.full((20, 8), 40_000)}, ["x_train", "40000", "32767"]),
+        ({"column.writer": np.zeros(20)}, ["column.writer", "float64"]),
+        ({"column.writer": np.zeros(19, int)}, ["'writer'", "(19,)", "20"]),
+    ],
+)
+def test_bad_targets_and_columns_are_refused(tmp_path, change, facts):
+    arrays = {key: value for key, value in (text_arrays() | change).items() if value is not None}
+    np.savez(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(DataError) as caught:
+        read_npz(tmp_path / "bad.npz")
+    assert all(fact in str(caught.value) for fact in facts), str(caught.value)
+
+
+def test_bad_statistics_are_refused(tmp_path):
+    x, y = np.zeros((4, 2, 2), np.uint8), np.array([0, 1, 0, 1])
+    arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+    np.savez(tmp_path / "bad.npz", **arrays, mean=[0.5], std=[0.0])
+    with pytest.raises(DataError, match="mean and std"):
+        read_npz(tmp_path / "bad.npz")

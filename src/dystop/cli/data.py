@@ -52,6 +52,80 @@ def partition(
 
 
 @handle_errors
+def import_(  # noqa: PLR0913 (an option each)
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="SOURCE", help="Folder of images, FILE.csv or FILE.parquet."),
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT.npz", help="The data set for data.name.")],
+    test: Annotated[
+        Path | None,
+        typer.Option(help="The same for the test set; otherwise SOURCE/test, or a share."),
+    ] = None,
+    target: Annotated[str, typer.Option(help="Column of a table that is learned.")] = "",
+    group: Annotated[
+        list[str] | None, typer.Option(help="Column to keep for data.partition=column; repeat it.")
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="Column that is no feature; repeat it.")
+    ] = None,
+    task: Annotated[
+        str, typer.Option(help="classification, regression; auto: regression if decimals.")
+    ] = "auto",
+    size: Annotated[
+        str, typer.Option(metavar="HEIGHTxWIDTH", help="Scale images to so many pixels.")
+    ] = "",
+    share: Annotated[float, typer.Option(help="Share of samples for the test set.")] = 0.2,
+    scale: Annotated[
+        bool, typer.Option(help="Give numbers mean 0 and deviation 1 over the training samples.")
+    ] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the division.")] = 0,
+) -> None:
+    """Make a data set of a folder of images or a table, for data.name=OUT.npz.
+
+    A folder of images has a sub-folder for each class, perhaps below train and test. Numbers of a
+    table become features, texts become categories.
+    """
+    from dystop.data.importing import import_data, save_data
+
+    made = import_data(
+        source,
+        test=test,
+        name=out.stem,
+        target=target,
+        groups=tuple(group or ()),
+        drop=tuple(drop or ()),
+        task=task,
+        size=_size(size),
+        share=share,
+        scale=scale,
+        seed=seed,
+    )
+    save_data(made, out)
+    shape = " x ".join(map(str, made.shape))
+    echo(
+        f"{out}: {len(made.y_train):,} training and {len(made.y_test):,} test samples of {shape}, "
+        f"{made.classes} classes"
+    )
+
+
+def _size(text: str) -> tuple[int, int] | None:
+    """Return height and width; None if none is given.
+
+    >>> _size("28x32"), _size("")
+    ((28, 32), None)
+    """
+    from dystop.errors import ConfigError
+
+    parts = text.split("x")
+    if not text:
+        return None
+    if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ConfigError(f"--size {text}: expected HEIGHTxWIDTH, as in 28x28")
+    return int(parts[0]), int(parts[1])
+
+
+@handle_errors
 def describe(
     file: Annotated[Path, typer.Argument(metavar="FILE.npz", help="x_train, y_train; or x, y.")],
     classes: Annotated[
@@ -91,6 +165,7 @@ def enrol(
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {
+    "import": import_,
     "partition": partition,
     "describe": describe,
     "enrol": enrol,

@@ -102,6 +102,8 @@ _EXAMPLES = {
         "dystop worker experiment.toml --name w03 --coordinator 192.168.1.2:7000 --data own.npz",
     ),
     "data": (
+        "dystop data import photos photos.npz --size 32x32         a sub-folder for each class",
+        "dystop data import heart.csv heart.npz --target sick --group hospital",
         "dystop data partition fleet.workers=10 --out split.csv    which worker has which sample",
         "dystop data partition runs/trial --out split.parquet      the same of a run",
         "dystop data describe own.npz --classes 10 > w00.json      on each worker's host",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dystop.cli.terminal import complain, echo, note
-from dystop.record import ACCURACY, RoundRecord
+from dystop.record import RoundRecord, status_line
 from dystop.units import are, plural
 
 if TYPE_CHECKING:
@@ -43,20 +43,6 @@ class Started(Protocol):
     @property
     def done(self) -> int:
         """Rounds that are not repeated."""
-
-
-def status_line(record: RoundRecord, scored: RoundRecord | None) -> str:
-    """Return clock, loss and the last accuracy as one short line."""
-    parts = [f"clock {record.clock_s:,.1f} s"]
-    if record.loss is not None:
-        parts.append(f"loss {record.loss:.3f}" if record.loss < 1e4 else f"loss {record.loss:.3g}")
-    if scored is not None and scored.accuracy is not None:
-        is_partial = scored.tested is not None and scored.tested < scored.alive
-        of = f" of {plural(scored.tested or 0, 'model')}" if is_partial else ""
-        name = scored.score_name or ACCURACY
-        shown = f"{scored.accuracy:.1%}" if name == ACCURACY else f"{scored.accuracy:.3f}"
-        parts.append(f"{name} {shown}{of}")
-    return "  ".join(parts)
 
 
 def not_finite_line(record: RoundRecord) -> str:

@@ -16,7 +16,9 @@ dataset      `Dataset` and `Labels`, checks, stratified subsets
 partition    which worker has which sample: the choice of a scheme, and its description
 schemes      the schemes: IID, Dirichlet, sizes, shards, groups
 assignment   a partition as a file
-tables       CSV and Parquet files
+importing    `import_data`: folders of images, tables and objects of other libraries
+image_folder, features, objects   what `import_data` reads
+table_files  CSV and Parquet files
 private      data that stay on a worker's host
 """
 

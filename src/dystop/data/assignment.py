@@ -24,7 +24,7 @@ from dystop.data.partition import (
     shards_of,
 )
 from dystop.data.readers import refusal
-from dystop.data.tables import column_of, read_table, write_table
+from dystop.data.table_files import column_of, read_table, write_table
 from dystop.errors import ConfigError, DataError
 from dystop.sparse import Ints, ints
 from dystop.storage import write_atomic

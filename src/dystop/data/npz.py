@@ -3,7 +3,11 @@
 Images: uint8 (0..255), or float32 / float64, which become float32. Shapes: [n, H, W],
 [n, C, H, W], [n, H, W, C], or [n, F] for feature vectors, which become [n, F, 1, 1].
 Labels: integers from 0, [n] or [n, 1].
-An array `column.NAME` says something else about each training sample, as in `column.writer`.
+Token ids: integers of any other type, [n, T].
+Further arrays are optional. `target_train` and `target_test` are what is learned in place of the
+labels: floats [n] or [n, k], or the token ids that follow, [n, T]. `task` names the task, `tokens`
+is the size of the vocabulary. `mean` and `std` normalise the channels of bytes. An array
+`column.NAME` says something else about each training sample, as in `column.writer`.
 """
 
 import math
@@ -11,20 +15,24 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dystop.data.dataset import Dataset, Images, Splits, assemble
+from dystop.data.dataset import Dataset, Images, Splits, Targets, assemble
 from dystop.data.readers import refusal
 from dystop.errors import DataError
 from dystop.sparse import Ints, ints
 from dystop.storage import write_atomic
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
-_COLUMN = "column."  # before the name of a column
+_FACTS = ("class_names", "target_train", "target_test", "task", "tokens", "mean", "std")
+COLUMN = "column."
+"""Stands before the name of an array that is a column of the training samples."""
+
 _FEW = 4  # an axis of at most so many entries is the channel axis
 _MOST_CLASSES = 100_000
 _HEADERS: Mapping[tuple[int, int], Callable[[Any], Any]] = {
@@ -55,12 +63,12 @@ def read_npz(
     Raises:
         DataError: The file is missing, corrupt, lacks a key or holds unusable data.
     """
-    raw = _load(path, _KEYS, ("class_names",))
+    raw = _load(path, _KEYS, _FACTS)
     columns = _columns(path, raw)
     names = tuple(str(n) for n in np.ravel(raw.get("class_names", ()))) or tuple(class_names)
     splits = _splits(path, raw)
     classes = _count_classes(splits, names) if classes is None else classes
-    return assemble(
+    made = assemble(
         name or path.stem,
         splits,
         classes=classes,
@@ -68,6 +76,7 @@ def read_npz(
         source=str(path),
         columns=columns,
     )
+    return _with_facts(path, made, raw)
 
 
 def from_arrays(arrays: Mapping[str, Any], where: str, name: str = "arrays") -> Dataset:
@@ -87,26 +96,88 @@ def from_arrays(arrays: Mapping[str, Any], where: str, name: str = "arrays") -> 
     (1, 2, 2)
     """
     for key in (*_KEYS, *arrays):
-        known = key in (*_KEYS, "class_names") or key.startswith(_COLUMN)
+        known = key in (*_KEYS, *_FACTS) or key.startswith(COLUMN)
         if key not in arrays or not known:
             wrong = f"has no {key}" if key not in arrays else f"has an unknown key {key!r}"
             raise DataError(
-                f"{where}: {wrong}; expected {', '.join(_KEYS)} and perhaps class_names, "
-                f"{_COLUMN}NAME"
+                f"{where}: {wrong}; expected {', '.join(_KEYS)} and perhaps "
+                f"{', '.join(_FACTS)}, {COLUMN}NAME"
             )
     splits = _splits(where, {key: np.asarray(arrays[key]) for key in _KEYS})
     names = tuple(map(str, arrays.get("class_names", ())))
     classes = _count_classes(splits, names)
-    columns = _columns(where, {key: np.asarray(arrays[key]) for key in arrays if key not in _KEYS})
-    return assemble(name, splits, classes=classes, class_names=names, source=where, columns=columns)
+    more = {key: np.asarray(arrays[key]) for key in arrays if key not in _KEYS}
+    columns = _columns(where, more)
+    made = assemble(name, splits, classes=classes, class_names=names, source=where, columns=columns)
+    return _with_facts(where, made, more)
+
+
+def to_arrays(data: Dataset) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an .npz file from which `read_npz` makes the same data set."""
+    arrays = {
+        **{key: getattr(data, key) for key in _KEYS},
+        "class_names": np.array(data.class_names, np.str_),
+        "task": np.array(data.task, np.str_),
+        "tokens": np.array(data.tokens),
+        **{COLUMN + name: values for name, values in data.columns.items()},
+    }
+    if data.x_train.dtype == np.uint8:
+        arrays |= {"mean": np.array(data.mean), "std": np.array(data.std)}
+    if data.targets is not None:
+        arrays |= dict(zip(("target_train", "target_test"), data.targets, strict=True))
+    return arrays
+
+
+def _with_facts(where: Path | str, made: Dataset, raw: Mapping[str, NDArray[Any]]) -> Dataset:
+    """Return a data set with the optional facts of its arrays."""
+    targets = _targets(where, made, raw)
+    is_text = made.x_train.ndim == 2
+    largest = int(max(made.x_train.max(), made.x_test.max())) + 1 if is_text else 0
+    usual = "classification" if targets is None else "next-token" if is_text else "regression"
+    made = replace(
+        made,
+        targets=targets,
+        task=str(raw.get("task", usual)),
+        tokens=max(largest, int(raw.get("tokens", 0))) if is_text else 0,
+    )
+    if made.x_train.dtype == np.uint8 and "mean" in raw and "std" in raw:
+        mean, std = (tuple(np.ravel(raw[key]).astype(float).tolist()) for key in ("mean", "std"))
+        if len(mean) != len(made.mean) or len(std) != len(made.std) or not min(std) > 0:
+            wrong = f"mean and std are {mean} and {std}"
+            raise _unusable(where, wrong, "a number for each channel, std above 0")
+        made = replace(made, mean=mean, std=std)
+    return made
+
+
+def _targets(where: Path | str, made: Dataset, raw: Mapping[str, NDArray[Any]]) -> Targets | None:
+    """Return what is learned in place of the labels; None if it is the labels."""
+    keys = [key for key in ("target_train", "target_test") if key in raw]
+    if not keys:
+        return None
+    if len(keys) < 2:
+        raise _unusable(where, f"has {keys[0]} alone", "target_train and target_test")
+    found = []
+    for key, labels in zip(keys, (made.y_train, made.y_test), strict=True):
+        values = raw[key].reshape(len(raw[key]), -1) if raw[key].ndim else raw[key][None]
+        if len(values) != len(labels) or values.dtype.kind not in "iuf":
+            wrong = f"{key} is {values.dtype} of shape {raw[key].shape}"
+            raise _unusable(where, wrong, f"{len(labels)} rows of floats or token ids")
+        if not np.isfinite(values).all():
+            raise _unusable(where, f"{key} holds NaN or infinite values", "finite numbers")
+        found.append(
+            values.astype(np.float32)
+            if values.dtype.kind == "f"
+            else _token_ids(where, key, values)
+        )
+    return found[0], found[1]
 
 
 def _columns(where: Path | str, raw: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return the columns among some arrays, by name."""
-    found = {k.removeprefix(_COLUMN): v for k, v in raw.items() if k.startswith(_COLUMN)}
+    found = {k.removeprefix(COLUMN): v for k, v in raw.items() if k.startswith(COLUMN)}
     for name, values in found.items():
         if values.dtype.kind not in "iuU":
-            wrong = f"{_COLUMN}{name} is {values.dtype}"
+            wrong = f"{COLUMN}{name} is {values.dtype}"
             raise _unusable(where, wrong, "integers or text")
     return found
 
@@ -160,7 +231,7 @@ def _load(path: Path, keys: Sequence[str], also: Sequence[str]) -> dict[str, NDA
         _check_sizes(path, (*keys, *also))
         # np.load does not close a file that it opened and could not read: open it here.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            also = [*also, *(key for key in archive if key.startswith(_COLUMN))]
+            also = [*also, *(key for key in archive if key.startswith(COLUMN))]
             missing = [k for k in keys if k not in archive]
             if not missing:
                 return {k: archive[k] for k in (*keys, *also) if k in archive}
@@ -175,7 +246,7 @@ def _check_sizes(path: Path, keys: Sequence[str]) -> None:
     total, memory = 0, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with zipfile.ZipFile(path) as archive:
         known = {f"{key}.npy" for key in keys}
-        for name in (n for n in archive.namelist() if n in known or n.startswith(_COLUMN)):
+        for name in (n for n in archive.namelist() if n in known or n.startswith(COLUMN)):
             with archive.open(name) as member:
                 claimed = _claimed_bytes(member)
                 if claimed + member.tell() != archive.getinfo(name).file_size:
@@ -197,6 +268,8 @@ def _claimed_bytes(member: IO[bytes]) -> int:
 
 
 def _images(where: Path | str, key: str, x: NDArray[Any]) -> Images:
+    if x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8:
+        return _token_ids(where, key, x)
     x = _channels_first(where, key, x)
     if x.dtype == np.uint8:
         return np.ascontiguousarray(x)
@@ -205,6 +278,13 @@ def _images(where: Path | str, key: str, x: NDArray[Any]) -> Images:
     if not np.isfinite(x).all():
         raise _unusable(where, f"{key} holds NaN or infinite values", "finite numbers")
     return np.ascontiguousarray(x, np.float32)
+
+
+def _token_ids(where: Path | str, key: str, x: NDArray[Any]) -> NDArray[np.int16]:
+    if x.size and not 0 <= int(x.min()) <= int(x.max()) < 2**15:
+        wrong = f"{key} holds token ids from {x.min()} to {x.max()}"
+        raise _unusable(where, wrong, "token ids from 0 to 32767")
+    return np.ascontiguousarray(x, np.int16)
 
 
 def _unusable(where: Path | str, wrong: str, expected: str) -> DataError:

@@ -1,8 +1,8 @@
-"""`dystop.simulate` and `dystop.compare`: experiments in Python, without a run folder."""
+"""`dystop.simulate` and `dystop.compare`: experiments in Python."""
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -18,8 +18,8 @@ from dystop.data.catalogue import DATASETS
 from dystop.data.dataset import Dataset
 from dystop.data.npz import from_arrays
 from dystop.errors import ConfigError, nearest
-from dystop.experiments.build import Built, build
-from dystop.experiments.config import Experiment, resolve, to_tree
+from dystop.experiments.callbacks import Callback, OnRound
+from dystop.experiments.config import resolve
 from dystop.experiments.config.experiment import (
     DataParams,
     FleetParams,
@@ -30,18 +30,14 @@ from dystop.experiments.config.experiment import (
 )
 from dystop.experiments.config.keys import UNSET
 from dystop.experiments.config.read import experiment_from, read_section
-from dystop.experiments.results import Comparison, Run
-from dystop.experiments.trained_models import model_of
+from dystop.experiments.results import Comparison
+from dystop.experiments.simulation import Simulation
 from dystop.experiments.trust import with_folder
 from dystop.mechanisms import MECHANISMS
 from dystop.record import RoundRecord
-from dystop.simulator import no_round, run_rounds
-from dystop.simulator.loop import begin
 from dystop.simulator.params import EngineParams
-from dystop.simulator.state import State
 from dystop.training.models.build import CustomModel, model_name
 from dystop.training.models.catalogue import MODELS
-from dystop.training.saved import LoadedModel
 from dystop.training.tasks.build import checked, task_name
 from dystop.training.tasks.catalogue import AUTO, TASKS
 from dystop.training.tasks.task import Task
@@ -51,7 +47,6 @@ from dystop.world.params import WorldParams
 
 Table = Mapping[str, Any]
 Data = str | os.PathLike[str] | Dataset | Mapping[str, ArrayLike] | Sequence[ArrayLike]
-OnRound = Callable[[RoundRecord], object]
 
 _ROUNDS = 60  # of a simulation that names no number
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -81,61 +76,8 @@ class Options(Sections, total=False):
     task: str | Task | TaskParams | Table | None
     rounds: int | None
     overrides: Sequence[str]
+    callbacks: Sequence[Callback]
     trust: bool
-
-
-class Simulation:
-    """A simulation that trains while it is iterated; each item is one `RoundRecord`."""
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        data: Dataset | None = None,
-        model: CustomModel | None = None,
-        task: Task | None = None,
-        on_round: OnRound | None = None,
-    ) -> None:
-        """Load the data and build the model; `simulate` explains the arguments."""
-        self._built: Built = build(experiment, data, model, task)
-        self._model, self._on_round = model, on_round
-        self.records: list[RoundRecord] = []
-        self._end: State | None = None  # after the last round
-
-    @property
-    def experiment(self) -> Experiment:
-        """The full configuration."""
-        return self._built.experiment
-
-    @property
-    def physics(self) -> dict[str, str]:
-        """A description of the simulated world."""
-        return self._built.physics
-
-    def __iter__(self) -> Iterator[RoundRecord]:
-        """Run the simulation from its first round; iterating again repeats it."""
-        self.records, self._end = [], None
-        components = self._built.components
-        state = begin(components)
-        for record, after in run_rounds(components, state, no_round):
-            self.records.append(record)
-            state = after
-            if self._on_round is not None:
-                self._on_round(record)
-            yield record
-        self._end = state
-
-    def run(self) -> Run:
-        """Run all rounds and return the records."""
-        records = tuple(self)
-        return Run(self.experiment.name, to_tree(self.experiment), records)
-
-    def model(self, worker: int | None = None) -> LoadedModel:
-        """Return the trained global model, or the model of one worker, after the last round."""
-        if self._end is None:
-            raise ValueError("the simulation has rounds left: call run(), or iterate to the end")
-        if self._built.card is None:
-            raise ValueError("planning only: engine.train is false, so there is no model")
-        return model_of(self._built.components, self._end, self._built.card, worker, self._model)
 
 
 def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
@@ -148,7 +90,8 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
     rounds: int | None = None,
     seed: int = 0,
     overrides: Sequence[str] = (),
-    on_round: OnRound | None = None,
+    on_round: Callable[[RoundRecord], object] | None = None,
+    callbacks: Sequence[Callback] = (),
     trust: bool = False,
     **sections: Unpack[Sections],
 ) -> Simulation:
@@ -170,6 +113,8 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
         seed: Seed of all randomness.
         overrides: Further configuration as `key=value`, such as "world.range_m=60".
         on_round: Called with each record.
+        callbacks: Objects that follow the run: `ProgressBar()`, `EarlyStopping()`,
+            `WorkerMetrics(...)`, or a `Callback` of your own.
         trust: Whether to import code that a recorded run (`trace=`) of somebody else names.
         **sections: Sections of the configuration.
 
@@ -183,6 +128,7 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
     [1, 2]
     """
     _check_arguments(mechanism, overrides, on_round, sections)
+    _check_callbacks(callbacks)
     tables: dict[str, Any] = {"stop": {"rounds": _ROUNDS}}
     for name, section in sections.items():
         tables[name] = {**tables.get(name, {}), **_table(name, section)}
@@ -209,7 +155,8 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
         experiment = replace(experiment, task=named_task)
     if not any(word.partition("=")[0].strip() == "name" for word in overrides):
         experiment = resolve(replace(experiment, name=""))
-    return Simulation(experiment, data, custom, own_task, on_round)
+    followers = [*([] if on_round is None else [OnRound(on_round)]), *callbacks]
+    return Simulation(experiment, data, custom, own_task, followers)
 
 
 def compare(
@@ -295,6 +242,18 @@ def _check_arguments(
         _known("mechanism", mechanism, MECHANISMS, "or a mechanism object such as DySTop(V=20)")
     else:
         _check_mechanism(mechanism, overrides)
+
+
+def _check_callbacks(callbacks: object) -> None:
+    """Refuse what is no list of callbacks."""
+    if not isinstance(callbacks, (list, tuple)):
+        raise ConfigError(f"simulate: callbacks = {_shown(callbacks)}; expected a list")
+    for each in callbacks:
+        if not isinstance(each, Callback):
+            raise ConfigError(
+                f"simulate: callbacks: {_shown(each)}; expected an object of a dystop.Callback, as "
+                "in dystop.EarlyStopping()"
+            )
 
 
 def _check_mechanism(mechanism: object, overrides: Sequence[str]) -> None:

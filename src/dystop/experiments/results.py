@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ _NO_NUMBERS = {
 _COLUMNS = [f.name for f in fields(RoundRecord) if f.name not in _NO_NUMBERS]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One run: its configuration and its history."""
 
     name: str
     config: Mapping[str, Any]  # tables by section, as in config.toml
     records: Sequence[RoundRecord]
+    stop_reason: str = ""  # why a callback has ended it; empty: none has
 
     @property
     def seed(self) -> int:
@@ -47,6 +49,25 @@ class Run:
         names = [r.score_name for r in self.records if r.accuracy is not None]
         return (names[-1] if names else None) or ACCURACY
 
+    def plot(self, what: str = "accuracy", *, target: float | None = None) -> Any:
+        """Draw the run; a notebook shows the figure, and `figure` is that of matplotlib.
+
+        Args:
+            what: "accuracy" or "loss" over time, "accuracy-data" against the data sent, or "data"
+                sent over time.
+            target: Accuracy at which a line is drawn.
+        """
+        return _notebook().draw_run(self, what, target)
+
+    def __repr__(self) -> str:
+        return (
+            f"Run({self.name!r}, {len(self.records)} rounds, {self.score_name} {self.accuracy:.4g})"
+        )
+
+    def _repr_html_(self) -> str:
+        page: str = _notebook().run_html(self)
+        return page
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return one array per field of `RoundRecord`, with one entry per round.
 
@@ -64,7 +85,7 @@ class Run:
         return _pandas().DataFrame(self.to_arrays())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Runs of several mechanisms on the same seeds. `print` shows a summary table."""
 
@@ -114,10 +135,25 @@ class Comparison:
         ]
         return sorted(rows, key=lambda row: -np.nan_to_num(row["accuracy"], nan=-1.0))
 
-    def __str__(self) -> str:
+    def plot(self, what: str = "accuracy", *, target: float | None = None) -> Any:
+        """Draw the mean of each mechanism over its seeds; the arguments are those of `Run.plot`."""
+        return _notebook().draw_comparison(self, what, target)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        page: str = _notebook().comparison_html(self)
+        return page
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """Return the rows of `summary` as text, after a row of titles."""
         scores = " / ".join(dict.fromkeys(run.score_name for _, run in self))
         head = ("mechanism", "seeds", scores or ACCURACY, "time", "traffic", "epochs")
-        table = [head, *map(_cells, self.summary())]
+        return [head, *map(_cells, self.summary())]
+
+    def __str__(self) -> str:
+        table = self.cells()
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
         return "\n".join(lines)
@@ -133,7 +169,9 @@ def load_run(folder: str | Path) -> Run:
         RunFolderError: The folder is missing, incomplete or not a run.
     """
     read = open_run(Path(folder))
-    return Run(read.name, read.config, tuple(read.records))
+    reason = str(read.info.get("stop_reason") or "")
+    is_stopped = read.info.get("status") == "interrupted"
+    return Run(read.name, read.config, tuple(read.records), reason if is_stopped else "")
 
 
 def _column(values: list[Any]) -> NDArray[Any]:
@@ -162,6 +200,11 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         data(row["wire_bytes"]),
         number(row["epochs"]),
     )
+
+
+def _notebook() -> Any:
+    """Return the module that draws; it belongs to the reports, which stand above this package."""
+    return import_module("dystop.report.notebook")
 
 
 def _pandas() -> Any:

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -192,6 +192,40 @@ def _run_to_end(
             tests_s=round(session.built.components.trainer.evaluated_s, 3),
             records_sha256=log.sha256,
         )
+
+
+def store_run(
+    folder: Path,
+    built: Built,
+    records: Sequence[RoundRecord],
+    state: State,
+    stopped: str,
+    wall_s: float,
+) -> None:
+    """Write records, checkpoint and models of a simulation into its new run folder.
+
+    Args:
+        folder: The run folder; it has no record yet.
+        built: The simulation.
+        records: Its history.
+        state: The state after the last record.
+        stopped: Why a callback has ended it, so that it can be resumed; empty: it has finished.
+        wall_s: Seconds that it took.
+    """
+    components, output = built.components, built.experiment.output
+    with RunLock(folder), RecordLog(folder, keep=0) as log:
+        for record in records:
+            log.append(record)
+        log.sync()
+        with writing(folder):
+            checkpoint.save(folder / CHECKPOINTS, state, log.mark)
+        if built.card is not None:
+            keep_models(folder, components, state, built.card, output.models)
+        last = records[-1] if records else None
+        reason = stop_reason(components.stop, last) if last else "no round was possible"
+        ended = {"status": "finished", "stop_reason": reason, "records_sha256": log.sha256}
+        halted = {"status": "interrupted", "stop_reason": stopped}
+        update_info(folder, **(halted if stopped else ended), wall_s=round(wall_s, 3))
 
 
 def _run_rounds(

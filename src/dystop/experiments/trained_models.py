@@ -1,5 +1,6 @@
 """Trained models: save them in the run folder at the end of a run, and load them again."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -53,19 +54,21 @@ def _as_evaluated(components: Components, now: EvaluationModels, who: int) -> tu
     return vector, counters
 
 
-def model_of(
-    components: Components,
-    state: State,
-    card: ModelCard,
-    worker: int | None,
-    custom: CustomModel | None = None,
-) -> LoadedModel:
-    """Return the current global model, or the current model of one worker."""
-    now = evaluation_models(components, state)
-    if worker is not None and not 0 <= worker < len(now.models):
-        raise IndexError(f"worker = {worker}; expected 0 to {len(now.models) - 1}")
-    model = _as_evaluated(components, now, ALL_WORKERS if worker is None else worker)
-    return loaded_model(components.trainer.layout, *model, card, custom)
+def loaded_models(
+    components: Components, state: State, card: ModelCard, custom: CustomModel | None = None
+) -> Callable[[int | None], LoadedModel]:
+    """Return a function that loads the current global model (None), or that of one worker."""
+    found: list[EvaluationModels] = []  # computed at the first call
+
+    def load(worker: int | None) -> LoadedModel:
+        now = found[0] if found else evaluation_models(components, state)
+        found[:] = [now]
+        if worker is not None and not 0 <= worker < len(now.models):
+            raise IndexError(f"worker = {worker}; expected 0 to {len(now.models) - 1}")
+        model = _as_evaluated(components, now, ALL_WORKERS if worker is None else worker)
+        return loaded_model(components.trainer.layout, *model, card, custom)
+
+    return load
 
 
 def load_model(
