@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dystop.bench import child, mixing, planning, processes, references, training, waves
+from dystop.bench import child, mixing, optimisers, planning, processes, references, training, waves
 from dystop.bench import settings as bench_settings
 from dystop.bench.scaling import cost_of_models, cost_of_workers
 from dystop.bench.settings import experiment
@@ -92,6 +92,18 @@ def test_a_stopwatch_changes_nothing_and_counts(tiny):
     assert len(watch.seconds("evaluation")) == 4  # twice, the workers' models and the global one
     assert all(one > 0 for one in watch.seconds("training"))
     assert timed.trainer.width == parts.trainer.width
+
+
+def test_optimisers_are_set_beside_plain_sgd(tiny):
+    lines = list(optimisers.optimiser_lines(tiny, lambda status: None))
+    assert [(line.name.split(", ")[2], line.reference) for line in lines] == [
+        ("momentum 0.9 (fused)", "plain SGD (fused)"),
+        ("momentum 0.9", "plain SGD (fused)"),
+        ("AdamW (stacked)", "plain SGD (fused)"),
+        ("AdamW (stacked)", "plain SGD (stacked)"),
+        ("crop and flip (fused)", "plain SGD (fused)"),
+    ]
+    assert all(line.ratio.median > 0 for line in lines)
 
 
 def test_waves_are_set_beside_d_psgd_and_decisions_beside_a_small_fleet(tiny, monkeypatch):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from dystop.bench.machine import facts
 from dystop.bench.mixing import mixing_lines
+from dystop.bench.optimisers import optimiser_lines
 from dystop.bench.planning import planner_lines
 from dystop.bench.processes import memory_lines, run_lines, startup_lines
 from dystop.bench.result import FORMAT, Line, Sweep
@@ -24,6 +25,7 @@ from dystop.experiments.config import read_experiment
 Say = Callable[[str], None]
 BENCHES: dict[str, Callable[[Settings, Say], Iterator[Line]]] = {
     "trainer": training_lines,
+    "optimisers": optimiser_lines,
     "planner": planner_lines,
     "mixing": mixing_lines,
     "evaluation": evaluation_lines,

@@ -28,10 +28,10 @@ _WARM_ROUNDS = 1  # besides the training that a run begins with
 class Rounds:
     """Rounds of a synchronous run in which every worker trains: FedAvg, nothing evaluated."""
 
-    def __init__(self, settings: Settings, work: Work) -> None:
+    def __init__(self, settings: Settings, work: Work, *words: str) -> None:
         began = time.perf_counter()
         self.components: Components = build(
-            experiment(settings, work, "mechanism.name=fedavg")
+            experiment(settings, work, "mechanism.name=fedavg", *words)
         ).components
         self._rounds = run_rounds(self.components, begin(self.components))
         self._images = 0

@@ -25,6 +25,7 @@ class What(StrEnum):
     """What can be measured."""
 
     trainer = "trainer"
+    optimisers = "optimisers"
     planner = "planner"
     mixing = "mixing"
     evaluation = "evaluation"

@@ -181,13 +181,15 @@ def _load_moved(
 def _move(out: Any, raw: Any, samples: SampleArrays, move: Any) -> None:
     """Cut one image out of a black border, mirror it, and normalise it."""
     height, width = samples.sides
-    for k in range(len(out)):
-        plane, place = k // (height * width), k % (height * width)
-        y, x = place // width + move[0] - samples.crop, place % width
-        x = (width - 1 - x if move[2] else x) + move[1] - samples.crop
-        inside = 0 <= y < height and 0 <= x < width
-        value = np.float32(raw[(plane * height + y) * width + x]) if inside else _ZERO
-        out[k] = value * samples.scale[k] + samples.shift[k]
+    for first in range(0, len(out), width):  # of a line
+        line = first // width % height
+        y = line + move[0] - samples.crop
+        source = first + (y - line) * width
+        for k in range(width):
+            x = (width - 1 - k if move[2] else k) + move[1] - samples.crop
+            inside = 0 <= y < height and 0 <= x < width
+            value = np.float32(raw[source + x]) if inside else _ZERO
+            out[first + k] = value * samples.scale[first + k] + samples.shift[first + k]
 
 
 @compiled
