@@ -8,6 +8,9 @@ problem         the interface of a training back end
 backends        sequential (the reference), stacked, cpu, cuda
 backend_choice  which back end trains a model
 executors       one executor for each CPU core or GPU
+optimisers      steps of SGD with momentum, Adam and AdamW, and their state
+schedules       learning rates that change with a worker's local steps
+augmentation    random crops and flips of training images
 samples         the data on the device, and which worker owns what
 batches         which samples each mini-batch holds
 randomness      random numbers by address inside torch
