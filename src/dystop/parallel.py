@@ -56,6 +56,8 @@ def as_readonly(values: NDArray[Kind]) -> NDArray[Kind]:
     >>> bool(as_readonly(np.arange(6)[::2]).flags.writeable)
     False
     """
+    if values.flags.c_contiguous and not values.flags.writeable:
+        return values
     view = np.ascontiguousarray(values).view()
     view.setflags(write=False)
     return view

@@ -6,6 +6,7 @@ whether the caller asks for 10 or 10 million pairs, and in whatever order.
 """
 
 import zlib
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,7 +37,7 @@ def stream(seed: int, *key: str | int) -> np.random.Generator:
 
 def bits(seed: int, name: str, *identity: ArrayLike) -> Words:
     """Return 64 random bits for each identity; the identity arrays broadcast."""
-    word, scalars = _mix_int(zlib.crc32(name.encode()) + seed * GOLDEN), 0
+    word, scalars = _first_word(seed, name), 0
     for part in identity:
         if not isinstance(part, int | np.integer):
             break
@@ -45,6 +46,11 @@ def bits(seed: int, name: str, *identity: ArrayLike) -> Words:
     for part in identity[scalars:]:
         words = fold_in(words, part)
     return words
+
+
+@lru_cache
+def _first_word(seed: int, name: str) -> int:
+    return _mix_int(zlib.crc32(name.encode()) + seed * GOLDEN)
 
 
 def fold_in(words: Words, part: ArrayLike) -> Words:

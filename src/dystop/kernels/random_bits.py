@@ -30,7 +30,8 @@ def fold_words(words: Words, part: Words) -> Words:
         _fold_one(np.uint64(words), as_readonly(part).reshape(-1), out.reshape(-1))
         return out
     if words.shape != part.shape:
-        words, part = np.broadcast_arrays(words, part)
+        shape = np.broadcast_shapes(words.shape, part.shape)
+        words, part = np.broadcast_to(words, shape), np.broadcast_to(part, shape)
     out = np.empty(part.shape, np.uint64)
     _fold_each(as_readonly(words).reshape(-1), as_readonly(part).reshape(-1), out.reshape(-1))
     return out
