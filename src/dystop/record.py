@@ -46,12 +46,14 @@ class RoundRecord:
     no_score: str | None = None  # why the score that was due is missing
     worker_accuracy: Sequence[float | None] | None = None  # of each own model, evaluate.per_worker
     worker_loss: Sequence[float | None] | None = None  # test losses; None: not tested, not finite
+    epsilon: float | None = None  # largest of all workers so far, privacy.noise_multiplier
     energy_j: float | None = None  # joules of this round, all present workers, energy.enabled
     compute_j: float | None = None  # of it: while training
     idle_j: float | None = None  # of it: while not training
     transmit_j: float | None = None  # of it: the radios while they send
     receive_j: float | None = None  # of it: the radios while they receive
     worker_energy_j: Sequence[float] | None = None  # of each worker, energy.per_worker
+    worker_epsilon: Sequence[float] | None = None  # of each worker, evaluate.per_worker
     score_name: str | None = None  # what `accuracy` is where the task has another score, as in "r2"
     not_finite: Sequence[int] | None = None  # workers whose training loss is not finite
     notes: Mapping[str, float] = field(default_factory=dict)
@@ -97,7 +99,7 @@ _REQUIRED = {
 _NAMES = {f.name for f in fields(RoundRecord)}
 _WHOLE = {f.name for f in fields(RoundRecord) if f.type in (int, int | None)}
 _NUMBERS = _WHOLE | {f.name for f in fields(RoundRecord) if f.type in (float, float | None)}
-_PER_WORKER = {"worker_accuracy", "worker_loss", "worker_energy_j"}
+_PER_WORKER = {"worker_accuracy", "worker_loss", "worker_energy_j", "worker_epsilon"}
 _LARGEST = 2**63
 
 

@@ -47,6 +47,7 @@ from dystop.training.memory import ADVICE, MemoryEstimate, available_bytes, ensu
 from dystop.training.models.build import CustomModel, build_for
 from dystop.training.no_training import NoTraining
 from dystop.training.optimisers import StateLayout, optimiser_of
+from dystop.training.privacy import accountant_of
 from dystop.training.samples import Arrays
 from dystop.training.saved import ModelCard, base_file, base_sha256, load_base
 from dystop.training.tasks.build import make_task, task_name
@@ -388,7 +389,8 @@ def make_trainer(
         data.mean,
         data.std,
     )
-    return Trainer(module, arrays, shards, experiment.training, experiment.seed, task)
+    params, privacy = experiment.training, experiment.privacy
+    return Trainer(module, arrays, shards, params, experiment.seed, task, privacy)
 
 
 def make_module(
@@ -542,6 +544,9 @@ def _components(
             experiment.energy, fleet.workers, experiment.world.compute.devices == "jetson"
         ),
         compression=compression,
+        accountant=accountant_of(experiment.privacy, fleet.data_size, experiment.training.batch)
+        if experiment.engine.train
+        else None,
     )
 
 

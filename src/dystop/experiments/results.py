@@ -15,7 +15,8 @@ from dystop.units import data, number, seconds
 
 _NO_NUMBERS = {
     "staleness_histogram", "active_ids", "link_pairs", "positions", "notes", "no_score",
-    "worker_accuracy", "worker_loss", "worker_energy_j", "score_name", "not_finite",
+    "worker_accuracy", "worker_loss", "worker_energy_j", "worker_epsilon", "score_name",
+    "not_finite",
 }  # fmt: skip
 _COLUMNS = [f.name for f in fields(RoundRecord) if f.name not in _NO_NUMBERS]
 

@@ -23,7 +23,7 @@ from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
 from dystop.serialization import Kinds, pack, unpack
 from dystop.simulator.mixing import Models
 from dystop.simulator.state import State
-from dystop.sparse import Floats, Graph, PairCounts
+from dystop.sparse import Floats, Graph, Ints, PairCounts
 from dystop.storage import remove_temporary_files, write_atomic
 from dystop.types import ControlState, Mailbox, Outcome
 from dystop.world import InFlight, Progress
@@ -44,6 +44,7 @@ class StoredState:
     next_evaluation_s: float
     snapshots_made: int
     versions: PublicVersions | None = None
+    local_steps: Ints | None = None
 
 
 def _to_stored(state: State) -> StoredState:
@@ -57,6 +58,7 @@ def _to_stored(state: State) -> StoredState:
         next_evaluation_s=state.next_evaluation_s,
         snapshots_made=state.snapshots_made,
         versions=state.versions,
+        local_steps=state.local_steps,
     )
 
 
@@ -68,6 +70,7 @@ def _from_stored(stored: StoredState) -> State:
         next_evaluation_s=stored.next_evaluation_s,
         snapshots_made=stored.snapshots_made,
         versions=stored.versions,
+        local_steps=stored.local_steps,
     )
 
 

@@ -34,7 +34,17 @@ def evaluate_when_due(
     scheduled, state = schedule_evaluation(components, record.round, state)
     if not scheduled and not is_last(components, record):
         return record, state
-    return with_score(record, request_score(components, state)()), state
+    return scored(components, record, request_score(components, state)(), state), state
+
+
+def scored(components: Components, record: RoundRecord, score: Score, state: State) -> RoundRecord:
+    """Return the record with a score and, where training is private, what it has cost so far."""
+    record, accountant = with_score(record, score), components.accountant
+    if accountant is None or state.local_steps is None:
+        return record
+    spent = [float(each) for each in accountant.epsilons(state.local_steps)]
+    each = spent if components.evaluate.per_worker else None
+    return replace(record, epsilon=max(spent), worker_epsilon=each)
 
 
 def schedule_evaluation(components: Components, t: int, state: State) -> tuple[bool, State]:

@@ -23,7 +23,7 @@ from dystop.simulator.mixing import first_models, index
 from dystop.simulator.robust_mixing import with_memory
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import execute
-from dystop.sparse import Bools
+from dystop.sparse import Bools, Ints
 from dystop.types import Observation, Outcome, updated
 from dystop.world import Progress, WorldState
 from dystop.world.energy import simulated_energy, with_energy
@@ -99,7 +99,15 @@ def begin(components: Components) -> State:
         models=models,
         next_evaluation_s=components.evaluate.every_s,
         snapshots_made=0,
+        local_steps=_first_steps(components),
     )
+
+
+def _first_steps(components: Components) -> Ints | None:
+    """Return the mini-batches of the trainings with which a run begins, where they are counted."""
+    if components.accountant is None:
+        return None
+    return components.steps * components.capabilities.warm_start
 
 
 def open_round(components: Components, state: State) -> tuple[WorldState, State]:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dystop.control.round import advance, build_view, decide, record_of, with_score
+from dystop.control.round import advance, build_view, decide, record_of
 from dystop.control.stopping import ends_early, is_over
 from dystop.plan import Plan
 from dystop.record import RoundRecord
@@ -24,6 +24,7 @@ from dystop.simulator.evaluation import (
     request_score,
     schedule_evaluation,
     score_of,
+    scored,
 )
 from dystop.simulator.loop import observe, open_round, with_failed_trainings, with_map
 from dystop.simulator.mixing import Models, index, newest_published
@@ -213,4 +214,4 @@ def _finish(
     score = running.score
     if score is None and is_last(components, record):
         score = request_score(components, state)
-    return (with_score(record, score()) if score else record), state
+    return (scored(components, record, score(), state) if score else record), state

@@ -12,6 +12,7 @@ from dystop.simulator.attack import Attackers
 from dystop.simulator.mixing import Models
 from dystop.simulator.params import EngineParams
 from dystop.sparse import Bools, Ints
+from dystop.training.privacy import Accountant
 from dystop.training.trainer import Trainer
 from dystop.types import Capabilities, ControlState, Fleet, Mechanism
 from dystop.world import Progress, World
@@ -38,6 +39,7 @@ class Components:
     budgets_bind: bool = False  # links beyond a bandwidth budget are not made
     power: Power | None = None  # of the workers; None: energy is not counted
     compression: Compression | None = None  # None: links carry whole models
+    accountant: Accountant | None = None  # of differential privacy; None: training is not private
 
     @cached_property
     def capabilities(self) -> Capabilities:
@@ -64,6 +66,7 @@ class State:
     next_evaluation_s: float
     snapshots_made: int  # numbers the snapshots of pushed models
     versions: PublicVersions | None = None  # of public copies, where differences are sent
+    local_steps: Ints | None = None  # mini-batches of each worker, where they cost privacy, [N]
 
     @property
     def done(self) -> Bools:

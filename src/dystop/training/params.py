@@ -48,6 +48,24 @@ class AugmentParams:
 
 
 @dataclass(frozen=True)
+class PrivacyParams:
+    """Differentially private local training: clipped gradients of samples, and noise."""
+
+    noise_multiplier: Annotated[float, Ge(0)] = param(
+        0.0, "deviation of the noise in a step, in units of clip; 0: training is not private"
+    )
+    clip: Annotated[float, Gt(0)] = param(1.0, "largest norm of the gradient of one sample")
+    delta: Annotated[float, Gt(0), Lt(1)] = param(
+        1e-5, "probability for which epsilon is stated; below 1 / samples of a worker"
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether training is private."""
+        return self.noise_multiplier > 0
+
+
+@dataclass(frozen=True)
 class TrainerParams:
     """The `training` section: how a worker trains, and how the machine computes it."""
 

@@ -19,6 +19,7 @@ from dystop.training.batches import Batches, batches
 from dystop.training.device import upload
 from dystop.training.flat import Layout
 from dystop.training.optimisers import PLAIN, Optimiser
+from dystop.training.privacy import Privacy
 from dystop.training.randomness import device_fold_in
 from dystop.training.samples import Samples, Shards
 from dystop.training.tasks.task import CLASSIFICATION, Task
@@ -44,6 +45,7 @@ class Problem:
     task: Task = CLASSIFICATION
     optimiser: Optimiser = PLAIN
     augmentation: Augmentation = NO_AUGMENTATION
+    privacy: Privacy | None = None  # None: training is not private
 
     @property
     def device(self) -> torch.device:

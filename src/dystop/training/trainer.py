@@ -40,12 +40,14 @@ from dystop.training.executors import (
 from dystop.training.flat import Layout, layout_of
 from dystop.training.memory import MemoryEstimate, ModelSize, held_bytes, model_size
 from dystop.training.optimisers import StateLayout, optimiser_of
-from dystop.training.params import TrainerParams
+from dystop.training.params import PrivacyParams, TrainerParams
+from dystop.training.privacy import privacy_of
 from dystop.training.problem import Collector, Job, Problem, Trained, cut
 from dystop.training.randomness import address_names, preserve_generators, with_addresses
 from dystop.training.samples import Samples, Source, both_samples, shards_of, strata
 from dystop.training.tasks.task import CLASSIFICATION, Task
 
+NOT_PRIVATE = PrivacyParams()
 PIECES = 8  # for each thread of the fused back end: many enough to end together, few enough
 # to cost little
 
@@ -75,6 +77,7 @@ class Trainer:
         params: TrainerParams,
         seed: int,
         task: Task = CLASSIFICATION,
+        privacy: PrivacyParams = NOT_PRIVATE,
     ) -> None:
         """Put the data on the device and choose the back end.
 
@@ -85,6 +88,7 @@ class Trainer:
             params: Parameters of training and evaluation.
             seed: Seed of the run; part of the address of sample orders and of dropout.
             task: What is learned.
+            privacy: Differential privacy of local training.
         """
         self.task = task
         self.params, devices = params, pick_devices(params.device)
@@ -99,9 +103,11 @@ class Trainer:
             shape, dtype = train.shape, train.dtype
             self._start = with_addresses(module, shape, dtype).to(self.device).train()
             check_last_batches(self._start, shape, owned, params.batch, dtype)
-            self.path = choose_path(self._start, self._state.model, shape, params, task, dtype)
-            self.size = self._model_size(train)
             draws = draws_numbers(self._start, shape, dtype)
+            private = privacy_of(privacy, params, self._start, draws, seed)
+            chosen = replace(params, path="sequential") if private else params
+            self.path = choose_path(self._start, self._state.model, shape, chosen, task, dtype)
+            self.size = self._model_size(train)
         self.chunk = stack_height(self.size, params, self.device) if self.is_stacked else 1
         self._problem = Problem(
             module=self._start,
@@ -120,6 +126,7 @@ class Trainer:
             precision=params.precision,
             compiles=self.path == "sequential" and params.compile is not False and not draws,
             task=task,
+            privacy=private,
         )
         eval_module = copied(self._start).eval()
         # With the CNN on two cores, a large batch of one model was faster than all stacks tried.

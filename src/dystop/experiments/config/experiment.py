@@ -23,7 +23,7 @@ from dystop.mechanisms import MECHANISMS
 from dystop.params import param, section
 from dystop.simulator.params import EngineParams
 from dystop.testbed.params import TestbedParams
-from dystop.training.params import TrainerParams
+from dystop.training.params import PrivacyParams, TrainerParams
 from dystop.training.tasks.catalogue import AUTO
 from dystop.types import Mechanism
 from dystop.world.adversary import Adversary
@@ -148,6 +148,7 @@ class Experiment:
     task: TaskParams = section(TaskParams, "what is learned")
     model: ModelParams = section(ModelParams, "what is trained")
     training: TrainingParams = section(TrainingParams, "how it is trained")
+    privacy: PrivacyParams = section(PrivacyParams, "differential privacy of local training")
     world: WorldParams = section(WorldParams, "the simulated surroundings")
     mechanism: Mechanism = section(MECHANISMS["dystop"], "who trains when, and with whom")
     staleness: StalenessWeighting = section(StalenessWeighting, "what is done about stale models")

@@ -239,11 +239,7 @@ def check_testbed(experiment: Experiment) -> None:
             "evaluate.model = 'aggregated': an observer sees the models that workers publish, and "
             "they publish a model when its training ends; use 'trained'"
         )
-    if experiment.link.compression not in ("none", "int8"):
-        raise ConfigError(
-            f"link.compression = {experiment.link.compression!r}: the testbed sends whole models; "
-            "use 'int8' or 'none', or simulate with 'dystop run'"
-        )
+    _check_privacy_and_links(experiment)
     if experiment.staleness.rule == "compensate":
         raise ConfigError(
             "staleness.rule = 'compensate' needs models that only a simulator has; use another "
@@ -252,6 +248,21 @@ def check_testbed(experiment: Experiment) -> None:
     if experiment.testbed.links == "trace" and not experiment.testbed.trace:
         raise ConfigError("testbed.links = 'trace' needs testbed.trace, the folder of a run")
     check_private(experiment)
+
+
+def _check_privacy_and_links(experiment: Experiment) -> None:
+    """Refuse private training, and compressors that only the simulator has."""
+    if experiment.privacy.is_on:
+        raise ConfigError(
+            "privacy.noise_multiplier: noise and samples follow from the seed, which all parties "
+            "of a testbed know, so that it would protect nothing; use 0, or simulate with "
+            "'dystop run'"
+        )
+    if experiment.link.compression not in ("none", "int8"):
+        raise ConfigError(
+            f"link.compression = {experiment.link.compression!r}: the testbed sends whole models; "
+            "use 'int8' or 'none', or simulate with 'dystop run'"
+        )
 
 
 def check_private(experiment: Experiment) -> None:

@@ -57,6 +57,7 @@ class RunSummary:
     target_epochs: float | None = None
     target_energy_j: float | None = None  # None: not reached, or energy was not counted
     energy_j: float | None = None  # of all rounds and workers; None: energy was not counted
+    epsilon: float | None = None  # largest of all workers; None: training was not private
     accuracy_worst: float | None = None  # mean accuracy of the worst tenth of the workers
     accuracy_jain: float | None = None  # Jain's index of the workers' accuracies
     clock: str = "simulated time"  # what `clock_s` is
@@ -144,6 +145,7 @@ def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
         target_epochs=reached.epochs_total if reached else None,
         target_energy_j=energy_until(rows, reached) if reached else None,
         energy_j=energy_until(rows, last),
+        epsilon=max((e for r in rows if (e := known(r.epsilon)) is not None), default=None),
         accuracy_worst=fairness.worst_decile if fairness else None,
         accuracy_jain=fairness.jain if fairness else None,
         clock=clock_name([run]),
@@ -196,7 +198,7 @@ def metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
     target = summaries[0].target if summaries else None
     clocks = {s.clock for s in summaries}
     clock = clocks.pop() if len(clocks) == 1 else "time"
-    costs = [*_cost_metrics(clock), *_energy_used(summaries)]
+    costs = [*_cost_metrics(clock), *_energy_used(summaries), *_privacy_spent(summaries)]
     if summaries and all(s.planned for s in summaries):
         return costs
     return [
@@ -267,6 +269,14 @@ def _energy_to_target(summaries: Sequence[RunSummary], target: float | None) -> 
             "low",
         )
     ]
+
+
+def _privacy_spent(summaries: Sequence[RunSummary]) -> list[Metric]:
+    """Return the epsilon of whole runs, where training was private."""
+    if all(s.epsilon is None for s in summaries):
+        return []
+    meaning = "differential privacy: the largest epsilon of a worker at the end, for privacy.delta"
+    return [Metric("epsilon", meaning, lambda s: number(s.epsilon))]
 
 
 def _energy_used(summaries: Sequence[RunSummary]) -> list[Metric]:

@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from dystop.training.device import autocast
 from dystop.training.optimisers import RATE
+from dystop.training.privacy import private_gradient
 from dystop.training.problem import Job, Problem, Trained
 from dystop.training.randomness import seed_generators
 
@@ -66,7 +67,11 @@ def _train_row(
     for k, (index, count, numbers) in enumerate(zip(*work, strict=True)):
         with _seeded(problem, (*address, k)):
             tensors = (parameters, kept, counters, moments)
-            total += count * train_step(problem, tensors, index[:count], numbers, addresses[k])
+            if problem.privacy is None:
+                loss = train_step(problem, tensors, index[:count], numbers, addresses[k])
+            else:
+                loss = private_step(problem, tensors, numbers, (*address, k), addresses[k])
+            total += count * loss
     model[:cut], model[cut:] = parameters, kept
     return total
 
@@ -87,10 +92,38 @@ def train_step(
         outputs = functional_call(problem.module, named, (x,))
     loss = problem.task.loss(outputs.float(), y)
     (gradient,) = torch.autograd.grad(loss, leaf)
+    _descend(problem, parameters, gradient, moments, numbers)
+    return loss.detach()
+
+
+def private_step(
+    problem: Problem,
+    state: tuple[Tensor, Tensor, Tensor, Tensor],
+    numbers: Sequence[float],
+    step: tuple[int, int, int],
+    address: Tensor,
+) -> Tensor:
+    """Take one differentially private step in place; return the mean loss of its samples."""
+    parameters, kept, counters, moments = state
+    assert problem.privacy is not None
+    gradient, loss = private_gradient(
+        problem, problem.privacy, (parameters, kept, counters), step, address
+    )
+    _descend(problem, parameters, gradient, moments, numbers)
+    return loss
+
+
+def _descend(
+    problem: Problem,
+    parameters: Tensor,
+    gradient: Tensor,
+    moments: Tensor,
+    numbers: Sequence[float],
+) -> None:
+    """Change the parameters by a gradient, in place."""
     if problem.l2:
-        gradient = gradient + problem.l2 * leaf.detach()
+        gradient = gradient + problem.l2 * parameters
     if problem.optimiser.is_plain:
         parameters.sub_(gradient, alpha=numbers[RATE])
     else:
         problem.optimiser.step(parameters, gradient, moments, numbers)
-    return loss.detach()

@@ -1,0 +1,194 @@
+"""Differentially private local training (DP-SGD, Abadi 2016), and its accountant.
+
+A step draws its samples by Poisson sampling: each sample of the worker with probability
+batch / D_i. The gradient of each sample is shortened to the norm `privacy.clip`, and their sum gets
+Gaussian noise of `privacy.noise_multiplier` times this norm. Opacus counts the cost of these steps.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from dystop.errors import ConfigError
+from dystop.rng import bits, uniform
+from dystop.sparse import Floats, Ints
+from dystop.training.device import upload
+from dystop.training.params import PrivacyParams, TrainerParams
+from dystop.training.randomness import device_fold_in
+
+if TYPE_CHECKING:
+    from dystop.training.problem import Problem
+
+_AT_ONCE = 16  # samples whose gradients are held at once
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The private part of local steps. All randomness has an address."""
+
+    params: PrivacyParams
+    seed: int
+
+    def drawn(self, samples: Ints, batch: int, address: tuple[int, int, int]) -> Ints:
+        """Return the samples of one step: each with probability batch / D.
+
+        Args:
+            samples: Samples of the worker, [D].
+            batch: Expected size of a mini-batch.
+            address: Worker, training and step.
+        """
+        draws = uniform(self.seed, "poisson", *address, np.arange(len(samples)))
+        chosen: Ints = samples[draws < batch / max(len(samples), 1)]
+        return chosen
+
+    def noise(self, width: int, address: tuple[int, int, int]) -> Tensor:
+        """Return the noise that is added to a sum of gradients, [width]."""
+        generator = torch.Generator().manual_seed(int(bits(self.seed, "privacy", *address) >> 1))
+        deviation = self.params.noise_multiplier * self.params.clip
+        return deviation * torch.randn(width, generator=generator)
+
+
+def private_gradient(
+    problem: "Problem",
+    privacy: Privacy,
+    state: tuple[Tensor, Tensor, Tensor],
+    step: tuple[int, int, int],
+    address: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return the private gradient of one step, [P], and the mean loss of its samples.
+
+    Args:
+        problem: What is trained.
+        privacy: Clipping and noise.
+        state: Parameters, other floats and counters.
+        step: Worker, training and step.
+        address: Of dropout and moved images.
+    """
+    own = problem.shards.of(step[0])
+    drawn = privacy.drawn(own, problem.batch, step)
+    total = privacy.noise(len(state[0]), step).to(problem.device)
+    losses = torch.zeros((), device=problem.device)
+    for lo in range(0, len(drawn), _AT_ONCE):
+        part = upload(drawn[lo : lo + _AT_ONCE], problem.device)
+        numbers = torch.arange(lo, lo + len(part), device=problem.device)
+        gradients, loss = sample_gradients(problem, state, part, device_fold_in(address, numbers))
+        total += clipped(gradients, privacy.params.clip).sum(0)
+        losses += loss.sum()
+    return total / min(problem.batch, len(own)), losses / max(len(drawn), 1)
+
+
+def sample_gradients(
+    problem: "Problem", state: tuple[Tensor, Tensor, Tensor], index: Tensor, address: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return gradient and loss of each sample by itself, [b, P] and [b]."""
+    parameters, kept, counters = state
+    x, y = problem.take(index[:, None], address)
+
+    def loss_of(leaf: Tensor, x: Tensor, y: Tensor, address: Tensor) -> Tensor:
+        named = problem.named((leaf, kept, counters), address)
+        outputs: Tensor = functional_call(problem.module, named, (x,))
+        loss: Tensor = problem.task.loss(outputs.float(), y)
+        return loss
+
+    each = vmap(grad_and_value(loss_of), in_dims=(None, 0, 0, 0))
+    found: tuple[Tensor, Tensor] = each(parameters.detach(), x, y, address)
+    return found
+
+
+def clipped(gradients: Tensor, norm: float) -> Tensor:
+    """Return gradients [b, P] of at most this norm."""
+    lengths = gradients.norm(dim=1, keepdim=True)
+    short: Tensor = gradients * (norm / lengths.clamp(min=norm))
+    return short
+
+
+def privacy_of(
+    params: PrivacyParams, training: TrainerParams, module: nn.Module, draws: bool, seed: int
+) -> Privacy | None:
+    """Return the private part of local steps; None where training is not private.
+
+    Raises:
+        ConfigError: The model or another setting does not allow private training.
+    """
+    if not params.is_on:
+        return None
+    if training.path not in ("auto", "sequential"):
+        raise ConfigError(
+            f"training.path = {training.path!r}: private training runs one model after another; "
+            "use 'auto' or 'sequential', or privacy.noise_multiplier = 0"
+        )
+    if any(isinstance(m, _BatchNorm) for m in module.modules()):
+        raise ConfigError(
+            "privacy.noise_multiplier: this model has batch norm, which mixes the samples of a "
+            "mini-batch, so that no gradient belongs to one sample; choose a model without it"
+        )
+    if draws:
+        raise ConfigError(
+            "privacy.noise_multiplier: this model draws random numbers of its own; use nn.Dropout, "
+            "or a model without randomness"
+        )
+    return Privacy(params, seed)
+
+
+@dataclass(frozen=True)
+class Accountant:
+    """Counts what local steps cost: epsilon of each worker, for a given delta (by Opacus)."""
+
+    params: PrivacyParams
+    data_size: Ints  # [N]
+    batch: int
+
+    @cached_property
+    def _costs(self) -> Floats:
+        """Rényi divergences of one step of each worker, [N, orders]."""
+        rates = np.minimum(self.batch / np.maximum(self.data_size, 1), 1.0)
+        sigma = self.params.noise_multiplier
+        distinct, of = np.unique(rates, return_inverse=True)
+        rdp, orders = _opacus(), _orders()
+        costs = [
+            rdp.compute_rdp(q=q, noise_multiplier=sigma, steps=1, orders=orders) for q in distinct
+        ]
+        found: Floats = np.array(costs)[of]
+        return found
+
+    def epsilons(self, steps: Ints) -> Floats:
+        """Return the epsilon that each worker has spent after so many local steps, [N]."""
+        spent = np.zeros(len(steps))
+        for k in np.flatnonzero(steps):
+            cost = self._costs[k] * steps[k]
+            spent[k], _ = _opacus().get_privacy_spent(
+                orders=_orders(), rdp=cost, delta=self.params.delta
+            )
+        return spent
+
+
+def accountant_of(params: PrivacyParams, data_size: Ints, batch: int) -> Accountant | None:
+    """Return the accountant of a run; None where training is not private."""
+    if not params.is_on:
+        return None
+    _opacus()  # a missing package is noticed before the run
+    return Accountant(params, data_size, batch)
+
+
+@lru_cache(maxsize=1)
+def _orders() -> list[float]:
+    from opacus.accountants import RDPAccountant
+
+    return list(RDPAccountant.DEFAULT_ALPHAS)
+
+
+def _opacus() -> Any:
+    try:
+        from opacus.accountants.analysis import rdp
+    except ImportError as error:
+        raise ConfigError(
+            "privacy.noise_multiplier: the accountant of differential privacy is Opacus, which is "
+            "missing here; pip install 'dystop[privacy]'"
+        ) from error
+    return rdp
