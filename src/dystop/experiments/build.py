@@ -43,6 +43,7 @@ from dystop.simulator.state import Components
 from dystop.sparse import Ints
 from dystop.training.adapters import Adapter, with_adapters
 from dystop.training.flat import Layout, layout_of
+from dystop.training.flower import AppProcess, FlowerTrainer, is_flower
 from dystop.training.memory import ADVICE, MemoryEstimate, available_bytes, ensure_fits, held_bytes
 from dystop.training.models.build import CustomModel, build_for
 from dystop.training.no_training import NoTraining
@@ -109,6 +110,8 @@ def build(
         )
     check_staleness_weighting(experiment)
     experiment = with_noted_base(experiment)
+    if is_flower(experiment.model.name):
+        check_flower(experiment)
     if not experiment.engine.train:
         return _build_plan(experiment, data, model, task, elsewhere=elsewhere)
     data = load_data(experiment, data)
@@ -378,6 +381,8 @@ def make_trainer(
     task: Task | None = None,
 ) -> Trainer:
     """Return the trainer of these shards, with the initial model."""
+    if is_flower(experiment.model.name):
+        return _flower_trainer(experiment, shards)
     task = task or task_of(experiment, data)
     module = make_module(experiment, data, task, model)
     values = data.targets or (None, None)
@@ -391,6 +396,31 @@ def make_trainer(
     )
     params, privacy = experiment.training, experiment.privacy
     return Trainer(module, arrays, shards, params, experiment.seed, task, privacy)
+
+
+def _flower_trainer(experiment: Experiment, shards: list[Ints]) -> Trainer:
+    """Return the trainer that hands everything to a Flower app, after checks."""
+    check_flower(experiment)
+    spec, workers = experiment.model, experiment.fleet.workers
+    app = AppProcess(spec.name, spec.folder, spec.python, workers)
+    sizes = np.array([len(shard) for shard in shards])
+    return FlowerTrainer(app, workers, sizes, experiment.training)
+
+
+def check_flower(experiment: Experiment) -> None:
+    """Refuse what a Flower app cannot do."""
+    found = {
+        "privacy.noise_multiplier": experiment.privacy.is_on,
+        "adversary.kind": experiment.adversary.kind != "none",
+        "engine.train": not experiment.engine.train,
+        "aggregation.rule": experiment.aggregation.rule == "agree",
+        "evaluate.statistics": experiment.evaluate.statistics == "recomputed",
+    }
+    for key in (key for key, is_set in found.items() if is_set):
+        raise ConfigError(
+            f"{key}: a flower app trains and tests by itself, and dystop sees its arrays only; "
+            f"leave {key} out, or use another model.name ('dystop list models')"
+        )
 
 
 def make_module(

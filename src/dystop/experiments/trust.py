@@ -60,7 +60,8 @@ def with_folder(
     tree = dict(tables)
     for key, name in names_code(tables).items():
         section = key.partition(".")[0]
-        table, top = tree[section], name.partition(":")[0].partition(".")[0]
+        path = name.removeprefix("flower:")  # package.module:app of a Flower app
+        table, top = tree[section], path.partition(":")[0].partition(".")[0]
         if keys is not None and key not in keys:
             continue
         if given := table.get("folder"):

@@ -86,10 +86,14 @@ class ModelParams:
 
     name: str = param(
         "cnn",
-        "model; 'dystop list models' shows them; or package.module:factory; task: the task's own",
+        "model; 'dystop list models' shows them; or package.module:factory; task: the task's own; "
+        "or flower:package.module:app",
     )
     folder: str = param(
         "", "folder of package.module:factory; empty: beside the file that names it, or installed"
+    )
+    python: str = param(
+        "", "flower:package.module:app: the Python that has flwr; empty: the one that runs dystop"
     )
     wire_bytes: Annotated[int, Ge(0)] = param(
         0, "simulated size of a model on the wire; 0: its own size, 4 bytes for each number"

@@ -1,0 +1,239 @@
+"""A Flower `ClientApp` as the local training of all workers (`model.name = "flower:..."`).
+
+The app runs in a process of its own (`flower_child`), with any Python that has flwr: Flower and
+dystop need different versions of some packages. It answers messages one after another: `query`
+gives the initial arrays, `train` trains a worker's arrays on the worker's own part of the app's
+data, and `evaluate` tests arrays there.
+"""
+
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dystop.errors import ConfigError, UserCodeError
+from dystop.sparse import Floats, Ints
+from dystop.training import flower_child
+from dystop.training.evaluate import Evaluation
+from dystop.training.flat import Layout, Slot
+from dystop.training.memory import MemoryEstimate
+from dystop.training.params import TrainerParams
+from dystop.training.problem import Trained
+from dystop.training.tasks.task import CLASSIFICATION
+from dystop.training.trainer import Trainer, samples_seen
+
+PREFIX = "flower:"
+Array = NDArray[Any]
+
+
+class AppProcess:
+    """The process that runs an app. It ends when its standard input does, also with this one."""
+
+    def __init__(self, name: str, folder: str, python: str, workers: int) -> None:
+        """Start it and wait until the app is imported.
+
+        Raises:
+            ConfigError: The app cannot be imported.
+        """
+        self._path = name.removeprefix(PREFIX)
+        command = [python or sys.executable, str(Path(flower_child.__file__)), self._path]
+        try:
+            self._process = subprocess.Popen(
+                [*command, folder, str(workers)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"model.python = {python!r}: cannot be started ({error.strerror}); give the Python "
+                "of an environment that has flwr"
+            ) from error
+        weakref.finalize(self, _end, self._process)
+        header, _ = self._answer()
+        if "error" in header:
+            raise ConfigError(
+                f"model.name = {name!r}: the app cannot be imported: {_last(header['error'])}; "
+                "model.folder says where it lies, and model.python which Python has flwr "
+                "(pip install flwr, in an environment of its own)"
+            )
+
+    def ask(
+        self, kind: str, worker: int, names: list[str], arrays: list[Array], config: Any
+    ) -> tuple[dict[str, Any], list[Array]]:
+        """Send a message to the app of a worker; return what it answers.
+
+        Raises:
+            UserCodeError: The app has failed.
+        """
+        stdin = self._process.stdin
+        assert stdin is not None
+        header = {"kind": kind, "worker": worker, "names": names, "config": config}
+        flower_child.write_frame(stdin, header, arrays)
+        found, answered = self._answer()
+        if "error" in found:
+            raise UserCodeError(
+                f"flower app {self._path}: {kind!r} of worker {worker} failed: "
+                f"{_last(found['error'])}; its traceback is above"
+            )
+        return found, answered
+
+    def _answer(self) -> tuple[dict[str, Any], list[Array]]:
+        stdout = self._process.stdout
+        assert stdout is not None
+        frame = flower_child.read_frame(stdout)
+        if frame is None:
+            raise UserCodeError(
+                f"flower app {self._path}: its process has ended with code {self._process.wait()}"
+            )
+        if "error" in frame[0]:
+            sys.stderr.write(frame[0]["error"])
+        return frame
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End the process of an app that nobody needs any more."""
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+    process.wait()
+
+
+def _last(error: str) -> str:
+    return error.strip().splitlines()[-1]
+
+
+class FlowerTrainer(Trainer):
+    """Trains and evaluates by the messages of a Flower app, one worker after another."""
+
+    task = CLASSIFICATION
+    base_parameters = 0
+    returns_early = False
+    rows_independent = False  # an app may keep a state, so the order of trainings matters
+    evaluated_s = 0.0
+
+    def __init__(
+        self, app: AppProcess, workers: int, data_size: Ints, params: TrainerParams
+    ) -> None:
+        """Ask the app for the initial arrays.
+
+        Args:
+            app: The process that runs it.
+            workers: N.
+            data_size: Training samples of each worker, [N].
+            params: Of these, batch and learning rate count.
+        """
+        self._workers = workers
+        self.params, self.device, self.path = params, torch.device("cpu"), "flower"
+        self._app, self._data_size = app, data_size
+        header, self._first = app.ask("query", 0, [], [], {})
+        self._names: list[str] = header["names"]
+        if not self._first:
+            raise ConfigError(
+                "flower app: @app.query() must reply with an ArrayRecord, the arrays with which "
+                "all workers begin"
+            )
+        slots = [
+            Slot(name, array.shape, torch.float32 if array.dtype.kind == "f" else torch.int64)
+            for name, array in zip(self._names, self._first, strict=True)
+        ]
+        floats = tuple(slot for slot in slots if slot.dtype == torch.float32)
+        self.layout = Layout(floats, (), tuple(s for s in slots if s.dtype != torch.float32))
+
+    def initial(self) -> tuple[Tensor, Tensor]:
+        """Return the arrays of the app as a vector [W] and counters [C]."""
+        return self._flat(self._first)
+
+    def _flat(self, arrays: list[Array]) -> tuple[Tensor, Tensor]:
+        """Return floats and integers of arrays in the order of the layout."""
+        floats = [a.reshape(-1).astype(np.float32) for a in arrays if a.dtype.kind == "f"]
+        whole = [a.reshape(-1).astype(np.int64) for a in arrays if a.dtype.kind != "f"]
+        counters = np.concatenate([np.zeros(0, np.int64), *whole])
+        return torch.from_numpy(np.concatenate(floats)), torch.from_numpy(counters)
+
+    def _arrays(self, model: Tensor, counters: Tensor) -> list[Array]:
+        """Return a flat model as the arrays that the app knows."""
+        floats, whole, out = model.numpy(), counters.numpy(), []
+        for first in self._first:
+            if first.dtype.kind == "f":
+                part, floats = floats[: first.size], floats[first.size :]
+            else:
+                part, whole = whole[: first.size], whole[first.size :]
+            out.append(part.reshape(first.shape).astype(first.dtype))
+        return out
+
+    def samples_seen(self, workers: Ints, steps: Ints) -> int:
+        """Return how many samples local trainings see together."""
+        return samples_seen(self._data_size[workers], steps, self.params.batch)
+
+    def train(
+        self,
+        models: Tensor,
+        counters: Tensor,
+        workers: Ints,
+        versions: Ints,
+        steps: Ints,
+        rates: Floats | None = None,
+    ) -> Trained:
+        """Send a `train` message for each row; the app decides what it does with it."""
+        models, counters, losses = models.clone(), counters.clone(), np.full(len(workers), np.nan)
+        rates = np.ones(len(workers)) if rates is None else rates
+        for row, worker in enumerate(workers.tolist()):
+            config = {
+                "lr": float(self.params.learning_rate * rates[row]),
+                "server-round": int(versions[row]) + 1,
+                "local-steps": int(steps[row]),
+                "batch-size": self.params.batch,
+            }
+            arrays = self._arrays(models[row], counters[row])
+            header, arrays = self._app.ask("train", worker, self._names, arrays, config)
+            if [a.shape for a in arrays] != [a.shape for a in self._first]:
+                raise UserCodeError(
+                    f"flower app: 'train' of worker {worker} must reply with the arrays that it "
+                    "got, in their shapes"
+                )
+            models[row], counters[row] = self._flat(arrays)
+            losses[row] = np.nan if header["loss"] is None else header["loss"]
+        return Trained(models, counters, losses, self.samples_seen(workers, steps))
+
+    def evaluate(
+        self,
+        models: Tensor,
+        counters: Tensor,
+        samples: int | None = None,
+        recalibrate_on: Ints | None = None,
+    ) -> Evaluation:
+        """Send `evaluate` messages: model k to worker k, and a single model to all workers."""
+        found = []
+        for row in range(len(models)):
+            arrays = self._arrays(models[row], counters[row])
+            asked = range(self._workers) if len(models) == 1 else [row]
+            answers = [self._app.ask("evaluate", k, self._names, arrays, {})[0] for k in asked]
+            scores = [[_known(answer["score"]), _known(answer["loss"])] for answer in answers]
+            found.append(np.mean(scores, axis=0))
+        accuracy, loss = np.array(found).T
+        return Evaluation(accuracy, loss)
+
+    def estimate(self, workers: int, stacks: float) -> MemoryEstimate:
+        """Estimate the memory of the models; what the app takes is not known."""
+        size = int((stacks + 1) * workers * self.layout.model_bytes)
+        return MemoryEstimate(((f"models ({workers} workers)", size),))
+
+    def measure_batch_s(self, repeats: int = 100) -> float:
+        """Refuse: how long an app trains is not a number of mini-batches."""
+        raise ConfigError(
+            "world.compute.batch_s = 'measure' times mini-batches, which a Flower app does not "
+            "have; give seconds"
+        )
+
+
+def is_flower(name: str) -> bool:
+    """Return whether a model is a Flower app."""
+    return name.startswith(PREFIX)
+
+
+def _known(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
