@@ -19,6 +19,7 @@ from dystop.data import (
     shards_of,
     split_counts,
 )
+from dystop.data.schemes import power_law_shares, quantity_shares, sized_owners
 from dystop.errors import ConfigError, DataError
 from dystop.rng import stream
 
@@ -102,7 +103,7 @@ def slow_shards(labels, workers, shards, seed):
 def slow_sizes(samples, shares, seed):
     """Cut a random permutation where the cumulated shares say."""
     order = stream(seed, "partition", "order").permutation(samples).tolist()
-    ends = [int(sum(shares[: k + 1]) * samples + 1e-9) for k in range(len(shares) - 1)] + [samples]
+    ends = [int(sum(shares[: k + 1]) * samples) for k in range(len(shares) - 1)] + [samples]
     return [sorted(order[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
 
 
@@ -131,13 +132,20 @@ def test_schemes_equal_their_slow_twins(workers, shards, more, seed):
     by_user = [s.tolist() for s in shards_of(owners(np.zeros(len(values), int), workers, column,
         seed, columns={"user": np.array(values)}), workers)]  # fmt: skip
     assert by_user == slow_groups(values, workers, seed)
-    many = np.zeros(500, int)
-    rank = stream(seed, "partition", "power-law").permutation(workers)
-    size = [1 / (k + 1) for k in rank.tolist()]
-    shares = [s / sum(size) for s in size]
-    sizes = [len(s) for s in drawn(PartitionParams("power-law"), many)]
-    expected = [len(s) for s in slow_sizes(500, shares, seed)]
-    assert np.abs(np.subtract(sizes, expected)).max() <= 1
+    rank = stream(seed, "partition", "power-law").permutation(workers).tolist()
+    size = [1 / (k + 1) for k in rank]
+    np.testing.assert_allclose(power_law_shares(workers, 1.0, seed), np.divide(size, sum(size)))
+    for shares in (power_law_shares(workers, 1.0, seed), quantity_shares(workers, 0.5, seed)):
+        cut = shards_of(sized_owners(500, shares, seed), workers)
+        assert [s.tolist() for s in cut] == slow_sizes(500, shares.tolist(), seed)
+
+
+def test_quantity_shares_follow_the_distribution():
+    # The share of a worker has mean 1/N and variance (1/N)(1-1/N)/(N phi + 1).
+    share = np.array([quantity_shares(4, 0.7, seed) for seed in range(2000)])
+    np.testing.assert_allclose(share.sum(axis=1), 1)
+    np.testing.assert_allclose(share.mean(axis=0), 1 / 4, atol=0.02)
+    np.testing.assert_allclose(share.var(), (1 / 4) * (3 / 4) / (4 * 0.7 + 1), rtol=0.1)
 
 
 def test_shards_worked_by_hand():

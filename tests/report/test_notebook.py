@@ -60,6 +60,16 @@ def test_a_comparison_is_a_table_with_a_figure(comparison):
     assert all(row["mechanism"] in page or "&lt;" in page for row in comparison.summary())
 
 
+def test_the_score_of_another_task_has_its_name():
+    shared = {**SMALL, "dataset": "generated-table", "task": "regression"}
+    run = dystop.simulate("d-psgd", **shared).run()
+    page = run._repr_html_()
+    assert "<th>r2</th>" in page
+    assert "test r2" in run.plot().alt
+    assert "accuracy" not in page
+    assert repr(run).startswith("Run('d-psgd-generated-table-s0', 3 rounds, r2 ")
+
+
 def test_names_do_not_become_markup(run):
     named = dystop.Run("<script>x", run.config, run.records, stop_reason="<i>")
     page = named._repr_html_()

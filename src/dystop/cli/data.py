@@ -60,14 +60,20 @@ def import_(  # noqa: PLR0913 (an option each)
     out: Annotated[Path, typer.Argument(metavar="OUT.npz", help="The data set for data.name.")],
     test: Annotated[
         Path | None,
-        typer.Option(help="The same for the test set; otherwise SOURCE/test, or a share."),
+        typer.Option(
+            metavar="SOURCE", help="The same for the test set; otherwise SOURCE/test, or a share."
+        ),
     ] = None,
-    target: Annotated[str, typer.Option(help="Column of a table that is learned.")] = "",
+    target: Annotated[
+        str, typer.Option(metavar="COLUMN", help="Column of a table that is learned.")
+    ] = "",
     group: Annotated[
-        list[str] | None, typer.Option(help="Column to keep for data.partition=column; repeat it.")
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Column to keep for data.partition=column; repeat it."),
     ] = None,
     drop: Annotated[
-        list[str] | None, typer.Option(help="Column that is no feature; repeat it.")
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Column that is no feature; repeat it."),
     ] = None,
     task: Annotated[
         str, typer.Option(help="classification, regression; auto: regression if decimals.")

@@ -4,7 +4,7 @@ Everything is self-contained: a page asks for nothing from the network.
 """
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -15,10 +15,11 @@ from matplotlib.figure import Figure
 from dystop.errors import ConfigError, nearest
 from dystop.experiments.results import Comparison, Run
 from dystop.experiments.run_folder import RunData
+from dystop.record import ACCURACY
 from dystop.report.data.groups import Group
 from dystop.report.data.names import mechanism_of
 from dystop.report.figures import curves, learning
-from dystop.report.figures.style import Plot, styled_runs
+from dystop.report.figures.style import Plot, styled_runs, with_score_of
 from dystop.report.figures.svg import save
 from dystop.units import data, number, percent, seconds
 
@@ -61,6 +62,7 @@ def draw_run(run: Run, what: str, target: float | None = None) -> Drawing:
             "loss": lambda: learning.loss_time(drawn),
             "data": lambda: learning.data_time(drawn),
         },
+        [styled.run for styled in drawn],
     )
 
 
@@ -75,15 +77,18 @@ def draw_comparison(comparison: Comparison, what: str, target: float | None = No
             "loss": lambda: curves.loss_time(groups),
             "data": lambda: curves.data_time(groups),
         },
+        [run for group in groups for run in group.runs],
     )
 
 
-def _drawing(what: str, figures: Mapping[str, Callable[[], Plot]]) -> Drawing:
+def _drawing(
+    what: str, figures: Mapping[str, Callable[[], Plot]], runs: Sequence[RunData]
+) -> Drawing:
     if what not in figures:
         raise ConfigError(
             f"plot: {what!r}; expected one of {', '.join(figures)}{nearest(what, figures)}"
         )
-    plot = figures[what]()
+    (plot,) = with_score_of([figures[what]()], runs)
     return Drawing(plot.title, plot.missing or plot.caption, plot.alt, plot.figure)
 
 
@@ -116,7 +121,7 @@ def run_html(run: Run) -> str:
         last = run.records[-1]
         facts += [
             ("rounds", f"{last.round:,}"),
-            ("accuracy", percent(run.accuracy)),
+            (run.score_name, _score(run)),
             ("time", seconds(last.clock_s)),
             ("traffic", data(last.wire_bytes_total)),
             ("epochs", number(last.epochs_total)),
@@ -125,6 +130,11 @@ def run_html(run: Run) -> str:
         facts.append(("stopped", run.stop_reason))
     rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in facts)
     return f"<b>{escape(run.name)}</b><table>{rows}</table>{_image(draw_run(run, 'accuracy'))}"
+
+
+def _score(run: Run) -> str:
+    """Return the last score; an accuracy in percent."""
+    return percent(run.accuracy) if run.score_name == ACCURACY else number(run.accuracy)
 
 
 def comparison_html(comparison: Comparison) -> str:
