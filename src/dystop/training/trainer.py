@@ -51,7 +51,7 @@ NOT_PRIVATE = PrivacyParams()
 PIECES = 8  # for each thread of the fused back end: many enough to end together, few enough
 # to cost little
 
-KEPT_COPIES = 4  # of the optimisers' state when everybody trains: stored, taken out and put back
+KEPT_COPIES = 6  # of the optimisers' state when everybody trains: stored, taken out and put back
 
 WORKSPACE_BYTES = 2**25  # that a matrix library takes for each stream on which a graph is recorded
 
@@ -375,7 +375,8 @@ class Trainer:
         )
         if not self._state.floats:
             return estimate
-        rows = at_once if self.params.optimizer_state == "reset" else KEPT_COPIES * workers
+        # A mixed state is a part of the models.
+        rows = KEPT_COPIES * workers if self.params.optimizer_state == "kept" else at_once
         return estimate.plus("optimiser state", 4 * self._state.floats * rows)
 
     def _cuda_bytes(self, workers: int) -> tuple[int, int]:
