@@ -107,9 +107,9 @@ def test_optimisers_are_set_beside_plain_sgd(tiny):
 
 
 def test_waves_are_set_beside_d_psgd_and_decisions_beside_a_small_fleet(tiny, monkeypatch):
-    chosen = {name: waves._MECHANISMS[name] for name in ("D-PSGD", "AD-PSGD")}
-    monkeypatch.setattr(waves, "_MECHANISMS", chosen)
-    monkeypatch.setattr(waves, "_FREE_RUNNING", ("AD-PSGD",))
+    chosen = {name: waves.MECHANISMS[name] for name in ("D-PSGD", "AD-PSGD")}
+    monkeypatch.setattr(waves, "MECHANISMS", chosen)
+    monkeypatch.setattr(waves, "FREE_RUNNING", ("AD-PSGD",))
     monkeypatch.setattr(waves, "_DECIDING_FLEETS", (5, 10))
     monkeypatch.setattr(waves, "_DECIDED_ROUNDS", 3)
     plain, ahead, after, *deciding = waves.wave_lines(tiny, lambda status: None)
