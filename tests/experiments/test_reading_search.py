@@ -21,7 +21,7 @@ from dystop.experiments.reproduce.paper_claims import CLAIMS, Best, Rising
 from dystop.experiments.reproduce.reading_runs import (
     PARTS,
     Asked,
-    finished_seeds,
+    finished_runs,
     not_run,
     runs_of,
     search_runs,
@@ -126,16 +126,33 @@ def test_a_study_grows_and_refuses_other_settings(tmp_path: Path):
         grow_study(tmp_path, "s", [replace(one, seed=9)])
 
 
-def test_only_seeds_whose_arms_have_all_finished_count(tmp_path: Path):
+def test_finished_runs_are_found_by_arm(tmp_path: Path):
     runs = search_runs([sample(1)], Asked("smoke", seeds=2, only=("main-fmnist",)))
     study = create_study(tmp_path, "runs", [run.experiment for run in runs])
     for run in runs[:-1]:
         folder = study.folder(run.experiment)
         folder.mkdir()
         (folder / "run.json").write_text('{"status": "finished"}')
-    ((reading, part, arms),) = finished_seeds(study, runs)
-    assert (reading.name, part.name) == ("r001", "main-fmnist")
-    assert {len(folders) for folders in arms.values()} == {1}
+    ((reading, parts),) = finished_runs(study, runs)
+    assert reading.name == "r001"
+    counts = {arm: len(folders) for arm, folders in parts["main-fmnist"].items()}
+    assert counts == {run.arm.key: 1 if run.arm.key == runs[-1].arm.key else 2 for run in runs}
+
+
+def test_a_claim_is_judged_by_the_seeds_that_all_its_arms_have():
+    def seeds(arm, *numbers):
+        runs = tuple(replace(r, info={"seed": n}) for r, n in zip(arm.runs, numbers, strict=True))
+        return replace(arm, runs=runs)
+
+    runs = main_runs(dystop=[0.61], asydfl=[0.61])
+    runs["dystop-phi0.4"] = seeds(outcome("a", [0.61], [0.1, 0.61], [0.61]), 0, 1, 2)
+    runs["asydfl-phi0.4"] = seeds(outcome("b", [0.1, 0.61]), 1)
+    parts = {"main-fmnist": (part_of("main-fmnist"), runs)}
+    result = judge_reading(sample(1), parts, ratios_only=False, core=[part_of("main-fmnist")])
+    less = next(n for n in result.numbers if "less completion time than asydfl" in n.name)
+    assert less.ours == 1.0  # 20 s of 20 s, with seed 1
+    assert not result.is_complete  # two mechanisms are missing
+    assert result.distance is None
 
 
 # The distance

@@ -146,7 +146,7 @@ def _described_keys() -> "dict[str, Key]":
 
 
 def _readings() -> None:
-    from dystop.experiments.config.readings import OPEN_READINGS, UNDECIDED
+    from dystop.experiments.config.readings import OPEN_READINGS, PRESETS
 
     keys = _described_keys()
     rows = [
@@ -158,23 +158,19 @@ def _readings() -> None:
         )
         for r in OPEN_READINGS
     ]
-    show_table(("key", "default", "literal", "physical", "plausible", "meaning"), rows)
-    typer.echo("use one with reading=literal or reading=physical; a key that is given wins")
-    typer.echo(f"reading={UNDECIDED} is not decided yet; keys without a value keep their default")
+    show_table(("key", "default", *PRESETS, "plausible", "meaning"), rows)
+    words = " or ".join(f"reading={name}" for name in PRESETS)
+    typer.echo(f"use one with {words}; a key that is given wins")
+    typer.echo("keys without a value keep their default")
 
 
 def _values(reading: "OpenReading", keys: "dict[str, Key]") -> tuple[Any, ...]:
-    return keys[reading.key].default, reading.literal, reading.physical
+    return keys[reading.key].default, reading.literal, reading.physical, reading.nearest
 
 
 def _describe_reading(name: str) -> None:
-    from dystop.experiments.config.readings import OPEN_READINGS, UNDECIDED
+    from dystop.experiments.config.readings import OPEN_READINGS
 
-    if name == UNDECIDED:
-        typer.echo(
-            f"{name}: not decided yet; it will be the reading nearest to the paper's numbers"
-        )
-        return
     for reading in OPEN_READINGS:
         if (value := getattr(reading, name)) is not None:
             typer.echo(f"{reading.key} = {_default(value)}")

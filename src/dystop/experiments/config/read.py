@@ -22,7 +22,7 @@ from dystop.data.partition import PartitionChoice, is_file
 from dystop.errors import ConfigError, RunFolderError, closest, nearest, shell_command
 from dystop.experiments.config.experiment import Experiment, every_key, resolve
 from dystop.experiments.config.keys import UNSET, Key, keys_of
-from dystop.experiments.config.readings import UNDECIDED, preset
+from dystop.experiments.config.readings import preset
 from dystop.experiments.config.write import toml_value
 from dystop.experiments.folder_kinds import RUN, kind_of, study_kind
 from dystop.experiments.run_folder import CONFIG, INFO, name_problem, open_run
@@ -139,8 +139,6 @@ def _with_reading(tree: Mapping[str, Any], explicit: set[str], source: Source) -
     A reading on the command line wins over the keys of a file, as every word does.
     """
     name = tree.get(_READING)
-    if name == UNDECIDED:
-        raise _wrong(source, _READING, name, "literal or physical; this preset is not decided yet")
     mechanism = tree.get("mechanism", {})
     own = mechanism.get("name", "dystop") if isinstance(mechanism, Mapping) else ""
     for key, value in preset(str(name), str(own)).items():

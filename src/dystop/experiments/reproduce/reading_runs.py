@@ -4,7 +4,7 @@ Every reading runs the same parts of the paper's evaluation. Parts that are plan
 paper's fleet at every scale, because they cost little.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -196,19 +196,18 @@ def study_of_runs(runs: Sequence[ReadingRun], folder: Path) -> Study:
     return grow_study(folder, "runs", list(every.values()))
 
 
-def finished_seeds(
+def finished_runs(
     study: Study, runs: Sequence[ReadingRun]
-) -> Iterator[tuple[Reading, Part, Mapping[str, list[Path]]]]:
-    """Yield the run folders of each reading and part by arm, of seeds whose arms all finished."""
+) -> Iterator[tuple[Reading, dict[str, dict[str, list[Path]]]]]:
+    """Yield each reading with the folders of its finished runs, by part and arm, seeds in order."""
     todo = {experiment.name for experiment in study.todo()}
-    grouped: dict[tuple[str, str], list[ReadingRun]] = {}
-    for run in runs:
-        grouped.setdefault((run.reading.name, run.part.name), []).append(run)
-    for group in grouped.values():
-        open_seeds = {run.seed for run in group if run.experiment.name in todo}
-        arms: dict[str, list[Path]] = {}
-        for run in group:
-            if run.seed not in open_seeds:
-                arms.setdefault(run.arm.key, []).append(study.folder(run.experiment))
-        if arms:
-            yield group[0].reading, group[0].part, arms
+    readings: dict[str, Reading] = {}
+    found: dict[str, dict[str, dict[str, list[Path]]]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        if run.experiment.name in todo:
+            continue
+        readings[run.reading.name] = run.reading
+        arms = found.setdefault(run.reading.name, {}).setdefault(run.part.name, {})
+        arms.setdefault(run.arm.key, []).append(study.folder(run.experiment))
+    for name, reading in readings.items():
+        yield reading, found[name]

@@ -9,6 +9,7 @@ from dystop.experiments.reproduce.distance import Beyond, Number, distance
 from dystop.experiments.reproduce.paper_claims import Claim, Figure, Growth, Measure, Reduction
 from dystop.experiments.reproduce.reading_runs import Part
 from dystop.experiments.reproduce.reading_space import Reading
+from dystop.experiments.run_folder import RunData
 from dystop.report.data.measures import ArmRuns, RunsByArm, reachable_target
 from dystop.report.data.verdicts import ClaimVerdict, Verdict, arms_of, judge_claims
 
@@ -28,10 +29,12 @@ class ReadingResult:
     numbers: tuple[Number, ...]
     verdicts: tuple[tuple[str, ClaimVerdict], ...]  # part and verdict
 
+    is_complete: bool = True  # whether every arm of the parts of a distance has finished
+
     @property
     def distance(self) -> float | None:
-        """The distance of all its numbers from the paper's."""
-        return distance(self.numbers)
+        """The distance of all its numbers from the paper's; None if some are missing."""
+        return distance(self.numbers) if self.is_complete else None
 
     def counts(self) -> Counter[Verdict]:
         """Return how many claims have each verdict."""
@@ -39,7 +42,11 @@ class ReadingResult:
 
 
 def judge_reading(
-    reading: Reading, parts: Mapping[str, tuple[Part, RunsByArm]], *, ratios_only: bool
+    reading: Reading,
+    parts: Mapping[str, tuple[Part, RunsByArm]],
+    *,
+    ratios_only: bool,
+    core: Sequence[Part] = (),
 ) -> ReadingResult:
     """Compare the runs of a reading with the paper.
 
@@ -48,22 +55,61 @@ def judge_reading(
         parts: Its parts that were run, by name, with the runs of their arms.
         ratios_only: Whether seconds, bytes and accuracies mean nothing (a small scale): then only
             ratios between arms count, and staleness, which is planned with the paper's fleet.
+        core: The parts without which a reading has no distance.
     """
-    by_target = {t: tuple(_numbers(parts, t, ratios_only=ratios_only)) for t in TARGETS}
-    target = min(TARGETS, key=lambda t: distance(by_target[t]) or 0.0)
+    by_target = {t: tuple(_numbers(parts, t, ratios_only=ratios_only)) for t in _reached(parts)}
+    target = min(by_target, key=lambda t: distance(by_target[t]) or 0.0)
     is_timed = any(number.measure == "time" for number in by_target[target])
     main = [runs for part, runs in parts.values() if part.is_core and not part.is_planned]
     return ReadingResult(
         reading,
-        seeds=max((len(arm.runs) for runs in main for arm in runs.values()), default=0),
+        seeds=min((len(arm.runs) for runs in main for arm in runs.values()), default=0),
         target=target if is_timed else None,
         numbers=by_target[target],
         verdicts=tuple(
             (name, row)
             for name, (part, runs) in parts.items()
-            for row in judge_claims(part.claims, runs)
+            for claim in part.claims
+            if part.is_planned or not ratios_only or not isinstance(claim, Figure)
+            for row in judge_claims([claim], same_seeds(claim, runs))
+        ),
+        is_complete=all(
+            part.name in parts and all(arm.key in parts[part.name][1] for arm in part.arms)
+            for part in core
         ),
     )
+
+
+def _reached(parts: Mapping[str, tuple[Part, RunsByArm]]) -> list[float]:
+    """Return the targets that DySTop reaches in every run of the main part; at least the lowest.
+
+    A target that it misses would hide its own times behind the ends of the runs.
+    """
+    own = [
+        arm
+        for part, runs in parts.values()
+        if part.is_core and not part.is_planned
+        for key, arm in runs.items()
+        if key.startswith("dystop")
+    ]
+    highest = reachable_target(own, None) or 0.0
+    return [t for t in TARGETS if t <= highest] or [TARGETS[0]]
+
+
+def same_seeds(claim: Claim, runs: RunsByArm) -> RunsByArm:
+    """Return the arms of a claim with the runs of those seeds that all of them have finished."""
+    names = [*arms_of(claim), *([claim.set_by] if isinstance(claim, Figure) else [])]
+    arms = {name: runs[name] for name in names if name in runs}
+    if not arms:
+        return {}
+    shared = set.intersection(*({_seed(run) for run in arm.runs} for arm in arms.values()))
+    kept = {k: replace(a, runs=tuple(r for r in a.runs if _seed(r) in shared))
+            for k, a in arms.items()}  # fmt: skip
+    return {name: arm for name, arm in kept.items() if arm.runs}
+
+
+def _seed(run: RunData) -> object:
+    return run.info.get("seed")
 
 
 def with_numbers(result: ReadingResult, names: Sequence[str]) -> ReadingResult:
@@ -87,11 +133,14 @@ def _numbers(
         for claim in part.claims:
             if any(arm not in runs for arm in arms_of(claim)):
                 continue
+            runs_of_claim = same_seeds(claim, runs)
+            if not runs_of_claim:
+                continue
             stated = _stated(claim, ratios_only=ratios_only and not part.is_planned)
             if stated is None:
                 continue
-            wanted = _target_of(claim, runs, target, ratios_only=ratios_only)
-            ours, beyond = _ours(claim, runs, wanted) or (None, 0)
+            wanted = _target_of(claim, runs_of_claim, target, ratios_only=ratios_only)
+            ours, beyond = _ours(claim, runs_of_claim, wanted) or (None, 0)
             yield Number(f"{name}: {claim.text}", claim.measure, stated, ours, beyond)
 
 

@@ -5,7 +5,6 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from dystop.errors import RunFolderError
 from dystop.experiments.config.readings import OPEN_READINGS
 from dystop.experiments.reproduce.campaigns import Scale
 from dystop.experiments.reproduce.distance import FACTOR, Number, distance
-from dystop.experiments.reproduce.reading_runs import Part, ReadingRun, finished_seeds, not_run
+from dystop.experiments.reproduce.reading_runs import Part, ReadingRun, finished_runs, not_run
 from dystop.experiments.run_folder import RunData, open_run
 from dystop.experiments.study import Study
 from dystop.report.data.measures import ArmRuns, format_measure
@@ -74,26 +73,28 @@ class SearchReport:
 
 
 def load_results(study: Study, runs: Sequence[ReadingRun], scale: Scale) -> list[ReadingResult]:
-    """Judge every reading by its finished runs, nearest first; equal sets of numbers only.
+    """Judge every reading by its finished runs, nearest first; those that are incomplete last.
 
-    A reading whose main part has not finished with any seed is left out.
+    Distances of complete readings are over the numbers that all of them have.
     """
+    core, known = _core(runs), {run.part.name: run.part for run in runs}
     found = []
-    parts = finished_seeds(study, runs)
-    for _, group in groupby(sorted(parts, key=lambda p: p[0].name), key=lambda p: p[0].name):
-        rows = list(group)
+    for reading, parts in finished_runs(study, runs):
         arms = {
-            part.name: (
-                part,
-                {arm.key: ArmRuns(arm, tuple(map(_thin, folders[arm.key]))) for arm in part.arms},
+            name: (
+                known[name],
+                {
+                    arm.key: ArmRuns(arm, tuple(map(_thin, folders[arm.key])))
+                    for arm in known[name].arms
+                    if arm.key in folders
+                },
             )
-            for _, part, folders in rows
+            for name, folders in parts.items()
         }
-        if all(part.name in arms for part in _core(runs)):
-            found.append(judge_reading(rows[0][0], arms, ratios_only=scale != "paper"))
-    shared = common_numbers(found)
-    comparable = [with_numbers(result, shared) for result in found]
-    return sorted(comparable, key=lambda result: (result.distance or 0.0, result.reading.name))
+        found.append(judge_reading(reading, arms, ratios_only=scale != "paper", core=core))
+    shared = common_numbers([result for result in found if result.is_complete])
+    judged = [with_numbers(r, shared) if r.is_complete else r for r in found]
+    return sorted(judged, key=lambda r: (not r.is_complete, r.distance or 0.0, r.reading.name))
 
 
 def _core(runs: Sequence[ReadingRun]) -> list[Part]:
@@ -115,15 +116,18 @@ def write_search(
 ) -> SearchReport | None:
     """Write `out/report.html`, its figure and its tables; None if no reading is complete."""
     ranked = load_results(study, runs, scale)
-    if not ranked:
+    if not ranked or not ranked[0].is_complete:
         return None
+    complete = [result for result in ranked if result.is_complete]
     numbers, claims = number_rows(ranked), claim_rows(ranked)
-    plots = [distances_by_value(ranked)]
+    plots = [distances_by_value(complete)]
     page = render_template(
         "readings.html.jinja",
         title="Which reading of the paper gives the paper's numbers?",
-        lead=f"{plural(len(ranked), 'reading')} at {scale} scale, "
-        f"{plural(len(ranked[0].numbers), 'number')} of the paper.",
+        lead=f"{plural(len(complete), 'reading')} at {scale} scale, "
+        f"{plural(len(ranked[0].numbers), 'number')} of the paper. "
+        f"{len(ranked) - len(complete)} more are not complete: their runs count in the tables of "
+        "numbers and claims.",
         notices=[*([SCALE_NOTES[scale]] if SCALE_NOTES[scale] else []),
                  *([_RATIOS] if scale != "paper" else [])],
         factor=FACTOR,
@@ -143,8 +147,8 @@ def write_search(
         "claims.csv": _csv(_claims_table(claims)),
         "runs.csv": _csv(_runs_table(study, runs)),
     }
-    return SearchReport(write_files(out, plots, page, ("png", "pdf"), tables), ranked, numbers,
-                        claims)  # fmt: skip
+    files = write_files(out, plots, page, ("png", "pdf"), tables)
+    return SearchReport(files, complete, numbers, claims)
 
 
 def nearest_samples(folder: Path, count: int) -> list[str]:
@@ -161,7 +165,7 @@ def nearest_samples(folder: Path, count: int) -> list[str]:
             f"{folder / READINGS_CSV}: no search to choose from; run first: "
             "dystop reproduce readings --samples 20"
         ) from None
-    return [row["reading"] for row in rows if row["preset"] == "no"][:count]
+    return [row["reading"] for row in rows if row["preset"] == "no" and row["distance"]][:count]
 
 
 def _shown(ranked: Sequence[ReadingResult]) -> list[ReadingResult]:
@@ -173,7 +177,8 @@ def _reading_row(result: ReadingResult) -> tuple[str, ...]:
     counts = result.counts()
     values = "; ".join(f"{r.label} {result.reading.values[r.key]}" for r in OPEN_READINGS)
     return (
-        result.reading.name, f"{result.distance or 0.0:.2f}",
+        result.reading.name,
+        "not complete" if result.distance is None else f"{result.distance:.2f}",
         "" if result.target is None else goal(result.target), str(result.seeds),
         *(str(counts[verdict]) for verdict in _VERDICTS), values,
     )  # fmt: skip
@@ -182,8 +187,8 @@ def _reading_row(result: ReadingResult) -> tuple[str, ...]:
 def number_rows(ranked: Sequence[ReadingResult]) -> list[NumberRow]:
     """Return each number of the paper with the nearest reading's and the closest of all."""
     rows = []
-    for k, own in enumerate(ranked[0].numbers):
-        every = [(result.numbers[k], result) for result in ranked]
+    for own in ranked[0].numbers:
+        every = [(n, result) for result in ranked for n in result.numbers if n.name == own.name]
         best, where = min(every, key=lambda pair: pair[0].distance)
         rows.append(
             NumberRow(
@@ -241,10 +246,11 @@ def _readings_table(ranked: Sequence[ReadingResult]) -> Iterator[Sequence[object
     yield ["reading", "preset", "distance", *(f"distance_{m}" for m in measures), "target", "seeds",
            *(verdict.replace(" ", "_") for verdict in _VERDICTS), *keys]  # fmt: skip
     for result in ranked:
-        by = [distance(n for n in result.numbers if n.measure == m) or 0.0 for m in measures]
+        by = [distance(n for n in result.numbers if n.measure == m) for m in measures]
         yield [
             result.reading.name, "yes" if result.reading.is_preset else "no",
-            f"{result.distance or 0.0:.4f}", *(f"{value:.4f}" for value in by),
+            "" if result.distance is None else f"{result.distance:.4f}",
+            *("" if value is None else f"{value:.4f}" for value in by),
             result.target, result.seeds, *(result.counts()[v] for v in _VERDICTS),
             *(result.reading.values[key] for key in keys),
         ]  # fmt: skip
