@@ -2,9 +2,9 @@
 
     python benchmarks/advise.py --out FOLDER --processes 10 --limit 480
 
-Ten worlds are drawn from a seed: compute spread, communication, skew, density, churn, timing law,
-model. In each of them every mechanism runs with three seeds, three times as long as the longest
-trials of `dystop advise`, and `dystop advise` gives its advice by every goal. FOLDER/verdicts.csv
+Ten worlds are drawn from a seed: compute spread, communication, skew, density, churn and timing
+law. In each of them every mechanism runs with three seeds, three times as long as the longest
+trials of `dystop advise`, and `dystop advise` gives its advice. FOLDER/verdicts.csv
 gets a row per world and goal as soon as all its runs have finished, FOLDER/curves.json every
 evaluation of every run. The command resumes what --runs holds.
 """
@@ -31,26 +31,25 @@ from dystop.experiments.study import create_study, find_study, finished
 from dystop.experiments.trials import TURNS, horizon_s, shortened
 from dystop.report.data.groups import group_runs
 from dystop.report.data.summary import evaluated_rounds
-from dystop.report.data.winners import GOALS, all_contests, best_of, common_target, contenders_of
+from dystop.report.data.winners import all_contests, best_of, common_target, contenders_of
 from dystop.report.data.winners import lead as lead_of
 from dystop.rng import stream
 
 WORLDS = 10
 LONGER = 3  # times the longest trials
 SEEDS = 3
-MODELS = {
-    "softmax": ["model.name=softmax"],
-    "mlp": ["model.name=mlp", "data.train_limit=3000"],
-}
 COMMON = [
     "fleet.workers=30",
+    "data.train_limit=3000",
+    "model.name=softmax",
     "model.wire_bytes=87360",  # those of the paper's CNN
+    "evaluate.samples=200",
     "training.device=cpu",
     "training.lanes=1",
     "world.churn.mean_down_s=3",
 ]
 COLUMNS = (
-    "world", "timing", "model", *AXES, "target", "goal", "winner", "tied", "advised", "verdict",
+    "world", "timing", *AXES, "target", "goal", "winner", "tied", "advised", "verdict",
     "rank", "factor", "advise_cpu_s", "study_cpu_s",
 )  # fmt: skip
 
@@ -62,11 +61,10 @@ class World:
     number: int
     place: dict[str, float]
     timing: str
-    model: str
 
     @property
     def words(self) -> list[str]:
-        found = [*COMMON, *MODELS[self.model], f"engine.timing={self.timing}"]
+        found = [*COMMON, f"engine.timing={self.timing}"]
         found.append(f"seed={100 * (self.number + 1)}")
         for name in ("spread", "skew", "density", "churn", "communication"):  # its keys depend
             found += AXES[name].words(read_experiment(None, found), self.place[name])
@@ -74,7 +72,7 @@ class World:
 
 
 def worlds(seed: int, count: int) -> list[World]:
-    """Draw worlds; laws and models take turns."""
+    """Draw worlds; the two laws take turns."""
     found = []
     for k in range(count):
         draw = stream(seed, "advise", k)
@@ -85,8 +83,7 @@ def worlds(seed: int, count: int) -> list[World]:
             "density": round(draw.uniform(6, 29), 1),
             "churn": round(max(0.0, draw.uniform(-0.3, 0.3)), 2),
         }
-        timing, model = ("paper", "overlap")[k % 2], ("softmax", "mlp")[k // 2 % 2]
-        found.append(World(k, place, timing, model))
+        found.append(World(k, place, ("paper", "overlap")[k % 2]))
     return found
 
 
@@ -125,10 +122,10 @@ def advice_of(world: World, goal: str, runs: Path) -> Path:
     return runs / f"advise-{world.number}-{goal}"
 
 
-def tasks_of(world: World, runs: Path) -> list[tuple[str, str, list[str]]]:
+def tasks_of(world: World, runs: Path, goals: Sequence[str]) -> list[tuple[str, str, list[str]]]:
     study = study_of(world, runs)
     found = []
-    for goal in GOALS:
+    for goal in goals:
         folder = advice_of(world, goal, runs)
         words = [*world.words, "--goal", goal, "--out", str(runs), "--name", folder.name]
         if not (folder / "advice.csv").is_file():
@@ -146,13 +143,17 @@ def advised(world: World, goal: str, runs: Path) -> str:
     return next(row["mechanism"] for row in rows if row["stage"] == rows[-1]["stage"])
 
 
-def verdicts(world: World, runs: Path, cpu_s: dict[tuple[str, str], float]) -> list[list[object]]:
-    """Compare the advice by every goal with the full study."""
+def verdicts(
+    world: World, runs: Path, goals: Sequence[str], cpu_s: dict[tuple[str, str], float]
+) -> list[list[object]]:
+    """Compare the advice with the full study."""
     study = study_of(world, runs)
     groups = group_runs([open_run(study.folder(e)) for e in study.experiments])
     target = common_target(best_of(groups), (len(groups) + 1) // 2)
     found: list[list[object]] = []
     for goal, contest in all_contests(contenders_of(groups, target), target).items():
+        if goal not in goals:
+            continue
         winner, name = contest.winner, advised(world, goal, runs)
         assert winner is not None
         rank = [c.name for c in contest.ranked].index(name)
@@ -160,9 +161,9 @@ def verdicts(world: World, runs: Path, cpu_s: dict[tuple[str, str], float]) -> l
         said = "winner" if rank == 0 else "within spread" if lead.tie else "no"
         spent = [round(cpu_s.get((kind, str(world.number)), 0.0), 1) for kind in ("advise", "run")]
         found.append([
-            world.number, world.timing, world.model, *(world.place[axis] for axis in AXES), target,
+            world.number, world.timing, *(world.place[axis] for axis in AXES), target,
             goal, winner.name, " ".join(c.name for c in contest.tied), name, said, rank + 1,
-            "" if lead.factor is None else f"{lead.factor:.3f}", spent[0] / len(GOALS), spent[1],
+            "" if lead.factor is None else f"{lead.factor:.3f}", spent[0] / len(goals), spent[1],
         ])  # fmt: skip
     return found
 
@@ -195,19 +196,21 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit", type=float, default=1e6, help="seconds, then it stops")
     parser.add_argument("--worlds", default="", help="numbers such as 0,3; default: all ten")
+    parser.add_argument("--goals", default="time", help="time,traffic,compute, or some of them")
     parser.add_argument("--seed", type=int, default=2026, help="that the worlds are drawn from")
     args = parser.parse_args()
+    goals = args.goals.split(",")
     ends = time.monotonic() + args.limit
     args.out.mkdir(parents=True, exist_ok=True)
     chosen = [int(k) for k in args.worlds.split(",") if k] or range(WORLDS)
     every = {k: world for k, world in enumerate(worlds(args.seed, WORLDS)) if k in chosen}
-    tasks = [task for world in every.values() for task in tasks_of(world, args.runs)]
-    tasks.sort(key=lambda task: (task[0] != "advise", task[1]))  # the longest first
+    tasks = [task for world in every.values() for task in tasks_of(world, args.runs, goals)]
+    tasks.sort(key=lambda task: (int(task[1]), task[0] != "advise"))
     left = {str(k): sum(task[1] == str(k) for task in tasks) for k in every}
     cpu_s: dict[tuple[str, str], float] = {}
     rows: list[list[object]] = []
     for k, world in every.items():
-        rows += [] if left[str(k)] else verdicts(world, args.runs, cpu_s)
+        rows += [] if left[str(k)] else verdicts(world, args.runs, goals, cpu_s)
     write(args.out, rows)
     pool = get_context("spawn").Pool(args.processes)
     results = pool.imap_unordered(carry_out, tasks)
@@ -218,14 +221,14 @@ def main() -> None:
             left[name] -= 1
             print(f"{done + 1}/{len(tasks)} {kind} of world {name}: {spent:.1f} s", flush=True)
             if not left[name]:
-                rows += verdicts(every[int(name)], args.runs, cpu_s)
+                rows += verdicts(every[int(name)], args.runs, goals, cpu_s)
                 write(args.out, rows)
     except TimeoutError:
         print("the time is over; the same command resumes", flush=True)
     finally:
         pool.terminate()
         (args.out / "curves.json").write_text(json.dumps(curves(args.runs)))
-    for goal in GOALS:
+    for goal in goals:
         said = [row[COLUMNS.index("verdict")] for row in rows if goal in row]
         right = sum(each != "no" for each in said)
         print(f"{goal}: the winner or a tie with it in {right} of {len(said)} worlds", flush=True)

@@ -202,18 +202,25 @@ def _plan(
 
 
 def _usable(trials: "Trials", chosen: Sequence[str], *, skip: bool) -> list[str]:
-    """Return the mechanisms that can run in this world; refuse the others, or skip them."""
+    """Return the mechanisms that can run in this world; refuse the others, or skip them.
+
+    One build checks all of them; only if it fails, each is built alone.
+    """
     from dystop.errors import ConfigError
     from dystop.experiments.build import build_each_setting
     from dystop.experiments.trials import Stage
 
+    try:
+        build_each_setting(trials.experiments(Stage(1, 1.0, 1), chosen), elsewhere=True)
+        return list(chosen)
+    except ConfigError:
+        if not skip:
+            raise
     found = []
     for name in chosen:
         try:
             build_each_setting(trials.experiments(Stage(1, 1.0, 1), [name]), elsewhere=True)
         except ConfigError as error:
-            if not skip:
-                raise
             note(f"{name} is left out: {error}")
         else:
             found.append(name)

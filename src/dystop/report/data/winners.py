@@ -64,7 +64,9 @@ class Contender:
     def mean(self, goal: Goal) -> float | None:
         """Return the geometric mean of a cost over the seeds that reached the target."""
         every = [math.log(max(c.of(goal), _SMALLEST)) for c in self.costs.values() if c is not None]
-        return math.exp(statistics.fmean(every)) if every else None
+        if not every:
+            return None
+        return float(f"{math.exp(statistics.fmean(every)):.12g}")  # a logarithm is rounded
 
 
 @dataclass(frozen=True)
