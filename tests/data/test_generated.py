@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from dystop.data import load, take
+from dystop.data.npz import from_arrays
 from dystop.data.table import TableParams, make_table
 from dystop.data.text import ALPHABET, TextParams, decode, make_text
+from dystop.errors import DataError
 
 SMALL_TEXT = TextParams(train=40, test=12, length=20, sources=4)
 
@@ -61,3 +63,34 @@ def test_a_subset_keeps_samples_and_targets_together(name):
     assert len(some.targets[0]) == len(some.x_train) == 50
     at = next(k for k, x in enumerate(whole.x_train) if np.array_equal(x, some.x_train[7]))
     assert np.array_equal(whole.targets[0][at], some.targets[0][7])
+
+
+def own(x, y):
+    return {"x_train": x, "y_train": y, "x_test": x[:4], "y_test": y[:4]}
+
+
+def test_floats_of_ones_own_are_the_targets_of_a_regression(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = own(rng.normal(size=(30, 3)), rng.normal(size=30))
+    np.savez(tmp_path / "own.npz", **arrays)
+    for data in (from_arrays(arrays, "here"), load(str(tmp_path / "own.npz"))):
+        assert (data.task, data.values, data.classes) == ("regression", 1, 10)
+        assert np.bincount(data.y_train).tolist() == [3] * 10  # ten bins of equal size
+        np.testing.assert_allclose(data.targets[0][:, 0], arrays["y_train"], rtol=1e-6)
+
+
+def test_token_ids_of_ones_own_are_text():
+    tokens = np.random.default_rng(0).integers(0, 9, (20, 7)).astype(np.int64)
+    follow = from_arrays(own(tokens[:, :-1], tokens[:, 1:]), "here")
+    assert (follow.task, follow.tokens, follow.shape) == ("next-token", 9, (6,))
+    labelled = from_arrays(own(tokens, np.arange(20) % 3), "here")
+    assert (labelled.task, labelled.tokens, labelled.classes) == ("classification", 9, 3)
+    with pytest.raises(DataError, match=r"token|below|negative|from 0"):
+        from_arrays(own(tokens - 1, np.arange(20) % 3), "here")
+
+
+def test_targets_that_cannot_be_learned_are_refused():
+    x, y = np.zeros((8, 3)), np.arange(8.0)
+    y[3] = np.nan
+    with pytest.raises(DataError, match=r"target_train holds NaN"):
+        from_arrays(own(x, y), "here")

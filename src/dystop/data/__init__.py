@@ -10,6 +10,7 @@ readers      the official file formats (IDX, CIFAR, SVHN)
 npz          data sets in one .npz file
 fmnist_mini  the data set that comes with dystop
 synthetic    generated images
+targets      what is learned of a user's own samples, beside labels
 text         generated text
 table        a generated table
 dataset      `Dataset` and `Labels`, checks, stratified subsets

@@ -12,7 +12,7 @@ from dystop.errors import DataError
 from dystop.rng import stream
 from dystop.sparse import Ints, ints
 
-Images = NDArray[np.uint8] | NDArray[np.float32] | NDArray[np.int16]
+Images = NDArray[np.uint8] | NDArray[np.float32] | NDArray[np.int16] | NDArray[np.int32]
 Columns = Mapping[str, NDArray[Any]]
 """Further facts about the training samples by name, each [n]; a partition may go by one."""
 Targets = tuple[NDArray[Any], NDArray[Any]]

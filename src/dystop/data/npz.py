@@ -5,7 +5,7 @@ Images: uint8 (0..255), or float32 / float64, which become float32. Shapes: [n, 
 Labels: integers from 0, [n] or [n, 1].
 Token ids: integers of any other type, [n, T].
 Further arrays are optional. `target_train` and `target_test` are what is learned in place of the
-labels: floats [n] or [n, k], or the token ids that follow, [n, T]. `task` names the task, `tokens`
+labels: floats [n] or [n, k], or the token ids that follow, [n, T]. They may also stand in y. `task` names the task, `tokens`
 is the size of the vocabulary. `mean` and `std` normalise the channels of bytes. An array
 `column.NAME` says something else about each training sample, as in `column.writer`.
 """
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from dystop.data.dataset import Dataset, Images, Splits, Targets, assemble
 from dystop.data.readers import refusal
+from dystop.data.targets import with_labels
 from dystop.errors import DataError
 from dystop.sparse import Ints, ints
 from dystop.storage import write_atomic
@@ -63,7 +64,7 @@ def read_npz(
     Raises:
         DataError: The file is missing, corrupt, lacks a key or holds unusable data.
     """
-    raw = _load(path, _KEYS, _FACTS)
+    raw = with_labels(_load(path, _KEYS, _FACTS))
     columns = _columns(path, raw)
     names = tuple(str(n) for n in np.ravel(raw.get("class_names", ()))) or tuple(class_names)
     splits = _splits(path, raw)
@@ -103,13 +104,13 @@ def from_arrays(arrays: Mapping[str, Any], where: str, name: str = "arrays") -> 
                 f"{where}: {wrong}; expected {', '.join(_KEYS)} and perhaps "
                 f"{', '.join(_FACTS)}, {COLUMN}NAME"
             )
-    splits = _splits(where, {key: np.asarray(arrays[key]) for key in _KEYS})
+    raw = with_labels({key: np.asarray(value) for key, value in arrays.items()})
+    splits = _splits(where, raw)
     names = tuple(map(str, arrays.get("class_names", ())))
     classes = _count_classes(splits, names)
-    more = {key: np.asarray(arrays[key]) for key in arrays if key not in _KEYS}
-    columns = _columns(where, more)
+    columns = _columns(where, raw)
     made = assemble(name, splits, classes=classes, class_names=names, source=where, columns=columns)
-    return _with_facts(where, made, more)
+    return _with_facts(where, made, raw)
 
 
 def to_arrays(data: Dataset) -> dict[str, NDArray[Any]]:
@@ -132,7 +133,8 @@ def _with_facts(where: Path | str, made: Dataset, raw: Mapping[str, NDArray[Any]
     """Return a data set with the optional facts of its arrays."""
     targets = _targets(where, made, raw)
     is_text = made.x_train.ndim == 2
-    largest = int(max(made.x_train.max(), made.x_test.max())) + 1 if is_text else 0
+    ids = (made.x_train, made.x_test, *(targets or ())) if is_text else ()
+    largest = 1 + max((int(part.max()) for part in ids if part.dtype.kind == "i"), default=-1)
     usual = "classification" if targets is None else "next-token" if is_text else "regression"
     made = replace(
         made,
