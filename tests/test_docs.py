@@ -51,8 +51,24 @@ def commands(body: str):
             yield line[2:].split("  #")[0].strip()
 
 
+OTHER_TASKS = ("text", "lora", "tabular", "generated-")
+SMALL_TASKS = [
+    "fleet.workers=3",
+    "stop.rounds=2",
+    "evaluate.every_rounds=1",
+    "data.text.train=48",
+    "data.text.test=12",
+    "data.text.length=8",
+    "data.table.train=80",
+    "data.table.test=20",
+]
+
+
 def shortened(words):
     """Return the words of a command with more keys that make it small."""
+    if words[0] in ("run", "compare") and any(name in " ".join(words) for name in OTHER_TASKS):
+        short = ["--no-report"] if words[0] == "run" else ["--seeds", "1"]
+        return [*words, *SMALL_TASKS, *short]
     own = {word.partition("=")[0] for word in words if re.match(r"[\w.]+=.*(\.npz$|:)", word)}
     small = [key for key in SMALL if key.partition("=")[0] not in own]
     if words[0] == "run" and "model.name=softmax-unit" not in words:  # that one is small

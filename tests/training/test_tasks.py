@@ -162,6 +162,12 @@ def test_targets_that_a_task_cannot_learn_are_refused(task, values, expected):
         task.targets(np.zeros(2, np.int64), values)
 
 
+@pytest.mark.parametrize("task", [Regression(), NextToken()])
+def test_a_data_set_of_images_has_no_targets_for_other_tasks(task):
+    with pytest.raises(ConfigError, match=r"the data set has.*dystop list datasets"):
+        task.outputs(SampleKind((1, 8, 8), 10))
+
+
 OWN = """
 from dystop.training.tasks.task import Regression
 

@@ -105,6 +105,8 @@ class NextToken(Task):
 
     def outputs(self, kind: SampleKind) -> tuple[int, ...]:
         """Return a score for every token of the vocabulary, at every position."""
+        if not kind.tokens:
+            raise _unsuited("next-token", "has no token ids", "integers of shape [n, T]")
         return (*kind.shape, kind.tokens)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -124,11 +126,13 @@ class Regression(Task):
 
     def targets(self, labels: Ints, values: NDArray[Any] | None) -> NDArray[Any]:
         """Return the numbers to predict, [n, k]."""
-        found = _given(values, "regression", "f", "floats, of shape [n] or [n, k]")
+        found = _given(values, "regression", "f", _FLOATS)
         return found.reshape(len(found), -1)
 
     def outputs(self, kind: SampleKind) -> tuple[int, ...]:
         """Return as many numbers as a sample has targets."""
+        if not kind.values:
+            raise _unsuited("regression", "has class labels alone", _FLOATS)
         return (kind.values,)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -147,15 +151,22 @@ class Regression(Task):
         return (1.0 - error / variance).mean(-1)
 
 
+_FLOATS = "floats, of shape [n] or [n, k]"
+
+
 def _given(values: NDArray[Any] | None, task: str, kinds: str, expected: str) -> NDArray[Any]:
     """Return the targets of a data set; refuse a data set without targets of this kind."""
     if values is None or values.dtype.kind not in kinds:
         has = "has class labels alone" if values is None else f"has targets of type {values.dtype}"
-        raise ConfigError(
-            f"task.name = {task!r}, but the data set {has}; expected {expected} "
-            "('dystop list datasets' shows which task a data set is for)"
-        )
+        raise _unsuited(task, has, expected)
     return values
+
+
+def _unsuited(task: str, has: str, expected: str) -> ConfigError:
+    return ConfigError(
+        f"task.name = {task!r}, but the data set {has}; expected {expected} "
+        "('dystop list datasets' shows which task a data set is for)"
+    )
 
 
 CLASSIFICATION = Classification()
