@@ -39,7 +39,7 @@ from dystop.simulator.params import EngineParams
 from dystop.training.models.build import CustomModel, model_name
 from dystop.training.models.catalogue import MODELS
 from dystop.training.tasks.build import checked, task_name
-from dystop.training.tasks.catalogue import AUTO, TASKS
+from dystop.training.tasks.catalogue import AUTO, OWN_MODEL, TASKS
 from dystop.training.tasks.task import Task
 from dystop.types import Mechanism
 from dystop.world.energy import Energy
@@ -303,7 +303,8 @@ def _read_model(given: Any, tables: dict[str, dict[str, Any]]) -> CustomModel | 
         return None
     if isinstance(given, str):
         if ":" not in given:
-            _known("model", given, MODELS, "or 'package.module:factory', a module or a factory")
+            also = "or 'package.module:factory', a module or a factory"
+            _known("model", given, [*MODELS, OWN_MODEL], also)
         tables["model"] = {"name": given}
     elif isinstance(given, (Mapping, ModelParams)):
         tables["model"] = _table("model", given)
