@@ -5,9 +5,9 @@ Images: uint8 (0..255), or float32 / float64, which become float32. Shapes: [n, 
 Labels: integers from 0, [n] or [n, 1].
 Token ids: integers of any other type, [n, T].
 Further arrays are optional. `target_train` and `target_test` are what is learned in place of the
-labels: floats [n] or [n, k], or the token ids that follow, [n, T]. They may also stand in y. `task` names the task, `tokens`
-is the size of the vocabulary. `mean` and `std` normalise the channels of bytes. An array
-`column.NAME` says something else about each training sample, as in `column.writer`.
+labels: floats [n] or [n, k], or the token ids that follow, [n, T]; they may also stand in y. `task`
+names the task, `tokens` is the size of the vocabulary. `mean` and `std` normalise the channels of
+bytes. An array `column.NAME` says something else about each training sample, as in `column.writer`.
 """
 
 import math
