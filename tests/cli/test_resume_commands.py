@@ -11,8 +11,10 @@ from dystop.cli import app
 from dystop.cli.run import _resume_hint
 from dystop.cli.testbed import _resume_hint as hint_for_testbed
 from dystop.errors import ConfigError, RunFolderError, StorageError
-from dystop.experiments import bound, gap, jobs, run
+from dystop.experiments import bound, gap, run
 from dystop.experiments.config import read_experiment, to_toml
+from dystop.experiments.executors import driver
+from dystop.experiments.executors.local import LocalExecutor
 from dystop.experiments.folder_kinds import (
     COMPARISON,
     RUN,
@@ -138,15 +140,8 @@ def test_studies_quote_theirs(out):
     other = read_experiment(None, ["seed=3"])
     text = message(RunFolderError, find_study, out, "sweep", [other])
     assert text.endswith(resume_command("sweep", out))
-
-    class Child:
-        name = "x"
-
-        def error_text(self):
-            return "out of memory"
-
     study = Study(out / "sweep", (EXPERIMENT,), ("mechanism.V",))
-    assert str(jobs._failure(Child(), 3, study)).endswith(resume_command("sweep", out))
+    assert driver.resume_command(study, LocalExecutor()) == resume_command("sweep", out)
 
 
 def test_interrupted_runs_quote_theirs(out):

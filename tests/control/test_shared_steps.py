@@ -6,8 +6,7 @@ from dystop.mechanisms import DySTop
 from dystop.simulator import loop
 from dystop.testbed.coordinator import rounds
 from support.coordinator_fixtures import play as play_testbed
-from support.engine_fixtures import components_for
-from support.engine_fixtures import play as play_simulator
+from support.engine_fixtures import components_for, run_to_end
 
 STEPS = ("build_view", "decide", "settle")
 ROUNDS = 3
@@ -33,7 +32,7 @@ def calls(monkeypatch):
 
 
 def run_simulator():
-    play_simulator(components_for(DySTop(), 5))
+    run_to_end(components_for(DySTop(), 5))
 
 
 def run_testbed():
