@@ -123,7 +123,7 @@ def test_the_memory_of_a_plan_counts_links_and_not_models(monkeypatch):
     text = build(planned()).memory
     assert "links in reach" in text
     assert "models" not in text
-    monkeypatch.setattr("dystop.experiments.build.available_bytes", lambda device: 1000)
+    monkeypatch.setattr("dystop.experiments.build.simulation.available_bytes", lambda device: 1000)
     with pytest.raises(CapacityError, match=r"world\.range_m"):
         build(planned())
 

@@ -139,7 +139,8 @@ SMALL = ["fleet.workers=40", "data.name=synthetic", "data.synthetic.train=200", 
 def test_memory_grows_by_the_stacks_that_are_kept(publish, stacks, monkeypatch):
     estimates = []
     monkeypatch.setattr(
-        "dystop.experiments.build.ensure_fits", lambda found, *_: estimates.append(found.needed)
+        "dystop.experiments.build.simulation.ensure_fits",
+        lambda found, *_: estimates.append(found.needed),
     )
     for model in ("trained", "aggregated"):
         words = [*SMALL, f"evaluate.model={model}", f"engine.publish={publish}"]
