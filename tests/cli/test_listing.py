@@ -1,4 +1,6 @@
-"""`dystop list tasks`, and what a run says about a loss that is not finite."""
+"""`dystop list`, and what a run says about a loss that is not finite."""
+
+import json
 
 from typer.testing import CliRunner
 
@@ -24,6 +26,34 @@ def test_tasks_are_listed_with_their_scores():
     wrong = CliRunner().invoke(app, ["list", "tasks", "--describe", "regresion"])
     assert wrong.exit_code == 2
     assert "regression" in wrong.output
+
+
+def listed(*words):
+    return CliRunner().invoke(app, ["list", *words])
+
+
+def test_a_name_is_described_and_a_section_lists_its_keys():
+    assert (
+        listed("mechanisms", "dystop").output == listed("mechanisms", "--describe", "dystop").output
+    )
+    section = listed("keys", "world.channel").output
+    assert section == listed("keys", "world.channel.").output
+    assert "world.channel.noise_w" in section
+    assert "world.compute.batch_s" not in section
+    assert "default: 0.0" in listed("keys", "training.momentum").output
+    near = listed("keys", "wrld")
+    assert near.exit_code == 2
+    assert "world" in near.output
+    assert len(listed("keys", "zzzzzzzz").output) < 300
+
+
+def test_lists_for_other_programs_are_json():
+    rows = json.loads(listed("keys", "--json").output)
+    assert {"key", "default", "allowed", "meaning"} == set(rows[0])
+    assert len(rows) > 100
+    names = [row["mechanism"] for row in json.loads(listed("mechanisms", "--json").stdout)]
+    assert "dystop" in names
+    assert listed("keys", "stop.rounds", "--json").exit_code == 2
 
 
 def test_a_loss_that_is_not_finite_is_said_once_with_worker_and_round(tmp_path, monkeypatch):

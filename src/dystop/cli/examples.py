@@ -69,8 +69,10 @@ _EXAMPLES = {
     ),
     "list": (
         "dystop list mechanisms",
-        "dystop list mechanisms --describe dystop",
-        "dystop list keys",
+        "dystop list mechanisms dystop                one of them, with its keys",
+        "dystop list keys                             everything that can be set",
+        "dystop list keys world.channel               the keys of a section",
+        "dystop list mechanisms --json                for other programs",
     ),
     "new": ("dystop new mechanism my-idea", "dystop new mechanism my-idea --out ~/work"),
     "doctor": ("dystop doctor",),

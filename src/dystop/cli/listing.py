@@ -1,6 +1,8 @@
 """`dystop list`: mechanisms, models, tasks, data sets, keys and readings of the paper."""
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +27,29 @@ class What(StrEnum):
     readings = "readings"
 
 
+@dataclass(frozen=True)
+class Listing:
+    """A table of names, and what to say below it."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    remarks: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+    def show(self) -> None:
+        """Print the table."""
+        show_table(self.columns, self.rows)
+        for remark in self.remarks:
+            typer.echo(remark)
+        for warning in self.warnings:
+            complain(warning, colour="yellow")
+
+    def show_json(self) -> None:
+        """Print one object per row, for other programs."""
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+
+
 def provenance(kind: "type[Mechanism]") -> str:
     """Return the provenance of a mechanism, with a clear mark for a reconstruction."""
     if kind.provenance == "reconstruction":
@@ -38,20 +63,19 @@ def _default(value: Any) -> str:
     return "unset" if value is None else toml_value(value)
 
 
-def _keys(keys: Iterable["Key"]) -> None:
+def _keys(keys: Iterable["Key"], *remarks: str) -> Listing:
     rows = [(k.name, _default(k.default), k.allowed, k.meaning) for k in keys]
-    show_table(("key", "default", "allowed", "meaning"), rows)
+    return Listing(("key", "default", "allowed", "meaning"), rows, remarks)
 
 
-def _mechanisms() -> None:
+def _mechanisms() -> Listing:
     from dystop.mechanisms import BUILT_IN, MECHANISMS
 
     problems = MECHANISMS.problems()
     kinds = [MECHANISMS[name] for name in MECHANISMS if name in BUILT_IN or name not in problems]
     rows = [(k.name, k().capabilities().mode, provenance(k), k.summary) for k in kinds]
-    show_table(("mechanism", "mode", "provenance", "summary"), rows)
-    for problem in problems.values():
-        complain(f"left out: {problem}", colour="yellow")
+    left_out = [f"left out: {problem}" for problem in problems.values()]
+    return Listing(("mechanism", "mode", "provenance", "summary"), rows, warnings=left_out)
 
 
 def _describe_mechanism(name: str) -> None:
@@ -61,15 +85,16 @@ def _describe_mechanism(name: str) -> None:
     kind = MECHANISMS[name]
     typer.echo(f"{name}: {kind.summary}")
     typer.echo(f"  mode: {kind().capabilities().mode}   provenance: {provenance(kind)}")
-    _keys(keys_of(kind, "mechanism."))
+    _keys(keys_of(kind, "mechanism.")).show()
     typer.echo(f"  dystop run mechanism.name={name}")
 
 
-def _models() -> None:
+def _models() -> Listing:
     from dystop.training.models.catalogue import MODELS
 
-    show_table(("model", "summary"), [(name, x.meaning) for name, x in MODELS.items()])
-    typer.echo("or your own function: model.name=package.module:factory")
+    rows = [(name, model.meaning) for name, model in MODELS.items()]
+    own = "or your own function: model.name=package.module:factory"
+    return Listing(("model", "summary"), rows, [own])
 
 
 def _describe_model(name: str) -> None:
@@ -81,14 +106,12 @@ def _describe_model(name: str) -> None:
     typer.echo(f"  dystop run model.name={name}")
 
 
-def _tasks() -> None:
+def _tasks() -> Listing:
     from dystop.training.tasks.catalogue import TASKS
 
     rows = [(name, task.score, task.model, task.meaning) for name, task in TASKS.items()]
-    show_table(("task", "score", "model", "summary"), rows)
-    typer.echo(
-        "task.name=auto takes that of the data set; or your own: task.name=package.module:Task"
-    )
+    own = "task.name=auto takes that of the data set; or your own: task.name=package.module:Task"
+    return Listing(("task", "score", "model", "summary"), rows, [own])
 
 
 def _describe_task(name: str) -> None:
@@ -111,11 +134,11 @@ _DATA_COLUMNS = (
 )
 
 
-def _datasets() -> None:
+def _datasets() -> Listing:
     from dystop.data.catalogue import DATASETS
 
-    show_table(_DATA_COLUMNS, [entry.row() for entry in DATASETS.values()])
-    typer.echo("or your own file: data.name=FILE.npz")
+    rows = [entry.row() for entry in DATASETS.values()]
+    return Listing(_DATA_COLUMNS, rows, ["or your own file: data.name=FILE.npz"])
 
 
 def _describe_dataset(name: str) -> None:
@@ -128,12 +151,12 @@ def _describe_dataset(name: str) -> None:
     typer.echo(f"  dystop run data.name={name}")
 
 
-def _every_key() -> None:
+def _every_key() -> Listing:
     from dystop.experiments.config import every_key
 
-    _keys(every_key())
-    typer.echo(
-        "mechanism.* are the keys of dystop; 'dystop list mechanisms --describe NAME' shows others"
+    return _keys(
+        every_key(),
+        "mechanism.* are the keys of dystop; 'dystop list mechanisms NAME' shows others",
     )
 
 
@@ -145,7 +168,7 @@ def _described_keys() -> "dict[str, Key]":
     return {key.name: key for name in names for key in every_key(name)}
 
 
-def _readings() -> None:
+def _readings() -> Listing:
     from dystop.experiments.config.readings import OPEN_READINGS, PRESETS
 
     keys = _described_keys()
@@ -158,10 +181,12 @@ def _readings() -> None:
         )
         for r in OPEN_READINGS
     ]
-    show_table(("key", "default", *PRESETS, "plausible", "meaning"), rows)
     words = " or ".join(f"reading={name}" for name in PRESETS)
-    typer.echo(f"use one with {words}; a key that is given wins")
-    typer.echo("keys without a value keep their default")
+    remarks = [
+        f"use one with {words}; a key that is given wins",
+        "keys without a value keep their default",
+    ]
+    return Listing(("key", "default", *PRESETS, "plausible", "meaning"), rows, remarks)
 
 
 def _values(reading: "OpenReading", keys: "dict[str, Key]") -> tuple[Any, ...]:
@@ -180,6 +205,9 @@ def _describe_reading(name: str) -> None:
 def _describe_key(name: str) -> None:
     from dystop.experiments.config import every_key
 
+    if name.endswith("."):
+        _keys(key for key in every_key() if key.name.startswith(name)).show()
+        return
     key = next(k for k in every_key() if k.name == name)
     typer.echo(f"{key.name}: {key.meaning}")
     typer.echo(f"  default: {_default(key.default)}   allowed: {key.allowed}")
@@ -219,11 +247,15 @@ def _checked(what: What, name: str) -> str:
     names = _names(what)
     if name in names:
         return name
-    hint = nearest(name, names) or f"; there are: {', '.join(names)}"
-    raise ConfigError(f"command line: --describe {name}: no such name in {what.value}{hint}")
+    section = f"{name.removesuffix('.')}."
+    if what is What.keys and any(key.startswith(section) for key in names):
+        return section
+    shown = dict.fromkeys(key.partition(".")[0] for key in names) if what is What.keys else names
+    hint = nearest(name, [*names, *shown]) or f"; there are: {', '.join(shown)}"
+    raise ConfigError(f"command line: {name}: no such name in {what.value}{hint}")
 
 
-_LISTS: dict[What, Callable[[], None]] = {
+_LISTS: dict[What, Callable[[], Listing]] = {
     What.mechanisms: _mechanisms,
     What.models: _models,
     What.tasks: _tasks,
@@ -244,12 +276,24 @@ _DESCRIBE: dict[What, Callable[[str], None]] = {
 @handle_errors
 def catalogue(
     what: Annotated[What, typer.Argument(help="What to list.")],
-    describe: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Describe one of them.")
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Describe one of them, or the keys of a section."),
     ] = None,
+    describe: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The same as NAME.", hidden=True)
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the whole list as JSON, for other programs.")
+    ] = False,
 ) -> None:
     """List mechanisms, models, tasks, data sets, configuration keys, or readings of the paper."""
-    if describe is None:
-        _LISTS[what]()
+    chosen = name or describe
+    if chosen is not None and as_json:
+        raise typer.BadParameter("--json prints whole lists; leave NAME out")
+    if chosen is not None:
+        _DESCRIBE[what](_checked(what, chosen))
+    elif as_json:
+        _LISTS[what]().show_json()
     else:
-        _DESCRIBE[what](_checked(what, describe))
+        _LISTS[what]().show()

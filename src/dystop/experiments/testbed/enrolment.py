@@ -243,7 +243,7 @@ def check_testbed(experiment: Experiment) -> None:
     if experiment.staleness.rule == "compensate":
         raise ConfigError(
             "staleness.rule = 'compensate' needs models that only a simulator has; use another "
-            "rule ('dystop list keys --describe staleness.rule')"
+            "rule ('dystop list keys staleness.rule')"
         )
     if experiment.testbed.links == "trace" and not experiment.testbed.trace:
         raise ConfigError("testbed.links = 'trace' needs testbed.trace, the folder of a run")
