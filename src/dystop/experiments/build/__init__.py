@@ -1,0 +1,63 @@
+"""Build what a configuration describes: samples, models, fleet, world, and a whole simulation."""
+
+from dystop.experiments.build.fleet import (
+    compression_of,
+    describe_compression,
+    describe_graph,
+    fleet_json,
+    fleet_of,
+    keeps_topology,
+    message_bytes,
+    steps_of,
+)
+from dystop.experiments.build.models import (
+    card_of,
+    check_flower,
+    make_trainer,
+    measured,
+    task_of,
+    with_noted_base,
+)
+from dystop.experiments.build.samples import (
+    attackers_of,
+    check_label_flip,
+    check_same_data,
+    load_data,
+    sample_owners,
+    split_data,
+    whole_data,
+)
+from dystop.experiments.build.simulation import (
+    Built,
+    build,
+    build_each_setting,
+    check_staleness_weighting,
+)
+
+__all__ = [
+    "Built",
+    "attackers_of",
+    "build",
+    "build_each_setting",
+    "card_of",
+    "check_flower",
+    "check_label_flip",
+    "check_same_data",
+    "check_staleness_weighting",
+    "compression_of",
+    "describe_compression",
+    "describe_graph",
+    "fleet_json",
+    "fleet_of",
+    "keeps_topology",
+    "load_data",
+    "make_trainer",
+    "measured",
+    "message_bytes",
+    "sample_owners",
+    "split_data",
+    "steps_of",
+    "task_of",
+    "whole_data",
+    "with_noted_base",
+]

@@ -1,0 +1,205 @@
+"""Fleet, world and components of an experiment, and what `fleet.json` says about them.
+
+The testbed shares `fleet_of`, `steps_of`, `keeps_topology`, `fleet_json` and `describe_graph`.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dystop.control.compression import Compression
+from dystop.control.round import build_view, initial_state
+from dystop.control.stopping import Stop
+from dystop.data import Dataset, Labels
+from dystop.experiments.build.samples import attackers_of
+from dystop.experiments.config import Experiment
+from dystop.simulator.attack import Attackers
+from dystop.simulator.compressed_links import check_compression
+from dystop.simulator.loop import observe
+from dystop.simulator.state import Components
+from dystop.sparse import Ints
+from dystop.training.flat import Layout
+from dystop.training.privacy import accountant_of
+from dystop.training.tasks.build import task_name
+from dystop.training.trainer import Trainer
+from dystop.types import Fleet, Mechanism
+from dystop.world import Progress, Trace, TraceWorld, World, read_trace
+from dystop.world.describe import GRAPH, pieces
+from dystop.world.energy import power_of
+from dystop.world.progress import nothing_in_flight
+
+_FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only
+
+
+def fleet_of(experiment: Experiment, label_counts: Ints, model_bytes: int) -> Fleet:
+    """Return the fleet, from the label counts [N, K] of the split and the size of one model."""
+    return Fleet(
+        data_size=label_counts.sum(axis=1),
+        label_counts=label_counts,
+        batch=experiment.training.batch,
+        model_bytes=model_bytes,
+        horizon=experiment.stop.rounds,
+        seed=experiment.seed,
+        server=experiment.mechanism.capabilities().server,
+        horizon_s=experiment.stop.seconds,
+    )
+
+
+def steps_of(experiment: Experiment, fleet: Fleet) -> Ints:
+    """Return the mini-batches of one local training, [N]."""
+    training = experiment.training
+    per_epoch = fleet.epoch_steps * training.epochs
+    return np.full_like(per_epoch, training.local_steps) if training.local_steps else per_epoch
+
+
+def keeps_topology(experiment: Experiment) -> bool:
+    """Return whether records hold every link instead of counts only."""
+    topology, small = experiment.output.topology, experiment.fleet.workers <= _FULL_TOPOLOGY_LIMIT
+    return topology == "full" or (topology == "auto" and small)
+
+
+def make_world(experiment: Experiment, fleet: Fleet) -> World:
+    """Return the simulated world, or the recorded one."""
+    place = experiment.world, fleet.workers, fleet.model_bytes, experiment.seed, fleet.server
+    if not experiment.trace:
+        return World(*place)
+    return TraceWorld(read_trace(Path(experiment.trace)), *place)
+
+
+def _make_stop(stop: Stop, world: World) -> Stop:
+    """Return the stop rules; a replay ends with its trace and ignores time and targets."""
+    if not isinstance(world, TraceWorld):
+        return stop
+    return Stop(rounds=min(stop.rounds, len(world.trace.rounds)), diverged=0.0)
+
+
+def make_components(
+    experiment: Experiment,
+    fleet: Fleet,
+    world: World,
+    trainer: Trainer,
+    compression: Compression | None,
+) -> Components:
+    """Return the parts of a simulation."""
+    topology = keeps_topology(experiment)
+    return Components(
+        fleet=fleet,
+        mechanism=experiment.mechanism,
+        world=world,
+        trainer=trainer,
+        engine=experiment.engine,
+        stop=_make_stop(experiment.stop, world),
+        evaluate=experiment.evaluate,
+        steps=steps_of(experiment, fleet),
+        topology=topology,
+        moving=topology and experiment.world.mobility.enabled,
+        staleness_weighting=experiment.staleness,
+        aggregation=experiment.aggregation,
+        attackers=_attackers(experiment, trainer),
+        budgets_bind=experiment.world.budget.binds == "everybody",
+        power=power_of(
+            experiment.energy, fleet.workers, experiment.world.compute.devices == "jetson"
+        ),
+        compression=compression,
+        accountant=accountant_of(experiment.privacy, fleet.data_size, experiment.training.batch)
+        if experiment.engine.train
+        else None,
+    )
+
+
+def _attackers(experiment: Experiment, trainer: Trainer) -> Attackers | None:
+    """Return the attackers of a simulation; None if there are none."""
+    nodes, adversary = attackers_of(experiment), experiment.adversary
+    if not len(nodes) or not experiment.engine.train:
+        return None
+    first, _ = trainer.initial()
+    return Attackers(adversary, nodes, experiment.fleet.workers, experiment.seed, first)
+
+
+def compression_of(experiment: Experiment, layout: Layout) -> Compression | None:
+    """Return the compressor of the links; None where they carry whole models."""
+    link, able = experiment.link, experiment.mechanism.capabilities()
+    if link.compression == "none":
+        return None
+    sizes = tuple(
+        slot.numel for slot in (*layout.trained, *layout.kept, *layout.carried) if slot.numel
+    )
+    compression = Compression(link.compression, link.fraction, sizes, experiment.seed)
+    check_compression(compression, able, experiment.mechanism.name)
+    return compression
+
+
+def message_bytes(experiment: Experiment, layout: Layout, compression: Compression | None) -> int:
+    """Return the bytes of one message on the wire: a model, or one compressed difference."""
+    model = experiment.model.wire_bytes or layout.model_bytes
+    if compression is None:
+        return model
+    return math.ceil(model * compression.message_bytes / compression.model_bytes)
+
+
+def describe_compression(compression: Compression | None) -> dict[str, str]:
+    """Return what a link carries, for `fleet.json`; empty where it carries whole models."""
+    if compression is None:
+        return {}
+    size, whole = compression.message_bytes, compression.model_bytes
+    return {"compression": f"{compression.kind}: {size:,} of {whole:,} bytes in a message"}
+
+
+def fleet_json(
+    experiment: Experiment,
+    data: Dataset | Labels,
+    fleet: Fleet,
+    trainer: Trainer,
+    world: World,
+    physics: dict[str, str],
+) -> dict[str, Any]:
+    """Return the content of `fleet.json`, for simulated and testbed runs."""
+    position = world.observe(1, 0.0).position
+    name = task_name(trainer.task)
+    learned = {"task": name, "score": trainer.task.score_name}
+    return {
+        "data_size": fleet.data_size.tolist(),
+        "label_counts": fleet.label_counts.tolist(),
+        "class_names": list(data.class_names),
+        "positions": np.round(position, 2).tolist(),
+        "area_m": list(experiment.world.area_m),
+        "range_m": experiment.world.range_m,
+        "model_bytes": fleet.model_bytes,
+        "model_parameters": trainer.layout.parameters,
+        "data_source": data.source,
+        "device": str(trainer.device),
+        "training_path": trainer.path,
+        "physics": physics,
+        **({} if name == "classification" else learned),
+        **({"base_parameters": base} if (base := trainer.base_parameters) else {}),
+    }
+
+
+def describe_graph(mechanism: Mechanism, fleet: Fleet, world: World) -> dict[str, str]:
+    """Return whether the mechanism's own graph is connected when the first round opens.
+
+    Empty if the mechanism has none. `fleet.json` holds it, for simulated and testbed runs.
+    """
+    if type(mechanism).base_graph is Mechanism.base_graph:
+        return {}
+    seen, control = world.observe(1, 0.0), initial_state(fleet, mechanism)
+    idle = Progress(np.zeros(fleet.nodes), np.zeros(fleet.nodes), nothing_in_flight())
+    view = build_view(fleet, control, observe(seen, idle))
+    graph = mechanism.base_graph(control.memory, view)
+    return {} if graph is None else {GRAPH: pieces(graph, fleet.workers)}
+
+
+def planning_note(experiment: Experiment) -> dict[str, str]:
+    """Return what planning only leaves out, for the description of the world."""
+    return {} if experiment.engine.train else {"planning only": "no model is trained or evaluated"}
+
+
+def replay_note(world: World) -> dict[str, str]:
+    """Return which trace is replayed, for the description of the world."""
+    return {"replay of": _text(world.trace)} if isinstance(world, TraceWorld) else {}
+
+
+def _text(trace: Trace) -> str:
+    return f"{trace.path.parent}, {len(trace.rounds)} rounds"

@@ -1,0 +1,129 @@
+"""The samples of an experiment: loaded, limited, split over the workers, and the same on resume."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dystop.data import (
+    Dataset,
+    Labels,
+    labels_of,
+    load,
+    load_labels,
+    owners_of,
+    shards_of,
+    take,
+    take_labels,
+)
+from dystop.errors import ConfigError, DataError, shell_command
+from dystop.experiments.build.models import task_of
+from dystop.experiments.config import Experiment
+from dystop.experiments.folder_kinds import RUN, kind_of
+from dystop.sparse import Ints
+from dystop.training.tasks.build import task_name
+from dystop.training.tasks.task import Task
+from dystop.world.adversary import attackers, flipped_labels
+
+_DATA_FACTS = ("data_sha256", "partition_sha256")  # keys of fleet.json
+
+
+def load_data(experiment: Experiment, given: Dataset | None = None) -> Dataset:
+    """Return the given data set, or load the configured one, and limit its size."""
+    spec, data = experiment.data, given or whole_data(experiment)
+    return take(data, spec.train_limit or None, spec.test_limit or None, seed=experiment.seed)
+
+
+def whole_data(experiment: Experiment) -> Dataset:
+    """Load the configured data set, before its size is limited."""
+    spec = experiment.data
+    return load(
+        spec.name,
+        root=spec.root or None,
+        download=spec.download,
+        seed=experiment.seed,
+        synthetic=spec.synthetic,
+        text=spec.text,
+        table=spec.table,
+    )
+
+
+def load_labels_of(experiment: Experiment, given: Dataset | None) -> Labels:
+    """Return the training labels of the given data set, or of the configured one."""
+    spec = experiment.data
+    labels = (
+        labels_of(given)
+        if given
+        else load_labels(
+            spec.name,
+            root=spec.root or None,
+            download=spec.download,
+            seed=experiment.seed,
+            synthetic=spec.synthetic,
+            text=spec.text,
+            table=spec.table,
+        )
+    )
+    return take_labels(labels, spec.train_limit or None, seed=experiment.seed)
+
+
+def split_data(experiment: Experiment, data: Dataset) -> list[Ints]:
+    """Return which training samples each worker owns."""
+    return shards_of(sample_owners(experiment, labels_of(data)), experiment.fleet.workers)
+
+
+def sample_owners(experiment: Experiment, labels: Labels) -> Ints:
+    """Return the worker that owns each training sample, [n]; -1 for one that nobody owns."""
+    return owners_of(labels, experiment.fleet.workers, experiment.data, experiment.seed)
+
+
+def check_same_data(folder: Path, noted: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with other data or another partition than a run began with.
+
+    Args:
+        folder: Folder of the run.
+        noted: Its `fleet.json`; that of an earlier version notes nothing about the data.
+        now: The same for the data as they are now.
+    """
+    changed = [key for key in _DATA_FACTS if noted.get(key, now[key]) != now[key]]
+    if not changed:
+        return
+    before, after = (f"{facts['train_samples']:,}" for facts in (noted, now))
+    what = (
+        "the partition of the samples (data.partition)"
+        if "data_sha256" not in changed
+        else f"the data ({after} training samples, {before} when the run began)"
+        if before != after
+        else "the data (as many samples, but other values)"
+    )
+    start = (kind_of(folder) or RUN).start
+    again = shell_command(start, folder / "config.toml", "--name", "NEW")
+    raise DataError(
+        f"{folder}: {what} changed since the run began, so its records would no longer fit "
+        f"together; nothing was written. Restore the file, or start a new run with: {again}"
+    )
+
+
+def with_wrong_labels(experiment: Experiment, data: Dataset, shards: list[Ints]) -> Dataset:
+    """Return the data set with the labels that attackers train on, if they flip labels."""
+    if experiment.adversary.kind != "label-flip":
+        return data
+    check_label_flip(task_of(experiment, data))
+    labels = data.y_train.copy()
+    for node in attackers_of(experiment).tolist():
+        labels[shards[node]] = flipped_labels(labels[shards[node]], data.classes)
+    return replace(data, y_train=labels)
+
+
+def check_label_flip(task: Task) -> None:
+    """Refuse attackers that flip labels where labels are not what is learned."""
+    if type(task).targets is not Task.targets:
+        raise ConfigError(
+            f"adversary.kind = 'label-flip' flips class labels, which the task {task_name(task)!r} "
+            "does not learn; choose another kind, or task.name = 'classification'"
+        )
+
+
+def attackers_of(experiment: Experiment) -> Ints:
+    """Return the workers that attack, ascending."""
+    return attackers(experiment.adversary, experiment.fleet.workers, experiment.seed)
