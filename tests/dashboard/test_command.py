@@ -21,7 +21,8 @@ from dystop.dashboard.access import Settings
 from dystop.dashboard.record_log import LogFollower
 from dystop.dashboard.server import Server, open_server
 from dystop.experiments.run_folder import open_run
-from support.dashboard_fixtures import MARKUP, make_run, serving
+from dystop.units import number
+from support.dashboard_fixtures import MARKUP, make_run, rename_score, serving
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -208,6 +209,22 @@ def test_the_page_of_a_run_in_a_browser(recorded, tmp_path):
     assert page.count("<polyline") == 7
     assert "Finished: 6 rounds are over" in page
     assert len(re.findall(r"<th scope=\"row\">\d</th>", page)) == 6
+
+
+@needs_browser
+def test_timing_and_another_score_in_a_browser(recorded, tmp_path):
+    runs = tmp_path / "runs"
+    folder = shutil.copytree(recorded, runs / "table")
+    rename_score(folder, "r2")
+    last = open_run(folder).records[-1]
+    with serving(runs) as server:
+        index, page = dom(server, "/", tmp_path), dom(server, "/run/table", tmp_path)
+    assert '<td class="wide-only">paper</td>' in index
+    assert 'id="score">r2</th>' in index
+    assert f'<td class="right">{number(last.accuracy)}</td>' in index
+    assert 'id="score">Test r2</h2>' in page
+    assert "Line chart: test r2 against" in page
+    assert "accuracy" not in re.sub(r'id="accuracy"', "", page).lower()
 
 
 @needs_browser

@@ -13,8 +13,8 @@ from dystop.dashboard import library as library_module
 from dystop.dashboard.discovery import find_runs
 from dystop.dashboard.index import index_view
 from dystop.dashboard.library import Library
-from dystop.experiments.run_folder import open_run
-from support.dashboard_fixtures import make_run, simple_record
+from dystop.experiments.run_folder import open_run, update_info
+from support.dashboard_fixtures import make_run, rename_score, simple_record
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +53,28 @@ def test_runs_studies_and_folders(recorded, tmp_path):
     assert groups["study"]["summary"] == "2 of 3 finished"
     row = groups[""]["rows"][0]
     assert (row["key"], row["round"], row["rounds"]) == ("single", "5", "5")
-    assert row["accuracy"] == f"{100 * open_run(recorded).records[-1].accuracy:.1f} %"
+    assert (row["timing"], row["score_name"], shown["score_name"]) == ("paper", *["accuracy"] * 2)
+    assert row["score"] == f"{100 * open_run(recorded).records[-1].accuracy:.1f} %"
     assert list(find_runs(root / "single").locations) == ["single"]
     assert sorted(find_runs(root / "study").locations) == ["a-s0", "b-s0"]
     json.dumps(shown, allow_nan=False)
+
+
+def test_the_list_names_timing_and_score(recorded, tmp_path):
+    """The law of the clock tells runs apart; a score that is no accuracy is no percentage."""
+    for name in ("paper", "overlap", "real", "table"):
+        shutil.copytree(recorded, tmp_path / name)
+    update_info(tmp_path / "overlap", timing="overlap")
+    update_info(tmp_path / "real", kind="testbed")
+    rename_score(tmp_path / "table", "r2")
+    shown = index_view(Library(tmp_path))
+    rows = {row["name"]: row for group in shown["groups"] for row in group["rows"]}
+    laws = {"paper": "paper", "overlap": "overlap", "real": "testbed", "table": "paper"}
+    assert {name: row["timing"] for name, row in rows.items()} == laws
+    assert (shown["score_name"], rows["table"]["score_name"]) == ("score", "r2")
+    assert "%" not in rows["table"]["score"]
+    assert rows["paper"]["score"].endswith(" %")
+    assert index_view(Library(tmp_path / "table"))["score_name"] == "r2"
 
 
 def test_the_newest_come_first(recorded, tmp_path):

@@ -22,7 +22,8 @@ from dystop.dashboard.workers import (
 )
 from dystop.experiments.run_folder import RunLock, open_run, update_info
 from dystop.record import RoundRecord
-from support.dashboard_fixtures import make_run
+from dystop.units import number
+from support.dashboard_fixtures import make_run, rename_score
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,17 @@ def test_a_finished_run(run):
     assert tiles["active / alive"] == (f"{last.active} / 6", "of 6 workers")
     assert shown["progress"] == 1.0
     assert shown["notices"] == []
+
+
+def test_another_score_keeps_its_name(run):
+    last = open_run(run).records[-1]
+    rename_score(run, "r2")
+    shown = view_of(run)
+    tiles = {label: (value, more) for value, label, more in shown["tiles"]}
+    assert shown["score_name"] == "r2"
+    assert tiles["test r2"][0] == f"{number(last.accuracy)} ± {number(last.accuracy_std)}"
+    assert f"global {number(last.accuracy_global)}, round 5" in tiles["test r2"][1]
+    assert "accuracy" not in json.dumps(shown["tiles"])
 
 
 def test_curves_are_the_records(run):

@@ -4,12 +4,14 @@ import http.client
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from dystop.dashboard.access import Settings
 from dystop.dashboard.server import open_server
 from dystop.experiments.config import read_experiment
 from dystop.experiments.run import run_experiment
+from dystop.experiments.run_folder import open_run
 from dystop.record import RoundRecord
 
 SMALL = [
@@ -24,6 +26,13 @@ def make_run(out: Path, name: str, *words: str) -> Path:
     """Run six workers for five rounds; return the run folder."""
     experiment = read_experiment(None, [*SMALL, *words])
     return run_experiment(experiment, out, name, lambda _: None, lambda _: None)
+
+
+def rename_score(folder: Path, name: str) -> None:
+    """Let the evaluations of a run have another score than accuracy."""
+    records = open_run(folder).records
+    scored = [r if r.accuracy is None else replace(r, score_name=name) for r in records]
+    (folder / "records.jsonl").write_text("".join(r.to_json() + "\n" for r in scored))
 
 
 def simple_record(t: int, **changes: object) -> RoundRecord:

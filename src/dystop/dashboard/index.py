@@ -4,9 +4,20 @@ from typing import Any
 
 from dystop.dashboard.discovery import FoundRuns, RunLocation
 from dystop.dashboard.library import Library
-from dystop.dashboard.summary import age_s, data_text, is_testbed, mechanism, progress, section
+from dystop.dashboard.summary import (
+    age_s,
+    data_text,
+    is_testbed,
+    mechanism,
+    progress,
+    score_name,
+    score_text,
+    section,
+    timing_law,
+)
 from dystop.dashboard.values import as_number, as_text
-from dystop.units import number, percent, seconds
+from dystop.record import ACCURACY
+from dystop.units import number, seconds
 
 
 def index_view(library: Library) -> dict[str, Any]:
@@ -17,7 +28,13 @@ def index_view(library: Library) -> dict[str, Any]:
     single = [row for row in rows if not row["group"]]
     groups += [{"name": "", "rows": [row], "age_s": row["age_s"]} for row in single]
     groups.sort(key=lambda g: (g["age_s"] is None, g["age_s"] or 0.0, g["name"]))
-    return {"title": library.root.resolve().name, "groups": groups, "left_out": found.left_out}
+    scores = {row["score_name"] for row in rows if row["score_name"]} or {ACCURACY}
+    return {
+        "title": library.root.resolve().name,
+        "score_name": scores.pop() if len(scores) == 1 else "score",
+        "groups": groups,
+        "left_out": found.left_out,
+    }
 
 
 def _group(found: FoundRuns, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -63,10 +80,12 @@ def _row(library: Library, location: RunLocation) -> dict[str, Any]:
         "mechanism": mechanism(files),
         "data": data_text(files),
         "testbed": is_testbed(files),
+        "timing": "testbed" if is_testbed(files) else timing_law(files),
         "round": number(last.round if last else None),
         "rounds": number(limit),
         "clock": seconds(as_number(last.clock_s) if last else None),
-        "accuracy": percent(as_number(evaluated.accuracy) if evaluated else None),
+        "score": score_text(evaluated.accuracy if evaluated else None, score_name(evaluated)),
+        "score_name": score_name(evaluated) if evaluated else "",
         "progress": progress(files, last),
         "age_s": age_s(files),
     }

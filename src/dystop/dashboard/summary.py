@@ -8,7 +8,7 @@ from dystop.dashboard.library import RunFiles
 from dystop.dashboard.record_log import LogFollower
 from dystop.dashboard.values import as_count, as_number, as_text
 from dystop.dashboard.workers import worker_count
-from dystop.record import RoundRecord
+from dystop.record import ACCURACY, RoundRecord
 from dystop.types import FAITHFUL
 from dystop.units import NOTHING, data, number, percent, plural, seconds
 
@@ -16,7 +16,7 @@ NOT_RECORDED = "not recorded"
 
 Tile = tuple[str, str, str]  # value, its name, details
 
-PLANNING_ONLY: Tile = ("planning only", "test accuracy", "no model is trained")
+PLANNING_ONLY: Tile = ("planning only", f"test {ACCURACY}", "no model is trained")
 
 
 def section(run: RunFiles, name: str) -> dict[str, Any]:
@@ -57,6 +57,26 @@ def data_text(run: RunFiles) -> str:
     return as_text(found.get("name"), NOT_RECORDED) + skew
 
 
+def timing_law(run: RunFiles) -> str:
+    """Return the timing law of a run."""
+    return as_text((run.info or {}).get("timing"), NOT_RECORDED)
+
+
+def score_name(evaluated: RoundRecord | None) -> str:
+    """Return the name of the score of an evaluation: accuracy, or that of its task."""
+    return as_text(evaluated.score_name if evaluated else None, ACCURACY)
+
+
+def score_text(value: object, name: str) -> str:
+    """Return a score as text; only an accuracy is a share.
+
+    >>> score_text(0.5, "accuracy"), score_text(0.5, "r2"), score_text(None, "r2")
+    ('50.0 %', '0.500', '–')
+    """
+    found = as_number(value)
+    return percent(found) if name == ACCURACY else number(found)
+
+
 def facts(run: RunFiles) -> list[tuple[str, str]]:
     """Return the settings of a run that matter most."""
     info, bound = run.info or {}, as_number(section(run, "mechanism").get("staleness_bound"))
@@ -65,7 +85,7 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
         where = "simulator, planning only: no model is trained"
     rows = [
         ("runs on", where),
-        ("timing law", as_text(info.get("timing"), NOT_RECORDED)),
+        ("timing law", timing_law(run)),
         ("publish rule", as_text(info.get("publish"), NOT_RECORDED)),
         ("data", data_text(run)),
         ("model", _model(run)),
@@ -90,7 +110,7 @@ def tiles(run: RunFiles, history: History) -> list[Tile]:
     return [
         (number(last.round), "round", _limit_text(section(run, "stop").get("rounds"), number)),
         (f"{number(as_number(last.clock_s))} s", unit, _time(last, section(run, "stop"))),
-        PLANNING_ONLY if is_planned(run) else _accuracy(history.evaluated),
+        PLANNING_ONLY if is_planned(run) else _score(history.evaluated),
         (data(as_number(last.wire_bytes_total)), "on the wire", _links(last)),
         (_staleness(last), "staleness", _bound(run)),
         (number(as_number(last.loss)), "training loss", _duration(last)),
@@ -111,14 +131,19 @@ def _time(last: RoundRecord, stop: dict[str, Any]) -> str:
     return ", ".join(filter(None, (hours, _limit_text(stop.get("seconds"), seconds))))
 
 
-def _accuracy(evaluated: RoundRecord | None) -> Tile:
+def _score(evaluated: RoundRecord | None) -> Tile:
+    name = score_name(evaluated)
     if evaluated is None:
-        return NOTHING, "test accuracy", "not evaluated yet"
-    std, merged = as_number(evaluated.accuracy_std), as_number(evaluated.accuracy_global)
-    spread = f" ± {100 * std:.1f}" if std is not None else ""
-    value = f"{100 * (as_number(evaluated.accuracy) or 0.0):.1f}{spread} %"
-    details = f", global {percent(merged)}" if merged is not None else ""
-    return value, "test accuracy", f"own models{details}, round {number(evaluated.round)}"
+        return NOTHING, f"test {name}", "not evaluated yet"
+    own, std = as_number(evaluated.accuracy) or 0.0, as_number(evaluated.accuracy_std)
+    if name == ACCURACY:
+        spread = f" ± {100 * std:.1f}" if std is not None else ""
+        value = f"{100 * own:.1f}{spread} %"
+    else:
+        value = number(own) + (f" ± {number(std)}" if std is not None else "")
+    merged = as_number(evaluated.accuracy_global)
+    details = f", global {score_text(merged, name)}" if merged is not None else ""
+    return value, f"test {name}", f"own models{details}, round {number(evaluated.round)}"
 
 
 def _links(last: RoundRecord) -> str:
@@ -180,8 +205,9 @@ def _run_notices(run: RunFiles, history: History) -> list[str]:
             out.append(f"The last score rests on {tested} of {plural(workers, 'model')}.")
     if not is_planned(run) and (size := as_number(section(run, "model").get("wire_bytes"))):
         out.append(
-            f"Stand-in model: clock and traffic are those of a model of {data(size)}; accuracy "
-            "and loss are those of the model that was trained instead (model.wire_bytes)."
+            f"Stand-in model: clock and traffic are those of a model of {data(size)}; "
+            f"{score_name(history.evaluated)} and loss are those of the model that was trained "
+            "instead (model.wire_bytes)."
         )
     return out
 

@@ -18,6 +18,7 @@ from dystop.dashboard.summary import (
     mechanism,
     notices,
     progress,
+    score_name,
     section,
     tiles,
 )
@@ -73,6 +74,7 @@ def run_view(
         "mechanism": mechanism(run),
         "facts": facts(run),
         "tiles": tiles(run, history),
+        "score_name": score_name(history.evaluated),
         "progress": progress(run, history.last),
         "bound": as_number(section(run, "mechanism").get("staleness_bound")),
         "notices": notices(run, follower),

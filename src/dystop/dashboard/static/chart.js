@@ -40,7 +40,7 @@ function nearest(points, x) {
   return Math.abs(points[low][0] - x) <= Math.abs(points[high][0] - x) ? low : high;
 }
 
-const plain = (v) => v.toLocaleString("en-US", { maximumSignificantDigits: 6 });
+export const plain = (v) => v.toLocaleString("en-US", { maximumSignificantDigits: 6 });
 
 export class Chart {
   /** `spec`: title, y and tick (formats of values), zero (start at 0), missing, caption. */

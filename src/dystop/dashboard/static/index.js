@@ -23,7 +23,8 @@ function rounds(row) {
   );
 }
 
-function line(row) {
+function line(row, score) {
+  const named = row.score_name && row.score_name !== score;
   const name = row.key
     ? el("a", { href: link("/run/", row.key), "data-key": row.key }, row.name)
     : row.name;
@@ -34,22 +35,23 @@ function line(row) {
     el("th", { scope: "row" }, name, el("small", { class: "narrow-only" }, narrow.filter(Boolean).join(", "))),
     el("td", {}, badge(row.status)),
     el("td", { class: "wide-only" }, mechanism(row.mechanism)),
-    el("td", { class: "wide-only" }, row.data || "–", row.testbed ? el("small", {}, " testbed") : null),
+    el("td", { class: "wide-only" }, row.data || "–"),
+    el("td", { class: "wide-only" }, row.timing || "–"),
     el("td", { class: "right" }, rounds(row)),
     el("td", { class: "right wide-only" }, row.clock || "–"),
-    el("td", { class: "right" }, row.accuracy || "–"),
+    el("td", { class: "right" }, row.score || "–", named ? el("small", {}, ` ${row.score_name}`) : null),
     el("td", { class: "right wide-only" }, ago(row.age_s)),
   );
 }
 
-function body(group) {
+function body(group, score) {
   const out = el("tbody", {});
   if (group.name) {
-    const head = el("th", { scope: "rowgroup", colspan: 8 }, group.name, " ");
+    const head = el("th", { scope: "rowgroup", colspan: 9 }, group.name, " ");
     head.append(el("small", {}, group.summary));
     out.append(el("tr", { class: "group" }, head));
   }
-  out.append(...group.rows.map(line));
+  out.append(...group.rows.map((row) => line(row, score)));
   return out;
 }
 
@@ -65,9 +67,10 @@ function show(values) {
   const focused = document.activeElement?.dataset?.key;
   const table = document.querySelector("table.runs");
   table.querySelectorAll("tbody").forEach((old) => old.remove());
-  table.append(...values.groups.map(body));
+  table.append(...values.groups.map((group) => body(group, values.score_name)));
   if (focused) refocus(focused);
   at("title").textContent = values.title === "runs" ? "Runs" : `Runs in ${values.title}`;
+  at("score").textContent = values.score_name;
   at("listing").hidden = count === 0;
   at("empty").hidden = count > 0;
   at("note").textContent = values.left_out ? `Not listed: ${plural(values.left_out, "more run")}.` : "";

@@ -1,7 +1,7 @@
 // The page of one run.
 
 import { Bars } from "./bars.js";
-import { Chart } from "./chart.js";
+import { Chart, plain } from "./chart.js";
 import { ago, at, el, follow, link, number, percent, showState } from "./common.js";
 import { showIncidents } from "./incidents.js";
 import { LinkMap } from "./map.js";
@@ -19,7 +19,7 @@ function bytes(v) {
 
 const charts = {
   accuracy: new Chart(at("accuracy"), {
-    title: "test accuracy", y: percent, tick: share, zero: false, missing: "Not evaluated yet.",
+    title: "test score", zero: false, missing: "Not evaluated yet.",
     caption: "Own models: mean over the workers. Global: the average model, weighted by data.",
   }),
   staleness: new Chart(at("staleness"), {
@@ -76,9 +76,18 @@ function scaled(by, lines) {
   });
 }
 
+/** Only an accuracy is a share; the score of another task is a number with its own name. */
+function nameScore() {
+  const { score_name: name } = view;
+  const format = name === "accuracy" ? { y: percent, tick: share } : { y: number, tick: plain };
+  Object.assign(charts.accuracy.spec, { title: `test ${name}`, ...format });
+  at("score").textContent = `Test ${name}`;
+}
+
 function draw() {
   if (!view) return;
   const by = axis();
+  nameScore();
   charts.accuracy.show(scaled(by, [["own models", "own", "evaluations", "accuracy"], ["global", "global", "evaluations", "accuracy_global"]]), by);
   charts.staleness.show(scaled(by, [["mean", "stale", "rounds", "staleness_mean"], ["largest", "stale thin", "rounds", "staleness_max"]]), by, view.bound);
   charts.loss.show(scaled(by, [["training", "train", "rounds", "loss"], ["test", "own", "evaluations", "test_loss"]]), by);
