@@ -212,15 +212,20 @@ def test_the_page_of_a_run_in_a_browser(recorded, tmp_path):
 
 
 @needs_browser
-def test_timing_and_another_score_in_a_browser(recorded, tmp_path):
+def test_timing_score_and_reports_in_a_browser(recorded, tmp_path):
     runs = tmp_path / "runs"
-    folder = shutil.copytree(recorded, runs / "table")
+    folder = shutil.copytree(recorded, runs / "trial" / "table")
+    for place in (folder, folder.parent):
+        (place / "report").mkdir()
+        (place / "report" / "report.html").touch()
     rename_score(folder, "r2")
     last = open_run(folder).records[-1]
     with serving(runs) as server:
-        index, page = dom(server, "/", tmp_path), dom(server, "/run/table", tmp_path)
+        index, page = dom(server, "/", tmp_path), dom(server, "/run/trial/table", tmp_path)
     assert '<td class="wide-only">paper</td>' in index
     assert 'id="score">r2</th>' in index
+    assert '<a href="/report/study/trial/report/report.html">report</a>' in index
+    assert '<a href="/report/run/trial/table/report/report.html">Report of this run</a>' in page
     assert f'<td class="right">{number(last.accuracy)}</td>' in index
     assert 'id="score">Test r2</h2>' in page
     assert "Line chart: test r2 against" in page

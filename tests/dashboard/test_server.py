@@ -106,7 +106,68 @@ def test_a_run_that_grows_reaches_the_page(recorded, tmp_path, monkeypatch):
         assert ask(server, "/api/run/grows")[0] == 404
 
 
+@pytest.fixture
+def reported(recorded, tmp_path):
+    """A study with a report, whose only run has one as well."""
+    runs = tmp_path / "runs"
+    run = shutil.copytree(recorded, runs / "trial" / "one")
+    (run.parent / "study.json").write_text(json.dumps({"runs": [{"folder": "one"}]}))
+    for folder in (run, run.parent):
+        (folder / "report").mkdir()
+        (folder / "report" / "report.html").write_text(f"<title>{folder.name}</title>")
+    (run.parent / "report" / "results.csv").write_text("run\none\n")
+    (run / "report" / "secret.txt").write_text("secret")
+    return runs
+
+
+def test_reports_are_served(reported):
+    with serving(reported) as server:
+        for path, kind, text in (
+            ("/report/run/trial/one/report/report.html", "text/html", "<title>one</title>"),
+            ("/report/study/trial/report/report.html", "text/html", "<title>trial</title>"),
+            ("/report/study/trial/report/results.csv", "text/plain", "run\none\n"),
+        ):
+            status, headers, body = ask(server, path)
+            assert (status, headers["Content-Type"].split(";")[0]) == (200, kind)
+            assert body.decode() == text
+            (policy,) = headers.get_all("Content-Security-Policy")
+            assert "default-src 'none'" in policy
+            assert "script" not in policy
+            assert headers["X-Frame-Options"] == "DENY"
+            assert ask(server, path, host="evil.example")[0] == 403
+        assert b"report/figures" in ask(server, "/report/study/trial/report/figures/")[2]
+        assert json.loads(ask(server, "/api/run/trial/one")[2])["report"]
+        assert json.loads(ask(server, "/api/runs")[2])["groups"][0]["report"]
+
+
 # What it does not (F-11)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["run/trial/one/report/secret.txt", "run/trial/one/report/../run.json",
+     "run/trial/one/report/..%2frun.json", "run/trial/one/report/%2e%2e/config.toml",
+     "run/trial/../trial/one/report/report.html", "run/trial/report/report.html",
+     "run/..%2freport/report.html", "study/../report/report.html", "study/trial/report/",
+     "study/trial/one/report/report.html", "study/trial/report//etc/passwd",
+     "run/trial/one/report/figures/../report.html", "study/trial/report/report.html/", ""],
+)  # fmt: skip
+def test_only_files_of_a_report_are_served(reported, path):
+    with serving(reported) as server:
+        assert ask(server, f"/report/{path}")[::2] == (404, b"There is no such page.\n")
+
+
+def test_links_in_the_place_of_a_report_are_not_followed(reported, tmp_path):
+    shutil.copytree(reported / "trial" / "report", tmp_path / "elsewhere")
+    study, run = reported / "trial" / "report", reported / "trial" / "one" / "report"
+    shutil.rmtree(study)
+    study.symlink_to(tmp_path / "elsewhere")
+    (run / "report.html").unlink()
+    (run / "report.html").symlink_to(tmp_path / "elsewhere" / "report.html")
+    with serving(reported) as server:
+        assert ask(server, "/report/study/trial/report/report.html")[0] == 404
+        assert ask(server, "/report/run/trial/one/report/report.html")[0] == 404
+        assert not json.loads(ask(server, "/api/run/trial/one")[2])["report"]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ def test_a_finished_run(run):
     assert tiles["active / alive"] == (f"{last.active} / 6", "of 6 workers")
     assert shown["progress"] == 1.0
     assert shown["notices"] == []
+    assert not shown["report"]
 
 
 def test_another_score_keeps_its_name(run):
@@ -91,7 +92,7 @@ def test_another_score_keeps_its_name(run):
     shown = view_of(run)
     tiles = {label: (value, more) for value, label, more in shown["tiles"]}
     assert shown["score_name"] == "r2"
-    assert tiles["test r2"][0] == f"{number(last.accuracy)} ± {number(last.accuracy_std)}"
+    assert tiles["test r2"][0] == f"{number(last.accuracy)} ± {last.accuracy_std:.2g}"
     assert f"global {number(last.accuracy_global)}, round 5" in tiles["test r2"][1]
     assert "accuracy" not in json.dumps(shown["tiles"])
 

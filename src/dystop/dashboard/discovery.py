@@ -30,6 +30,7 @@ class RunGroup:
     """The runs of one folder: a study, or any other folder of runs."""
 
     name: str
+    folder: Path
     planned: tuple[dict[str, Any], ...] = ()  # rows of `study.json`, in its order
 
 
@@ -71,7 +72,7 @@ def _find_group(found: FoundRuns, folder: Path, inside: str, prefix: str) -> Non
     planned = _planned(folder)
     runs = [f for f in _folders(folder, inside) if is_file(f / INFO)]
     if runs or planned:
-        found.groups[folder.name] = RunGroup(folder.name, planned)
+        found.groups[folder.name] = RunGroup(folder.name, folder, planned)
     for run in runs:
         found.add(RunLocation(prefix + run.name, run, folder.name))
 

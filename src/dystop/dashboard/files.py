@@ -65,6 +65,12 @@ def read_toml(path: Path) -> dict[str, Any] | None:
     return None
 
 
+def report_file(folder: Path, name: str = "report.html") -> Path | None:
+    """Return a file of the report of a run or study; None where it is missing or a link."""
+    path = folder / "report" / name
+    return path if not path.parent.is_symlink() and is_file(path) else None
+
+
 def read_bytes(path: Path) -> bytes | None:
     """Read a whole file; None where it is missing, unreadable or too large."""
     fd = open_file(path)

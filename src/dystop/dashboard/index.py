@@ -3,6 +3,7 @@
 from typing import Any
 
 from dystop.dashboard.discovery import FoundRuns, RunLocation
+from dystop.dashboard.files import report_file
 from dystop.dashboard.library import Library
 from dystop.dashboard.summary import (
     age_s,
@@ -48,6 +49,7 @@ def _group(found: FoundRuns, name: str, rows: list[dict[str, Any]]) -> dict[str,
     done = sum(row["status"] == "finished" for row in here)
     return {
         "name": name,
+        "report": report_file(found.groups[name].folder) is not None,
         "rows": here + waiting,
         "age_s": min(ages, default=None),
         "summary": f"{done} of {len(here) + len(waiting)} finished",

@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(reply.status)
         self.send_header("Content-Type", reply.content_type)
         self.send_header("Content-Length", str(len(reply.body)))
-        for name, value in (*SECURITY_HEADERS, *reply.headers):
+        for name, value in (dict(SECURITY_HEADERS) | dict(reply.headers)).items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

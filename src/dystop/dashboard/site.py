@@ -7,9 +7,11 @@ import json
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib import resources
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
+from dystop.dashboard.files import read_bytes, report_file
 from dystop.dashboard.index import index_view
 from dystop.dashboard.library import Library
 from dystop.dashboard.view import run_view
@@ -29,7 +31,7 @@ SECURITY_HEADERS = (
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
-"""Headers of every reply, also of errors."""
+"""Headers of every reply, also of errors; a reply may have its own value of one."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,15 @@ CONTENT_TYPES = {
     ".svg": "image/svg+xml",
 }
 RUN, STATIC, API_RUN, API_RUNS = "/run/", "/static/", "/api/run/", "/api/runs"
+RUN_REPORT, STUDY_REPORT = "/report/run/", "/report/study/"
+REPORT_FILES = {"report.html": HTML, "results.csv": TEXT}
+REPORT_POLICY = (
+    "Content-Security-Policy",
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+)
+"""A report has its styles and pictures inside; scripts stay forbidden."""
+FIGURES = text_reply(HTTPStatus.OK, "The figures are files in the folder report/figures.")
 
 
 def static_files() -> dict[str, Reply]:
@@ -117,6 +128,14 @@ class Site:
             return NOT_FOUND if location is None else self._files["run.html"]
         if path.startswith(API_RUN):
             return self._run(path.removeprefix(API_RUN), request.query)
+        if path.startswith(RUN_REPORT):
+            key, _, name = path.removeprefix(RUN_REPORT).partition("/report/")
+            location = self.library.find(key)
+            return NOT_FOUND if location is None else _report(location.folder, name)
+        if path.startswith(STUDY_REPORT):
+            key, _, name = path.removeprefix(STUDY_REPORT).partition("/report/")
+            group = self.library.found().groups.get(key)
+            return NOT_FOUND if group is None else _report(group.folder, name)
         return NOT_FOUND
 
     def _run(self, key: str, query: str) -> Reply:
@@ -128,3 +147,14 @@ class Site:
         with lock:
             follower.update()
             return json_reply(run_view(location, self.library.files(location), follower, since))
+
+
+def _report(folder: Path, name: str) -> Reply:
+    """Return a file of a report; only known names lead to a file."""
+    if name == "figures/":
+        return FIGURES
+    path = report_file(folder, name) if name in REPORT_FILES else None
+    body = None if path is None else read_bytes(path)
+    if body is None:
+        return NOT_FOUND
+    return Reply(HTTPStatus.OK, body, REPORT_FILES[name], (REPORT_POLICY,))

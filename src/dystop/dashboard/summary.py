@@ -140,7 +140,7 @@ def _score(evaluated: RoundRecord | None) -> Tile:
         spread = f" ± {100 * std:.1f}" if std is not None else ""
         value = f"{100 * own:.1f}{spread} %"
     else:
-        value = number(own) + (f" ± {number(std)}" if std is not None else "")
+        value = number(own) + (f" ± {std:.2g}" if std is not None else "")
     merged = as_number(evaluated.accuracy_global)
     details = f", global {score_text(merged, name)}" if merged is not None else ""
     return value, f"test {name}", f"own models{details}, round {number(evaluated.round)}"

@@ -5,6 +5,7 @@ from typing import Any
 
 from dystop.dashboard.discovery import RunLocation
 from dystop.dashboard.downsample import DownsampledSeries
+from dystop.dashboard.files import report_file
 from dystop.dashboard.history import EVALUATIONS, ROUNDS, History
 from dystop.dashboard.incidents import incidents_view
 from dystop.dashboard.library import RunFiles
@@ -71,6 +72,7 @@ def run_view(
         "end": end_text(run),
         "age_s": age_s(run),
         "testbed": is_testbed(run),
+        "report": report_file(location.folder) is not None,
         "mechanism": mechanism(run),
         "facts": facts(run),
         "tiles": tiles(run, history),

@@ -48,6 +48,7 @@ function body(group, score) {
   const out = el("tbody", {});
   if (group.name) {
     const head = el("th", { scope: "rowgroup", colspan: 9 }, group.name, " ");
+    if (group.report) head.append(el("a", { href: `${link("/report/study/", group.name)}/report/report.html` }, "report"), " ");
     head.append(el("small", {}, group.summary));
     out.append(el("tr", { class: "group" }, head));
   }

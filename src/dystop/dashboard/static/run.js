@@ -111,6 +111,8 @@ function headline() {
   at("group").textContent = view.group ? ` / ${view.group}` : "";
   at("badges").replaceChildren(...badges());
   at("summary").textContent = view.mechanism.summary;
+  at("report").replaceChildren(el("a", { href: `${link("/report/run/", KEY)}/report/report.html` }, "Report of this run"));
+  at("report").hidden = !view.report;
   at("tiles").replaceChildren(...view.tiles.map(([value, label, more]) =>
     el("div", { class: "card tile" }, el("b", {}, value), el("span", {}, label), el("small", {}, more))));
   at("facts").replaceChildren(...view.facts.flatMap(([key, value]) => [el("dt", {}, key), el("dd", {}, value)]));
