@@ -14,13 +14,18 @@ from torch.func import functional_call
 from dystop.errors import ConfigError
 from dystop.experiments.build import build
 from dystop.experiments.config import read_experiment
-from dystop.experiments.testbed.enrolment import check_testbed
 from dystop.simulator import checkpoint, run_rounds
 from dystop.simulator.loop import begin
 from dystop.training import privacy as private
 from dystop.training.backends import sequential
 from dystop.training.params import PrivacyParams, TrainerParams
-from dystop.training.privacy import Accountant, Privacy, clipped, privacy_of, private_gradient
+from dystop.training.privacy import (
+    Accountant,
+    Privacy,
+    check_private_training,
+    clipped,
+    private_gradient,
+)
 from support.training_fixtures import job_of, problem_of
 
 PARAMS = PrivacyParams(noise_multiplier=0.5, clip=0.2)
@@ -150,16 +155,11 @@ def test_a_run_from_a_checkpoint_counts_on(tmp_path):
 def test_what_cannot_be_private_is_refused():
     usual = TrainerParams()
     with pytest.raises(ConfigError, match=r"training\.path.*sequential"):
-        privacy_of(PARAMS, replace(usual, path="stacked"), net(), False, 0)
+        check_private_training(replace(usual, path="stacked"), net(), False)
     with pytest.raises(ConfigError, match="batch norm"):
-        privacy_of(PARAMS, usual, nn.Sequential(nn.BatchNorm1d(3)), False, 0)
+        check_private_training(usual, nn.Sequential(nn.BatchNorm1d(3)), False)
     with pytest.raises(ConfigError, match="random"):
-        privacy_of(PARAMS, usual, net(), True, 0)
-
-
-def test_a_testbed_refuses_noise_from_a_public_seed():
-    with pytest.raises(ConfigError, match="seed"):
-        check_testbed(config())
+        check_private_training(usual, net(), True)
 
 
 def test_a_missing_accountant_is_named_before_the_run(monkeypatch):

@@ -5,7 +5,7 @@ batch / D_i. The gradient of each sample is shortened to the norm `privacy.clip`
 Gaussian noise of `privacy.noise_multiplier` times this norm. Opacus counts the cost of these steps.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +30,13 @@ _AT_ONCE = 16  # samples whose gradients are held at once
 
 @dataclass(frozen=True)
 class Privacy:
-    """The private part of local steps. All randomness has an address."""
+    """The private part of local steps. All randomness has an address.
+
+    In a testbed the seed is a secret of the worker's process: it is neither written nor sent.
+    """
 
     params: PrivacyParams
-    seed: int
+    seed: int = field(repr=False)
 
     def drawn(self, samples: Ints, batch: int, address: tuple[int, int, int]) -> Ints:
         """Return the samples of one step: each with probability batch / D.
@@ -108,16 +111,14 @@ def clipped(gradients: Tensor, norm: float) -> Tensor:
     return short
 
 
-def privacy_of(
-    params: PrivacyParams, training: TrainerParams, module: nn.Module, draws: bool, seed: int
-) -> Privacy | None:
-    """Return the private part of local steps; None where training is not private.
+def check_private_training(training: TrainerParams, module: nn.Module, draws: bool) -> None:
+    """Refuse settings and models that do not allow private training.
 
-    Raises:
-        ConfigError: The model or another setting does not allow private training.
+    Args:
+        training: Parameters of training.
+        module: The model.
+        draws: Whether the model draws random numbers of its own.
     """
-    if not params.is_on:
-        return None
     if training.path not in ("auto", "sequential"):
         raise ConfigError(
             f"training.path = {training.path!r}: private training runs one model after another; "
@@ -133,7 +134,6 @@ def privacy_of(
             "privacy.noise_multiplier: this model draws random numbers of its own; use nn.Dropout, "
             "or a model without randomness"
         )
-    return Privacy(params, seed)
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,14 @@ def accountant_of(params: PrivacyParams, data_size: Ints, batch: int) -> Account
     """Return the accountant of a run; None where training is not private."""
     if not params.is_on:
         return None
-    _opacus()  # a missing package is noticed before the run
+    check_accountant(params)
     return Accountant(params, data_size, batch)
+
+
+def check_accountant(params: PrivacyParams) -> None:
+    """Raise ConfigError if training is private and Opacus is missing, before the run."""
+    if params.is_on:
+        _opacus()
 
 
 @lru_cache(maxsize=1)

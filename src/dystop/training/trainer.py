@@ -40,14 +40,13 @@ from dystop.training.executors import (
 from dystop.training.flat import Layout, layout_of
 from dystop.training.memory import MemoryEstimate, ModelSize, held_bytes, model_size
 from dystop.training.optimisers import StateLayout, optimiser_of
-from dystop.training.params import PrivacyParams, TrainerParams
-from dystop.training.privacy import privacy_of
+from dystop.training.params import TrainerParams
+from dystop.training.privacy import Privacy, check_private_training
 from dystop.training.problem import Collector, Job, Problem, Trained, cut
 from dystop.training.randomness import address_names, preserve_generators, with_addresses
 from dystop.training.samples import Samples, Source, both_samples, shards_of, strata
 from dystop.training.tasks.task import CLASSIFICATION, Task
 
-NOT_PRIVATE = PrivacyParams()
 PIECES = 8  # for each thread of the fused back end: many enough to end together, few enough
 # to cost little
 
@@ -77,7 +76,7 @@ class Trainer:
         params: TrainerParams,
         seed: int,
         task: Task = CLASSIFICATION,
-        privacy: PrivacyParams = NOT_PRIVATE,
+        privacy: Privacy | None = None,
     ) -> None:
         """Put the data on the device and choose the back end.
 
@@ -88,7 +87,7 @@ class Trainer:
             params: Parameters of training and evaluation.
             seed: Seed of the run; part of the address of sample orders and of dropout.
             task: What is learned.
-            privacy: Differential privacy of local training.
+            privacy: Differential privacy of local training; None: it is not private.
         """
         self.task = task
         self.params, devices = params, pick_devices(params.device)
@@ -104,8 +103,9 @@ class Trainer:
             self._start = with_addresses(module, shape, dtype).to(self.device).train()
             check_last_batches(self._start, shape, owned, params.batch, dtype)
             draws = draws_numbers(self._start, shape, dtype)
-            private = privacy_of(privacy, params, self._start, draws, seed)
-            chosen = replace(params, path="sequential") if private else params
+            if privacy is not None:
+                check_private_training(params, self._start, draws)
+            chosen = params if privacy is None else replace(params, path="sequential")
             self.path = choose_path(self._start, self._state.model, shape, chosen, task, dtype)
             self.size = self._model_size(train)
         self.chunk = stack_height(self.size, params, self.device) if self.is_stacked else 1
@@ -126,7 +126,7 @@ class Trainer:
             precision=params.precision,
             compiles=self.path == "sequential" and params.compile is not False and not draws,
             task=task,
-            privacy=private,
+            privacy=privacy,
         )
         eval_module = copied(self._start).eval()
         # With the CNN on two cores, a large batch of one model was faster than all stacks tried.

@@ -246,6 +246,43 @@ def test_restart_at_every_commit(mechanism, before):
         assert harness.machine.epoch == 2
 
 
+def private_setup(rounds):
+    """The epsilon of a worker is the number of its local steps."""
+    return setup_for("dystop", 5, rounds, epsilons=lambda steps: steps.astype(float))
+
+
+def ordered_steps(harness):
+    """Return the local steps of all orders in the ledger, and those of the first trainings."""
+    steps = harness.setup.steps.astype(float)
+    for order in rows(harness, "orders"):
+        steps[order.node] += order.train * harness.setup.steps[order.node]
+    return steps.tolist()
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_local_steps_of_private_training_survive_a_restart_at_every_commit(before):
+    for k in range(7, 30):  # all workers have begun their first training
+        harness = CoordinatorHarness(private_setup(4))
+        harness.crash_after, harness.crash_before = k, before
+        harness.join_all()
+        harness.run(120)
+        assert harness.finished is not None, k
+        assert harness.machine.state.local_steps.tolist() == ordered_steps(harness), k
+        assert harness.records[-1].epsilon == max(ordered_steps(harness)), k
+    assert harness.records[0].epsilon is None
+
+
+def test_a_training_that_a_new_process_repeats_costs_privacy_again():
+    harness = CoordinatorHarness(private_setup(6))
+    harness.join_all()
+    harness.run(0.05)
+    harness.kill("w01")
+    before = harness.machine.state.local_steps.copy()
+    harness.join("w01", incarnation=0, phase="training", number=-1)
+    more = harness.machine.state.local_steps - before
+    assert more.tolist() == [0, harness.setup.steps[1], 0, 0, 0]
+
+
 def test_many_restarts():
     harness = CoordinatorHarness(setup_for("dystop", rounds=30))
     harness.join_all()

@@ -13,6 +13,7 @@ from dystop.sparse import Ints
 from dystop.training.adapters import Adapter, with_adapters
 from dystop.training.flower import AppProcess, FlowerTrainer, is_flower
 from dystop.training.models.build import CustomModel, build_for
+from dystop.training.privacy import Privacy
 from dystop.training.samples import Arrays
 from dystop.training.saved import ModelCard, base_file, base_sha256, load_base
 from dystop.training.tasks.build import make_task
@@ -37,8 +38,18 @@ def make_trainer(
     shards: list[Ints],
     model: CustomModel | None = None,
     task: Task | None = None,
+    privacy_seed: int | None = None,
 ) -> Trainer:
-    """Return the trainer of these shards, with the initial model."""
+    """Return the trainer of these shards, with the initial model.
+
+    Args:
+        experiment: The settings.
+        data: The data set.
+        shards: For each worker, the indices of its training samples.
+        model: A model in place of the one that the settings name.
+        task: A task in place of the one that the settings name.
+        privacy_seed: Seed of the noise of private training; None: that of the run.
+    """
     if is_flower(experiment.model.name):
         return _flower_trainer(experiment, shards)
     task = task or task_of(experiment, data)
@@ -52,8 +63,10 @@ def make_trainer(
         data.mean,
         data.std,
     )
-    params, privacy = experiment.training, experiment.privacy
-    return Trainer(module, arrays, shards, params, experiment.seed, task, privacy)
+    seed, privacy = experiment.seed, None
+    if experiment.privacy.is_on:
+        privacy = Privacy(experiment.privacy, seed if privacy_seed is None else privacy_seed)
+    return Trainer(module, arrays, shards, experiment.training, seed, task, privacy)
 
 
 def _flower_trainer(experiment: Experiment, shards: list[Ints]) -> Trainer:

@@ -239,7 +239,7 @@ def check_testbed(experiment: Experiment) -> None:
             "evaluate.model = 'aggregated': an observer sees the models that workers publish, and "
             "they publish a model when its training ends; use 'trained'"
         )
-    _check_privacy_and_links(experiment)
+    _check_links(experiment)
     if experiment.staleness.rule == "compensate":
         raise ConfigError(
             "staleness.rule = 'compensate' needs models that only a simulator has; use another "
@@ -250,14 +250,8 @@ def check_testbed(experiment: Experiment) -> None:
     check_private(experiment)
 
 
-def _check_privacy_and_links(experiment: Experiment) -> None:
-    """Refuse private training, and compressors that only the simulator has."""
-    if experiment.privacy.is_on:
-        raise ConfigError(
-            "privacy.noise_multiplier: noise and samples follow from the seed, which all parties "
-            "of a testbed know, so that it would protect nothing; use 0, or simulate with "
-            "'dystop run'"
-        )
+def _check_links(experiment: Experiment) -> None:
+    """Refuse compressors that only the simulator has."""
     if experiment.link.compression not in ("none", "int8"):
         raise ConfigError(
             f"link.compression = {experiment.link.compression!r}: the testbed sends whole models; "
@@ -336,7 +330,18 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
         budgets_bind=experiment.world.budget.binds == "everybody",
         score_name=enrolment.score,
         power=power_of(experiment.energy, fleet.workers, _has_jetsons(experiment)),
+        epsilons=_epsilons(experiment, fleet),
     )
+
+
+def _epsilons(experiment: Experiment, fleet: Fleet) -> Callable[[Ints], Floats] | None:
+    """Return what local steps of all workers cost; None where training is not private."""
+    if not experiment.privacy.is_on:
+        return None
+    from dystop.training.privacy import Accountant, check_accountant  # with torch
+
+    check_accountant(experiment.privacy)
+    return Accountant(experiment.privacy, fleet.data_size, fleet.batch).epsilons
 
 
 def _has_jetsons(experiment: Experiment) -> bool:

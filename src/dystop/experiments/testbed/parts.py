@@ -1,5 +1,6 @@
 """What the parties of a testbed need of data and models: every worker gets its own shard only."""
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,6 +58,7 @@ from dystop.testbed.worker.attack import Attacker
 from dystop.testbed.worker.training_thread import local_trainer
 from dystop.training.flat import Layout
 from dystop.training.memory import available_bytes, ensure_fits
+from dystop.training.privacy import check_accountant
 from dystop.training.saved import ModelCard
 from dystop.training.trainer import Trainer
 from dystop.world.adversary import flipped_labels
@@ -86,6 +88,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
     """
     check_testbed(experiment)
     check_staleness_weighting(experiment)
+    check_accountant(experiment.privacy)
     experiment = with_noted_base(experiment)
     unseen = _private_counts(experiment, enrolled)
     data, shards, counts = unseen or _split(experiment)
@@ -223,7 +226,8 @@ class WorkerParts:
 def worker_parts(experiment: Experiment, node: int, file: Path | None = None) -> WorkerParts:
     """Load the data, keep the samples of this node, and build its trainer.
 
-    Sample orders are addressed by (seed, node, number), so they equal those of the simulator.
+    Sample orders are addressed by (seed, node, number), so they equal those of the simulator. The
+    noise of private training is from a seed that only this process knows.
 
     Args:
         experiment: The settings.
@@ -238,7 +242,7 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
         check_label_flip(task_of(experiment, data))
         data = replace(data, y_train=flipped_labels(data.y_train, data.classes))
     only = _only(0 if is_server else node, len(data.y_train))
-    trainer = make_trainer(experiment, data, only)
+    trainer = make_trainer(experiment, data, only, privacy_seed=secrets.randbits(63))
     # A worker joins when it can train: the slow first step must not delay a round.
     _warm_up(trainer, only)
     vector, counters = trainer.initial()

@@ -27,10 +27,8 @@ class Evaluations:
         self._asked_until_s = 0.0  # another round is requested then, even without an answer
 
     def is_due(self, record: RoundRecord) -> bool:
-        """Whether all models are evaluated now: at the configured intervals, and at the end."""
+        """Whether an evaluation is due: at the configured intervals, and at the end."""
         state, rules = self.state, self.state.setup.evaluate
-        if not state.params.observer:
-            return False
         is_due = is_evaluation_due(rules, record.round, record.clock_s, state.next_evaluation_s)
         if is_due:
             state.next_evaluation_s = next_evaluation_s(rules, record.clock_s)

@@ -48,7 +48,7 @@ from dystop.testbed.events import (
     RestartFromLedger,
     SendToMember,
 )
-from dystop.testbed.ledger.tables import MetaLine, Restored
+from dystop.testbed.ledger.tables import MetaLine, Restored, read_blob
 from dystop.testbed.protocol.codec import decode
 from dystop.testbed.protocol.messages import (
     Complaint,
@@ -130,6 +130,8 @@ class CoordinatorMachine:
             self._expected_members += was_present and worker.name != OBSERVER
         if restored.state is not None:
             state.restore(restored.state)
+        if restored.local_steps is not None:
+            state.local_steps = read_blob(restored.local_steps)
         state.incidents.restore(restored.incidents)
         self.rounds.restore(restored)
         self.records.restore(restored)

@@ -65,6 +65,9 @@ class Records:
         """Hold the record of a closed round; request an evaluation if one is due."""
         state, evaluations, record = self.state, self.evaluations, closed.record
         is_due, observer, until_s = evaluations.is_due(record), evaluations.observer, -math.inf
+        if is_due:
+            record = state.with_epsilon(record)
+        is_due &= state.params.observer
         if is_due and observer is None:
             record = _without_score(record, "no observer")
         elif is_due and observer is not None:

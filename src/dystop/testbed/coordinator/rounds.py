@@ -190,6 +190,8 @@ class Rounds:
             state.observations.order_issued(node, order)
             pulls_of_order = sum(len(stage.pulls) for stage in order.stages)
             self.most_pulls = max(self.most_pulls, pulls_of_order)
+        trained = {node: order.steps for node, order in orders.items() if order.train}
+        state.count_steps(trained)  # a worker may train without a report that arrives
         self.traced_view = traced_view(view)
         seen = KeptLine(f"seen:{view.t}", write_blob(self.traced_view))
         state.write(line, *lines.values(), seen)

@@ -1,6 +1,7 @@
 """What a coordinator is built from, and which joins it refuses."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Protocol
@@ -58,6 +59,7 @@ class CoordinatorSetup:
     budgets_bind: bool = False  # links beyond a bandwidth budget are not made
     score_name: str = ACCURACY  # of the task
     power: Power | None = None  # of the workers; None: energy is not counted
+    epsilons: Callable[[Ints], Floats] | None = None  # cost of local steps, [N]; None: not private
 
     def __post_init__(self) -> None:
         """Refuse what the testbed does not support."""

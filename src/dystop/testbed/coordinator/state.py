@@ -6,12 +6,14 @@ measurements and the strikes. During one event the parts add actions and ledger 
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dystop.control.round import initial_state
+from dystop.record import RoundRecord
 from dystop.sparse import Bools
 from dystop.testbed.coordinator.failures import Failures
 from dystop.testbed.coordinator.incidents import Incidents
@@ -21,7 +23,15 @@ from dystop.testbed.coordinator.observations import Observations
 from dystop.testbed.coordinator.round_reports import Training
 from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.events import Commit, CoordinatorAction, SendToMember
-from dystop.testbed.ledger.tables import KeptLine, Line, MetaLine, WorkerLine, read_blob, write_blob
+from dystop.testbed.ledger.tables import (
+    LOCAL_STEPS,
+    KeptLine,
+    Line,
+    MetaLine,
+    WorkerLine,
+    read_blob,
+    write_blob,
+)
 from dystop.testbed.protocol.messages import Execute, Join, ToWorker
 from dystop.types import ControlState
 
@@ -59,6 +69,7 @@ class CoordinatorState:
         n = setup.fleet.workers
         self.training_round = np.full(n, -1)  # round whose order started the newest training
         self.trained_round = np.full(n, -1)  # the same for the newest training that ended
+        self.local_steps = np.zeros(n, np.int64)  # of each worker, where they cost privacy
         self.exchange_from_s: dict[int, float] = {}  # earliest start of a node's exchange
         self.pending = PendingActions()
 
@@ -117,6 +128,25 @@ class CoordinatorState:
             self.training_round[node] = order.round
             self.observations.training_started(node, order.steps, self.at_s)
 
+    def count_steps(self, steps: Mapping[int, int]) -> None:
+        """Count the local steps of trainings that may start now, where they cost privacy.
+
+        The commit that holds the count comes before the message that starts the trainings.
+        """
+        if self.setup.epsilons is None or not steps:
+            return
+        for node, more in steps.items():
+            self.local_steps[node] += more
+        self.write(KeptLine(LOCAL_STEPS, write_blob(self.local_steps)))
+
+    def with_epsilon(self, record: RoundRecord) -> RoundRecord:
+        """Return a record with what private training has cost so far; unchanged if not private."""
+        if self.setup.epsilons is None:
+            return record
+        spent = [float(each) for each in self.setup.epsilons(self.local_steps)]
+        each = spent if self.setup.evaluate.per_worker else None
+        return replace(record, epsilon=max(spent), worker_epsilon=each)
+
     def worker_joined(self, node: int, join: Join, restarted: bool, warm: bool) -> None:
         """Register the running training and the mailbox of a worker that joins."""
         observations = self.observations
@@ -129,10 +159,13 @@ class CoordinatorState:
         if starts:
             self.training_round[node] = max(self.training_round[node], 0)
         if starts and (restarted or join.phase != "training"):
-            observations.training_started(node, int(self.setup.steps[node]), self.at_s)
+            steps = int(self.setup.steps[node])
+            observations.training_started(node, steps, self.at_s)
+            self.count_steps({node: steps})
         elif join.phase == "training" and restarted:
             steps = int(observations.training_steps[node])
             observations.training_started(node, steps, self.at_s)
+            self.count_steps({node: steps})  # the result of the first attempt may be known
         elif join.phase == "idle" and math.isnan(observations.began_s[node]):
             observations.is_idle(node, self.at_s)
 

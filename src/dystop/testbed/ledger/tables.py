@@ -29,7 +29,8 @@ kept      key, value                    state: what else the state machine resum
                                         due:ROUND: until when the record of a round without a score
                                         waits, in seconds of the run, until the observer has
                                         answered; late:ROUND: its score came after its record and
-                                        is not in the run folder yet
+                                        is not in the run folder yet; local_steps: mini-batches
+                                        of each worker so far, where training is private
 commits   number, total, hash           the chain of commits, without `sum` (`ledger.commits`)
 
 The ControlState of a large fleet is kept for the newest round and every hundredth only.
@@ -60,6 +61,7 @@ KINDS = Kinds(
     View=View,
     Fleet=Fleet,
 )
+LOCAL_STEPS = "local_steps"  # key in the table `kept`
 INCIDENT = "incident:"  # keys of incidents in the table `kept` begin with it
 LARGE_BYTES = 1 << 16  # a larger ControlState is not kept for every round
 OPEN = (None, "FAILED", "CANCELLED")  # outcomes of orders that may still be confirmed
@@ -303,6 +305,7 @@ class Restored:
     incidents: tuple[bytes, ...] = ()  # JSON, as `coordinator.incidents` describes it
     finished: str = ""
     run: str = ""
+    local_steps: bytes | None = None  # of each worker, where training is private
 
 
 def restore(ledger: Ledger) -> Restored:
@@ -333,6 +336,7 @@ def restore(ledger: Ledger) -> Restored:
         incidents=tuple(v for k, v in kept.items() if k.startswith(INCIDENT)),
         finished=meta.get("finished", "") or meta.get("stopping", ""),
         run=meta.get("run", ""),
+        local_steps=kept.get(LOCAL_STEPS),
     )
 
 

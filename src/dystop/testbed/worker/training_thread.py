@@ -86,7 +86,8 @@ class TrainingThread:
 def local_trainer(trainer: "Trainer", node: int) -> TrainFunction:
     """Return a function that trains one worker with the code and random numbers of the simulator.
 
-    The result depends on the model, (seed, node, number), steps and rate alone.
+    The result depends on the model, (seed, node, number), steps and rate alone, and in private
+    training on noise that only the trainer's process knows.
     """
     import torch
 

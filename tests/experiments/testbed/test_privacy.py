@@ -1,0 +1,103 @@
+"""Private training on the testbed: noise that only the worker knows, and a cost that is counted."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dystop.errors import ConfigError
+from dystop.experiments.build import steps_of
+from dystop.experiments.config import read_experiment
+from dystop.experiments.gap import gap_of
+from dystop.experiments.run_folder import open_run
+from dystop.experiments.testbed.enrolment import coordinator_setup, read_enrolment
+from dystop.experiments.testbed.parts import prepare, worker_parts
+from dystop.testbed.events import StartTraining
+from dystop.training.privacy import Accountant
+from dystop.world import read_trace
+
+WORDS = [
+    "fleet.workers=3",
+    "stop.rounds=4",
+    "data.name=synthetic",
+    "data.synthetic.train=120",
+    "data.synthetic.test=40",
+    "model.name=softmax",
+    "training.batch=8",
+    "world.compute.batch_s=0.01",
+    "world.range_m=80",
+    "testbed.links=free",
+    "testbed.timeouts.suspect_s=60",
+    "testbed.timeouts.dead_s=90",
+    "testbed.timeouts.round_s=60",
+    "evaluate.every_rounds=2",
+    "evaluate.per_worker=true",
+    "privacy.noise_multiplier=1.0",
+]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Return the folder of a private testbed run without faults."""
+    pytest.importorskip("opacus")
+    out = tmp_path_factory.mktemp("runs")
+    words = ["testbed", "--transport", "memory", *WORDS, "--out", str(out), "--name", "private"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dystop", *words, "--no-report", "--quiet"],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return out / "private"
+
+
+def test_records_hold_the_epsilon_of_the_steps_that_were_ordered(recorded):
+    experiment = read_experiment(recorded / "config.toml")
+    fleet = read_enrolment(recorded, experiment).fleet(experiment)
+    steps = steps_of(experiment, fleet)
+    accountant = Accountant(experiment.privacy, fleet.data_size, fleet.batch)
+    trainings = np.ones(fleet.workers, np.int64)  # the run begins with one of each worker
+    for record, line in zip(open_run(recorded).records, read_trace(recorded).rounds, strict=True):
+        trainings[line.orders.node[line.orders.train]] += 1
+        if record.round % 2:
+            assert record.epsilon is None
+            continue
+        spent = accountant.epsilons(trainings * steps)
+        assert record.worker_epsilon == pytest.approx(spent.tolist())
+        assert record.epsilon == pytest.approx(max(spent))
+    assert trainings.max() > 1
+
+
+def test_a_private_run_can_be_replayed(recorded):
+    found = gap_of(recorded, lambda *_: None)
+    assert found.rounds == len(found.replay.records) == 4
+    assert found.replay.records[-1].epsilon > 0
+
+
+def trained(experiment):
+    """Return the first training of worker 1, in a process of its own as far as noise goes."""
+    parts = worker_parts(experiment, 1)
+    return parts.train(StartTraining(0, parts.vector, parts.counters, 3, 1.0)).vector
+
+
+def test_noise_does_not_follow_from_the_seed():
+    experiment = read_experiment(None, WORDS)
+    assert not np.allclose(trained(experiment), trained(experiment))
+    plain = read_experiment(None, [*WORDS, "privacy.noise_multiplier=0"])
+    assert np.array_equal(trained(plain), trained(plain))
+
+
+def test_a_missing_accountant_is_named_before_the_run(monkeypatch):
+    experiment = read_experiment(None, [*WORDS, "privacy.noise_multiplier=0"])
+    enrolment = prepare(experiment).enrolment
+    private = read_experiment(None, WORDS)
+    monkeypatch.setitem(sys.modules, "opacus.accountants.analysis", None)
+    with pytest.raises(ConfigError, match=r"pip install 'dystop\[privacy\]'"):
+        prepare(private)
+    with pytest.raises(ConfigError, match=r"pip install 'dystop\[privacy\]'"):
+        coordinator_setup(private, enrolment, "ab" * 16)
+    assert coordinator_setup(experiment, enrolment, "ab" * 16).epsilons is None
+    assert worker_parts(private, 0).train is not None  # a worker needs no accountant
