@@ -27,11 +27,11 @@ def test_a_round_by_hand():
     assert "accuracy" not in rows.rounds[0]
     assert rows.workers == [
         {"round": 2, "clock_s": 3.0, "worker": 0, "active": True, "accuracy": 0.2, "loss": 1.0,
-         "energy_j": 12.0, "not_finite": False, "x_m": None, "y_m": None},
+         "energy_j": 12.0, "epsilon": None, "not_finite": False, "x_m": None, "y_m": None},
         {"round": 2, "clock_s": 3.0, "worker": 1, "active": False, "accuracy": None, "loss": None,
-         "energy_j": 10.0, "not_finite": False, "x_m": None, "y_m": None},
+         "energy_j": 10.0, "epsilon": None, "not_finite": False, "x_m": None, "y_m": None},
         {"round": 2, "clock_s": 3.0, "worker": 2, "active": False, "accuracy": 0.4, "loss": 2.0,
-         "energy_j": 8.0, "not_finite": False, "x_m": None, "y_m": None},
+         "energy_j": 8.0, "epsilon": None, "not_finite": False, "x_m": None, "y_m": None},
     ]  # fmt: skip
     assert rows.links == [{"round": 2, "clock_s": 3.0, "dst": 0, "src": 2, "lost": False}]
     (test,) = rows.tests
@@ -77,7 +77,8 @@ def test_links_of_a_trace_replace_those_of_the_record():
 
 def test_every_number_of_a_record_is_in_a_table():
     lists = {"staleness_histogram", "notes", "active_ids", "link_pairs", "positions", "no_score",
-             "worker_accuracy", "worker_loss", "worker_energy_j", "not_finite"}  # fmt: skip
+             "worker_accuracy", "worker_loss", "worker_energy_j", "worker_epsilon",
+             "not_finite"}  # fmt: skip
     numbers = {f.name for f in fields(RoundRecord)} - lists
     assert numbers <= COLUMNS["rounds"].keys() | COLUMNS["tests"].keys()
     assert not COLUMNS["rounds"].keys() & set(SCORE)

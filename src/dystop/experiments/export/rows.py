@@ -37,7 +37,7 @@ COLUMNS: Mapping[TableName, Mapping[str, Kind]] = {
     "rounds": {name: kind for name, kind in _NUMBERS.items() if name not in SCORE},
     "workers": {
         **_AT, "worker": int, "active": bool, "accuracy": float, "loss": float, "energy_j": float,
-        "not_finite": bool, "x_m": float, "y_m": float,
+        "epsilon": float, "not_finite": bool, "x_m": float, "y_m": float,
     },
     "links": {
         **_AT, "dst": int, "src": int, "stage": int, "seconds": float, "bytes": int, "lost": bool,
@@ -94,12 +94,13 @@ def _round_row(record: RoundRecord) -> Row:
 
 
 def _worker_rows(record: RoundRecord) -> Iterator[Row]:
-    """Yield what is known of single workers: activity, results, energy, position."""
+    """Yield what is known of single workers: activity, results, energy, privacy, position."""
     active, bad = set(record.active_ids or ()), set(record.not_finite or ())
     columns = {
         "accuracy": record.worker_accuracy or (),
         "loss": record.worker_loss or (),
         "energy_j": record.worker_energy_j or (),
+        "epsilon": record.worker_epsilon or (),
         "x_m": [place[0] for place in record.positions or ()],
         "y_m": [place[1] for place in record.positions or ()],
     }
