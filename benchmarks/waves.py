@@ -20,7 +20,7 @@ from typing import Any
 
 from dystop.bench.settings import DEVICE, Settings, Work, experiment
 from dystop.bench.waves import FREE_RUNNING, MECHANISMS, Run
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.simulator import no_round, run_rounds, waves
 from dystop.simulator.loop import begin
 from dystop.simulator.state import Components

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.simulator import run_rounds
 from dystop.simulator.loop import begin

@@ -15,7 +15,7 @@ from dystop.bench.settings import experiment
 from dystop.bench.timing import with_stopwatch
 from dystop.bench.training import evaluation_step
 from dystop.errors import DystopError
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.report.figures.costs import cost_models, cost_workers
 from dystop.simulator.loop import begin, simulate
 from dystop.training.memory import MemoryEstimate

@@ -11,7 +11,7 @@ from dystop.control.budgets import OVER_BUDGET, exchanges, links_within, within_
 from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, links, mix_of

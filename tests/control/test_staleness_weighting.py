@@ -145,7 +145,7 @@ def test_every_remedy_runs_with_dystop(rule):
 
 def test_the_key_is_known_and_synchronous_mechanisms_refuse_it():
     from dystop.errors import ConfigError
-    from dystop.experiments.build import build
+    from dystop.experiments.building import build
 
     words = ["staleness.rule=polynomial", "data.name=synthetic", "model.name=softmax"]
     assert read_experiment(None, words).staleness.rule == "polynomial"

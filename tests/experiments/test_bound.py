@@ -19,7 +19,7 @@ from dystop.experiments.bound import (
     bound_of_experiment,
     regression_of,
 )
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.run_folder import open_run
 from dystop.report.figures.bound import bound_figure

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dystop.errors import ConfigError
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.compare import Comparison, advice, experiments
 
 SMALL = ("data.name=synthetic", "model.name=softmax", "fleet.workers=6", "stop.rounds=4")

@@ -234,7 +234,7 @@ def wait_for_rounds(folder, process, rounds):
 @pytest.mark.slow
 @BOTH
 def test_before_there_is_a_folder_nothing_is_written(tmp_path, command, number):
-    hook = sending_at("dystop.experiments.build.simulation.load_data", number)
+    hook = sending_at("dystop.experiments.building.simulation.load_data", number)
     process = command("run", *LONG, "--out", tmp_path / "runs", "--name", "x", hook=hook)
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 128 + number, errors

@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.run_folder import open_run
 from dystop.experiments.testbed.parts import observer_parts, worker_parts

@@ -11,7 +11,7 @@ from dystop.cli.app import app
 from dystop.data import shards_of
 from dystop.data.npz import read_samples
 from dystop.errors import ConfigError
-from dystop.experiments.build import build, load_data, split_data
+from dystop.experiments.building import build, load_data, split_data
 from dystop.experiments.config import read_experiment
 from dystop.experiments.partitions import partition_of
 from dystop.experiments.testbed.parts import prepare, worker_parts

@@ -11,7 +11,7 @@ from dystop.dashboard.view import run_view
 from dystop.errors import CapacityError, ConfigError
 from dystop.experiments import run
 from dystop.experiments.api import simulate
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.run_folder import open_run
@@ -123,7 +123,9 @@ def test_the_memory_of_a_plan_counts_links_and_not_models(monkeypatch):
     text = build(planned()).memory
     assert "links in reach" in text
     assert "models" not in text
-    monkeypatch.setattr("dystop.experiments.build.simulation.available_bytes", lambda device: 1000)
+    monkeypatch.setattr(
+        "dystop.experiments.building.simulation.available_bytes", lambda device: 1000
+    )
     with pytest.raises(CapacityError, match=r"world\.range_m"):
         build(planned())
 

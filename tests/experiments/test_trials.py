@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.trials import EVALUATIONS, horizon_s, pace_of, shortened, stages
 from dystop.mechanisms import MECHANISMS

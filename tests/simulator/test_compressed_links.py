@@ -8,7 +8,7 @@ import pytest
 from dystop.control.compression import Compression
 from dystop.control.stopping import Evaluate, Stop
 from dystop.errors import ConfigError
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, links, mix_of

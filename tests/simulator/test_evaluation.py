@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dystop.control.stopping import Evaluate, Stop
 from dystop.errors import ConfigError
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.testbed.enrolment import check_testbed
 from dystop.mechanisms import MECHANISMS
@@ -139,7 +139,7 @@ SMALL = ["fleet.workers=40", "data.name=synthetic", "data.synthetic.train=200", 
 def test_memory_grows_by_the_stacks_that_are_kept(publish, stacks, monkeypatch):
     estimates = []
     monkeypatch.setattr(
-        "dystop.experiments.build.simulation.ensure_fits",
+        "dystop.experiments.building.simulation.ensure_fits",
         lambda found, *_: estimates.append(found.needed),
     )
     for model in ("trained", "aggregated"):

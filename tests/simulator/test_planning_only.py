@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dystop.control.stopping import Evaluate, Stop
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
 from dystop.record import SCORE

@@ -8,7 +8,7 @@ import torch
 
 from dystop.control.robust_aggregation import Aggregation
 from dystop.control.stopping import Stop
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator import checkpoint, no_round, run_rounds

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dystop.control.stopping import Evaluate, Stop
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
 from dystop.simulator import no_round, pipeline, run_rounds, waves

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dystop.control.timing import timetable
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment, to_toml
 from dystop.experiments.run_folder import (
     RecordLog,

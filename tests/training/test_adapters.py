@@ -9,7 +9,7 @@ from torch import nn
 
 import dystop
 from dystop.errors import ConfigError
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.run import resume_run, run_experiment
 from dystop.experiments.run_folder import open_run

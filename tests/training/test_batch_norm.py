@@ -8,7 +8,7 @@ from torch import nn
 import dystop
 from dystop.data import load
 from dystop.errors import ConfigError
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.testbed.enrolment import check_testbed
 from dystop.training import batch_norm

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dystop.errors import ConfigError, UserCodeError
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.run_folder import open_run
 from dystop.experiments.testbed.launch import make_folder

@@ -12,7 +12,7 @@ from torch import nn
 from torch.func import functional_call
 
 from dystop.errors import ConfigError
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.simulator import checkpoint, run_rounds
 from dystop.simulator.loop import begin

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, links, mix_of

@@ -12,7 +12,7 @@ from dystop.bench.references import Bench, large_batch, large_forward, plain_loo
 from dystop.bench.result import Line, Spread
 from dystop.bench.settings import Settings, Work, experiment
 from dystop.bench.timing import Meter, in_turns
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.parallel import cores
 from dystop.simulator import run_rounds
 from dystop.simulator.loop import begin

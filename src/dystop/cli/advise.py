@@ -207,7 +207,7 @@ def _usable(trials: "Trials", chosen: Sequence[str], *, skip: bool) -> list[str]
     One build checks all of them; only if it fails, each is built alone.
     """
     from dystop.errors import ConfigError
-    from dystop.experiments.build import build_each_setting
+    from dystop.experiments.building import build_each_setting
     from dystop.experiments.trials import Stage
 
     try:

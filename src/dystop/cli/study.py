@@ -290,7 +290,7 @@ def find_or_create(
 
     if study := find_study(out, name, every, trust=trust):
         return study
-    from dystop.experiments.build import build_each_setting
+    from dystop.experiments.building import build_each_setting
     from dystop.experiments.executors import make_executor
 
     executor = make_executor(choice)  # refuses before anything is written

@@ -19,7 +19,7 @@ from dystop.control.activation import Drift, summed_weight
 from dystop.control.aggregation import mix
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError, RunFolderError, VerificationError, shell_command
-from dystop.experiments.build import Built, build, load_data, split_data
+from dystop.experiments.building import Built, build, load_data, split_data
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.run_folder import CONFIG, open_run
 from dystop.plan import Mix, Plan

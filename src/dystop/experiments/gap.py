@@ -15,7 +15,7 @@ import numpy as np
 
 from dystop.control.stopping import Stop
 from dystop.errors import RunFolderError
-from dystop.experiments.build import Built, build
+from dystop.experiments.building import Built, build
 from dystop.experiments.config import Experiment, as_replay, read_experiment
 from dystop.experiments.folder_kinds import TESTBED_RUN
 from dystop.experiments.run_folder import CONFIG, RunData, open_run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dystop.control.stopping import ends_early, stop_reason
 from dystop.errors import RunFolderError, shell_command
-from dystop.experiments.build import Built, build, check_same_data
+from dystop.experiments.building import Built, build, check_same_data
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.config.experiment import OutputParams
 from dystop.experiments.folder_kinds import TESTBED, TESTBED_RUN

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dystop.data.dataset import Dataset
 from dystop.data.importing import save_data
-from dystop.experiments.build import Built, build, load_data
+from dystop.experiments.building import Built, build, load_data
 from dystop.experiments.callbacks import Callback, Evaluation
 from dystop.experiments.config import Experiment, to_toml, to_tree
 from dystop.experiments.results import Run

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.compare import Comparison, experiments
 from dystop.experiments.config import Experiment
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.testbed.coordinator_run import TraceLog
 from dystop.experiments.testbed.enrolment import (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dystop.errors import ConfigError
-from dystop.experiments.build import steps_of
+from dystop.experiments.building import steps_of
 from dystop.experiments.config import read_experiment
 from dystop.experiments.gap import gap_of
 from dystop.experiments.run_folder import open_run

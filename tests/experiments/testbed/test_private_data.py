@@ -13,7 +13,7 @@ from dystop.cli.app import app
 from dystop.data.dataset import channel_stats
 from dystop.data.private import Facts, PrivateData, combine, describe, read_facts
 from dystop.errors import ConfigError, DataError, RunFolderError
-from dystop.experiments.build import build, load_data, split_data
+from dystop.experiments.building import build, load_data, split_data
 from dystop.experiments.config import read_experiment, to_toml
 from dystop.experiments.run_folder import open_run
 from dystop.experiments.testbed import parts

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from dystop.experiments.build import build
+from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.gap import gap_of
 from dystop.simulator.loop import begin, simulate

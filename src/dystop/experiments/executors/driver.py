@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dystop.errors import DivergedError, DystopError
-from dystop.experiments.build import build_each_setting
+from dystop.experiments.building import build_each_setting
 from dystop.experiments.config import Experiment, to_tree
 from dystop.experiments.executors.attempts import Attempt, Attempts
 from dystop.experiments.executors.driver_lock import DriverLock

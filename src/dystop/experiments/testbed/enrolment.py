@@ -17,7 +17,7 @@ import numpy as np
 
 from dystop.data.private import Facts
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.build import fleet_of, keeps_topology, steps_of
+from dystop.experiments.building import fleet_of, keeps_topology, steps_of
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.run_folder import CONFIG, RunData, check_config
 from dystop.record import ACCURACY

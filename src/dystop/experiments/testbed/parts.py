@@ -20,7 +20,7 @@ from dystop.data import (
 from dystop.data.dataset import taken
 from dystop.data.private import own_samples, placeholder_samples
 from dystop.errors import ConfigError
-from dystop.experiments.build import (
+from dystop.experiments.building import (
     attackers_of,
     card_of,
     check_label_flip,

@@ -17,7 +17,7 @@ from dystop.data import (
     take_labels,
 )
 from dystop.errors import ConfigError, DataError, shell_command
-from dystop.experiments.build.models import task_of
+from dystop.experiments.building.models import task_of
 from dystop.experiments.config import Experiment
 from dystop.experiments.folder_kinds import RUN, kind_of
 from dystop.sparse import Ints

@@ -18,7 +18,7 @@ from dystop.data import (
     split_counts,
 )
 from dystop.errors import ConfigError
-from dystop.experiments.build.fleet import (
+from dystop.experiments.building.fleet import (
     compression_of,
     describe_compression,
     describe_graph,
@@ -30,7 +30,7 @@ from dystop.experiments.build.fleet import (
     planning_note,
     replay_note,
 )
-from dystop.experiments.build.models import (
+from dystop.experiments.building.models import (
     card_of,
     check_flower,
     make_module,
@@ -39,7 +39,7 @@ from dystop.experiments.build.models import (
     task_of,
     with_noted_base,
 )
-from dystop.experiments.build.samples import (
+from dystop.experiments.building.samples import (
     load_data,
     load_labels_of,
     sample_owners,

@@ -1,6 +1,6 @@
 """Build what a configuration describes: samples, models, fleet, world, and a whole simulation."""
 
-from dystop.experiments.build.fleet import (
+from dystop.experiments.building.fleet import (
     compression_of,
     describe_compression,
     describe_graph,
@@ -10,7 +10,7 @@ from dystop.experiments.build.fleet import (
     message_bytes,
     steps_of,
 )
-from dystop.experiments.build.models import (
+from dystop.experiments.building.models import (
     card_of,
     check_flower,
     make_trainer,
@@ -18,7 +18,7 @@ from dystop.experiments.build.models import (
     task_of,
     with_noted_base,
 )
-from dystop.experiments.build.samples import (
+from dystop.experiments.building.samples import (
     attackers_of,
     check_label_flip,
     check_same_data,
@@ -27,7 +27,7 @@ from dystop.experiments.build.samples import (
     split_data,
     whole_data,
 )
-from dystop.experiments.build.simulation import (
+from dystop.experiments.building.simulation import (
     Built,
     build,
     build_each_setting,

@@ -13,7 +13,7 @@ from dystop.control.compression import Compression
 from dystop.control.round import build_view, initial_state
 from dystop.control.stopping import Stop
 from dystop.data import Dataset, Labels
-from dystop.experiments.build.samples import attackers_of
+from dystop.experiments.building.samples import attackers_of
 from dystop.experiments.config import Experiment
 from dystop.simulator.attack import Attackers
 from dystop.simulator.compressed_links import check_compression
