@@ -233,6 +233,20 @@ def test_timing_score_and_reports_in_a_browser(recorded, tmp_path):
 
 
 @needs_browser
+def test_a_round_is_replayed_in_a_browser(recorded, tmp_path):
+    third = open_run(recorded).records[2]
+    with serving(recorded.parent) as server:
+        page = dom(server, "/run/one#round=3", tmp_path)
+    slider = re.search(r'<input type="range"[^>]*>', page)[0]
+    assert 'max="6"' in slider
+    assert 'aria-valuetext="round 3 of 6"' in slider
+    assert '<label for="round">' in page
+    assert "Round 3:" in page
+    assert page.count('class="link"') == len(third.link_pairs)
+    assert page.count("active in round 3,") == len(third.active_ids)
+
+
+@needs_browser
 def test_names_are_inert_in_a_browser(recorded, tmp_path):
     runs = tmp_path / "runs"
     folder = shutil.copytree(recorded, runs / MARKUP)

@@ -51,6 +51,7 @@ def test_pages_and_values(server, recorded):
         "/api/runs": "application/json",
         "/api/run/one": "application/json",
         "/api/run/%6fne": "application/json",
+        "/api/run/one/round/3": "application/json",
     }.items():
         status, headers, body = ask(server, path)
         assert (status, headers["Content-Type"].split(";")[0]) == (200, kind), path
@@ -78,7 +79,7 @@ def test_pages_hold_no_inline_script_or_style(server):
         assert "http" not in text.replace('<meta http-equiv="', "")
         assert text.count("<script") == 1
         assert '<script type="module" src="/static/' in text
-    for name in ("common", "run", "index", "chart", "map", "workers", "bars"):
+    for name in ("common", "run", "index", "chart", "map", "workers", "bars", "replay"):
         script = ask(server, f"/static/{name}.js")[2].decode()
         for risky in ("innerHTML", "outerHTML", "insertAdjacentHTML", "eval(", "document.write"):
             assert risky not in script
@@ -214,7 +215,10 @@ def test_no_other_method(server, method):
      "/static/..%2fserver.py", "/static/%2e%2e/view.py", "/api/run/one/", "/api/run/one%00",
      "/api/run/.", "/api/run/..", "/api/run/", "/api/run/one/config.toml", "/static/",
      "/static/__init__.py", "/runs/one", "/api", "/api/runs/", "/%2f", "/run/one%2f..%2fone",
-     "/api/run/%ff%fe", "/etc/passwd", "/static//etc/passwd", "/api/run//etc", "/RUN/one"],
+     "/api/run/%ff%fe", "/etc/passwd", "/static//etc/passwd", "/api/run//etc", "/RUN/one",
+     "/api/run/one/round/", "/api/run/one/round/0", "/api/run/one/round/6", "/api/run/one/round/-1",
+     "/api/run/one/round/1/..", "/api/run/../round/1", "/api/run/one/round/9999999999",
+     "/api/run/one/round/%D9%A3"],
 )  # fmt: skip
 def test_paths_lead_nowhere(server, path):
     status, _, body = ask(server, path)

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from dystop.dashboard import map_view as map_module
+from dystop.dashboard import record_log as record_log_module
+from dystop.dashboard import view as view_module
 from dystop.dashboard import workers as workers_module
 from dystop.dashboard.discovery import RunLocation
 from dystop.dashboard.library import Library, RunFiles
 from dystop.dashboard.map_view import last_round_map
 from dystop.dashboard.record_log import LogFollower
-from dystop.dashboard.view import cursor, run_view
+from dystop.dashboard.view import cursor, round_view, run_view
 from dystop.dashboard.workers import (
     ACTIVE_NOT_RECORDED,
     STALENESS_DIFFERS,
@@ -95,6 +97,40 @@ def test_another_score_keeps_its_name(run):
     assert tiles["test r2"][0] == f"{number(last.accuracy)} ± {last.accuracy_std:.2g}"
     assert f"global {number(last.accuracy_global)}, round 5" in tiles["test r2"][1]
     assert "accuracy" not in json.dumps(shown["tiles"])
+
+
+def test_every_round_can_be_replayed(run, tmp_path):
+    """The map of a round is the map that the page showed when that round was the last one."""
+    log = run / "records.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    library = Library(run.parent)
+    place = library.find("one")
+    assert view_of(run)["replay"] == 5
+    then = Path(shutil.copytree(run, tmp_path / "then" / "one"))
+    for k in range(1, 6):
+        (then / "records.jsonl").write_bytes(b"".join(lines[:k]))
+        assert round_view(place, library.files(place), k) == view_of(then)["map"]
+    for k in (0, 6):
+        assert round_view(place, library.files(place), k) is None
+    log.unlink()
+    assert round_view(place, library.files(place), 1) is None
+
+
+def test_what_cannot_be_replayed(run, monkeypatch):
+    """A run that goes on, links that were not recorded, and a log that is too long."""
+    with RunLock(run):
+        update_info(run, status="running")
+        assert view_of(run)["replay"] is None
+    assert view_of(run)["replay"] == 5  # interrupted
+    monkeypatch.setattr(record_log_module, "MAX_REPLAY_BYTES", 1000)
+    monkeypatch.setattr(view_module, "MAX_REPLAY_BYTES", 1000)
+    assert view_of(run)["replay"] is None
+    library = Library(run.parent)
+    place = library.find("one")
+    assert round_view(place, library.files(place), 1) is None
+    monkeypatch.undo()
+    rewrite(run, lambda row: {**row, "link_pairs": None})
+    assert view_of(run)["replay"] is None
 
 
 def test_curves_are_the_records(run):

@@ -16,6 +16,8 @@ from dystop.record import RoundRecord
 
 MAX_READ = 8 * 1024 * 1024
 """Bytes of one read; a long log takes several, and the page grows with it."""
+MAX_REPLAY_BYTES = 16 * 1024 * 1024
+"""Bytes of a log that is read again for one of its rounds; rounds of a longer log are not shown."""
 TAIL_BYTES, MAX_TAIL_BYTES = 64 * 1024, 4 * 1024 * 1024  # bytes from the end
 _OVERLAP = 256  # bytes before the offset that must not have changed
 
@@ -114,6 +116,25 @@ def read_tail(folder: Path) -> LogTail:
         return LogTail()
     finally:
         os.close(fd)
+
+
+def history_until(folder: Path, round_: int) -> History | None:
+    """Read a log up to a round; None if it has no such round, or is too long to be read again."""
+    fd = open_file(folder / RECORDS)
+    if fd is None:
+        return None
+    try:
+        data = os.pread(fd, MAX_REPLAY_BYTES + 1, 0)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    history = History()
+    for line in data.split(b"\n")[:-1] if len(data) <= MAX_REPLAY_BYTES else ():
+        history.read(line)
+        if history.last is not None and history.last.round >= round_:
+            break
+    return history if history.last is not None and history.last.round == round_ else None
 
 
 def late_scores(folder: Path) -> LateScores:

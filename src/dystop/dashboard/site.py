@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote
 from dystop.dashboard.files import read_bytes, report_file
 from dystop.dashboard.index import index_view
 from dystop.dashboard.library import Library
-from dystop.dashboard.view import run_view
+from dystop.dashboard.view import round_view, run_view
 
 HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 
@@ -85,6 +85,7 @@ CONTENT_TYPES = {
     ".svg": "image/svg+xml",
 }
 RUN, STATIC, API_RUN, API_RUNS = "/run/", "/static/", "/api/run/", "/api/runs"
+ROUND = "/round/"
 RUN_REPORT, STUDY_REPORT = "/report/run/", "/report/study/"
 REPORT_FILES = {"report.html": HTML, "results.csv": TEXT}
 REPORT_POLICY = (
@@ -141,12 +142,22 @@ class Site:
     def _run(self, key: str, query: str) -> Reply:
         location = self.library.find(key)
         if location is None:
-            return NOT_FOUND
+            return self._round(*key.partition(ROUND)[::2])
         since = parse_qs(query).get("since", [""])[-1]
         follower, lock = self.library.follower(location)
         with lock:
             follower.update()
             return json_reply(run_view(location, self.library.files(location), follower, since))
+
+    def _round(self, key: str, number: str) -> Reply:
+        """Return the map of one round of a run."""
+        location = self.library.find(key)
+        if location is None or not (number.isascii() and number.isdigit() and len(number) < 10):
+            return NOT_FOUND
+        _, lock = self.library.follower(location)
+        with lock:  # one log is read once at a time
+            found = round_view(location, self.library.files(location), int(number))
+        return NOT_FOUND if found is None else json_reply(found)
 
 
 def _report(folder: Path, name: str) -> Reply:

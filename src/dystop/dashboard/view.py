@@ -10,7 +10,7 @@ from dystop.dashboard.history import EVALUATIONS, ROUNDS, History
 from dystop.dashboard.incidents import incidents_view
 from dystop.dashboard.library import RunFiles
 from dystop.dashboard.map_view import last_round_map
-from dystop.dashboard.record_log import LogFollower
+from dystop.dashboard.record_log import MAX_REPLAY_BYTES, LogFollower, history_until
 from dystop.dashboard.summary import (
     age_s,
     end_text,
@@ -82,6 +82,7 @@ def run_view(
         "notices": notices(run, follower),
         "incidents": incidents_view(run),
         "read": round(follower.offset / follower.size, 3) if follower.is_behind else 1,
+        "replay": _rounds_to_replay(run, follower),
         "cursor": now,
         "rounds": series_view(history.rounds, ROUNDS, rounds),
         "evaluations": series_view(history.evaluations, EVALUATIONS, evaluations),
@@ -91,6 +92,20 @@ def run_view(
         out |= {"map": last_round_map(run, workers), "workers": workers_view(workers)}
         out["histogram"] = _histogram(history)
     return out
+
+
+def _rounds_to_replay(run: RunFiles, follower: LogFollower) -> int | None:
+    """Return the last round if the map can show every round of a run that has ended."""
+    last = follower.history.last
+    if run.status == "running" or last is None or last.link_pairs is None or follower.is_behind:
+        return None
+    return last.round if follower.size <= MAX_REPLAY_BYTES else None
+
+
+def round_view(location: RunLocation, run: RunFiles, round_: int) -> dict[str, Any] | None:
+    """Return the map of one round, as the page showed it then; None where it cannot be read."""
+    history = history_until(location.folder, round_)
+    return None if history is None else last_round_map(run, workers_state(run, history))
 
 
 def _histogram(history: History) -> list[int]:

@@ -1,4 +1,4 @@
-// The live map: workers coloured by staleness, with the links of the last round.
+// The map: workers coloured by staleness, with the links of one round.
 
 import { el, number, plural, svg } from "./common.js";
 
@@ -41,8 +41,8 @@ function arrow([x1, y1, x2, y2], gap) {
   return `M${f(a[0])} ${f(a[1])}Q${f(cx)} ${f(cy)} ${f(b[0])} ${f(b[1])}`;
 }
 
-function describe([, , active, , name, staleness, last, times, size]) {
-  const parts = [`worker ${name}`, active ? "active in the last round" : ""];
+function describe([, , active, , name, staleness, last, times, size], when) {
+  const parts = [`worker ${name}`, active ? `active in ${when}` : ""];
   parts.push(staleness === null ? "staleness not recorded" : `staleness ${number(staleness)}`);
   if (times !== null) parts.push(`active in ${plural(times, "round")}`);
   if (last) parts.push(`last in round ${number(last)}`);
@@ -59,8 +59,10 @@ export class LinkMap {
     new ResizeObserver(() => this.draw()).observe(this.container);
   }
 
-  show(data) {
+  /** `when`: the round in words. */
+  show(data, when = "the last round") {
     this.data = data;
+    this.when = when;
     this.draw();
   }
 
@@ -138,7 +140,7 @@ export class LinkMap {
     return this.data.dots.map((dot) => {
       const [x, y] = [this.x(dot[0]), this.y(dot[1])];
       const group = svg("g", { class: `worker ${shade(dot[5])}${dot[2] ? " active" : ""}` });
-      group.append(svg("title", {}, describe(dot)), svg("circle", { cx: x, cy: y, r: this.size }));
+      group.append(svg("title", {}, describe(dot, this.when)), svg("circle", { cx: x, cy: y, r: this.size }));
       if (numbered) group.append(svg("text", { x, y: y + 3.4, "text-anchor": "middle" }, String(dot[3])));
       return group;
     });

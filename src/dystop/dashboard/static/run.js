@@ -5,6 +5,7 @@ import { Chart, plain } from "./chart.js";
 import { ago, at, el, follow, link, number, percent, showState } from "./common.js";
 import { showIncidents } from "./incidents.js";
 import { LinkMap } from "./map.js";
+import { Replay } from "./replay.js";
 import { WorkerTable } from "./workers.js";
 
 const RUNNING_MS = 1500;
@@ -36,6 +37,7 @@ const charts = {
   }),
 };
 const map = new LinkMap(at("map"));
+const replay = new Replay(map, `${link("/api/run/", KEY)}/round/`);
 const workers = new WorkerTable(at("workers"));
 const bars = new Bars(at("histogram"));
 const tables = { rounds: { rows: [], columns: [] }, evaluations: { rows: [], columns: [] } };
@@ -143,6 +145,7 @@ function update(values) {
   if (changed) {
     draw();
     map.show(values.map);
+    replay.offer(values.replay, values.map);
     workers.show(values.workers);
     bars.show(values.histogram, values.bound);
   }
