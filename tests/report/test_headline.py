@@ -70,7 +70,10 @@ def test_both_laws_have_a_headline_each():
         for r in runs
     ]
     found = study_results([*runs, *other], target=0.7).headlines
-    assert [text.split(":")[0] for text in found] == ["Under paper", "Under overlap"]
+    assert [text.split(":")[0] for text in found] == [
+        "Under the paper law",
+        "Under the overlap law",
+    ]
 
 
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=4), st.integers(1, 9))

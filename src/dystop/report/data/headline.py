@@ -139,8 +139,8 @@ def _costs(first: Group, second: Group | None, target: float) -> str:
     epochs, sent, idle = (a + b for a, b in zip(ours, theirs, strict=True))
     who = "" if second is None else f"; in brackets {second.label}"
     return (
-        f"By then its workers had trained {epochs} epochs, moved {sent} and idled {idle} of the "
-        f"time{who}."
+        f"By then the workers of {first.label} had trained {epochs} epochs, moved {sent} and idled "
+        f"{idle} of the time{who}."
     )
 
 

@@ -186,11 +186,22 @@ def _serialised(runs: Sequence[RunData]) -> list[str]:
 
 def _in_pieces(runs: Sequence[RunData]) -> list[str]:
     """Name the runs without a server whose network is not connected when the first round opens."""
-    return [
-        f"{label}: {notice}."
-        for label, run in zip(run_labels(runs), runs, strict=True)
-        if (notice := pieces_notice(run.fleet.get("physics", {})))
-    ]
+    found: dict[str, list[str]] = {}
+    for label, run in zip(run_labels(runs), runs, strict=True):
+        if notice := pieces_notice(run.fleet.get("physics", {})):
+            found.setdefault(notice, []).append(label)
+    return [f"{_some_of(labels)}: {notice}." for notice, labels in found.items()]
+
+
+def _some_of(labels: Sequence[str]) -> str:
+    """Return a few names, and how many more there are.
+
+    >>> _some_of(["a"]), _some_of(["a", "b", "c", "d"])
+    ('a', 'a and 3 more runs')
+    """
+    return (
+        labels[0] if len(labels) == 1 else f"{labels[0]} and {plural(len(labels) - 1, 'more run')}"
+    )
 
 
 def no_better_than_guessing(runs: Sequence[RunData]) -> list[str]:

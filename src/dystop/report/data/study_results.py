@@ -36,7 +36,7 @@ class StudyResults:
         """Who was first to the target under each timing law; none where nothing compares."""
         several = len(self.rankings) > 1
         found = [(r.timing, headline(r, self.target.accuracy)) for r in self.rankings]
-        return [f"Under {law}: {text}" if several else text for law, text in found if text]
+        return [f"Under the {law} law: {text}" if several else text for law, text in found if text]
 
     @property
     def order(self) -> str:
