@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dystop.bench import child, mixing, optimisers, planning, processes, references, training, waves
+from dystop.bench import child, mixing, planning, processes, references, training, waves
 from dystop.bench import settings as bench_settings
 from dystop.bench.scaling import cost_of_models, cost_of_workers
 from dystop.bench.settings import experiment
@@ -94,7 +94,7 @@ def test_a_stopwatch_changes_nothing_and_counts(tiny):
 
 
 def test_optimisers_are_set_beside_plain_sgd(tiny):
-    lines = list(optimisers.optimiser_lines(tiny, lambda status: None))
+    lines = list(training.optimiser_lines(tiny, lambda status: None))
     assert [(line.name.split(", ")[2], line.reference) for line in lines] == [
         ("momentum 0.9 (fused)", "plain SGD (fused)"),
         ("momentum 0.9", "plain SGD (fused)"),

@@ -192,5 +192,8 @@ def test_a_task_of_ones_own_by_import_path(tmp_path):
         make_task("my_tasks_file:number", "classification", str(tmp_path))
     with pytest.raises(UserCodeError, match=r"my_tasks_file\.py:\d+: ValueError: no"):
         make_task("my_tasks_file:Bad", "classification", str(tmp_path))
+    (tmp_path / "my_empty_task.py").write_text("import dystop\nclass Empty(dystop.Task): pass\n")
+    with pytest.raises(ConfigError, match=r"has no losses and no measures; a task of your own"):
+        make_task("my_empty_task:Empty", "classification", str(tmp_path))
     with pytest.raises(ConfigError, match=r"regresion.*regression"):
         make_task("regresion", "classification")

@@ -10,14 +10,13 @@ from typing import Any, Protocol
 
 from dystop.bench.machine import facts
 from dystop.bench.mixing import mixing_lines
-from dystop.bench.optimisers import optimiser_lines
 from dystop.bench.planning import planner_lines
 from dystop.bench.processes import memory_lines, run_lines, startup_lines
 from dystop.bench.result import FORMAT, Line, Sweep
 from dystop.bench.scaling import cost_of_models, cost_of_workers
 from dystop.bench.settings import Settings
 from dystop.bench.testbed import testbed_lines
-from dystop.bench.training import evaluation_lines, training_lines
+from dystop.bench.training import evaluation_lines, optimiser_lines, training_lines
 from dystop.bench.waves import wave_lines
 from dystop.bench.wire import wire_lines
 from dystop.experiments.config import read_experiment

@@ -15,6 +15,7 @@ from dystop.cli.study import (
     find_or_create,
     resume_study,
     run_remaining,
+    study_named,
 )
 from dystop.cli.terminal import echo, handle_errors, note, show_table
 from dystop.units import plural
@@ -98,28 +99,15 @@ def atlas(  # noqa: PLR0913 - every parameter is an option of the command
     """
     check_target(target)
     words, choice = choose_engine(words or [], on, jobs)
-    folder = _atlas_named(words, [x, y, mechanisms, seeds, turns, settings, name])
+    options = [x, y, mechanisms, seeds, turns, settings, name]
+    allowed = "--target, --reached, --jobs, --on, --trust and --quiet"
+    folder = study_named(words, options, "an atlas", allowed)
     if folder is not None:
         resume_study(folder, choice, quiet=quiet, trust=trust)
     else:
         asked = _asked(words, x, y, mechanisms, seeds, turns, settings or [], trust=trust)
         folder = _run(asked, choice, out, name, quiet=quiet)
     report_atlas(folder, target, reached, quiet=quiet)
-
-
-def _atlas_named(words: list[str], options: list[object]) -> Path | None:
-    """Return the atlas that the first word names, if it names one; it has its own settings."""
-    from dystop.errors import ConfigError
-    from dystop.experiments.run_folder import is_study
-
-    if not words or not is_study(Path(words[0])):
-        return None
-    if any([words[1:], *options]):
-        raise ConfigError(
-            f"command line: {words[0]} is an atlas with its own settings; only --target, "
-            "--reached, --jobs, --on, --trust and --quiet can be given with it"
-        )
-    return Path(words[0])
 
 
 def _asked(  # noqa: PLR0913 - every parameter is an option of the command

@@ -98,7 +98,7 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
     """
     check_target(target)
     words, choice = choose_engine(words or [], on, jobs)
-    if path := _study_named(words, [mechanisms, seeds, timing, settings, name is not None]):
+    if path := study_named(words, [mechanisms, seeds, timing, settings, name is not None]):
         resume_study(path, choice, quiet=quiet, trust=trust)
     else:
         comparison = _comparison(words, mechanisms, seeds, timing, settings or [], trust=trust)
@@ -136,7 +136,7 @@ def sweep(  # noqa: PLR0913 - every parameter is an option of the command
     """
     check_target(target)
     words, choice = choose_engine(words or [], on, jobs)
-    if path := _study_named(words, [over, seeds, name is not None]):
+    if path := study_named(words, [over, seeds, name is not None]):
         resume_study(path, choice, quiet=quiet, trust=trust)
     else:
         study = _study_of_sweep(words, over or [], seeds or 1, choice, out, name, trust=trust)
@@ -145,7 +145,12 @@ def sweep(  # noqa: PLR0913 - every parameter is an option of the command
     report_study(path, target, quiet=quiet)
 
 
-def _study_named(words: list[str], options: Sequence[object]) -> Path | None:
+def study_named(
+    words: list[str],
+    options: Sequence[object],
+    kind: str = "a study",
+    allowed: str = "--target, --jobs, --on, --trust and --quiet",
+) -> Path | None:
     """Return the study that the first word names, if it names one; it has its own settings."""
     from dystop.errors import ConfigError
     from dystop.experiments.run_folder import is_study
@@ -154,8 +159,8 @@ def _study_named(words: list[str], options: Sequence[object]) -> Path | None:
         return None
     if any([words[1:], *options]):
         raise ConfigError(
-            f"command line: {words[0]} is a study with its own settings; only --target, --jobs, "
-            "--on, --trust and --quiet can be given with it"
+            f"command line: {words[0]} is {kind} with its own settings; only {allowed} can be "
+            "given with it"
         )
     return Path(words[0])
 

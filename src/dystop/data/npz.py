@@ -215,10 +215,11 @@ def read_samples(path: Path) -> tuple[Images, Ints]:
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays into a compressed .npz file, whole or not at all."""
+    named: dict[str, Any] = dict(arrays)
 
     def write(to: Path) -> None:
         with to.open("wb") as file:  # given a path, NumPy would append .npz to it
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            np.savez_compressed(file, **named)
 
     write_atomic(path, write)
 

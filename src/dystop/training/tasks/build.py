@@ -16,6 +16,8 @@ EXPECTED = (
     "dystop.Task"
 )
 
+_REQUIRED = ("losses", "measures")  # methods that a task of one's own must have
+
 
 def make_task(name: str, inferred: str, folder: str = "") -> Task:
     """Return a task by its name, or by the import path of a user's own.
@@ -64,7 +66,13 @@ def _own(path: str, factory: Any) -> Task:
 
 
 def checked(task: Task) -> Task:
-    """Return a user's own task if records can hold its score under its name."""
+    """Return a user's own task if it can learn, and records can hold its score under its name."""
+    missing = [name for name in _REQUIRED if getattr(type(task), name) is getattr(Task, name)]
+    if missing:
+        raise ConfigError(
+            f"task = {task_name(task)!r} has no {' and no '.join(missing)}; a task of your own "
+            "defines them, or inherits from dystop.Classification, NextToken or Regression"
+        )
     name = task.score_name
     taken = {field.name for field in fields(RoundRecord)} - {ACCURACY}
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", name) or name in taken:
