@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--small-minutes", type=float, default=2.0, help="of these, at most")
     parser.add_argument("--scale", choices=("smoke", "paper"), default="paper")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="for the trained runs")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     begun, words = time.monotonic(), tuple(given.words)
     first: Scale = "smoke" if given.scale == "smoke" else "small"
     ranked: list[Reading] = []

@@ -106,7 +106,8 @@ def test_what_decides_most_is_run_first():
     stages = [(run.part.name, run.reading.name, run.seed) for run in runs]
     main = [(name, seed) for part, name, seed in stages if part == "main-fmnist"]
     assert list(dict.fromkeys(main)) == [
-        ("literal", 0), ("physical", 0), ("literal", 1), ("physical", 1),
+        ("literal", 0), ("physical", 0), ("nearest", 0),
+        ("literal", 1), ("physical", 1), ("nearest", 1),
         ("none", 0), ("r001", 0), ("none", 1), ("r001", 1),
     ]  # fmt: skip
     assert stages[0][0] == "planned-fmnist"

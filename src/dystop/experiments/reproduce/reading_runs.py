@@ -165,8 +165,8 @@ def search_runs(readings: Sequence[Reading], asked: Asked) -> list[ReadingRun]:
     """Return the runs of all readings, in the order in which they are worth running.
 
     A search that ends early should decide as much as possible. So planning only comes first; then
-    the main part, of `literal` and `physical` with all seeds and of the others with one; then the
-    other parts of these two; then the rest.
+    the main part, of the named readings with all seeds and of the others with one; then the other
+    parts of the named readings; then the rest.
     """
     every = [
         run for reading in readings for seed in range(asked.seeds)

@@ -20,7 +20,7 @@ SEED = 2025
 CHOSEN = "none"
 """The reading without a preset: the defaults of all keys."""
 
-PRESETS = ("literal", "physical", CHOSEN)
+PRESETS = ("literal", "physical", "nearest", CHOSEN)
 
 
 @dataclass(frozen=True)
