@@ -1,7 +1,6 @@
 """Run the paper's testbed study with real processes, several mechanisms side by side.
 
-    python scripts/testbed_study.py OUT --data svhn --phi 0.5 --mechanisms dystop,matcha \\
-        --seconds 1000 --minutes 9 testbed.time_scale=0.4 data.name=svhn.npz
+    python scripts/testbed_study.py OUT --phi 0.5 --seconds 1000 testbed.time_scale=0.4
 
 Each mechanism is one `dystop testbed` with the settings of the recipes `fig-testbed-*`: 15 workers
 as the paper's five classes of boards, emulated links, the reading of the recipe. A run that is not
@@ -16,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+import click
+
 from dystop.experiments.config import to_toml
 from dystop.experiments.reproduce.campaigns import CAMPAIGNS, experiments, phi_key
 
@@ -23,6 +24,7 @@ GRACE_S = 30.0  # for an interrupted run to save what it has
 
 
 def command(*words: str | Path) -> list[str]:
+    """Return the command line of a `dystop` command in this environment."""
     return [sys.executable, "-m", "dystop", *map(str, words)]
 
 
@@ -53,10 +55,10 @@ def run_side_by_side(files: dict[str, Path], out: Path, end: float) -> None:
             process.send_signal(signal.SIGINT)
     for name, process in running.items():
         try:
-            print(f"{name}: exit code {process.wait(GRACE_S)}", flush=True)
+            click.echo(f"{name}: exit code {process.wait(GRACE_S)}")
         except subprocess.TimeoutExpired:
             process.kill()
-            print(f"{name}: killed", flush=True)
+            click.echo(f"{name}: killed")
 
 
 def judge(names: list[str], out: Path, end: float) -> None:
