@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CODE := src tests examples benchmarks scripts docs/conf.py docs/extensions hatch_build.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-gpu test-deploy docs chaos check format clean
@@ -37,14 +38,14 @@ test-deploy: $(STAMP) ## the files under deploy/: each by its own tool, and a fl
 	$(BIN)/python -m pytest -m 'fleet or not fleet' tests/deploy
 
 check: $(STAMP) ## format, lint, types and import contracts
-	$(BIN)/ruff format --check src tests examples benchmarks scripts docs/conf.py docs/extensions
-	$(BIN)/ruff check src tests examples benchmarks scripts docs/conf.py docs/extensions
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: $(STAMP) ## put the code into shape
-	$(BIN)/ruff format src tests examples benchmarks scripts docs/conf.py docs/extensions
-	$(BIN)/ruff check --fix src tests examples benchmarks scripts docs/conf.py docs/extensions
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
 
 clean: ## remove what can be made again (runs are kept)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -40,7 +40,7 @@ def snippets(kind: str, pages):
 @pytest.mark.parametrize("body", list(snippets("python", REST)))
 def test_python_snippets_run(body, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if "fmnist-mini" in body:  # the README trains the CNN; a test shortens the run, nothing else
+    if "fmnist-mini" in body:  # the overview trains the CNN; a test shortens the run, nothing else
         body = body.replace("rounds=20", "rounds=2").replace("workers=30", "workers=4")
     exec(compile(body, "snippet", "exec"), {"__name__": "snippet"})
 

@@ -21,6 +21,7 @@ from dystop.cli.new import new
 from dystop.cli.report import animate, report
 from dystop.cli.reproduce import reproduce
 from dystop.cli.run import resume, run, verify
+from dystop.cli.shipped_examples import shipped_examples
 from dystop.cli.study import compare, sweep
 from dystop.cli.testbed import check, coordinator, health, live, observer, pardon, restore, worker
 
@@ -72,6 +73,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "dashboard": dashboard,
     "list": catalogue,
     "new": new,
+    "examples": shipped_examples,
     "doctor": doctor,
     "bench": bench,
     "bound": bound,

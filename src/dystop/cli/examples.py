@@ -74,6 +74,12 @@ _EXAMPLES = {
         "dystop list keys world.channel               the keys of a section",
         "dystop list mechanisms --json                for other programs",
     ),
+    "examples": (
+        "dystop examples                              all of them, with one sentence each",
+        "dystop examples quickstart                   a copy, as examples/quickstart.toml",
+        "dystop examples lora text --to trial         two of them, into a folder",
+        "dystop run example:quickstart                without a copy",
+    ),
     "new": ("dystop new mechanism my-idea", "dystop new mechanism my-idea --out ~/work"),
     "doctor": ("dystop doctor",),
     "reproduce": (

@@ -23,7 +23,14 @@ _LONG_S = 30.0  # a run that takes longer is worth advice
 
 
 def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
-    """Split into a file and `key=value` words; the first word is a file unless it sets a key."""
+    """Split into a file and `key=value` words; the first word is a file unless it sets a key.
+
+    `example:NAME` is the file of an example that comes with dystop.
+    """
+    from dystop.experiments.examples import PREFIX, configuration_of
+
+    if words and words[0].startswith(PREFIX):
+        return configuration_of(words[0].removeprefix(PREFIX)), words[1:]
     if words and ("=" not in words[0] or words[0].endswith(".toml")):
         return Path(words[0]), words[1:]
     return None, words

@@ -1,0 +1,57 @@
+"""`dystop examples`: list the examples that come with dystop, and copy them out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dystop.cli.terminal import echo, handle_errors, show_table
+from dystop.errors import shell_command
+from dystop.experiments.examples import (
+    PREFIX,
+    Example,
+    copy_examples,
+    examples,
+    find_example,
+)
+
+
+def use_of(example: Example, file: Path | str) -> str:
+    """Return the command that runs an example, whose file lies there."""
+    match example.kind:
+        case "configuration":
+            return shell_command("run", file)
+        case "notebook":
+            return f"jupyter notebook {file}"
+        case _:
+            return f"python {file}"
+
+
+@handle_errors
+def shipped_examples(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Examples to copy; none: list them all."),
+    ] = None,
+    to: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder to copy to; created if missing.")
+    ] = Path("examples"),
+) -> None:
+    """List the examples that come with dystop, or copy some of them into a folder.
+
+    Every command that takes a configuration also takes example:NAME, without a copy. Files that an
+    example names are copied with it. A file of yours is never replaced.
+    """
+    if not names:
+        show_table(("name", "file", "what it shows"), [_row(example) for example in examples()])
+        echo(f"run one: dystop run {PREFIX}quickstart      copy one: dystop examples quickstart")
+        return
+    chosen = [find_example(name.removeprefix(PREFIX)) for name in dict.fromkeys(names)]
+    for path in copy_examples(chosen, to):
+        echo(f"copied: {path}")
+    for example in chosen:
+        echo(f"use it: {use_of(example, to / example.file.name)}")
+
+
+def _row(example: Example) -> tuple[str, str, str]:
+    return example.name, example.file.name, example.sentence
