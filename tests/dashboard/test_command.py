@@ -111,7 +111,7 @@ def test_a_port_in_use_and_an_open_address():
 def test_the_page_is_part_of_the_package():
     static = resources.files("dystop.dashboard") / "static"
     names = {file.name for file in static.iterdir()}
-    assert {"index.html", "run.html", "dashboard.css", "run.js", "index.js"} <= names
+    assert {"index.html", "run.html", "study.html", "dashboard.css", "run.js", "index.js"} <= names
     for name in names:
         for used in re.findall(r'(?:from "\./|/static/)([\w.]+)"', (static / name).read_text()):
             assert used in names
@@ -244,6 +244,26 @@ def test_a_round_is_replayed_in_a_browser(recorded, tmp_path):
     assert "Round 3:" in page
     assert page.count('class="link"') == len(third.link_pairs)
     assert page.count("active in round 3,") == len(third.active_ids)
+
+
+@needs_browser
+def test_the_page_of_a_study_in_a_browser(recorded, tmp_path):
+    runs = tmp_path / "runs"
+    for name in ("one", "two"):
+        shutil.copytree(recorded, runs / "trial" / name)
+    (runs / "trial" / "report").mkdir()
+    (runs / "trial" / "report" / "report.html").touch()
+    with serving(runs) as server:
+        index, page = dom(server, "/", tmp_path), dom(server, "/study/trial", tmp_path)
+        run = dom(server, "/run/trial/one", tmp_path)
+    assert 'href="/study/trial"' in index
+    assert '<a href="/study/trial">trial</a>' in run
+    assert '<a href="/report/study/trial/report/report.html">Report of this study</a>' in page
+    assert page.count('role="img"') == 3
+    assert page.count("<polyline") == 6  # two runs in three charts
+    assert page.count('type="checkbox"') == 2
+    assert page.count('href="/run/trial/') == 2
+    assert "2 of 2 finished" in page
 
 
 @needs_browser

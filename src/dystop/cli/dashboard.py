@@ -50,7 +50,7 @@ def dashboard(  # noqa: PLR0913 - one for each option
     folder = _folder(run, out)
     settings = Settings(host, port, token_file, cert, key, tuple(allow_host or ()))
     with open_server(folder, settings) as server:
-        _serve(server, server.url(_key(folder)), show=show)
+        _serve(server, _address(server, folder), show=show)
 
 
 def _serve(server: "Server", address: str, *, show: bool) -> None:
@@ -85,9 +85,14 @@ def _folder(run: Path | None, out: Path) -> Path:
     raise RunFolderError(f"{folder}: no such folder{nearest(folder.name, beside)}")
 
 
-def _key(folder: Path) -> str:
-    """Return the name of the run if the folder is a run; otherwise ""."""
+def _address(server: "Server", folder: Path) -> str:
+    """Return the address of the folder's page: that of a run, of a study, or the list."""
     from dystop.dashboard.discovery import find_runs
+    from dystop.dashboard.site import STUDY
 
-    runs = find_runs(folder).locations
-    return next((key for key, run in runs.items() if run.folder == folder.resolve()), "")
+    found, here = find_runs(folder), folder.resolve()
+    for name, group in found.groups.items():
+        if group.folder == here:
+            return server.url(name, STUDY)
+    runs = found.locations
+    return server.url(next((key for key, run in runs.items() if run.folder == here), ""))

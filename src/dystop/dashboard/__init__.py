@@ -11,6 +11,8 @@ summary      what a run is and how far it got
 workers      staleness and activity of each worker
 map_view     the last round on a map
 view         one run as JSON for its page
+curves       the evaluations of many runs
+study        one study as JSON for its page
 index        all runs as JSON for the list
 site         requests, replies, and what each address shows
 access       where to listen, and which requests are allowed

@@ -32,6 +32,7 @@ class RunGroup:
     name: str
     folder: Path
     planned: tuple[dict[str, Any], ...] = ()  # rows of `study.json`, in its order
+    over: tuple[str, ...] = ()  # the keys that a sweep varies
 
 
 @dataclass
@@ -69,17 +70,24 @@ def find_runs(root: Path) -> FoundRuns:
 
 
 def _find_group(found: FoundRuns, folder: Path, inside: str, prefix: str) -> None:
-    planned = _planned(folder)
+    study = read_json(folder / STUDY) or {}
+    planned = _planned(study)
     runs = [f for f in _folders(folder, inside) if is_file(f / INFO)]
     if runs or planned:
-        found.groups[folder.name] = RunGroup(folder.name, folder, planned)
+        found.groups[folder.name] = RunGroup(folder.name, folder, planned, _over(study))
     for run in runs:
         found.add(RunLocation(prefix + run.name, run, folder.name))
 
 
-def _planned(folder: Path) -> tuple[dict[str, Any], ...]:
+def _over(study: dict[str, Any]) -> tuple[str, ...]:
+    """Return the keys that a sweep varies."""
+    raw = study.get("over")
+    return tuple(key for key in raw if isinstance(key, str)) if isinstance(raw, list) else ()
+
+
+def _planned(study: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     """Return the planned runs of a study."""
-    raw = (read_json(folder / STUDY) or {}).get("runs")
+    raw = study.get("runs")
     rows = [row for row in raw if isinstance(row, dict)] if isinstance(raw, list) else []
     return tuple(row for row in rows if isinstance(row.get("folder"), str))
 

@@ -8,7 +8,10 @@ from dystop.experiments.late_scores import LateScores, with_late_score
 from dystop.record import RoundRecord, from_json
 
 ROUNDS = ("round", "clock_s", "wire_bytes", "loss", "staleness_mean", "staleness_max")
-EVALUATIONS = ("round", "clock_s", "accuracy", "accuracy_global", "test_loss", "test_loss_global")
+EVALUATIONS = (
+    "round", "clock_s", "wire_bytes",
+    "accuracy", "accuracy_global", "test_loss", "test_loss_global",
+)  # fmt: skip
 
 
 class History:
@@ -74,9 +77,8 @@ class History:
     def _add_evaluation(self, r: RoundRecord) -> None:
         self.evaluated = r
         scores = (r.accuracy, r.accuracy_global, r.test_loss, r.test_loss_global)
-        self.evaluations.add(
-            round_point((r.round, as_number(r.clock_s)), tuple(map(as_number, scores)))
-        )
+        at = (r.round, as_number(r.clock_s), as_count(r.wire_bytes_total))
+        self.evaluations.add(round_point(at, tuple(map(as_number, scores))))
 
     def _count_active(self, record: RoundRecord) -> None:
         if record.active_ids is None:

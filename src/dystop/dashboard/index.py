@@ -24,8 +24,8 @@ from dystop.units import number, seconds
 def index_view(library: Library) -> dict[str, Any]:
     """Return the list: groups in the order of their last change, the newest first."""
     found = library.found()
-    rows = [_row(library, location) for location in found.locations.values()]
-    groups = [_group(found, name, rows) for name in found.groups]
+    rows = [row_of(library, location) for location in found.locations.values()]
+    groups = [group_view(found, name, rows) for name in found.groups]
     single = [row for row in rows if not row["group"]]
     groups += [{"name": "", "rows": [row], "age_s": row["age_s"]} for row in single]
     groups.sort(key=lambda g: (g["age_s"] is None, g["age_s"] or 0.0, g["name"]))
@@ -38,7 +38,8 @@ def index_view(library: Library) -> dict[str, Any]:
     }
 
 
-def _group(found: FoundRuns, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def group_view(found: FoundRuns, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a study with its runs in the planned order; those that have not begun are waiting."""
     planned = found.groups[name].planned
     here = [row for row in rows if row["group"] == name]
     order = {row["folder"]: k for k, row in enumerate(planned)}
@@ -70,7 +71,8 @@ def _waiting(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _row(library: Library, location: RunLocation) -> dict[str, Any]:
+def row_of(library: Library, location: RunLocation) -> dict[str, Any]:
+    """Return the line of one run."""
     files, tail = library.files(location), library.tail(location)
     last, evaluated = tail.last, tail.evaluated
     limit = as_number(section(files, "stop").get("rounds"))

@@ -130,11 +130,11 @@ class Server(ThreadingHTTPServer):
         """Bind without a reverse DNS lookup, which may take seconds."""
         socketserver.TCPServer.server_bind(self)
 
-    def url(self, key: str = "") -> str:
-        """Return the URL of the list of runs, or of one run."""
+    def url(self, key: str = "", page: str = RUN) -> str:
+        """Return the URL of the list of runs, or of one run or study."""
         host = (*self.settings.names, self.settings.host)[0]
         host = f"[{host}]" if ":" in host else host
-        path = f"{RUN}{quote(key)}" if key else "/"
+        path = f"{page}{quote(key)}" if key else "/"
         return f"{'https' if self._tls else 'http'}://{host}:{self.port}{path}"
 
     def process_request(self, request: Any, client_address: Any) -> None:

@@ -4,6 +4,7 @@ Names of runs are looked up in the listing and never become a path.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib import resources
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
+from dystop.dashboard.curves import CurveCache
 from dystop.dashboard.files import read_bytes, report_file
 from dystop.dashboard.index import index_view
 from dystop.dashboard.library import Library
+from dystop.dashboard.study import study_view
 from dystop.dashboard.view import round_view, run_view
 
 HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
@@ -86,6 +89,7 @@ CONTENT_TYPES = {
 }
 RUN, STATIC, API_RUN, API_RUNS = "/run/", "/static/", "/api/run/", "/api/runs"
 ROUND = "/round/"
+STUDY, API_STUDY = "/study/", "/api/study/"
 RUN_REPORT, STUDY_REPORT = "/report/run/", "/report/study/"
 REPORT_FILES = {"report.html": HTML, "results.csv": TEXT}
 REPORT_POLICY = (
@@ -114,6 +118,16 @@ class Site:
     def __init__(self, library: Library) -> None:
         self.library = library
         self._files = static_files()
+        self._curves = CurveCache(library)
+        self._replies: dict[str, Callable[[str, str], Reply]] = {
+            STATIC: self._static,
+            RUN: self._run_page,
+            API_RUN: self._run,
+            STUDY: self._study_page,
+            API_STUDY: self._study,
+            RUN_REPORT: self._run_report,
+            STUDY_REPORT: self._study_report,
+        }  # by prefix of the path; each gets the rest of the path, and the query
 
     def answer(self, request: Request) -> Reply:
         """Return the reply to a request."""
@@ -122,32 +136,44 @@ class Site:
             return self._files["index.html"]
         if path == API_RUNS:
             return json_reply(index_view(self.library))
-        if path.startswith(STATIC):
-            return self._files.get(path.removeprefix(STATIC), NOT_FOUND)
-        if path.startswith(RUN):
-            location = self.library.find(path.removeprefix(RUN))
-            return NOT_FOUND if location is None else self._files["run.html"]
-        if path.startswith(API_RUN):
-            return self._run(path.removeprefix(API_RUN), request.query)
-        if path.startswith(RUN_REPORT):
-            key, _, name = path.removeprefix(RUN_REPORT).partition("/report/")
-            location = self.library.find(key)
-            return NOT_FOUND if location is None else _report(location.folder, name)
-        if path.startswith(STUDY_REPORT):
-            key, _, name = path.removeprefix(STUDY_REPORT).partition("/report/")
-            group = self.library.found().groups.get(key)
-            return NOT_FOUND if group is None else _report(group.folder, name)
+        for prefix, reply in self._replies.items():
+            if path.startswith(prefix):
+                return reply(path.removeprefix(prefix), request.query)
         return NOT_FOUND
+
+    def _static(self, name: str, _: str) -> Reply:
+        return self._files.get(name, NOT_FOUND)
+
+    def _run_page(self, key: str, _: str) -> Reply:
+        return NOT_FOUND if self.library.find(key) is None else self._files["run.html"]
+
+    def _study_page(self, name: str, _: str) -> Reply:
+        known = name in self.library.found().groups
+        return self._files["study.html"] if known else NOT_FOUND
+
+    def _run_report(self, path: str, _: str) -> Reply:
+        key, _, name = path.partition("/report/")
+        location = self.library.find(key)
+        return NOT_FOUND if location is None else _report(location.folder, name)
+
+    def _study_report(self, path: str, _: str) -> Reply:
+        key, _, name = path.partition("/report/")
+        group = self.library.found().groups.get(key)
+        return NOT_FOUND if group is None else _report(group.folder, name)
 
     def _run(self, key: str, query: str) -> Reply:
         location = self.library.find(key)
         if location is None:
             return self._round(*key.partition(ROUND)[::2])
-        since = parse_qs(query).get("since", [""])[-1]
+        since = _since(query)
         follower, lock = self.library.follower(location)
         with lock:
             follower.update()
             return json_reply(run_view(location, self.library.files(location), follower, since))
+
+    def _study(self, name: str, query: str) -> Reply:
+        found = study_view(self.library, self._curves, name, _since(query))
+        return NOT_FOUND if found is None else json_reply(found)
 
     def _round(self, key: str, number: str) -> Reply:
         """Return the map of one round of a run."""
@@ -158,6 +184,11 @@ class Site:
         with lock:  # one log is read once at a time
             found = round_view(location, self.library.files(location), int(number))
         return NOT_FOUND if found is None else json_reply(found)
+
+
+def _since(query: str) -> str:
+    """Return the cursor that a page sends."""
+    return parse_qs(query).get("since", [""])[-1]
 
 
 def _report(folder: Path, name: str) -> Reply:

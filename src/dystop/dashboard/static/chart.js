@@ -54,7 +54,7 @@ export class Chart {
     new ResizeObserver(() => this.draw()).observe(this.container);
   }
 
-  /** `lines`: label, style, points [x, y], rounds per point; `axis`: label, integer ticks, format of x. */
+  /** `lines`: label, style, points [x, y], rounds per point; `axis`: label, integer ticks, tick, format of x. */
   show(lines, axis, level = null) {
     const shared = lines.filter((line) => line.group > 1).map((line) => `${number(line.group)} ${line.unit}`);
     const grouped = shared.length ? ` Each point stands for ${[...new Set(shared)].join(", or ")} in sequence.` : "";
@@ -109,7 +109,7 @@ export class Chart {
     }
     for (const v of ticks(...range.x, Math.max(2, Math.floor(inner.w / 90)))) {
       if (this.axis.integer && !Number.isInteger(v)) continue;
-      picture.append(svg("text", { class: "tick", x: this.x(v), y: HEIGHT - PAD.bottom + 16, "text-anchor": "middle" }, plain(v)));
+      picture.append(svg("text", { class: "tick", x: this.x(v), y: HEIGHT - PAD.bottom + 16, "text-anchor": "middle" }, (this.axis.tick ?? plain)(v)));
     }
     picture.append(svg("text", { class: "tick", x: PAD.left + inner.w, y: HEIGHT - 3, "text-anchor": "end" }, this.axis.label));
   }
@@ -122,10 +122,17 @@ export class Chart {
   }
 
   line(picture, line) {
-    const points = line.points.map(([x, y]) => [this.x(x).toFixed(1), this.y(y).toFixed(1)]);
-    picture.append(svg("polyline", { class: `line ${line.style}`, points: points.map((p) => p.join(",")).join(" ") }));
-    const marked = points.length <= MAX_DOTS ? points : points.slice(-1);
-    for (const [x, y] of marked) picture.append(svg("circle", { class: `dot ${line.style}`, cx: x, cy: y, r: 2.6 }));
+    this.curve(picture, line);
+    this.dots(picture, line, line.points.length <= MAX_DOTS ? line.points : line.points.slice(-1));
+  }
+
+  curve(picture, line) {
+    const points = line.points.map(([x, y]) => `${this.x(x).toFixed(1)},${this.y(y).toFixed(1)}`);
+    picture.append(svg("polyline", { class: `line ${line.style}`, points: points.join(" ") }));
+  }
+
+  dots(picture, line, points, r = 2.6) {
+    for (const [x, y] of points) picture.append(svg("circle", { class: `dot ${line.style}`, cx: this.x(x).toFixed(1), cy: this.y(y).toFixed(1), r }));
   }
 
   listen(picture) {
@@ -145,21 +152,26 @@ export class Chart {
     });
   }
 
+  /** The point of a line at an x, or its last one. */
+  pointOf(line, x) {
+    return x === null ? line.points.at(-1) : line.points[nearest(line.points, x)];
+  }
+
+  key(style, label, value) {
+    return el("span", { class: "key" }, el("i", { class: `swatch ${style}` }), `${label} `, el("b", {}, this.spec.y(value)));
+  }
+
+  /** The keys with the values at an x, or with the last ones. */
+  keysAt(x) {
+    return this.lines.map((line) => this.key(line.style, line.label, this.pointOf(line, x)[1]));
+  }
+
   /** Show the values at an x, or the last ones. */
   select(x) {
     this.selected = x;
-    const rows = this.lines.map((line) => {
-      const k = x === null ? line.points.length - 1 : nearest(line.points, x);
-      return { line, point: line.points[k] };
-    });
-    const marks = x === null ? [] : rows.map(({ line, point }) =>
-      svg("circle", { class: `dot ${line.style}`, cx: this.x(point[0]), cy: this.y(point[1]), r: 4.5 }));
-    this.cursor.replaceChildren(...marks);
-    const where = x === null ? "" : `at ${this.axis.format(rows[0].point[0])}`;
-    this.keys.replaceChildren(
-      ...rows.map(({ line, point }) =>
-        el("span", { class: "key" }, el("i", { class: `swatch ${line.style}` }), `${line.label} `, el("b", {}, this.spec.y(point[1])))),
-      el("span", { class: "quiet" }, where),
-    );
+    this.cursor.replaceChildren();
+    if (x !== null) for (const line of this.lines) this.dots(this.cursor, line, [this.pointOf(line, x)], 4.5);
+    const where = x === null ? "" : `at ${this.axis.format(this.pointOf(this.lines[0], x)[0])}`;
+    this.keys.replaceChildren(...this.keysAt(x), el("span", { class: "quiet" }, where));
   }
 }

@@ -1,4 +1,4 @@
-// Helpers of both pages. Text enters a page as text only, never as markup.
+// Helpers of all pages. Text enters a page as text only, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -53,6 +53,18 @@ export function number(value) {
 /** A share as a percentage. */
 export const percent = (share) => `${fixed(100 * share, 1)} %`;
 
+/** A share at a tick: no digits that say nothing. */
+export const percentTick = (share) => `${Number((100 * share).toFixed(6))} %`;
+
+/** Bytes with a unit. */
+export function bytes(value) {
+  const unit = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([size]) => value >= size);
+  return unit ? `${number(value / unit[0])} ${unit[1]}` : `${number(value)} B`;
+}
+
+/** Bytes at a tick. */
+export const bytesTick = (value) => bytes(value).replace(/\.0+ /, " ");
+
 /** A number with its noun. */
 export const plural = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
 
@@ -66,7 +78,7 @@ export function showState(state, text) {
 
 const LOST = {
   401: "a token is needed: add ?token=TOKEN to the address once",
-  404: "this run is no longer in the folder",
+  404: "this run or study is no longer in the folder",
 };
 
 const RETRY_MS = 3000;

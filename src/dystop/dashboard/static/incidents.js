@@ -21,5 +21,5 @@ export function showIncidents(container, rows) {
   container.hidden = rows.length === 0;
   const cells = COLUMNS.map((title, k) => el("th", { scope: "col", class: k === 2 || k === 3 ? "right" : null }, title));
   const table = el("table", { "aria-label": "Incidents" }, el("thead", {}, el("tr", {}, ...cells)), el("tbody", {}, ...rows.map(line)));
-  container.replaceChildren(el("h2", { class: "apart" }, "Incidents"), el("div", { class: "card scroll" }, table));
+  container.replaceChildren(el("h2", { class: "apart" }, "Incidents"), el("div", { class: "card scroll", tabindex: 0, role: "region", "aria-label": "Incidents" }, table));
 }

@@ -47,7 +47,8 @@ function line(row, score) {
 function body(group, score) {
   const out = el("tbody", {});
   if (group.name) {
-    const head = el("th", { scope: "rowgroup", colspan: 9 }, group.name, " ");
+    const study = el("a", { class: "study", href: link("/study/", group.name), "data-key": `study ${group.name}` }, group.name);
+    const head = el("th", { scope: "rowgroup", colspan: 9 }, study, " ");
     if (group.report) head.append(el("a", { href: `${link("/report/study/", group.name)}/report/report.html` }, "report"), " ");
     head.append(el("small", {}, group.summary));
     out.append(el("tr", { class: "group" }, head));

@@ -1,8 +1,11 @@
-// Replay: a slider chooses the round that the map shows; a round is asked for when it is needed.
+// Replay: a slider chooses the round that the map shows, and a button plays one after another.
+// A round is asked for when it is needed.
 
 import { at, number } from "./common.js";
 
 const TIMEOUT_MS = 20000;
+const STEP_MS = 250;
+const MOST_STEPS = 240; // a longer run is played in larger steps
 
 /** The round in the address, as in #round=3. */
 const asked = () => Number(/^#round=(\d{1,9})$/.exec(location.hash)?.[1]) || null;
@@ -12,7 +15,12 @@ export class Replay {
   constructor(map, address) {
     Object.assign(this, { map, address, busy: false, last: null });
     this.slider = at("round");
-    this.slider.addEventListener("input", () => this.choose(Number(this.slider.value)));
+    this.timer = null;
+    at("play").addEventListener("click", () => (this.timer === null ? this.play() : this.pause()));
+    this.slider.addEventListener("input", () => {
+      this.pause();
+      this.choose(Number(this.slider.value));
+    });
     this.slider.addEventListener("change", () => this.keep());
     window.addEventListener("hashchange", () => this.open());
   }
@@ -21,6 +29,7 @@ export class Replay {
   offer(last, end) {
     const hadSlider = this.last !== null;
     Object.assign(this, { last, end });
+    this.pause();
     at("replay").hidden = last === null;
     if (last === null) return;
     this.slider.max = last;
@@ -42,6 +51,29 @@ export class Replay {
   /** Keep the round in the address, once the slider rests: browsers limit how often. */
   keep() {
     history.replaceState(null, "", this.round === this.last ? location.pathname : `#round=${this.round}`);
+  }
+
+  /** Play from the chosen round, from the first one where the last is shown. */
+  play() {
+    if (this.round === this.last) this.choose(1);
+    at("play").textContent = "Pause";
+    this.timer = setInterval(() => this.advance(), STEP_MS);
+  }
+
+  /** Go on, unless the round before is still on its way. */
+  advance() {
+    if (this.busy || document.hidden) return;
+    const step = Math.max(1, Math.round(this.last / MOST_STEPS));
+    this.choose(Math.min(this.last, this.round + step));
+    if (this.round === this.last) this.pause();
+  }
+
+  pause() {
+    if (this.timer === null) return;
+    clearInterval(this.timer);
+    this.timer = null;
+    at("play").textContent = "Play";
+    this.keep();
   }
 
   tell(text) {

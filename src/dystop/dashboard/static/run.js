@@ -2,7 +2,7 @@
 
 import { Bars } from "./bars.js";
 import { Chart, plain } from "./chart.js";
-import { ago, at, el, follow, link, number, percent, showState } from "./common.js";
+import { ago, at, bytes, bytesTick, el, follow, link, number, percent, percentTick, showState } from "./common.js";
 import { showIncidents } from "./incidents.js";
 import { LinkMap } from "./map.js";
 import { Replay } from "./replay.js";
@@ -11,12 +11,6 @@ import { WorkerTable } from "./workers.js";
 const RUNNING_MS = 1500;
 const ENDED_MS = 5000;
 const KEY = decodeURIComponent(location.pathname.replace(/^\/run\//, ""));
-
-const share = (v) => `${Number((100 * v).toFixed(6))} %`;
-function bytes(v) {
-  const unit = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([size]) => v >= size);
-  return unit ? `${number(v / unit[0])} ${unit[1]}` : `${number(v)} B`;
-}
 
 const charts = {
   accuracy: new Chart(at("accuracy"), {
@@ -32,7 +26,7 @@ const charts = {
     caption: "Training: mean of the workers that trained, each on its own data. Test: own models.",
   }),
   traffic: new Chart(at("traffic"), {
-    title: "data on the wire", y: bytes, tick: (v) => bytes(v).replace(/\.0+ /, " "), zero: true, missing: "No round has closed yet.",
+    title: "data on the wire", y: bytes, tick: bytesTick, zero: true, missing: "No round has closed yet.",
     caption: "All bytes since the start, every transfer counted once.",
   }),
 };
@@ -81,7 +75,7 @@ function scaled(by, lines) {
 /** Only an accuracy is a share; the score of another task is a number with its own name. */
 function nameScore() {
   const { score_name: name } = view;
-  const format = name === "accuracy" ? { y: percent, tick: share } : { y: number, tick: plain };
+  const format = name === "accuracy" ? { y: percent, tick: percentTick } : { y: number, tick: plain };
   Object.assign(charts.accuracy.spec, { title: `test ${name}`, ...format });
   at("score").textContent = `Test ${name}`;
 }
@@ -110,7 +104,8 @@ function badges() {
 
 function headline() {
   at("name").textContent = view.name;
-  at("group").textContent = view.group ? ` / ${view.group}` : "";
+  const study = view.group ? [" / ", el("a", { href: link("/study/", view.group) }, view.group)] : [];
+  if (at("group").textContent !== study.map((part) => part.textContent ?? part).join("")) at("group").replaceChildren(...study);
   at("badges").replaceChildren(...badges());
   at("summary").textContent = view.mechanism.summary;
   at("report").replaceChildren(el("a", { href: `${link("/report/run/", KEY)}/report/report.html` }, "Report of this run"));

@@ -66,7 +66,7 @@ export class WorkerTable {
     const table = el("table", { "aria-label": "Workers" }, this.head(), body);
     const notes = this.workers.notes.map((note) => el("p", { class: "quiet" }, note));
     const scroll = this.container.querySelector(".workers")?.scrollTop ?? 0;
-    this.container.replaceChildren(el("div", { class: "card scroll workers" }, table), ...notes);
+    this.container.replaceChildren(el("div", { class: "card scroll workers", tabindex: 0, role: "region", "aria-label": "Workers" }, table), ...notes);
     this.container.querySelector(".workers").scrollTop = scroll;
     if (focused >= 0) this.container.querySelectorAll("th button")[focused].focus({ preventScroll: true });
   }
