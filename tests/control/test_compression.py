@@ -15,8 +15,8 @@ from dystop.control.compression import (
     charged,
     dequantise,
     no_versions,
+    passed_on,
     quantise,
-    scaled_sign,
 )
 from dystop.plan import join_links, links
 from dystop.sparse import ints
@@ -91,7 +91,7 @@ def test_randomk_loses_on_average_the_share_that_it_does_not_send():
 @given(vector=VECTORS, parts=st.lists(st.integers(0, 100), max_size=3))
 def test_sign_loses_what_its_formula_says(vector, parts):
     tensors = split(vector, parts)
-    sent = scaled_sign(vector, tensors)
+    sent = Compression("sign", 1.0, tensors, 0).applied(vector, 0, 1)
     at = 0
     for size in tensors:
         part, got = vector[at : at + size].astype(np.float64), sent[at : at + size]
@@ -199,3 +199,15 @@ def test_charges_are_those_of_a_table(rounds, whole):
         assert versions.published.tolist() == published
         for (d, s), count in known.items():
             assert versions.known.get(ints([d]), ints([s])).tolist() == [count]
+
+
+def test_a_broken_ring_brings_nothing_and_is_paid_for_again():
+    ring = links(ints([1, 2, 0]), ints([0, 1, 2]))
+    versions, counts = no_versions(3), []
+    for lost in ([0, 0, 0], [0, 1, 0], [0, 0, 0]):
+        round_ = charged(ring, versions, whole=9.0, rings=frozenset([0]))
+        versions = round_.settled(versions, np.array(lost, bool))
+        counts.append(round_.links.fraction.tolist())
+    assert counts == [[2, 2, 2], [2, 2, 2], [4, 4, 4]]  # of each of the two others
+    assert passed_on(ring, frozenset([0])).fraction.tolist() == [2, 2, 2]
+    assert passed_on(ring, frozenset()).fraction.tolist() == [1, 1, 1]

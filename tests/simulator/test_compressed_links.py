@@ -7,7 +7,6 @@ import pytest
 
 from dystop.control.compression import Compression
 from dystop.control.stopping import Evaluate, Stop
-from dystop.errors import ConfigError
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
@@ -19,7 +18,6 @@ from support.engine_fixtures import AddingTrainer, Script, components_for, run_t
 from support.unstable_world import ENGINES, UNSTABLE_WORLD
 
 KINDS = ["topk", "randomk", "int8", "sign"]
-COMPRESSIBLE = sorted(n for n, m in MECHANISMS.items() if not m().capabilities().collective)
 
 
 def compression(kind, width=6, fraction=0.5):
@@ -78,7 +76,7 @@ def test_a_weight_on_oneself_keeps_the_own_model_whole():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", COMPRESSIBLE)
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
 def test_waves_give_the_records_and_models_of_one_round_after_another(name, kind):
     engine = ENGINES[sum(map(ord, name + kind)) % len(ENGINES)]
     components = components_for(
@@ -159,9 +157,24 @@ def test_the_size_of_a_message_is_the_size_of_a_model_for_world_and_mechanism():
     assert "compression" not in plain.physics
 
 
-def test_a_ring_of_sums_is_refused():
-    with pytest.raises(ConfigError, match=r"link\.compression.*hadfl.*none"):
-        build(config("mechanism.name=hadfl", "link.compression=topk"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_ring_passes_messages_on(kind):
+    """Three members: each link carries the messages of two, and all get the mean of the copies."""
+    ring = ints([0, 1, 2])
+    mean = mix_of(np.repeat(ring, 3), np.tile(ring, 3), np.full(9, 1 / 3), collective=True)
+    around = links(np.roll(ring, -1), ring, fraction=4 / 3)
+    plan = Plan(ring, around, (mean,), synchronous=True)
+    records, state = run_to_end(components_of(plan, plan, kind=kind))
+    message = 40_000  # bytes of one message in these fixtures
+    assert [r.wire_bytes for r in records] == [3 * 2 * message] * 2
+    if state.versions is not None:
+        assert state.versions.published.tolist() == [2, 2, 2]
+        assert state.versions.known.get(ints([0, 0, 1]), ints([1, 2, 0])).tolist() == [2, 2, 2]
+
+
+def test_hadfl_can_be_compressed():
+    built = build(config("mechanism.name=hadfl", "link.compression=topk"))
+    assert built.components.compression.kind == "topk"
 
 
 def test_planning_only_counts_the_same_bytes():

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from dystop.control.compression import Compression
 from dystop.control.stopping import Evaluate, Stop
 from dystop.mechanisms import MECHANISMS
 from dystop.testbed.audit.check import Finding, check_facts
@@ -14,12 +15,14 @@ from dystop.testbed.coordinator.members import Enrolled
 from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.ledger.tables import MemoryLedger, read_blob, restore
 from dystop.testbed.params import TestbedParams, Timeouts
+from dystop.testbed.protocol.payload import Schema
 from dystop.testbed.worker.machine import WorkerMachine
 from dystop.testbed.worker.state import WorkerSetup, first_state
 from dystop.types import Fleet, Mechanism
 from dystop.world import World
 from support.engine_fixtures import STABLE_WORLD, line
 from virtual.cluster import Cluster, names_of
+from virtual.compressed import CompressedCluster
 from virtual.faults import CALM, Faults, random_faults
 from virtual.processes import Process
 from virtual.reference import NEAR, Reference, Use
@@ -55,6 +58,7 @@ class Case:
     seed: int = 0
     faults: Faults = CALM
     timeouts: Timeouts = QUICK
+    compression: Compression | None = None  # of differences
 
     @property
     def fleet(self) -> Fleet:
@@ -130,7 +134,11 @@ def cluster_of(case: Case) -> Cluster:
         return WorkerMachine(case.worker_setup(process), state)
 
     names = names_of(case.workers, case.mechanism.capabilities().server)
-    return Cluster(coordinator, worker, names, case.seed, case.faults)
+    parts = coordinator, worker, names, case.seed, case.faults
+    if case.compression is None:
+        return Cluster(*parts)
+    schema = Schema((("toy", (WIDTH,)),), compression=case.compression)
+    return CompressedCluster(*parts, schema=schema)
 
 
 def run_facts(cluster: Cluster) -> RunFacts:

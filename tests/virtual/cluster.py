@@ -325,13 +325,13 @@ class Cluster(Sessions):
     def ship(self, server: Process, pull: RunningPull, publication: Publication) -> None:
         request = pull.action.request
         digest = wire_digest(publication.vector, request)
-        server.logger.served(publication, request, digest)
-        vector = np.array(on_the_wire(publication.vector, request))
-        self.shipped[server.node, publication.version, digest] = np.array(publication.vector)
-        seconds = self.between(0.02, 0.1)
         header = ModelHeader(
             publication.version, publication.number, publication.round, 4 * WIDTH, digest, "toy"
         )
+        server.logger.served(header, request)
+        vector = np.array(on_the_wire(publication.vector, request))
+        self.shipped[server.node, publication.version, digest] = np.array(publication.vector)
+        seconds = self.between(0.02, 0.1)
 
         def arrive() -> None:
             if pull.over or self.is_cut(pull.receiver.node, server.node):

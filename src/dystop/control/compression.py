@@ -10,7 +10,8 @@ Simulator and testbed call the same functions (ADR 0059).
 """
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -26,7 +27,9 @@ from dystop.sparse import Bools, Ints, PairCounts, no_pairs
 Compressor = Literal["none", "topk", "randomk", "int8", "sign"]
 Vector = NDArray[np.float32]
 
+DIFFERENCES = frozenset(("topk", "randomk", "sign"))  # compressors of differences
 NUMBER_BYTES = 4  # of a float32, and of the index of a number
+MOST_MESSAGES = 1000  # that a receiver catches up with; beyond it gets a whole copy
 LEVELS = 127  # steps of int8 on each side of zero
 
 
@@ -43,6 +46,21 @@ class LinkParams:
     fraction: Annotated[float, Gt(0), Le(1)] = param(
         0.1, "share of the numbers that topk and randomk send"
     )
+
+    @property
+    def sends_differences(self) -> bool:
+        """Whether links carry differences to a public copy."""
+        return self.compression in DIFFERENCES
+
+
+@dataclass(frozen=True)
+class Message:
+    """One compressed difference or update, as a link carries it."""
+
+    values: Vector  # topk, randomk: the numbers that are sent; sign: a magnitude for each tensor
+    address: tuple[int, int]  # round and stage, from which `randomk` draws the places
+    places: Ints | None = None  # topk: where the numbers are, ascending
+    signs: Bools | None = None  # sign: which numbers are negative, [W]
 
 
 @dataclass(frozen=True)
@@ -67,7 +85,7 @@ class Compression:
     @property
     def sends_differences(self) -> bool:
         """Whether differences to a public copy are sent, and not models."""
-        return self.kind in ("topk", "randomk", "sign")
+        return self.kind in DIFFERENCES
 
     @property
     def message_bytes(self) -> int:
@@ -91,6 +109,11 @@ class Compression:
         """Bytes of a model that is not compressed."""
         return NUMBER_BYTES * self.width
 
+    @property
+    def most_messages(self) -> int:
+        """Messages that are shorter together than a whole model; more are never sent at once."""
+        return min(-(-self.model_bytes // self.message_bytes) - 1, MOST_MESSAGES)
+
     def applied(self, vector: Vector, node: int, t: int, stage: int = 0) -> Vector:
         """Return what receivers make of a compressed vector, [W].
 
@@ -100,20 +123,48 @@ class Compression:
             t: Round in which it is sent; part of the address of randomness.
             stage: Mix stage that it feeds.
         """
-        if self.kind == "int8":
-            return dequantise(*self.quantised(vector, node, t, stage), self.tensors)
-        if self.kind == "sign":
-            return scaled_sign(vector, self.tensors)
         if self.kind == "none":
             return vector
+        if self.kind == "int8":
+            return dequantise(*self.quantised(vector, node, t, stage), self.tensors)
+        return self.restored(self.message(vector, node, t, stage), node)
+
+    def message(self, vector: Vector, node: int, t: int, stage: int = 0) -> "Message":
+        """Return what a link carries of a difference or an update; arguments as for `applied`."""
+        address = (t, stage)
+        if self.kind == "sign":
+            return Message(magnitudes(vector, self.tensors), address, signs=vector < 0)
         if self.kind == "topk":
-            keep = largest(vector, self.kept)
-        else:
-            draw = stream(self.seed, "randomk", node, t, stage)
-            keep = draw.choice(self.width, self.kept, replace=False, shuffle=False)
-        out = np.zeros_like(vector)
-        out[keep] = vector[keep]
-        return out
+            places = np.sort(largest(vector, self.kept))
+            return Message(vector[places], address, places=places)
+        return Message(vector[self.drawn_places(node, *address)], address)
+
+    def restored(self, message: "Message", node: int) -> Vector:
+        """Return the vector that a message of a node stands for, [W]."""
+        if message.signs is not None:
+            scale = np.repeat(message.values, self.tensors)
+            return np.where(message.signs, -scale, scale)
+        return self.added(np.zeros(self.width, np.float32), [message], node)
+
+    def added(self, copy: Vector, messages: Sequence["Message"], node: int) -> Vector:
+        """Return a public copy of a node after some of its messages, [W]."""
+        after = copy.copy()
+        with np.errstate(over="ignore", invalid="ignore"):  # a model that has diverged
+            for message in messages:
+                if message.signs is not None:
+                    after += self.restored(message, node)
+                    continue
+                places = message.places
+                if places is None:
+                    places = self.drawn_places(node, *message.address)
+                after[places] += message.values
+        return after
+
+    def drawn_places(self, node: int, t: int, stage: int) -> Ints:
+        """Return the places that `randomk` draws; they have the address (node, t, stage)."""
+        draw = stream(self.seed, "randomk", node, t, stage)
+        places: Ints = draw.choice(self.width, self.kept, replace=False, shuffle=False)
+        return places
 
     def quantised(
         self, vector: Vector, node: int, t: int, stage: int = 0
@@ -135,15 +186,14 @@ def largest(vector: Vector, count: int) -> Ints:
     return places
 
 
-def scaled_sign(vector: Vector, tensors: tuple[int, ...]) -> Vector:
-    """Return the signs of a vector times the mean magnitude of each tensor.
+def magnitudes(vector: Vector, tensors: tuple[int, ...]) -> Vector:
+    """Return the mean magnitude of each tensor, [T].
 
-    >>> scaled_sign(np.array([1.0, -3.0, 4.0], np.float32), (2, 1)).tolist()
-    [2.0, -2.0, 4.0]
+    >>> magnitudes(np.array([1.0, -3.0, 4.0], np.float32), (2, 1)).tolist()
+    [2.0, 4.0]
     """
     total = np.add.reduceat(np.abs(vector), _starts(tensors), dtype=np.float64)
-    scale = np.repeat(total / tensors, tensors).astype(np.float32)
-    return np.where(vector < 0, -scale, scale)
+    return (total / tensors).astype(np.float32)
 
 
 def quantise(
@@ -199,18 +249,38 @@ class Charged:
 
     links: Links  # `fraction` counts messages
     published: Ints  # [nodes], after the round
-    version: Ints  # [L], of the public copy that each link brings
+    arrivals: "Arrivals"
+    rings: frozenset[int] = frozenset()  # stages whose links pass all messages on
 
     def settled(self, before: PublicVersions, lost: Bools) -> PublicVersions:
         """Return the versions after the round, in which some transfers were lost."""
-        brings = ~lost & ~self.links.delta
-        dst, src = self.links.dst[brings], self.links.src[brings]
-        return PublicVersions(
-            self.published, before.known.raised_to(dst, src, self.version[brings])
-        )
+        gone = lost.copy()
+        for stage in self.rings:  # a broken ring delivers nothing
+            around = self.links.stage == stage
+            gone[around] = gone[around].any()
+        brought = self.arrivals.without(gone)
+        known = before.known.raised_to(brought.dst, brought.src, brought.version)
+        return PublicVersions(self.published, known)
 
 
-def charged(links: Links, versions: PublicVersions, whole: float) -> Charged:
+@dataclass(frozen=True)
+class Arrivals:
+    """Which public copies the links of a round bring to whom, [B]."""
+
+    dst: Ints
+    src: Ints
+    version: Ints  # of the copy
+    link: Ints  # that brings it
+
+    def without(self, lost: Bools) -> "Arrivals":
+        """Return what arrives when some links are lost."""
+        here = ~lost[self.link]
+        return Arrivals(self.dst[here], self.src[here], self.version[here], self.link[here])
+
+
+def charged(
+    links: Links, versions: PublicVersions, whole: float, rings: frozenset[int] = frozenset()
+) -> Charged:
     """Charge each link with the differences that its receiver lacks, or with a whole copy.
 
     A node publishes one difference for each stage of a round in which somebody asks for its model,
@@ -220,14 +290,45 @@ def charged(links: Links, versions: PublicVersions, whole: float) -> Charged:
         links: Links of a plan. Those that carry updates carry one message.
         versions: Versions before the round.
         whole: Messages that are as long as a whole public copy.
+        rings: Stages in which every link passes on what its receiver lacks of all other members.
     """
     published, known = versions.published.copy(), versions.known
-    messages, version = np.ones(len(links)), np.zeros(len(links), np.int64)
+    messages, found = np.ones(len(links)), list[Arrivals]()
     for stage in links.stages:
         here = np.flatnonzero((links.stage == stage) & ~links.delta)
-        dst, src = links.dst[here], links.src[here]
-        published[np.unique(src)] += 1
-        version[here] = published[src]
-        messages[here] = np.minimum(published[src] - known.get(dst, src), whole)
-        known = known.raised_to(dst, src, published[src])
-    return Charged(replace(links, fraction=messages), published, version)
+        published[np.unique(links.src[here])] += 1
+        got = _arrivals(links, here, published, ring=stage in rings)
+        lacks = np.minimum(published[got.src] - known.get(got.dst, got.src), whole)
+        messages[here] = np.bincount(got.link, lacks, minlength=len(links))[here]
+        known = known.raised_to(got.dst, got.src, got.version)
+        found.append(got)
+    return Charged(replace(links, fraction=messages), published, _joined(found), rings)
+
+
+def _arrivals(links: Links, here: Ints, published: Ints, *, ring: bool) -> Arrivals:
+    """Return the copies that some links of a stage bring."""
+    dst, src, link = links.dst[here], links.src[here], here
+    if ring:
+        members = np.unique(src)
+        dst, src = np.repeat(dst, len(members)), np.tile(members, len(here))
+        link = np.repeat(here, len(members))[dst != src]
+        dst, src = dst[dst != src], src[dst != src]
+    return Arrivals(dst, src, published[src], link)
+
+
+def _joined(parts: Sequence[Arrivals]) -> Arrivals:
+    none = np.zeros(0, np.int64)
+    columns = ([none, *(getattr(p, f.name) for p in parts)] for f in fields(Arrivals))
+    return Arrivals(*map(np.concatenate, columns))
+
+
+def passed_on(links: Links, rings: frozenset[int]) -> Links:
+    """Charge the links of rings with one message of every other member.
+
+    Sums of compressed models are not compressed, so members pass messages on and add up themselves.
+    """
+    fraction = links.fraction.astype(float)
+    for stage in rings:
+        here = links.stage == stage
+        fraction[here] = here.sum() - 1
+    return replace(links, fraction=fraction)

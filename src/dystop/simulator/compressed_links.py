@@ -11,24 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dystop.control.compression import Compression, charged, no_versions
-from dystop.errors import ConfigError
+from dystop.control.compression import Compression, charged, no_versions, passed_on
 from dystop.plan import Plan
 from dystop.simulator.mixing import Models, Sent, handed_out, index
 from dystop.simulator.state import Components, State
 from dystop.sparse import Bools, Ints
 from dystop.types import Capabilities, View
 from dystop.world import RealisedPlan
-
-
-def check_compression(compression: Compression, able: Capabilities, name: str) -> None:
-    """Refuse a mechanism whose exchanges cannot be compressed."""
-    if able.collective and compression.kind != "none":
-        raise ConfigError(
-            f"link.compression = {compression.kind!r}: {name} sends sums of models around a ring, "
-            "and a sum of compressed models is not compressed; use 'none', or another mechanism "
-            "('dystop list mechanisms')"
-        )
 
 
 def with_copies(models: Models, compression: Compression | None, able: Capabilities) -> Models:
@@ -44,14 +33,23 @@ def realise(
 ) -> tuple[RealisedPlan, State]:
     """Return what becomes of a plan, and the state that knows which differences have arrived."""
     steps, timing = components.steps_of(plan), components.engine.timing
-    compression = components.compression
-    if compression is None or not compression.sends_differences:
+    compression, rings = components.compression, rings_of(plan)
+    if compression is None or not (compression.sends_differences or rings):
+        return components.world.realise(timing, view, plan, steps, state.progress), state
+    if not compression.sends_differences:
+        plan = replace(plan, links=passed_on(plan.links, rings))
         return components.world.realise(timing, view, plan, steps, state.progress), state
     versions = state.versions or no_versions(view.fleet.nodes)
-    charge = charged(plan.links, versions, compression.model_bytes / compression.message_bytes)
+    whole = compression.model_bytes / compression.message_bytes
+    charge = charged(plan.links, versions, whole, rings)
     plan = replace(plan, links=charge.links)
     realised = components.world.realise(timing, view, plan, steps, state.progress)
     return realised, replace(state, versions=charge.settled(versions, realised.lost))
+
+
+def rings_of(plan: Plan) -> frozenset[int]:
+    """Return the stages in which models travel around a ring."""
+    return frozenset(stage for stage, mix in enumerate(plan.mixes) if mix.collective)
 
 
 def compressed(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.launch.health import Health, HealthState
 from dystop.testbed.log_throttle import shown, throttled_logger
 from dystop.testbed.params import Guards, Timeouts
+from dystop.testbed.protocol.compressed import CompressedReceiver, NothingHeld
 from dystop.testbed.protocol.messages import (
     PROTOCOL,
     Evaluate,
@@ -306,13 +308,8 @@ class Observer:
     ) -> PullFinished | PullFailed:
         components, key = self.components, next(self._keys)
         action = StartPull(key, peer.node, peer.name, peer.address, request, deadline_s)
-        return pull(
-            components.transport,
-            action,
-            lambda: PayloadReceiver(components.schema, *wanted(components.schema, request)),
-            components.timeouts,
-            self._over,
-        )
+        make = partial(_receiver, components.schema, peer.node, request)
+        return pull(components.transport, action, make, components.timeouts, self._over)
 
     # Refused models ----------------------------------------------------------------------------
 
@@ -331,6 +328,13 @@ class Observer:
             self._session.send(check.judge(message, self._run, peers))
         except Exception:
             _LOG.exception("a model of node %d could not be checked", message.node)
+
+
+def _receiver(schema: Schema, node: int, request: PullRequest) -> PayloadReceiver:
+    """Return a receiver for what an observer requests: it tests models, and judges copies."""
+    if request.holds is not None:
+        return CompressedReceiver(schema, node, NothingHeld(), delta=request.delta)
+    return PayloadReceiver(schema, *wanted(schema, request))
 
 
 def evaluate_models(

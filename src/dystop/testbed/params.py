@@ -70,6 +70,9 @@ class Limits:
     malformed: Annotated[int, Ge(1)] = param(
         10, "malformed messages per minute before a session is closed"
     )
+    copies: Annotated[int, Ge(1)] = param(
+        32, "public copies of others that a worker holds under topk, randomk and sign"
+    )
 
 
 @dataclass(frozen=True)

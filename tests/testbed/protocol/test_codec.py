@@ -59,8 +59,8 @@ EXAMPLES = [
     ("worker", m.Judge(1, 2, 7, 9, mask=(3, 0.5))),
     ("worker", m.Stop(1, "done")),
     ("worker", m.Complaint("x", "y")),
-    ("peer", m.PullRequest("ab", 7, mask=(3, 0.5))),
-    ("peer", m.ModelHeader(1, -1, 0, 10, "ab", "cd")),
+    ("peer", m.PullRequest("ab", 7, mask=(3, 0.5), holds="cd")),
+    ("peer", m.ModelHeader(1, -1, 0, 10, "ab", "cd", copy="ef", messages=2)),
     ("peer", m.PullRefused("busy", 0.5)),
 ]  # fmt: skip
 

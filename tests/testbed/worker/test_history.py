@@ -4,7 +4,6 @@ import numpy as np
 
 from dystop.testbed.events import (
     MessageFromCoordinator,
-    Publication,
     SaveCheckpoint,
     SendToCoordinator,
     StartTraining,
@@ -12,6 +11,7 @@ from dystop.testbed.events import (
 from dystop.testbed.protocol.messages import (
     Execute,
     ExecuteAck,
+    ModelHeader,
     PullRequest,
     Rejected,
     Report,
@@ -36,9 +36,9 @@ def test_messages_and_actions_become_lines():
     )
     logger.event(MessageFromCoordinator(Execute(3, 5, True)))
     logger.action(SendToCoordinator(ExecuteAck(5, "accepted")))
-    model = Publication(4, 2, 1, np.zeros(2, np.float32))
-    logger.served(model, PullRequest("run", 5), "d")
-    logger.served(model, PullRequest("run", 6), "d")
+    header = ModelHeader(4, 2, 1, 8, "d", "schema")
+    logger.served(header, PullRequest("run", 5))
+    logger.served(header, PullRequest("run", 6))
     report = Report(5, "mixed", (Used(1, 0, 7, 2, "e", 8, 0.1),), (Rejected(2, 0, "norm"),), 4, 2)
     logger.action(SendToCoordinator(report))
     logger.action(SendToCoordinator(report))

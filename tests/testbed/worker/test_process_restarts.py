@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from dystop.control.compression import Compression
 from dystop.errors import StorageError
 from dystop.testbed.launch import failpoints
 from dystop.testbed.protocol.messages import (
@@ -19,6 +20,7 @@ from dystop.testbed.protocol.messages import (
     Stage,
 )
 from dystop.testbed.protocol.messages import Stop as StopNow
+from dystop.testbed.protocol.payload import Schema
 from dystop.testbed.worker.checkpoint import CheckpointStore
 from dystop.testbed.worker.state import first_state
 from support.worker_process_fixtures import SOON_S, TOY, order, plus, pull, running_testbed
@@ -145,3 +147,35 @@ def test_an_error_in_training_is_reported(testbed):
     failpoints.arm("worker.mid_train:error")
     testbed.coordinator.send("w00", order(1))
     assert "mid_train" in testbed.coordinator.wait_report("w00", 1, "trained").text
+
+
+@pytest.mark.parametrize("kind", ["topk", "randomk", "sign"])
+@pytest.mark.parametrize("restarted", [0, 1])  # the worker that pulls, the worker that serves
+def test_compressed_links_survive_the_end_of_either_worker(testbed, tmp_path, kind, restarted):
+    """Who lost its copies gets all messages, or a whole model; then single messages again."""
+    schema = Schema((("w", (50, 4)),), compression=Compression(kind, 0.05, (200,), 1))
+    whole, stores = schema.size(), {}
+
+    def start(node):
+        stores.setdefault(node, CheckpointStore(tmp_path / f"{node}.safetensors"))
+        return testbed.add(node, schema=schema, checkpoints=stores[node])
+
+    def pulled_bytes(round_):
+        testbed.wait_for_peers(2)
+        row = Row((0, 1), (0.5, 0.5))
+        for node, stage in ((1, Stage()), (0, Stage((Pull(1),), row))):
+            name = f"w{node:02d}"
+            testbed.coordinator.send(name, Execute(1, round_, True, (stage,), 2, budget_s=5.0))
+            testbed.coordinator.wait_report(name, round_, "trained")
+        return testbed.coordinator.wait_report("w00", round_, "mixed").used[0].bytes
+
+    workers = {node: start(node) for node in (0, 1)}
+    before = [pulled_bytes(round_) for round_ in range(1, 8)]
+    one_message = before[1]  # in round 1 there is nothing new
+    assert set(before[1:]) == {one_message}
+    workers[restarted].close()
+    testbed.nodes.remove(workers[restarted])
+    start(restarted)
+    after = [pulled_bytes(round_) for round_ in range(8, 10)]
+    assert after[0] == whole if restarted == 1 else one_message < after[0] <= whole
+    assert after[1] == one_message

@@ -71,9 +71,10 @@ class Enrolment:
     """Who may take part in a run, and with which model."""
 
     schema: str  # fingerprint of the model's tensors
-    model_bytes: int
+    model_bytes: int  # of one message
     workers: tuple[Enrolled, ...]
     score: str = ACCURACY  # name of the score of the task
+    whole_bytes: int = 0  # of a model without compression; 0: that of a message
 
     def fleet(self, experiment: Experiment) -> Fleet:
         """Return the fleet as enrolled."""
@@ -116,6 +117,8 @@ def write_enrolment(folder: Path, enrolment: Enrolment) -> None:
     head: dict[str, Any] = {"schema": enrolment.schema, "model_bytes": enrolment.model_bytes}
     if enrolment.score != ACCURACY:
         head["score"] = enrolment.score
+    if enrolment.whole_bytes:
+        head["whole_bytes"] = enrolment.whole_bytes
     _write_workers(folder / ENROLMENT, head, enrolment.workers)
 
 
@@ -203,7 +206,8 @@ def _check_names(path: Path, workers: tuple[Enrolled, ...], experiment: Experime
 def _enrolment(raw: Any) -> Enrolment:
     workers = tuple(_enrolled(row) for row in raw["workers"])
     score = str(raw.get("score", ACCURACY))
-    return Enrolment(str(raw["schema"]), int(raw["model_bytes"]), workers, score)
+    whole_bytes = int(raw.get("whole_bytes", 0))
+    return Enrolment(str(raw["schema"]), int(raw["model_bytes"]), workers, score, whole_bytes)
 
 
 def _enrolled(row: Any) -> Enrolled:
@@ -239,7 +243,6 @@ def check_testbed(experiment: Experiment) -> None:
             "evaluate.model = 'aggregated': an observer sees the models that workers publish, and "
             "they publish a model when its training ends; use 'trained'"
         )
-    _check_links(experiment)
     if experiment.staleness.rule == "compensate":
         raise ConfigError(
             "staleness.rule = 'compensate' needs models that only a simulator has; use another "
@@ -248,15 +251,6 @@ def check_testbed(experiment: Experiment) -> None:
     if experiment.testbed.links == "trace" and not experiment.testbed.trace:
         raise ConfigError("testbed.links = 'trace' needs testbed.trace, the folder of a run")
     check_private(experiment)
-
-
-def _check_links(experiment: Experiment) -> None:
-    """Refuse compressors that only the simulator has."""
-    if experiment.link.compression not in ("none", "int8"):
-        raise ConfigError(
-            f"link.compression = {experiment.link.compression!r}: the testbed sends whole models; "
-            "use 'int8' or 'none', or simulate with 'dystop run'"
-        )
 
 
 def check_private(experiment: Experiment) -> None:
@@ -330,6 +324,7 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
         budgets_bind=experiment.world.budget.binds == "everybody",
         score_name=enrolment.score,
         power=power_of(experiment.energy, fleet.workers, _has_jetsons(experiment)),
+        longest_message=max(1.0, enrolment.whole_bytes / fleet.model_bytes),
         epsilons=_epsilons(experiment, fleet),
     )
 

@@ -102,6 +102,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
         fleet.model_bytes,
         _enrolled(experiment, counts),
         trainer.task.score_name,
+        trainer.layout.model_bytes if experiment.link.sends_differences else 0,
     )
     world = world_of(experiment, fleet)
     physics = {
@@ -137,7 +138,7 @@ def _warm_up(trainer: Trainer, shards: list[Ints]) -> None:
 
 def _schema(experiment: Experiment, trainer: Trainer) -> Schema:
     """Return what a model looks like on the wire."""
-    return schema_of(trainer.layout, "I8" if experiment.link.compression == "int8" else "F32")
+    return schema_of(trainer.layout, compression_of(experiment, trainer.layout))
 
 
 def _message_bytes(experiment: Experiment, trainer: Trainer) -> int:
@@ -197,9 +198,16 @@ def _ensure_memory(experiment: Experiment, trainer: Trainer) -> str:
     if experiment.testbed.transport == "mpi":
         return ""
     limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
-    estimate = trainer.estimate(experiment.fleet.workers, stacks=6.0)  # models that a worker holds
+    estimate = trainer.estimate(experiment.fleet.workers, stacks=_held_models(experiment))
     ensure_fits(estimate, available_bytes(trainer.device), limit)
     return ""
+
+
+def _held_models(experiment: Experiment) -> float:
+    """Return how many models a worker holds at most, with the public copies of others."""
+    if not experiment.link.sends_differences:
+        return 6.0
+    return 8.0 + min(experiment.fleet.workers - 1, experiment.testbed.limits.copies)
 
 
 @dataclass(frozen=True)

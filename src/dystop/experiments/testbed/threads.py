@@ -125,10 +125,19 @@ def run_parties(
     transport: MakeTransport,
     here: list[str],
     listen: str = "memory:0",
+    listen_workers: str = "memory:0",
 ) -> None:
     """Run the coordinator and some other parties in this process to the end of the run.
 
     The caller has created the folder, or has checked with `read_experiment` whose it is.
+
+    Args:
+        folder: The run folder.
+        watch: Shows the progress.
+        transport: Makes the transport of a party.
+        here: The other parties of this process.
+        listen: Where the coordinator listens.
+        listen_workers: Where workers listen.
     """
     experiment = read_experiment(folder / CONFIG, trust=True)
     enrolment = read_enrolment(folder, experiment)
@@ -137,7 +146,8 @@ def run_parties(
     )
     with noting_failure(folder), Interrupts() as interrupts, ExitStack() as stack:
         stack.callback(coordinator.close)
-        threads = PartyThreads(experiment, folder, coordinator.start(), transport)
+        address = coordinator.start()
+        threads = PartyThreads(experiment, folder, address, transport, listen_workers)
         parties = []
         for name in here:
             interrupts.check()
@@ -158,6 +168,7 @@ class PartyThreads:
     folder: Path
     coordinator: str  # address
     transport: MakeTransport
+    listen: str = "memory:0"  # of a worker
 
     def start(self, name: str, stack: ExitStack) -> WorkerProcess | Observer:
         """Start a party, which ends with the stack."""
@@ -178,7 +189,7 @@ class PartyThreads:
         connection = PartyConnection(
             self.transport(name, allow_list),
             self.coordinator,
-            "memory:0",
+            self.listen,
             allow_list=allow_list,
             write_line=write_line,
         )

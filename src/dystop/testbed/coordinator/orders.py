@@ -49,6 +49,7 @@ def round_limits(
         running: The running trainings. A training that is late does not extend the limits.
     """
     link_s, rates = _link_times(setup, plan, view)
+    link_s = link_s * setup.longest_message  # a receiver that lacks much needs a whole model
     timeouts, scale = setup.params.timeouts, setup.params.time_scale
     training_s = view.step_s[plan.active] * steps
     no_training = np.zeros(view.fleet.nodes - view.fleet.workers)

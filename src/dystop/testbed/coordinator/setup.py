@@ -59,6 +59,7 @@ class CoordinatorSetup:
     budgets_bind: bool = False  # links beyond a bandwidth budget are not made
     score_name: str = ACCURACY  # of the task
     power: Power | None = None  # of the workers; None: energy is not counted
+    longest_message: float = 1.0  # over `fleet.model_bytes`; more where links carry differences
     epsilons: Callable[[Ints], Floats] | None = None  # cost of local steps, [N]; None: not private
 
     def __post_init__(self) -> None:

@@ -393,7 +393,8 @@ class PullRequest:
 
     `exact` requests the model that the sender has right before `stage` of `round`, and waits for
     it. Otherwise the answer is the newest publication whose training began before `round`. A
-    request with a version gets that publication only: to resume a pull, or to check it.
+    request with a version gets that publication only: to resume a pull, or to check it. With
+    `holds` the answer is compressed (`protocol.compressed`).
     """
 
     run: Hex
@@ -405,6 +406,7 @@ class PullRequest:
     version: Count = 0  # this publication; 0: any
     offset: Count = 0  # resume it from this byte
     bytes_per_s: Annotated[float, Ge(0)] = 0.0
+    holds: Hex | None = None  # SHA-256 of the held public copy; empty: none; null: no compression
 
 
 @dataclass(frozen=True)
@@ -418,6 +420,13 @@ class ModelHeader:
     sha256: Hex
     schema: Hex
     offset: Count = 0
+    copy: Hex | None = None  # SHA-256 of the public copy that these bytes lead to; null: no copy
+    messages: Count | None = None  # compressed messages in the bytes; null: the numbers themselves
+
+    @property
+    def content(self) -> str:
+        """Digest of what the receiver gets: of the public copy, or of the bytes."""
+        return self.copy or self.sha256
 
 
 @dataclass(frozen=True)

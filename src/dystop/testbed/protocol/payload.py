@@ -1,7 +1,8 @@
 """Models on the wire: a safetensors file whose header a schema determines, and its receiver.
 
 Numbers are float32 or, under `link.compression = "int8"`, whole numbers of one byte with a scale
-for each tensor. All parties of a run have the same setting, and the hash of the schema tells.
+for each tensor. The other compressors send messages (`protocol.compressed`). All parties of a run
+have the same setting, and the hash of the schema tells.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystop.control.aggregation import kept_coordinates
-from dystop.control.compression import LEVELS, dequantise, quantise
+from dystop.control.compression import LEVELS, Compression, dequantise, quantise
 from dystop.errors import ConfigError
 from dystop.rng import uniform
 from dystop.sparse import Bools
@@ -121,6 +122,7 @@ class Schema:
 
     tensors: tuple[tuple[str, Shape], ...]
     encoding: Encoding = "F32"  # of the numbers on the wire
+    compression: Compression | None = None  # of differences; None: workers exchange models
 
     def __post_init__(self) -> None:
         names = {name for name, _ in self.tensors}
@@ -141,8 +143,10 @@ class Schema:
     @cached_property
     def hash(self) -> str:
         """SHA-256 of format, names, types and shapes; equal where models can be exchanged."""
-        text = json.dumps([FORMAT, [[name, self.encoding, shape] for name, shape in self.tensors]])
-        return hashlib.sha256(text.encode()).hexdigest()
+        facts: list[Any] = [FORMAT, [[name, self.encoding, shape] for name, shape in self.tensors]]
+        if self.compression is not None:
+            facts += [self.compression.kind, self.compression.fraction, self.compression.seed]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     @cached_property
     def variances(self) -> tuple[slice, ...]:
@@ -231,10 +235,13 @@ class Schema:
             raise difference(payload, due)
 
 
-def schema_of(layout: Any, encoding: Encoding = "F32") -> Schema:
-    """Return the schema of a model with the layout of a `training.flat.Layout`."""
+def schema_of(layout: Any, compression: Compression | None = None) -> Schema:
+    """Return what a model with the layout of a `training.flat.Layout` looks like on the wire."""
     slots = (*layout.trained, *layout.kept, *layout.carried)
-    return Schema(tuple((slot.name, tuple(slot.shape)) for slot in slots), encoding)
+    tensors = tuple((slot.name, tuple(slot.shape)) for slot in slots)
+    if compression is None or compression.sends_differences:
+        return Schema(tensors, compression=compression)
+    return Schema(tensors, "I8")
 
 
 def digest(parts: Iterable[Bytes]) -> str:
@@ -276,7 +283,7 @@ class PayloadReceiver:
         """`kind` and `kept` as `wanted` gives them for the request."""
         self._schema, self._kind, self._kept = schema, kind, kept
         self._size = schema.size(kind, kept)
-        self._head = len(schema.header_bytes(kind, kept))
+        self._head = schema.header_bytes(kind, kept)
         self._buffer: memoryview | None = None
         self._hash = hashlib.sha256()
         self.announced: ModelHeader | None = None  # the last header, also a refused one
@@ -293,6 +300,10 @@ class PayloadReceiver:
     def complete(self) -> bool:
         """Whether all bytes have arrived."""
         return self.header is not None and self.received == self._size
+
+    def request(self, first: PullRequest) -> PullRequest:
+        """Return the request that fetches what has not arrived of the first request."""
+        return replace(first, version=self.version, offset=self.received)
 
     def begin(self, header: ModelHeader) -> None:
         """Check the announced header before any memory is allocated. Raises BadModel."""
@@ -329,15 +340,10 @@ class PayloadReceiver:
         self._buffer[before:after] = chunk
         self._hash.update(chunk)
         self.received = after
-        if before < self._head <= after:
-            self._expect_header()
-
-    def _expect_header(self) -> None:
-        try:
-            self._schema.check_header(self._filled, self._kind, self._kept)
-        except BadModel:
+        if before < len(self._head) <= after and self._filled[: len(self._head)] != self._head:
+            wrong = difference(self._filled, self._head)
             self.received = 0  # the next pull starts over
-            raise
+            raise wrong
 
     @property
     def _filled(self) -> memoryview:
@@ -350,6 +356,10 @@ class PayloadReceiver:
         if self._hash.hexdigest() != self.header.sha256:
             self.received = 0
             raise BadModel("digest", "the bytes are not those that were announced")
-        vector = self._schema.unpack(self._filled, self._kind, self._kept)
+        vector = self._unpacked(self.header, self._filled)
         self._buffer = None  # it belongs to the vector now
         return vector
+
+    def _unpacked(self, header: ModelHeader, payload: Bytes) -> Vector:
+        """Return the vector of a payload whose digest is right."""
+        return self._schema.unpack(payload, self._kind, self._kept)

@@ -49,7 +49,7 @@ class PendingPull:
             stage=self.stage,
             version=header.version,
             number=header.number,
-            digest=header.sha256,
+            digest=header.content,
             bytes=event.bytes,
             seconds=max(event.seconds, 0.0),
             resumes=event.resumes,
@@ -63,6 +63,7 @@ class PendingPull:
         if event is None:
             return Rejected(self.pull.node, self.stage, code)
         header = event.header if isinstance(event, PullFinished) else event.announced
+        digest = event.header.content if isinstance(event, PullFinished) else ""
         return Rejected(
             node=self.pull.node,
             stage=self.stage,
@@ -70,7 +71,7 @@ class PendingPull:
             seconds=max(event.seconds, 0.0),
             bytes=event.bytes,
             version=header.version if header else 0,
-            digest=header.sha256 if header else "",
+            digest=digest or (header.sha256 if header else ""),
         )
 
     def mailbox_entry(self, event: PullFinished) -> MailboxEntry:

@@ -20,7 +20,8 @@ failed     an order could not be executed (round, text)
 training   a training starts (number, start: digest of its first model)
 trained    a training is finished, published and saved (round, number, version, digest)
 published  a model is served for the first time (version, number, round, stage, form, digest);
-           stage > 0: a snapshot within a round; form: "model", "delta", or "masked:seed:share"
+           stage > 0: a snapshot within a round; form: "model", "delta", or "masked:seed:share";
+           under a compressor of differences "compressed model:..." or "compressed delta:..."
 sample     resources of the process (rss_bytes, descriptors, threads)
 """
 
@@ -35,12 +36,11 @@ from typing import Any
 
 from dystop.testbed.events import (
     MessageFromCoordinator,
-    Publication,
     SaveCheckpoint,
     SendToCoordinator,
     StartTraining,
 )
-from dystop.testbed.protocol.messages import Execute, ExecuteAck, PullRequest, Report
+from dystop.testbed.protocol.messages import Execute, ExecuteAck, ModelHeader, PullRequest, Report
 
 HISTORY_FILE = "history.jsonl"
 _STATM = Path("/proc/self/statm")
@@ -139,22 +139,27 @@ class EventLogger:
         elif isinstance(action, SendToCoordinator) and isinstance(action.message, Report):
             self._log_report(action.message)
 
-    def served(self, publication: Publication, request: PullRequest, digest: str) -> None:
-        """Log a model that is about to be sent, once for each form."""
+    def served(self, header: ModelHeader, request: PullRequest) -> None:
+        """Log a model that is about to be sent, once for each form.
+
+        A public copy advances while its model stays the same, so its form names its content.
+        """
         stage = request.stage if request.exact else 0
         form = form_of(request)
-        key = (publication.version, request.round if stage else 0, stage, form)
+        if request.holds is not None:
+            form = f"compressed {form}:{header.content[:16]}"
+        key = (header.version, request.round if stage else 0, stage, form)
         if key in self._served:
             return
         self._served.add(key)
         self._write(
             "published",
-            version=publication.version,
-            number=publication.number,
-            round=publication.round,
+            version=header.version,
+            number=header.number,
+            round=header.round,
             stage=stage,
             form=form,
-            digest=digest,
+            digest=header.content,
         )
 
     def _log_epoch(self, epoch: int) -> None:

@@ -6,16 +6,20 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
 from dystop.testbed.events import PeerIncident, Publication, PullRequested, PullWithdrawn, Vector
 from dystop.testbed.log_throttle import throttled_logger
+from dystop.testbed.protocol.compressed import pack_messages
 from dystop.testbed.protocol.messages import IncidentKind, ModelHeader, PullRefused, PullRequest
 from dystop.testbed.protocol.payload import Kind, Schema, digest, kept_of, wanted
 from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.attack import Attacker
 from dystop.testbed.worker.history import EventLogger, form_of
+from dystop.testbed.worker.public_copies import PublicCopy
+from dystop.testbed.worker.published_models import names_publication
 from dystop.testbed.worker.pull_budget import PullBudget
 
 _LOG = throttled_logger(__name__)
@@ -26,13 +30,18 @@ Answer = ServedModel | PullRefused
 
 
 class ModelEncoder:
-    """Encodes models and computes digests; caches the last few. Safe for several threads."""
+    """Encodes models and computes digests; caches the last few.
 
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
+    Any thread may ask for a digest. One thread asks for served models.
+    """
+
+    def __init__(self, schema: Schema, copy: PublicCopy | None = None) -> None:
+        """`copy`: what others have of the own models, under a compressor of differences."""
+        self._schema, self._copy = schema, copy
         self._lock = threading.Lock()
         self._digests: OrderedDict[int, tuple[Vector, str]] = OrderedDict()
         self._encoded: OrderedDict[tuple[int, str], tuple[Parts, str]] = OrderedDict()
+        self._compressed: OrderedDict[PullRequest, ServedModel] = OrderedDict()
 
     def digest(self, vector: Vector) -> str:
         """Return the SHA-256 of the payload of this model; computed once per vector."""
@@ -49,6 +58,8 @@ class ModelEncoder:
 
     def served_model(self, model: Publication, request: PullRequest) -> ServedModel:
         """Return a publication in the requested form, from the requested byte on."""
+        if self._copy is not None and request.holds is not None:
+            return self._served_compressed(self._copy, model, request)
         parts, made = self._encode(model, request)
         size = sum(len(part) for part in parts)
         resumes = request.version == model.version and request.offset <= size
@@ -62,6 +73,39 @@ class ModelEncoder:
             offset=request.offset if resumes else 0,
         )
         return ServedModel(header, parts, request.bytes_per_s)
+
+    def _served_compressed(
+        self, copy: PublicCopy, model: Publication, request: PullRequest
+    ) -> ServedModel:
+        """Return the same bytes for the same stage of a round and the same held copy."""
+        key = replace(request, version=0, offset=0, bytes_per_s=0.0)
+        served = self._compressed.get(key) or self._compress(copy, model, request)
+        self._compressed[key] = served
+        while len(self._compressed) > MAX_ENCODED:
+            self._compressed.popitem(last=False)
+        header = served.header
+        resumes = request.version == header.version and request.offset <= header.size
+        header = replace(header, offset=request.offset if resumes else 0)
+        return ServedModel(header, served.parts, request.bytes_per_s)
+
+    def _compress(self, copy: PublicCopy, model: Publication, request: PullRequest) -> ServedModel:
+        offer, compression = copy.offer(model, request), self._schema.compression
+        assert compression is not None  # there would be no public copy
+        if offer.messages is None:
+            parts = self._schema.pack(offer.model.vector)
+        else:
+            parts = pack_messages(compression, offer.messages)
+        header = ModelHeader(
+            version=offer.model.version,
+            number=offer.model.number,
+            round=offer.model.round,
+            size=sum(len(part) for part in parts),
+            sha256=digest(parts),
+            schema=self._schema.hash,
+            copy=offer.copy,
+            messages=None if offer.messages is None else len(offer.messages),
+        )
+        return ServedModel(header, parts)
 
     def _encode(self, model: Publication, request: PullRequest) -> tuple[Parts, str]:
         key = (model.version, form_of(request) + ("+delta" if request.delta else ""))
@@ -165,7 +209,10 @@ class PublishedModelServer:
             _LOG.exception("a model could not be encoded")
             _set_result(future, PullRefused("no_model"))
             return
-        self._logger.served(model, request, served.header.sha256)
+        if names_publication(request) and served.header.version != request.version:
+            _set_result(future, PullRefused("no_model"))  # the public copy follows another model
+            return
+        self._logger.served(served.header, request)
         _set_result(future, served)
 
     def close(self) -> None:

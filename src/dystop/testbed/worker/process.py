@@ -54,6 +54,7 @@ from dystop.testbed.worker.guard import Guard
 from dystop.testbed.worker.history import EventLogger, WriteLine
 from dystop.testbed.worker.machine import WorkerMachine
 from dystop.testbed.worker.model_server import ModelEncoder, PublishedModelServer
+from dystop.testbed.worker.public_copies import HeldCopies, PublicCopy
 from dystop.testbed.worker.pulls import PullThreads
 from dystop.testbed.worker.session_client import SessionClient
 from dystop.testbed.worker.state import (
@@ -104,7 +105,7 @@ class WorkerProcess:
             _LOG.warning("checkpoint: %s", damage)
             self._events.put(PeerIncident(components.setup.name, "damaged_checkpoint", damage))
         self._logger = EventLogger(components.write_line)
-        self._encoder = ModelEncoder(components.schema)
+        self._encoder = ModelEncoder(components.schema, _public_copy(components, self._state))
         self._model_server = PublishedModelServer(
             self._encoder, self._logger, self._events.put, components.attacker
         )
@@ -115,6 +116,7 @@ class WorkerProcess:
             components.schema,
             components.setup.timeouts,
             self._events.put,
+            _held_copies(components),
         )
         self._over = threading.Event()
         self._ended = threading.Event()
@@ -303,6 +305,23 @@ def _initial_state(components: WorkerComponents) -> tuple[WorkerState, str]:
     state, note = without_impossible_numbers(loaded.state)
     before = loaded.note and f"{loaded.note}; the worker continues from the one before"
     return state, "; ".join(filter(None, (before, note)))
+
+
+def _public_copy(components: WorkerComponents, state: WorkerState) -> PublicCopy | None:
+    """Return what others have of this worker's models; None where workers exchange models."""
+    compression = components.schema.compression
+    if compression is None:
+        return None
+    is_new = not state.run  # an earlier process has told others of copies that are lost
+    initial = components.initial[0] if is_new else None
+    return PublicCopy(compression, components.setup.node, initial)
+
+
+def _held_copies(components: WorkerComponents) -> HeldCopies | None:
+    """Return the copies of others; None where workers exchange models."""
+    if components.schema.compression is None:
+        return None
+    return HeldCopies(components.initial[0], components.setup.limits.copies)
 
 
 def _reach_before_save(action: SaveCheckpoint) -> None:

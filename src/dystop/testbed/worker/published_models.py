@@ -82,7 +82,7 @@ class PublishedModels:
         model = self.find(request)
         if model is not None:
             return [AnswerPull(requested.key, model.answer_to(request))]
-        if not request.exact or _names_publication(request):
+        if not request.exact or names_publication(request):
             return [AnswerPull(requested.key, PullRefused("no_model"))]
         if not expected:
             return [AnswerPull(requested.key, PullRefused("timeout"))]
@@ -93,7 +93,7 @@ class PublishedModels:
         if request.version:
             served = [*self.models, *self.snapshots.values()]
             same = [m for m in served if m.publication.version == request.version]
-            if same or _names_publication(request):
+            if same or names_publication(request):
                 return same[0] if same else None
         if request.exact:
             return self._snapshot(request.round, request.stage)
@@ -145,7 +145,7 @@ class PublishedModels:
         return [AnswerPull(key, refusal or PullRefused("timeout")) for key in keys]
 
 
-def _names_publication(request: PullRequest) -> bool:
+def names_publication(request: PullRequest) -> bool:
     """Whether only one publication is an answer; a resumed pull may start over with another."""
     return request.version > 0 and request.offset == 0
 

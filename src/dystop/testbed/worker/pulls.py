@@ -16,11 +16,11 @@ from dystop.testbed.events import PeerIncident, PullFailed, PullFinished, StartP
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.log_throttle import shown, throttled_logger
 from dystop.testbed.params import Timeouts
+from dystop.testbed.protocol.compressed import CompressedReceiver, CopyStore
 from dystop.testbed.protocol.messages import (
     ModelHeader,
     PullBroken,
     PullDenied,
-    PullRequest,
     RejectCode,
 )
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, wanted
@@ -36,7 +36,7 @@ BUSY_SHARE = 1 / 3  # of the time of a pull in which its peer may be busy
 FAILURE, SUCCESS = 2, 1  # a failed pull weighs as much as two successful ones
 MAX_FAILURES = 12
 SHORTEST_WAIT_S, SHORTEST_BUSY_S = 1.0, 0.25  # for a peer whose pulls always fail
-_PERMANENT = ("wrong_run", "schema", "size")
+_PERMANENT = ("wrong_run", "schema", "size", "not_finite")
 
 Clock = Callable[[], float]
 
@@ -159,7 +159,7 @@ class _PullJob:
         action, receiver, offset = self.action, self.receiver, self.receiver.received
         if receiver.complete:
             return
-        request = replace(action.request, version=receiver.version, offset=offset)
+        request = receiver.request(action.request)
         self.attempts.resumes += offset > 0
         total = receiver.total
         try:
@@ -283,9 +283,11 @@ class PullThreads:
         schema: Schema,
         timeouts: Timeouts,
         put: Callable[[PullFinished | PullFailed | PeerIncident], None],
+        copies: CopyStore | None = None,
     ) -> None:
+        """Prepare the threads; `copies` are needed under a compressor of differences."""
         self._transport, self._schema, self._timeouts = transport, schema, timeouts
-        self._put = put
+        self._put, self._copies = put, copies
         self._pool = ThreadPoolExecutor(MAX_PARALLEL_PULLS, "pull")
         self._cancelled: dict[int, threading.Event] = {}
         self._failures = PeerFailures()
@@ -312,7 +314,7 @@ class PullThreads:
         event: PullFinished | PullFailed
         try:
             reach("worker.before_pull")
-            make = self._receiver_factory(action.request)
+            make = self._receiver_factory(action)
             action = replace(action, patience=self._failures.patience(action.name))
             event = pull(self._transport, action, make, self._timeouts, cancelled)
         except Exception as error:  # a failpoint or a defect: the round continues without the model
@@ -331,9 +333,12 @@ class PullThreads:
             text = f"no model of round {action.request.round} within {event.seconds:.1f} s"
             self._put(PeerIncident(action.name, "busy", text))
 
-    def _receiver_factory(self, request: PullRequest) -> Callable[[], PayloadReceiver]:
-        kind, kept = wanted(self._schema, request)
-        return lambda: _ReceiverWithFailpoints(self._schema, kind, kept)
+    def _receiver_factory(self, action: StartPull) -> Callable[[], PayloadReceiver]:
+        schema, copies, delta = self._schema, self._copies, action.request.delta
+        if schema.compression is not None and copies is not None:
+            return lambda: _CompressedWithFailpoints(schema, action.node, copies, delta=delta)
+        kind, kept = wanted(schema, action.request)
+        return lambda: _ReceiverWithFailpoints(schema, kind, kept)
 
 
 class _ReceiverWithFailpoints(PayloadReceiver):
@@ -351,3 +356,7 @@ class _ReceiverWithFailpoints(PayloadReceiver):
         vector = super().finish()
         reach("worker.after_digest")
         return vector
+
+
+class _CompressedWithFailpoints(_ReceiverWithFailpoints, CompressedReceiver):
+    """A receiver of compressed answers that reaches the same failpoints."""

@@ -1,0 +1,285 @@
+"""Compressed messages on the wire: their layout, their checks, and the receiver of a public copy.
+
+A worker that pulls says which public copy of its peer it holds, by the SHA-256 of the copy's
+numbers (`PullRequest.holds`). The peer answers with the messages since that copy or, if it does not
+know the copy or the messages were longer, with a whole copy. The header says which copy the bytes
+lead to (`ModelHeader.copy`), and the receiver compares. So nobody has to know what became of an
+earlier transfer, or of an earlier process (ADR 0064).
+
+Several messages are one safetensors file: each of their parts is a tensor with a row per message.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dystop.control.compression import Compression, Message
+from dystop.sparse import Bools
+from dystop.testbed.protocol.messages import ModelHeader, PullRequest
+from dystop.testbed.protocol.payload import (
+    FLOAT,
+    FORMAT,
+    BadModel,
+    Bytes,
+    PayloadReceiver,
+    Schema,
+    Vector,
+)
+
+MAX_ROUND, MAX_STAGE = 10**12, 64  # of the address from which the places of `randomk` follow
+_TYPES: dict[str, np.dtype[Any]] = {
+    "F32": FLOAT,
+    "U32": np.dtype("<u4"),
+    "I64": np.dtype("<i8"),
+    "U8": np.dtype("u1"),
+}
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One part of a message, and the numbers that it has in each message."""
+
+    name: str
+    type: str
+    count: int
+
+
+@lru_cache(maxsize=4)
+def _parts(compression: Compression) -> tuple[_Part, ...]:
+    """Return the parts of a message, those with the longest numbers first."""
+    bits, kept = _Part("bits", "U8", -(-compression.width // 8)), compression.kept
+    values = _Part("values", "F32", kept)
+    if compression.kind == "sign":
+        return _Part("values", "F32", len(compression.tensors)), bits
+    if compression.kind == "randomk":
+        return _Part("address", "I64", 2), values
+    places = _Part("places", "U32", kept)
+    return values, places if 4 * kept <= bits.count else bits
+
+
+@lru_cache(maxsize=64)
+def messages_header(compression: Compression, count: int) -> bytes:
+    """Return what precedes some messages: the only header that is accepted."""
+    head: dict[str, object] = {"__metadata__": {"kind": "messages", "protocol": str(FORMAT)}}
+    at = 0
+    for part in _parts(compression):
+        end = at + count * part.count * _TYPES[part.type].itemsize
+        head[part.name] = {
+            "dtype": part.type, "shape": [count, part.count], "data_offsets": [at, end],
+        }  # fmt: skip
+        at = end
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _LENGTH.size)
+    return _LENGTH.pack(len(text)) + text
+
+
+def messages_size(compression: Compression, count: int) -> int:
+    """Return the bytes of some messages with their header."""
+    each = sum(part.count * _TYPES[part.type].itemsize for part in _parts(compression))
+    return len(messages_header(compression, count)) + count * each
+
+
+def pack_messages(compression: Compression, messages: Sequence[Message]) -> tuple[memoryview, ...]:
+    """Return header and messages, to be sent one after another."""
+    head = memoryview(messages_header(compression, len(messages)))
+    columns = [_column(compression, part, messages) for part in _parts(compression)]
+    return head, *(column.data.cast("B") for column in columns if column.size)
+
+
+def _column(compression: Compression, part: _Part, messages: Sequence[Message]) -> NDArray[Any]:
+    """Return one part of all messages, a row for each."""
+    rows = np.empty((len(messages), part.count), _TYPES[part.type])
+    for row, message in zip(rows, messages, strict=True):
+        if part.name == "values":
+            row[:] = message.values
+        elif part.name == "address":
+            row[:] = message.address
+        elif part.name == "places":
+            row[:] = message.places
+        else:
+            row[:] = np.packbits(_bits_of(compression, message))
+    return rows
+
+
+def _bits_of(compression: Compression, message: Message) -> Bools:
+    """Return the signs of a message, or one bit for each place, [W]."""
+    if message.signs is not None:
+        return message.signs
+    bits = np.zeros(compression.width, bool)
+    bits[message.places] = True
+    return bits
+
+
+def unpack_messages(compression: Compression, payload: Bytes, count: int) -> list[Message]:
+    """Return the messages of a payload. Raises BadModel if one of them cannot be a message."""
+    head = messages_header(compression, count)
+    if len(payload) != (due := messages_size(compression, count)):
+        raise BadModel("size", f"{len(payload)} bytes instead of {due}")
+    at, rows = len(head), dict[str, NDArray[Any]]()
+    for part in _parts(compression):
+        column = np.frombuffer(payload, _TYPES[part.type], count * part.count, at)
+        rows[part.name] = column.reshape(count, part.count)
+        at += column.nbytes
+    return [
+        _message(compression, {name: column[k] for name, column in rows.items()})
+        for k in range(count)
+    ]
+
+
+def _message(compression: Compression, row: dict[str, NDArray[Any]]) -> Message:
+    """Check the parts of one message and put them together. Raises BadModel."""
+    values = np.asarray(row["values"], np.float32)
+    if not np.isfinite(values).all():
+        raise BadModel("not_finite", "a number of a message is not finite")
+    if "address" in row:
+        t, stage = np.asarray(row["address"], np.int64).tolist()
+        if not (0 <= t <= MAX_ROUND and 0 <= stage <= MAX_STAGE):
+            raise BadModel("malformed", f"no message has the address ({t}, {stage})")
+        return Message(values, (t, stage))
+    if "places" in row:
+        places = np.asarray(row["places"], np.int64)
+        if (np.diff(places) <= 0).any() or places[-1] >= compression.width:
+            raise BadModel("malformed", "places are not ascending, or beyond the model")
+        return Message(values, (0, 0), places=places)
+    bits = _bits(compression, np.asarray(row["bits"], np.uint8))
+    if compression.kind == "sign":
+        if (values < 0).any():
+            raise BadModel("malformed", "a magnitude is negative")
+        return Message(values, (0, 0), signs=bits)
+    places = np.flatnonzero(bits)
+    if len(places) != len(values):
+        raise BadModel("malformed", f"{len(places)} places for {len(values)} numbers")
+    return Message(values, (0, 0), places=places)
+
+
+def _bits(compression: Compression, packed: NDArray[np.uint8]) -> Bools:
+    """Return one truth for each number of a model; the rest of the last byte must be empty."""
+    bits = np.unpackbits(packed)
+    if bits[compression.width :].any():
+        raise BadModel("malformed", "bits beyond the model")
+    return bits[: compression.width].astype(bool)
+
+
+def digest_of(copy: Vector) -> str:
+    """Return the name of a public copy: the SHA-256 of its numbers."""
+    return hashlib.sha256(np.ascontiguousarray(copy, FLOAT).data).hexdigest()
+
+
+@dataclass(frozen=True)
+class HeldCopy:
+    """A public copy of a peer, under the digest of its numbers."""
+
+    digest: str = ""  # empty: none
+    vector: Vector | None = None
+
+
+NO_COPY = HeldCopy()
+
+
+class CopyStore(Protocol):
+    """Where a receiver finds the copy that it holds of a peer, and keeps a newer one."""
+
+    def of(self, node: int) -> HeldCopy:
+        """Return the copy of a peer."""
+        ...
+
+    def keep(self, node: int, copy: HeldCopy | None) -> None:
+        """Replace the copy of a peer; None: forget it."""
+        ...
+
+
+class NothingHeld:
+    """The copies of a receiver that holds none; a peer sends it whole copies."""
+
+    def of(self, node: int) -> HeldCopy:
+        """Return no copy."""
+        return NO_COPY
+
+    def keep(self, node: int, copy: HeldCopy | None) -> None:
+        """Forget the copy."""
+
+
+class CompressedReceiver(PayloadReceiver):
+    """The buffer of a pull whose answer is compressed: a public copy, or an update.
+
+    Sizes follow from the schema and the number of messages, which is bounded. The held copy is
+    replaced only after all checks.
+    """
+
+    def __init__(self, schema: Schema, node: int, copies: CopyStore, *, delta: bool) -> None:
+        """Prepare to receive from a node.
+
+        Args:
+            schema: The schema, with a compressor of differences.
+            node: The peer; part of the address of random places.
+            copies: The copies that this worker holds.
+            delta: Whether an update was requested.
+        """
+        super().__init__(schema)
+        if schema.compression is None:
+            raise ValueError("the schema has no compressor of differences")
+        self._compression = schema.compression
+        self._node, self._copies, self._delta = node, copies, delta
+        self._held = NO_COPY if delta else copies.of(node)
+
+    def request(self, first: PullRequest) -> PullRequest:
+        """Return the request, with the digest of the held copy; masks apply after decoding."""
+        return replace(super().request(first), mask=None, holds=self._held.digest)
+
+    def begin(self, header: ModelHeader) -> None:
+        """Check the announced header before any memory is allocated. Raises BadModel."""
+        self.announced = header
+        self._check_form(header)
+        count, size = header.messages, self._size
+        if count is None:
+            self._size, self._head = self._schema.size(), self._schema.header_bytes()
+        else:
+            self._size = messages_size(self._compression, count)
+            self._head = messages_header(self._compression, count)
+        if self._size != size:
+            self._buffer = None
+        super().begin(header)
+
+    def _check_form(self, header: ModelHeader) -> None:
+        """Refuse an answer of another form than the requested one."""
+        count, most = header.messages, self._compression.most_messages
+        if self._delta:
+            if header.copy is not None or count != 1:
+                raise BadModel("malformed", "an update is one message")
+        elif header.copy is None or len(header.copy) != 64:
+            raise BadModel("malformed", "the digest of the public copy is missing")
+        elif count is not None and (count > most or self._held.vector is None):
+            raise BadModel("malformed", f"{count} messages; at most {most} are taken")
+
+    def _unpacked(self, header: ModelHeader, payload: Bytes) -> Vector:
+        try:
+            return self._decoded(header, payload)
+        except BadModel:
+            self.received = 0
+            if not self._delta:
+                self._copies.keep(self._node, None)  # the next pull begins at the initial model
+            raise
+
+    def _decoded(self, header: ModelHeader, payload: Bytes) -> Vector:
+        if header.messages is None:
+            vector = self._schema.unpack(payload)
+        else:
+            messages = unpack_messages(self._compression, payload, header.messages)
+            if self._delta:
+                return self._compression.restored(messages[0], self._node)
+            assert self._held.vector is not None  # `_check_form`
+            vector = self._compression.added(self._held.vector, messages, self._node)
+        if digest_of(vector) != header.copy:
+            raise BadModel("digest", "the numbers are not those of the announced copy")
+        if not np.isfinite(vector).all():
+            raise BadModel("not_finite", "the public copy is not finite")
+        self._copies.keep(self._node, HeldCopy(header.copy, vector))
+        return vector

@@ -1,0 +1,153 @@
+"""The public copies of a testbed under a compressor of differences (ADR 0059, ADR 0064).
+
+`PublicCopy` is what others have of the own models: it advances by one message for each stage of a
+round in which somebody asks, as in the simulator. `HeldCopies` are the copies of others. Both live
+in memory only. After a restart the public copy is the own model, and everybody gets it whole once.
+"""
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dystop.control.compression import Compression, Message
+from dystop.testbed.events import Publication, Vector
+from dystop.testbed.protocol.compressed import HeldCopy, digest_of
+from dystop.testbed.protocol.messages import PullRequest
+
+MAX_ASKED = 64  # newest stages of rounds that are remembered as asked for
+MAX_UPDATES = 4  # newest compressed updates that are kept for further receivers
+Asked = tuple[int, int, bool]  # round, stage, whether the pull is exact
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a request gets: messages, or numbers as they are."""
+
+    model: Publication  # its vector: the whole public copy, or nothing that is sent
+    messages: tuple[Message, ...] | None  # None: the vector is sent
+    copy: str | None  # digest of the public copy that they lead to; None: an update
+
+
+class PublicCopy:
+    """What others have of the models of one worker. Used by one thread."""
+
+    def __init__(self, compression: Compression, node: int, initial: Vector | None) -> None:
+        """Begin with the initial model that all know, or without one after a restart."""
+        self._compression, self._node = compression, node
+        self._model: Publication | None = None  # that the copy followed last
+        self._copy = HeldCopy() if initial is None else HeldCopy(digest_of(initial), initial)
+        self._steps: list[tuple[str, Message]] = []  # newest last; digest of the copy before each
+        self._asked: OrderedDict[Asked, None] = OrderedDict()
+        self._leftover: Vector | None = None  # what was left out of earlier updates
+        self._updates: OrderedDict[Asked, Offer] = OrderedDict()
+
+    def offer(self, model: Publication, request: PullRequest) -> Offer:
+        """Return what a request gets. The first one of a stage of a round advances the copy.
+
+        Args:
+            model: What the worker would serve without compression: a model, or an update.
+            request: The request; `holds` names the copy that the receiver has.
+        """
+        asked = (request.round, request.stage, request.exact)
+        if request.delta:
+            return self._update(model, asked)
+        if self._model is None or (asked not in self._asked and not self._is_older(model)):
+            self._advance(model, request.round, request.stage)
+        _remember(self._asked, asked, None, MAX_ASKED)
+        return self._since(request.holds or "")
+
+    def _is_older(self, model: Publication) -> bool:
+        """Whether a late request asks for a model from before the one that the copy follows."""
+        return self._model is not None and model.version < self._model.version
+
+    def _advance(self, model: Publication, round_: int, stage: int) -> None:
+        """Add the compressed difference between model and copy to the copy."""
+        copy, self._model = self._copy, model
+        if copy.vector is None:
+            return self._begin_at(model.vector)
+        with np.errstate(over="ignore", invalid="ignore"):  # a model that has diverged
+            difference = model.vector - copy.vector
+        message = self._compression.message(difference, self._node, round_, stage)
+        vector = self._compression.added(copy.vector, [message], self._node)
+        if not np.isfinite(vector).all():
+            return self._begin_at(model.vector)
+        self._copy = HeldCopy(digest_of(vector), vector)
+        if self._copy.digest != copy.digest:  # otherwise the copy is the model already
+            self._steps.append((copy.digest, message))
+        del self._steps[: max(0, len(self._steps) - self._compression.most_messages)]
+
+    def _begin_at(self, vector: Vector) -> None:
+        """Take a model as the copy; all receivers need it whole."""
+        vector = np.ascontiguousarray(vector, np.float32)
+        self._copy, self._steps = HeldCopy(digest_of(vector), vector), []
+
+    def _since(self, held: str) -> Offer:
+        """Return the messages since a held copy, or the whole copy."""
+        model, copy = self._model, self._copy
+        assert model is not None  # `offer` has advanced the copy
+        assert copy.vector is not None
+        model = replace(model, vector=copy.vector)
+        if held == copy.digest:
+            return Offer(model, (), copy.digest)
+        known = next((k for k, (before, _) in enumerate(self._steps) if before == held), None)
+        messages = None if known is None else tuple(step for _, step in self._steps[known:])
+        return Offer(model, messages, copy.digest)
+
+    def _update(self, update: Publication, asked: Asked) -> Offer:
+        """Return a compressed update; what it leaves out is added to the next one."""
+        if asked in self._updates:
+            return self._updates[asked]
+        left = self._leftover
+        whole = update.vector if left is None else update.vector + left
+        message = self._compression.message(whole, self._node, *asked[:2])
+        rest = whole - self._compression.restored(message, self._node)
+        self._leftover = rest if np.isfinite(rest).all() else None
+        offer = Offer(update, (message,), None)
+        _remember(self._updates, asked, offer, MAX_UPDATES)
+        return offer
+
+
+def _remember(memory: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
+    """Add an entry to a memory, which keeps the newest ones."""
+    memory[key] = value
+    memory.move_to_end(key)
+    while len(memory) > most:
+        memory.popitem(last=False)
+
+
+class HeldCopies:
+    """The public copies of others that a worker holds. Safe for several threads.
+
+    >>> copies = HeldCopies(np.zeros(2, np.float32), most=1)
+    >>> copies.keep(7, HeldCopy("ab", np.ones(2, np.float32)))
+    >>> copies.of(7).digest, copies.of(8).vector.tolist()
+    ('ab', [0.0, 0.0])
+    """
+
+    def __init__(self, initial: Vector, most: int) -> None:
+        """Begin with the initial model as everybody's copy.
+
+        Args:
+            initial: The initial model of the run.
+            most: Copies to hold; a peer whose copy was dropped sends a whole one.
+        """
+        self._initial = HeldCopy(digest_of(initial), initial)
+        self._most = most
+        self._copies: OrderedDict[int, HeldCopy] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, node: int) -> HeldCopy:
+        """Return the copy of a peer."""
+        with self._lock:
+            return self._copies.get(node, self._initial)
+
+    def keep(self, node: int, copy: HeldCopy | None) -> None:
+        """Replace the copy of a peer; None: forget it."""
+        with self._lock:
+            if copy is None:
+                self._copies.pop(node, None)
+            else:
+                _remember(self._copies, node, copy, self._most)
