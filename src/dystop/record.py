@@ -6,7 +6,7 @@ stopping read nothing else.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any
 
@@ -56,6 +56,9 @@ class RoundRecord:
     worker_epsilon: Sequence[float] | None = None  # of each worker, evaluate.per_worker
     score_name: str | None = None  # what `accuracy` is where the task has another score, as in "r2"
     not_finite: Sequence[int] | None = None  # workers whose training loss is not finite
+    compute_s: float | None = None  # of alive * duration_s: local training (control.time_spent)
+    transfer_s: float | None = None  # of it: moving models
+    wait_others_s: float | None = None  # of it: active workers that wait for a slower one
     notes: Mapping[str, float] = field(default_factory=dict)
     active_ids: Sequence[int] | None = None
     link_pairs: Sequence[Sequence[int]] | None = None  # [dst, src]
@@ -70,6 +73,12 @@ class RoundRecord:
         if self.score_name is not None:
             kept = {_renamed(k, ACCURACY, self.score_name): v for k, v in kept.items()}
         return json.dumps(kept, separators=(",", ":"), allow_nan=False)
+
+
+def as_recorded(record: RoundRecord, line: str) -> RoundRecord:
+    """Return the record without the fields that an older release did not write into its line."""
+    missing: dict[str, Any] = {name: None for name in ADDED if f'"{name}":' not in line}
+    return replace(record, **missing) if missing else record
 
 
 ACCURACY = "accuracy"  # the score of a classification
@@ -90,6 +99,9 @@ SCORE = (
     "tested", "worker_accuracy", "worker_loss", "score_name",
 )  # fmt: skip
 """The fields that an evaluation fills."""
+
+ADDED = ("compute_s", "transfer_s", "wait_others_s")
+"""The fields that every run has today, and that runs of release 0.1.0 do not have."""
 
 _REQUIRED = {
     f.name

@@ -162,6 +162,9 @@ class Outcome:
     src: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # [L]
     distance: Floats | None = None  # [L], ||w_dst - w_src|| if the mechanism needs it
     failed: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [A]; empty: none failed
+    compute_s: float | None = None  # as in control.time_spent, summed over workers; None: unknown
+    transfer_s: float | None = None
+    wait_others_s: float | None = None
 
 
 @dataclass(frozen=True)

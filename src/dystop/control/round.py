@@ -208,6 +208,9 @@ def record_of(
         staleness_histogram=np.bincount(staleness).tolist(),
         queue_mean=float(before.queue.mean()),
         loss=_mean_loss(outcome),
+        compute_s=outcome.compute_s,
+        transfer_s=outcome.transfer_s,
+        wait_others_s=outcome.wait_others_s,
         notes=dict(plan.notes),
     )
 

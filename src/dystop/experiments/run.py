@@ -30,7 +30,7 @@ from dystop.experiments.run_folder import (
     writing,
 )
 from dystop.experiments.trained_models import keep_models
-from dystop.record import RoundRecord
+from dystop.record import RoundRecord, as_recorded
 from dystop.simulator import checkpoint, no_round, run_rounds
 from dystop.simulator.loop import begin
 from dystop.simulator.state import Components, State
@@ -321,7 +321,7 @@ def verify_run(
     digest = hashlib.sha256()
     checked = 0
     for record, line in zip(_records_of(built.components), lines, strict=False):
-        again = record.to_json()
+        again = as_recorded(record, line).to_json()
         if again != line:
             return Verdict(False, checked, "", _difference(checked + 1, line, again))
         digest.update(line.encode() + b"\n")

@@ -78,6 +78,9 @@ def outcome_of(
         src=plan.links.src,
         failed=realised.failed,
         distance=distance,
+        compute_s=realised.spent.compute_s,
+        transfer_s=realised.spent.transfer_s,
+        wait_others_s=realised.spent.wait_others_s,
     )
 
 

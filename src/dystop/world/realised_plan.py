@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dystop.control.timing import Timetable, Timing, idle_s
+from dystop.control.time_spent import NewWork, TimeSpent, time_spent
+from dystop.control.timing import Timetable, Timing, exchange_s, idle_s
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints
 from dystop.types import View
@@ -33,6 +34,7 @@ class RealisedPlan:
     begin_s: Floats  # [B], when they begin
     duration_s: float  # H_t
     idle_s: float
+    spent: TimeSpent
     comm_s: Floats  # [A]
     failed: Bools  # [A]
     link_s: Floats  # [L]
@@ -73,6 +75,7 @@ def realised_plan(
         begin_s=table.begin_s,
         duration_s=table.duration_s,
         idle_s=idle_s(timing, table, plan, transfer.seconds, busy_s, training_s),
+        spent=_spent(view, plan, progress, transfer, table, training_s),
         comm_s=table.comm_s,
         failed=np.zeros(len(plan.active), bool),
         link_s=transfer.seconds,
@@ -80,6 +83,26 @@ def realised_plan(
         arrival_s=table.link_end_s,
         lost=transfer.lost,
         stale=_sender_trains(plan, progress, view.now_s + table.link_begin_s),
+    )
+
+
+def _spent(
+    view: View,
+    plan: Plan,
+    progress: Progress,
+    transfer: Transfer,
+    table: Timetable,
+    training_s: Floats,
+) -> TimeSpent:
+    """Return what the workers do with their time in this round."""
+    workers = view.fleet.workers
+    own_s = exchange_s(plan, transfer.seconds, len(progress.started_s))[plan.active]
+    return time_spent(
+        table.duration_s,
+        view.alive,
+        (progress.started_s - view.now_s)[:workers],
+        progress.remaining_s(view.now_s)[:workers],
+        NewWork(plan.active, own_s, table.begin_s, table.begin_s + training_s),
     )
 
 

@@ -72,6 +72,18 @@ def test_seconds_for_the_energy_of_reports():
     assert got.receive_s.tolist() == [3.0, 0.0, 0.0, 0.5]
 
 
+def test_time_spent_by_reports():
+    # The workers are those above. Of its exchange of 2.5 s, worker 0 transfers for 2 s: the slower
+    # of its two pulls. Worker 2 waits for the round for 10 s, and worker 3 for 6 s.
+    view, plan = view_and_plan()
+    view = replace(view, remaining_s=np.array([1.0, 1.0, 0.0, 1.0]))
+    ended = np.array([np.inf, np.inf, 90.0, 104.0])
+    got = round_outcome(plan, view, RoundReports(reports(), 10.0, 2.0, ended_s=ended))
+    assert got.compute_s == 0.5 + 7.0 + 10.0 + 4.0
+    assert (got.transfer_s, got.wait_others_s) == (2.0, 0.5)
+    assert 40.0 - got.compute_s - got.transfer_s - got.wait_others_s == 10.0 + 6.0
+
+
 def test_a_background_link_is_on_its_way():
     view, _ = view_and_plan()
     plan = Plan(ints([0]), links(ints([1]), ints([0]), background=True, fraction=0.5))

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from dystop.control.time_spent import NewWork, TimeSpent, time_spent
+from dystop.control.timing import exchange_s
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints, graph_of_sorted, no_pairs
 from dystop.testbed.protocol.messages import Rejected, Report, Used
@@ -54,10 +56,12 @@ def round_outcome(plan: Plan, view: View, summary: RoundReports) -> Outcome:
     """Return the outcome of a round from the reports; its duration (eq:duration) is measured."""
     links, outcomes = plan.links, link_outcomes(plan, summary.reports)
     lost = _lost(plan, outcomes, summary.reports)
+    link_s = np.array([o.seconds if o else 0.0 for o in outcomes]) / summary.time_scale
+    spent = _spent(plan, view, summary, link_s)
     return Outcome(
         duration_s=summary.duration_s,
         comm_s=_exchange_s(plan, summary),
-        link_s=np.array([o.seconds if o else 0.0 for o in outcomes]) / summary.time_scale,
+        link_s=link_s,
         link_bytes=_link_bytes(plan, view, outcomes, lost),
         lost=lost,
         loss=_losses(plan, summary),
@@ -68,6 +72,9 @@ def round_outcome(plan: Plan, view: View, summary: RoundReports) -> Outcome:
         src=links.src,
         distance=_distance(outcomes) if summary.distances else None,
         failed=_failed(plan, summary),
+        compute_s=spent.compute_s,
+        transfer_s=spent.transfer_s,
+        wait_others_s=spent.wait_others_s,
     )
 
 
@@ -127,15 +134,35 @@ def reported_seconds(
     A worker that did not report its exchange has begun no new training. A training whose end is not
     reported runs until the round closes.
     """
+    first_end_s, begin_s, end_s = _training_times(plan, view, summary)
+    compute_s = compute_seconds(summary.duration_s, first_end_s, begin_s, end_s)
+    radio_s = radio_seconds(plan.links, outcome.link_s, view.fleet.workers)
+    return RoundSeconds(compute_s, *radio_s)
+
+
+def _training_times(plan: Plan, view: View, summary: RoundReports) -> tuple[Floats, Floats, Floats]:
+    """Return when the training under way ends, and when the new one begins and ends, [N] each.
+
+    Times count from the opening of the round; inf: not in this round.
+    """
     workers = view.fleet.workers
-    running = np.full(workers, np.inf) if summary.ended_s is None else summary.ended_s - view.now_s
-    first_end_s, begin_s = np.where(view.remaining_s > 0, running, 0.0), np.full(workers, np.inf)
+    end_s = np.full(workers, np.inf) if summary.ended_s is None else summary.ended_s - view.now_s
+    first_end_s, begin_s = np.where(view.remaining_s > 0, end_s, 0.0), np.full(workers, np.inf)
     for node in plan.active.tolist():
         if node < workers and (report := summary.reports.get(node)) is not None:
             first_end_s[node] = report.waited_s / summary.time_scale
             begin_s[node] = first_end_s[node] + report.seconds / summary.time_scale
-    compute_s = compute_seconds(summary.duration_s, first_end_s, begin_s, running)
-    return RoundSeconds(compute_s, *radio_seconds(plan.links, outcome.link_s, workers))
+    return first_end_s, begin_s, end_s
+
+
+def _spent(plan: Plan, view: View, summary: RoundReports, link_s: Floats) -> TimeSpent:
+    """Return what the workers did with their time, as they reported it."""
+    first_end_s, begin_s, end_s = _training_times(plan, view, summary)
+    active = plan.active[plan.active < view.fleet.workers]
+    own_s = exchange_s(plan, link_s, view.fleet.nodes)[active]
+    new = NewWork(active, own_s, begin_s[active], end_s[active])
+    no_exchange_s = np.zeros(view.fleet.workers)  # a testbed's round closes after its exchanges
+    return time_spent(summary.duration_s, view.alive, no_exchange_s, first_end_s, new)
 
 
 def traced_view(view: View) -> View:
