@@ -8,6 +8,7 @@ import pytest
 
 from dystop.report.data.ranking import rank_groups
 from dystop.report.data.results_csv import results_csv
+from dystop.report.data.scores import Score
 from dystop.report.data.study_results import study_results
 from dystop.report.data.summary import energy_until, metrics, summarise, summary_rows
 from support.fake_runs import fake_run, plain_record
@@ -50,7 +51,7 @@ def test_the_summary_of_a_run():
 
 
 def test_without_records_there_are_no_rows():
-    titles = {m.title for m in metrics(summarise([plain(FAIR)], 0.5))}
+    titles = {m.title for m in metrics(summarise([plain(FAIR)], 0.5), Score())}
     assert not any("energy" in title or "worst" in title for title in titles)
     columns = rank_groups(study_results([plain(FAIR), plain(UNFAIR)]).groups, 0.5)[0]
     assert not any("energy" in c.title or "worst" in c.title for c in columns.results)

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dystop.report.data.groups import group_runs
-from dystop.report.data.headline import Lead, headline
+from dystop.report.data.headline import headline
+from dystop.report.data.leads import Lead
 from dystop.report.data.ranking import rank_groups
 from dystop.report.data.study_results import study_results
 from support.fake_runs import fake_run, plain_record

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dystop.report.data.names import score_name
 from dystop.report.data.notices import no_better_than_guessing
+from dystop.report.data.scores import score_of
 from dystop.report.data.study_results import study_results
 from dystop.report.data.summary import summary_rows
 from dystop.report.pages.runs import write_report
@@ -46,9 +46,9 @@ def test_the_report_of_one_run_names_the_score(runs, tmp_path):
 
 
 def test_scores_of_different_tasks_are_called_scores(runs):
-    assert score_name(runs) == "r2"
-    assert score_name([runs[0], fake_run("plain")]) == "score"
-    assert score_name([fake_run("plain")]) == "accuracy"
+    assert score_of(runs).name == "r2"
+    assert score_of([runs[0], fake_run("plain")]).name == "score"
+    assert score_of([fake_run("plain")]).name == "accuracy"
 
 
 def test_a_regression_does_not_guess_among_classes(runs):

@@ -183,7 +183,7 @@ def test_page_is_complete_and_says_what_it_is(study, tmp_path):
         "a &lt;b&gt; study", "2 mechanisms", "2 seeds each", "both timing laws", "8 runs",
         "Seeds 0, 1.",
         "slow (reconstruction)", "dystop (paper)", "sample standard deviation", "time to 80 %",
-        "Yes: 2 of 2 mechanisms", "up 1", "down 1",
+        "2 of 2 rows change their rank", "up 1", "down 1",
         "is a reconstruction", "dystop-s0 (finished)", "not reached", "idle share",
         "data split, initial model and channel draws",
     ):  # fmt: skip

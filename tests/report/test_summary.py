@@ -9,8 +9,9 @@ from dystop.experiments.run_folder import RunData
 from dystop.report import default_target, draw_runs, summarise, summary_rows
 from dystop.report.data.names import mechanism_of, rerun_command, run_labels, timing_text
 from dystop.report.data.notices import notices
+from dystop.report.data.scores import first_reaching
 from dystop.report.data.series import MAX_POINTS, series, staleness_shares
-from dystop.report.data.summary import first_reaching, summary_table
+from dystop.report.data.summary import summary_table
 from support.fake_runs import fake_run, plain_record
 
 

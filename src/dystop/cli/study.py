@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
     from dystop.experiments.executors import Choice
     from dystop.experiments.study import Study, StudyOutline
-    from dystop.report.data.ranking import Ranking
+    from dystop.report.data.groups import Group
+    from dystop.report.data.ranking import Ranking, TableColumn
+    from dystop.report.data.study_results import StudyResults
 
 Target = Annotated[
     float | None, typer.Option(help="Accuracy whose time and cost are compared, up to 1.")
@@ -378,8 +380,11 @@ def report_study(path: Path, target: float | None, *, out: Path | None = None, q
         return
     for sentence in report.results.notices:
         note(sentence)
+    first_column = "setting" if study.over else "mechanism"
     for ranking in report.results.rankings:
-        _show(ranking, "setting" if study.over else "mechanism")
+        _show(ranking, first_column)
+        _show_why(ranking, first_column, report.results)
+    _show_both_laws(report.results)
     echo(report.results.target.reason)
     for sentence in (*report.results.headlines, report.results.order):
         if sentence:
@@ -390,13 +395,49 @@ def report_study(path: Path, target: float | None, *, out: Path | None = None, q
 def _show(ranking: "Ranking", first_column: str) -> None:
     """Show one ranking as a table: a line per mechanism or setting, best first."""
     echo(f"timing law: {ranking.timing}; mean ± standard deviation over seeds")
-    shown = ranking.results
+    _show_columns(ranking.groups, first_column, ranking.results)
+
+
+def _show_columns(
+    groups: "Sequence[Group]", first_column: str, columns: "Sequence[TableColumn]"
+) -> None:
     rows = [
-        [group.label, *(_cell(c.cells[k].text, c.cells[k].note) for c in shown)]
-        for k, group in enumerate(ranking.groups)
+        [group.label, *(_cell(c.cells[k].text, c.cells[k].note) for c in columns)]
+        for k, group in enumerate(groups)
     ]
-    show_table((first_column, *(c.title for c in shown)), rows)
+    show_table((first_column, *(c.title for c in columns)), rows)
 
 
 def _cell(text: str, remark: str) -> str:
     return f"{text}\n{remark}" if remark else text
+
+
+def _show_why(ranking: "Ranking", first_column: str, results: "StudyResults") -> None:
+    """Show what the workers did with their time: a stacked bar and its numbers."""
+    from dystop.report.data.time_shares import PARTS, mean_shares, share_bar, share_texts
+
+    target = results.target.accuracy
+    until = "the end" if target is None else f"{results.score.aim(target)}, or else until the end"
+    shares = [mean_shares(group.runs, target) for group in ranking.groups]
+    if not any(shares):
+        echo("what the workers did with their time: not recorded")
+        return
+    echo(f"what the workers did with their time until {until}")
+    rows = [
+        [group.label, share_bar(found), *share_texts(found)]
+        for group, found in zip(ranking.groups, shares, strict=True)
+    ]
+    show_table((first_column, "", *PARTS), rows)
+
+
+def _show_both_laws(results: "StudyResults") -> None:
+    """Show the ranks of all rows under two timing laws side by side."""
+    from dystop.report.data.ranking import rank_changes
+
+    changes = rank_changes(results.rankings, results.target.accuracy)
+    if not changes:
+        return
+    first, second = (ranking.timing for ranking in results.rankings)
+    echo("rank and time under both timing laws")
+    rows = [[change.group.label, *change.ranks, change.change] for change in changes]
+    show_table(("mechanism", first, second, f"from {first} to {second}"), rows)

@@ -18,9 +18,12 @@ from dystop.user_code import blamed
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes: 128 plus the number of the signal
 _PLAIN_WIDTH = 160
+_SHORT = 28  # characters of a line that a table never breaks
+_PADDING = 2  # of a column
 P = ParamSpec("P")
 
 
@@ -63,21 +66,58 @@ def console() -> "Console":
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table; the text of a cell is never read as markup."""
+    """Print a table; the text of a cell is never read as markup.
+
+    A table that would have to break a name or a value is printed as a list, row by row. A pipe gets
+    a table as wide as it needs.
+    """
+    body = [list(row) for row in rows]
+    screen, needed = console(), _least_width(columns, body)
+    if needed > screen.width and sys.stdout.isatty():
+        _show_list(columns, body)
+        return
+    screen.width = max(screen.width, needed)
+    with screen.capture() as shown:
+        screen.print(_table(columns, body))
+    echo(shown.get(), nl=False)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     has_header = any(columns)
     table = Table(box=box.SIMPLE if has_header else None, show_header=has_header)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for k, column in enumerate(columns):
+        table.add_column(column, overflow="fold", min_width=_unbroken(column, rows, k))
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    screen = console()
-    with screen.capture() as shown:
-        screen.print(table)
-    echo(shown.get(), nl=False)
+    return table
+
+
+def _unbroken(column: str, rows: Sequence[Sequence[str]], k: int) -> int:
+    """Return the width at which a column breaks neither a word nor a short line."""
+    lines = [line for row in rows for line in row[k].split("\n")]
+    short = [line for line in lines if len(line) <= _SHORT]
+    words = [word for line in [column, *lines] for word in line.split()]
+    return max(map(len, [*short, *words]), default=0)
+
+
+def _least_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    return sum(_unbroken(column, rows, k) + _PADDING for k, column in enumerate(columns)) + 1
+
+
+def _show_list(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print every row as a block: its first cell, and below it a line for each of the others."""
+    titles = columns[1:]
+    width = max(map(len, titles), default=0)
+    for first, *cells in rows:
+        echo(first)
+        for title, cell in zip(titles, cells, strict=True):
+            text, *more = cell.split("\n")
+            remark = f" ({', '.join(more)})" if more else ""
+            echo(f"  {title:<{width}}  {text}{remark}")
 
 
 class Interrupted(Exception):

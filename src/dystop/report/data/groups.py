@@ -10,8 +10,8 @@ from dystop.experiments.run_folder import RunData
 from dystop.params import flatten, short_names
 from dystop.record import RoundRecord
 from dystop.report.data.names import MechanismInfo, diverged_round, mechanism_of
+from dystop.report.data.scores import evaluated_rounds
 from dystop.report.data.settings import differing_settings
-from dystop.report.data.summary import evaluated_rounds
 from dystop.units import known
 
 _SEED_KEYS = ("seed", "name")

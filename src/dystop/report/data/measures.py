@@ -9,7 +9,7 @@ from dystop.experiments.reproduce.paper_claims import Measure
 from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.groups import SeedSpread, over_seeds
-from dystop.report.data.summary import best_accuracy, evaluated_rounds, first_reaching
+from dystop.report.data.scores import best_accuracy, evaluated_rounds, first_reaching
 from dystop.units import data, goal, number, percent, plural, seconds
 
 TARGET_STEP = 0.05

@@ -1,6 +1,5 @@
 """Names and sentences about a run: its mechanism, label, status, rules and commands."""
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from dystop.experiments.config import Experiment
 from dystop.experiments.config.keys import keys_of
 from dystop.experiments.config.readings import reading_values
 from dystop.experiments.run_folder import RunData, is_abandoned
-from dystop.record import ACCURACY
 from dystop.types import FAITHFUL
 
 TIMING_LAWS = {
@@ -25,22 +23,6 @@ PUBLISH_RULES = {
     "running (the paper's equations)",
     "on_completion": "on_completion: a pull returns the last finished model, as on real workers",
 }
-
-
-def score_name(runs: Sequence[RunData]) -> str:
-    """Return the name of the score that the runs have in common; "score" if they differ."""
-    scored = (r for run in runs for r in run.records if r.accuracy is not None)
-    names = {r.score_name or ACCURACY for r in scored} or {ACCURACY}
-    return names.pop() if len(names) == 1 else "score"
-
-
-def with_score_name(text: str, name: str) -> str:
-    """Return a text about the accuracy of models for a task with another score.
-
-    >>> with_score_name("test accuracy (stop.accuracy)", "r2")
-    'test r2 (stop.accuracy)'
-    """
-    return re.sub(r"(?<![.\w])accuracy\b", name, text)
 
 
 @dataclass(frozen=True)

@@ -12,21 +12,16 @@ from dystop.report.data.groups import (
     evaluation_interval_s,
     over_seeds,
 )
+from dystop.report.data.leads import first_place
 from dystop.report.data.names import diverged_round
-from dystop.report.data.summary import (
-    TARGET_RULE,
-    RunSummary,
-    TableCell,
-    evaluated_rounds,
-    first_reaching,
-    summarise,
-)
+from dystop.report.data.scores import Score, evaluated_rounds, first_reaching
+from dystop.report.data.summary import TARGET_RULE, RunSummary, TableCell, summarise
+from dystop.report.data.time_shares import MEANINGS, PARTS
 from dystop.units import (
     NOTHING,
     data_unit,
     digits,
     energy_unit,
-    goal,
     number,
     percent,
     plural,
@@ -60,6 +55,7 @@ class Ranking:
     groups: list[Group]
     results: list[TableColumn]  # what was reached
     costs: list[TableColumn]  # what it took
+    why: list[TableColumn]  # what the workers did until the target; empty: not recorded
 
 
 def cost_to_target(group: Group, target: float | None, quantity: CumulativeQuantity) -> SeedSpread:
@@ -85,20 +81,24 @@ def accuracy_at(
     return planned[0] if planned else before[-1] if before else None
 
 
-def rank_groups(groups: Sequence[Group], target: float | None) -> list[Ranking]:
+def rank_groups(
+    groups: Sequence[Group], target: float | None, score: Score | None = None
+) -> list[Ranking]:
     """Rank the groups of each timing law; times under different laws do not compare."""
-    laws = dict.fromkeys(group.timing for group in groups)
-    return [_ranking(law, [g for g in groups if g.timing == law], target) for law in laws]
+    laws, score = dict.fromkeys(group.timing for group in groups), score or Score()
+    return [_ranking(law, [g for g in groups if g.timing == law], target, score) for law in laws]
 
 
-def _ranking(law: str, groups: Sequence[Group], target: float | None) -> Ranking:
+def _ranking(law: str, groups: Sequence[Group], target: float | None, score: Score) -> Ranking:
     pairs = [(group, summarise(group.runs, target)) for group in groups]
     pairs.sort(key=lambda pair: _sort_key(pair[0], pair[1], target))
     ordered, summaries = [group for group, _ in pairs], [seeds for _, seeds in pairs]
-    costs = _costs(summaries)
+    costs, why = _costs(summaries), _why(summaries)
     if all(s.planned for seeds in summaries for s in seeds):  # nothing was reached: costs are all
-        return Ranking(law, ordered, costs[:_PLANNED], costs[_PLANNED:])
-    return Ranking(law, ordered, _results(ordered, summaries, target), costs)
+        return Ranking(law, ordered, costs[:_PLANNED], costs[_PLANNED:], why)
+    return Ranking(
+        law, ordered, _results(ordered, summaries, target, score), costs, _why(summaries)
+    )
 
 
 def _sort_key(
@@ -172,10 +172,10 @@ def _mark_best(cells: Sequence[TableCell], pick: Callable[..., float] | None) ->
 
 
 def _results(
-    groups: Sequence[Group], summaries: Summaries, target: float | None
+    groups: Sequence[Group], summaries: Summaries, target: float | None, score: Score
 ) -> list[TableColumn]:
     """Return the columns of what was reached."""
-    name, missing = ("target", NO_TARGET) if target is None else (goal(target), NOT_REACHED)
+    name, missing = score.aim(target), NO_TARGET if target is None else NOT_REACHED
     costs: list[tuple[str, str, CumulativeQuantity, Format]] = [
         ("time", "simulated time", lambda r: r.clock_s, in_seconds),
         ("data", "on the wire, every transfer counted once", lambda r: r.wire_bytes_total,
@@ -188,7 +188,8 @@ def _results(
         reached = [cost_to_target(g, target, quantity) for g in groups]
         cells = [_target_cell(spread, show, missing, first=not columns) for spread in reached]
         title = f"{what} to {name}"
-        columns.append(TableColumn(title, f"{meaning}; {TARGET_RULE}", _mark_best(cells, min)))
+        cells = _mark_best(cells, min) if columns else _mark_first(groups, cells, target)
+        columns.append(TableColumn(title, f"{meaning}; {TARGET_RULE}", cells))
     if _is_known(summaries, lambda s: s.energy_j):
         reached = [
             over_seeds(None if target is None else s.target_energy_j for s in seeds)
@@ -201,23 +202,55 @@ def _results(
     total = [TableCell(plus_minus(spread)) for spread in spent]
     meaning = "passes over the whole training set until the end of each run, all workers together"
     compute = TableColumn("epochs in all", meaning, total)
-    return [*columns, compute, *_accuracies(groups, summaries)]
+    return [*columns, compute, *_accuracies(groups, summaries, score)]
 
 
-def _accuracies(groups: Sequence[Group], summaries: Summaries) -> list[TableColumn]:
+def _mark_first(
+    groups: Sequence[Group], cells: Sequence[TableCell], target: float | None
+) -> list[TableCell]:
+    """Mark the first row to the target; where rows tie for it, say so and mark none."""
+    place = first_place(groups, target)
+    if place is None or not place.tied:
+        return _mark_best(cells, min)
+    tied = [place.first, *(other for other, _ in place.tied)]
+    return [
+        replace(cell, note=f"{cell.note}, tie") if any(group is t for t in tied) else cell
+        for group, cell in zip(groups, cells, strict=True)
+    ]
+
+
+def _why(summaries: Summaries) -> list[TableColumn]:
+    """Return the shares of worker time; none where a run has not recorded them."""
+    reads: tuple[Callable[[RunSummary], float | None], ...] = (
+        lambda s: s.compute_share,
+        lambda s: s.transfer_share,
+        lambda s: s.wait_others_share,
+        lambda s: s.wait_round_share,
+    )
+    if not all(s.compute_share is not None for seeds in summaries for s in seeds if s.rounds):
+        return []
+    columns = []
+    for title, meaning, read in zip(PARTS, MEANINGS, reads, strict=True):
+        cells = [TableCell(in_percent(over_seeds(map(read, seeds)))) for seeds in summaries]
+        rule = f"share of worker time until the target, or else until the end: {meaning}"
+        columns.append(TableColumn(title, rule, cells))
+    return columns
+
+
+def _accuracies(groups: Sequence[Group], summaries: Summaries, score: Score) -> list[TableColumn]:
     """Return the accuracy at the common time, if there is one, and at the end of each run."""
     at_s = common_time_s(groups)
-    columns = [] if at_s is None else [_accuracy_at_common_time(groups, at_s)]
+    columns = [] if at_s is None else [_accuracy_at_common_time(groups, at_s, score)]
     final = [over_seeds(s.accuracy for s in seeds) for seeds in summaries]
     merged = [over_seeds(s.accuracy_global for s in seeds) for seeds in summaries]
     meaning = "mean over the workers' own models at the last evaluation of each run"
-    columns.append(_accuracy_column("final accuracy", meaning, final, groups))
+    columns.append(_accuracy_column("final accuracy", meaning, final, groups, score))
     meaning = "accuracy of the data-weighted average of all models at the last evaluation"
-    columns.append(_accuracy_column("global model", meaning, merged, groups))
-    return [*columns, *_fairness(groups, summaries)]
+    columns.append(_accuracy_column("global model", meaning, merged, groups, score))
+    return [*columns, *_fairness(groups, summaries, score)]
 
 
-def _fairness(groups: Sequence[Group], summaries: Summaries) -> list[TableColumn]:
+def _fairness(groups: Sequence[Group], summaries: Summaries, score: Score) -> list[TableColumn]:
     """Return how evenly accuracy is spread over the workers, where single workers were recorded."""
     if not _is_known(summaries, lambda s: s.accuracy_worst):
         return []
@@ -227,7 +260,7 @@ def _fairness(groups: Sequence[Group], summaries: Summaries) -> list[TableColumn
     cells = [TableCell(_index(s), value=s.mean if s.complete else None) for s in even]
     rule = "Jain's index of the workers' accuracies at the last evaluation: 1 if all are equal"
     return [
-        _accuracy_column("worst tenth", meaning, worst, groups),
+        _accuracy_column("worst tenth", meaning, worst, groups, score),
         TableColumn("fairness", rule, _mark_best(cells, max)),
     ]
 
@@ -244,7 +277,7 @@ def _is_known(summaries: Summaries, of: Callable[[RunSummary], float | None]) ->
     return any(of(s) is not None for seeds in summaries for s in seeds)
 
 
-def _accuracy_at_common_time(groups: Sequence[Group], at_s: float) -> TableColumn:
+def _accuracy_at_common_time(groups: Sequence[Group], at_s: float, score: Score) -> TableColumn:
     step_s = evaluation_interval_s(groups)
     spreads = [over_seeds(_accuracy_of(run, at_s, step_s) for run in g.runs) for g in groups]
     rule = (
@@ -254,7 +287,7 @@ def _accuracy_at_common_time(groups: Sequence[Group], at_s: float) -> TableColum
         else "the last evaluation of each run by the time that every run reached"
     )
     title = f"accuracy at {seconds(round(at_s, 9))}"  # 3 * 0.2 is not quite 0.6
-    return _accuracy_column(title, f"the fair comparison: {rule}", spreads, groups)
+    return _accuracy_column(title, f"the fair comparison: {rule}", spreads, groups, score)
 
 
 def _accuracy_of(run: RunData, clock_s: float, within_s: float) -> float | None:
@@ -265,22 +298,26 @@ def _accuracy_of(run: RunData, clock_s: float, within_s: float) -> float | None:
 
 
 def _accuracy_column(
-    title: str, meaning: str, spreads: Sequence[SeedSpread], groups: Sequence[Group]
+    title: str,
+    meaning: str,
+    spreads: Sequence[SeedSpread],
+    groups: Sequence[Group],
+    score: Score,
 ) -> TableColumn:
-    cells = [_accuracy_cell(*pair) for pair in zip(spreads, groups, strict=True)]
+    cells = [_accuracy_cell(*pair, score) for pair in zip(spreads, groups, strict=True)]
     # Where a seed has no value, the means cover different seeds and none of them is the best.
     pick = max if all(s.complete for s in spreads) else None
-    return TableColumn(title, meaning, _mark_best(cells, pick))
+    return TableColumn(score.named(title), score.named(meaning), _mark_best(cells, pick))
 
 
-def _accuracy_cell(spread: SeedSpread, group: Group) -> TableCell:
-    diverged = _diverged(group)
+def _accuracy_cell(spread: SeedSpread, group: Group, score: Score) -> TableCell:
+    diverged, shown = _diverged(group), score.text(spread.mean, spread.std)
     if not spread.values:
         return TableCell(diverged or "not evaluated")
     if diverged:
-        return TableCell(in_percent(spread), diverged)
+        return TableCell(shown, diverged)
     note = "" if spread.complete else _seed_count(spread)
-    return TableCell(in_percent(spread), note, spread.mean)
+    return TableCell(shown, note, spread.mean)
 
 
 def _diverged(group: Group) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from dystop.record import RoundRecord
 from dystop.report.data.groups import Group
-from dystop.report.data.summary import evaluated_rounds
+from dystop.report.data.scores import evaluated_rounds
 from dystop.sparse import Floats
 from dystop.units import known, number
 

@@ -1,16 +1,16 @@
 """Results of a comparison or a sweep, computed once: groups, target accuracy and rankings."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dystop.experiments.run_folder import RunData
 from dystop.report.data.groups import Group, group_runs
 from dystop.report.data.headline import headline
-from dystop.report.data.names import is_planned, score_name, with_score_name
+from dystop.report.data.names import is_planned
 from dystop.report.data.notices import study_notices
-from dystop.report.data.ranking import Ranking, TableColumn, order_sentence, rank_groups
-from dystop.report.data.summary import NO_TARGET_PLANNED, TARGETS, best_accuracy
-from dystop.units import goal
+from dystop.report.data.ranking import Ranking, order_sentence, rank_groups
+from dystop.report.data.scores import Score, best_accuracy, score_of
+from dystop.report.data.summary import NO_TARGET_PLANNED, TARGETS
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,13 @@ class StudyResults:
     rankings: tuple[Ranking, ...]  # one per timing law
     swept: tuple[str, ...]  # the keys of a sweep; empty for a comparison
     notices: tuple[str, ...]
+    score: Score = Score()  # noqa: RUF009 - a frozen value
 
     @property
     def headlines(self) -> list[str]:
         """Who was first to the target under each timing law; none where nothing compares."""
         several = len(self.rankings) > 1
-        found = [(r.timing, headline(r, self.target.accuracy)) for r in self.rankings]
+        found = [(r.timing, headline(r, self.target.accuracy, self.score)) for r in self.rankings]
         return [f"Under the {law} law: {text}" if several else text for law, text in found if text]
 
     @property
@@ -63,47 +64,35 @@ def study_results(
         swept: The keys that a sweep varies.
         notices: Warnings that do not follow from the runs, such as missing runs.
     """
-    groups, score = group_runs(runs), score_name(runs)
-    chosen = choose_target(groups, target)
-    rankings = tuple(_with_score_name(r, score) for r in rank_groups(groups, chosen.accuracy))
-    chosen = replace(chosen, reason=with_score_name(chosen.reason, score))
+    groups, score = group_runs(runs), score_of(runs)
+    chosen = choose_target(groups, target, score)
+    rankings = tuple(rank_groups(groups, chosen.accuracy, score))
     warnings = (*notices, *study_notices(groups))
-    return StudyResults(tuple(groups), chosen, rankings, tuple(swept), warnings)
+    return StudyResults(tuple(groups), chosen, rankings, tuple(swept), warnings, score)
 
 
-def _with_score_name(ranking: Ranking, score: str) -> Ranking:
-    """Return the ranking with columns that name the score of the task."""
-
-    def named(columns: list[TableColumn]) -> list[TableColumn]:
-        return [
-            replace(
-                column,
-                title=with_score_name(column.title, score),
-                meaning=with_score_name(column.meaning, score),
-            )
-            for column in columns
-        ]
-
-    return replace(ranking, results=named(ranking.results), costs=named(ranking.costs))
-
-
-def choose_target(groups: Sequence[Group], requested: float | None) -> Target:
+def choose_target(
+    groups: Sequence[Group], requested: float | None, score: Score | None = None
+) -> Target:
     """Choose the requested target, or the accuracy at which runs stop, or `shared_target`."""
+    score = score or Score()
+    begin = f"The target {score.name} is"
     if requested is not None:
-        return Target(requested, f"The target accuracy is {goal(requested)}, as requested.")
+        return Target(requested, f"{begin} {score.goal(requested)}, as requested.")
     stop = groups[0].runs[0].config.get("stop") or {}
     if accuracy := stop.get("accuracy"):
-        return Target(accuracy, f"The target accuracy is {goal(accuracy)}: the runs stop there.")
+        return Target(accuracy, f"{begin} {score.goal(accuracy)}: the runs stop there.")
     shared, rule = shared_target(groups)
     if all(is_planned(run) for group in groups for run in group.runs):
         return Target(None, NO_TARGET_PLANNED)
     if shared is None:
-        return Target(None, "There is no target: none was requested, and no run reached 50 %.")
-    defaults = ", ".join(f"{100 * t:.0f}" for t in TARGETS)
+        least = score.goal(TARGETS[0])
+        return Target(None, f"There is no target: none was requested, and no run reached {least}.")
+    defaults = ", ".join(map(score.goal, TARGETS)).replace(" %,", ",")
     return Target(
         shared,
-        f"The target accuracy is {goal(shared)}: none was requested, and among the defaults "
-        f"({defaults} %) this is the highest that {rule}.",
+        f"{begin} {score.goal(shared)}: none was requested, and among the defaults "
+        f"({defaults}) this is the highest that {rule}.",
     )
 
 

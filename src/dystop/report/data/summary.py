@@ -6,17 +6,24 @@ from typing import Literal
 
 from dystop.control.fairness import fairness_of
 from dystop.experiments.run_folder import RunData
-from dystop.record import ACCURACY, RoundRecord
+from dystop.record import RoundRecord
 from dystop.report.data.names import (
     clock_name,
     is_planned,
     mechanism_of,
     run_labels,
     run_status,
-    score_name,
-    with_score_name,
 )
-from dystop.units import NOTHING, data, energy, goal, known, number, percent, seconds, spread
+from dystop.report.data.scores import (
+    Score,
+    best_accuracy,
+    evaluated_rounds,
+    first_reaching,
+    score_of,
+    until_target,
+)
+from dystop.report.data.time_shares import time_shares
+from dystop.units import NOTHING, data, energy, known, number, percent, seconds
 
 TARGETS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 """Default target accuracies."""
@@ -60,6 +67,10 @@ class RunSummary:
     epsilon: float | None = None  # largest of all workers; None: training was not private
     accuracy_worst: float | None = None  # mean accuracy of the worst tenth of the workers
     accuracy_jain: float | None = None  # Jain's index of the workers' accuracies
+    compute_share: float | None = None  # of worker time until the target, or else until the end
+    transfer_share: float | None = None
+    wait_others_share: float | None = None
+    wait_round_share: float | None = None
     clock: str = "simulated time"  # what `clock_s` is
     planned: bool = False  # planning only: nothing was trained
 
@@ -81,22 +92,6 @@ class SummaryRow:
     title: str
     meaning: str
     cells: list[TableCell]
-
-
-def evaluated_rounds(records: Sequence[RoundRecord]) -> list[RoundRecord]:
-    """Return the rounds after which the models were evaluated."""
-    return [r for r in records if known(r.accuracy) is not None]
-
-
-def first_reaching(records: Sequence[RoundRecord], target: float) -> RoundRecord | None:
-    """Return the first evaluated round at or above the target; nothing is interpolated."""
-    return next((r for r in evaluated_rounds(records) if (r.accuracy or 0.0) >= target), None)
-
-
-def best_accuracy(records: Sequence[RoundRecord]) -> float | None:
-    """Return the highest mean accuracy of all evaluations."""
-    scores = [r.accuracy for r in evaluated_rounds(records) if r.accuracy is not None]
-    return max(scores, default=None)
 
 
 def default_target(runs: Sequence[RunData]) -> float | None:
@@ -123,6 +118,8 @@ def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
     score = (evaluated_rounds(rows) or [last])[-1]
     reached = None if target is None else first_reaching(rows, target)
     fairness = fairness_of(score.worker_accuracy)
+    shares = time_shares(until_target(rows, target))
+    parts = (None,) * 4 if shares is None else shares.parts
     return RunSummary(
         *names,
         rounds=len(rows),
@@ -148,6 +145,10 @@ def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
         epsilon=max((e for r in rows if (e := known(r.epsilon)) is not None), default=None),
         accuracy_worst=fairness.worst_decile if fairness else None,
         accuracy_jain=fairness.jain if fairness else None,
+        compute_share=parts[0],
+        transfer_share=parts[1],
+        wait_others_share=parts[2],
+        wait_round_share=parts[3],
         clock=clock_name([run]),
         planned=is_planned(run),
     )
@@ -161,7 +162,12 @@ def energy_until(records: Sequence[RoundRecord], last: RoundRecord) -> float | N
 
 
 def idle_share(records: Sequence[RoundRecord]) -> float | None:
-    """Return idle worker-seconds divided by the worker-seconds of all alive workers."""
+    """Return the share of worker time spent neither training nor exchanging models.
+
+    Runs of release 0.1.0 recorded only `idle_s`, which leaves out some waits under `overlap`.
+    """
+    if (shares := time_shares(records)) is not None:
+        return shares.waiting
     alive_s = sum(r.alive * r.duration_s for r in records)
     return sum(r.idle_s for r in records) / alive_s if alive_s > 0 else None
 
@@ -193,9 +199,10 @@ def _score(text: str) -> str:
     return _or(text, "not evaluated")
 
 
-def metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
+def metrics(summaries: Sequence[RunSummary], score: Score) -> list[Metric]:
     """Return the lines of the summary table, in reading order; planning only has only costs."""
     target = summaries[0].target if summaries else None
+    missing = "no target" if target is None else "not reached"
     clocks = {s.clock for s in summaries}
     clock = clocks.pop() if len(clocks) == 1 else "time"
     costs = [*_cost_metrics(clock), *_energy_used(summaries), *_privacy_spent(summaries)]
@@ -205,7 +212,7 @@ def metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
         Metric(
             "final accuracy",
             "mean ± standard deviation over the workers' own models, at the last evaluation",
-            lambda s: _score(spread(s.accuracy, s.accuracy_std)),
+            lambda s: _score(score.text(s.accuracy, s.accuracy_std)),
             lambda s: s.accuracy,
             "high",
             at_end=True,
@@ -213,7 +220,7 @@ def metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
         Metric(
             "global model",
             "accuracy of the data-weighted average of all models, at the last evaluation",
-            lambda s: _score(percent(s.accuracy_global)),
+            lambda s: _score(score.text(s.accuracy_global)),
             lambda s: s.accuracy_global,
             "high",
             at_end=True,
@@ -221,19 +228,19 @@ def metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
         Metric(
             "best accuracy",
             "highest mean over the workers' models at any evaluation",
-            lambda s: _score(percent(s.accuracy_best)),
+            lambda s: _score(score.text(s.accuracy_best)),
             lambda s: s.accuracy_best,
             "high",
             at_end=True,
         ),
-        *_fairness_metrics(summaries),
-        *_target_metrics(target, clock),
-        *_energy_to_target(summaries, target),
+        *_fairness_metrics(summaries, score),
+        *_target_metrics(score.aim(target), clock, missing),
+        *_energy_to_target(summaries, score.aim(target), missing),
         *costs,
     ]
 
 
-def _fairness_metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
+def _fairness_metrics(summaries: Sequence[RunSummary], score: Score) -> list[Metric]:
     """Return how evenly accuracy is spread over the workers, where single workers were recorded."""
     if all(s.accuracy_worst is None for s in summaries):
         return []
@@ -241,7 +248,7 @@ def _fairness_metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
         Metric(
             "worst tenth of workers",
             "mean accuracy of the worst tenth of the workers' own models, at the last evaluation",
-            lambda s: _score(percent(s.accuracy_worst)),
+            lambda s: _score(score.text(s.accuracy_worst)),
             lambda s: s.accuracy_worst,
             "high",
         ),
@@ -255,11 +262,10 @@ def _fairness_metrics(summaries: Sequence[RunSummary]) -> list[Metric]:
     ]
 
 
-def _energy_to_target(summaries: Sequence[RunSummary], target: float | None) -> list[Metric]:
+def _energy_to_target(summaries: Sequence[RunSummary], name: str, missing: str) -> list[Metric]:
     """Return the energy to the target, where energy was counted."""
     if all(s.energy_j is None for s in summaries):
         return []
-    name, missing = _target_words(target)
     return [
         Metric(
             f"energy to {name}",
@@ -287,13 +293,7 @@ def _energy_used(summaries: Sequence[RunSummary]) -> list[Metric]:
     return [Metric("energy", meaning, lambda s: energy(s.energy_j))]
 
 
-def _target_words(target: float | None) -> tuple[str, str]:
-    """Return what a target is called, and what stands where it was not reached."""
-    return ("target", "no target") if target is None else (goal(target), "not reached")
-
-
-def _target_metrics(target: float | None, clock: str) -> list[Metric]:
-    name, missing = _target_words(target)
+def _target_metrics(name: str, clock: str, missing: str) -> list[Metric]:
     return [
         Metric(
             f"time to {name}",
@@ -348,17 +348,18 @@ def _cost_metrics(clock: str) -> list[Metric]:
     ]
 
 
-def summary_table(summaries: Sequence[RunSummary], score: str = ACCURACY) -> list[SummaryRow]:
+def summary_table(summaries: Sequence[RunSummary], score: Score | None = None) -> list[SummaryRow]:
     """Return the summary table, metric by metric; the best run of each metric is marked.
 
     Args:
         summaries: The numbers of the runs.
-        score: Name of the score of their task.
+        score: The score of their task; by default an accuracy.
     """
-    return [_summary_row(metric, summaries, score) for metric in metrics(summaries)]
+    score = score or Score()
+    return [_summary_row(metric, summaries, score) for metric in metrics(summaries, score)]
 
 
-def _summary_row(metric: Metric, summaries: Sequence[RunSummary], score: str) -> SummaryRow:
+def _summary_row(metric: Metric, summaries: Sequence[RunSummary], score: Score) -> SummaryRow:
     values = [metric.value(s) for s in summaries]
     present = [v for v in values if v is not None]
     pick = max if metric.better == "high" else min
@@ -369,8 +370,7 @@ def _summary_row(metric: Metric, summaries: Sequence[RunSummary], score: str) ->
         TableCell(metric.show(s), value=v, best=best is not None and v == best)
         for s, v in zip(summaries, values, strict=True)
     ]
-    title, meaning = (with_score_name(text, score) for text in (metric.title, metric.meaning))
-    return SummaryRow(title, meaning, cells)
+    return SummaryRow(score.named(metric.title), score.named(metric.meaning), cells)
 
 
 def _end_together(summaries: Sequence[RunSummary]) -> bool:
@@ -381,10 +381,10 @@ def _end_together(summaries: Sequence[RunSummary]) -> bool:
 
 def summary_rows(runs: Sequence[RunData], target: float | None = None) -> list[dict[str, str]]:
     """Return one row of text per run for a terminal: column title -> value."""
-    summaries, score = summarise(runs, target), score_name(runs)
-    lines = metrics(summaries)
+    summaries, score = summarise(runs, target), score_of(runs)
+    lines = metrics(summaries, score)
     heads = [{"run": s.label, "mechanism": s.mechanism, "status": s.status} for s in summaries]
     return [
-        head | {with_score_name(m.title, score): m.show(s) for m in lines}
+        head | {score.named(m.title): m.show(s) for m in lines}
         for head, s in zip(heads, summaries, strict=True)
     ]

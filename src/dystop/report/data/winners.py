@@ -13,7 +13,7 @@ from typing import Literal
 
 from dystop.record import RoundRecord
 from dystop.report.data.groups import Group
-from dystop.report.data.summary import best_accuracy, first_reaching
+from dystop.report.data.scores import best_accuracy, first_reaching
 from dystop.units import NOTHING, data, number, seconds
 
 Goal = Literal["time", "traffic", "compute"]

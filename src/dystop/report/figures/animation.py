@@ -16,7 +16,7 @@ from dystop.errors import RunFolderError
 from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.names import mechanism_of, worker_count
-from dystop.report.data.summary import evaluated_rounds
+from dystop.report.data.scores import evaluated_rounds
 from dystop.report.figures.style import GRID, INK, MUTED, PAPER, RUNS
 from dystop.sparse import Floats, Ints, ints
 from dystop.units import number, percent, plural, seconds

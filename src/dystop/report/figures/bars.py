@@ -19,8 +19,16 @@ from dystop.report.data.ranking import (
     in_percent,
     in_seconds,
 )
+from dystop.report.data.scores import score_of
 from dystop.report.data.series import staleness_shares
 from dystop.report.data.summary import summarise
+from dystop.report.data.time_shares import (
+    MEANINGS,
+    NOT_RECORDED,
+    PARTS,
+    mean_shares,
+    share_texts,
+)
 from dystop.report.figures.learning import NO_EVALUATION, NO_ROUND
 from dystop.report.figures.style import (
     INK,
@@ -33,9 +41,12 @@ from dystop.report.figures.style import (
     new_figure,
 )
 from dystop.sparse import Floats
-from dystop.units import data_unit, goal, number, plural, time_unit
+from dystop.units import data_unit, number, plural, time_unit
 
 ROW_HEIGHT_IN = 0.34
+TIME_COLORS = ("#1f5f8b", "#8cc5e3", "#f0c26e", "#c9ced3")
+"""Computing, transferring, waiting for others, waiting for the round: dark work, pale waits."""
+TIME_INKS = ("#ffffff", "#111111", "#111111", "#111111")
 WHISKER_NOTE = "Bar: mean over the seeds; whisker: lowest to highest seed; dots: the seeds."
 OWN_ROUNDS_NOTE = (
     "Counted in rounds of each mechanism, which differ in length. The seconds between activations "
@@ -83,7 +94,7 @@ def _annotate(axes: Axes, row: int, x: float, text: str, color: str = INK) -> No
 @figure_style()
 def target_cost(groups: Sequence[Group], target: float | None) -> Plot:
     """Draw time and data to the target, side by side."""
-    name = "the target" if target is None else goal(target)
+    name = _aim(groups, target)
     plot = Plot(
         "target-cost",
         f"Cost of reaching {name}",
@@ -113,6 +124,11 @@ def target_cost(groups: Sequence[Group], target: float | None) -> Plot:
     return plot.with_figure(figure, alt, _whisker_note(groups))
 
 
+def _aim(groups: Sequence[Group], target: float | None) -> str:
+    score = score_of([run for group in groups for run in group.runs])
+    return "the target" if target is None else score.aim(target)
+
+
 def _draw_cost(
     axes: Axes,
     groups: Sequence[Group],
@@ -134,6 +150,65 @@ def _draw_cost(
 
 def _whisker_note(groups: Sequence[Group]) -> tuple[str, ...]:
     return (WHISKER_NOTE,) if any(len(g.runs) > 1 for g in groups) else ()
+
+
+@figure_style()
+def time_shares(groups: Sequence[Group], target: float | None) -> Plot:
+    """Draw what the workers did with their time: one stacked bar per group, mean over its seeds."""
+    until = "the end" if target is None else f"{_aim(groups, target)}, or else until the end"
+    plot = Plot(
+        "time-shares",
+        "Why: what the workers did with their time",
+        f"Each bar is the time of all present workers until {until}. Computing: "
+        f"{MEANINGS[0]}. Transferring: {MEANINGS[1]}. Waiting for others: {MEANINGS[2]}. Waiting "
+        f"for the round: {MEANINGS[3]}.",
+        missing=NO_ROUND,
+        wide=True,
+    )
+    drawn = [g for g in groups if g.histories]
+    if not drawn:
+        return plot
+    shares = [mean_shares(g.runs, target) for g in drawn]
+    figure = Figure(figsize=(9.9, 1.1 + ROW_HEIGHT_IN * len(drawn)), layout="constrained")
+    axes = figure.add_subplot()
+    known = [np.zeros(len(PARTS)) if found is None else np.array(found.parts) for found in shares]
+    draw_shares(axes, known)
+    _label_rows(axes, drawn)
+    axes.set_xlabel("share of worker time")
+    for row, found in enumerate(shares):
+        if found is None:
+            _annotate(axes, row, 0.0, "not recorded", MUTED)
+    figure.legend(handles=share_handles(), loc="outside upper left", ncols=len(PARTS))
+    values = "; ".join(
+        f"{g.label}: "
+        + ", ".join(f"{part} {text}" for part, text in zip(PARTS, texts, strict=True))
+        for g, texts in zip(drawn, map(share_texts, shares), strict=True)
+    )
+    notes = (NOT_RECORDED,) if None in shares else ()
+    return plot.with_figure(figure, f"Stacked bars of worker time. {values}.", notes)
+
+
+def draw_shares(axes: Axes, shares: Sequence[Floats]) -> None:
+    """Draw stacked bars of time shares, with the larger ones in numbers."""
+    row, base = np.arange(len(shares)), np.zeros(len(shares))
+    for k, color in enumerate(TIME_COLORS):
+        width = np.array([share[k] for share in shares])
+        options = {"facecolor": color, "edgecolor": PAPER, "linewidth": 0.5}
+        draw_rectangles(axes, (base, base + width), (row - 0.31, row + 0.31), **options)
+        for at in np.flatnonzero(width >= 0.06):
+            axes.annotate(
+                f"{100 * width[at]:.0f} %", (base[at] + width[at] / 2, at), ha="center",
+                va="center", fontsize=8, color=TIME_INKS[k],
+            )  # fmt: skip
+        base = base + width
+    axes.set_xlim(0, 1)
+    axes.set_xticks(np.linspace(0, 1, 6))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+
+
+def share_handles() -> list[Patch]:
+    """Return the legend of the parts of worker time."""
+    return [Patch(color=color, label=part) for color, part in zip(TIME_COLORS, PARTS, strict=True)]
 
 
 @figure_style()

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
 
 from dystop.report.data.groups import Group
+from dystop.report.data.scores import score_of
 from dystop.report.data.series import (
     MeanCurve,
     Quantity,
@@ -25,8 +25,9 @@ from dystop.report.figures.style import (
     group_style,
     legend_handles,
     new_figure,
+    set_score_axis,
 )
-from dystop.units import data_unit, goal, number, time_unit
+from dystop.units import data_unit, number, time_unit
 
 BAND_NOTE = "Line: mean over the seeds where all of them have data; band: lowest to highest seed."
 SEEDS_NOTE = "Seeds of {names} share less than half of this axis, so each is also a thin line."
@@ -119,9 +120,10 @@ def _draw_accuracy(plot: Plot, groups: Sequence[Group], x: AxisSpec, target: flo
     if plot.figure is None:
         return plot
     axes = plot.figure.axes[0]
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    score = score_of([run for group in groups for run in group.runs])
+    set_score_axis(axes.yaxis, score)
     if target is not None:
-        draw_level(axes, target, f"target\n{goal(target)}")
+        draw_level(axes, target, f"target\n{score.goal(target)}")
     notes = (*plot.notes, *evaluation_note([rows for g in groups for rows in g.histories]))
     return plot.with_figure(plot.figure, plot.alt, notes)
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import PercentFormatter
 
 from dystop.record import RoundRecord
 from dystop.report.data.names import clock_name
+from dystop.report.data.scores import Score, evaluated_rounds, score_of
 from dystop.report.data.series import (
     Quantity,
     Series,
@@ -18,7 +18,6 @@ from dystop.report.data.series import (
     series,
     wire_bytes,
 )
-from dystop.report.data.summary import evaluated_rounds
 from dystop.report.figures.style import (
     Plot,
     StyledRun,
@@ -26,9 +25,10 @@ from dystop.report.figures.style import (
     figure_style,
     legend_handles,
     new_figure,
+    set_score_axis,
     style_handle,
 )
-from dystop.units import data, data_unit, goal, known, number, percent, seconds, time_unit
+from dystop.units import data, data_unit, known, number, percent, seconds, time_unit
 
 NO_ROUND = "No round has closed yet, so there is nothing to draw."
 NO_EVALUATION = "No model has been evaluated yet, so there is no accuracy to draw."
@@ -74,12 +74,12 @@ def _draw_accuracy(axes: Axes, styled: StyledRun, x: Quantity, unit: float) -> N
     axes.plot(merged.x / unit, merged.mean, color=styled.color, ls="--", lw=1.1, **lone)
 
 
-def _accuracy_axes(axes: Axes, target: float | None) -> None:
+def _accuracy_axes(axes: Axes, target: float | None, score: Score) -> None:
     axes.set_xlim(left=0)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    set_score_axis(axes.yaxis, score)
     axes.set_ylabel("test accuracy")
     if target is not None:
-        draw_level(axes, target, f"target\n{goal(target)}")
+        draw_level(axes, target, f"target\n{score.goal(target)}")
 
 
 def _accuracy_keys(drawn: Sequence[StyledRun]) -> list[Line2D]:
@@ -105,7 +105,7 @@ def accuracy_time(runs: Sequence[StyledRun], target: float | None = None) -> Plo
     figure, axes = new_figure(_accuracy_keys(drawn))
     for styled in drawn:
         _draw_accuracy(axes, styled, clock_s, scale)
-    _accuracy_axes(axes, target)
+    _accuracy_axes(axes, target, score_of([e.run for e in drawn]))
     axes.set_xlabel(f"{clock_name([e.run for e in drawn])} ({unit})")
     return plot.with_figure(
         figure, _accuracy_alt(drawn), evaluation_note([e.run.records for e in drawn])
@@ -131,7 +131,7 @@ def accuracy_data(runs: Sequence[StyledRun], target: float | None = None) -> Plo
     figure, axes = new_figure(_accuracy_keys(drawn))
     for styled in drawn:
         _draw_accuracy(axes, styled, wire_bytes, scale)
-    _accuracy_axes(axes, target)
+    _accuracy_axes(axes, target, score_of([e.run for e in drawn]))
     axes.set_xlabel(f"data on the wire since the start ({unit})")
     return plot.with_figure(
         figure, _accuracy_alt(drawn), evaluation_note([e.run.records for e in drawn])

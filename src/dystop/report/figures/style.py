@@ -10,17 +10,19 @@ import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
+from matplotlib.ticker import PercentFormatter
 from numpy.typing import ArrayLike
 
 from dystop.experiments.run_folder import RunData
-from dystop.record import ACCURACY
 from dystop.report.data.groups import Group
-from dystop.report.data.names import run_labels, score_name, with_score_name
+from dystop.report.data.names import run_labels
+from dystop.report.data.scores import Score, score_of
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b76", "#e2e6ea", "#ffffff"
 RUNS = (
@@ -171,25 +173,29 @@ class Plot:
 
 def with_score_of(plots: Sequence[Plot], runs: Sequence[RunData]) -> list[Plot]:
     """Return the plots with the name of the runs' score, where it is not the accuracy."""
-    name = score_name(runs)
-    if name == ACCURACY:
-        return list(plots)
-    return [_with_score(plot, name) for plot in plots]
+    score = score_of(runs)
+    return list(plots) if score.is_share else [_with_score(plot, score) for plot in plots]
 
 
-def _with_score(plot: Plot, name: str) -> Plot:
+def _with_score(plot: Plot, score: Score) -> Plot:
     texts = () if plot.figure is None else plot.figure.findobj(Text)
     for text in texts:
         assert isinstance(text, Text)
-        text.set_text(with_score_name(text.get_text(), name))
+        text.set_text(score.named(text.get_text()))
     return replace(
         plot,
-        title=with_score_name(plot.title, name),
-        caption=with_score_name(plot.caption, name),
-        alt=with_score_name(plot.alt, name),
-        notes=tuple(with_score_name(note, name) for note in plot.notes),
-        missing=with_score_name(plot.missing, name),
+        title=score.named(plot.title),
+        caption=score.named(plot.caption),
+        alt=score.named(plot.alt),
+        notes=tuple(score.named(note) for note in plot.notes),
+        missing=score.named(plot.missing),
     )
+
+
+def set_score_axis(axis: Axis, score: Score) -> None:
+    """Give an axis of scores its ticks: percentages for an accuracy, else plain numbers."""
+    if score.is_share:
+        axis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
 
 
 def legend_handles(styles: Sequence[LineStyle]) -> list[Line2D]:

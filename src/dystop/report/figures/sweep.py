@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from dystop.params import short_names
 from dystop.report.data.groups import (
@@ -19,6 +19,7 @@ from dystop.report.data.groups import (
     over_seeds,
 )
 from dystop.report.data.ranking import accuracy_at, cost_to_target
+from dystop.report.data.scores import score_of
 from dystop.report.data.settings import are_numbers, value_of, value_text, values_of
 from dystop.report.data.summary import summarise
 from dystop.report.figures.heat_map import draw_heat_map, fits_heat_map
@@ -30,6 +31,7 @@ from dystop.report.figures.style import (
     figure_style,
     legend_handles,
     new_figure,
+    set_score_axis,
     style_handle,
 )
 from dystop.units import data_unit, goal, number, seconds, time_unit
@@ -193,7 +195,7 @@ def accuracy(grid: SweepGrid, groups: Sequence[Group]) -> Plot:
     _draw_lines(axes, grid, own, 1.0)
     _draw_lines(axes, grid, merged, 1.0, "--")
     axes.set_ylabel("test accuracy")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    set_score_axis(axes.yaxis, score_of([run for group in groups for run in group.runs]))
     return plot.with_figure(figure, _alt("accuracy of own models", grid, own), _notes(grid))
 
 

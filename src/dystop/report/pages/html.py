@@ -3,6 +3,7 @@
 A page is one self-contained HTML file without scripts and without requests.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,7 +34,18 @@ def render_template(name: str, **values: object) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.globals["css_color"] = css_color
+    environment.filters["keep_units"] = keep_units
     return environment.get_template(name).render(version=__version__, **values)
+
+
+def keep_units(text: str) -> str:
+    """Return a text whose numbers stay on one line with their units and their spread.
+
+    >>> keep_units("60 % after 1.2 ± 0.3 s").split(" ")
+    ['60\xa0%', 'after', '1.2\xa0±\xa00.3\xa0s']
+    """
+    text = re.sub(r"(?<=\d) (?=(±|%|s\b|h\b|[kMGT]?B\b|epochs\b))", "\N{NO-BREAK SPACE}", text)
+    return text.replace("± ", "±\N{NO-BREAK SPACE}")
 
 
 def inline_figures(plots: Sequence[Plot]) -> Figures:

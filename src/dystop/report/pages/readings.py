@@ -24,7 +24,7 @@ from dystop.report.data.nearness import (
     judge_reading,
     with_numbers,
 )
-from dystop.report.data.summary import evaluated_rounds, first_reaching
+from dystop.report.data.scores import evaluated_rounds, first_reaching
 from dystop.report.data.verdicts import FAR, NEAR, Verdict
 from dystop.report.figures.readings import distances_by_value
 from dystop.report.pages.files import ReportFiles, write_files

@@ -13,14 +13,14 @@ from dystop.report.data.names import (
     rerun_command,
     run_labels,
     run_status,
-    score_name,
     timing_text,
-    with_score_name,
 )
 from dystop.report.data.notices import notices
+from dystop.report.data.scores import Score, score_of
 from dystop.report.data.settings import Table, differing_settings, setting_rows
 from dystop.report.data.summary import (
     NO_TARGET_PLANNED,
+    TARGETS,
     RunSummary,
     default_target,
     summarise,
@@ -30,7 +30,7 @@ from dystop.report.figures import labels, learning, maps, rounds
 from dystop.report.figures.style import Plot, css_color, styled_runs, with_score_of
 from dystop.report.pages.files import ReportFiles, check_arguments, write_files
 from dystop.report.pages.html import DetailTable, fleet_rows, inline_figures, render_template
-from dystop.units import goal, known, seconds
+from dystop.units import known, seconds
 
 HEADLINE_METRICS = ("final accuracy", "time to", "data to", "rounds",
                     "simulated time", "measured time", "data, wire")  # fmt: skip
@@ -106,8 +106,9 @@ def render_runs(
         plots: The figures, in reading order.
         requested: Whether the target was requested, and not chosen by default.
     """
-    score = score_name(runs)
-    table, headline = summary_table(summaries, score), (*HEADLINE_METRICS, f"final {score}")
+    score = score_of(runs)
+    table = summary_table(summaries, score)
+    headline = (*HEADLINE_METRICS, f"final {score.name}")
     return render_template(
         "report.html.jinja",
         title=summaries[0].label if len(runs) == 1 else f"{len(runs)} runs compared",
@@ -117,24 +118,25 @@ def render_runs(
         lines=table,
         tiles=[line for line in table if line.title.startswith(headline)],
         names=[s.label for s in summaries],
-        target=with_score_name(_target_sentence(summaries, requested=requested), score),
+        target=_target_sentence(summaries, score, requested=requested),
         charts=inline_figures(plots),
         differing=differing_settings(runs),
         details=_details(runs),
     )
 
 
-def _target_sentence(summaries: Sequence[RunSummary], *, requested: bool) -> str:
+def _target_sentence(summaries: Sequence[RunSummary], score: Score, *, requested: bool) -> str:
     target = summaries[0].target
     if all(s.planned for s in summaries):
         return NO_TARGET_PLANNED
     if target is None:
-        return "There is no target: none was requested, and no run reached 50 %."
+        least = score.goal(TARGETS[0])
+        return f"There is no target: none was requested, and no run reached {least}."
+    begin = f"The target {score.name} is {score.goal(target)}"
     if requested:
-        return f"The target accuracy is {goal(target)}, as requested."
+        return f"{begin}, as requested."
     return (
-        f"The target accuracy is {goal(target)}: none was requested, and this is the highest "
-        "default target that a run reached."
+        f"{begin}: none was requested, and this is the highest default target that a run reached."
     )
 
 

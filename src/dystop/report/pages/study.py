@@ -9,16 +9,17 @@ from dystop.experiments.run_folder import RunData
 from dystop.report.data.groups import Group
 from dystop.report.data.names import TIMING_LAWS, is_planned, run_status
 from dystop.report.data.notices import study_notes
-from dystop.report.data.ranking import UNCHANGED, RankChange, Ranking, rank_changes
+from dystop.report.data.ranking import Ranking, rank_changes
 from dystop.report.data.results_csv import results_csv
 from dystop.report.data.settings import Table, differing_settings, setting_rows
 from dystop.report.data.study_results import StudyResults, study_results
+from dystop.report.data.time_shares import mean_shares
 from dystop.report.figures import bars, curves
 from dystop.report.figures.style import Plot, with_score_of
 from dystop.report.figures.sweep import draw_sweep
 from dystop.report.pages.files import ReportFiles, check_arguments, write_files
 from dystop.report.pages.html import DetailTable, fleet_rows, inline_figures, render_template
-from dystop.units import goal, plural
+from dystop.units import plural
 
 MAX_CURVES = 8
 """Settings of a sweep that are drawn as lines over time."""
@@ -94,16 +95,21 @@ def draw_groups(
     return [
         *(draw_sweep(groups, swept, target, is_trained=is_trained) if swept else ()),
         *([bars.target_cost(groups, target)] if is_trained else ()),
+        bars.time_shares(groups, target) if _has_shares(groups) else bars.idle_share(groups),
         *lines,
-        bars.idle_share(groups),
         bars.staleness(groups),
     ]
+
+
+def _has_shares(groups: Sequence[Group]) -> bool:
+    """Return whether some run has recorded what its workers did with their time."""
+    return any(mean_shares(group.runs, None) is not None for group in groups)
 
 
 def _render(title: str, results: StudyResults, plots: Sequence[Sequence[Plot]]) -> str:
     groups, target = results.ranked_groups, results.target
     changes = rank_changes(results.rankings, target.accuracy)
-    name = "target" if target.accuracy is None else goal(target.accuracy)
+    name = results.score.aim(target.accuracy)
     return render_template(
         "study.html.jinja",
         title=title,
@@ -115,8 +121,8 @@ def _render(title: str, results: StudyResults, plots: Sequence[Sequence[Plot]]) 
         sections=list(zip(results.rankings, map(inline_figures, plots), strict=True)),
         laws={r.timing: TIMING_LAWS.get(r.timing, r.timing) for r in results.rankings},
         changes=changes,
-        change_summary=_change_summary(changes),
         time_to_target=f"time to {name}",
+        until_target="the end" if target.accuracy is None else name,
         cards=_cards(groups, results.swept),
         details=_details(groups),
     )
@@ -137,16 +143,6 @@ def _lead(groups: Sequence[Group], swept: Sequence[str]) -> str:
     runs = sum(len(group.runs) for group in groups)
     keys = f" Over {', '.join(swept)}." if swept else ""
     return f"{', '.join(parts)}: {plural(runs, 'run')}.{keys}"
-
-
-def _change_summary(changes: Sequence[RankChange]) -> str:
-    changed = [change for change in changes if change.change != UNCHANGED]
-    if not changed:
-        return "No: every mechanism keeps its rank under the other law."
-    return (
-        f"Yes: {len(changed)} of {len(changes)} mechanisms change their rank. Times under "
-        "different laws do not compare with each other; ranks do."
-    )
 
 
 def _cards(groups: Sequence[Group], swept: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,0 +1,100 @@
+"""Leads: by how much one group reaches the target before another, and how sure that is.
+
+Seeds are compared in pairs, because all mechanisms of a seed share fleet, data and channel. A lead
+counts as a win if its mean over the seeds exceeds both its own standard deviation and the time
+between two evaluations; anything less is a tie.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dystop.report.data.groups import Group
+from dystop.report.data.scores import evaluated_rounds, first_reaching
+from dystop.units import seconds
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """When a seed reached the target."""
+
+    clock_s: float
+    since_s: float  # from the evaluation before, by which the target was not reached yet
+
+
+@dataclass(frozen=True)
+class Lead:
+    """By how much one group reaches the target before another, seed by seed."""
+
+    gaps_s: tuple[float, ...]  # arrival of the other group minus arrival of the first one
+    interval_s: float  # the longest time between the evaluations that the gaps rest on
+    saved: float  # mean share of the other group's time
+
+    @property
+    def mean_s(self) -> float:
+        """Mean over the seeds."""
+        return statistics.fmean(self.gaps_s)
+
+    @property
+    def std_s(self) -> float:
+        """Sample standard deviation between seeds; 0 for one seed."""
+        return statistics.stdev(self.gaps_s) if len(self.gaps_s) > 1 else 0.0
+
+    @property
+    def doubt(self) -> str:
+        """Why the lead is no win; empty if it is one."""
+        if self.mean_s <= self.interval_s:
+            return f"within one evaluation interval ({seconds(self.interval_s)})"
+        if self.mean_s <= self.std_s:
+            return "within its spread over the seeds"
+        return ""
+
+
+@dataclass(frozen=True)
+class FirstPlace:
+    """Who was first to a target with every seed, and who ties with it or comes behind."""
+
+    first: Group
+    tied: tuple[tuple[Group, Lead], ...]
+    behind: tuple[tuple[Group, Lead], ...]
+
+
+def first_place(ranked: Sequence[Group], target: float | None) -> FirstPlace | None:
+    """Return the first place among groups in the order of their rank; None if nobody has it."""
+    if target is None:
+        return None
+    finished = [group for group in ranked if arrivals(group, target) is not None]
+    if not finished:
+        return None
+    first, others = finished[0], finished[1:]
+    leads = [(other, lead) for other in others if (lead := lead_of(first, other, target))]
+    return FirstPlace(
+        first,
+        tuple(pair for pair in leads if pair[1].doubt),
+        tuple(pair for pair in leads if not pair[1].doubt),
+    )
+
+
+def arrivals(group: Group, target: float) -> dict[str, Arrival] | None:
+    """Return the arrivals by seed; None unless every seed reached the target."""
+    found = {}
+    for seed, run in zip(group.seeds, group.runs, strict=True):
+        reached = first_reaching(run.records, target)
+        if reached is None:
+            return None
+        before = [r.clock_s for r in evaluated_rounds(run.records) if r.round < reached.round]
+        found[seed] = Arrival(reached.clock_s, reached.clock_s - max(before, default=0.0))
+    return found
+
+
+def lead_of(first: Group, other: Group, target: float) -> Lead | None:
+    """Return the lead over the seeds that both groups have; None if they share none."""
+    ours, theirs = arrivals(first, target) or {}, arrivals(other, target) or {}
+    pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+    if not pairs:
+        return None
+    return Lead(
+        gaps_s=tuple(b.clock_s - a.clock_s for a, b in pairs),
+        interval_s=max(max(a.since_s, b.since_s) for a, b in pairs),
+        saved=statistics.fmean(1 - a.clock_s / b.clock_s if b.clock_s else 0.0 for a, b in pairs),
+    )
