@@ -39,7 +39,7 @@ def render_template(name: str, **values: object) -> str:
 
 
 def keep_units(text: str) -> str:
-    """Return a text whose numbers stay on one line with their units and their spread.
+    r"""Return a text whose numbers stay on one line with their units and their spread.
 
     >>> keep_units("60 % after 1.2 ± 0.3 s").split(" ")
     ['60\xa0%', 'after', '1.2\xa0±\xa00.3\xa0s']
