@@ -40,6 +40,14 @@ def test_results_of_workers_are_numbers_or_missing():
             from_json(record(worker_accuracy=bad).to_json())
 
 
+def test_the_loss_of_models_that_diverge_is_read_back():
+    one = record(loss=2.45e29, test_loss=1e300)
+    assert from_json(one.to_json()) == one
+    for bad in ({"loss": 10**30}, {"loss": True}, {"round": 1.5}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            from_json(json.dumps(json.loads(record(round=2).to_json()) | bad))
+
+
 def test_fields_of_a_later_version_are_ignored():
     line = json.dumps(json.loads(record(round=2).to_json()) | {"new_field": 1})
     assert from_json(line).round == 2

@@ -116,12 +116,16 @@ _LARGEST = 2**63
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Return whether the value of a field has its type, and a number is one that arrays hold."""
+    """Return whether the value of a field has its type, and a number is one that arrays hold.
+
+    A finite float is of any size: the loss of models that diverge can be 1e30.
+    """
     if value is None:
         return name not in _REQUIRED
+    if name in _NUMBERS and type(value) is int:
+        return -_LARGEST <= value < _LARGEST
     if name in _NUMBERS:
-        kinds = (int,) if name in _WHOLE else (int, float)
-        return type(value) in kinds and -_LARGEST <= value < _LARGEST
+        return name not in _WHOLE and type(value) is float
     if name == "notes":
         return isinstance(value, dict) and all(type(v) in (int, float) for v in value.values())
     if name in _PER_WORKER:

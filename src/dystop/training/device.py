@@ -32,7 +32,22 @@ def pick_device(name: str) -> torch.device:
             f"training.device = {name!r}, but torch sees {count} CUDA devices here; use 'cpu' or "
             f"'auto', or install a torch build with CUDA"
         )
-    return torch.device("cuda", index)
+    device = torch.device("cuda", index)
+    _check_access(device, name)
+    return device
+
+
+def _check_access(device: torch.device, name: str) -> None:
+    """Refuse a GPU that does not accept this process, before anything is built on it."""
+    try:
+        torch.empty(1, device=device)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"training.device = {name!r}: the GPU {device} does not accept this process: {reason}. "
+            "Other processes may hold it exclusively or fill its memory, and NVIDIA MPS serves a "
+            "limited number of processes; run fewer at the same time, or use 'cpu'"
+        ) from None
 
 
 def pick_devices(name: str) -> list[torch.device]:
