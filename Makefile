@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CODE := src tests examples benchmarks scripts docs/conf.py docs/extensions hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu test-deploy docs chaos check format clean
+.PHONY: help demo test test-gpu test-deploy test-tools docs chaos check format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -36,6 +36,13 @@ test-gpu: $(STAMP) ## the back ends on a real GPU against the CPU
 test-deploy: $(STAMP) ## the files under deploy/: each by its own tool, and a fleet from the compose file
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,manifests]'
 	$(BIN)/python -m pytest -m 'fleet or not fleet' tests/deploy
+
+test-tools: $(STAMP) ## Flower, Weights & Biases, MLflow and Hugging Face data sets, in environments of their own
+	test -x build/flower/bin/python || $(PYTHON) -m venv build/flower
+	build/flower/bin/python -m pip install --quiet --disable-pip-version-check flwr
+	test -x build/tools/bin/python || $(PYTHON) -m venv build/tools
+	build/tools/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,wandb,mlflow,huggingface]'
+	DYSTOP_FLOWER_PYTHON=$(CURDIR)/build/flower/bin/python build/tools/bin/python -m pytest tests/training/test_flower.py tests/experiments/export tests/data/test_importing.py
 
 check: $(STAMP) ## format, lint, types and import contracts
 	$(BIN)/ruff format --check $(CODE)

@@ -194,6 +194,11 @@ def test_i6_versions_that_repeat_or_fall(bad):
     assert rules(with_line(good_facts(), 0, *bad)) == {"I6"}
 
 
+def test_i6_a_training_that_failed_publishes_nothing():
+    failed = line("trained", round=3, number=2, version=2, digest="z", text="not finite")
+    assert rules(with_line(good_facts(), 0, failed)) == set()
+
+
 def test_i7_an_order_of_a_lower_epoch():
     late = line("order", round=9, epoch=1, train=True, state="accepted")
     assert rules(with_line(good_facts(), 0, late)) == {"I7"}

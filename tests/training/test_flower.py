@@ -14,27 +14,27 @@ import pytest
 from dystop.errors import ConfigError, UserCodeError
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import open_run
-from dystop.experiments.testbed.launch import make_folder
-from dystop.experiments.testbed.threads import run_threads
 from dystop.simulator import run_rounds
 from dystop.simulator.loop import begin
 from dystop.training.flower_child import read_frame, write_frame
-from support.ignored_progress import IgnoredProgress
+from support.testbed_runs import run_in_memory, run_over_grpc
 
 PYTHON = os.environ.get("DYSTOP_FLOWER_PYTHON", "")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 needs_flower = pytest.mark.skipif(not PYTHON, reason="DYSTOP_FLOWER_PYTHON names no Python")
 
 
+APP = (
+    "model.name=flower:flower_app:app", f"model.folder={EXAMPLES}", f"model.python={PYTHON}",
+    "fleet.workers=3", "data.name=synthetic", "data.train_limit=60", "data.test_limit=20",
+    "training.learning_rate=0.5", "stop.rounds=10", "evaluate.every_rounds=5",
+    "world.range_m=200",
+)  # fmt: skip
+
+
 def config(*words, folder=EXAMPLES, python=PYTHON):
-    return read_experiment(
-        None,
-        ["model.name=flower:flower_app:app", f"model.folder={folder}", f"model.python={python}",
-         "fleet.workers=3", "data.name=synthetic", "data.train_limit=60", "data.test_limit=20",
-         "training.learning_rate=0.5", "stop.rounds=10", "evaluate.every_rounds=5",
-         "world.range_m=200", *words],
-    )  # fmt: skip
+    place = f"model.folder={folder}", f"model.python={python}"
+    return read_experiment(None, [*APP, *place, *words])
 
 
 def test_a_frame_arrives_as_it_was_sent(tmp_path):
@@ -61,13 +61,19 @@ def test_an_app_learns_without_a_server(name):
 
 
 @needs_flower
-def test_an_app_learns_on_a_testbed(tmp_path):
-    words = ["testbed.transport=memory", "testbed.links=free", "testbed.devices=free"]
-    folder, _ = make_folder(config(*words, "mechanism.name=d-psgd"), tmp_path, "run")
-    run_threads(folder, IgnoredProgress())
-    last = open_run(folder).records[-1]
+@pytest.mark.parametrize("run", [run_in_memory, run_over_grpc])
+def test_an_app_learns_on_a_testbed(tmp_path, run):
+    last = run(tmp_path, *APP, "mechanism.name=d-psgd").records[-1]
     assert last.test_loss is not None
     assert last.test_loss < 1.0
+
+
+@needs_flower
+def test_the_example_runs(tmp_path):
+    words = f"model.python={PYTHON}", "stop.rounds=2", "evaluate.every_rounds=2"
+    components = build(read_experiment(EXAMPLES / "flower.toml", [*words])).components
+    *_, (last, _) = run_rounds(components, begin(components))
+    assert last.test_loss is not None
 
 
 @needs_flower

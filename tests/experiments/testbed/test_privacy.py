@@ -13,9 +13,11 @@ from dystop.experiments.gap import gap_of
 from dystop.experiments.run_folder import open_run
 from dystop.experiments.testbed.enrolment import coordinator_setup, read_enrolment
 from dystop.experiments.testbed.parts import prepare, worker_parts
+from dystop.testbed.audit.check import audit_run
 from dystop.testbed.events import StartTraining
 from dystop.training.privacy import Accountant
 from dystop.world import read_trace
+from support.testbed_runs import run_over_grpc
 
 WORDS = [
     "fleet.workers=3",
@@ -75,6 +77,15 @@ def test_a_private_run_can_be_replayed(recorded):
     found = gap_of(recorded, lambda *_: None)
     assert found.rounds == len(found.replay.records) == 4
     assert found.replay.records[-1].epsilon > 0
+
+
+def test_a_private_run_over_grpc_counts_its_cost(tmp_path):
+    pytest.importorskip("opacus")
+    run = run_over_grpc(tmp_path, *WORDS, "data.train_limit=120", "data.test_limit=40")
+    spent = [r.epsilon for r in run.records if r.epsilon is not None]
+    assert len(spent) == 2
+    assert 0 < spent[0] < spent[1]
+    assert audit_run(run.path).findings == []
 
 
 def trained(experiment):

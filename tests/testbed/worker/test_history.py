@@ -18,7 +18,7 @@ from dystop.testbed.protocol.messages import (
     Roster,
     Used,
 )
-from dystop.testbed.worker.history import EventLog, EventLogger, read_event_log
+from dystop.testbed.worker.history import EventLog, EventLogger, lines_of, read_event_log
 from dystop.testbed.worker.state import WorkerState
 
 
@@ -48,6 +48,12 @@ def test_messages_and_actions_become_lines():
         "start", "epoch", "order", "published", "used", "rejected", "applied", "training",
     ]  # fmt: skip
     assert lines[2] == line("order", round=5, epoch=3, train=True, state="accepted")
+
+
+def test_a_training_that_failed_says_why():
+    (last,) = lines_of(Report(5, "trained", version=4, number=2, text="not finite"))
+    assert (last["kind"], last["text"]) == ("trained", "not finite")
+    assert "text" not in lines_of(Report(5, "trained", version=4, number=2))[0]
 
 
 def test_a_truncated_line_is_skipped(tmp_path):

@@ -316,10 +316,10 @@ def versions_rise(facts: RunFacts) -> Iterator[Finding]:
 
 
 def _trained_rise(node: int, lines: Sequence[LogLine]) -> Iterator[Finding]:
-    """Versions of finished trainings rise with their numbers."""
+    """Versions of finished trainings rise with their numbers; a failed one publishes nothing."""
     seen: dict[int, int] = {}
     for line in lines:
-        if line["kind"] == "trained":
+        if line["kind"] == "trained" and not line.get("text"):
             seen[line["number"]] = line["version"]
     versions = [seen[number] for number in sorted(seen)]
     if any(b <= a for a, b in pairwise(versions)):

@@ -18,7 +18,8 @@ rejected   a model did not arrive or was refused (round, stage, node, code)
 applied    the exchange of an order is finished and saved (round, version, number)
 failed     an order could not be executed (round, text)
 training   a training starts (number, start: digest of its first model)
-trained    a training is finished, published and saved (round, number, version, digest)
+trained    a training is finished, published and saved (round, number, version, digest); with text:
+           it failed, and the model of before stays published
 published  a model is served for the first time (version, number, round, stage, form, digest);
            stage > 0: a snapshot within a round; form: "model", "delta", or "masked:seed:share";
            under a compressor of differences "compressed model:..." or "compressed delta:..."
@@ -220,4 +221,6 @@ def lines_of(report: Report) -> list[LogLine]:
     last |= {"version": report.version, "number": report.number}
     if report.kind == "trained":
         last["digest"] = report.digest
+        if report.text:
+            last["text"] = report.text
     return [*used, *rejected, last]
