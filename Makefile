@@ -37,7 +37,7 @@ test-deploy: $(STAMP) ## the files under deploy/: each by its own tool, and a fl
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,manifests]'
 	$(BIN)/python -m pytest -m 'fleet or not fleet' tests/deploy
 
-test-tools: $(STAMP) ## Flower, Weights & Biases, MLflow and Hugging Face data sets, in environments of their own
+test-tools: ## Flower, Weights & Biases, MLflow and Hugging Face data sets, in environments of their own
 	test -x build/flower/bin/python || $(PYTHON) -m venv build/flower
 	build/flower/bin/python -m pip install --quiet --disable-pip-version-check flwr
 	test -x build/tools/bin/python || $(PYTHON) -m venv build/tools
