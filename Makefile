@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CODE := src tests examples benchmarks scripts docs/conf.py docs/extensions hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu test-deploy test-tools docs chaos check format clean
+.PHONY: help demo test test-gpu test-deploy test-tools docs screenshots chaos check format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -26,6 +26,9 @@ test: $(STAMP) check ## every check and every test
 
 docs: $(STAMP) ## the site, into build/site; open build/site/index.html
 	$(BIN)/python -m sphinx -W --keep-going -q -j auto -d build/doctrees docs build/site
+
+screenshots: $(STAMP) ## pictures of every page in an installed Chromium, into build/screenshots; fails on errors
+	$(BIN)/python scripts/take_screenshots.py --out build/screenshots
 
 chaos: ## real processes under faults, about 25 minutes; needs Linux and root for namespaces
 	$(BIN)/python -m pytest -m chaos tests/chaos tests/experiments/executors

@@ -19,6 +19,7 @@ from dystop.mechanisms import BUILT_IN
 from dystop.record import RoundRecord
 from dystop.report.data.summary import RunSummary
 from dystop.types import View
+from support.browser import browser_checks
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -43,6 +44,18 @@ def test_the_site(tmp_path):
         assert not re.search(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", path.read_text()), path
     check_that_links_lead_somewhere(pages)
     check_that_nothing_is_left_out(tmp_path / "site")
+    look_at(tmp_path / "site")
+
+
+def look_at(site):
+    """Open some pages in a browser, where there is one: no errors, no requests, enough contrast."""
+    if (checks := browser_checks()) is None:
+        return
+    with checks.started(None) as browser:
+        for name in ("index", "why", "tutorial/first-comparison", "reference/records"):
+            shown = checks.Shown(name, (site / f"{name}.html").as_uri(), keyboard=name == "index")
+            for width, scheme in ((1400, "light"), (390, "dark")):
+                assert checks.look(browser, shown, width, scheme, None) == [], name
 
 
 def check_that_resources_are_local(path, text):

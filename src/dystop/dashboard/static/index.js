@@ -49,12 +49,23 @@ function body(group, score) {
   if (group.name) {
     const study = el("a", { class: "study", href: link("/study/", group.name), "data-key": `study ${group.name}` }, group.name);
     const head = el("th", { scope: "rowgroup", colspan: 9 }, study, " ");
-    if (group.report) head.append(el("a", { href: `${link("/report/study/", group.name)}/report/report.html` }, "report"), " ");
+    if (group.report) head.append(el("a", { href: `${link("/report/study/", group.name)}/report/report.html`, "data-key": `report ${group.name}` }, "report"), " ");
     head.append(el("small", {}, group.summary));
     out.append(el("tr", { class: "group" }, head));
   }
   out.append(...group.rows.map((row) => line(row, score)));
   return out;
+}
+
+/** Show the groups; what is focused stays focused, and a list that is the same stays as it is. */
+function replaceBodies(bodies) {
+  const focused = document.activeElement?.dataset?.key;
+  const table = document.querySelector("table.runs");
+  const old = [...table.querySelectorAll("tbody")];
+  if (old.length === bodies.length && old.every((there, k) => there.isEqualNode(bodies[k]))) return;
+  old.forEach((there) => there.remove());
+  table.append(...bodies);
+  if (focused) refocus(focused);
 }
 
 function refocus(key) {
@@ -66,11 +77,7 @@ function refocus(key) {
 function show(values) {
   const count = values.groups.reduce((sum, group) => sum + group.rows.length, 0);
   const running = values.groups.flatMap((g) => g.rows).filter((r) => r.status === "running").length;
-  const focused = document.activeElement?.dataset?.key;
-  const table = document.querySelector("table.runs");
-  table.querySelectorAll("tbody").forEach((old) => old.remove());
-  table.append(...values.groups.map((group) => body(group, values.score_name)));
-  if (focused) refocus(focused);
+  replaceBodies(values.groups.map((group) => body(group, values.score_name)));
   at("title").textContent = values.title === "runs" ? "Runs" : `Runs in ${values.title}`;
   at("score").textContent = values.score_name;
   at("listing").hidden = count === 0;

@@ -26,7 +26,7 @@ from dystop.report.data.scores import Score, score_of
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b76", "#e2e6ea", "#ffffff"
 RUNS = (
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#6b4c9a",
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#3b93c9", "#6b4c9a",
     "#7f7f7f", "#8c2d04", "#4d9221", "#01665e", "#e7298a",
 )  # fmt: skip
 """Okabe and Ito's colours, which colour-blind readers can tell apart. The orange is darkened and
