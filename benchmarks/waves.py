@@ -1,11 +1,14 @@
-"""Waves of trainings: how many should wait for an idle GPU, and whether waves change a bit.
+"""Waves of trainings: the host's share, how many wait for a GPU, whether waves change a bit.
 
+    python benchmarks/waves.py host --workers 100,1000 --repeat 7
     python benchmarks/waves.py sweep --device cuda --workers 100 --worth 8,16,32,64 --out FILE
     python benchmarks/waves.py equal --device cuda --out FILE
 
+`host` measures the processor milliseconds of a round whose training costs nothing, and the digest
+of its records, by which two versions are compared.
 `sweep` measures images per second for several values of `waves.WORTH_A_WAVE`. `equal` runs every
 free-running mechanism with waves and without them, under both timing laws and both publish rules,
-and compares all records and the models at the end. Both print JSON lines, which --out keeps.
+and compares all records and the models at the end. All print JSON lines, which --out keeps.
 """
 
 import argparse
@@ -13,10 +16,14 @@ import hashlib
 import itertools
 import json
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+import numpy as np
 
 from dystop.bench.settings import DEVICE, Settings, Work, experiment
 from dystop.bench.waves import FREE_RUNNING, MECHANISMS, Run
@@ -25,34 +32,80 @@ from dystop.simulator import no_round, run_rounds, waves
 from dystop.simulator.loop import begin
 from dystop.simulator.state import Components
 from dystop.training.device import pick_device
+from dystop.training.problem import Trained
 
 AGGREGATED = ("evaluate.model=aggregated", "evaluate.every_rounds=7", "engine.timing=overlap",
               "engine.publish=on_completion")  # fmt: skip
 
 
+def host(settings: Settings, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measure rounds of every mechanism, and the same with the line of JSON that they write."""
+    for workers, name in itertools.product(args.workers, FREE_RUNNING):
+        components = untrained(settings, workers, name)
+        stop = replace(components.stop, rounds=args.rounds)
+        components = replace(components, stop=stop)
+        host_round(components, as_json=True)  # loads machine code
+        taken = [host_round(components, as_json=False)[0] for _ in range(args.repeat)]
+        written, digest = zip(
+            *(host_round(components, as_json=True) for _ in range(args.repeat)), strict=True
+        )
+        yield {"mechanism": name, "workers": workers, "least_ms": round(min(taken), 4),
+               "median_ms": round(median(taken), 4), "with_json_ms": round(min(written), 4),
+               "records": digest[0][:12]}  # fmt: skip
+
+
+def untrained(settings: Settings, workers: int, name: str) -> Components:
+    """Return a fleet with a small model, whose trainings return what they were given."""
+    work = Work("softmax", (1, 2, 2), workers, 600, 32, large_batch=32, test_images=10)
+    components = build(experiment(settings, work, *MECHANISMS[name])).components
+    trainer: Any = components.trainer
+
+    def train(models: Any, counters: Any, nodes: Any, versions: Any, steps: Any, *_: Any) -> Any:
+        losses = np.zeros(len(nodes))
+        return Trained(models, counters, losses, trainer.samples_seen(nodes, steps))
+
+    trainer.train = train
+    return components
+
+
+def host_round(components: Components, *, as_json: bool) -> tuple[float, str]:
+    """Return the processor milliseconds of a round, and a digest of the lines that were made."""
+    state, lines = begin(components), hashlib.sha256()
+    began_s = time.thread_time()
+    for record, _ in run_rounds(components, state, no_round):
+        if as_json:
+            lines.update(record.to_json().encode())
+    return 1e3 * (time.thread_time() - began_s) / components.stop.rounds, lines.hexdigest()
+
+
 def sweep(settings: Settings, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Measure every mechanism under every threshold, D-PSGD for comparison first."""
-    work = Work("cnn", (1, 28, 28), args.workers, args.images, 32, large_batch=32)
-    found = {name: build(experiment(settings, work, *MECHANISMS[name])).components
-             for name in ("D-PSGD", *FREE_RUNNING)}  # fmt: skip
-    for name, components in found.items():
-        run = Run(components, args.epochs * (1 if name == "D-PSGD" else args.workers))
-        for worth in args.worth if name != "D-PSGD" else args.worth[:1]:
-            waves.WORTH_A_WAVE, waves.LEAST_SHARE = worth, 1
-            Run(components, -(-run.rounds // 4)).images_per_s()  # captures graphs
-            rate = run.images_per_s()
-            yield {"mechanism": name, "workers": args.workers, "worth_a_wave": worth,
-                   "images_per_s": round(rate), "host_ms": round(run.host_ms[-1], 4),
-                   "rounds_per_wave": round(run.waves.width, 1),
-                   "ended_by": run.waves.ended_by}  # fmt: skip
+    for workers in args.workers:
+        work = Work("cnn", (1, 28, 28), workers, args.images, 32, large_batch=32)
+        for name in ("D-PSGD", *FREE_RUNNING):
+            components = build(experiment(settings, work, *MECHANISMS[name])).components
+            run = Run(components, args.epochs * (1 if name == "D-PSGD" else workers))
+            for worth in args.worth if name != "D-PSGD" else args.worth[:1]:
+                yield swept(run, name, worth)
+
+
+def swept(run: Run, name: str, worth: int) -> dict[str, Any]:
+    """Measure a mechanism under one threshold, after rounds that capture graphs."""
+    waves.WORTH_A_WAVE, waves.LEAST_SHARE = worth, 1
+    Run(run.components, -(-run.rounds // 4)).images_per_s()
+    rate = run.images_per_s()
+    return {"mechanism": name, "workers": run.components.fleet.workers, "worth_a_wave": worth,
+            "images_per_s": round(rate), "host_ms": round(run.host_ms[-1], 4),
+            "rounds": run.rounds, "rounds_per_wave": round(run.waves.width, 1),
+            "ended_by": run.waves.ended_by}  # fmt: skip
 
 
 def equal(settings: Settings, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Compare waves with one round after another, to the bit."""
-    work = Work("cnn", (1, 28, 28), args.workers, args.images, 32, large_batch=32)
     laws = itertools.product(("paper", "overlap"), ("eager", "on_completion"))
     cases = [(f"engine.timing={law}", f"engine.publish={rule}") for law, rule in laws]
-    for name, words in itertools.product(FREE_RUNNING, [*cases, AGGREGATED]):
+    for workers, name, words in itertools.product(args.workers, FREE_RUNNING, [*cases, AGGREGATED]):
+        work = Work("cnn", (1, 28, 28), workers, args.images, 32, large_batch=32)
         components = build(experiment(settings, work, *MECHANISMS[name], *words)).components
         components = replace(components, stop=replace(components.stop, rounds=args.rounds))
         digests = [digest(components, ahead) for ahead in (True, False)]
@@ -77,20 +130,22 @@ def digest(components: Components, ahead: bool) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("sweep", "equal"))
+    parser.add_argument("what", choices=("host", "sweep", "equal"))
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--workers", type=int, default=100)
+    parser.add_argument("--workers", default="100", help="of the fleets, as in 100,1000")
     parser.add_argument("--images", type=int, default=600, help="of each worker")
     parser.add_argument("--epochs", type=int, default=10, help="trainings of each worker, sweep")
-    parser.add_argument("--rounds", type=int, default=150, help="of a run, equal")
+    parser.add_argument("--rounds", type=int, default=150, help="of a run, host and equal")
+    parser.add_argument("--repeat", type=int, default=5, help="measurements, host")
     parser.add_argument("--worth", default="8,16,32,64", help="thresholds of the sweep")
     parser.add_argument("--out", type=Path, help="file for the JSON lines")
     args = parser.parse_args()
+    args.workers = [int(word) for word in args.workers.split(",")]
     args.worth = [int(word) for word in args.worth.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(pick_device(args.device), ("cnn",), DEVICE, Path(folder))
         lines = []
-        for line in (sweep if args.what == "sweep" else equal)(settings, args):
+        for line in {"host": host, "sweep": sweep, "equal": equal}[args.what](settings, args):
             lines.append(json.dumps(line))
             print(lines[-1], flush=True)
     if args.out:

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
-from numba.core import caching
+import numpy as np
+from numba.core import caching, types
+from numba.np.numpy_support import as_dtype
 
 try:
     import fcntl
@@ -33,6 +35,74 @@ _LOCK = "lock"
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function at its first call; it runs without the interpreter lock."""
     return _compiled(function)
+
+
+def compiled_for(*arguments: Any) -> "_Decorator":
+    """Compile a function at its first call, for arguments of exactly these types.
+
+    `INTS`, `FLOATS`, `BOOLS`, `WORDS` and `POINTS` accept any array of their kind, written or
+    read-only, contiguous or not. A tuple of types stands for a tuple. A call needs none of the
+    conversions (`as_readonly`) that keep `compiled` to one type of argument; on a handful of links
+    they take longer than the work. An array of another kind is converted.
+    """
+    return _Decorator(arguments)
+
+
+class _Decorator:
+    """Makes compiled functions of one signature."""
+
+    def __init__(self, arguments: tuple[Any, ...]) -> None:
+        self._arguments = arguments
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        return cast("Callable[P, R]", _OneSignature(_compiled(function), self._arguments))
+
+
+class _OneSignature:
+    """A compiled function that is compiled, or loaded, when it is first called."""
+
+    __slots__ = ("_arguments", "_function", "_is_ready")
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._function, self._arguments = function, arguments
+        self._is_ready = not hasattr(function, "compile")  # with NUMBA_DISABLE_JIT
+
+    def __call__(self, *args: Any) -> Any:
+        if not self._is_ready:
+            dispatcher: Any = self._function
+            dispatcher.compile(tuple(_numba_type(kind) for kind in self._arguments))
+            dispatcher.disable_compile()
+            self._is_ready = True
+        try:
+            return self._function(*args)
+        except TypeError:  # no machine code for these types
+            pairs = zip(args, self._arguments, strict=True)
+            return self._function(*(_converted(value, kind) for value, kind in pairs))
+
+
+def _numba_type(kind: Any) -> Any:
+    if not isinstance(kind, tuple):
+        return kind
+    return types.Tuple([_numba_type(one) for one in kind])  # type: ignore[no-untyped-call]
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    """Return an array with the numbers of another kind; other values stay as they are."""
+    if isinstance(kind, tuple):
+        return tuple(map(_converted, value, kind))
+    if not isinstance(kind, types.Array):
+        return value
+    return np.asarray(value, as_dtype(kind.dtype))
+
+
+def _any_array(kind: Any, dimensions: int = 1) -> Any:
+    return types.Array(kind, dimensions, "A", readonly=True)
+
+
+INT, FLOAT, BOOL, WORD = types.int64, types.float64, types.boolean, types.uint64
+INTS, FLOATS, BOOLS = _any_array(INT), _any_array(FLOAT), _any_array(BOOL)
+WORDS, POINTS = _any_array(WORD), _any_array(FLOAT, 2)
+FLAGS = types.Array(BOOL, 1, "C")  # which the function writes
 
 
 def compiled_dense(function: Callable[P, R]) -> Callable[P, R]:

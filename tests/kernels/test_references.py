@@ -13,12 +13,23 @@ from hypothesis import strategies as st
 import dystop
 from dystop import rng, sparse
 from dystop.acceleration import Accelerated, kernel_at
-from dystop.control import aggregation, plan_check, priority, robust_aggregation, timing, topology
-from dystop.plan import links
+from dystop.control import (
+    activation,
+    aggregation,
+    plan_check,
+    priority,
+    robust_aggregation,
+    time_spent,
+    timing,
+    topology,
+)
+from dystop.mechanisms import _server
+from dystop.plan import Plan, links, mix_of
 from dystop.simulator import mailbox
 from dystop.sparse import Rows, graph_of, group, ints, no_pairs
 from dystop.types import Mailbox
-from dystop.world import InFlight, channel, geometry, progress, reach
+from dystop.world import InFlight, channel, geometry, progress, reach, realised_plan
+from dystop.world.params import Channel
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 seeds = st.integers(0, 2**32)
@@ -248,7 +259,11 @@ def test_sources_of_few_links(seed, kind):
     assert kind > 0 or flags == [0]
     if kind in (0, 2, 4, 8):
         both(plan_check.sources_of, mix, pulled, mail, stage, 9)
-        both(mailbox.use_of, pulled, mix)
+        background = draw.random(len(pulled)) < 0.3
+        lost = draw.random(len(pulled)) < 0.2
+        some = replace(pulled, background=background)
+        both(mailbox.to_send, some, mix, stage, lost)
+        both(mailbox.to_send, some, mailbox.NO_ROWS, stage, lost)
 
 
 def messages(graph, came):
@@ -266,6 +281,69 @@ def test_messages_that_arrive(seed, waiting, travelling):
     nowhere = np.zeros(len(pairs))
     mail = InFlight(nowhere, pairs // 7, pairs % 7, sent, sent, numbers, nowhere, waiting)
     both(progress.merge_arrived, mail, number[waiting:])
+
+
+def some_plan(draw, links_count):
+    """A plan of random links of up to three stages, with rows that use some of them."""
+    dst, src = draw.integers(0, 9, (2, links_count))
+    some = replace(
+        links(dst, src),
+        stage=draw.integers(0, 3, links_count),
+        background=draw.random(links_count) < 0.2,
+        pushed=draw.random(links_count) < 0.4,
+    )
+    stages = []
+    for stage in range(draw.integers(0, 4)):
+        used = (some.stage == stage) & (draw.random(links_count) < 0.7)
+        stages.append(mix_of(dst[used], src[used], np.ones(int(used.sum()))))
+    active = draw.permutation(9)[: draw.integers(1, 5)]
+    is_sync, join = draw.random(2) < 0.5
+    return Plan(active, some, tuple(stages), synchronous=bool(is_sync), join=bool(join))
+
+
+@quick
+@given(seeds, st.sampled_from(["paper", "overlap"]), st.integers(0, 12))
+def test_timetables(seed, law, links_count):
+    draw = np.random.default_rng(seed)
+    plan = some_plan(draw, links_count)
+    link_s, remaining_s = draw.integers(0, 4, links_count) / 2.0, draw.integers(0, 4, 9) / 2.0
+    training_s = draw.random(len(plan.active))
+    both(timing.few_times, law, plan, link_s, remaining_s, training_s)
+    table = timing.few_times.reference(law, plan, link_s, remaining_s, training_s)
+    remaining_s[draw.random(9) < 0.2] = np.inf
+    both(timing.spare_s, law, table, plan, link_s, remaining_s, training_s)
+    under_way = progress.Progress(draw.random(9), draw.random(9), progress.nothing_in_flight())
+    both(realised_plan.sender_trains, plan, under_way, table.link_begin_s)
+    both(timing.active_exchange_s, plan, link_s, 9)
+    end_s = table.begin_s + training_s
+    new = time_spent.NewWork(plan.active, draw.random(len(plan.active)), table.begin_s, end_s)
+    alive, ends = draw.random(9) < 0.8, (draw.normal(size=9), draw.random(9) * 3.0)
+    both(time_spent.spent_parts, table.duration_s, alive, *ends, new)
+
+
+@quick
+@given(seeds, st.integers(0, 12), st.integers(1, 4), st.booleans(), st.sampled_from([0.0, 0.3]))
+def test_seconds_of_links(seed, links_count, blocks, fading, fluctuation):
+    draw = np.random.default_rng(seed)
+    radio = Channel(coherence_blocks=blocks, fading=fading, power_fluctuation=fluctuation)
+    address, link = (seed, int(draw.integers(1, 9))), tuple(draw.integers(0, 9, (2, links_count)))
+    metres, bytes_ = draw.random(links_count) * 90.0, draw.integers(1, 10**6, links_count) / 2.0
+    both(channel.link_seconds, radio, draw.random(9), address, link, metres, bytes_)
+
+
+@quick
+@given(seeds, st.integers(0, 9))
+def test_choices_of_one(seed, count):
+    draw = np.random.default_rng(seed)
+    candidates, staleness = draw.permutation(9)[:count], draw.integers(0, 3, 9)
+    remaining_s, queue = draw.integers(0, 3, 9) / 2.0, draw.integers(0, 3, 9) / 2.0
+    both(_server.first_of, candidates, remaining_s, staleness)
+    remaining_s[draw.integers(0, 9)] = draw.choice([0.0, np.inf, np.nan])
+    both(activation.activate_one, candidates, remaining_s, queue, staleness, 0.5)
+    graph = some_graph(draw, 9)
+    both(sparse.two_way, graph, int(draw.integers(0, 9)))
+    src = draw.permutation(9 + int(draw.integers(0, 2)))[:count]
+    both(aggregation.size_row, ints([4]), src, draw.integers(1, 900, 9))
 
 
 @quick

@@ -4,6 +4,7 @@ from typing import Literal
 
 import numpy as np
 
+from dystop.acceleration import accelerated
 from dystop.sparse import Floats, Ints
 
 Drift = Literal["sum", "mean"]
@@ -72,6 +73,7 @@ def _cheapest_first(candidates: Ints, cost_s: Floats) -> Ints:
     return candidates[order]
 
 
+@accelerated("dystop.kernels.choices:activate_one")
 def activate_one(
     candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V: float
 ) -> Ints:

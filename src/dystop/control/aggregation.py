@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dystop.acceleration import accelerated
-from dystop.plan import Mix, mix_of
+from dystop.plan import FEW, Mix, mix_of
 from dystop.rng import bits
 from dystop.sparse import Bools, Floats, Graph, Ints, Rows, check_ids, group, ints
 
@@ -43,11 +43,18 @@ def size_weights(receiver: Ints, dst: Ints, src: Ints, data_size: Ints) -> Mix:
         data_size: D_i, [N].
     """
     if len(receiver) == 1 and (dst == receiver[0]).all():
-        source = np.sort(np.append(src, receiver))
-        check_ids(len(data_size), source)
-        size = data_size[source]
-        return Mix(receiver, ints([0, len(source)]), source, size / size.sum())
+        few = size_row if len(src) <= FEW else size_row.reference
+        return few(receiver, src, data_size)
     return size_rows(receiver, group(len(data_size), dst, src, ascending=True), data_size)
+
+
+@accelerated("dystop.kernels.choices:size_row")
+def size_row(receiver: Ints, src: Ints, data_size: Ints) -> Mix:
+    """Return the row of `size_weights` for a single receiver of all links."""
+    source = np.sort(np.append(src, receiver))
+    check_ids(len(data_size), source)
+    size = data_size[source]
+    return Mix(receiver, ints([0, len(source)]), source, size / size.sum())
 
 
 @accelerated("dystop.kernels.mixing_rows:size_rows")

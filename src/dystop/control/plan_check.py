@@ -10,14 +10,13 @@ import numpy as np
 
 from dystop.acceleration import accelerated
 from dystop.errors import PlanError
-from dystop.plan import Links, Mix, Plan, anywhere
+from dystop.plan import FEW, Links, Mix, Plan, anywhere
 from dystop.sparse import Bools, Ints, Rows, has_edges
 from dystop.types import Mailbox, Mechanism, View
 
 UNSORTED, UNEVEN, NEGATIVE, UNLINKED = 1, 2, 4, 8
 ALL = UNSORTED | UNEVEN | NEGATIVE | UNLINKED
 _TOLERANCE = 1e-9
-FEW = 64  # links that are looked up one by one, without sorting them
 
 
 def check_plan(mechanism: Mechanism, plan: Plan, view: View) -> None:

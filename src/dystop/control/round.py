@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 
 from dystop.control.budgets import within_budgets
-from dystop.control.plan_check import FEW, check_plan
+from dystop.control.plan_check import check_plan
 from dystop.control.staleness import next_queue, next_staleness
 from dystop.control.staleness_weighting import StalenessWeighting, apply
-from dystop.plan import Links, Plan, anywhere
+from dystop.plan import FEW, Links, Plan, anywhere
 from dystop.record import ACCURACY, RoundRecord
-from dystop.sparse import Bools, Ints, PairCounts, no_pairs
+from dystop.sparse import Bools, Ints, PairCounts, mask_of, no_pairs
 from dystop.types import ControlState, Fleet, Mechanism, Observation, Outcome, Score, View, updated
 
 
@@ -113,8 +113,9 @@ def advance(
     Only a worker whose exchange is confirmed counts as active. The staleness of a worker that
     failed grows, so that the mechanism activates it again.
     """
-    active = np.zeros(view.fleet.workers, bool)
-    active[confirmed(plan, outcome)] = True
+    active = confirmed(plan, outcome)
+    version = control.version.copy()
+    version[active] += 1
     bound, queue = mechanism.capabilities().queue_bound, control.queue
     if bound is not None:
         queue = next_queue(queue, control.staleness, bound, view.alive)
@@ -124,9 +125,9 @@ def advance(
         clock_s=control.clock_s + outcome.duration_s,
         staleness=_next_staleness(control.staleness, active, frozen),
         queue=queue,
-        version=control.version + active,
+        version=version,
         pulls=_with_pulls(control.pulls, plan.links, outcome.lost),
-        wire_bytes=control.wire_bytes + int(outcome.link_bytes.sum()),
+        wire_bytes=control.wire_bytes + int(np.add.reduce(outcome.link_bytes)),
         samples=control.samples + outcome.samples,
         last=outcome,
     )
@@ -134,13 +135,15 @@ def advance(
 
 def confirmed(plan: Plan, outcome: Outcome) -> Ints:
     """Return the active workers whose exchange succeeded."""
-    return plan.active[~outcome.failed] if len(outcome.failed) else plan.active
+    return plan.active[~outcome.failed] if anywhere(outcome.failed) else plan.active
 
 
-def _next_staleness(staleness: Ints, active: Bools, frozen: Bools | None) -> Ints:
+def _next_staleness(staleness: Ints, active: Ints, frozen: Bools | None) -> Ints:
     """Return the staleness after a round; it does not grow for a frozen worker."""
     after = next_staleness(staleness, active)
-    return after if frozen is None else np.where(frozen & ~active, staleness, after)
+    if frozen is None:
+        return after
+    return np.where(frozen & ~mask_of(len(staleness), active), staleness, after)
 
 
 def apply_late_report(
@@ -174,7 +177,9 @@ def apply_late_report(
 
 def _with_pulls(pulls: PairCounts, links: Links, lost: Bools) -> PairCounts:
     """Return the counts after the pulls that arrived."""
-    all_arrive = not anywhere(links.pushed) and not lost.any()
+    if not len(links.dst):
+        return pulls
+    all_arrive = not anywhere(links.pushed) and not anywhere(lost)
     if len(links) > FEW and all_arrive:
         return pulls.add_rows(links.by_receiver)  # the plan check has grouped them
     if all_arrive:
@@ -187,32 +192,46 @@ def record_of(
     before: ControlState, after: ControlState, view: View, plan: Plan, outcome: Outcome
 ) -> RoundRecord:
     """Return the record of a round, from the control states before and after it."""
-    staleness = before.staleness[view.alive]
-    lost = int(outcome.lost.sum())
+    alive, total, most, histogram = staleness_counts(before.staleness, view.alive)
+    lost = int(np.count_nonzero(outcome.lost))
     return RoundRecord(
         round=before.t,
         clock_s=after.clock_s,
         duration_s=outcome.duration_s,
-        alive=int(view.alive.sum()),
+        alive=alive,
         active=len(plan.active),
         links=len(outcome.lost) - lost,
         lost=lost,
-        wire_bytes=int(outcome.link_bytes.sum()),
+        wire_bytes=after.wire_bytes - before.wire_bytes,
         wire_bytes_total=after.wire_bytes,
         endpoint_bytes_total=2 * after.wire_bytes,
         samples_total=after.samples,
         epochs_total=after.samples / view.fleet.samples,
         idle_s=outcome.idle_s,
-        staleness_mean=float(staleness.mean()),
-        staleness_max=int(staleness.max()),
-        staleness_histogram=np.bincount(staleness).tolist(),
-        queue_mean=float(before.queue.mean()),
+        staleness_mean=total / alive,
+        staleness_max=most,
+        staleness_histogram=histogram,
+        queue_mean=float(np.add.reduce(before.queue)) / len(before.queue),
         loss=_mean_loss(outcome),
         compute_s=outcome.compute_s,
         transfer_s=outcome.transfer_s,
         wait_others_s=outcome.wait_others_s,
         notes=dict(plan.notes),
     )
+
+
+def staleness_counts(staleness: Ints, alive: Bools) -> tuple[int, int, int, list[int]]:
+    """Return how many workers are present, the sum and the maximum of their staleness, and a count.
+
+    The count says how many workers have staleness 0, 1, 2, ...
+
+    >>> staleness_counts(np.array([0, 2, 5, 2]), np.array([True, True, False, True]))
+    (3, 4, 2, [1, 0, 2])
+    """
+    present = int(np.count_nonzero(alive))
+    here = staleness if present == len(alive) else staleness[alive]
+    count = np.bincount(here)
+    return present, int(np.add.reduce(here)), len(count) - 1, count.tolist()
 
 
 def _mean_loss(outcome: Outcome) -> float | None:
@@ -235,6 +254,8 @@ def with_not_finite(
         outcome: Of the round, in which models were trained.
         steps: Mini-batches of each active worker, [A].
     """
+    if len(outcome.loss) == 1 and math.isfinite(outcome.loss[0]):
+        return record
     has_trained = (steps > 0) & (fleet.data_size[outcome.active] > 0)
     if len(outcome.failed):
         has_trained &= ~outcome.failed
@@ -267,7 +288,7 @@ def _finite(value: float) -> float | None:
 def with_topology(record: RoundRecord, plan: Plan, lost: Bools) -> RoundRecord:
     """Return the record with its active workers and used links; large fleets leave them out."""
     dst, src = plan.links.dst, plan.links.src
-    if lost.any():
+    if anywhere(lost):
         dst, src = dst[~lost], src[~lost]
     pairs = [list(pair) for pair in zip(dst.tolist(), src.tolist(), strict=True)]
     return updated(record, active_ids=plan.active.tolist(), link_pairs=pairs)

@@ -5,13 +5,17 @@ import numpy as np
 from dystop.sparse import Bools, Floats, Ints
 
 
-def next_staleness(staleness: Ints, active: Bools) -> Ints:
+def next_staleness(staleness: Ints, active: Bools | Ints) -> Ints:
     """Return the rounds since each worker last started a training (eq:staleness).
+
+    The active workers are given as a mask, or by their ids.
 
     >>> next_staleness(np.array([0, 3]), np.array([False, True])).tolist()
     [1, 0]
     """
-    return np.where(active, 0, staleness + 1)
+    after: Ints = staleness + 1
+    after[active] = 0
+    return after
 
 
 def next_queue(queue: Floats, staleness: Ints, bound: float, present: Bools) -> Floats:

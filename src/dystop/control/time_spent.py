@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dystop.acceleration import accelerated
+from dystop.plan import FEW
 from dystop.sparse import Bools, Floats, Ints
 
 
@@ -54,16 +56,34 @@ def time_spent(
         training_end_s: When the training under way ends, after that exchange; 0: none is, [N].
         new: What the active workers begin.
     """
+    parts = spent_parts if len(new.active) <= FEW else spent_parts.reference
+    found = parts(duration_s, alive, exchange_end_s, training_end_s, new)
+    busy_s, late_s, trains_s, moves_s, waits_s = (float(np.add.reduce(part)) for part in found)
+    return TimeSpent(
+        compute_s=busy_s - late_s + trains_s, transfer_s=late_s + moves_s, wait_others_s=waits_s
+    )
+
+
+@accelerated("dystop.kernels.times:spent_parts")
+def spent_parts(
+    duration_s: float,
+    alive: Bools,
+    exchange_end_s: Floats,
+    training_end_s: Floats,
+    new: NewWork,
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Return the seconds of `time_spent`, worker by worker.
+
+    Returns:
+        (training and exchange of earlier rounds, that exchange alone) of each present worker, and
+        (training, exchange, waiting for others) of each active one.
+    """
     busy_s = np.clip(training_end_s[alive], 0.0, duration_s)
-    late_s = float(np.clip(exchange_end_s[alive], 0.0, busy_s).sum())
+    late_s = np.clip(exchange_end_s[alive], 0.0, busy_s)
     first_s = np.clip(training_end_s[new.active], 0.0, duration_s)
     begin_s = np.clip(new.begin_s, first_s, duration_s)
     end_s = np.clip(new.end_s, begin_s, duration_s)
     exchange_s = begin_s - first_s  # as much of it as lies in this round
     waits_s = np.maximum(new.begin_s - first_s - new.transfer_s, 0.0)
     waits_s = np.minimum(waits_s, exchange_s)
-    return TimeSpent(
-        compute_s=float(busy_s.sum()) - late_s + float((end_s - begin_s).sum()),
-        transfer_s=late_s + float((exchange_s - waits_s).sum()),
-        wait_others_s=float((waits_s + duration_s - end_s).sum()),
-    )
+    return busy_s, late_s, end_s - begin_s, exchange_s - waits_s, waits_s + duration_s - end_s

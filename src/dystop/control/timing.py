@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from dystop.acceleration import accelerated
-from dystop.plan import Plan, anywhere
+from dystop.plan import FEW, Plan, anywhere
 from dystop.sparse import Bools, Floats, Graph, Ints
 
 Timing = Literal["paper", "overlap"]
@@ -59,6 +59,12 @@ def exchange_s(plan: Plan, link_s: Floats, nodes: int) -> Floats:
     return total
 
 
+@accelerated("dystop.kernels.times:active_exchange_s")
+def active_exchange_s(plan: Plan, link_s: Floats, nodes: int) -> Floats:
+    """Return the exchange seconds of each active worker, [A]; see `exchange_s`."""
+    return exchange_s(plan, link_s, nodes)[plan.active]
+
+
 def cost_s(remaining_s: Floats, comm_s: Floats) -> Floats:
     """Return remaining training plus exchange of each worker, H_t^i (eq:costtime)."""
     return remaining_s + comm_s
@@ -92,6 +98,20 @@ def timetable(
         remaining_s: remaining training of every node, 0 for a server, [nodes].
         training_s: length of the new training of each active worker, [A].
     """
+    compute = few_times if is_small(plan) else few_times.reference
+    return compute(law, plan, link_s, remaining_s, training_s)
+
+
+def is_small(plan: Plan) -> bool:
+    """Return whether a plan has so few links and active workers that kernels go one by one."""
+    return len(plan.links.dst) <= FEW and len(plan.active) <= FEW
+
+
+@accelerated("dystop.kernels.times:few_times")
+def few_times(
+    law: Timing, plan: Plan, link_s: Floats, remaining_s: Floats, training_s: Floats
+) -> Timetable:
+    """Compute the timetable of a round of few links; see `timetable`."""
     if law == "paper":
         table = _paper_table(plan, link_s, remaining_s)
     else:
@@ -181,8 +201,22 @@ def idle_s(
     `overlap`, it idles while its exchange waits for others. The new training that a round waits
     for (`join`) is not idle time.
     """
+    compute = spare_s if is_small(plan) else spare_s.reference
+    return float(compute(law, table, plan, link_s, remaining_s, training_s).sum())
+
+
+@accelerated("dystop.kernels.times:spare_s")
+def spare_s(
+    law: Timing,
+    table: Timetable,
+    plan: Plan,
+    link_s: Floats,
+    remaining_s: Floats,
+    training_s: Floats,
+) -> Floats:
+    """Return the idle seconds of every worker; see `idle_s`, [N]."""
     workers, active = len(remaining_s), plan.active
-    spare = np.maximum(table.duration_s - remaining_s, 0.0)
+    spare: Floats = np.maximum(table.duration_s - remaining_s, 0.0)
     joined = training_s if plan.join else np.zeros(len(active))
     if law == "paper":
         spare[active] = np.maximum(spare[active] - table.comm_s - joined, 0.0)
@@ -191,4 +225,4 @@ def idle_s(
         own = exchange_s(plan, link_s, int(ends) + 1)  # a server is beyond the workers
         early = table.duration_s - table.begin_s - joined if plan.join else np.zeros(len(active))
         spare[active] = np.maximum(table.comm_s - own[active], 0.0) + np.maximum(early, 0.0)
-    return float(spare.sum())
+    return spare

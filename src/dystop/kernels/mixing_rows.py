@@ -6,7 +6,16 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
-from dystop.compiled import compiled, compiled_dense
+from dystop.compiled import (
+    BOOLS,
+    FLOAT,
+    FLOATS,
+    INT,
+    INTS,
+    compiled,
+    compiled_dense,
+    compiled_for,
+)
 from dystop.control.plan_check import ALL, NEGATIVE, UNEVEN, UNLINKED, UNSORTED
 from dystop.kernels.buffers import buffer
 from dystop.kernels.pairs import AnyRows
@@ -16,6 +25,10 @@ from dystop.sparse import Bools, Floats, Ids, Ints, Rows, check_ids
 from dystop.types import Mailbox
 
 Vector = NDArray[np.float32]
+
+_ROWS_TYPE = (INTS, INTS, INTS)  # receiver, indptr, source
+_LINKS_TYPE = (INTS, INTS, INTS)  # dst, src, stage
+_MAIL_TYPE = (INTS, INTS)  # dst, src
 
 _ROWS = 1 << 15  # rows in one block
 _CHUNK = 64  # rows whose data sizes are read before their weights are computed
@@ -57,35 +70,26 @@ def few_violations(
     mix: Mix, links: Links, mailbox: Mailbox, stage: int, nodes: int, tolerance: float
 ) -> int:
     """Return what may be wrong; see `dystop.control.plan_check.few_violations`."""
-    rows = as_readonly(mix.receiver), as_readonly(mix.indptr), as_readonly(mix.source)
-    brought = _linked(links), _mailed(mailbox)
-    return _few_violations(rows, as_readonly(mix.weight), *brought, stage, nodes, tolerance)
+    brought = (links.dst, links.src, links.stage), (mailbox.dst, mailbox.src)
+    return _few_violations(_rows(mix), mix.weight, *brought, stage, nodes, tolerance)
 
 
 def sources_of(
     mix: Mix, links: Links, mailbox: Mailbox, stage: int, nodes: int
 ) -> tuple[Bools, Bools]:
     """Return where models come from; see `dystop.control.plan_check.sources_of`."""
-    rows = as_readonly(mix.receiver), as_readonly(mix.indptr), as_readonly(mix.source)
-    out = np.zeros(len(mix.source), bool), np.zeros(len(mix.source), bool)
-    _sources_of(rows, _linked(links), _mailed(mailbox), stage, out)
-    return out
+    brought = (links.dst, links.src, links.stage), (mailbox.dst, mailbox.src)
+    return _sources_of(_rows(mix), *brought, stage)
 
 
-def use_of(links: Links, rows: Mix) -> tuple[Bools, Floats]:
-    """Return which links feed a row; see `dystop.simulator.mailbox.use_of`."""
-    mix = as_readonly(rows.receiver), as_readonly(rows.indptr), as_readonly(rows.source)
-    out = np.zeros(len(links), bool), np.full(len(links), np.nan)
-    _use_of(mix, as_readonly(rows.weight), as_readonly(links.dst), as_readonly(links.src), out)
-    return out
+def to_send(links: Links, rows: Mix, stage: int, lost: Bools) -> tuple[Ints, Floats]:
+    """Return what no row uses now; see `dystop.simulator.mailbox.to_send`."""
+    columns = links.dst, links.src, links.stage
+    return _to_send(_rows(rows), rows.weight, columns, links.background, lost, stage)
 
 
-def _linked(links: Links) -> tuple[Ints, Ints, Ints]:
-    return as_readonly(links.dst), as_readonly(links.src), as_readonly(links.stage)
-
-
-def _mailed(mailbox: Mailbox) -> tuple[Ints, Ints]:
-    return as_readonly(mailbox.dst), as_readonly(mailbox.src)
+def _rows(mix: Mix) -> tuple[Ints, Ints, Ints]:
+    return mix.receiver, mix.indptr, mix.source
 
 
 def square_sum(vector: Vector) -> float:
@@ -197,7 +201,7 @@ def _source_flags(source: Ints | Ids, lo: int, hi: int, own: int, linked: AnyRow
     return out
 
 
-@compiled
+@compiled_for(_ROWS_TYPE, FLOATS, _LINKS_TYPE, _MAIL_TYPE, INT, INT, FLOAT)
 def _few_violations(
     mix: tuple[Ints, Ints, Ints],
     weight: Floats,
@@ -240,35 +244,58 @@ def _fits(receiver: Ints, indptr: Ints, sources: int, weights: int, nodes: int) 
     return True
 
 
-@compiled
+@compiled_for(_ROWS_TYPE, _LINKS_TYPE, _MAIL_TYPE, INT)
 def _sources_of(
     mix: tuple[Ints, Ints, Ints],
     links: tuple[Ints, Ints, Ints],
     mail: tuple[Ints, Ints],
     stage: int,
-    out: tuple[Bools, Bools],
-) -> None:
-    """Write which weights apply to a link and which to a message."""
+) -> tuple[Bools, Bools]:
+    """Return which weights apply to a link and which to a message."""
     receiver, indptr, source = mix
+    linked, mailed = np.zeros(len(source), np.bool_), np.zeros(len(source), np.bool_)
     for r in range(len(receiver)):
         for k in range(indptr[r], indptr[r + 1]):
             i, j = receiver[r], source[k]
             if j != i:
-                out[0][k] = _has_link(links, stage, i, j)
-                out[1][k] = not out[0][k] and _has_mail(mail, i, j)
+                linked[k] = _has_link(links, stage, i, j)
+                mailed[k] = not linked[k] and _has_mail(mail, i, j)
+    return linked, mailed
+
+
+@compiled_for(_ROWS_TYPE, FLOATS, _LINKS_TYPE, BOOLS, BOOLS, INT)
+def _to_send(
+    rows: tuple[Ints, Ints, Ints],
+    weight: Floats,
+    links: tuple[Ints, Ints, Ints],
+    background: Bools,
+    lost: Bools,
+    stage: int,
+) -> tuple[Ints, Floats]:
+    """Return the links that no row uses now, and the weight of those in the background."""
+    dst, src, stages = links
+    sent, share, count = np.empty(len(dst), np.int64), np.empty(len(dst)), 0
+    for link in range(len(dst)):
+        if stages[link] != stage or lost[link]:
+            continue
+        at = _weight_of(rows, dst[link], src[link])
+        if background[link] or at < 0:
+            is_mixed = background[link] and at >= 0
+            sent[count], share[count] = link, weight[at] if is_mixed else np.nan
+            count += 1
+    return sent[:count], share[:count]
 
 
 @compiled
-def _use_of(
-    mix: tuple[Ints, Ints, Ints], weight: Floats, dst: Ints, src: Ints, out: tuple[Bools, Floats]
-) -> None:
-    """Write which links feed a row, and the weight there."""
-    receiver, indptr, source = mix
+def _weight_of(rows: tuple[Ints, Ints, Ints], i: int, j: int) -> int:
+    """Return the number of the weight of source j in the row of i, or -1."""
+    receiver, indptr, source = rows
     for r in range(len(receiver)):
-        for k in range(indptr[r], indptr[r + 1]):
-            for link in range(len(dst)):
-                if dst[link] == receiver[r] and src[link] == source[k]:
-                    out[0][link], out[1][link] = True, weight[k]
+        if receiver[r] == i:
+            for k in range(indptr[r], indptr[r + 1]):
+                if source[k] == j:
+                    return k
+    return -1
 
 
 @compiled

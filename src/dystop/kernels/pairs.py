@@ -9,7 +9,7 @@ found: pairs in ascending order cost a step or two each, others a binary search 
 import numpy as np
 
 from dystop import sparse
-from dystop.compiled import compiled
+from dystop.compiled import INTS, compiled, compiled_for
 from dystop.kernels.buffers import buffer
 from dystop.kernels.sorting import rank_rows
 from dystop.parallel import as_readonly, block_size, run_in_blocks
@@ -50,6 +50,8 @@ def row_order(row: Ints, value: Ints) -> Ints:
 
 def find_edges(graph: Graph, dst: Ints, src: Ints) -> Ints:
     """Return the edge number of each pair, or -1; see `dystop.sparse.find_edges`."""
+    if len(dst) <= _FEW:
+        return _find_few_edges(graph.indptr, graph.src, dst, src)
     rows = as_readonly(graph.indptr), as_readonly(graph.src)
     pair = as_readonly(dst), as_readonly(src)
     out = np.empty(len(dst), np.int64)
@@ -106,15 +108,10 @@ def add_counts(held: PairCounts, used: Rows) -> PairCounts:
 
 def count_few(held: PairCounts, used: Ints) -> PairCounts:
     """Return the counts after one more use of few pairs; see `dystop.sparse.count_few`."""
-    keys, counts, wanted = as_readonly(held.keys), as_readonly(held.counts), np.sort(used)
-    new = _new_keys(keys, wanted)
-    if not new:
-        counts = held.counts.copy()
-        _count_once_more(keys, wanted, counts)
-        return PairCounts(held.n, held.keys, counts)
-    out = np.empty(len(keys) + new, np.int64), np.empty(len(keys) + new, np.int64)
-    _insert_few((keys, counts), wanted, out)
-    return PairCounts(held.n, *out)
+    wanted = np.sort(used)
+    if not _new_keys(held.keys, wanted):
+        return PairCounts(held.n, held.keys, _counted_once_more(held.keys, held.counts, wanted))
+    return PairCounts(held.n, *_with_few(held.keys, held.counts, wanted))
 
 
 def _merged(held: PairCounts, rows: Grouped, new: Ints) -> PairCounts:
@@ -264,6 +261,14 @@ def _find_edges(graph: Pair, pair: Pair, lo: int, hi: int, out: Ints) -> None:
                 out[k] = at
 
 
+@compiled_for(INTS, INTS, INTS, INTS)
+def _find_few_edges(indptr: Ints, sender: Ints, dst: Ints, src: Ints) -> Ints:
+    """Return the number of each edge in a graph (indptr, sender), -1 where there is none."""
+    out = np.empty(len(dst), np.int64)
+    _find_edges((indptr, sender), (dst, src), 0, len(dst), out)
+    return out
+
+
 @compiled
 def _rows_within(inner: AnyRows, outer: AnyRows, lo: int, hi: int) -> bool:
     """Return whether rows lo to hi of `inner` hold only ids that the same row of `outer` holds."""
@@ -288,9 +293,14 @@ def _find_counts(n: int, held: Pair, pair: Pair, lo: int, hi: int, out: Ints) ->
         out[k] = counts[at] if at < len(keys) and keys[at] == wanted else 0
 
 
-@compiled
+@compiled_for(INTS, INTS)
 def _new_keys(keys: Ints, wanted: Ints) -> int:
     """Return how many different wanted keys, which ascend, are not among the ascending keys."""
+    return _count_new_keys(keys, wanted)
+
+
+@compiled
+def _count_new_keys(keys: Ints, wanted: Ints) -> int:
     new, at = 0, 0
     for k in range(len(wanted)):
         at = seek(keys, wanted[k], at)
@@ -299,35 +309,35 @@ def _new_keys(keys: Ints, wanted: Ints) -> int:
     return new
 
 
-@compiled
-def _count_once_more(keys: Ints, wanted: Ints, counts: Ints) -> None:
-    """Count wanted keys, which ascend and have a count, once more."""
-    at = 0
+@compiled_for(INTS, INTS, INTS)
+def _counted_once_more(keys: Ints, counts: Ints, wanted: Ints) -> Ints:
+    """Return the counts after wanted keys, which ascend and have a count, were counted again."""
+    out, at = counts.copy(), 0
     for k in range(len(wanted)):
         at = seek(keys, wanted[k], at)
-        counts[at] += 1
+        out[at] += 1
+    return out
 
 
-@compiled
-def _insert_few(held: Pair, wanted: Ints, out: Pair) -> None:
-    """Write (keys, counts) with wanted keys, which ascend, counted once more."""
-    keys, counts = held
+@compiled_for(INTS, INTS, INTS)
+def _with_few(keys: Ints, counts: Ints, wanted: Ints) -> tuple[Ints, Ints]:
+    """Return keys and counts with wanted keys, which ascend, counted once more."""
+    size = len(keys) + _count_new_keys(keys, wanted)
+    out, times = np.empty(size, np.int64), np.empty(size, np.int64)
     begin, end = 0, 0
     for k in range(len(wanted)):
         at = seek(keys, wanted[k], begin)
         if at < len(keys) and keys[at] == wanted[k]:
             at += 1
-        for old in range(begin, at):
-            out[0][end], out[1][end] = keys[old], counts[old]
+        out[end : end + at - begin] = keys[begin:at]
+        times[end : end + at - begin] = counts[begin:at]
+        end, begin = end + at - begin, at
+        if end == 0 or out[end - 1] != wanted[k]:
+            out[end], times[end] = wanted[k], 0
             end += 1
-        begin = at
-        if end == 0 or out[0][end - 1] != wanted[k]:
-            out[0][end], out[1][end] = wanted[k], 0
-            end += 1
-        out[1][end - 1] += 1
-    for old in range(begin, len(keys)):
-        out[0][end], out[1][end] = keys[old], counts[old]
-        end += 1
+        times[end - 1] += 1
+    out[end:], times[end:] = keys[begin:], counts[begin:]
+    return out, times
 
 
 @compiled

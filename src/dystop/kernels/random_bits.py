@@ -6,14 +6,17 @@ between them, in two passes over memory instead of a dozen.
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dystop import rng
-from dystop.compiled import compiled
+from dystop.compiled import FLOAT, FLOATS, INT, INTS, POINTS, WORDS, compiled, compiled_for
 from dystop.parallel import as_readonly
-from dystop.sparse import Floats
+from dystop.sparse import Floats, Ints
+from dystop.world.channel import noise_power_w, path_gain
+from dystop.world.params import Channel
 
 Words = NDArray[np.uint64]
 Table = NDArray[np.float64]  # [blocks, links]
@@ -58,6 +61,33 @@ def faded_rate_bps(snr: Floats, address: Words, bandwidth_hz: float, blocks: int
     return out
 
 
+def link_seconds(
+    channel: Channel,
+    power_w: Floats,
+    address: tuple[int, int],
+    link: tuple[Ints, Ints],
+    distance_m: Floats,
+    bytes_: Floats,
+) -> Floats:
+    """Return the seconds of each link; see `dystop.world.channel.link_seconds`."""
+    blocks = channel.coherence_blocks if channel.fading else 0
+    logs, angle = _draw_links(_link_words(address[0]), address[1], *link, blocks)
+    np.log(logs, out=logs)
+    np.cos(angle, out=angle)
+    gain, noise_w = path_gain(distance_m, channel), noise_power_w(channel)
+    power = power_w, link[1], channel.power_fluctuation
+    terms = _snr_terms(logs, angle, *power, gain, noise_w)
+    np.log1p(terms, out=terms)
+    return _link_seconds(terms, channel.bandwidth_hz, math.log(2.0), bytes_)
+
+
+@lru_cache
+def _link_words(seed: int) -> Words:
+    """Return the first words of what is drawn for a link: two numbers for its power, its fading."""
+    names = "power/fluctuation/radius", "power/fluctuation/angle", "fading"
+    return np.array([rng.bits(seed, name) for name in names], np.uint64)
+
+
 @compiled
 def _mix(x: np.uint64) -> np.uint64:
     """Return the output function of SplitMix64 for one word."""
@@ -100,6 +130,62 @@ def _draw_blocks(address: Words, out: Table) -> None:
     for block in range(out.shape[0]):
         for k in range(out.shape[1]):
             out[block, k] = _unit(_mix(address[k] + (np.uint64(block) * _GOLDEN + _GOLDEN)))
+
+
+@compiled
+def _folded(word: np.uint64, part: int) -> np.uint64:
+    """Return the next word after one, for one more part of an address."""
+    return _mix(word + (np.uint64(part) * _GOLDEN + _GOLDEN))
+
+
+@compiled_for(WORDS, INT, INTS, INTS, INT)
+def _draw_links(words: Words, t: int, dst: Ints, src: Ints, blocks: int) -> tuple[Table, Floats]:
+    """Return numbers in (0, 1), [1 + blocks, L]: radii, then fading; and angles in radians, [L]."""
+    radius, angle, fading = _folded(words[0], t), _folded(words[1], t), _folded(words[2], t)
+    table, turned = np.empty((1 + blocks, len(dst))), np.empty(len(dst))
+    for k in range(len(dst)):
+        table[0, k] = _unit(_folded(radius, src[k]))
+        turned[k] = 2.0 * np.pi * _unit(_folded(angle, src[k]))
+        address = _folded(_folded(fading, dst[k]), src[k])
+        for block in range(blocks):
+            table[1 + block, k] = _unit(_folded(address, block))
+    return table, turned
+
+
+@compiled_for(POINTS, FLOATS, FLOATS, INTS, FLOAT, FLOATS, FLOAT)
+def _snr_terms(
+    logs: Table,
+    cosine: Floats,
+    power_w: Floats,
+    src: Ints,
+    fluctuation: float,
+    gain: Floats,
+    noise_w: float,
+) -> Table:
+    """Return the signal-to-noise ratio of each coherence block of each link, [blocks, L].
+
+    Without fading it is one block at the mean gain.
+    """
+    blocks, links = len(logs) - 1, len(src)
+    out = np.empty((max(blocks, 1), links))
+    for k in range(links):
+        swing = fluctuation * (math.sqrt(-2.0 * logs[0, k]) * cosine[k])
+        factor = min(max(1.0 + swing, 0.1), 1.9)
+        snr = power_w[src[k]] * factor * gain[k] / noise_w
+        out[0, k] = snr
+        for block in range(blocks):
+            out[block, k] = -snr * logs[1 + block, k]
+    return out
+
+
+@compiled_for(POINTS, FLOAT, FLOAT, FLOATS)
+def _link_seconds(log_term: Table, bandwidth_hz: float, log_2: float, bytes_: Floats) -> Floats:
+    """Return the seconds of each link at its mean rate, from the logarithms of all blocks."""
+    out = np.empty(log_term.shape[1])
+    _mean_rate(log_term, bandwidth_hz, log_2, out)
+    for k in range(len(out)):
+        out[k] = 8.0 * bytes_[k] / out[k]
+    return out
 
 
 @compiled

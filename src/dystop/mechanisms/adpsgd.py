@@ -6,9 +6,12 @@ from typing import ClassVar
 import numpy as np
 
 from dystop.mechanisms._server import first_to_finish
-from dystop.plan import Mix, Plan, links, no_links
-from dystop.sparse import Ints, ints
+from dystop.plan import Mix, Plan, links, no_links, repeated
+from dystop.sparse import Ints, ints, two_way
 from dystop.types import Capabilities, Mechanism, Memory, View
+
+_PUSHED = np.array([False, True])  # the caller pulls, and pushes its own model
+_ENDS = {1: ints([0, 1]), 2: ints([0, 2, 4])}  # of the rows of one node, and of a pair
 
 
 @dataclass(frozen=True)
@@ -40,21 +43,15 @@ class ADPSGD(Mechanism):
         """Pair the caller with a random neighbour that it can reach in both directions."""
         alive = np.flatnonzero(view.alive)
         caller = int(first_to_finish(alive, view.remaining_s, view.staleness, 1)[0])
-        peers = _two_way(caller, view)
+        peers = two_way(view.reach, caller)
         if not len(peers):
             return Plan(ints([caller]), no_links(), (_mean_of(ints([caller])),)), memory
         pair = ints([caller, peers[view.rng("peer").integers(len(peers))]])
-        exchange = links(pair, pair[::-1], pushed=np.array([False, True]))
+        exchange = links(pair, pair[::-1], pushed=_PUSHED)
         return Plan(pair[:1], exchange, (_mean_of(pair),)), memory
 
 
 def _mean_of(nodes: Ints) -> Mix:
     """Return rows that give every node the mean of their models."""
     k, nodes = len(nodes), np.sort(nodes)
-    return Mix(nodes, np.arange(k + 1) * k, np.tile(nodes, k), np.full(k * k, 1.0 / k))
-
-
-def _two_way(i: int, view: View) -> Ints:
-    """Return the neighbours of worker i with links in both directions."""
-    near = view.reach.row(i)
-    return near[view.reach.find(near, np.full(len(near), i)) >= 0]
+    return Mix(nodes, _ENDS[k], np.concatenate([nodes] * k), repeated(np.float64(1.0 / k), k * k))

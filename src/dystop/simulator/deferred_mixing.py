@@ -8,6 +8,7 @@ earlier one has written.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from dystop.acceleration import accelerated
 from dystop.parallel import as_readonly, block_size, run_in_blocks
-from dystop.plan import Mix
+from dystop.plan import Mix, anywhere
 from dystop.simulator.mixing import LARGE, Models, Sources
 from dystop.sparse import Bools, Floats, Ints
 from dystop.training.device import on_device, upload
@@ -108,6 +109,8 @@ class WaitingMixes:
 
     def __init__(self, models: Models) -> None:
         self._models = models
+        self._row_bytes = models.latest[0].nbytes
+        self._writes_more = not (models.finished is models.start is models.aggregated is None)
         self._is_written: Bools = np.zeros(len(models.latest), bool)
         self._stages: list[tuple[Mix, Ints, Ints, Floats]] = []  # and middle, column, weight
         self._places: dict[int, int] = {}  # of snapshots in the mail
@@ -121,20 +124,20 @@ class WaitingMixes:
 
         Other mixes look at more than the latest models and the mail, or write more than them.
         """
-        models = self._models
-        writes_more = (models.finished, models.start, models.aggregated) != (None, None, None)
-        if writes_more or stage.kind != "linear" or stage.compensation:
+        if self._writes_more or stage.kind != "linear" or stage.compensation:
             return False
         if sources.sent.nodes(stage.kind):
             return False
-        sizes = stage.row_sizes
-        return 0 < len(sizes) <= FEW_ROWS and bool(sizes.all())
+        if not 0 < len(stage.receiver) <= FEW_ROWS:
+            return False
+        ends = stage.indptr.tolist()
+        return all(begin < end for begin, end in pairwise(ends))
 
     def add(self, stage: Mix, sources: Sources) -> None:
         """Let a mix wait; the models that it reads are trained, or are results of those before."""
         column, weight, middle = stage.source, stage.weight, stage.indptr[1:]
         mailed = sources.mailed
-        if mailed.any():
+        if anywhere(mailed):
             column = column.copy()
             column[mailed] = [self._place(k) for k in sources.snapshot[mailed].tolist()]
             order = np.lexsort((mailed, stage.row_of))  # of each row, the mail comes last
@@ -142,8 +145,7 @@ class WaitingMixes:
             middle = middle - np.bincount(stage.row_of[mailed], minlength=len(stage.receiver))
         self._stages.append((stage, middle, column, weight))
         self._is_written[stage.receiver] = True
-        row_bytes = self._models.latest[0].nbytes
-        if len(self) >= MAX_STAGES or len(self._mail) * row_bytes > MAX_MAIL_BYTES:
+        if len(self) >= MAX_STAGES or len(self._mail) * self._row_bytes > MAX_MAIL_BYTES:
             self.run()
 
     def _place(self, snapshot: int) -> int:
@@ -154,7 +156,7 @@ class WaitingMixes:
 
     def write(self, nodes: Ints) -> bool:
         """Return whether a mix that waits writes the model of one of these nodes."""
-        return bool(self._stages) and bool(self._is_written[nodes].any())
+        return bool(self._stages) and anywhere(self._is_written[nodes])
 
     def run(self) -> None:
         """Run all mixes that wait."""

@@ -7,8 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from dystop.acceleration import accelerated
-from dystop.control.plan_check import FEW
-from dystop.plan import Links, Mix, anywhere, repeated
+from dystop.plan import FEW, Links, Mix, anywhere
 from dystop.simulator.mixing import Models, Sent, published_row, write_rows
 from dystop.simulator.state import State
 from dystop.sparse import Bools, Floats, Ints, ints, mask_of
@@ -53,11 +52,9 @@ def send(
     is_large = len(links) > FEW
     if is_large and rows is not None and _feed_rows_only(links.of_stage(stage), rows):
         return state
-    used, weight = np.zeros(len(links), bool), repeated(np.float64(np.nan), len(links))
-    if rows is not None:
-        used, weight = (use_of.reference if is_large else use_of)(links, rows)
-    here = (links.stage == stage) & ~realised.lost
-    sent = np.flatnonzero(here & (links.background | ~used))
+    sent, weight = (to_send.reference if is_large else to_send)(
+        links, NO_ROWS if rows is None else rows, stage, realised.lost
+    )
     if not len(sent):
         return state
     snapshots, made = _take_snapshots(
@@ -70,7 +67,7 @@ def send(
         version=_version(view, realised.plan.active, links.src[sent]),
         sent=np.full(len(sent), view.t),
         snapshot=snapshots,
-        weight=np.where(links.background[sent], weight[sent], np.nan),
+        weight=weight,
     )
     progress = updated(state.progress, in_flight=state.progress.in_flight.add(messages))
     return updated(state, progress=progress, snapshots_made=made)
@@ -92,8 +89,30 @@ def _feed_rows_only(links: Links, rows: Mix) -> bool:
     return same_source and np.array_equal(dst[foreign], linked.row_of)
 
 
-@accelerated("dystop.kernels.mixing_rows:use_of")
-def use_of(links: Links, rows: Mix) -> tuple[Bools, Floats]:
+NO_ROWS = Mix(ints([]), ints([0]), ints([]), np.zeros(0))
+
+
+@accelerated("dystop.kernels.mixing_rows:to_send")
+def to_send(links: Links, rows: Mix, stage: int, lost: Bools) -> tuple[Ints, Floats]:
+    """Return the links of a stage that its rows do not use now: pushes and background links.
+
+    Args:
+        links: Of the round.
+        rows: Of the stage.
+        stage: Its number.
+        lost: Which transfers fail, [L].
+
+    Returns:
+        (numbers of the links, weight at which each is mixed in on arrival). The weight is NaN for a
+        push, which waits in a mailbox.
+    """
+    used, weight = _use_of(links, rows)
+    here = (links.stage == stage) & ~lost
+    sent = np.flatnonzero(here & (links.background | ~used))
+    return sent, np.where(links.background[sent], weight[sent], np.nan)
+
+
+def _use_of(links: Links, rows: Mix) -> tuple[Bools, Floats]:
     """Return which links feed a row, and with which weight; NaN for the others."""
     if not len(rows.source):
         return np.zeros(len(links), bool), np.full(len(links), np.nan)

@@ -7,6 +7,7 @@ on a GPU (`mixing_cuda`). The library's product takes three times as long on a C
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 from dystop.acceleration import accelerated
 from dystop.control.aggregation import kept_coordinates, mix, passive_shift
 from dystop.parallel import as_readonly, block_size, run_in_blocks
-from dystop.plan import Mix, MixKind
+from dystop.plan import Mix, MixKind, repeated
 from dystop.sparse import Bools, Floats, Ints, ints
 from dystop.training.device import on_device, upload
 from dystop.training.problem import Trained
@@ -230,7 +231,12 @@ class Sent:
 
     def nodes(self, kind: MixKind) -> list[int]:
         """Return the nodes that hand out something else in a stage of this kind, ascending."""
+        if not self.models and not self.updates:
+            return []
         return sorted({*self.models, *self.updates} if kind == "delta" else self.models)
+
+
+NOTHING = Sent()  # else: all nodes hand out their models
 
 
 @dataclass(frozen=True)
@@ -242,7 +248,7 @@ class Sources:
     mailed: Bools  # [M] a message in the mailbox
     snapshot: Ints  # [M] its snapshot, where mailed
     busy: Bools  # [R] receivers that are mixed passively while they train
-    sent: Sent = field(default_factory=Sent)
+    sent: Sent = NOTHING
 
     def replaced(self, stage: Mix) -> Bools:
         """Return which weights take what their source sends in place of its model, [M]."""
@@ -250,6 +256,14 @@ class Sources:
         # A message was changed when it was sent. Nothing is read for a weight of zero.
         hit: Bools = foreign & ~self.mailed & (stage.weight != 0)
         return hit
+
+
+@lru_cache(maxsize=256)
+def all_fresh(weights: int, rows: int) -> Sources:
+    """Return the sources of a stage in which everybody reads the latest models; read-only."""
+    none, busy = repeated(np.bool_(False), weights), repeated(np.bool_(False), rows)
+    fresh, snapshot = repeated(np.bool_(True), weights), repeated(np.int64(-1), weights)
+    return Sources(fresh, none, none, snapshot, busy)
 
 
 def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:

@@ -10,7 +10,15 @@ from dystop.control.plan_check import source_kind
 from dystop.plan import Mix, Plan, anywhere
 from dystop.simulator import mailbox
 from dystop.simulator.compressed_links import compressed
-from dystop.simulator.mixing import Sent, Sources, index, link_distances, write_rows
+from dystop.simulator.mixing import (
+    NOTHING,
+    Sent,
+    Sources,
+    all_fresh,
+    index,
+    link_distances,
+    write_rows,
+)
 from dystop.simulator.robust_mixing import aggregated_rows
 from dystop.simulator.state import Components, State
 from dystop.sparse import Bools, Floats, Ints, mask_of
@@ -29,7 +37,7 @@ class PendingOutcome:
     def result(self) -> Outcome:
         """Wait for the losses and return the whole outcome."""
         loss = self.losses() if callable(self.losses) else self.losses
-        if self.known.failed.any():  # a worker that failed has no loss
+        if anywhere(self.known.failed):  # a worker that failed has no loss
             every = self.known.loss.copy()
             every[~self.known.failed] = loss
             loss = every
@@ -86,8 +94,8 @@ def outcome_of(
 
 def _mix(components: Components, state: State, view: View, realised: RealisedPlan) -> State:
     """Run all stages of mixing, and send and consume messages on the way."""
-    mixes, stages = realised.plan.mixes, int(realised.plan.links.stage.max(initial=-1)) + 1
-    for stage in range(max(len(mixes), stages)):
+    mixes = realised.plan.mixes
+    for stage in range(max(len(mixes), realised.plan.links.stage_count)):
         rows = mixes[stage] if stage < len(mixes) else None
         sent = _sent(components, state, view)
         sent = compressed(components, state.models, view, realised, stage, sent)
@@ -100,7 +108,7 @@ def _mix(components: Components, state: State, view: View, realised: RealisedPla
 def _sent(components: Components, state: State, view: View) -> Sent:
     """Return what attackers hand out before a stage in place of their models."""
     if components.attackers is None:
-        return Sent()
+        return NOTHING
     state.models.finish(np.arange(len(state.done)))  # colluders look at all models
     return Sent(components.attackers.sent(state.models, state.done, view.t))
 
@@ -114,10 +122,11 @@ def _mix_stage(
     sent: Sent,
 ) -> None:
     plan, links = realised.plan, realised.plan.links
-    lost = (links.stage == stage) & realised.lost
     rows = _without_background(view, plan, stage)
-    keep_mean = components.capabilities.doubly_stochastic
-    rows = renormalise_lost(rows, links.dst[lost], links.src[lost], to_self=keep_mean)
+    if anywhere(realised.lost):
+        lost = (links.stage == stage) & realised.lost
+        keep_mean = components.capabilities.doubly_stochastic
+        rows = renormalise_lost(rows, links.dst[lost], links.src[lost], to_self=keep_mean)
     if not len(rows.receiver):
         return
     sources = _sources(state, view, realised, stage, rows)
@@ -143,10 +152,10 @@ def _without_background(view: View, plan: Plan, stage: int) -> Mix:
 
 def _sources(state: State, view: View, realised: RealisedPlan, stage: int, rows: Mix) -> Sources:
     """Return, for every weight, which model of the source the receiver gets."""
+    if state.models.finished is None and not len(view.mailbox.dst):
+        return all_fresh(len(rows.source), len(rows.receiver))
     plan, none = realised.plan, np.zeros(len(rows.source), bool)
     busy, stale, snapshot = np.zeros(len(rows.receiver), bool), none, np.full(len(none), -1)
-    if state.models.finished is None and not len(view.mailbox.dst):
-        return Sources(~none, none, none, snapshot, busy)
     if rows is not plan.mixes[stage]:
         plan = replace(plan, mixes=(*plan.mixes[:stage], rows))
     linked, mailed = source_kind(plan, view, stage)
@@ -155,7 +164,7 @@ def _sources(state: State, view: View, realised: RealisedPlan, stage: int, rows:
         busy = ~active[rows.receiver] & ~state.done[rows.receiver]
         stale = (rows.dst == rows.source) & busy[rows.row_of]
         stale |= linked & _reads_stale(view, realised, stage, rows)
-    if mailed.any():
+    if anywhere(mailed):
         in_flight = state.progress.in_flight
         snapshot[mailed] = in_flight.snapshot_of(rows.dst[mailed], rows.source[mailed])
     return Sources(~stale & ~mailed, stale, mailed, snapshot, busy)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dystop.plan import Mix
+from dystop.plan import Mix, anywhere, repeated
 from dystop.simulator.deferred_mixing import WaitingMixes
 from dystop.simulator.mixing import Models, Sources, index
 from dystop.sparse import Bools, Floats, Ints
@@ -34,6 +34,10 @@ more until somebody reads a result."""
 LEAST_SHARE = 6  # the part of the nodes that is always worth a wave, as a divisor
 
 _NONE = torch.empty(0)  # the models of a training that waits are not known
+
+
+def _ones(count: int) -> Floats:
+    return repeated(np.float64(1.0), count)
 
 
 @dataclass
@@ -117,7 +121,7 @@ class TrainingQueue:
         self._nodes.append(nodes)
         self._versions.append(versions)
         self._steps.append(steps)
-        self._rates.append(np.ones(len(nodes)) if rates is None else rates)
+        self._rates.append(_ones(len(nodes)) if rates is None else rates)
         self._is_waiting[nodes] = True
         if not self._gathers:
             self.run("trainings are not gathered")
@@ -133,7 +137,7 @@ class TrainingQueue:
             self._mixes.run()
 
     def _train_if_one_waits(self, nodes: Ints) -> None:
-        if self._nodes and self._is_waiting[nodes].any():
+        if self._nodes and anywhere(self._is_waiting[nodes]):
             self.run("a result is read")
 
     def mix_later(self, stage: Mix, sources: Sources) -> bool:
@@ -163,7 +167,7 @@ class TrainingQueue:
     def shift(self, nodes: Ints, rows: Tensor) -> None:
         """Add rows to the latest models of some nodes, after the trainings of those that wait."""
         latest, waits = self._models.latest, self._is_waiting[nodes]
-        if not waits.any():
+        if not anywhere(waits):
             latest[index(nodes, latest)] += rows
             return
         now, later = index(np.flatnonzero(~waits), latest), index(np.flatnonzero(waits), latest)

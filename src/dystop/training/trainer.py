@@ -61,6 +61,10 @@ def samples_seen(sizes: Ints, steps: Ints, batch: int) -> int:
     >>> samples_seen(ints([10, 10, 0]), ints([3, 4, 5]), 4)
     24
     """
+    if len(sizes) == 1:  # without arrays
+        size, count = int(sizes[0]), int(steps[0])
+        whole, left = divmod(count, max(-(-size // batch), 1))
+        return whole * size + min(left * batch, size)
     epochs, rest = np.divmod(steps, np.maximum(-(-sizes // batch), 1))
     return int((epochs * sizes + np.minimum(rest * batch, sizes)).sum())
 

@@ -49,8 +49,12 @@ def mean_snr(power_w: Floats, distance_m: Floats, channel: Channel) -> Floats:
     >>> mean_snr(watts, metres, Channel(noise="squared")).round(-10).tolist()
     [195780000000000.0]
     """
-    noise = channel.noise_w if channel.noise == "power" else channel.noise_w**2
-    return np.asarray(power_w * path_gain(distance_m, channel) / noise)
+    return np.asarray(power_w * path_gain(distance_m, channel) / noise_power_w(channel))
+
+
+def noise_power_w(channel: Channel) -> float:
+    """Return the noise by which a signal is divided, as `noise` reads the formula."""
+    return channel.noise_w if channel.noise == "power" else channel.noise_w**2
 
 
 def rate_bps(snr: Floats, channel: Channel) -> Floats:
@@ -138,6 +142,30 @@ def transfer_s(size_bytes: float | Floats, bps: Floats) -> Floats:
     return np.asarray(8.0 * np.asarray(size_bytes, np.float64) / bps)
 
 
+@accelerated("dystop.kernels.random_bits:link_seconds")
+def link_seconds(
+    channel: Channel,
+    power_w: Floats,
+    address: tuple[int, int],
+    link: tuple[Ints, Ints],
+    distance_m: Floats,
+    bytes_: Floats,
+) -> Floats:
+    """Return the seconds that so many bytes take over each link: power, gain, rate, time.
+
+    Args:
+        channel: The radio's parameters.
+        power_w: Nominal power of every node, [nodes].
+        address: (seed, round) of all draws.
+        link: (dst, src) of each link.
+        distance_m: Between its ends, [L].
+        bytes_: What it carries, [L].
+    """
+    sending_w = power_w[link[1]] * power_factor(channel, *address, link[1])
+    snr = mean_snr(sending_w, distance_m, channel)
+    return transfer_s(bytes_, realised_rate_bps(snr, channel, *address, link))
+
+
 @dataclass(frozen=True)
 class RadioChannel:
     """The radio channel in every round: fluctuating powers, fading, lost transfers, links down.
@@ -159,6 +187,13 @@ class RadioChannel:
             return lambda src: self.power_w[src] * self._power_factor(t, src)
         power_w = self.power_w * self._power_factor(t, np.arange(len(self.power_w)))
         return power_w.__getitem__
+
+    def few_seconds(
+        self, t: int, link: tuple[Ints, Ints], distance_m: Floats, bytes_: Floats
+    ) -> Floats:
+        """Return the seconds of few links, whose powers are drawn with them."""
+        address = self.seed, t
+        return link_seconds(self.params.channel, self.power_w, address, link, distance_m, bytes_)
 
     def seconds(
         self, t: int, link: tuple[Ints, Ints], power_w: Floats, distance_m: Floats, bytes_: Floats

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dystop.acceleration import accelerated
 from dystop.control.time_spent import NewWork, TimeSpent, time_spent
-from dystop.control.timing import Timetable, Timing, exchange_s, idle_s
+from dystop.control.timing import Timetable, Timing, active_exchange_s, idle_s, is_small
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints
 from dystop.types import View
@@ -64,9 +65,9 @@ def realised_plan(
         transfer: What happens on the links of the plan.
         table: When things happen.
     """
-    workers, links = view.fleet.workers, plan.links
+    links = plan.links
     # Absent workers count as busy: nobody waits for them.
-    busy_s = np.where(view.alive, progress.remaining_s(view.now_s)[:workers], np.inf)
+    busy_s = np.where(view.alive, view.remaining_s, np.inf)
     training_s = view.step_s[plan.active] * steps
     size = links.fraction * view.fleet.model_bytes * transfer.hops
     return RealisedPlan(
@@ -82,7 +83,9 @@ def realised_plan(
         link_bytes=np.ceil(size).astype(np.int64),  # also of a transfer that fails
         arrival_s=table.link_end_s,
         lost=transfer.lost,
-        stale=_sender_trains(plan, progress, view.now_s + table.link_begin_s),
+        stale=(sender_trains if is_small(plan) else sender_trains.reference)(
+            plan, progress, view.now_s + table.link_begin_s
+        ),
     )
 
 
@@ -96,18 +99,26 @@ def _spent(
 ) -> TimeSpent:
     """Return what the workers do with their time in this round."""
     workers = view.fleet.workers
-    own_s = exchange_s(plan, transfer.seconds, len(progress.started_s))[plan.active]
+    exchange = active_exchange_s if is_small(plan) else active_exchange_s.reference
+    own_s = exchange(plan, transfer.seconds, len(progress.started_s))
     return time_spent(
         table.duration_s,
         view.alive,
         (progress.started_s - view.now_s)[:workers],
-        progress.remaining_s(view.now_s)[:workers],
+        view.remaining_s,
         NewWork(plan.active, own_s, table.begin_s, table.begin_s + training_s),
     )
 
 
-def _sender_trains(plan: Plan, progress: Progress, begin_s: Floats) -> Bools:
-    """Return which links read a model while the training of its sender is unfinished, [L]."""
+@accelerated("dystop.kernels.times:sender_trains")
+def sender_trains(plan: Plan, progress: Progress, begin_s: Floats) -> Bools:
+    """Return which links read a model while the training of its sender is unfinished, [L].
+
+    Args:
+        plan: What is carried out.
+        progress: Trainings that are under way.
+        begin_s: When each transfer begins, [L].
+    """
     links = plan.links
     late: Bools = progress.finish_s[links.src] > begin_s + SAME_S
     if late.any():  # a push, a later stage and a synchronous exchange wait for an active sender

@@ -11,7 +11,7 @@ import numpy as np
 from dystop.control.timing import Timing, timetable
 from dystop.errors import ConfigError
 from dystop.parallel import run_in_blocks
-from dystop.plan import Plan, repeated
+from dystop.plan import FEW, Plan, repeated
 from dystop.sparse import Bools, Floats, Graph, Ints
 from dystop.types import Drawn, View
 from dystop.world.capacity import budget_of_round, step_seconds
@@ -231,6 +231,11 @@ class World:
     def _direct(self, t: int, now_s: float, link: tuple[Ints, Ints], fraction: Floats) -> Transfer:
         """Return the outcome of transfers over direct links."""
         position, here, size = self._position(now_s), self._here(now_s), len(fraction)
+        if size <= FEW:
+            metres, bytes_ = distance(position, *link), self.model_bytes * fraction
+            seconds = self._channel.few_seconds(t, link, metres, bytes_)
+            lost = self._fails(t, here, link, metres)
+            return Transfer(seconds, repeated(np.int64(1), size), lost)
         power_of = self._channel.power_of(t, size)
         seconds, lost = np.empty(size), np.empty(size, bool)
 

@@ -1,0 +1,118 @@
+"""Compiled choices of mechanisms that wake one worker at a time: who is active, and its row.
+
+They read the remaining seconds and the staleness of every worker once, where NumPy makes an array
+for each comparison.
+"""
+
+import numpy as np
+
+from dystop.compiled import FLOAT, FLOATS, INT, INTS, compiled, compiled_for
+from dystop.plan import Mix
+from dystop.sparse import Floats, Graph, Ints, check_ids, ints
+
+
+def first_of(candidates: Ints, remaining_s: Floats, staleness: Ints) -> Ints:
+    """Return who finishes first; see `dystop.mechanisms._server.first_of`."""
+    return _first_of(candidates, remaining_s, staleness)
+
+
+def activate_one(
+    candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V: float
+) -> Ints:
+    """Return the worker of the least objective; see `dystop.control.activation.activate_one`."""
+    return _activate_one(candidates, cost_s, queue, staleness, V)
+
+
+def two_way(graph: Graph, i: int) -> Ints:
+    """Return the neighbours in both directions; see `dystop.sparse.two_way`."""
+    return _two_way(graph.indptr, graph.src, i)
+
+
+def size_row(receiver: Ints, src: Ints, data_size: Ints) -> Mix:
+    """Return one row by data size; see `dystop.control.aggregation.size_row`."""
+    source, weight, is_known = _size_row(receiver[0], src, data_size)
+    if not is_known:
+        check_ids(len(data_size), source)
+    return Mix(receiver, ints([0, len(source)]), source, weight)
+
+
+@compiled_for(INTS, FLOATS, INTS)
+def _first_of(candidates: Ints, remaining_s: Floats, staleness: Ints) -> Ints:
+    """Return the candidate of least remaining time, then largest staleness, then lowest id."""
+    out = np.empty(min(1, len(candidates)), np.int64)
+    for k in range(len(candidates)):
+        i = candidates[k]
+        if k > 0:
+            best = out[0]
+            if remaining_s[i] > remaining_s[best]:
+                continue
+            if remaining_s[i] == remaining_s[best] and (
+                staleness[i] < staleness[best] or (staleness[i] == staleness[best] and i > best)
+            ):
+                continue
+        out[0] = i
+    return out
+
+
+@compiled_for(INTS, FLOATS, FLOATS, INTS, FLOAT)
+def _activate_one(
+    candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V: float
+) -> Ints:
+    """Return the candidate of the least score, ties to the lower id; NaN counts as least."""
+    out = np.empty(min(1, len(candidates)), np.int64)
+    best, is_known = 0.0, False
+    for k in range(len(candidates)):
+        i = candidates[k]
+        score = V * cost_s[i] - queue[i] * (staleness[i] + 1.0)
+        is_less = score < best or (np.isnan(score) and not np.isnan(best))
+        is_same = (score == best or (np.isnan(score) and np.isnan(best))) and k > 0 and i < out[0]
+        if not is_known or is_less or is_same:
+            out[0], best, is_known = i, score, True
+    return out
+
+
+@compiled_for(INTS, INTS, INT)
+def _two_way(indptr: Ints, src: Ints, i: int) -> Ints:
+    """Return the sources of row i whose own rows hold i."""
+    out, count = np.empty(indptr[i + 1] - indptr[i], np.int64), 0
+    for k in range(indptr[i], indptr[i + 1]):
+        j = src[k]
+        if _has(src, indptr[j], indptr[j + 1], i):
+            out[count] = j
+            count += 1
+    return out[:count]
+
+
+@compiled
+def _has(values: Ints, lo: int, hi: int, wanted: int) -> bool:
+    """Return whether the ascending values[lo:hi] hold a number."""
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if values[middle] == wanted:
+            return True
+        if values[middle] < wanted:
+            lo = middle + 1
+        else:
+            hi = middle
+    return False
+
+
+@compiled_for(INT, INTS, INTS)
+def _size_row(own: int, src: Ints, data_size: Ints) -> tuple[Ints, Floats, bool]:
+    """Return sources in id order with their share of the data, and whether all ids exist."""
+    source = np.empty(len(src) + 1, np.int64)
+    source[0], is_known, total = own, True, 0
+    for k in range(len(src)):  # few, and nearly in order
+        at = k + 1
+        while at > 0 and source[at - 1] > src[k]:
+            source[at] = source[at - 1]
+            at -= 1
+        source[at] = src[k]
+    for k in range(len(source)):
+        is_known &= 0 <= source[k] < len(data_size)
+        total += data_size[source[k]] if is_known else 0
+    weight = np.zeros(len(source))
+    for k in range(len(source)):
+        if is_known:
+            weight[k] = data_size[source[k]] / total
+    return source, weight, is_known
