@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dystop.data import load, take
+from dystop.data.generated.table import TableParams, make_table
+from dystop.data.generated.text import ALPHABET, TextParams, decode, make_text
 from dystop.data.npz import from_arrays
-from dystop.data.table import TableParams, make_table
-from dystop.data.text import ALPHABET, TextParams, decode, make_text
 from dystop.errors import DataError
 
 SMALL_TEXT = TextParams(train=40, test=12, length=20, sources=4)

@@ -11,8 +11,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
-from dystop.data.features import features_of, scaled, targets_of
 from dystop.data.importing import import_data, save_data
+from dystop.data.importing.features import features_of, scaled, targets_of
 from dystop.data.loading import load
 from dystop.data.table_files import read_table, write_table
 from dystop.errors import ConfigError, DataError

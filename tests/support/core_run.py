@@ -39,8 +39,8 @@ class Blocker:
 def records_of(name: str) -> list[dict[str, Any]]:
     """Build a simulation from parts of the core, and run it to its end."""
     from dystop.control.stopping import Evaluate, Stop
+    from dystop.data.generated.images import SyntheticParams, make_synthetic
     from dystop.data.partition import PartitionParams, label_counts, partition
-    from dystop.data.synthetic import SyntheticParams, make_synthetic
     from dystop.mechanisms import MECHANISMS
     from dystop.simulator import run_rounds
     from dystop.simulator.loop import begin

@@ -23,7 +23,7 @@ from dystop.bench.planning import params_of
 from dystop.control.cells import cells_of
 from dystop.control.stopping import Evaluate, Stop
 from dystop.data import PartitionParams, SyntheticParams, owners, split_counts
-from dystop.data.synthetic import synthetic_labels
+from dystop.data.generated.images import synthetic_labels
 from dystop.mechanisms.dystop import DySTop
 from dystop.simulator.cells import CellRound, simulate_cells
 from dystop.simulator.params import EngineParams

@@ -9,16 +9,12 @@ fetch        files of a data set: search and download
 readers      the official file formats (IDX, CIFAR, SVHN)
 npz          data sets in one .npz file
 fmnist_mini  the data set that comes with dystop
-synthetic    generated images
-targets      what is learned of a user's own samples, beside labels
-text         generated text
-table        a generated table
+generated    images, text and a table from a seed
 dataset      `Dataset` and `Labels`, checks, stratified subsets
 partition    which worker has which sample: the choice of a scheme, and its description
 schemes      the schemes: IID, Dirichlet, sizes, shards, groups
 assignment   a partition as a file
 importing    `import_data`: folders of images, tables and objects of other libraries
-image_folder, features, objects   what `import_data` reads
 table_files  CSV and Parquet files
 private      data that stay on a worker's host
 """
@@ -26,6 +22,7 @@ private      data that stay on a worker's host
 from dystop.data.assignment import fingerprint, owners_of, read_assignment, write_assignment
 from dystop.data.catalogue import DATASETS, Entry, RemoteFile
 from dystop.data.dataset import Dataset, Labels, kept_samples, labels_of, take, take_labels
+from dystop.data.generated.images import SyntheticParams, make_synthetic
 from dystop.data.loading import load, load_entry, load_labels
 from dystop.data.partition import (
     PartitionParams,
@@ -41,7 +38,6 @@ from dystop.data.partition import (
     shards_of,
     split_counts,
 )
-from dystop.data.synthetic import SyntheticParams, make_synthetic
 
 __all__ = [
     "DATASETS",

@@ -19,11 +19,11 @@ from dystop.data.fetch import (
     user_cache,
 )
 from dystop.data.fmnist_mini import load_fmnist_mini
+from dystop.data.generated.images import SyntheticParams, make_synthetic, synthetic_labels
+from dystop.data.generated.table import TableParams, make_table
+from dystop.data.generated.text import TextParams, make_text
 from dystop.data.npz import read_npz
 from dystop.data.readers import CIFAR10, CIFAR100, read_cifar, read_idx, read_svhn
-from dystop.data.synthetic import SyntheticParams, make_synthetic, synthetic_labels
-from dystop.data.table import TableParams, make_table
-from dystop.data.text import TextParams, make_text
 from dystop.errors import DataError, nearest
 from dystop.sparse import ints
 

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from dystop.data.dataset import Dataset, Images, Splits, Targets, assemble
 from dystop.data.readers import refusal
-from dystop.data.targets import with_labels
 from dystop.errors import DataError
-from dystop.sparse import Ints, ints
+from dystop.sparse import Floats, Ints, ints
 from dystop.storage import write_atomic
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -36,6 +35,7 @@ COLUMN = "column."
 
 _FEW = 4  # an axis of at most so many entries is the channel axis
 _MOST_CLASSES = 100_000
+_BINS = 10  # labels of a number to predict, by which samples are divided over workers
 _HEADERS: Mapping[tuple[int, int], Callable[[Any], Any]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -327,3 +327,34 @@ def _labels(where: Path | str, key: str, y: NDArray[Any]) -> Ints:
         wrong = f"{key} holds the label {largest}"
         raise _unusable(where, wrong, f"labels from 0 on, in at most {_MOST_CLASSES:,} classes")
     return ints(y)
+
+
+def with_labels(arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    """Return the arrays with labels in y, and in `target_train` and `target_test` what y held.
+
+    Floats are the targets of a regression. Integers of the shape of token ids are the tokens that
+    follow. Samples are still divided by labels: those of a regression are ten bins of equal size,
+    and samples of a text without labels have all the same one. Labels in y stay as they are.
+
+    >>> y = np.linspace(0.0, 1.0, 20)
+    >>> found = with_labels({"x_train": y[:, None], "y_train": y, "y_test": y[:2]})
+    >>> found["y_train"][:5].tolist(), found["target_test"].shape
+    ([0, 0, 1, 1, 2], (2,))
+    """
+    x, train, test = (arrays[key] for key in ("x_train", "y_train", "y_test"))
+    targets = {"target_train": train, "target_test": test}
+    if {train.dtype.kind, test.dtype.kind} == {"f"} and {train.ndim, test.ndim} <= {1, 2}:
+        shares = np.arange(1, _BINS) / _BINS
+        first = train.reshape(len(train), -1)[:, :1].astype(float)
+        edges = np.quantile(first, shares) if first.size else np.zeros(0)
+        labels = {"y_train": _bin_of(train, edges), "y_test": _bin_of(test, edges)}
+        return {**arrays, **labels, **targets}
+    is_text = x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8
+    if is_text and train.shape == x.shape:
+        same = {key: np.zeros(len(arrays[key]), np.int64) for key in ("y_train", "y_test")}
+        return {**arrays, **same, **targets}
+    return arrays
+
+
+def _bin_of(values: NDArray[Any], edges: Floats) -> Ints:
+    return ints(np.searchsorted(edges, values.reshape(len(values), -1)[:, 0], side="left"))

@@ -12,11 +12,11 @@ from dystop.control.compression import LinkParams
 from dystop.control.robust_aggregation import Aggregation
 from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Evaluate, Stop
+from dystop.data.generated.images import SyntheticParams
+from dystop.data.generated.table import TableParams
+from dystop.data.generated.text import TextParams
 from dystop.data.partition import PartitionParams
 from dystop.data.private import PrivateData
-from dystop.data.synthetic import SyntheticParams
-from dystop.data.table import TableParams
-from dystop.data.text import TextParams
 from dystop.experiments.config.keys import Key, keys_of
 from dystop.experiments.config.readings import ReadingName
 from dystop.mechanisms import MECHANISMS

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dystop.data.image_folder import Size, to_array
+from dystop.data.importing.images import Size, to_array
 from dystop.errors import DataError
 
 

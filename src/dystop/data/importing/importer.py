@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystop.data.dataset import Columns, Dataset, Labels, kept_samples
-from dystop.data.features import Targets, check_columns, features_of, scaled, targets_of
-from dystop.data.image_folder import Size, class_folders, read_folders
-from dystop.data.npz import COLUMN, from_arrays, to_arrays, write_npz
-from dystop.data.objects import (
+from dystop.data.importing.features import Targets, check_columns, features_of, scaled, targets_of
+from dystop.data.importing.images import Size, class_folders, read_folders
+from dystop.data.importing.objects import (
     class_names_of,
     columns_of,
     is_pairs,
     is_table_object,
     pairs_of,
 )
+from dystop.data.npz import COLUMN, from_arrays, to_arrays, write_npz
 from dystop.data.table_files import TABLE_KINDS, Table, read_table
 from dystop.errors import ConfigError, DataError
 from dystop.sparse import Ints

@@ -1,0 +1,11 @@
+"""Data of others become data sets: folders of images, tables, and objects of other libraries.
+
+importer   `import_data` and `save_data`
+images     a folder of images
+features   features and targets of a table
+objects    torch data sets and data sets of Hugging Face
+"""
+
+from dystop.data.importing.importer import import_data, save_data
+
+__all__ = ["import_data", "save_data"]
