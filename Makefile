@@ -45,7 +45,7 @@ test-tools: ## Flower, Weights & Biases, MLflow and Hugging Face data sets, in e
 	build/flower/bin/python -m pip install --quiet --disable-pip-version-check flwr
 	test -x build/tools/bin/python || $(PYTHON) -m venv build/tools
 	build/tools/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,wandb,mlflow,huggingface]'
-	DYSTOP_FLOWER_PYTHON=$(CURDIR)/build/flower/bin/python build/tools/bin/python -m pytest tests/training/test_flower.py tests/experiments/export tests/data/test_importing.py
+	DYSTOP_FLOWER_PYTHON=$(CURDIR)/build/flower/bin/python build/tools/bin/python -m pytest tests/training/trainers/test_flower.py tests/experiments/export tests/data/test_importing.py
 
 check: $(STAMP) ## format, lint, types and import contracts
 	$(BIN)/ruff format --check $(CODE)

@@ -28,7 +28,10 @@ FEW = {
     "generated-text": ["data.text.train=60", "data.text.test=12"],
     "generated-table": [],
 }
-APART = {"flower.toml", "lora.toml"}  # needs flwr (tests/training/test_flower.py); needs a base
+APART = {
+    "flower.toml",
+    "lora.toml",
+}  # needs flwr (tests/training/trainers/test_flower.py); needs a base
 FILES = sorted(file for file in EXAMPLES.glob("*.toml") if file.name not in APART)
 
 

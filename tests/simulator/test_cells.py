@@ -13,7 +13,7 @@ from dystop.simulator.cells import simulate_cells
 from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
 from dystop.training.flat import Layout
-from dystop.training.no_training import NoTraining
+from dystop.training.trainers.no_training import NoTraining
 from dystop.world import Churn, Mobility, Outages, WorldParams
 from dystop.world.geometry import scatter
 from support.engine_fixtures import components_for

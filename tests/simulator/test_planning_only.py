@@ -14,7 +14,7 @@ from dystop.simulator.checkpoint import load_newest, save
 from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
 from dystop.training.flat import Layout
-from dystop.training.no_training import NoTraining
+from dystop.training.trainers.no_training import NoTraining
 from support.engine_fixtures import components_for
 from support.unstable_world import UNSTABLE_WORLD
 

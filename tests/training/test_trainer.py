@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from dystop.errors import ConfigError, DataError
-from dystop.training import batches as batches_module
 from dystop.training.executors import single_threaded_torch
+from dystop.training.local_steps import batches as batches_module
 from dystop.training.models.build import build_model
 from dystop.training.params import TrainerParams
 from dystop.training.samples import Arrays

@@ -33,7 +33,7 @@ from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.codec import encode
 from dystop.testbed.protocol.messages import ExecuteAck, Heartbeat, Report, Used
 from dystop.training.flat import Layout
-from dystop.training.no_training import NoTraining
+from dystop.training.trainers.no_training import NoTraining
 from dystop.types import Fleet
 from dystop.world import World
 from dystop.world.params import Budget

@@ -12,7 +12,7 @@ from dystop.simulator.attack import Attackers
 from dystop.simulator.mixing import Models
 from dystop.simulator.params import EngineParams
 from dystop.sparse import Bools, Ints
-from dystop.training.privacy import Accountant
+from dystop.training.local_steps.privacy import Accountant
 from dystop.training.trainer import Trainer
 from dystop.types import Capabilities, ControlState, Fleet, Mechanism
 from dystop.world import Progress, World

@@ -3,16 +3,14 @@
 adapters        LoRA: a base that all workers share, and what each one trains
 tasks           what models learn: the loss and the score
 trainer         `Trainer`: what the simulator and the testbed call
+trainers        what may take its place: a Flower app, or nothing
 params          `TrainerParams`
 problem         the interface of a training back end
 backends        sequential (the reference), stacked, cpu, cuda
 backend_choice  which back end trains a model
 executors       one executor for each CPU core or GPU
-optimisers      steps of SGD with momentum, Adam and AdamW, and their state
-schedules       learning rates that change with a worker's local steps
-augmentation    random crops and flips of training images
+local_steps     mini-batches, augmentation, optimisers, schedules, private steps
 samples         the data on the device, and which worker owns what
-batches         which samples each mini-batch holds
 randomness      random numbers by address inside torch
 evaluate        score and loss of many models
 batch_norm      batch-norm recalibration

@@ -19,8 +19,8 @@ from torch.nn.modules.conv import _ConvNd
 from dystop.errors import ConfigError
 from dystop.training.backends.layers import Refusal, read_layers
 from dystop.training.flat import Layout
+from dystop.training.local_steps.optimisers import optimiser_of
 from dystop.training.memory import ModelSize
-from dystop.training.optimisers import optimiser_of
 from dystop.training.params import TrainerParams
 from dystop.training.randomness import address_names
 from dystop.training.samples import Shards

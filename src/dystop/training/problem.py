@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from dystop.rng import bits
 from dystop.sparse import Floats, Ints
-from dystop.training.augmentation import NO_AUGMENTATION, Augmentation
-from dystop.training.batches import Batches, batches
 from dystop.training.device import upload
 from dystop.training.flat import Layout
-from dystop.training.optimisers import PLAIN, Optimiser
-from dystop.training.privacy import Privacy
+from dystop.training.local_steps.augmentation import NO_AUGMENTATION, Augmentation
+from dystop.training.local_steps.batches import Batches, batches
+from dystop.training.local_steps.optimisers import PLAIN, Optimiser
+from dystop.training.local_steps.privacy import Privacy
 from dystop.training.randomness import device_fold_in
 from dystop.training.samples import Samples, Shards
 from dystop.training.tasks.task import CLASSIFICATION, Task

@@ -17,7 +17,6 @@ from dystop.parallel import cores
 from dystop.sparse import Floats, Ints, ints
 from dystop.training import evaluate as evaluation
 from dystop.training.adapters import copied, held_once, parameters_of
-from dystop.training.augmentation import augmentation_of
 from dystop.training.backend_choice import (
     check_last_batches,
     choose_path,
@@ -38,10 +37,11 @@ from dystop.training.executors import (
     single_threaded_torch,
 )
 from dystop.training.flat import Layout, layout_of
+from dystop.training.local_steps.augmentation import augmentation_of
+from dystop.training.local_steps.optimisers import StateLayout, optimiser_of
+from dystop.training.local_steps.privacy import Privacy, check_private_training
 from dystop.training.memory import MemoryEstimate, ModelSize, held_bytes, model_size
-from dystop.training.optimisers import StateLayout, optimiser_of
 from dystop.training.params import TrainerParams
-from dystop.training.privacy import Privacy, check_private_training
 from dystop.training.problem import Collector, Job, Problem, Trained, cut
 from dystop.training.randomness import address_names, preserve_generators, with_addresses
 from dystop.training.samples import Samples, Source, both_samples, shards_of, strata

@@ -15,7 +15,7 @@ from dystop.experiments.testbed.enrolment import coordinator_setup, read_enrolme
 from dystop.experiments.testbed.parts import prepare, worker_parts
 from dystop.testbed.audit.check import audit_run
 from dystop.testbed.events import StartTraining
-from dystop.training.privacy import Accountant
+from dystop.training.local_steps.privacy import Accountant
 from dystop.world import read_trace
 from support.testbed_runs import run_over_grpc
 

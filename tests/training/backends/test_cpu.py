@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from dystop.errors import ConfigError, DataError
-from dystop.training.augmentation import Augmentation
 from dystop.training.backend_choice import why_not_fused
 from dystop.training.backends import sequential
 from dystop.training.backends.cpu import backend as fused
@@ -21,8 +20,9 @@ from dystop.training.backends.cpu.passes import train_or_evaluate
 from dystop.training.backends.cpu.vectors import LANES
 from dystop.training.evaluate import EvalTask, evaluate
 from dystop.training.flat import layout_of
+from dystop.training.local_steps.augmentation import Augmentation
+from dystop.training.local_steps.optimisers import optimiser_of
 from dystop.training.models.build import build_model
-from dystop.training.optimisers import optimiser_of
 from dystop.training.params import AugmentParams, ScheduleParams, TrainerParams
 from dystop.training.problem import Job, Problem
 from dystop.training.samples import Arrays, samples_of, shards_of

@@ -13,7 +13,6 @@ from torch import nn
 
 from dystop.rng import bits
 from dystop.training import executors
-from dystop.training.augmentation import Augmentation
 from dystop.training.backends import sequential
 from dystop.training.backends.cuda.stacks import StackBackend, can_stack
 from dystop.training.backends.cuda.streams import (
@@ -23,10 +22,11 @@ from dystop.training.backends.cuda.streams import (
     loss_of,
     queues_for,
 )
-from dystop.training.batches import Trainings, batches, sample_table, shards_on
 from dystop.training.executors import DeviceExecutor, WorkerPool
 from dystop.training.flat import layout_of
-from dystop.training.optimisers import optimiser_of
+from dystop.training.local_steps.augmentation import Augmentation
+from dystop.training.local_steps.batches import Trainings, batches, sample_table, shards_on
+from dystop.training.local_steps.optimisers import optimiser_of
 from dystop.training.params import AugmentParams, ScheduleParams, TrainerParams
 from dystop.training.problem import Collector, cut
 from dystop.training.randomness import (

@@ -27,9 +27,9 @@ from dystop.training.backends.cuda.evaluate import StageEvaluator
 from dystop.training.backends.cuda.stage_passes import StageStep
 from dystop.training.backends.cuda.stages import ConvStage, LinearStage, stages_of
 from dystop.training.backends.layers import Refusal
-from dystop.training.batches import Trainings, sample_table, shards_on
 from dystop.training.evaluate import EvalTask, evaluate
 from dystop.training.flat import layout_of
+from dystop.training.local_steps.batches import Trainings, sample_table, shards_on
 from dystop.training.randomness import seed_generators, signed
 from dystop.training.samples import shards_of
 from support.rng_vectors import NAME, VECTOR

@@ -20,7 +20,7 @@ from dystop.simulator.loop import observe
 from dystop.simulator.state import Components
 from dystop.sparse import Ints
 from dystop.training.flat import Layout
-from dystop.training.privacy import accountant_of
+from dystop.training.local_steps.privacy import accountant_of
 from dystop.training.tasks.build import task_name
 from dystop.training.trainer import Trainer
 from dystop.types import Fleet, Mechanism

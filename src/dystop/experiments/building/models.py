@@ -11,15 +11,15 @@ from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment
 from dystop.sparse import Ints
 from dystop.training.adapters import Adapter, with_adapters
-from dystop.training.flower import AppProcess, FlowerTrainer, is_flower
+from dystop.training.local_steps.privacy import Privacy
 from dystop.training.models.build import CustomModel, build_for
-from dystop.training.privacy import Privacy
 from dystop.training.samples import Arrays
 from dystop.training.saved import ModelCard, base_file, base_sha256, load_base
 from dystop.training.tasks.build import make_task
 from dystop.training.tasks.catalogue import OWN_MODEL
 from dystop.training.tasks.task import SampleKind, Task
 from dystop.training.trainer import Trainer
+from dystop.training.trainers.flower import AppProcess, FlowerTrainer, is_flower
 
 
 def task_of(experiment: Experiment, data: Dataset | Labels) -> Task:

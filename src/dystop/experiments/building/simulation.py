@@ -50,14 +50,14 @@ from dystop.simulator.pipeline import waiting_bytes
 from dystop.simulator.state import Components
 from dystop.sparse import Ints
 from dystop.training.flat import layout_of
-from dystop.training.flower import is_flower
+from dystop.training.local_steps.optimisers import StateLayout, optimiser_of
 from dystop.training.memory import ADVICE, MemoryEstimate, available_bytes, ensure_fits, held_bytes
 from dystop.training.models.build import CustomModel
-from dystop.training.no_training import NoTraining
-from dystop.training.optimisers import StateLayout, optimiser_of
 from dystop.training.saved import ModelCard
 from dystop.training.tasks.task import Task
 from dystop.training.trainer import Trainer
+from dystop.training.trainers.flower import is_flower
+from dystop.training.trainers.no_training import NoTraining
 from dystop.world.describe import describe
 from dystop.world.geometry import expected_links
 

@@ -333,7 +333,7 @@ def _epsilons(experiment: Experiment, fleet: Fleet) -> Callable[[Ints], Floats] 
     """Return what local steps of all workers cost; None where training is not private."""
     if not experiment.privacy.is_on:
         return None
-    from dystop.training.privacy import Accountant, check_accountant  # with torch
+    from dystop.training.local_steps.privacy import Accountant, check_accountant  # with torch
 
     check_accountant(experiment.privacy)
     return Accountant(experiment.privacy, fleet.data_size, fleet.batch).epsilons

@@ -57,8 +57,8 @@ from dystop.testbed.protocol.payload import Schema, schema_of
 from dystop.testbed.worker.attack import Attacker
 from dystop.testbed.worker.training_thread import local_trainer
 from dystop.training.flat import Layout
+from dystop.training.local_steps.privacy import check_accountant
 from dystop.training.memory import available_bytes, ensure_fits
-from dystop.training.privacy import check_accountant
 from dystop.training.saved import ModelCard
 from dystop.training.trainer import Trainer
 from dystop.world.adversary import flipped_labels

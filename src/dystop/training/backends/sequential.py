@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from dystop.training.device import autocast
-from dystop.training.optimisers import RATE
-from dystop.training.privacy import private_gradient
+from dystop.training.local_steps.optimisers import RATE
+from dystop.training.local_steps.privacy import private_gradient
 from dystop.training.problem import Job, Problem, Trained
 from dystop.training.randomness import seed_generators
 

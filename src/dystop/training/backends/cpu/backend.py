@@ -22,8 +22,8 @@ from dystop.training.backends.cpu.program import program_of
 from dystop.training.backends.layers import read_layers
 from dystop.training.evaluate import EvalTask, Evaluation
 from dystop.training.flat import Layout
+from dystop.training.local_steps.optimisers import RATE
 from dystop.training.memory import ModelSize
-from dystop.training.optimisers import RATE
 from dystop.training.problem import Job, Problem, Trained
 from dystop.training.samples import Samples
 

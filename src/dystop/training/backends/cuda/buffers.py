@@ -14,10 +14,10 @@ from torch import Tensor
 from dystop.rng import bits
 from dystop.training.backends.cuda import kernels
 from dystop.training.backends.cuda.graphs import launch
-from dystop.training.batches import DeviceShards, Trainings, sample_table, shards_on
 from dystop.training.device import upload
 from dystop.training.flat import Layout
-from dystop.training.optimisers import PLAIN, RATE, Optimiser
+from dystop.training.local_steps.batches import DeviceShards, Trainings, sample_table, shards_on
+from dystop.training.local_steps.optimisers import PLAIN, RATE, Optimiser
 from dystop.training.problem import Problem
 
 BLOCK = 1024  # elements of one program of the sampling kernels

@@ -21,8 +21,8 @@ from dystop.training.backends.cuda.buffers import (
 )
 from dystop.training.backends.cuda.graphs import EagerRunner, GraphRunner, StepRunner
 from dystop.training.backends.cuda.stages import stages_if_supported
-from dystop.training.batches import Trainings
 from dystop.training.device import autocast, download, finish, upload
+from dystop.training.local_steps.batches import Trainings
 from dystop.training.problem import Job, Problem, Trained
 
 StackStep = Callable[[int], None]  # trains the first rows of the buffers on their next mini-batch

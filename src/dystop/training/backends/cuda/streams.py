@@ -28,8 +28,8 @@ from dystop.training.backends.cuda.buffers import (
     table_filler,
 )
 from dystop.training.backends.cuda.graphs import EagerRunner, GraphRunner, StepRunner, new_stream
-from dystop.training.batches import Trainings
 from dystop.training.device import autocast, download, finish
+from dystop.training.local_steps.batches import Trainings
 from dystop.training.problem import Job, Problem, Trained
 from dystop.training.randomness import seed_generators
 

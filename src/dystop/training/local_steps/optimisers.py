@@ -21,8 +21,8 @@ from torch import Tensor
 
 from dystop.errors import ConfigError
 from dystop.training.flat import Layout, Slot
+from dystop.training.local_steps.schedules import Schedule, Table, schedule_of
 from dystop.training.params import StateRule, TrainerParams
-from dystop.training.schedules import Schedule, Table, schedule_of
 
 RATE, FIRST, SECOND = range(3)  # numbers of a step: learning rate, corrections of both moments
 _CLIP_EPS = 1e-6  # as in `torch.nn.utils.clip_grad_norm_`

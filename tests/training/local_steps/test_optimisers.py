@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from dystop.errors import ConfigError
 from dystop.training.backends import sequential, stacked
 from dystop.training.flat import layout_of
-from dystop.training.optimisers import StateLayout, optimiser_of
+from dystop.training.local_steps.optimisers import StateLayout, optimiser_of
+from dystop.training.local_steps.schedules import schedule_of
 from dystop.training.params import ScheduleParams, TrainerParams
 from dystop.training.problem import Job
 from dystop.training.randomness import seed_generators
 from dystop.training.samples import Arrays
-from dystop.training.schedules import schedule_of
 from dystop.training.trainer import Trainer
 from support.training_fixtures import CPU, assert_same, job_of, problem_of
 

@@ -16,16 +16,16 @@ from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.simulator import checkpoint, run_rounds
 from dystop.simulator.loop import begin
-from dystop.training import privacy as private
 from dystop.training.backends import sequential
-from dystop.training.params import PrivacyParams, TrainerParams
-from dystop.training.privacy import (
+from dystop.training.local_steps import privacy as private
+from dystop.training.local_steps.privacy import (
     Accountant,
     Privacy,
     check_private_training,
     clipped,
     private_gradient,
 )
+from dystop.training.params import PrivacyParams, TrainerParams
 from support.training_fixtures import job_of, problem_of
 
 PARAMS = PrivacyParams(noise_multiplier=0.5, clip=0.2)

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from dystop.errors import ConfigError, UserCodeError
 from dystop.sparse import Floats, Ints
-from dystop.training import flower_child
 from dystop.training.evaluate import Evaluation
 from dystop.training.flat import Layout, Slot
 from dystop.training.memory import MemoryEstimate
@@ -27,6 +26,7 @@ from dystop.training.params import TrainerParams
 from dystop.training.problem import Trained
 from dystop.training.tasks.task import CLASSIFICATION
 from dystop.training.trainer import Trainer, samples_seen
+from dystop.training.trainers import flower_child
 
 PREFIX = "flower:"
 Array = NDArray[Any]

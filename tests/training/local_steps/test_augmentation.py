@@ -11,8 +11,8 @@ from torch import nn
 
 from dystop.errors import ConfigError
 from dystop.rng import bits, fold_in
-from dystop.training.augmentation import Augmentation, augmentation_of
 from dystop.training.backends import sequential, stacked
+from dystop.training.local_steps.augmentation import Augmentation, augmentation_of
 from dystop.training.params import AugmentParams, TrainerParams
 from dystop.training.randomness import seed_generators
 from dystop.training.samples import Arrays

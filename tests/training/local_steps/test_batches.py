@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.training.batches import batches, epoch_order
+from dystop.training.local_steps.batches import batches, epoch_order
 from dystop.training.samples import shards_of
 
 

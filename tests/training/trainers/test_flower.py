@@ -16,11 +16,11 @@ from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.simulator import run_rounds
 from dystop.simulator.loop import begin
-from dystop.training.flower_child import read_frame, write_frame
+from dystop.training.trainers.flower_child import read_frame, write_frame
 from support.testbed_runs import run_in_memory, run_over_grpc
 
 PYTHON = os.environ.get("DYSTOP_FLOWER_PYTHON", "")
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 needs_flower = pytest.mark.skipif(not PYTHON, reason="DYSTOP_FLOWER_PYTHON names no Python")
 
 
