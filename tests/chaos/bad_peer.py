@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from dystop.testbed.events import Publication
-from dystop.testbed.protocol.messages import PullRequest
 from dystop.testbed.protocol.payload import digest
+from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.model_server import PublishedModelServer
 

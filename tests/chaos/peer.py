@@ -19,8 +19,8 @@ import numpy as np
 
 from dystop.testbed.events import PullFinished, StartPull
 from dystop.testbed.params import Timeouts
-from dystop.testbed.protocol.messages import ModelHeader, PullRequest
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
+from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.security import authority
 from dystop.testbed.transport import grpc_server
 from dystop.testbed.transport.admission import anyone

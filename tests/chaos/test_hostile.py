@@ -21,13 +21,11 @@ from dystop.testbed.protocol.messages import (
     Heartbeat,
     Join,
     Leave,
-    PullBroken,
-    PullRefused,
-    PullRequest,
     Report,
     Scored,
     Used,
 )
+from dystop.testbed.protocol.pulls import PullBroken, PullRefused, PullRequest
 from dystop.testbed.security import authority
 from dystop.testbed.security.tls import channel_credentials
 from dystop.testbed.transport.admission import anyone

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.messages import PullDenied, PullRequest
+from dystop.testbed.protocol.pulls import PullDenied, PullRequest
 from dystop.testbed.security import authority
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport

@@ -52,6 +52,7 @@ from dystop.testbed.events import (
 from dystop.testbed.ledger.tables import MemoryLedger, restore
 from dystop.testbed.protocol import messages as m
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
+from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.worker.machine import WorkerMachine
 from dystop.testbed.worker.state import WorkerSetup, first_state
 from support.coordinator_fixtures import RUN, SCHEMA, setup_for
@@ -306,7 +307,7 @@ class WorkerFuzz:
             self.receive(self.values().message(kinds[int(self.rng.integers(len(kinds)))]))
         elif chance < 0.85:
             self.keys += 1
-            request = self.values().message(m.PullRequest)
+            request = self.values().message(PullRequest)
             peer = ("w01", "w02", "observer", "stranger")[int(self.rng.integers(4))]
             self.event(PullRequested(self.keys, peer, request))
         else:
@@ -345,7 +346,7 @@ class WorkerFuzz:
             code = codes[int(self.rng.integers(len(codes)))]
             self.event(PullFailed(key, code, 0, 0.5))
             return
-        header = replace(self.values().message(m.ModelHeader), sha256="d" * 64)
+        header = replace(self.values().message(ModelHeader), sha256="d" * 64)
         numbers = self.rng.standard_normal(WIDTH).astype(np.float32)
         if self.rng.random() < 0.2:
             numbers[0] = (np.nan, np.inf, 3e38, -3e38)[int(self.rng.integers(4))]

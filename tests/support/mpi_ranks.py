@@ -6,7 +6,7 @@ import time
 
 from dystop.rng import stream
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.messages import PullRefused, PullRequest
+from dystop.testbed.protocol.pulls import PullRefused, PullRequest
 from dystop.testbed.transport.mpi import MpiTransport
 from dystop.testbed.transport.mpi_endpoint import join_job, names_by_rank
 from dystop.testbed.transport.mpi_router import FrameRouter

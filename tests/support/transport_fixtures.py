@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dystop.rng import stream
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.messages import PullRequest
+from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.security import authority
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 from support.mpi_party import single_rank_router, single_rank_transport

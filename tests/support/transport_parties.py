@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from dystop.testbed.protocol.messages import ModelHeader, PullBroken, PullRefused, PullRequest
+from dystop.testbed.protocol.pulls import ModelHeader, PullBroken, PullRefused, PullRequest
 from dystop.testbed.transport.interface import PullTimeouts, ServedModel
 
 SOON = 10.0

@@ -14,18 +14,8 @@ from dystop.testbed.events import (
     SessionOpened,
     TrainingFinished,
 )
-from dystop.testbed.protocol.messages import (
-    Execute,
-    ExecuteAck,
-    JoinOk,
-    ModelHeader,
-    Peer,
-    PullRefused,
-    PullRequest,
-    Report,
-    Row,
-    Stage,
-)
+from dystop.testbed.protocol.messages import Execute, ExecuteAck, JoinOk, Peer, Report, Row, Stage
+from dystop.testbed.protocol.pulls import ModelHeader, PullRefused, PullRequest
 from dystop.testbed.worker.machine import WorkerMachine
 from dystop.testbed.worker.state import WorkerSetup, first_state
 

@@ -16,7 +16,6 @@ from dystop.testbed.protocol.messages import (
     Join,
     JoinOk,
     Peer,
-    PullRequest,
     Report,
     ReportAck,
     Roster,
@@ -24,6 +23,7 @@ from dystop.testbed.protocol.messages import (
     Stage,
 )
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema
+from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.security import authority
 from dystop.testbed.security.identity import load_identity
 from dystop.testbed.transport.admission import AllowList, anyone

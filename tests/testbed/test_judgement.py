@@ -14,14 +14,13 @@ from dystop.testbed.protocol.messages import (
     Heartbeat,
     Judge,
     Judged,
-    ModelHeader,
     Peer,
     Pull,
-    PullRequest,
     Row,
     Stage,
 )
 from dystop.testbed.protocol.payload import digest
+from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.transport.memory import MemoryTransport
 from support.worker_process_fixtures import RUN, TOY, plus, running_testbed
 

@@ -8,15 +8,9 @@ import pytest
 
 from dystop.testbed.events import AnswerPull
 from dystop.testbed.observer import Observer, ObserverComponents
-from dystop.testbed.protocol.messages import (
-    Evaluate,
-    Heartbeat,
-    NotTestable,
-    PullRefused,
-    Reject,
-    Scored,
-)
+from dystop.testbed.protocol.messages import Evaluate, Heartbeat, NotTestable, Reject, Scored
 from dystop.testbed.protocol.messages import Stop as StopNow
+from dystop.testbed.protocol.pulls import PullRefused
 from dystop.testbed.transport.memory import MemoryTransport
 from dystop.training.evaluate import Evaluation
 from support.transport_parties import until

@@ -43,7 +43,8 @@ from dystop.testbed.events import (
     TrainingFinished,
 )
 from dystop.testbed.ledger.tables import RoundLine
-from dystop.testbed.protocol.messages import Execute, ModelHeader, PullRefused
+from dystop.testbed.protocol.messages import Execute
+from dystop.testbed.protocol.pulls import ModelHeader, PullRefused
 from dystop.testbed.worker.history import EventLogger
 from virtual.faults import CALM, Episode, Faults, draw_episodes
 from virtual.processes import Crash, Process

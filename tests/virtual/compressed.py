@@ -4,8 +4,8 @@ from typing import Any
 
 from dystop.testbed.events import Publication, PullFailed, PullFinished
 from dystop.testbed.protocol.compressed import CompressedReceiver
-from dystop.testbed.protocol.messages import PullBroken
 from dystop.testbed.protocol.payload import Schema
+from dystop.testbed.protocol.pulls import PullBroken
 from dystop.testbed.worker.model_server import ModelEncoder
 from dystop.testbed.worker.public_copies import HeldCopies, PublicCopy
 from virtual.cluster import Cluster, RunningPull

@@ -7,7 +7,7 @@ import numpy as np
 from dystop.control.aggregation import kept_coordinates
 from dystop.rng import uniform
 from dystop.testbed.events import Vector
-from dystop.testbed.protocol.messages import PullRequest
+from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.worker.history import form_of
 
 WIDTH = 8

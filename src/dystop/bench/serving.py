@@ -29,15 +29,12 @@ from dystop.testbed.protocol.messages import (
     IncidentKind,
     Join,
     JoinOk,
-    ModelHeader,
     Peer,
-    PullBroken,
-    PullDenied,
-    PullRequest,
     Report,
     ReportAck,
     Stop,
 )
+from dystop.testbed.protocol.pulls import ModelHeader, PullBroken, PullDenied, PullRequest
 from dystop.testbed.transport.interface import Link, PullTimeouts
 
 if TYPE_CHECKING:

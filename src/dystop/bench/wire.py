@@ -111,8 +111,8 @@ def _sender(folder: Path, floats: int) -> Iterator[dict[str, Any]]:
 def _puller(folder: Path, places: dict[str, Any], floats: int) -> Iterator[Callable[[], float]]:
     """Yield a function that pulls as a worker does (schema, digest) and returns the seconds."""
     from dystop.bench.wire_sender import schema_of
-    from dystop.testbed.protocol.messages import PullRequest
     from dystop.testbed.protocol.payload import PayloadReceiver
+    from dystop.testbed.protocol.pulls import PullRequest
     from dystop.testbed.security.authority import load_identity
     from dystop.testbed.transport.admission import anyone
     from dystop.testbed.transport.grpc import GrpcTransport

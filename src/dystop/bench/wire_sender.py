@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dystop.testbed.protocol.messages import IncidentKind, ModelHeader, PullRefused, PullRequest
+from dystop.testbed.protocol.messages import IncidentKind
 from dystop.testbed.protocol.payload import Schema, digest
+from dystop.testbed.protocol.pulls import ModelHeader, PullRefused, PullRequest
 from dystop.testbed.security.authority import load_identity
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport

@@ -17,15 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dystop.testbed.protocol.messages import (
-    IncidentKind,
-    ModelHeader,
-    PullRefused,
-    PullRequest,
-    RejectCode,
-    ToCoordinator,
-    ToWorker,
-)
+from dystop.testbed.protocol.messages import IncidentKind, RejectCode, ToCoordinator, ToWorker
+from dystop.testbed.protocol.pulls import ModelHeader, PullRefused, PullRequest
 
 Vector = NDArray[np.float32]
 Counters = NDArray[np.int64]

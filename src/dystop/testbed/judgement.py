@@ -16,8 +16,9 @@ from dystop.control.aggregation import kept_coordinates
 from dystop.testbed.coordinator.misbehaviour import STRIKE_CODES
 from dystop.testbed.events import PullFailed, PullFinished, Vector
 from dystop.testbed.params import Guards
-from dystop.testbed.protocol.messages import MAX_NODES, Judge, Judged, Peer, PullRequest, RejectCode
+from dystop.testbed.protocol.messages import MAX_NODES, Judge, Judged, Peer, RejectCode
 from dystop.testbed.protocol.payload import Schema
+from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.worker.guard import Guard, ModelClaim
 
 MAX_REFERENCES, MIN_REFERENCES = 5, 2  # models of others for the median norm

@@ -47,13 +47,13 @@ from dystop.testbed.protocol.messages import (
     Leave,
     NotTestable,
     Peer,
-    PullRequest,
     Reject,
     Roster,
     Scored,
     Stop,
 )
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, wanted
+from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.transport.interface import Listener, Transport
 from dystop.testbed.worker.pulls import pull
 from dystop.testbed.worker.session_client import SessionClient, SessionEvent

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from dystop.testbed.protocol.messages import PullBroken, PullRefused, PullRequest
+from dystop.testbed.protocol.pulls import PullBroken, PullRefused, PullRequest
 from dystop.testbed.security.tls import channel_credentials
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport

@@ -23,6 +23,7 @@ from dystop.testbed.protocol.codec import (
     encode,
     shown,
 )
+from dystop.testbed.protocol.pulls import ModelHeader, PullRefused, PullRequest
 
 quick = settings(derandomize=True, deadline=None, max_examples=200)
 
@@ -59,9 +60,9 @@ EXAMPLES = [
     ("worker", m.Judge(1, 2, 7, 9, mask=(3, 0.5))),
     ("worker", m.Stop(1, "done")),
     ("worker", m.Complaint("x", "y")),
-    ("peer", m.PullRequest("ab", 7, mask=(3, 0.5), holds="cd")),
-    ("peer", m.ModelHeader(1, -1, 0, 10, "ab", "cd", copy="ef", messages=2)),
-    ("peer", m.PullRefused("busy", 0.5)),
+    ("peer", PullRequest("ab", 7, mask=(3, 0.5), holds="cd")),
+    ("peer", ModelHeader(1, -1, 0, 10, "ab", "cd", copy="ef", messages=2)),
+    ("peer", PullRefused("busy", 0.5)),
 ]  # fmt: skip
 
 

@@ -22,8 +22,8 @@ from dystop.testbed.protocol.compressed import (
     pack_messages,
     unpack_messages,
 )
-from dystop.testbed.protocol.messages import ModelHeader, PullRequest
 from dystop.testbed.protocol.payload import BadModel, Schema, digest
+from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.worker.public_copies import HeldCopies
 
 SIZES = (20, 9, 4)

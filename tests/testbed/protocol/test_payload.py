@@ -14,7 +14,6 @@ from torch import nn
 
 from dystop.errors import ConfigError
 from dystop.rng import stream
-from dystop.testbed.protocol.messages import ModelHeader, PullBroken, PullRequest
 from dystop.testbed.protocol.payload import (
     BadModel,
     PayloadReceiver,
@@ -24,6 +23,7 @@ from dystop.testbed.protocol.payload import (
     schema_of,
     wanted,
 )
+from dystop.testbed.protocol.pulls import ModelHeader, PullBroken, PullRequest
 from dystop.training.flat import layout_of
 
 SCHEMA = Schema((("a.weight", (2, 3)), ("a.bias", (3,)), ("b.bias", (3,)), ("b.running_var", (4,))))

@@ -13,8 +13,8 @@ import pytest
 
 from dystop.testbed.events import PullFailed, PullFinished, StartPull
 from dystop.testbed.params import Timeouts
-from dystop.testbed.protocol.messages import ModelHeader, PullRequest
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
+from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.security import authority
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.testbed.protocol.messages import ModelHeader
+from dystop.testbed.protocol.pulls import ModelHeader
 from dystop.testbed.transport.interface import CHUNK_BYTES, ServedModel
 from dystop.testbed.transport.pacing import TokenBucket, chunk_size, paced
 

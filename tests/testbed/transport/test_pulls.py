@@ -6,7 +6,7 @@ import time
 import pytest
 
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.messages import PullBroken, PullRefused, PullRequest
+from dystop.testbed.protocol.pulls import PullBroken, PullRefused, PullRequest
 from dystop.testbed.transport.interface import PullTimeouts
 from support.transport_fixtures import ANY, KINDS, NOW, certificates, open_parties, payload
 from support.transport_parties import (

@@ -3,8 +3,8 @@
 import numpy as np
 
 from dystop.testbed.events import Publication, PullFinished, StartPull
-from dystop.testbed.protocol.messages import ModelHeader, PullRequest
-from dystop.testbed.worker.attack import Attacker
+from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
+from dystop.testbed.worker.model_server import Attacker
 from dystop.world.adversary import Adversary
 
 FIRST = np.zeros(2, np.float32)

@@ -8,16 +8,8 @@ from dystop.testbed.events import (
     SendToCoordinator,
     StartTraining,
 )
-from dystop.testbed.protocol.messages import (
-    Execute,
-    ExecuteAck,
-    ModelHeader,
-    PullRequest,
-    Rejected,
-    Report,
-    Roster,
-    Used,
-)
+from dystop.testbed.protocol.messages import Execute, ExecuteAck, Rejected, Report, Roster, Used
+from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.worker.history import EventLog, EventLogger, lines_of, read_event_log
 from dystop.testbed.worker.state import WorkerState
 

@@ -14,8 +14,8 @@ from dystop.simulator.mixing import Models
 from dystop.sparse import ints
 from dystop.testbed.events import Publication
 from dystop.testbed.protocol.compressed import CompressedReceiver, HeldCopy, digest_of
-from dystop.testbed.protocol.messages import PullRequest
 from dystop.testbed.protocol.payload import Schema
+from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.worker.model_server import ModelEncoder
 from dystop.testbed.worker.public_copies import HeldCopies, PublicCopy
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dystop.testbed.events import AnswerPull, Publication, PullRequested
-from dystop.testbed.protocol.messages import PullRefused, PullRequest
+from dystop.testbed.protocol.pulls import PullRefused, PullRequest
 from dystop.testbed.worker.published_models import MAX_PUBLICATIONS, PublishedModel, PublishedModels
 
 RUN = "ab" * 16

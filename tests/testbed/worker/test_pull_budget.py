@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 
 from dystop.testbed.events import PeerIncident, Publication, PullRequested
-from dystop.testbed.protocol.messages import PullBroken, PullRequest
 from dystop.testbed.protocol.payload import Schema
+from dystop.testbed.protocol.pulls import PullBroken, PullRequest
 from dystop.testbed.security import authority
 from dystop.testbed.transport.grpc import GrpcTransport
 from dystop.testbed.worker.history import EventLogger
-from dystop.testbed.worker.model_server import ModelEncoder, PublishedModelServer
+from dystop.testbed.worker.model_server import (
+    MAX_RESERVE,
+    RESERVE_PER_S,
+    ModelEncoder,
+    PublishedModelServer,
+    PullBudget,
+)
 from dystop.testbed.worker.process import write_nothing
-from dystop.testbed.worker.pull_budget import MAX_RESERVE, RESERVE_PER_S, PullBudget
 from support.transport_fixtures import ANY, certificates, closing_all
 from support.transport_parties import QUICK, BufferSink
 

@@ -8,8 +8,8 @@ import pytest
 
 from dystop.testbed.events import PullFailed, PullFinished, StartPull
 from dystop.testbed.params import Timeouts
-from dystop.testbed.protocol.messages import ModelHeader, PullBroken, PullDenied, PullRequest
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
+from dystop.testbed.protocol.pulls import ModelHeader, PullBroken, PullDenied, PullRequest
 from dystop.testbed.worker.pulls import LONGEST_PAUSE_S, PeerFailures, PullThreads, pull
 
 SCHEMA = Schema((("w", (1000,)),))

@@ -18,13 +18,12 @@ from dystop.testbed.protocol.messages import (
     Execute,
     Incident,
     Pull,
-    PullRefused,
-    PullRequest,
     Report,
     Roster,
     Row,
     Stage,
 )
+from dystop.testbed.protocol.pulls import PullRefused, PullRequest
 from support.worker_fixtures import PEERS, WorkerHarness, of, refusal, sent
 
 

@@ -54,7 +54,7 @@ from dystop.experiments.testbed.enrolment import (
 from dystop.sparse import Floats, Ints
 from dystop.testbed.events import Counters, StartTraining, TrainingFinished, Vector
 from dystop.testbed.protocol.payload import Schema, schema_of
-from dystop.testbed.worker.attack import Attacker
+from dystop.testbed.worker.model_server import Attacker
 from dystop.testbed.worker.training_thread import local_trainer
 from dystop.training.flat import Layout
 from dystop.training.local_steps.privacy import check_accountant

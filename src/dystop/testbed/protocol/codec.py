@@ -16,13 +16,8 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dystop.errors import DystopError
-from dystop.testbed.protocol.messages import (
-    ModelHeader,
-    PullRefused,
-    PullRequest,
-    ToCoordinator,
-    ToWorker,
-)
+from dystop.testbed.protocol.messages import ToCoordinator, ToWorker
+from dystop.testbed.protocol.pulls import ModelHeader, PullRefused, PullRequest
 
 Peerwise: TypeAlias = PullRequest | ModelHeader | PullRefused
 AnyMessage: TypeAlias = ToCoordinator | ToWorker | Peerwise

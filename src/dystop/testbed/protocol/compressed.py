@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from dystop.control.compression import Compression, Message
 from dystop.sparse import Bools
-from dystop.testbed.protocol.messages import ModelHeader, PullRequest
 from dystop.testbed.protocol.payload import (
     FLOAT,
     FORMAT,
@@ -32,6 +31,7 @@ from dystop.testbed.protocol.payload import (
     Schema,
     Vector,
 )
+from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 
 MAX_ROUND, MAX_STAGE = 10**12, 64  # of the address from which the places of `randomk` follow
 _TYPES: dict[str, np.dtype[Any]] = {

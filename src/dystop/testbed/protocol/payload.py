@@ -24,13 +24,8 @@ from dystop.errors import ConfigError
 from dystop.rng import uniform
 from dystop.sparse import Bools
 from dystop.testbed.protocol.codec import MAX_HEADER_BYTES, BadMessage, check_bounds, shown
-from dystop.testbed.protocol.messages import (
-    Mask,
-    ModelHeader,
-    PullBroken,
-    PullRequest,
-    RejectCode,
-)
+from dystop.testbed.protocol.messages import Mask, RejectCode
+from dystop.testbed.protocol.pulls import ModelHeader, PullBroken, PullRequest
 
 Kind = Literal["model", "delta", "masked"]
 Encoding = Literal["F32", "I8"]

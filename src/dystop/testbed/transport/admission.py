@@ -8,7 +8,8 @@ from concurrent.futures import CancelledError, Future
 from dystop.errors import TransportError
 from dystop.testbed.params import Limits
 from dystop.testbed.protocol.codec import MAX_MESSAGE_BYTES
-from dystop.testbed.protocol.messages import Peer, PullRefused, PullRequest
+from dystop.testbed.protocol.messages import Peer
+from dystop.testbed.protocol.pulls import PullRefused, PullRequest
 from dystop.testbed.transport.interface import ModelSource, ServedModel
 
 _LOG = logging.getLogger(__name__)

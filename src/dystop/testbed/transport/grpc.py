@@ -3,7 +3,7 @@
 import threading
 
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.messages import PullRequest
+from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.security.identity import Identity
 from dystop.testbed.transport.admission import Allowed
 from dystop.testbed.transport.grpc_client import Channels, GrpcSessionClient, pull_once

@@ -10,7 +10,7 @@ from typing import Any
 
 from dystop.rng import stream
 from dystop.testbed.protocol.codec import MAX_HEADER_BYTES, BadMessage, decode, encode
-from dystop.testbed.protocol.messages import (
+from dystop.testbed.protocol.pulls import (
     ModelHeader,
     PullBroken,
     PullDenied,

@@ -15,7 +15,7 @@ from dystop.testbed.protocol.codec import (
     decode,
     encode,
 )
-from dystop.testbed.protocol.messages import PullRefused, PullRequest
+from dystop.testbed.protocol.pulls import PullRefused, PullRequest
 from dystop.testbed.security.identity import Identity
 from dystop.testbed.security.tls import Peer, peer_of, server_credentials
 from dystop.testbed.transport.admission import (

@@ -16,12 +16,8 @@ from ipaddress import ip_address
 from typing import Protocol
 from urllib.parse import unquote
 
-from dystop.testbed.protocol.messages import (
-    IncidentKind,
-    ModelHeader,
-    PullRefused,
-    PullRequest,
-)
+from dystop.testbed.protocol.messages import IncidentKind
+from dystop.testbed.protocol.pulls import ModelHeader, PullRefused, PullRequest
 
 CHUNK_BYTES = 2**20
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dystop.errors import TransportError
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.messages import PullBroken, PullDenied, PullRefused, PullRequest
+from dystop.testbed.protocol.pulls import PullBroken, PullDenied, PullRefused, PullRequest
 from dystop.testbed.transport.admission import (
     BUSY_S,
     Allowed,

@@ -16,7 +16,7 @@ import threading
 
 from dystop.errors import TransportError
 from dystop.testbed.params import Limits
-from dystop.testbed.protocol.messages import PullBroken, PullRequest
+from dystop.testbed.protocol.pulls import PullBroken, PullRequest
 from dystop.testbed.transport.admission import Allowed, anyone, check_size
 from dystop.testbed.transport.dispatcher import DispatchedTransport
 from dystop.testbed.transport.interface import (

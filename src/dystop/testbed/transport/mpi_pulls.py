@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from dystop.testbed.params import Limits
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
-from dystop.testbed.protocol.messages import (
+from dystop.testbed.protocol.pulls import (
     ModelHeader,
     PullBroken,
     PullDenied,

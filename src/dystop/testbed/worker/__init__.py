@@ -4,8 +4,7 @@ machine           events in, actions out (alg:device)
 state             what a worker knows before it joins, and the state that survives a restart
 durable_state     the current state, its saves, reports and trainings
 session           joining, heartbeats, reports until acknowledged, and incidents of peers
-orders            execution of the coordinator's orders
-order_check       which orders a worker can execute
+orders            which orders of the coordinator a worker can execute, and their execution
 exchange          the exchange of one order, stage by stage
 guard             which pulled models are accepted
 mixer             how accepted models are mixed
@@ -17,9 +16,8 @@ process           threads, sockets and a disk around the machine
 session_client    the client side of a session; the observer uses it, too
 training_thread   local training
 pulls             pulling models from peers
-model_server      serving models to peers
-pull_budget       how many models each peer may pull
-attack            what a worker serves that attacks on purpose, as `[adversary]` says
+model_server      serving models to peers, how many, and what an attacker serves
+public_copies     what others have of the own models, and the own copies of theirs, if compressed
 checkpoint        the checkpoint file
 history           the event log
 """

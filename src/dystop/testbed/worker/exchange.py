@@ -18,15 +18,14 @@ from dystop.testbed.protocol.messages import (
     MAX_LEAD,
     MAX_VERSION,
     Execute,
-    ModelHeader,
     Peer,
     Pull,
-    PullRequest,
     RejectCode,
     Rejected,
     Row,
     Used,
 )
+from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.worker.guard import Guard, ModelClaim, Verdict
 from dystop.testbed.worker.mixer import Mixer
 from dystop.testbed.worker.state import MailboxEntry, WorkerSetup

@@ -41,7 +41,8 @@ from dystop.testbed.events import (
     SendToCoordinator,
     StartTraining,
 )
-from dystop.testbed.protocol.messages import Execute, ExecuteAck, ModelHeader, PullRequest, Report
+from dystop.testbed.protocol.messages import Execute, ExecuteAck, Report
+from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 
 HISTORY_FILE = "history.jsonl"
 _STATM = Path("/proc/self/statm")

@@ -42,17 +42,16 @@ from dystop.testbed.protocol.messages import (
     Leave,
     Peer,
     Phase,
-    PullRefused,
     Reject,
     ReportAck,
     Roster,
     Stop,
 )
+from dystop.testbed.protocol.pulls import PullRefused
 from dystop.testbed.worker.durable_state import DurableState, with_one_save
 from dystop.testbed.worker.exchange import PullTracker
 from dystop.testbed.worker.guard import Guard
-from dystop.testbed.worker.order_check import order_problem
-from dystop.testbed.worker.orders import OrderExecution
+from dystop.testbed.worker.orders import OrderExecution, order_problem
 from dystop.testbed.worker.published_models import MaskLimit
 from dystop.testbed.worker.session import PeerIncidents
 from dystop.testbed.worker.state import WorkerSetup, WorkerState, without_report

@@ -1,7 +1,11 @@
-"""Serve published models: encode each one once, and answer the pulls of peers."""
+"""Serve published models: encode each one once, and answer the pulls of peers.
+
+A peer gets as many models as its orders can name. A worker that attacks on purpose serves others.
+"""
 
 import itertools
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
@@ -10,21 +14,32 @@ from dataclasses import replace
 
 import numpy as np
 
-from dystop.testbed.events import PeerIncident, Publication, PullRequested, PullWithdrawn, Vector
+from dystop.sparse import Ints
+from dystop.testbed.events import (
+    PeerIncident,
+    Publication,
+    PullFinished,
+    PullRequested,
+    PullWithdrawn,
+    StartPull,
+    Vector,
+)
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.protocol.compressed import pack_messages
-from dystop.testbed.protocol.messages import IncidentKind, ModelHeader, PullRefused, PullRequest
+from dystop.testbed.protocol.messages import IncidentKind
 from dystop.testbed.protocol.payload import Kind, Schema, digest, kept_of, wanted
+from dystop.testbed.protocol.pulls import ModelHeader, PullRefused, PullRequest
 from dystop.testbed.transport.interface import ServedModel
-from dystop.testbed.worker.attack import Attacker
 from dystop.testbed.worker.history import EventLogger, form_of
 from dystop.testbed.worker.public_copies import PublicCopy
 from dystop.testbed.worker.published_models import names_publication
-from dystop.testbed.worker.pull_budget import PullBudget
+from dystop.world.adversary import Adversary, Knowledge, noise_of, sent_vector
 
 _LOG = throttled_logger(__name__)
 OVER_BUDGET_S = 1.0  # after which a peer that pulls too often may ask again
 MAX_ENCODED = 8  # encoded models that are cached: a few publications in one or two forms
+MAX_RESERVE = 64  # rounds whose models one peer may pull before the worker knows them
+RESERVE_PER_S = 2.0
 Parts = tuple[memoryview, ...]
 Answer = ServedModel | PullRefused
 
@@ -134,6 +149,102 @@ class ModelEncoder:
 
 def _contiguous(vector: Vector) -> Vector:
     return np.ascontiguousarray(vector, np.float32)
+
+
+class PullBudget:
+    """How many models each peer may pull. Safe for several threads.
+
+    An order names each neighbour at most once per stage. So a peer that obeys the coordinator pulls
+    at most one model per stage and round from a worker. The worker learns the round from its own
+    orders and from the heartbeats of the coordinator. A reserve allows for pulls that are repeated
+    after a break and for rounds that the worker does not know yet.
+
+    >>> budget = PullBudget(clock=lambda: 0.0)
+    >>> sum(budget.take("w01") for _ in range(100)), budget.take("w02")
+    (64, True)
+    >>> budget.joined(5); budget.round_known(8, stages=2); budget.round_known(7)
+    >>> sum(budget.take("w01") for _ in range(100))
+    6
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._round = 0
+        self._stages = 1
+        self._ordered = 0.0  # models that the rounds so far can have ordered from one peer
+        self._left: dict[str, tuple[float, float, float]] = {}  # models, `_ordered`, time
+
+    def joined(self, round_: int) -> None:
+        """Register the round at a join; it is an earlier one if the ledger was restored."""
+        with self._lock:
+            self._round = round_
+
+    def round_known(self, round_: int, stages: int = 0) -> None:
+        """Register a round of the coordinator, and the number of stages of an order."""
+        with self._lock:
+            self._stages = stages or self._stages
+            self._ordered += self._stages * max(0, round_ - self._round)
+            self._round = max(round_, self._round)
+
+    def take(self, peer: str) -> bool:
+        """Count a model for a peer; return whether the peer may have it."""
+        with self._lock:
+            now_s = self._clock()
+            most = float(MAX_RESERVE * self._stages)
+            left, ordered, since_s = self._left.get(peer, (most, self._ordered, now_s))
+            left += self._ordered - ordered + RESERVE_PER_S * (now_s - since_s)
+            left = min(left, most)
+            is_enough = left >= 1.0
+            self._left[peer] = (left - is_enough, self._ordered, now_s)
+            return is_enough
+
+
+class Attacker:
+    """Changes the models that one worker serves, to rehearse an attack. Safe for several threads.
+
+    It knows what a real attacker would know: its own model, the newest model that it has pulled
+    from each neighbour, and who attacks as well.
+    """
+
+    def __init__(
+        self, adversary: Adversary, node: int, accomplices: Ints, seed: int, first: Vector
+    ) -> None:
+        """Prepare the attack.
+
+        Args:
+            adversary: The kind of attack.
+            node: The attacking worker.
+            accomplices: All attacking workers; their models are not taken for honest ones.
+            seed: Seed of the run, for noise.
+            first: The initial model of the run.
+        """
+        self._adversary, self._node, self._seed, self._first = adversary, node, seed, first
+        self._accomplices = frozenset(accomplices.tolist())
+        self._nodes: dict[int, int] = {}  # of running pulls, by key
+        self._pulled: dict[int, Vector] = {}  # newest model by node
+        self._lock = threading.Lock()
+
+    def learn(self, seen: object) -> None:
+        """Remember whom a pull asks, and the model that it brings; ignore everything else."""
+        with self._lock:
+            if isinstance(seen, StartPull):
+                self._nodes[seen.key] = seen.node
+            elif isinstance(seen, PullFinished):
+                node = self._nodes.pop(seen.key, self._node)
+                if node not in self._accomplices and len(seen.vector) == len(self._first):
+                    self._pulled[node] = seen.vector
+
+    def served(self, model: Publication) -> Publication:
+        """Return what is served in place of a publication."""
+        with self._lock:
+            others = np.stack([model.vector, *self._pulled.values()])
+        noise = None
+        if self._adversary.kind == "noise":
+            noise = noise_of(self._seed, self._node, model.version, len(model.vector))
+        known = Knowledge(model.vector, self._first, others, noise)
+        vector = np.asarray(sent_vector(self._adversary, known), np.float32)
+        return replace(model, vector=vector)
 
 
 class PublishedModelServer:

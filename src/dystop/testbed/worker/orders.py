@@ -2,7 +2,8 @@
 
 A worker executes at most one order (`exchange`). A second one may wait for the running training
 to end (`queued`). Rounds follow one another: an order of a later round means that the earlier round
-was closed without this worker.
+was closed without this worker. `order_problem` says which orders are refused before anything
+changes.
 """
 
 from dataclasses import replace
@@ -23,6 +24,8 @@ from dystop.testbed.protocol.messages import (
     Phase,
     Rejected,
     Report,
+    Row,
+    Stage,
     Used,
 )
 from dystop.testbed.worker.durable_state import DurableState
@@ -30,6 +33,10 @@ from dystop.testbed.worker.exchange import ActiveExchange, PendingPull, PullTrac
 from dystop.testbed.worker.mixer import Mixer
 from dystop.testbed.worker.state import RunningTraining, mixed_passively, training_started
 
+MAX_WEIGHT = 1e3
+MAX_RATE = 1e6
+MAX_STEPS = 10**9
+MAX_ROUND = 10**12  # no run has more; the rounds behind a checkpoint stay far from overflow
 GRACE_S = 0.5  # the process ends a pull at its deadline and knows the cause; wait for it
 
 
@@ -295,3 +302,37 @@ class OrderExecution:
         if self.exchange and not self.exchange.pending and actions:
             return actions + self._continue_exchange()
         return actions
+
+
+def order_problem(order: Execute, *, deltas: bool) -> str:
+    """Return why an order cannot be executed; empty: it can.
+
+    Args:
+        order: The order.
+        deltas: Whether the worker keeps the starts of trainings, which rows of updates need.
+    """
+    if order.round > MAX_ROUND:
+        return f"a round above {MAX_ROUND}"
+    if not 0 <= order.rate <= MAX_RATE or order.steps > MAX_STEPS:
+        return f"rate {order.rate} or {order.steps} steps"
+    problems = (_stage_problem(stage, deltas=deltas) for stage in order.stages)
+    return next(filter(None, problems), "")
+
+
+def _stage_problem(stage: Stage, *, deltas: bool) -> str:
+    nodes, row = [pull.node for pull in stage.pulls], stage.row
+    if len(set(nodes)) < len(nodes):
+        return "a stage pulls twice from one node"
+    mask = row.mask if row is not None and row.kind == "masked" else None
+    for pull in stage.pulls:
+        if pull.mask is not None and (pull.mask != mask or pull.into == "mail" or pull.background):
+            return "a pull has another mask than its row"
+    return "" if row is None else _row_problem(row, deltas=deltas)
+
+
+def _row_problem(row: Row, *, deltas: bool) -> str:
+    if len(row.sources) != len(row.weights) or len(set(row.sources)) < len(row.sources):
+        return "sources and weights of a row do not match"
+    if any(abs(weight) > MAX_WEIGHT for weight in row.weights):
+        return f"a weight above {MAX_WEIGHT:g}"
+    return "a row of updates, but none are kept" if row.kind == "delta" and not deltas else ""

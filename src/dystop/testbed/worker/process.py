@@ -48,12 +48,11 @@ from dystop.testbed.protocol.messages import (
 from dystop.testbed.protocol.payload import Schema
 from dystop.testbed.transport.admission import AllowList
 from dystop.testbed.transport.interface import Listener, Transport
-from dystop.testbed.worker.attack import Attacker
 from dystop.testbed.worker.checkpoint import CheckpointStore
 from dystop.testbed.worker.guard import Guard
 from dystop.testbed.worker.history import EventLogger, WriteLine
 from dystop.testbed.worker.machine import WorkerMachine
-from dystop.testbed.worker.model_server import ModelEncoder, PublishedModelServer
+from dystop.testbed.worker.model_server import Attacker, ModelEncoder, PublishedModelServer
 from dystop.testbed.worker.public_copies import HeldCopies, PublicCopy
 from dystop.testbed.worker.pulls import PullThreads
 from dystop.testbed.worker.session_client import SessionClient

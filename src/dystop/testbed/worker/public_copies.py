@@ -15,7 +15,7 @@ import numpy as np
 from dystop.control.compression import Compression, Message
 from dystop.testbed.events import Publication, Vector
 from dystop.testbed.protocol.compressed import HeldCopy, digest_of
-from dystop.testbed.protocol.messages import PullRequest
+from dystop.testbed.protocol.pulls import PullRequest
 
 MAX_ASKED = 64  # newest stages of rounds that are remembered as asked for
 MAX_UPDATES = 4  # newest compressed updates that are kept for further receivers

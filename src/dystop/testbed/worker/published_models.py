@@ -8,7 +8,8 @@ never changed after they were added, so a slow peer can finish the pull that it 
 from dataclasses import dataclass, field
 
 from dystop.testbed.events import AnswerPull, Publication, PullRequested, Vector
-from dystop.testbed.protocol.messages import Mask, PullRefused, PullRequest
+from dystop.testbed.protocol.messages import Mask
+from dystop.testbed.protocol.pulls import PullRefused, PullRequest
 
 MAX_PUBLICATIONS = 3  # the newest, and two for peers that are still pulling
 MAX_MASKS = 16  # of one model and one peer

@@ -17,13 +17,9 @@ from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.log_throttle import shown, throttled_logger
 from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.compressed import CompressedReceiver, CopyStore
-from dystop.testbed.protocol.messages import (
-    ModelHeader,
-    PullBroken,
-    PullDenied,
-    RejectCode,
-)
+from dystop.testbed.protocol.messages import RejectCode
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, wanted
+from dystop.testbed.protocol.pulls import ModelHeader, PullBroken, PullDenied
 from dystop.testbed.transport.interface import PullTimeouts, Transport
 
 _LOG = throttled_logger(__name__)
