@@ -272,7 +272,7 @@ def check_target(target: float | None) -> None:
 
 def choose_engine(words: list[str], on: str, jobs: int | None) -> "tuple[list[str], Choice]":
     """Return the words about the experiments, and the engine that the others choose."""
-    from dystop.experiments.config.read import is_executor_word
+    from dystop.experiments.config.tables import is_executor_word
     from dystop.experiments.executors import choose
 
     own = [word for word in words if not is_executor_word(word)]

@@ -12,7 +12,7 @@ from dystop.conformance.checks import CheckContext
 from dystop.conformance.runs import check_runs, through_checkpoint
 from dystop.conformance.views import Case, cases, random_fleet, same
 from dystop.errors import ConfigError
-from dystop.experiments.config.read import read_section
+from dystop.experiments.config.validation import read_section
 from dystop.experiments.config.write import dumps, section_tree
 from dystop.types import Fleet, Mechanism, Memory, View
 

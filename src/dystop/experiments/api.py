@@ -29,7 +29,8 @@ from dystop.experiments.config.experiment import (
     TrainingParams,
 )
 from dystop.experiments.config.keys import UNSET
-from dystop.experiments.config.read import experiment_from, read_section
+from dystop.experiments.config.read import experiment_from
+from dystop.experiments.config.validation import read_section
 from dystop.experiments.results import Comparison
 from dystop.experiments.simulation import Simulation
 from dystop.experiments.trust import with_folder

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Protocol
 from annotated_types import Ge, Gt
 
 from dystop.errors import ConfigError, DystopError
-from dystop.experiments.config.read import read_section
+from dystop.experiments.config.validation import read_section
 from dystop.experiments.executors import Choice
 from dystop.experiments.executors.attempts import ATTEMPTS
 from dystop.experiments.executors.executor import Ended, Job, Need, State, Submitted

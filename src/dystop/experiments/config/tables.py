@@ -1,0 +1,160 @@
+"""The plain tables of a configuration: from TOML files and `key=value` words.
+
+Keys of earlier versions get their new names, and files of run folders the keys that did not exist
+when they were written. Nothing here knows which values are allowed.
+"""
+
+import os
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dystop.errors import ConfigError, nearest, shell_command
+from dystop.experiments.folder_kinds import RUN, kind_of, study_kind
+from dystop.experiments.run_folder import CONFIG, INFO
+from dystop.experiments.trust import check_code, names_code, noted_signature, with_folder
+
+OLD_KEYS = {  # keys of earlier versions, which old files and run folders hold
+    "testbed.guards.aggregator": "aggregation.rule",
+    "testbed.guards.clip_radius": "aggregation.clip_radius",
+    "testbed.guards.trim": "aggregation.trim",
+    "testbed.guards.nearest": "aggregation.nearest",
+}
+_BEFORE: dict[str, dict[str, Any]] = {
+    "": {"stop.diverged": 0.0},
+    "d-psgd": {"mechanism.pairs": "all"},
+    "epidemic": {"mechanism.pairs": "all"},
+    "matcha": {"mechanism.weights": "optimal"},
+}
+"""What runs did before a key existed, where its default differs: all runs, and by mechanism."""
+EXECUTOR_TABLES = ("slurm", "ray")
+"""Tables of a configuration file that say where runs run. They are no part of the experiment."""
+
+
+def load_file(file: Path, *, trust: bool, replaced: Collection[str] = ()) -> dict[str, Any]:
+    """Read the tree of a TOML file; refuse code that a folder of somebody else names.
+
+    Args:
+        file: The file.
+        trust: Whether the user trusts its code.
+        replaced: Keys that get another value, so that their code is not imported.
+    """
+    if os.path.isdir(file):  # unlike Path.is_dir, never raises
+        raise _folder_instead_of_file(file)
+    content, tree = parse_file(file)
+    tree = {name: table for name, table in tree.items() if name not in EXECUTOR_TABLES}
+    code = {key: name for key, name in names_code(tree).items() if key not in replaced}
+    check_code(file, content, code, trust=trust)
+    return with_folder(tree, file.parent) if noted_signature(file) is None else _as_it_ran(tree)
+
+
+def _as_it_ran(tree: dict[str, Any]) -> dict[str, Any]:
+    """Add the keys that did not exist when a run folder or a study was written.
+
+    dystop writes every key that has a value. A key that is missing there is a later one.
+    """
+    mechanism = tree.get("mechanism")
+    name = mechanism.get("name") if isinstance(mechanism, Mapping) else None
+    for key, value in {**_BEFORE[""], **_BEFORE.get(str(name), {})}.items():
+        tree = merge(nested(key, value), tree)
+    return tree
+
+
+def parse_file(file: Path) -> tuple[bytes, dict[str, Any]]:
+    """Return the bytes of a TOML file and its tree; a byte-order mark is skipped."""
+    try:
+        content = file.read_bytes()
+        return content, tomllib.loads(content.decode("utf-8-sig"))
+    except FileNotFoundError:
+        beside = [p.name for p in file.parent.glob("*.toml") if p.is_file()]
+        raise ConfigError(f"{file}: no such file{nearest(file.name, beside)}") from None
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8 text (byte {error.start})") from None
+    except ValueError as error:  # also an integer of thousands of digits
+        raise ConfigError(f"{file}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: not usable TOML: nested too deeply") from None
+
+
+def _folder_instead_of_file(path: Path) -> ConfigError:
+    if study := study_kind(path):
+        resume = study.resume_command(path)
+        return ConfigError(f"{path}: is the folder of a {study.noun}; resume it with: {resume}")
+    if not os.path.isfile(path / INFO):
+        return ConfigError(f"{path}: is a folder; expected a TOML file, as in {path / 'FILE.toml'}")
+    kind = kind_of(path) or RUN
+    return ConfigError(
+        f"{path}: is the folder of a {kind.noun}; run its settings again with: "
+        f"{shell_command(kind.start, path / CONFIG)}, resume it with: "
+        f"{kind.resume_command(path)}, or check it with: {shell_command(kind.check, path)}"
+    )
+
+
+def split_override(word: str, origin: str) -> tuple[str, Any]:
+    """Split one `key=value` word; errors name the origin."""
+    key, equals, text = word.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigError(f"{origin}: {word!r} is not key=value, as in stop.rounds=100")
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{origin}: {key} = {text!r}; expected UTF-8 text") from None
+    return key, _override_value(text.strip())
+
+
+def _override_value(text: str) -> Any:
+    """Read a TOML value; a bare word or a date is text."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    usable = isinstance(parsed["value"], (str, int, float, bool, list, dict)) and len(parsed) == 1
+    return parsed["value"] if usable else text
+
+
+def merge(old: Any, new: Any) -> Any:
+    """Join tables; a new value replaces an old one."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    return {**old, **{k: merge(old[k], v) if k in old else v for k, v in new.items()}}
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """Return the tables in which a dotted key has this value.
+
+    >>> nested("stop.rounds", 5)
+    {'stop': {'rounds': 5}}
+    """
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    tables: dict[str, Any] = value
+    return tables
+
+
+def without(tree: Any, path: Sequence[str]) -> tuple[Any, Any]:
+    """Return nested tables without one value, and the value; None if it is not there."""
+    if not isinstance(tree, Mapping) or path[0] not in tree:
+        return tree, None
+    if len(path) == 1:
+        return {k: v for k, v in tree.items() if k != path[0]}, tree[path[0]]
+    inside, value = without(tree[path[0]], path[1:])
+    return {**tree, path[0]: inside}, value
+
+
+def with_new_keys(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Move the values of old keys to their new keys; a value of the new key wins."""
+    for old, new in OLD_KEYS.items():
+        tree, value = without(tree, old.split("."))
+        if value is not None:
+            tree = merge(nested(new, value), tree)
+    return tree
+
+
+def is_executor_word(word: str) -> bool:
+    """Return whether a `key=value` word sets a key of an executor, as in slurm.partition=gpu."""
+    table, dot, _ = word.partition("=")[0].strip().partition(".")
+    return bool(dot) and table in EXECUTOR_TABLES
