@@ -31,7 +31,7 @@ def headline_of(arrivals, step_s=1.0, target=0.7):
         for seed, reached_s in enumerate(times)
     ]
     (ranking,) = rank_groups(group_runs(runs), target)
-    return headline(ranking, target)
+    return headline(ranking.groups, target)
 
 
 def test_a_win_names_its_lead_and_its_cost():

@@ -83,7 +83,7 @@ def test_the_headline_says_why():
     fast = spending("a", compute_s=20.0, transfer_s=4.0, wait_others_s=10.0)
     slow = spending("b", reached=4, compute_s=10.0, transfer_s=4.0, wait_others_s=26.0)
     (ranking,) = rank_groups(group_runs([fast, slow]), 0.7)
-    text = headline(ranking, 0.7)
+    text = headline(ranking.groups, 0.7)
     assert "computed 50 % (25 %), transferred 10 % (10 %) and waited 40 % (65 %)" in text
 
 

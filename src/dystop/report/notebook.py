@@ -72,10 +72,10 @@ def draw_comparison(comparison: Comparison, what: str, target: float | None = No
     return _drawing(
         what,
         {
-            "accuracy": lambda: curves.accuracy_time(groups, target),
-            "accuracy-data": lambda: curves.accuracy_data(groups, target),
-            "loss": lambda: curves.loss_time(groups),
-            "data": lambda: curves.data_time(groups),
+            "accuracy": lambda: curves.accuracy_time(curves.in_one(groups), target),
+            "accuracy-data": lambda: curves.accuracy_data(curves.in_one(groups), target),
+            "loss": lambda: curves.loss_time(curves.in_one(groups)),
+            "data": lambda: curves.data_time(curves.in_one(groups)),
         },
         [run for group in groups for run in group.runs],
     )

@@ -12,7 +12,7 @@ from dystop.record import RoundRecord
 from dystop.report.data.names import MechanismInfo, diverged_round, mechanism_of
 from dystop.report.data.scores import evaluated_rounds
 from dystop.report.data.settings import differing_settings
-from dystop.units import known
+from dystop.units import NOTHING, data_unit, digits, energy_unit, known, number, percent
 
 _SEED_KEYS = ("seed", "name")
 """Keys that differ between the seeds of a group."""
@@ -72,6 +72,45 @@ def over_seeds(values: Iterable[float | None]) -> SeedSpread:
     """
     every = [known(value) for value in values]
     return SeedSpread(tuple(v for v in every if v is not None), len(every))
+
+
+def plus_minus(spread: SeedSpread, unit: str = "", scale: float = 1.0) -> str:
+    """Format mean ± standard deviation with equal decimals and one unit.
+
+    >>> plus_minus(SeedSpread((2.0, 4.0), 2), "s"), plus_minus(SeedSpread((2.0,), 1))
+    ('3.00 ± 1.41 s', '2')
+    """
+    if spread.mean is None:
+        return NOTHING
+    mean = spread.mean / scale
+    if not spread.std:  # one seed, or no difference between seeds
+        return f"{number(mean)} {unit}".rstrip()
+    places = digits(mean)
+    return f"{mean:,.{places}f} ± {spread.std / scale:,.{places}f} {unit}".rstrip()
+
+
+def in_seconds(spread: SeedSpread) -> str:
+    """Format a time in seconds."""
+    return plus_minus(spread, "s")
+
+
+def in_bytes(spread: SeedSpread) -> str:
+    """Format an amount of data in the unit that suits its mean."""
+    scale, unit = data_unit(spread.mean or 0.0)
+    return plus_minus(spread, unit, scale)
+
+
+def in_joules(spread: SeedSpread) -> str:
+    """Format an energy in the unit that suits its mean."""
+    scale, unit = energy_unit(spread.mean or 0.0)
+    return plus_minus(spread, unit, scale)
+
+
+def in_percent(spread: SeedSpread) -> str:
+    """Format a share in percent with one decimal."""
+    if spread.mean is None or spread.std is None:
+        return percent(spread.mean)
+    return f"{100 * spread.mean:.1f} ± {100 * spread.std:.1f} %"
 
 
 def group_runs(runs: Sequence[RunData]) -> list[Group]:

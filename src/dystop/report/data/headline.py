@@ -5,35 +5,39 @@ from collections.abc import Sequence
 
 from dystop.report.data.groups import Group
 from dystop.report.data.leads import FirstPlace, Lead, arrivals, first_place
-from dystop.report.data.ranking import Ranking
 from dystop.report.data.scores import Score, until_target
 from dystop.report.data.summary import idle_share
 from dystop.report.data.time_shares import mean_shares, whole_parts
 from dystop.units import data, number, percent, plural, seconds
 
+_MANY = 3  # rows that tie, from which their distances are not listed
 
-def headline(ranking: Ranking, target: float | None, score: Score | None = None) -> str:
-    """Say who was first to the target under one timing law, how sure that is, and at what cost.
 
-    Empty where there is nothing to compare.
+def headline(
+    groups: Sequence[Group],
+    target: float | None,
+    score: Score | None = None,
+    *,
+    with_costs: bool = True,
+) -> str:
+    """Say who was first to the target, how sure that is, and at what cost.
+
+    Empty where there is nothing to compare. All groups must be under one timing law.
     """
-    if target is None or len(ranking.groups) < 2:
+    if target is None or len(groups) < 2:
         return ""
     aim = (score or Score()).aim(target)
-    place = first_place(ranking.groups, target)
+    place = first_place(groups, target)
     if place is None:
         return f"No row reached {aim} with every seed."
-    second = next((g for g in ranking.groups if any(g is o for o, _ in _others(place))), None)
+    others = sorted((*place.tied, *place.behind), key=lambda pair: pair[1].mean_s)
+    second = others[0][0] if others else None
     sentences = [
         _tie(place, aim) if place.tied else _win(place, target, aim),
         _distance(*place.behind[0]) if place.tied and place.behind else "",
-        _costs(place.first, second, target),
+        _costs(place.first, second, target) if with_costs else "",
     ]
     return " ".join(sentence for sentence in sentences if sentence)
-
-
-def _others(place: FirstPlace) -> Sequence[tuple[Group, Lead]]:
-    return [*place.tied, *place.behind]
 
 
 def _win(place: FirstPlace, target: float, aim: str) -> str:
@@ -52,6 +56,8 @@ def _tie(place: FirstPlace, aim: str) -> str:
         f"{other.label} is {seconds(abs(lead.mean_s))} behind, {lead.doubt}"
         for other, lead in place.tied
     )
+    if len(place.tied) >= _MANY:
+        reasons = "no lead exceeds its spread over the seeds and one evaluation interval"
     return f"{listed} tie for the first place to {aim}: {reasons}."
 
 

@@ -6,7 +6,7 @@ between two evaluations; anything less is a tie.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dystop.report.data.groups import Group
@@ -59,20 +59,26 @@ class FirstPlace:
     behind: tuple[tuple[Group, Lead], ...]
 
 
-def first_place(ranked: Sequence[Group], target: float | None) -> FirstPlace | None:
-    """Return the first place among groups in the order of their rank; None if nobody has it."""
+def first_place(groups: Sequence[Group], target: float | None) -> FirstPlace | None:
+    """Return who reached the target first with every seed; None if nobody did."""
     if target is None:
         return None
-    finished = [group for group in ranked if arrivals(group, target) is not None]
+    found = [(group, arrivals(group, target)) for group in groups]
+    finished = [(group, _mean_s(arrived)) for group, arrived in found if arrived is not None]
     if not finished:
         return None
-    first, others = finished[0], finished[1:]
+    finished.sort(key=lambda pair: pair[1])
+    first, *others = (group for group, _ in finished)
     leads = [(other, lead) for other in others if (lead := lead_of(first, other, target))]
     return FirstPlace(
         first,
         tuple(pair for pair in leads if pair[1].doubt),
         tuple(pair for pair in leads if not pair[1].doubt),
     )
+
+
+def _mean_s(arrived: Mapping[str, Arrival]) -> float:
+    return statistics.fmean(arrival.clock_s for arrival in arrived.values())
 
 
 def arrivals(group: Group, target: float) -> dict[str, Arrival] | None:

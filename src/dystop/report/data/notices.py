@@ -297,8 +297,9 @@ def study_notes(groups: Sequence[Group]) -> list[str]:
         "is simulated; data counts every transfer once. The mean line of a figure interpolates "
         "each seed linearly between its own points; the tables interpolate nothing.",
         f"Readings of what the paper leaves open: {readings_text(runs)}.",
-        "Tables are sorted by time to target. A star marks the best value; only a row that "
-        "reached the target with every seed can have it.",
+        "The rows of a comparison are sorted by time to target, those of a sweep as they were "
+        "typed. A star marks the best value among rows that compare; only a row that reached the "
+        "target with every seed can have it, and none has it for its time where rows tie.",
     ]  # fmt: skip
 
 

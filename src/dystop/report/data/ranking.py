@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
@@ -10,23 +11,20 @@ from dystop.report.data.groups import (
     SeedSpread,
     common_time_s,
     evaluation_interval_s,
+    in_bytes,
+    in_joules,
+    in_percent,
+    in_seconds,
     over_seeds,
+    plus_minus,
 )
 from dystop.report.data.leads import first_place
 from dystop.report.data.names import diverged_round
 from dystop.report.data.scores import Score, evaluated_rounds, first_reaching
 from dystop.report.data.summary import TARGET_RULE, RunSummary, TableCell, summarise
+from dystop.report.data.sweep_layout import Panel, SweepLayout, panels
 from dystop.report.data.time_shares import MEANINGS, PARTS
-from dystop.units import (
-    NOTHING,
-    data_unit,
-    digits,
-    energy_unit,
-    number,
-    percent,
-    plural,
-    seconds,
-)
+from dystop.units import NOTHING, number, plural, seconds
 
 CumulativeQuantity = Callable[[RoundRecord], float]
 Format = Callable[[SeedSpread], str]
@@ -45,17 +43,26 @@ class TableColumn:
     title: str
     meaning: str
     cells: list[TableCell]
+    better: Literal["first", "low", "high"] | None = None  # whose cell has a star; None: none has
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The groups under one timing law, best first, with the columns of their tables."""
+    """The groups under one timing law with the columns of their tables.
+
+    The best comes first; the settings of a sweep keep the order in which they were typed.
+    """
 
     timing: str
-    groups: list[Group]
+    panels: list[Panel]  # rows compare inside a panel; a comparison has one
     results: list[TableColumn]  # what was reached
     costs: list[TableColumn]  # what it took
     why: list[TableColumn]  # what the workers did until the target; empty: not recorded
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups in the order of the rows."""
+        return [group for panel in self.panels for group in panel.groups]
 
 
 def cost_to_target(group: Group, target: float | None, quantity: CumulativeQuantity) -> SeedSpread:
@@ -82,23 +89,37 @@ def accuracy_at(
 
 
 def rank_groups(
-    groups: Sequence[Group], target: float | None, score: Score | None = None
+    groups: Sequence[Group],
+    target: float | None,
+    score: Score | None = None,
+    layout: SweepLayout | None = None,
 ) -> list[Ranking]:
     """Rank the groups of each timing law; times under different laws do not compare."""
     laws, score = dict.fromkeys(group.timing for group in groups), score or Score()
-    return [_ranking(law, [g for g in groups if g.timing == law], target, score) for law in laws]
+    rankings = []
+    for law in laws:
+        own = [group for group in groups if group.timing == law]
+        divided = [Panel("", _ranked(own, target))]
+        if layout is not None:
+            divided = panels(own, layout.shared_keys)
+        rankings.append(_ranking(law, divided, target, score))
+    return rankings
 
 
-def _ranking(law: str, groups: Sequence[Group], target: float | None, score: Score) -> Ranking:
+def _ranked(groups: Sequence[Group], target: float | None) -> tuple[Group, ...]:
     pairs = [(group, summarise(group.runs, target)) for group in groups]
     pairs.sort(key=lambda pair: _sort_key(pair[0], pair[1], target))
-    ordered, summaries = [group for group, _ in pairs], [seeds for _, seeds in pairs]
+    return tuple(group for group, _ in pairs)
+
+
+def _ranking(law: str, divided: list[Panel], target: float | None, score: Score) -> Ranking:
+    ordered = [group for panel in divided for group in panel.groups]
+    summaries = [summarise(group.runs, target) for group in ordered]
     costs, why = _costs(summaries), _why(summaries)
     if all(s.planned for seeds in summaries for s in seeds):  # nothing was reached: costs are all
-        return Ranking(law, ordered, costs[:_PLANNED], costs[_PLANNED:], why)
-    return Ranking(
-        law, ordered, _results(ordered, summaries, target, score), costs, _why(summaries)
-    )
+        return Ranking(law, divided, costs[:_PLANNED], costs[_PLANNED:], why)
+    results = _results(ordered, summaries, target, score)
+    return Ranking(law, divided, [_starred(c, divided, target) for c in results], costs, why)
 
 
 def _sort_key(
@@ -108,45 +129,6 @@ def _sort_key(
     reached = cost_to_target(group, target, lambda r: r.clock_s)
     final = over_seeds(s.accuracy for s in summaries)
     return -len(reached.values), reached.mean or 0.0, -(final.mean or 0.0)
-
-
-def plus_minus(spread: SeedSpread, unit: str = "", scale: float = 1.0) -> str:
-    """Format mean ± standard deviation with equal decimals and one unit.
-
-    >>> plus_minus(SeedSpread((2.0, 4.0), 2), "s"), plus_minus(SeedSpread((2.0,), 1))
-    ('3.00 ± 1.41 s', '2')
-    """
-    if spread.mean is None:
-        return NOTHING
-    mean = spread.mean / scale
-    if not spread.std:  # one seed, or no difference between seeds
-        return f"{number(mean)} {unit}".rstrip()
-    places = digits(mean)
-    return f"{mean:,.{places}f} ± {spread.std / scale:,.{places}f} {unit}".rstrip()
-
-
-def in_seconds(spread: SeedSpread) -> str:
-    """Format a time in seconds."""
-    return plus_minus(spread, "s")
-
-
-def in_bytes(spread: SeedSpread) -> str:
-    """Format an amount of data in the unit that suits its mean."""
-    scale, unit = data_unit(spread.mean or 0.0)
-    return plus_minus(spread, unit, scale)
-
-
-def in_joules(spread: SeedSpread) -> str:
-    """Format an energy in the unit that suits its mean."""
-    scale, unit = energy_unit(spread.mean or 0.0)
-    return plus_minus(spread, unit, scale)
-
-
-def in_percent(spread: SeedSpread) -> str:
-    """Format a share in percent with one decimal."""
-    if spread.mean is None or spread.std is None:
-        return percent(spread.mean)
-    return f"{100 * spread.mean:.1f} ± {100 * spread.std:.1f} %"
 
 
 def _seed_count(spread: SeedSpread) -> str:
@@ -161,6 +143,31 @@ def _target_cell(spread: SeedSpread, show: Format, missing: str, *, first: bool)
     note = count if first or not spread.complete else ""
     # A mean over only those seeds that reached the target cannot be the best.
     return TableCell(show(spread), note, spread.mean if spread.complete else None)
+
+
+def _starred(column: TableColumn, divided: Sequence[Panel], target: float | None) -> TableColumn:
+    """Return the column with a star for the best row of every panel."""
+    cells: list[TableCell] = []
+    for panel in divided:
+        own = column.cells[len(cells) : len(cells) + len(panel.groups)]
+        cells += _mark_first(panel.groups, own, target) if column.better == "first" else (
+            _mark_best(own, {"low": min, "high": max}.get(str(column.better)))
+        )  # fmt: skip
+    return replace(column, cells=cells)
+
+
+def _mark_first(
+    groups: Sequence[Group], cells: Sequence[TableCell], target: float | None
+) -> list[TableCell]:
+    """Mark the first row to the target; where rows tie for it, say so and mark none."""
+    place = first_place(groups, target)
+    if place is None or not place.tied:
+        return _mark_best(cells, min)
+    tied = [place.first, *(other for other, _ in place.tied)]
+    return [
+        replace(cell, note=f"{cell.note}, tie") if any(group is t for t in tied) else cell
+        for group, cell in zip(groups, cells, strict=True)
+    ]
 
 
 def _mark_best(cells: Sequence[TableCell], pick: Callable[..., float] | None) -> list[TableCell]:
@@ -188,8 +195,8 @@ def _results(
         reached = [cost_to_target(g, target, quantity) for g in groups]
         cells = [_target_cell(spread, show, missing, first=not columns) for spread in reached]
         title = f"{what} to {name}"
-        cells = _mark_best(cells, min) if columns else _mark_first(groups, cells, target)
-        columns.append(TableColumn(title, f"{meaning}; {TARGET_RULE}", cells))
+        better: Literal["first", "low"] = "low" if columns else "first"
+        columns.append(TableColumn(title, f"{meaning}; {TARGET_RULE}", cells, better))
     if _is_known(summaries, lambda s: s.energy_j):
         reached = [
             over_seeds(None if target is None else s.target_energy_j for s in seeds)
@@ -197,26 +204,12 @@ def _results(
         ]
         cells = [_target_cell(spread, in_joules, missing, first=False) for spread in reached]
         meaning = f"joules of all workers; {TARGET_RULE}"
-        columns.append(TableColumn(f"energy to {name}", meaning, _mark_best(cells, min)))
+        columns.append(TableColumn(f"energy to {name}", meaning, cells, "low"))
     spent = [over_seeds(s.epochs for s in seeds) for seeds in summaries]
     total = [TableCell(plus_minus(spread)) for spread in spent]
     meaning = "passes over the whole training set until the end of each run, all workers together"
     compute = TableColumn("epochs in all", meaning, total)
     return [*columns, compute, *_accuracies(groups, summaries, score)]
-
-
-def _mark_first(
-    groups: Sequence[Group], cells: Sequence[TableCell], target: float | None
-) -> list[TableCell]:
-    """Mark the first row to the target; where rows tie for it, say so and mark none."""
-    place = first_place(groups, target)
-    if place is None or not place.tied:
-        return _mark_best(cells, min)
-    tied = [place.first, *(other for other, _ in place.tied)]
-    return [
-        replace(cell, note=f"{cell.note}, tie") if any(group is t for t in tied) else cell
-        for group, cell in zip(groups, cells, strict=True)
-    ]
 
 
 def _why(summaries: Summaries) -> list[TableColumn]:
@@ -261,7 +254,7 @@ def _fairness(groups: Sequence[Group], summaries: Summaries, score: Score) -> li
     rule = "Jain's index of the workers' accuracies at the last evaluation: 1 if all are equal"
     return [
         _accuracy_column("worst tenth", meaning, worst, groups, score),
-        TableColumn("fairness", rule, _mark_best(cells, max)),
+        TableColumn("fairness", rule, cells, "high"),
     ]
 
 
@@ -306,8 +299,8 @@ def _accuracy_column(
 ) -> TableColumn:
     cells = [_accuracy_cell(*pair, score) for pair in zip(spreads, groups, strict=True)]
     # Where a seed has no value, the means cover different seeds and none of them is the best.
-    pick = max if all(s.complete for s in spreads) else None
-    return TableColumn(score.named(title), score.named(meaning), _mark_best(cells, pick))
+    better: Literal["high"] | None = "high" if all(s.complete for s in spreads) else None
+    return TableColumn(score.named(title), score.named(meaning), cells, better)
 
 
 def _accuracy_cell(spread: SeedSpread, group: Group, score: Score) -> TableCell:

@@ -54,12 +54,12 @@ def value_of(run: RunData, key: str) -> Any:
 
 
 def values_of(runs: Iterable[RunData], key: str) -> list[Any]:
-    """Return the distinct values of a key: numbers sorted, others in order of appearance."""
+    """Return the distinct values of a key in the order of appearance, which is that of typing."""
     found: list[Any] = []
     for run in runs:
         if (value := value_of(run, key)) not in found:
             found.append(value)
-    return sorted(found) if are_numbers(found) else found
+    return found
 
 
 def are_numbers(values: Sequence[Any]) -> bool:

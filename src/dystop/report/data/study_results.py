@@ -11,6 +11,7 @@ from dystop.report.data.notices import study_notices
 from dystop.report.data.ranking import Ranking, order_sentence, rank_groups
 from dystop.report.data.scores import Score, best_accuracy, score_of
 from dystop.report.data.summary import NO_TARGET_PLANNED, TARGETS
+from dystop.report.data.sweep_layout import colored, short_labels, sweep_layout
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,19 @@ class StudyResults:
 
     @property
     def headlines(self) -> list[str]:
-        """Who was first to the target under each timing law; none where nothing compares."""
-        several = len(self.rankings) > 1
-        found = [(r.timing, headline(r, self.target.accuracy, self.score)) for r in self.rankings]
-        return [f"Under the {law} law: {text}" if several else text for law, text in found if text]
+        """Who was first to the target: law by law, and panel by panel of a sweep."""
+        several, found = len(self.rankings) > 1, []
+        layout = sweep_layout(self.groups, self.swept) if self.swept else None
+        for ranking in self.rankings:
+            law = [f"Under the {ranking.timing} law"] if several else []
+            alone = len(ranking.panels) == 1
+            for panel in ranking.panels:
+                groups = panel.groups if layout is None else short_labels(panel.groups, layout)
+                text = headline(groups, self.target.accuracy, self.score, with_costs=alone)
+                where = ", ".join([*law, *([panel.title] if panel.title else [])])
+                if text:
+                    found.append(f"{where}: {text}" if where else text)
+        return found
 
     @property
     def order(self) -> str:
@@ -65,8 +75,10 @@ def study_results(
         notices: Warnings that do not follow from the runs, such as missing runs.
     """
     groups, score = group_runs(runs), score_of(runs)
+    layout = sweep_layout(groups, swept) if swept else None
+    groups = groups if layout is None else colored(groups, layout)
     chosen = choose_target(groups, target, score)
-    rankings = tuple(rank_groups(groups, chosen.accuracy, score))
+    rankings = tuple(rank_groups(groups, chosen.accuracy, score, layout))
     warnings = (*notices, *study_notices(groups))
     return StudyResults(tuple(groups), chosen, rankings, tuple(swept), warnings, score)
 

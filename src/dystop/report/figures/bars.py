@@ -11,14 +11,15 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from dystop.report.data.groups import Group, SeedSpread, over_seeds
-from dystop.report.data.ranking import (
-    NOT_REACHED,
-    cost_to_target,
+from dystop.report.data.groups import (
+    Group,
+    SeedSpread,
     in_bytes,
     in_percent,
     in_seconds,
+    over_seeds,
 )
+from dystop.report.data.ranking import NOT_REACHED, cost_to_target
 from dystop.report.data.scores import score_of
 from dystop.report.data.series import staleness_shares
 from dystop.report.data.summary import summarise
@@ -34,6 +35,7 @@ from dystop.report.figures.style import (
     INK,
     MUTED,
     PAPER,
+    WHITE,
     Plot,
     draw_rectangles,
     figure_style,
@@ -46,7 +48,7 @@ from dystop.units import data_unit, number, plural, time_unit
 ROW_HEIGHT_IN = 0.34
 TIME_COLORS = ("#1f5f8b", "#8cc5e3", "#f0c26e", "#c9ced3")
 """Computing, transferring, waiting for others, waiting for the round: dark work, pale waits."""
-TIME_INKS = ("#ffffff", "#111111", "#111111", "#111111")
+TIME_INKS = (WHITE, "#111111", "#111111", "#111111")
 WHISKER_NOTE = "Bar: mean over the seeds; whisker: lowest to highest seed; dots: the seeds."
 OWN_ROUNDS_NOTE = (
     "Counted in rounds of each mechanism, which differ in length. The seconds between activations "

@@ -1,7 +1,7 @@
 """Line charts of a comparison: the mean over the seeds of a group, with a band over the seeds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 
@@ -16,6 +16,7 @@ from dystop.report.data.series import (
     mean_curve,
     wire_bytes,
 )
+from dystop.report.data.sweep_layout import Panel
 from dystop.report.figures.learning import NO_EVALUATION, NO_LOSS, NO_ROUND
 from dystop.report.figures.style import (
     LineStyle,
@@ -23,8 +24,9 @@ from dystop.report.figures.style import (
     draw_level,
     figure_style,
     group_style,
+    label_outer,
     legend_handles,
-    new_figure,
+    panel_figure,
     set_score_axis,
 )
 from dystop.units import data_unit, number, time_unit
@@ -42,6 +44,15 @@ class AxisSpec:
     quantity: Quantity
     scale: float
     title: str
+
+
+def _groups(panels: Sequence[Panel]) -> list[Group]:
+    return [group for panel in panels for group in panel.groups]
+
+
+def in_one(groups: Sequence[Group]) -> list[Panel]:
+    """Return one panel with all groups."""
+    return [Panel("", tuple(groups))]
 
 
 def time_axis(groups: Sequence[Group]) -> AxisSpec:
@@ -67,23 +78,35 @@ def _largest(groups: Sequence[Group], quantity: Quantity) -> float:
 
 
 def _draw_curves(
-    plot: Plot, groups: Sequence[Group], x: AxisSpec, y: AxisSpec, *, smooth: bool = False
+    plot: Plot, panels: Sequence[Panel], x: AxisSpec, y: AxisSpec, *, smooth: bool = False
 ) -> Plot:
-    """Draw one curve per group; without any, return the plot without a figure."""
-    curves = [(g, mean_curve(g, x.quantity, y.quantity, smooth=smooth)) for g in groups]
-    curves = [(g, curve) for g, curve in curves if len(curve)]
-    if not curves:
+    """Draw one curve per group, panel by panel; without any, return the plot without a figure."""
+    drawn = [
+        [(g, mean_curve(g, x.quantity, y.quantity, smooth=smooth)) for g in panel.groups]
+        for panel in panels
+    ]
+    drawn = [[(g, curve) for g, curve in curves if len(curve)] for curves in drawn]
+    every = [pair for curves in drawn for pair in curves]
+    if not every:
         return plot
-    styles = [group_style(g, len(groups) > 1) for g, _ in curves]
-    figure, axes = new_figure(legend_handles(styles))
-    for style, (_, curve) in zip(styles, curves, strict=True):
-        _draw_curve(axes, style, curve, (x.scale, y.scale))
-    axes.set_xlim(left=0)
-    axes.set_xlabel(x.title)
-    axes.set_ylabel(y.title)
-    ends = [f"{g.label} ends at {_end(curve, x, y)}" for g, curve in curves]
+    several = len({g.label for g, _ in every}) > 1
+    styles = {g.label: group_style(g, several) for g, _ in every}
+    figure, places = panel_figure(legend_handles(list(styles.values())), len(panels))
+    for axes, panel, curves in zip(places, panels, drawn, strict=True):
+        for group, curve in curves:
+            _draw_curve(axes, styles[group.label], curve, (x.scale, y.scale))
+        axes.set_title(panel.title)
+        axes.set_xlim(left=0)
+    label_outer(places, x.title, y.title)
+    ends = [f"{_full(g, panels)} ends at {_end(curve, x, y)}" for g, curve in every]
     alt = f"Line chart: {y.title} against {x.title}. {'; '.join(ends)}."
-    return plot.with_figure(figure, alt, _notes(curves))
+    wide = plot if len(panels) == 1 else replace(plot, wide=True)
+    return wide.with_figure(figure, alt, _notes(every))
+
+
+def _full(group: Group, panels: Sequence[Panel]) -> str:
+    title = next(panel.title for panel in panels if any(group is g for g in panel.groups))
+    return f"{group.label}, {title}" if title else group.label
 
 
 def _end(curve: MeanCurve, x: AxisSpec, y: AxisSpec) -> str:
@@ -114,22 +137,23 @@ def _notes(curves: Sequence[tuple[Group, MeanCurve]]) -> tuple[str, ...]:
     )
 
 
-def _draw_accuracy(plot: Plot, groups: Sequence[Group], x: AxisSpec, target: float | None) -> Plot:
+def _draw_accuracy(plot: Plot, panels: Sequence[Panel], x: AxisSpec, target: float | None) -> Plot:
     accuracy = AxisSpec(lambda r: r.accuracy, 1.0, "test accuracy")
-    plot = _draw_curves(plot, groups, x, accuracy)
+    plot = _draw_curves(plot, panels, x, accuracy)
     if plot.figure is None:
         return plot
-    axes = plot.figure.axes[0]
+    groups = _groups(panels)
     score = score_of([run for group in groups for run in group.runs])
-    set_score_axis(axes.yaxis, score)
-    if target is not None:
-        draw_level(axes, target, f"target\n{score.goal(target)}")
+    for axes in plot.figure.axes:
+        set_score_axis(axes.yaxis, score)
+        if target is not None:
+            draw_level(axes, target, f"target\n{score.goal(target)}")
     notes = (*plot.notes, *evaluation_note([rows for g in groups for rows in g.histories]))
     return plot.with_figure(plot.figure, plot.alt, notes)
 
 
 @figure_style()
-def accuracy_time(groups: Sequence[Group], target: float | None) -> Plot:
+def accuracy_time(panels: Sequence[Panel], target: float | None) -> Plot:
     """Draw accuracy against simulated time."""
     plot = Plot(
         "accuracy-time",
@@ -137,11 +161,11 @@ def accuracy_time(groups: Sequence[Group], target: float | None) -> Plot:
         f"Higher and further left is better: {OWN_ACCURACY} against the simulated clock.",
         missing=NO_EVALUATION,
     )
-    return _draw_accuracy(plot, groups, time_axis(groups), target)
+    return _draw_accuracy(plot, panels, time_axis(_groups(panels)), target)
 
 
 @figure_style()
-def accuracy_data(groups: Sequence[Group], target: float | None) -> Plot:
+def accuracy_data(panels: Sequence[Panel], target: float | None) -> Plot:
     """Draw accuracy against the data sent."""
     plot = Plot(
         "accuracy-communication",
@@ -150,11 +174,11 @@ def accuracy_data(groups: Sequence[Group], target: float | None) -> Plot:
         "that crossed the wire, every transfer counted once.",
         missing=NO_EVALUATION,
     )
-    return _draw_accuracy(plot, groups, wire_axis(groups), target)
+    return _draw_accuracy(plot, panels, wire_axis(_groups(panels)), target)
 
 
 @figure_style()
-def accuracy_epochs(groups: Sequence[Group], target: float | None) -> Plot:
+def accuracy_epochs(panels: Sequence[Panel], target: float | None) -> Plot:
     """Draw accuracy against local epochs."""
     plot = Plot(
         "accuracy-epochs",
@@ -163,11 +187,11 @@ def accuracy_epochs(groups: Sequence[Group], target: float | None) -> Plot:
         "here wins by training more in the same time.",
         missing=NO_EVALUATION,
     )
-    return _draw_accuracy(plot, groups, epochs_axis(), target)
+    return _draw_accuracy(plot, panels, epochs_axis(), target)
 
 
 @figure_style()
-def loss_time(groups: Sequence[Group]) -> Plot:
+def loss_time(panels: Sequence[Panel]) -> Plot:
     """Draw the training loss against simulated time."""
     plot = Plot(
         "loss-time",
@@ -177,11 +201,11 @@ def loss_time(groups: Sequence[Group]) -> Plot:
         missing=NO_LOSS,
     )
     loss = AxisSpec(lambda r: r.loss, 1.0, "training loss")
-    return _draw_curves(plot, groups, time_axis(groups), loss, smooth=True)
+    return _draw_curves(plot, panels, time_axis(_groups(panels)), loss, smooth=True)
 
 
 @figure_style()
-def data_time(groups: Sequence[Group]) -> Plot:
+def data_time(panels: Sequence[Panel]) -> Plot:
     """Draw the data sent against simulated time."""
     plot = Plot(
         "communication-time",
@@ -190,9 +214,10 @@ def data_time(groups: Sequence[Group]) -> Plot:
         "once. The paper counts both ends, which is twice as much.",
         missing=NO_ROUND,
     )
+    groups = _groups(panels)
     scale, unit = data_unit(_largest(groups, wire_bytes))
     sent = AxisSpec(wire_bytes, scale, f"data on the wire ({unit})")
-    plot = _draw_curves(plot, groups, time_axis(groups), sent)
-    if plot.figure is not None:
-        plot.figure.axes[0].set_ylim(bottom=0)
+    plot = _draw_curves(plot, panels, time_axis(groups), sent)
+    for axes in () if plot.figure is None else plot.figure.axes:
+        axes.set_ylim(bottom=0)
     return plot

@@ -10,10 +10,12 @@ from matplotlib.figure import Figure
 
 from dystop.report.data.groups import Group, SeedSpread
 from dystop.report.data.ranking import cost_to_target
+from dystop.report.data.scores import Score, score_of
 from dystop.report.data.settings import value_of, value_text, values_of
+from dystop.report.data.sweep_layout import MECHANISM
 from dystop.report.figures.learning import NO_EVALUATION
-from dystop.report.figures.style import MUTED, Plot, figure_style
-from dystop.units import NOTHING, goal, number, time_unit
+from dystop.report.figures.style import MUTED, WHITE, Plot, figure_style
+from dystop.units import NOTHING, number, time_unit
 
 MIN_VALUES = 3
 """Values of each key from which a heat map says more than lines."""
@@ -24,7 +26,9 @@ HeatMapAxis = tuple[str, list[str]]
 
 
 def fits_heat_map(groups: Sequence[Group], keys: Sequence[str]) -> bool:
-    """Return whether the sweep has two keys with enough values of each."""
+    """Return whether a sweep of one mechanism has two keys with enough values of each."""
+    if MECHANISM in keys:
+        return False  # lines by mechanism say more
     runs = [group.runs[0] for group in groups]
     return len(keys) == 2 and all(len(values_of(runs, key)) >= MIN_VALUES for key in keys)
 
@@ -63,14 +67,15 @@ def draw_heat_map(
     left, right = figure.subplots(1, 2)
     runs = [group.runs[0] for group in groups]
     axis_values = [(key, [value_text(v) for v in values_of(runs, key)]) for key in keys]
-    _draw_cells(left, accuracy, lambda v: f"{100 * v:.1f} %", axis_values)
+    score = score_of(runs)
+    _draw_cells(left, accuracy, score.text, axis_values)
     left.set_title(f"accuracy of own models {when}")
     times = _table(groups, keys, time)
     scale, unit = time_unit(float(np.nanmax(times)) if np.isfinite(times).any() else 0.0)
     _draw_cells(right, -times, lambda v: number(-v / scale), axis_values)
-    aim = "the target" if target is None else goal(target)
+    aim = "the target" if target is None else score.aim(target)
     right.set_title(f"simulated time to {aim} ({unit})")
-    return plot.with_figure(figure, _alt(accuracy, axis_values))
+    return plot.with_figure(figure, _alt(accuracy, axis_values, score))
 
 
 def _table(groups: Sequence[Group], keys: Sequence[str], measure: Measure) -> Any:
@@ -102,14 +107,14 @@ def _draw_cells(
     for (row, column), value in np.ndenumerate(values):
         known_here = bool(np.isfinite(value))
         text = show(float(value)) if known_here else NOTHING
-        color = MUTED if not known_here else "black" if value > middle else "white"
+        color = MUTED if not known_here else "black" if value > middle else WHITE
         axes.annotate(text, (column, row), ha="center", va="center", fontsize=8, color=color)
 
 
-def _alt(accuracy: Any, axis_values: Sequence[HeatMapAxis]) -> str:
+def _alt(accuracy: Any, axis_values: Sequence[HeatMapAxis], score: Score) -> str:
     (down, rows), (across, columns) = axis_values
     values = [
-        f"{down} {rows[row]}, {across} {columns[column]}: {100 * value:.1f} %"
+        f"{down} {rows[row]}, {across} {columns[column]}: {score.text(float(value))}"
         for (row, column), value in np.ndenumerate(accuracy)
         if np.isfinite(value)
     ]

@@ -25,6 +25,8 @@ from dystop.report.data.names import run_labels
 from dystop.report.data.scores import Score, score_of
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b76", "#e2e6ea", "#ffffff"
+WHITE = "#fffffe"
+"""White on a dark field, also in dark mode: pages replace the white of the paper."""
 RUNS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#3b93c9", "#6b4c9a",
     "#7f7f7f", "#8c2d04", "#4d9221", "#01665e", "#e7298a",
@@ -79,6 +81,8 @@ RC_PARAMS: dict[Any, Any] = {
 }
 
 WIDTH_IN, HEIGHT_IN = 5.6, 3.2
+WIDE_IN, PANEL_IN, PANEL_COLUMNS = 9.9, 2.6, 3
+"""Width of a figure with panels, height of one of three panels in a row, and panels in a row."""
 DPI = 160
 MARKED_POINTS = 40
 """Points of a line that may all have a marker."""
@@ -212,13 +216,45 @@ def style_handle(label: str, style: Literal["-", "--"] = "-", width: float = 1.7
 
 def new_figure(handles: Sequence[Artist] = (), height_in: float = HEIGHT_IN) -> tuple[Figure, Axes]:
     """Return a figure with one set of axes, and its legend above them."""
-    columns = _legend_columns([str(k.get_label()) for k in handles])
+    columns = legend_columns([str(k.get_label()) for k in handles])
     rows = math.ceil(len(handles) / columns)
     figure = Figure(figsize=(WIDTH_IN, height_in + 0.2 * rows), layout="constrained")
     axes = figure.add_subplot()
     if handles:
         figure.legend(handles=list(handles), loc="outside upper left", ncols=columns)
     return figure, axes
+
+
+def panel_figure(
+    handles: Sequence[Artist], panels: int, title: str | None = None
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with axes for each panel, all of the same scale, and a legend above them."""
+    across = min(panels, PANEL_COLUMNS)
+    rows, width = math.ceil(panels / across), WIDTH_IN if panels == 1 else WIDE_IN
+    columns = legend_columns([str(k.get_label()) for k in handles], width)
+    legend = 0.2 * math.ceil(len(handles) / columns) + 0.2 * bool(title and handles)
+    height = rows * (HEIGHT_IN if across < PANEL_COLUMNS else PANEL_IN)
+    figure = Figure(figsize=(width, height + legend), layout="constrained")
+    axes = figure.subplots(rows, across, sharex=True, sharey=True, squeeze=False).ravel()
+    for spare in axes[panels:]:
+        spare.remove()
+    if handles:
+        figure.legend(
+            handles=list(handles), loc="outside upper left", ncols=columns, title=title,
+            alignment="left",
+        )  # fmt: skip
+    return figure, list(axes[:panels])
+
+
+def label_outer(panels: Sequence[Axes], x: str, y: str) -> None:
+    """Name the axes once at the left and at the bottom of the panels."""
+    across = min(len(panels), PANEL_COLUMNS)
+    for k, axes in enumerate(panels):
+        if k % across == 0:
+            axes.set_ylabel(y)
+        if k + across >= len(panels):
+            axes.set_xlabel(x)
+            axes.tick_params(labelbottom=True)
 
 
 def freeze_layout(figure: Figure) -> None:
@@ -240,10 +276,10 @@ def freeze_layout(figure: Figure) -> None:
     figure.set_layout_engine(None)
 
 
-def _legend_columns(texts: Sequence[str]) -> int:
+def legend_columns(texts: Sequence[str], width_in: float = WIDTH_IN) -> int:
     """Return how many legend columns fit, with a generous width per letter."""
     widest = max((len(t) for t in texts), default=0) * 0.064 + 0.5
-    return max(1, min(len(texts), int(WIDTH_IN / widest)))
+    return max(1, min(len(texts), int(width_in / widest)))
 
 
 def draw_rectangles(axes: Axes, x: Span, y: Span, **options: Any) -> None:

@@ -1,16 +1,17 @@
-"""Figures of a sweep: accuracy, cost of the target and staleness against the swept key."""
+"""Figures of a sweep: accuracy, cost of the target and staleness against the swept key.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+Colours tell mechanisms apart. Every value of the other keys has a panel of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from dystop.params import short_names
 from dystop.report.data.groups import (
     Group,
     SeedSpread,
@@ -20,8 +21,9 @@ from dystop.report.data.groups import (
 )
 from dystop.report.data.ranking import accuracy_at, cost_to_target
 from dystop.report.data.scores import score_of
-from dystop.report.data.settings import are_numbers, value_of, value_text, values_of
-from dystop.report.data.summary import summarise
+from dystop.report.data.settings import are_numbers, value_of, value_text
+from dystop.report.data.summary import RunSummary, summarise
+from dystop.report.data.sweep_layout import MECHANISM, Panel, SweepLayout, panels, sweep_layout
 from dystop.report.figures.heat_map import draw_heat_map, fits_heat_map
 from dystop.report.figures.learning import NO_EVALUATION, NO_ROUND
 from dystop.report.figures.style import (
@@ -29,14 +31,15 @@ from dystop.report.figures.style import (
     Plot,
     color_and_marker,
     figure_style,
+    label_outer,
     legend_handles,
-    new_figure,
+    panel_figure,
     set_score_axis,
     style_handle,
 )
-from dystop.units import data_unit, goal, number, seconds, time_unit
+from dystop.units import data_unit, number, seconds, time_unit
 
-MAX_LINES = 12
+MAX_PANELS = 9
 _WIDE = 20.0
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 WHISKER_NOTE = "Line: mean over the seeds; whisker: lowest to highest seed."
@@ -47,116 +50,140 @@ Measure = Callable[[Group], SeedSpread]
 
 
 @dataclass(frozen=True)
-class SweepLine(LineStyle):
-    """The groups that share all swept values except the one on the axis."""
+class Sweep:
+    """The groups of a sweep, divided into panels, with a line for each mechanism."""
 
-    groups: Mapping[int, Group] = field(default_factory=dict)  # by index of the axis value
-
-
-@dataclass(frozen=True)
-class SweepGrid:
-    """The groups of a sweep, arranged in lines along one key."""
-
-    key: str  # on the axis
-    values: list[Any]  # in order
-    lines: list[SweepLine]
+    layout: SweepLayout
+    panels: tuple[Panel, ...]
+    lines: tuple[LineStyle, ...]  # one per mechanism
 
     @property
-    def numeric(self) -> bool:
-        """Whether all values are numbers."""
-        return are_numbers(self.values)
+    def groups(self) -> list[Group]:
+        """All groups."""
+        return [group for panel in self.panels for group in panel.groups]
 
     @property
-    def positions(self) -> list[float]:
-        """Position of each value on the axis."""
-        return [float(v) for v in self.values] if self.numeric else list(range(len(self.values)))
+    def is_numeric(self) -> bool:
+        """Whether all values of the axis are numbers."""
+        return are_numbers(self.layout.values)
+
+    def position(self, group: Group) -> float:
+        """Return where a group lies on the axis."""
+        value = value_of(group.runs[0], self.layout.axis)
+        return float(value) if self.is_numeric else float(self.layout.values.index(value))
 
 
-def sweep_grid(groups: Sequence[Group], keys: Sequence[str]) -> SweepGrid:
-    """Put the key with the most numbers on the axis; each combination of the others is a line."""
-    runs = [group.runs[0] for group in groups]
-    values = {key: values_of(runs, key) for key in keys}
-    axis_key = max(keys, key=lambda k: (len(values[k]) > 1, are_numbers(values[k]), len(values[k])))
-    rest = [key for key in keys if key != axis_key and len(values[key]) > 1]
-    lines: dict[str, dict[int, Group]] = {}
-    short = short_names(rest)
-    for group in groups:
-        label = ", ".join(_setting_label(group, key, short[key]) for key in rest)
-        index = values[axis_key].index(value_of(group.runs[0], axis_key))
-        lines.setdefault(label, {})[index] = group
-    styled = [
-        SweepLine(label, *color_and_marker(k), len(lines) > 1, by_index)
-        for k, (label, by_index) in enumerate(lines.items())
+def sweep_of(groups: Sequence[Group], keys: Sequence[str]) -> Sweep:
+    """Arrange the groups of a sweep for its figures."""
+    layout = sweep_layout(groups, keys)
+    names = {_mechanism(group): group for group in groups}
+    lines = [
+        LineStyle(name, *color_and_marker(group.color_index), len(names) > 1)
+        for name, group in names.items()
     ]
-    return SweepGrid(axis_key, values[axis_key], styled)
+    if not layout.has_mechanisms:
+        lines = [LineStyle("", *color_and_marker(0))]
+    return Sweep(layout, tuple(panels(groups, layout.panel_keys)), tuple(lines))
 
 
-def _setting_label(group: Group, key: str, short: str) -> str:
-    """Return a setting as text; a mechanism with its caveat."""
-    if key == "mechanism.name":
-        return group.mechanism.name + group.mechanism.caveat
-    return f"{short} = {value_text(value_of(group.runs[0], key))}"
+def _mechanism(group: Group) -> str:
+    return group.mechanism.name + group.mechanism.caveat
 
 
 def draw_sweep(
     groups: Sequence[Group], keys: Sequence[str], target: float | None, *, is_trained: bool = True
 ) -> list[Plot]:
     """Draw the figures of a sweep, in reading order; planning only has no accuracy to draw."""
-    grid = sweep_grid(groups, keys)
+    found = sweep_of(groups, keys)
+    pace = [staleness(found), active_workers(found)]
     if not is_trained:
-        return [staleness(grid)]
+        return pace
     own, when = own_accuracy(groups)
+    keys = found.layout.keys
     maps = [draw_heat_map(groups, keys, target, (own, when))] if fits_heat_map(groups, keys) else []
-    return [accuracy(grid, groups), cost(grid, target), *maps, staleness(grid)]
+    return [
+        accuracy(found), time_to_target(found, target), data_to_target(found, target), *maps, *pace
+    ]  # fmt: skip
+
+
+def _draw(
+    plot: Plot,
+    found: Sweep,
+    measures: Sequence[tuple[Measure, str]],
+    title: str,
+    scale: float = 1.0,
+    handles: Sequence[Artist] = (),
+) -> Plot:
+    """Draw one or two measures, each in its line style, panel by panel."""
+    if len(found.panels) > MAX_PANELS:
+        return Plot(plot.key, plot.title, plot.caption, missing=TOO_MANY.format(most=MAX_PANELS))
+    first = measures[0][0]
+    if not any(first(group).values for group in found.groups):
+        return plot
+    key = MECHANISM if len(found.lines) > 1 else None
+    keys = [*legend_handles(found.lines), *handles]
+    figure, every = panel_figure(keys, len(found.panels), key)
+    partial = False
+    for axes, panel in zip(every, found.panels, strict=True):
+        for measure, style in measures:
+            partial |= _draw_lines(axes, found, panel, measure, scale, style)
+        _set_ticks(axes, found)
+        axes.set_title(panel.title)
+    label_outer(every, found.layout.axis, title)
+    notes = _notes(found, partial=partial)
+    drawn = plot if len(found.panels) == 1 else Plot(
+        plot.key, plot.title, plot.caption, missing=plot.missing, wide=True
+    )  # fmt: skip
+    return drawn.with_figure(figure, _alt(title, found, first, scale), notes)
 
 
 def _draw_lines(
-    axes: Axes, grid: SweepGrid, measure: Measure, scale: float, style: str = "-"
+    axes: Axes, found: Sweep, panel: Panel, measure: Measure, scale: float, style: str
 ) -> bool:
-    """Draw a line per combination; return whether some point covers only a part of its seeds."""
+    """Draw a line per mechanism; return whether some point covers only a part of its seeds."""
     partial = False
-    for line in grid.lines:
-        spreads = {k: measure(group) for k, group in sorted(line.groups.items())}
-        known = {k: s for k, s in spreads.items() if s.mean is not None}
-        x = np.array([grid.positions[k] for k in known])
-        mean = np.array([s.mean for s in known.values()], float) / scale
-        axes.plot(x, mean, color=line.color, linestyle=style, marker=line.marker)
-        for at, spread in zip(x, known.values(), strict=True):
+    for line in found.lines:
+        own = [g for g in panel.groups if line.label in ("", _mechanism(g))]
+        points = sorted(((found.position(g), measure(g)) for g in own), key=lambda point: point[0])
+        points = [(x, spread) for x, spread in points if spread.mean is not None]
+        means = [(spread.mean or 0.0) / scale for _, spread in points]
+        x = [at for at, _ in points]
+        joined = style if found.is_numeric else ("none" if style == "-" else ":")
+        axes.plot(x, means, color=line.color, linestyle=joined, marker=line.marker)
+        for (at, spread), mean in zip(points, means, strict=True):
             ends = np.array([min(spread.values), max(spread.values)]) / scale
             axes.plot([at, at], ends, color=line.color, linewidth=1.0)
             if not spread.complete:
                 partial = True
-                axes.plot(at, (spread.mean or 0.0) / scale, line.marker, color=line.color, mfc="w")
-    _set_ticks(axes, grid)
+                axes.plot(at, mean, line.marker, color=line.color, mfc="w")
     return partial
 
 
-def _set_ticks(axes: Axes, grid: SweepGrid) -> None:
+def _set_ticks(axes: Axes, found: Sweep) -> None:
     """Put ticks at the values and nowhere else."""
-    positions = grid.positions
-    if grid.numeric and min(positions) > 0 and max(positions) >= _WIDE * min(positions):
+    values = found.layout.values
+    positions = [float(v) for v in values] if found.is_numeric else list(range(len(values)))
+    if found.is_numeric and min(positions) > 0 and max(positions) >= _WIDE * min(positions):
         axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(positions))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([value_text(v) for v in grid.values])
-    axes.set_xlabel(grid.key)
+    axes.set_xticklabels([value_text(v) for v in values])
+    if not found.is_numeric:
+        axes.set_xlim(-0.5, len(values) - 0.5)
 
 
-def _notes(grid: SweepGrid, *, partial: bool = False) -> tuple[str, ...]:
-    several = any(len(g.runs) > 1 for line in grid.lines for g in line.groups.values())
+def _notes(found: Sweep, *, partial: bool = False) -> tuple[str, ...]:
+    several = any(len(group.runs) > 1 for group in found.groups)
     return (*((WHISKER_NOTE,) if several else ()), *((PARTIAL_NOTE,) if partial else ()))
 
 
-def _alt(what: str, grid: SweepGrid, measure: Measure, scale: float = 1.0) -> str:
-    values = []
-    for line in grid.lines:
-        means = [(k, measure(group).mean) for k, group in sorted(line.groups.items())]
-        points = [
-            f"{'none' if mean is None else number(mean / scale)} at {value_text(grid.values[k])}"
-            for k, mean in means
-        ]
-        values.append(f"{line.label + ': ' if line.label else ''}{', '.join(points)}")
-    return f"Line chart: {what} against {grid.key}. {'; '.join(values)}."
+def _alt(what: str, found: Sweep, measure: Measure, scale: float) -> str:
+    """Return the means of all lines as text."""
+    points = []
+    for group in found.groups:
+        mean = measure(group).mean
+        points.append(f"{group.label}: {'none' if mean is None else number(mean / scale)}")
+    return f"Line chart: {what} against {found.layout.axis}. {'; '.join(points)}."
 
 
 def own_accuracy(groups: Sequence[Group]) -> tuple[Measure, str]:
@@ -171,117 +198,104 @@ def own_accuracy(groups: Sequence[Group]) -> tuple[Measure, str]:
     return by_then, f"after {seconds(round(at_s, 9))}"
 
 
+def _at_end(read: Callable[[RunSummary], float | None]) -> Measure:
+    """Return the measure that reads a number from the summary of a whole run."""
+    return lambda group: over_seeds(map(read, summarise(group.runs)))
+
+
 @figure_style()
-def accuracy(grid: SweepGrid, groups: Sequence[Group]) -> Plot:
+def accuracy(found: Sweep) -> Plot:
     """Draw the accuracy of own models and of the global model."""
-    own, when = own_accuracy(groups)
+    own, when = own_accuracy(found.groups)
     plot = Plot(
         "sweep-accuracy",
-        f"Test accuracy {when}, by {grid.key}",
+        f"Test accuracy {when}, by {found.layout.axis}",
         "Higher is better. Solid line: mean over the workers' own models; dashed line: the global "
         "model at the end of each run.",
         missing=NO_EVALUATION,
     )
-
-    def merged(group: Group) -> SeedSpread:
-        return over_seeds(s.accuracy_global for s in summarise(group.runs))
-
-    if len(grid.lines) > MAX_LINES:
-        return _without_figure(plot)
-    if not any(own(g).values for g in groups):
-        return plot
+    measures = [(own, "-"), (_at_end(lambda s: s.accuracy_global), "--")]
     handles = [style_handle("own models"), style_handle("global model", "--")]
-    figure, axes = new_figure([*legend_handles(grid.lines), *handles])
-    _draw_lines(axes, grid, own, 1.0)
-    _draw_lines(axes, grid, merged, 1.0, "--")
-    axes.set_ylabel("test accuracy")
-    set_score_axis(axes.yaxis, score_of([run for group in groups for run in group.runs]))
-    return plot.with_figure(figure, _alt("accuracy of own models", grid, own), _notes(grid))
+    plot = _draw(plot, found, measures, "test accuracy", handles=handles)
+    if plot.figure is not None:
+        score = score_of([run for group in found.groups for run in group.runs])
+        for axes in plot.figure.axes:
+            set_score_axis(axes.yaxis, score)
+    return plot
 
 
-def _without_figure(plot: Plot) -> Plot:
-    return Plot(plot.key, plot.title, plot.caption, missing=TOO_MANY.format(most=MAX_LINES))
-
-
-@figure_style()
-def cost(grid: SweepGrid, target: float | None) -> Plot:
-    """Draw time and data to the target."""
-    name = "the target" if target is None else goal(target)
+def _to_target(
+    found: Sweep,
+    target: float | None,
+    what: tuple[str, str, str],
+    quantity: Callable[[Any], float],
+    unit_of: Callable[[float], tuple[float, str]],
+) -> Plot:
+    """Draw a cost of the target; `what` is the file name, the title and the quantity."""
+    key, title, name = what
+    score = score_of([run for group in found.groups for run in group.runs])
+    aim = "the target" if target is None else score.aim(target)
     plot = Plot(
-        "sweep-cost",
-        f"Cost of reaching {name}, by {grid.key}",
-        "Lower is better: simulated time on the left, data on the wire on the right, until the "
-        "first evaluation at or above the target. Without a point, no seed reached it.",
+        key,
+        f"{title} {aim}, by {found.layout.axis}",
+        f"Lower is better: {name} until the first evaluation at or above the target. Without a "
+        "point, no seed reached it.",
         missing="No target was given and none was reached."
         if target is None
-        else f"No run reached {name}.",
-        wide=True,
+        else f"No run reached {aim}.",
     )
 
-    def time(group: Group) -> SeedSpread:
-        return cost_to_target(group, target, lambda r: r.clock_s)
+    def measure(group: Group) -> SeedSpread:
+        return cost_to_target(group, target, quantity)
 
-    def sent(group: Group) -> SeedSpread:
-        return cost_to_target(group, target, lambda r: r.wire_bytes_total)
-
-    if len(grid.lines) > MAX_LINES:
-        return _without_figure(plot)
-    if not _largest(grid, time):
-        return plot
-    figure, (left, right) = _two_panels(grid)
-    scale, unit = time_unit(_largest(grid, time))
-    partial = _draw_lines(left, grid, time, scale)
-    left.set_ylabel(f"simulated time to {name} ({unit})")
-    alt = _alt(f"simulated time to {name} ({unit})", grid, time, scale)
-    scale, unit = data_unit(_largest(grid, sent))
-    _draw_lines(right, grid, sent, scale)
-    right.set_ylabel(f"data on the wire to {name} ({unit})")
-    for axes in (left, right):
+    spreads = [measure(group) for group in found.groups]
+    scale, unit = unit_of(max((max(s.values) for s in spreads if s.values), default=0.0))
+    plot = _draw(plot, found, [(measure, "-")], f"{name} to {aim} ({unit})", scale)
+    for axes in () if plot.figure is None else plot.figure.axes:
         axes.set_ylim(bottom=0)
-    return plot.with_figure(figure, alt, _notes(grid, partial=partial))
-
-
-def _largest(grid: SweepGrid, measure: Measure) -> float:
-    spreads = [measure(group) for line in grid.lines for group in line.groups.values()]
-    return max((max(s.values) for s in spreads if s.values), default=0.0)
-
-
-def _two_panels(grid: SweepGrid) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(9.9, 3.5), layout=ConstrainedLayoutEngine(wspace=0.06))
-    axes = figure.subplots(1, 2)
-    if handles := legend_handles(grid.lines):
-        figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)))
-    return figure, axes
+    return plot
 
 
 @figure_style()
-def staleness(grid: SweepGrid) -> Plot:
-    """Draw mean staleness and active workers per round."""
+def time_to_target(found: Sweep, target: float | None) -> Plot:
+    """Draw the simulated time to the target."""
+    what = ("sweep-time", "Time to", "simulated time")
+    return _to_target(found, target, what, lambda r: float(r.clock_s), time_unit)
+
+
+@figure_style()
+def data_to_target(found: Sweep, target: float | None) -> Plot:
+    """Draw the data on the wire to the target."""
+    what = ("sweep-data", "Data to", "data on the wire")
+    return _to_target(found, target, what, lambda r: float(r.wire_bytes_total), data_unit)
+
+
+@figure_style()
+def staleness(found: Sweep) -> Plot:
+    """Draw the mean staleness."""
     plot = Plot(
-        "sweep-pace",
-        f"Staleness and active workers, by {grid.key}",
-        "Left: rounds since a worker last started training, mean over workers and rounds. Right: "
-        "workers that a round activates.",
+        "sweep-staleness",
+        f"Staleness, by {found.layout.axis}",
+        "Rounds since a worker last started training, mean over workers and rounds.",
         missing=NO_ROUND,
-        wide=True,
     )
+    return _pace(plot, found, _at_end(lambda s: s.staleness_mean), "mean staleness (rounds)")
 
-    def staleness_mean(group: Group) -> SeedSpread:
-        return over_seeds(s.staleness_mean for s in summarise(group.runs))
 
-    def active(group: Group) -> SeedSpread:
-        return over_seeds(s.active_mean for s in summarise(group.runs))
+@figure_style()
+def active_workers(found: Sweep) -> Plot:
+    """Draw the active workers per round."""
+    plot = Plot(
+        "sweep-active",
+        f"Active workers, by {found.layout.axis}",
+        "Workers that a round activates, mean over the rounds.",
+        missing=NO_ROUND,
+    )
+    return _pace(plot, found, _at_end(lambda s: s.active_mean), "active workers per round")
 
-    if len(grid.lines) > MAX_LINES:
-        return _without_figure(plot)
-    if not any(g.histories for line in grid.lines for g in line.groups.values()):
-        return plot
-    figure, (left, right) = _two_panels(grid)
-    for axes, measure, title in (
-        (left, staleness_mean, "mean staleness (rounds)"),
-        (right, active, "active workers per round"),
-    ):
-        _draw_lines(axes, grid, measure, 1.0)
-        axes.set_ylabel(title)
+
+def _pace(plot: Plot, found: Sweep, measure: Measure, title: str) -> Plot:
+    plot = _draw(plot, found, [(measure, "-")], title)
+    for axes in () if plot.figure is None else plot.figure.axes:
         axes.set_ylim(bottom=0)
-    return plot.with_figure(figure, _alt("mean staleness", grid, staleness_mean), _notes(grid))
+    return plot

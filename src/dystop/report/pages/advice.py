@@ -41,7 +41,7 @@ def write_advice(
         title: Heading of the page.
     """
     target = advice.contest.target
-    plots = [bars.target_cost(groups, target), curves.accuracy_time(groups, target)]
+    plots = [bars.target_cost(groups, target), curves.accuracy_time(curves.in_one(groups), target)]
     page = render_template(
         "advice.html.jinja",
         title=title,

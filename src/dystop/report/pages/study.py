@@ -13,16 +13,17 @@ from dystop.report.data.ranking import Ranking, rank_changes
 from dystop.report.data.results_csv import results_csv
 from dystop.report.data.settings import Table, differing_settings, setting_rows
 from dystop.report.data.study_results import StudyResults, study_results
+from dystop.report.data.sweep_layout import curve_panels, sweep_layout
 from dystop.report.data.time_shares import mean_shares
 from dystop.report.figures import bars, curves
 from dystop.report.figures.style import Plot, with_score_of
-from dystop.report.figures.sweep import draw_sweep
+from dystop.report.figures.sweep import MAX_PANELS, draw_sweep
 from dystop.report.pages.files import ReportFiles, check_arguments, write_files
 from dystop.report.pages.html import DetailTable, fleet_rows, inline_figures, render_template
 from dystop.units import plural
 
-MAX_CURVES = 8
-"""Settings of a sweep that are drawn as lines over time."""
+MAX_CURVES = 12
+"""Lines in one panel of a sweep."""
 _NOT_SHARED = ("seed", "name", "mechanism.", "engine.timing")
 """Beginnings of keys that are shown elsewhere on the page."""
 
@@ -79,26 +80,37 @@ def draw_ranking(results: StudyResults, ranking: Ranking) -> list[Plot]:
 def draw_groups(
     groups: Sequence[Group], target: float | None, swept: Sequence[str] = ()
 ) -> list[Plot]:
-    """Draw the figures of ranked groups, in reading order; of a sweep, only the best as lines."""
-    best = groups[:MAX_CURVES] if swept else groups
+    """Draw the figures of ranked groups, in reading order; those of a sweep have panels."""
     is_trained = not all(is_planned(run) for group in groups for run in group.runs)
-    learning = [
-        curves.accuracy_time(best, target),
-        curves.accuracy_data(best, target),
-        curves.accuracy_epochs(best, target),
-        curves.loss_time(best),
-    ]
-    lines = [*(learning if is_trained else ()), curves.data_time(best)]
-    if len(best) < len(groups):
-        note = f"The best {len(best)} of {len(groups)} settings, in the order of the table."
-        lines = [replace(plot, notes=(note, *plot.notes)) for plot in lines]
     return [
         *(draw_sweep(groups, swept, target, is_trained=is_trained) if swept else ()),
         *([bars.target_cost(groups, target)] if is_trained else ()),
         bars.time_shares(groups, target) if _has_shares(groups) else bars.idle_share(groups),
-        *lines,
+        *_draw_curves(groups, target, swept, is_trained=is_trained),
         bars.staleness(groups),
     ]
+
+
+def _draw_curves(
+    groups: Sequence[Group], target: float | None, swept: Sequence[str], *, is_trained: bool
+) -> list[Plot]:
+    """Draw what happens over time; a sweep with many settings shows the first of them."""
+    shown = curves.in_one(groups)
+    if swept:
+        every = curve_panels(groups, sweep_layout(groups, swept))
+        shown = [replace(p, groups=p.groups[:MAX_CURVES]) for p in every[:MAX_PANELS]]
+    learning = [
+        curves.accuracy_time(shown, target),
+        curves.accuracy_data(shown, target),
+        curves.accuracy_epochs(shown, target),
+        curves.loss_time(shown),
+    ]
+    plots = [*(learning if is_trained else ()), curves.data_time(shown)]
+    drawn = sum(len(panel.groups) for panel in shown)
+    if drawn == len(groups):
+        return plots
+    note = f"The first {drawn} of {len(groups)} settings, in the order of the table."
+    return [replace(plot, notes=(note, *plot.notes)) for plot in plots]
 
 
 def _has_shares(groups: Sequence[Group]) -> bool:

@@ -163,9 +163,9 @@ def draw_recipe(recipe: Recipe, runs: RunsByArm) -> list[Plot]:
 def _draw_curves(kind: str, recipe: Recipe, runs: RunsByArm) -> list[Plot]:
     """Draw one plot of curves, or one per phi where a campaign compares mechanisms."""
     draws: dict[str, Callable[[Sequence[Group]], Plot]] = {
-        "accuracy-time": lambda groups: curves.accuracy_time(groups, None),
-        "loss-time": curves.loss_time,
-        "accuracy-bytes": lambda groups: curves.accuracy_data(groups, None),
+        "accuracy-time": lambda groups: curves.accuracy_time(curves.in_one(groups), None),
+        "loss-time": lambda groups: curves.loss_time(curves.in_one(groups)),
+        "accuracy-bytes": lambda groups: curves.accuracy_data(curves.in_one(groups), None),
     }
     if not recipe.campaign.name.startswith(("main", "testbed")):
         return [draws[kind](_groups(list(runs.values())))]
