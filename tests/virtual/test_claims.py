@@ -5,8 +5,8 @@ from copy import deepcopy
 import pytest
 
 from dystop.mechanisms import MECHANISMS
+from dystop.testbed.coordinator.conduct.quarantine import MAX_EPOCH_LEAP
 from dystop.testbed.coordinator.machine import REPLACED
-from dystop.testbed.coordinator.quarantine import MAX_EPOCH_LEAP
 from dystop.testbed.events import MessageFromMember
 from dystop.testbed.ledger.recovery import EPOCH_GAP
 from dystop.testbed.ledger.tables import MetaLine

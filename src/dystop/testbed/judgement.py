@@ -13,7 +13,7 @@ import numpy as np
 
 from dystop.control import robust_aggregation
 from dystop.control.aggregation import kept_coordinates
-from dystop.testbed.coordinator.misbehaviour import STRIKE_CODES
+from dystop.testbed.coordinator.conduct.misbehaviour import STRIKE_CODES
 from dystop.testbed.events import PullFailed, PullFinished, Vector
 from dystop.testbed.params import Guards
 from dystop.testbed.protocol.messages import MAX_NODES, Judge, Judged, Peer, RejectCode

@@ -40,7 +40,7 @@ from dystop.experiments.testbed.operations import (
     quarantined_names,
     watch_revocations,
 )
-from dystop.testbed.coordinator.incidents import IncidentEntry, as_rows
+from dystop.testbed.coordinator.conduct.incidents import IncidentEntry, as_rows
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.events import FinishRun

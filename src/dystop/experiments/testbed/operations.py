@@ -13,9 +13,9 @@ from pathlib import Path
 
 from dystop.errors import ConfigError, DystopError, RunFolderError, shell_command
 from dystop.storage import write_atomic
+from dystop.testbed.coordinator.conduct.quarantine import REVOKED
 from dystop.testbed.coordinator.members import Member
 from dystop.testbed.coordinator.process import CoordinatorProcess
-from dystop.testbed.coordinator.quarantine import REVOKED
 from dystop.testbed.ledger.recovery import is_intact, recover
 from dystop.testbed.ledger.sqlite import newest_backup
 

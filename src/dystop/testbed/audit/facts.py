@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dystop.errors import RunFolderError
-from dystop.testbed.coordinator.incidents import IncidentEntry, entry_from_json
+from dystop.testbed.coordinator.conduct.incidents import IncidentEntry, entry_from_json
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import INCIDENT, read_blob
 from dystop.testbed.worker.checkpoint import decode_state

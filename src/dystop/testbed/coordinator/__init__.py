@@ -4,9 +4,7 @@ machine        events in, actions out (alg:dystop)
 state          what the parts of the machine share, and the actions they request
 setup          what a coordinator is built from, and which joins it refuses
 members        the members of a run and their states
-misbehaviour   strikes against members, and their message rate
-accusations    refused models that the observer checks before their sender is excluded
-quarantine     excluded and readmitted members, false claims of a newer epoch
+conduct        what members did wrong, and what follows: strikes, accusations, quarantine, failures
 observations   measurements, as the observation that a mechanism decides from
 rounds         rounds from planning to closing
 orders         a plan as one order for each node

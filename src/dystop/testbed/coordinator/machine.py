@@ -13,16 +13,16 @@ import math
 from collections.abc import Sequence
 
 from dystop.errors import DystopError, RunFolderError
-from dystop.testbed.coordinator.accusations import Accusations
-from dystop.testbed.coordinator.members import Enrolled, Member
-from dystop.testbed.coordinator.message_check import implausible, most_bytes
-from dystop.testbed.coordinator.misbehaviour import RateLimit
-from dystop.testbed.coordinator.quarantine import (
+from dystop.testbed.coordinator.conduct.accusations import Accusations
+from dystop.testbed.coordinator.conduct.misbehaviour import RateLimit
+from dystop.testbed.coordinator.conduct.quarantine import (
     EpochClaims,
     Quarantine,
     Sanction,
     claimed_epoch,
 )
+from dystop.testbed.coordinator.members import Enrolled, Member
+from dystop.testbed.coordinator.message_check import implausible, most_bytes
 from dystop.testbed.coordinator.records import Records
 from dystop.testbed.coordinator.rounds import Rounds
 from dystop.testbed.coordinator.setup import (

@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from dystop.errors import StorageError
-from dystop.testbed.coordinator.incidents import IncidentEntry
+from dystop.testbed.coordinator.conduct.incidents import IncidentEntry
+from dystop.testbed.coordinator.conduct.quarantine import Sanction
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Member
-from dystop.testbed.coordinator.quarantine import Sanction
 from dystop.testbed.coordinator.setup import COORDINATOR
 from dystop.testbed.events import (
     CloseSession,

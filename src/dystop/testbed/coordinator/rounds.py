@@ -28,7 +28,7 @@ from dystop.control.round import (
 from dystop.plan import Plan
 from dystop.record import RoundRecord
 from dystop.sparse import Ints
-from dystop.testbed.coordinator.accusations import Accusation
+from dystop.testbed.coordinator.conduct.accusations import Accusation
 from dystop.testbed.coordinator.observations import pulls_by_stage_and_sender
 from dystop.testbed.coordinator.orders import (
     orders_from_plan,

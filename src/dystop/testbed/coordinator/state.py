@@ -15,10 +15,10 @@ import numpy as np
 from dystop.control.round import initial_state
 from dystop.record import RoundRecord
 from dystop.sparse import Bools
-from dystop.testbed.coordinator.failures import Failures
-from dystop.testbed.coordinator.incidents import Incidents
+from dystop.testbed.coordinator.conduct.failures import Failures
+from dystop.testbed.coordinator.conduct.incidents import Incidents
+from dystop.testbed.coordinator.conduct.misbehaviour import Strike, Strikes
 from dystop.testbed.coordinator.members import Member, Members
-from dystop.testbed.coordinator.misbehaviour import Strike, Strikes
 from dystop.testbed.coordinator.observations import Observations
 from dystop.testbed.coordinator.round_reports import Training
 from dystop.testbed.coordinator.setup import CoordinatorSetup

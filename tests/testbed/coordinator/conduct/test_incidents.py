@@ -2,7 +2,7 @@
 
 import pytest
 
-from dystop.testbed.coordinator.incidents import MAX_REPORTED, entry_from_json
+from dystop.testbed.coordinator.conduct.incidents import MAX_REPORTED, entry_from_json
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.events import LogWarning, MemberIncident, MessageFromMember, Tick
 from dystop.testbed.ledger.tables import restore

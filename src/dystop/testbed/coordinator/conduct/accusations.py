@@ -13,7 +13,7 @@ Nothing follows either if the version is no longer served, or if there is no ans
 
 from dataclasses import dataclass
 
-from dystop.testbed.coordinator.quarantine import Quarantine
+from dystop.testbed.coordinator.conduct.quarantine import Quarantine
 from dystop.testbed.coordinator.setup import OBSERVER
 from dystop.testbed.coordinator.state import CoordinatorState
 from dystop.testbed.protocol.messages import Incident, Judge, Judged, Pull, Rejected

@@ -1,6 +1,6 @@
 """Exclusions grow while a worker fails on trial, and end where they should."""
 
-from dystop.testbed.coordinator.failures import MAX_EXCLUSION_S, Failures
+from dystop.testbed.coordinator.conduct.failures import MAX_EXCLUSION_S, Failures
 
 
 def test_exclusions_double_up_to_their_maximum_and_are_forgotten_after_the_trial():

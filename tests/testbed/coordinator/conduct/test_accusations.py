@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dystop.mechanisms import DPSGD
-from dystop.testbed.coordinator.accusations import ANSWER_S
+from dystop.testbed.coordinator.conduct.accusations import ANSWER_S
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.events import MemberDisconnected
 from dystop.testbed.ledger.tables import restore

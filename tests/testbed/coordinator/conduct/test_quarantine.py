@@ -17,10 +17,10 @@ from dystop.experiments.testbed.operations import (
     member_states,
     request_pardon,
 )
+from dystop.testbed.coordinator.conduct.quarantine import REVOKED
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Enrolled, Member
 from dystop.testbed.coordinator.process import CoordinatorProcess
-from dystop.testbed.coordinator.quarantine import REVOKED
 from dystop.testbed.events import ConfirmPardon, MessageFromMember, Tick
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import MemoryLedger, WorkerLine, restore

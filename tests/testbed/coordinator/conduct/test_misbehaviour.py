@@ -1,6 +1,6 @@
 """Strikes: when the refusals of receivers are a suspicion, and which of them count."""
 
-from dystop.testbed.coordinator.misbehaviour import MAX_STRIKES, Strikes
+from dystop.testbed.coordinator.conduct.misbehaviour import MAX_STRIKES, Strikes
 from dystop.testbed.params import Guards
 
 
