@@ -40,8 +40,8 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 def compiled_for(*arguments: Any) -> "_Decorator":
     """Compile a function at its first call, for arguments of exactly these types.
 
-    `INTS`, `FLOATS`, `BOOLS`, `WORDS` and `POINTS` accept any array of their kind, written or
-    read-only, contiguous or not. A tuple of types stands for a tuple. A call needs none of the
+    `INTS`, `FLOATS`, `POINTS` and their like accept any array of their kind, written or read-only,
+    contiguous or not. A tuple of types stands for a tuple. A call needs none of the
     conversions (`as_readonly`) that keep `compiled` to one type of argument; on a handful of links
     they take longer than the work. An array of another kind is converted.
     """
@@ -101,7 +101,8 @@ def _any_array(kind: Any, dimensions: int = 1) -> Any:
 
 INT, FLOAT, BOOL, WORD = types.int64, types.float64, types.boolean, types.uint64
 INTS, FLOATS, BOOLS = _any_array(INT), _any_array(FLOAT), _any_array(BOOL)
-WORDS, POINTS = _any_array(WORD), _any_array(FLOAT, 2)
+IDS, WORDS = _any_array(types.int32), _any_array(WORD)
+INT_TABLE, POINTS = _any_array(INT, 2), _any_array(FLOAT, 2)
 FLAGS = types.Array(BOOL, 1, "C")  # which the function writes
 
 

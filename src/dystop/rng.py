@@ -6,7 +6,10 @@ whether the caller asks for 10 or 10 million pairs, and in whatever order.
 """
 
 import zlib
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import takewhile
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,15 +40,20 @@ def stream(seed: int, *key: str | int) -> np.random.Generator:
 
 def bits(seed: int, name: str, *identity: ArrayLike) -> Words:
     """Return 64 random bits for each identity; the identity arrays broadcast."""
-    word, scalars = _first_word(seed, name), 0
-    for part in identity:
-        if not isinstance(part, int | np.integer):
-            break
-        word, scalars = _mix_int(word + GOLDEN + int(part) * GOLDEN), scalars + 1
-    words = np.array(word, np.uint64)
+    scalars = len(list(takewhile(lambda part: _are_whole([part]), identity)))
+    words = np.asarray(_word(seed, name, identity[:scalars]))
     for part in identity[scalars:]:
         words = fold_in(words, part)
     return words
+
+
+def _word(seed: int, name: str, parts: Sequence[ArrayLike]) -> np.uint64:
+    """Return the bits of an address whose parts are whole numbers."""
+    word = _first_word(seed, name)
+    for part in parts:
+        assert isinstance(part, int | np.integer), "the caller has looked"
+        word = _mix_int(word + GOLDEN + int(part) * GOLDEN)
+    return np.uint64(word)
 
 
 @lru_cache
@@ -104,7 +112,27 @@ def uniform(seed: int, name: str, *identity: ArrayLike) -> NDArray[np.float64]:
     >>> float(few[0]) == float(uniform(1, "fading", 12, 3, 7))
     True
     """
+    last = identity[-1] if identity else 0
+    if isinstance(last, np.ndarray) and _is_one_array(identity[:-1], last):
+        return units_after(_word(seed, name, identity[:-1]), last)
     return unit(bits(seed, name, *identity))
+
+
+def _is_one_array(first: Sequence[ArrayLike], last: NDArray[Any]) -> bool:
+    """Return whether only the last part of an address is an array, and machine code is loaded."""
+    is_fast = last.size > _FEW or units_after.is_loaded
+    return is_fast and last.dtype == np.int64 and _are_whole(first)
+
+
+def _are_whole(parts: Sequence[ArrayLike]) -> bool:
+    return all(isinstance(part, int | np.integer) for part in parts)
+
+
+@accelerated("dystop.kernels.random_bits:units_after")
+def units_after(word: np.uint64, part: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return a number in (0, 1) for each last part of an address, from the word before it."""
+    words = fold_words.reference(np.asarray(word), part.astype(np.uint64))
+    return to_unit.reference(words)
 
 
 def normal(seed: int, name: str, *identity: ArrayLike) -> NDArray[np.float64]:

@@ -95,8 +95,18 @@ class Mailbox:
 
     def of(self, i: int) -> Ints:
         """Return the senders whose messages wait at worker i."""
-        lo, hi = np.searchsorted(self.dst, [i, i + 1])
-        return self.src[lo:hi]
+        return self.to(np.array([i])).src
+
+    def to(self, nodes: Ints) -> "Mailbox":
+        """Return the messages to some nodes."""
+        if not len(self.dst):
+            return self
+        here = np.isin(self.dst, nodes)
+        sent = self.sent[here] if len(self.sent) else self.sent
+        return Mailbox(self.dst[here], self.src[here], self.version[here], sent)
+
+    def __len__(self) -> int:
+        return len(self.dst)
 
 
 def no_mail() -> Mailbox:
@@ -108,8 +118,9 @@ def no_mail() -> Mailbox:
 class Drawn:
     """A field that holds an array, or a function that draws it: called when it is first read.
 
-    Most mechanisms never read the budgets of a round. A view therefore gets a function, and whoever
-    reads the field gets the array.
+    Most mechanisms never read the budgets of a round, and others read a few of them. A view
+    therefore gets a function, and whoever reads the field gets the array. The function may have a
+    method `of(nodes)`, which draws the entries of some nodes only.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -126,6 +137,11 @@ class Drawn:
 
     def __set__(self, instance: object, value: Floats | Callable[[], Floats]) -> None:
         vars(instance)[self._name] = value
+
+
+def undrawn_budget(holder: object) -> Any:
+    """Return what the field `budget` holds: an array, or the function that draws it."""
+    return vars(holder)["budget"]
 
 
 @dataclass(frozen=True)
@@ -222,6 +238,12 @@ class View:
     remaining_s: Floats
     mailbox: Mailbox
     budget: Drawn = Drawn()
+
+    def budget_of(self, nodes: Ints) -> Floats:
+        """Return the budgets of some nodes, without those of the others."""
+        held = undrawn_budget(self)
+        some: Floats = held.of(nodes) if hasattr(held, "of") else self.budget[nodes]
+        return some
 
     @property
     def progress(self) -> float:

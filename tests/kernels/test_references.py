@@ -23,12 +23,12 @@ from dystop.control import (
     timing,
     topology,
 )
-from dystop.mechanisms import _server
+from dystop.mechanisms import _push, _server
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator import mailbox
 from dystop.sparse import Rows, graph_of, group, ints, no_pairs
 from dystop.types import Mailbox
-from dystop.world import InFlight, channel, geometry, progress, reach, realised_plan
+from dystop.world import InFlight, Messages, channel, geometry, progress, reach, realised_plan
 from dystop.world.params import Channel
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
@@ -145,6 +145,7 @@ def test_random_bits(words, shape):
     both(rng.fold_words, np.array(7, np.uint64), words)
     both(rng.fold_words, words, np.array([3], np.uint64))
     both(rng.to_unit, words)
+    both(rng.units_after, np.uint64(7), (words >> np.uint64(2)).astype(np.int64))
 
 
 @quick
@@ -276,11 +277,20 @@ def messages(graph, came):
 def test_messages_that_arrive(seed, waiting, travelling):
     draw = np.random.default_rng(seed)
     pairs = np.append(np.sort(draw.permutation(49)[:waiting]), draw.integers(0, 49, travelling))
-    sent, number = draw.integers(0, 3, len(pairs)), np.arange(len(pairs))
-    numbers = draw.permutation(number)
-    nowhere = np.zeros(len(pairs))
-    mail = InFlight(nowhere, pairs // 7, pairs % 7, sent, sent, numbers, nowhere, waiting)
-    both(progress.merge_arrived, mail, number[waiting:])
+    sent, arrival_s = draw.integers(0, 3, len(pairs)), draw.integers(0, 4, len(pairs)) / 1.0
+    arrival_s[:waiting] = 0.0
+    weight = np.where(draw.random(len(pairs)) < 0.2, 0.5, np.nan)
+    weight[:waiting] = np.nan
+    columns = pairs // 7, pairs % 7, sent, sent, draw.permutation(len(pairs)), weight
+    mail = InFlight(Messages(arrival_s, *columns, waiting)).take(draw.random(len(pairs)) < 0.9)
+    both(progress.deliver, mail, 2.0)
+    some = draw.permutation(7)[:2]
+    both(progress.mail_to, mail, some)
+    both(progress.not_read, mail, some, 2.0)
+    held = mail.mailbox()
+    rows = mix_of(held.dst, held.src, np.ones(len(held)))
+    both(progress.find_snapshots, mail, rows, draw.random(len(held)) < 0.5)
+    both(mailbox.finished_trainings, draw.integers(0, 9, 7), some, draw.integers(0, 8, 9), 5)
 
 
 def some_plan(draw, links_count):
@@ -343,6 +353,10 @@ def test_choices_of_one(seed, count):
     graph = some_graph(draw, 9)
     both(sparse.two_way, graph, int(draw.integers(0, 9)))
     src = draw.permutation(9 + int(draw.integers(0, 2)))[:count]
+    priority = draw.choice([0.0, 0.5, 1.0, np.nan], count)
+    budget = draw.choice([0.0, 0.5, 1.0, np.inf, np.nan], count)
+    both(_push.best_of_one, draw.permutation(9)[:count], priority, budget, 3)
+    both(_push.share_of_sender_max, draw.integers(0, 3, 12) / 1.0, draw.integers(0, 4, 12))
     both(aggregation.size_row, ints([4]), src, draw.integers(1, 900, 9))
 
 

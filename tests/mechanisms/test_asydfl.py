@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -151,8 +152,8 @@ def test_choice_within_budgets_by_hand():
     """Two senders share receiver 3, which can take one model; the first in turn gets it."""
     pair = ints([3, 2, 3, 4]), ints([0, 0, 1, 1])
     priority = np.array([0.9, 0.1, 0.9, 0.2])
-    budget = np.array([5.0, 5, 5, 1, 5])
-    dst, src = choose_receivers(ints([0, 1]), pair, priority, budget, 1)
+    view = SimpleNamespace(budget=np.array([5.0, 5, 5, 1, 5]))
+    dst, src = choose_receivers(ints([0, 1]), pair, priority, view, 1)
     assert list(zip(dst.tolist(), src.tolist(), strict=True)) == [(3, 0), (4, 1)]
 
 
@@ -259,8 +260,8 @@ def test_a_push_in_the_background_costs_the_sender_no_time():
     blocking, _ = run_to_end(components_for(AsyDFL(), 3, stop=Stop(rounds=1)))
     free, state = run_to_end(components_for(AsyDFL(background=True), 3, stop=Stop(rounds=1)))
     assert free[0].duration_s == 1.0 < blocking[0].duration_s
-    assert len(state.progress.in_flight.dst) == free[0].links == 6
-    assert np.isnan(state.progress.in_flight.weight).all()  # they will wait in mailboxes
+    assert len(state.progress.in_flight) == free[0].links == 6
+    assert np.isnan(state.progress.in_flight.messages().weight).all()  # they will wait in mailboxes
 
 
 def test_two_islands_and_silence():

@@ -160,5 +160,5 @@ def test_runs_through_churn_mobility_and_losses(mechanism, timing):
     records, state = run_to_end(components)
     assert len(records) == 40
     assert min(r.alive for r in records) < 9
-    assert not len(state.progress.in_flight.dst)  # pushes are used at once, nothing waits
+    assert not len(state.progress.in_flight)  # pushes are used at once, nothing waits
     assert np.isfinite(state.models.latest.numpy()).all()

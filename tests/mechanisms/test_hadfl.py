@@ -280,8 +280,8 @@ def test_broadcast_is_mixed_in_when_it_arrives():
     inside = [k for k in range(3) if k != outside]
     mean = np.mean([k + 1.0 for k in inside])
     assert [after[k] for k in inside] == [mean + k + 1 for k in inside]
-    assert state.progress.in_flight.weight.tolist() == [0.5]
-    assert state.progress.in_flight.dst.tolist() == [outside]
+    assert state.progress.in_flight.messages().weight.tolist() == [0.5]
+    assert state.progress.in_flight.messages().dst.tolist() == [outside]
     snapshot = state.models.snapshots[int(state.progress.in_flight.snapshot[0])]
     assert float(snapshot[0]) == mean  # what the ring agreed on
 

@@ -17,7 +17,7 @@ from dystop.plan import Plan, links, mix_of, no_links
 from dystop.simulator import checkpoint
 from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
-from dystop.world import Churn, InFlight
+from dystop.world import Churn, InFlight, Messages
 from support import crashing_child
 from support.engine_fixtures import (
     STABLE_WORLD,
@@ -58,7 +58,7 @@ def test_damaged_checkpoints_are_not_taken_for_none(tmp_path):
 
 
 def test_what_was_sent_later_wins_whenever_it_arrives():
-    late_old = InFlight(
+    sent = Messages(
         arrival_s=np.array([5.0, 3.0]),
         dst=ints([0, 0]),
         src=ints([1, 1]),
@@ -67,8 +67,9 @@ def test_what_was_sent_later_wins_whenever_it_arrives():
         snapshot=ints([0, 1]),
         weight=np.full(2, np.nan),
     )
-    assert late_old.delivered(6.0).sent.tolist() == [2]
-    assert late_old.delivered(4.0).delivered(6.0).sent.tolist() == [2]
+    late_old = InFlight(sent)
+    assert late_old.delivered(6.0).messages().sent.tolist() == [2]
+    assert late_old.delivered(4.0).delivered(6.0).messages().sent.tolist() == [2]
 
 
 def test_a_busy_workers_update_is_its_last_finished_one():

@@ -17,7 +17,7 @@ from dystop.simulator import mailbox
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Mechanism
-from dystop.world import InFlight
+from dystop.world import InFlight, Messages
 from support.engine_fixtures import (
     AddingTrainer,
     ColdScript,
@@ -83,7 +83,7 @@ def test_push_waits_in_the_mailbox_until_the_receiver_is_active():
     components = components_for(script, 3, stop=Stop(rounds=3))
     _, state = run_to_end(components)
     assert weights(state)[0] == 3.0  # mixed the 3 that worker 2 had *before* it trained on
-    assert not len(state.progress.in_flight.dst)
+    assert not len(state.progress.in_flight)
     assert not state.models.snapshots
 
 
@@ -283,7 +283,8 @@ def test_mailboxes_hold_what_was_sent_last_whenever_it_arrives(ends, times):
     messages = [Message(float(a), i, j, k // 3, k) for k, (a, i, j) in enumerate(ends)]
     columns = np.array([[m.dst, m.src, 0, m.sent, m.snapshot] for m in messages]).reshape(-1, 5)
     arrival_s = np.array([m.arrival_s for m in messages])
-    in_flight = InFlight(arrival_s, *ints(columns).T, np.full(len(messages), np.nan))
+    nowhere = np.full(len(messages), np.nan)
+    in_flight = InFlight(Messages(arrival_s, *ints(columns).T, nowhere))
     for now_s in times:
         in_flight = in_flight.delivered(now_s)
     expected = waiting_after(messages, times)
@@ -292,9 +293,12 @@ def test_mailboxes_hold_what_was_sent_last_whenever_it_arrives(ends, times):
     assert in_flight.snapshot[in_flight.in_mailboxes :].tolist() == travelling
     if expected:
         dst, src = ints([m.dst for m in expected]), ints([m.src for m in expected])
-        found = in_flight.snapshot_of(dst, src)
+        rows = mix_of(dst, src, np.ones(len(dst)))
+        found = in_flight.snapshots_of(rows, np.ones(len(dst), bool))
         assert found.tolist() == [m.snapshot for m in expected]
-        assert in_flight.read_by(dst[:1], times[-1]).sum() == (dst == dst[0]).sum()
+        left = in_flight.without(dst[:1], times[-1])
+        assert len(in_flight) - len(left) == (dst == dst[0]).sum()
+        assert in_flight.mailbox().of(dst[0]).tolist() == src[dst == dst[0]].tolist()
 
 
 @given(st.data())

@@ -39,7 +39,8 @@ def _suspect_rules(plan: Plan, view: View, stage: int) -> int:
     """Return the rules that a mix stage may break, as flags; all where its arrays do not fit."""
     mix = plan.mixes[stage]
     if len(plan.links) <= FEW:
-        return few_violations(mix, plan.links, view.mailbox, stage, view.fleet.nodes, _TOLERANCE)
+        mail = view.mailbox.to(mix.receiver)
+        return few_violations(mix, plan.links, mail, stage, view.fleet.nodes, _TOLERANCE)
     if not _is_compressed(mix, view.fleet.nodes):
         return ALL
     return mix_violations(mix, plan.links.of_stage(stage).by_receiver, _TOLERANCE)
@@ -225,8 +226,10 @@ def source_kind(plan: Plan, view: View, stage: int) -> tuple[Bools, Bools]:
     A link takes precedence over an older message of the same sender. All other weights apply to the
     own model.
     """
-    find = sources_of if len(plan.links) <= FEW else sources_of.reference
-    return find(plan.mixes[stage], plan.links, view.mailbox, stage, view.fleet.nodes)
+    mix, links, mail = plan.mixes[stage], plan.links, view.mailbox
+    if len(links) > FEW:
+        return sources_of.reference(mix, links, mail, stage, view.fleet.nodes)
+    return sources_of(mix, links, mail.to(mix.receiver), stage, view.fleet.nodes)
 
 
 @accelerated("dystop.kernels.mixing_rows:sources_of")

@@ -16,7 +16,17 @@ from dystop.control.staleness_weighting import StalenessWeighting, apply
 from dystop.plan import FEW, Links, Plan, anywhere
 from dystop.record import ACCURACY, RoundRecord
 from dystop.sparse import Bools, Ints, PairCounts, mask_of, no_pairs
-from dystop.types import ControlState, Fleet, Mechanism, Observation, Outcome, Score, View, updated
+from dystop.types import (
+    ControlState,
+    Fleet,
+    Mechanism,
+    Observation,
+    Outcome,
+    Score,
+    View,
+    undrawn_budget,
+    updated,
+)
 
 
 def initial_state(fleet: Fleet, mechanism: Mechanism) -> ControlState:
@@ -50,7 +60,7 @@ def build_view(fleet: Fleet, control: ControlState, observation: Observation) ->
         link_s=observation.link_s,
         step_s=observation.step_s,
         remaining_s=observation.remaining_s,
-        budget=lambda: observation.budget,
+        budget=undrawn_budget(observation),
         mailbox=observation.mailbox,
     )
 

@@ -36,6 +36,16 @@ def size_row(receiver: Ints, src: Ints, data_size: Ints) -> Mix:
     return Mix(receiver, ints([0, len(source)]), source, weight)
 
 
+def best_of_one(dst: Ints, priority: Floats, budget: Floats, count: int) -> Ints:
+    """Return the best receivers; see `dystop.mechanisms._push.best_of_one`."""
+    return _best_of_one(dst, priority, budget, count)
+
+
+def share_of_sender_max(values: Floats, sender: Ints) -> Floats:
+    """Return shares of the largest value; see `dystop.mechanisms._push.share_of_sender_max`."""
+    return _share_of_sender_max(values, sender)
+
+
 @compiled_for(INTS, FLOATS, INTS)
 def _first_of(candidates: Ints, remaining_s: Floats, staleness: Ints) -> Ints:
     """Return the candidate of least remaining time, then largest staleness, then lowest id."""
@@ -116,3 +126,46 @@ def _size_row(own: int, src: Ints, data_size: Ints) -> tuple[Ints, Floats, bool]
         if is_known:
             weight[k] = data_size[source[k]] / total
     return source, weight, is_known
+
+
+@compiled_for(INTS, FLOATS, FLOATS, INT)
+def _best_of_one(dst: Ints, priority: Floats, budget: Floats, count: int) -> Ints:
+    """Return the candidates of the highest priority with a budget of one or more, in id order."""
+    order, size = np.empty(len(dst), np.int64), 0
+    for k in range(len(dst)):
+        if budget[k] < 1:
+            continue
+        at = size
+        while at > 0 and _is_better(dst, priority, k, order[at - 1]):
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = k
+        size += 1
+    return np.sort(dst[order[: min(size, max(count, 0))]])
+
+
+@compiled
+def _is_better(dst: Ints, priority: Floats, a: int, b: int) -> bool:
+    """Return whether candidate a comes before b: by priority, NaN last, then by id."""
+    if np.isnan(priority[a]) or np.isnan(priority[b]):
+        if np.isnan(priority[a]) and np.isnan(priority[b]):
+            return bool(dst[a] < dst[b])
+        return bool(np.isnan(priority[b]))
+    if priority[a] != priority[b]:
+        return bool(priority[a] > priority[b])
+    return bool(dst[a] < dst[b])
+
+
+@compiled_for(FLOATS, INTS)
+def _share_of_sender_max(values: Floats, sender: Ints) -> Floats:
+    """Return each value divided by the largest one of its sender, 0 where that is 0."""
+    last = -1
+    for k in range(len(sender)):
+        last = max(last, sender[k])
+    top, out = np.zeros(last + 1), np.empty(len(values))
+    for k in range(len(values)):
+        top[sender[k]] = max(top[sender[k]], values[k])
+    for k in range(len(values)):
+        most = top[sender[k]]
+        out[k] = values[k] / (most if most > 0 else 1.0)
+    return out

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystop import rng
-from dystop.compiled import FLOAT, FLOATS, INT, INTS, POINTS, WORDS, compiled, compiled_for
+from dystop.compiled import FLOAT, FLOATS, INT, INTS, POINTS, WORD, WORDS, compiled, compiled_for
 from dystop.parallel import as_readonly
 from dystop.sparse import Floats, Ints
 from dystop.world.channel import noise_power_w, path_gain
@@ -45,6 +45,11 @@ def to_unit(words: Words) -> Floats:
     out = np.empty(words.shape)
     _to_unit(as_readonly(words).reshape(-1), out.reshape(-1))
     return out
+
+
+def units_after(word: np.uint64, part: Ints) -> Floats:
+    """Return numbers in (0, 1) of addresses; see `dystop.rng.units_after`."""
+    return _units_after(word, part.reshape(-1)).reshape(part.shape)
 
 
 def faded_rate_bps(snr: Floats, address: Words, bandwidth_hz: float, blocks: int) -> Floats:
@@ -136,6 +141,15 @@ def _draw_blocks(address: Words, out: Table) -> None:
 def _folded(word: np.uint64, part: int) -> np.uint64:
     """Return the next word after one, for one more part of an address."""
     return _mix(word + (np.uint64(part) * _GOLDEN + _GOLDEN))
+
+
+@compiled_for(WORD, INTS)
+def _units_after(word: np.uint64, part: Ints) -> Floats:
+    """Return a number in (0, 1) for each last part of an address."""
+    out = np.empty(len(part))
+    for k in range(len(part)):
+        out[k] = _unit(_folded(word, part[k]))
+    return out
 
 
 @compiled_for(WORDS, INT, INTS, INTS, INT)

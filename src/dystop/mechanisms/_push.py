@@ -10,12 +10,14 @@ from typing import Literal
 
 import numpy as np
 
+from dystop.acceleration import accelerated
 from dystop.control.aggregation import size_weights
+from dystop.control.priority import emd, label_shares
 from dystop.control.topology import connect, default_degree, ranked_candidates
 from dystop.mechanisms._server import first_to_finish
-from dystop.plan import Mix, mix_of
-from dystop.sparse import Bools, Floats, Graph, Ints, graph_of_sorted
-from dystop.types import Mailbox, View
+from dystop.plan import FEW, Mix, mix_of
+from dystop.sparse import Floats, Graph, Ints, graph_of_sorted
+from dystop.types import Fleet, View
 
 _TOGETHER_S = 1e-9
 
@@ -53,6 +55,8 @@ def push_cap(configured: int | None, workers: int) -> int:
 
 def outgoing(reach: Graph, active: Ints) -> Ints:
     """Return the numbers of the links in reach that start at an active worker."""
+    if len(active) == 1:
+        return np.flatnonzero(reach.src == active[0])
     sends = np.zeros(reach.n, bool)
     sends[active] = True
     return np.flatnonzero(sends[reach.src])
@@ -78,6 +82,16 @@ def slowest_push_s(reach: Graph, link_s: Floats, workers: int) -> Floats:
 _last_slowest: tuple[Graph, Floats, Floats] | None = None  # (reach, link_s, answer)
 
 
+def label_distance(fleet: Fleet, dst: Ints, src: Ints) -> Floats:
+    """Return the distance of the labels of both ends of each link (eq:EMD)."""
+    if len(dst) > FEW:
+        return emd(label_shares(fleet.label_counts), dst, src)
+    shares = label_shares(fleet.label_counts[np.concatenate([dst, src])])  # of these ends only
+    receiver = np.arange(len(dst))
+    return emd(shares, receiver, receiver + len(dst))
+
+
+@accelerated("dystop.kernels.choices:share_of_sender_max")
 def share_of_sender_max(values: Floats, sender: Ints) -> Floats:
     """Divide values by the largest value of their sender; 0 if that is 0.
 
@@ -99,7 +113,7 @@ def push_priority(quality: Floats, link_s: Floats, sender: Ints, lam: float) -> 
 
 
 def choose_receivers(
-    active: Ints, pair: tuple[Ints, Ints], priority: Floats, budget: Floats, cap: int
+    active: Ints, pair: tuple[Ints, Ints], priority: Floats, view: View, cap: int
 ) -> tuple[Ints, Ints]:
     """Choose the best `cap` receivers of every sender within the budgets, ties to the lower id.
 
@@ -109,7 +123,7 @@ def choose_receivers(
         active: the senders.
         pair: (dst, src) of the candidate links; every src is a sender.
         priority: priority of each candidate link; larger is better.
-        budget: models each node may send and receive, [nodes].
+        view: knows the models that each node may send and receive.
         cap: most receivers of a sender.
 
     Returns:
@@ -117,9 +131,11 @@ def choose_receivers(
     """
     dst, src = pair
     if len(active) == 1:
-        receiver = _best_of_one(dst, priority, budget, min(cap, _whole(budget[active[0]])))
+        budget = view.budget_of(np.append(dst, active))
+        best = best_of_one if len(dst) <= FEW else best_of_one.reference
+        receiver = best(dst, priority, budget[:-1], min(cap, _whole(float(budget[-1]))))
         return receiver, np.full(len(receiver), active[0])
-    order = np.lexsort((dst, src))
+    budget, order = view.budget, np.lexsort((dst, src))
     by_sender = graph_of_sorted(len(budget), src[order], dst[order])
     bounds, ranked = ranked_candidates(active, by_sender, priority[order])
     sender, receiver = connect(active, bounds, ranked, budget, cap)
@@ -127,23 +143,24 @@ def choose_receivers(
     return receiver[order], sender[order]
 
 
-def _best_of_one(dst: Ints, priority: Floats, budget: Floats, count: int) -> Ints:
-    """Return the best receivers of a single sender that have bandwidth, in id order."""
-    ranked = dst[np.lexsort((dst, -priority))]
-    return np.sort(ranked[~(budget[ranked] < 1)][:count])  # this form lets NaN through: no limit
+@accelerated("dystop.kernels.choices:best_of_one")
+def best_of_one(dst: Ints, priority: Floats, budget: Floats, count: int) -> Ints:
+    """Return the best receivers of a single sender that have bandwidth, in id order.
+
+    Args:
+        dst: the candidates, each once.
+        priority: of each candidate.
+        budget: of each candidate.
+        count: most receivers.
+    """
+    order = np.lexsort((dst, -priority))
+    order = order[~(budget[order] < 1)]  # this form lets NaN through: no limit
+    return np.sort(dst[order[:count]])
 
 
 def _whole(budget: float) -> int:
     """Return how many whole models a budget allows; NaN is no limit."""
     return int(budget) if math.isfinite(budget) else sys.maxsize
-
-
-def mail_of(mailbox: Mailbox, active: Ints) -> Bools:
-    """Return which waiting messages are addressed to an active worker."""
-    if len(active) == 1:
-        here: Bools = mailbox.dst == active[0]
-        return here
-    return np.isin(mailbox.dst, active)
 
 
 def update_rows(active: Ints, dst: Ints, src: Ints, data_size: Ints, gamma: float) -> Mix:

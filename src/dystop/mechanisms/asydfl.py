@@ -7,12 +7,11 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from dystop.control.aggregation import size_weights
-from dystop.control.priority import emd, label_shares
 from dystop.mechanisms._push import (
     Wakes,
     after_sending,
     choose_receivers,
-    mail_of,
+    label_distance,
     outgoing,
     push_cap,
     push_priority,
@@ -98,7 +97,7 @@ class AsyDFL(Mechanism):
             self._quality(memory, view, *pair), view.link_s[edge], pair[1], lam
         )
         cap = push_cap(self.fanout, view.fleet.workers)
-        dst, src = choose_receivers(active, pair, priority, view.budget, cap)
+        dst, src = choose_receivers(active, pair, priority, view, cap)
         pushes = links(
             dst, src, delta=self.payload == "delta", background=self.background, pushed=True
         )
@@ -110,15 +109,14 @@ class AsyDFL(Mechanism):
         return self.lam_start + (self.lam_end - self.lam_start) * progress
 
     def _rows(self, view: View, active: Ints) -> Mix:
-        mail, size = view.mailbox, view.fleet.data_size
-        read = mail_of(mail, active)
+        mail, size = view.mailbox.to(active), view.fleet.data_size
         if self.payload == "delta":
-            return update_rows(active, mail.dst[read], mail.src[read], size, 1.0)
-        return size_weights(active, mail.dst[read], mail.src[read], size)
+            return update_rows(active, mail.dst, mail.src, size, 1.0)
+        return size_weights(active, mail.dst, mail.src, size)
 
     def _quality(self, memory: Memory, view: View, dst: Ints, src: Ints) -> Floats:
         """Return the quality of each receiver as a share of the sender's largest one."""
-        labels = share_of_sender_max(emd(label_shares(view.fleet.label_counts), dst, src), src)
+        labels = share_of_sender_max(label_distance(view.fleet, dst, src), src)
         if self.quality == "emd" or not len(memory["pair"]):
             return labels
         known, wanted = memory["pair"], dst * view.reach.n + src

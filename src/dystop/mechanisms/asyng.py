@@ -6,12 +6,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from dystop.control.priority import emd, label_shares
 from dystop.mechanisms._push import (
     Wakes,
     after_sending,
     choose_receivers,
-    mail_of,
+    label_distance,
     outgoing,
     push_cap,
     push_priority,
@@ -90,7 +89,7 @@ class AsyNG(Mechanism):
         pair = view.reach.dst[edge], view.reach.src[edge]
         priority = self._priority(view, pushed, *pair, view.link_s[edge])
         cap = push_cap(self.fanout, view.fleet.workers)
-        dst, src = choose_receivers(active, pair, priority, view.budget, cap)
+        dst, src = choose_receivers(active, pair, priority, view, cap)
         pushed = pushed.add(dst, src)
         memory = {"pair": pushed.keys, "pushes": pushed.counts}
         return Plan(active, self._pushes(view, dst, src), self._stages(view, active)), memory
@@ -98,7 +97,7 @@ class AsyNG(Mechanism):
     def _priority(
         self, view: View, pushed: PairCounts, dst: Ints, src: Ints, link_s: Floats
     ) -> Floats:
-        labels = share_of_sender_max(emd(label_shares(view.fleet.label_counts), dst, src), src)
+        labels = share_of_sender_max(label_distance(view.fleet, dst, src), src)
         rarely = 1.0 - pushed.get(dst, src) / view.t
         return push_priority(labels, link_s, src, self.lam) + self.nu * rarely
 
@@ -117,14 +116,13 @@ class AsyNG(Mechanism):
 
     def _stages(self, view: View, active: Ints) -> tuple[Mix, ...]:
         """Mix with the models in the mail, if any, then add the updates."""
-        mail, size = view.mailbox, view.fleet.data_size
-        model, read = self._is_model(mail.version), mail_of(mail, active)
-        news = read & ~model
+        mail, size = view.mailbox.to(active), view.fleet.data_size
+        both = self._is_model(mail.version)
+        news = ~both
         rows = update_rows(active, mail.dst[news], mail.src[news], size, self.gamma)
         if self.weights == "full":
             own = rows.dst == rows.source
             rows = replace(rows, weight=np.where(own, 1.0, self.gamma))
-        both = read & model
         stages = (half_way(mail.dst[both], mail.src[both]),) if both.any() else ()
         return after_sending(active, (*stages, rows))
 

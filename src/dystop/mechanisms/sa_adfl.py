@@ -9,7 +9,7 @@ from annotated_types import Ge
 from dystop.control.activation import activate_one
 from dystop.control.aggregation import size_weights
 from dystop.control.timing import cost_s
-from dystop.mechanisms._push import mail_of, outgoing, slowest_push_s
+from dystop.mechanisms._push import outgoing, slowest_push_s
 from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.types import Capabilities, Mechanism, Memory, View
@@ -54,14 +54,14 @@ class SAADFL(Mechanism):
 
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Activate one worker, average its mailbox, push to all workers in reach."""
-        reach, mail = view.reach, view.mailbox
+        reach = view.reach
         cost = view.remaining_s
         if not self.background:
             cost = cost_s(cost, slowest_push_s(reach, view.link_s, view.fleet.workers))
         alive = np.flatnonzero(view.alive)
         active = activate_one(alive, cost, view.queue, view.staleness, self.V)
-        read = mail_of(mail, active)
-        rows = size_weights(active, mail.dst[read], mail.src[read], view.fleet.data_size)
+        mail = view.mailbox.to(active)
+        rows = size_weights(active, mail.dst, mail.src, view.fleet.data_size)
         edge = outgoing(reach, active)
         # A link of stage 1 carries the model after the only mix.
         stage = int(self.sends == "mixed")

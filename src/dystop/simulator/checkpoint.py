@@ -26,7 +26,7 @@ from dystop.simulator.state import State
 from dystop.sparse import Floats, Graph, Ints, PairCounts
 from dystop.storage import remove_temporary_files, write_atomic
 from dystop.types import ControlState, Mailbox, Outcome
-from dystop.world import InFlight, Progress
+from dystop.world import InFlight, Messages, Progress
 
 KEPT = 2
 _FORMAT, _UNSEALED_FORMAT = "dystop-state-2", "dystop-state-1"  # 0.1.0 wrote no digest
@@ -39,7 +39,7 @@ class StoredState:
     books: ControlState
     started_s: Floats
     training_s: Floats
-    post: InFlight
+    post: Messages
     models: Models
     next_evaluation_s: float
     snapshots_made: int
@@ -53,7 +53,7 @@ def _to_stored(state: State) -> StoredState:
         books=state.control,
         started_s=progress.started_s,
         training_s=progress.training_s,
-        post=progress.in_flight,
+        post=progress.in_flight.messages(),
         models=state.models,
         next_evaluation_s=state.next_evaluation_s,
         snapshots_made=state.snapshots_made,
@@ -65,7 +65,7 @@ def _to_stored(state: State) -> StoredState:
 def _from_stored(stored: StoredState) -> State:
     return State(
         control=stored.books,
-        progress=Progress(stored.started_s, stored.training_s, stored.post),
+        progress=Progress(stored.started_s, stored.training_s, InFlight(stored.post)),
         models=stored.models,
         next_evaluation_s=stored.next_evaluation_s,
         snapshots_made=stored.snapshots_made,
@@ -78,7 +78,7 @@ _KINDS = Kinds(
     State=StoredState,
     Books=ControlState,
     Models=Models,
-    Post=InFlight,
+    Post=Messages,
     Outcome=Outcome,
     PairCounts=PairCounts,
     Graph=Graph,

@@ -24,7 +24,7 @@ from dystop.simulator.robust_mixing import with_memory
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import execute
 from dystop.sparse import Bools, Ints
-from dystop.types import Observation, Outcome, updated
+from dystop.types import Observation, Outcome, undrawn_budget, updated
 from dystop.world import Progress, WorldState
 from dystop.world.energy import simulated_energy, with_energy
 from dystop.world.progress import nothing_in_flight
@@ -130,7 +130,7 @@ def observe(world_state: WorldState, progress: Progress) -> Observation:
         link_s=world_state.link_s,
         step_s=world_state.step_s,
         remaining_s=progress.remaining_s(now_s)[: len(world_state.alive)],
-        budget=lambda: world_state.budget,
+        budget=undrawn_budget(world_state),
         mailbox=progress.in_flight.mailbox(),
     )
 

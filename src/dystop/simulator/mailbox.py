@@ -12,7 +12,11 @@ from dystop.simulator.mixing import Models, Sent, published_row, write_rows
 from dystop.simulator.state import State
 from dystop.sparse import Bools, Floats, Ints, ints, mask_of
 from dystop.types import View, updated
-from dystop.world import InFlight, RealisedPlan
+from dystop.world import InFlight, Messages, RealisedPlan
+
+DROP_EVERY = 16  # rounds in which snapshots may stay that no message carries any more
+_EVERYBODY = np.ones(0, bool)  # nobody asks who is done where models are published at once
+_FEW_MESSAGES = 512  # whose snapshots are looked through in every round
 
 
 def deliver(state: State) -> State:
@@ -21,8 +25,8 @@ def deliver(state: State) -> State:
     if not len(in_flight):
         return state
     is_due = in_flight.due(now_s)
-    if is_due.any():
-        due = in_flight.take(is_due)
+    if is_due is not None:
+        due = in_flight.take(is_due).messages()
         for k in np.argsort(due.arrival_s, kind="stable"):
             _mix_on_arrival(state, int(due.dst[k]), int(due.snapshot[k]), float(due.weight[k]))
         in_flight = in_flight.take(~is_due)
@@ -60,11 +64,11 @@ def send(
     snapshots, made = _take_snapshots(
         state, realised.plan.active, links.src[sent], links.delta[sent], changed
     )
-    messages = InFlight(
+    messages = Messages(
         arrival_s=view.now_s + realised.arrival_s[sent],
         dst=links.dst[sent],
         src=links.src[sent],
-        version=_version(view, realised.plan.active, links.src[sent]),
+        version=finished_trainings(view.version, realised.plan.active, links.src[sent], view.t),
         sent=np.full(len(sent), view.t),
         snapshot=snapshots,
         weight=weight,
@@ -124,11 +128,15 @@ def _use_of(links: Links, rows: Mix) -> tuple[Bools, Floats]:
     return used, np.where(used, rows.weight[at], np.nan)
 
 
-def _version(view: View, active: Ints, src: Ints) -> Ints:
-    """Return the trainings that each sender has finished; an active one has just finished one."""
-    n = view.fleet.workers
-    finished = view.version[np.minimum(src, n - 1)] + mask_of(view.fleet.nodes, active)[src]
-    return np.where(src < n, finished, view.t)
+@accelerated("dystop.kernels.mailboxes:finished_trainings")
+def finished_trainings(version: Ints, active: Ints, src: Ints, t: int) -> Ints:
+    """Return the trainings that each sender has finished; an active one has just finished one.
+
+    The version of a server is the round.
+    """
+    n = len(version)
+    finished = version[np.minimum(src, n - 1)] + mask_of(n + 1, active)[src]
+    return np.where(src < n, finished, t)
 
 
 def _take_snapshots(
@@ -137,13 +145,15 @@ def _take_snapshots(
     """Copy each model (or update) that is pushed once, however many nodes receive it."""
     models = state.models
     key = 2 * src + delta
-    if (key == key[0]).all():
+    if not anywhere(key != key[0]):
         what, which = key[:1], np.zeros(len(key), np.int64)
     else:
         what, which = np.unique(key, return_inverse=True)
     # An active sender has waited for its own training; any other hands out what is finished.
-    done = state.done
-    done[active] = True
+    done = _EVERYBODY
+    if models.finished is not None:
+        done = state.done
+        done[active] = True
     for k, (node, update) in enumerate(divmod(key, 2) for key in what.tolist()):
         number = state.snapshots_made + k
         origin = _origin(models, done, node)
@@ -173,17 +183,22 @@ def consume(state: State, view: View, realised: RealisedPlan) -> State:
     in_flight, plan = state.progress.in_flight, realised.plan
     if plan.keep_mail or not len(in_flight):
         return state
-    return _with_in_flight(state, in_flight.take(~in_flight.read_by(plan.active, view.now_s)))
+    return _with_in_flight(state, in_flight.without(plan.active, view.now_s))
 
 
 def _with_in_flight(state: State, in_flight: InFlight) -> State:
-    """Replace the messages in flight by some of them; drop snapshots that none of them carries."""
+    """Replace the messages in flight by some of them; drop snapshots that none of them carries.
+
+    Where many messages wait, snapshots are dropped in every `DROP_EVERY`-th round only.
+    """
     models, before = state.models, state.progress.in_flight
-    if len(in_flight) == len(before):
-        return updated(state, progress=updated(state.progress, in_flight=in_flight))
-    kept = ints(list(models.snapshots))
-    is_carried = mask_of(state.snapshots_made, in_flight.snapshot)
-    for number in kept[~is_carried[kept]].tolist():
-        del models.snapshots[number]
-        models.origins.pop(number, None)
+    if in_flight is before:
+        return state
+    is_time = len(in_flight) <= _FEW_MESSAGES or state.control.t % DROP_EVERY == 0
+    if len(in_flight) < len(before) and is_time:
+        kept = ints(list(models.snapshots))
+        is_carried = mask_of(state.snapshots_made, in_flight.snapshot)
+        for number in kept[~is_carried[kept]].tolist():
+            del models.snapshots[number]
+            models.origins.pop(number, None)
     return updated(state, progress=updated(state.progress, in_flight=in_flight))

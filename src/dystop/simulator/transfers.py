@@ -7,7 +7,7 @@ import numpy as np
 
 from dystop.control.aggregation import renormalise_lost
 from dystop.control.plan_check import source_kind
-from dystop.plan import Mix, Plan, anywhere
+from dystop.plan import Mix, Plan, anywhere, repeated
 from dystop.simulator import mailbox
 from dystop.simulator.compressed_links import compressed
 from dystop.simulator.mixing import (
@@ -152,10 +152,11 @@ def _without_background(view: View, plan: Plan, stage: int) -> Mix:
 
 def _sources(state: State, view: View, realised: RealisedPlan, stage: int, rows: Mix) -> Sources:
     """Return, for every weight, which model of the source the receiver gets."""
-    if state.models.finished is None and not len(view.mailbox.dst):
+    if state.models.finished is None and not len(view.mailbox):
         return all_fresh(len(rows.source), len(rows.receiver))
     plan, none = realised.plan, np.zeros(len(rows.source), bool)
-    busy, stale, snapshot = np.zeros(len(rows.receiver), bool), none, np.full(len(none), -1)
+    busy, stale = np.zeros(len(rows.receiver), bool), none
+    snapshot: Ints = repeated(np.int64(-1), len(none))
     if rows is not plan.mixes[stage]:
         plan = replace(plan, mixes=(*plan.mixes[:stage], rows))
     linked, mailed = source_kind(plan, view, stage)
@@ -165,8 +166,7 @@ def _sources(state: State, view: View, realised: RealisedPlan, stage: int, rows:
         stale = (rows.dst == rows.source) & busy[rows.row_of]
         stale |= linked & _reads_stale(view, realised, stage, rows)
     if anywhere(mailed):
-        in_flight = state.progress.in_flight
-        snapshot[mailed] = in_flight.snapshot_of(rows.dst[mailed], rows.source[mailed])
+        snapshot = state.progress.in_flight.snapshots_of(rows, mailed)
     return Sources(~stale & ~mailed, stale, mailed, snapshot, busy)
 
 

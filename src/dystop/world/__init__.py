@@ -6,7 +6,7 @@ both with what a testbed run has recorded.
 
 from dystop.world.describe import describe
 from dystop.world.params import Budget, Channel, Churn, Compute, Mobility, Outages, WorldParams
-from dystop.world.progress import InFlight, Progress
+from dystop.world.progress import InFlight, Messages, Progress
 from dystop.world.realised_plan import RealisedPlan, Transfer
 from dystop.world.replay import TraceWorld
 from dystop.world.trace import Trace
@@ -19,6 +19,7 @@ __all__ = [
     "Churn",
     "Compute",
     "InFlight",
+    "Messages",
     "Mobility",
     "Outages",
     "Progress",

@@ -74,10 +74,9 @@ def base_models(budget: Budget, workers: int) -> float:
     return 2.0 * max(1, math.ceil(math.log2(workers)))
 
 
-def budget_of_round(budget: Budget, workers: int, server: bool, seed: int, t: int) -> Floats:
-    """Return the models that each node may send and receive in round t; a server has no limit."""
-    out = np.full(workers + int(server), np.inf)
-    if math.isfinite(mean := base_models(budget, workers)):
-        factor = 1.0 + budget.variation * normal(seed, "budget", t, np.arange(workers))
-        out[:workers] = np.maximum(0.0, np.floor(mean * factor))
-    return out
+def budget_of_round(budget: Budget, workers: int, seed: int, t: int, nodes: Ints) -> Floats:
+    """Return the models that some nodes may send and receive in round t; a server has no limit."""
+    if not math.isfinite(mean := base_models(budget, workers)):
+        return np.full(len(nodes), np.inf)
+    factor = 1.0 + budget.variation * normal(seed, "budget", t, nodes)
+    return np.where(nodes < workers, np.maximum(0.0, np.floor(mean * factor)), np.inf)

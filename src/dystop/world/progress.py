@@ -3,26 +3,27 @@
 The models themselves are elsewhere: a message carries the number of a snapshot.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dystop.acceleration import accelerated
 from dystop.control.timing import remaining_compute_s
-from dystop.sparse import Bools, Floats, Ints, mask_of
-from dystop.types import Mailbox
+from dystop.plan import FEW, Mix
+from dystop.sparse import Bools, Floats, Ids, Ints
+from dystop.types import Mailbox, no_mail
+
+IntTable = NDArray[np.int64]  # [columns, letters]
+Table = NDArray[np.float64]
 
 SAME_S = 1e-9  # moments closer than this are one moment
 
 
 @dataclass(frozen=True, slots=True)
-class InFlight:
-    """Messages that were pushed and not consumed yet.
-
-    The first `in_mailboxes` of them wait for their receivers, sorted by (dst, src), one for each
-    pair. The others travel, in the order of sending.
-    """
+class Messages:
+    """Messages that were pushed, one entry for each in every column. Checkpoints hold the names."""
 
     arrival_s: Floats  # time of delivery
     dst: Ints
@@ -31,111 +32,233 @@ class InFlight:
     sent: Ints  # round of sending
     snapshot: Ints  # number of the model that the message carries
     weight: Floats  # share at which it is mixed in on arrival; NaN: it waits in the mailbox
-    in_mailboxes: int = 0
+    in_mailboxes: int = 0  # the first ones, which have arrived
+
+
+class Letters:
+    """All messages of a run, one after another: columns that rounds share and only append to."""
+
+    __slots__ = ("moment", "number", "used")
+
+    def __init__(self, number: IntTable, moment: Table, used: int) -> None:
+        self.number = number  # [5, capacity]: dst, src, version, sent, snapshot
+        self.moment = moment  # [2, capacity]: arrival_s, weight
+        self.used = used  # letters that are written
+
+
+class InFlight:
+    """Messages that were pushed and not consumed yet.
+
+    The first `in_mailboxes` of them wait for their receivers, sorted by (dst, src), one for each
+    pair. The others travel, in the order of sending. A fleet may have tens of thousands of
+    messages, of which a round changes twenty: a message is written once (`Letters`), and a round
+    copies only the numbers of those that wait.
+    """
+
+    __slots__ = ("_end", "_letters", "_travelling", "_waiting")
+
+    _letters: Letters
+    _end: int  # letters that are known here; later rounds may have written more
+    _waiting: Ids  # numbers of letters, sorted by (dst, src)
+    _travelling: Ids
+
+    def __init__(self, messages: Messages, more: int = 0) -> None:
+        """Take messages, and leave room for more."""
+        size = len(messages.dst)
+        self._letters, self._end = _room_for(size + more), size
+        _write(self._letters, 0, messages)
+        order = np.arange(size, dtype=np.int32)
+        self._waiting, self._travelling = np.split(order, [messages.in_mailboxes])
+
+    def _with(self, waiting: Ids, travelling: Ids) -> "InFlight":
+        """Return other ones of the same letters."""
+        new = object.__new__(InFlight)
+        new._letters, new._end = self._letters, self._end
+        new._waiting, new._travelling = waiting, travelling
+        return new
 
     def __len__(self) -> int:
-        return len(self.dst)
+        return len(self._waiting) + len(self._travelling)
+
+    @property
+    def in_mailboxes(self) -> int:
+        """Number of messages that wait for their receivers."""
+        return len(self._waiting)
+
+    @property
+    def parts(self) -> tuple[IntTable, Table, Ids, Ids]:
+        """The two tables of letters, and the numbers of those that wait and that travel."""
+        letters = self._letters
+        return letters.number, letters.moment, self._waiting, self._travelling
+
+    @property
+    def order(self) -> Ids:
+        """Numbers of the letters: first those that wait, then those that travel."""
+        return np.concatenate([self._waiting, self._travelling])
+
+    def messages(self) -> Messages:
+        """Return all columns, those that wait first."""
+        order, letters = self.order, self._letters
+        arrival_s, weight = letters.moment[:, order]
+        dst, src, version, sent, snapshot = letters.number[:, order]
+        count = len(self._waiting)
+        return Messages(arrival_s, dst, src, version, sent, snapshot, weight, count)
+
+    @property
+    def snapshot(self) -> Ints:
+        """Number of the model that each message carries."""
+        carried: Ints = self._letters.number[4, self.order]
+        return carried
 
     def take(self, keep: Bools) -> "InFlight":
         """Return the messages that a mask selects."""
-        return self._rows(keep.nonzero()[0], int(np.count_nonzero(keep[: self.in_mailboxes])))
+        count = len(self._waiting)
+        return self._with(self._waiting[keep[:count]], self._travelling[keep[count:]])
 
-    def add(self, other: "InFlight") -> "InFlight":
+    def add(self, other: Messages) -> "InFlight":
         """Return these messages followed by others that travel."""
-        both: dict[str, Any] = {
-            name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _COLUMNS
-        }
-        return InFlight(**both, in_mailboxes=self.in_mailboxes)
+        size, letters, end = len(other.dst), self._letters, self._end
+        if letters.used != end or end + size > letters.number.shape[1]:
+            return InFlight(self.messages(), more=size).add(other)  # in letters of their own
+        _write(letters, end, other)
+        travelling = np.append(self._travelling, np.arange(end, end + size, dtype=np.int32))
+        new = self._with(self._waiting, travelling)
+        new._end = end + size
+        return new
 
-    def due(self, now_s: float) -> Bools:
-        """Return which messages have arrived and are to be mixed in on arrival."""
-        return (self.arrival_s <= now_s) & ~np.isnan(self.weight)
+    def due(self, now_s: float) -> Bools | None:
+        """Return which messages have arrived and are to be mixed in on arrival; None: none."""
+        moment = self._letters.moment
+        mixed = ~np.isnan(moment[1, self._travelling])
+        if not mixed.any():
+            return None
+        mixed &= moment[0, self._travelling] <= now_s
+        return np.append(np.zeros(len(self._waiting), bool), mixed) if mixed.any() else None
 
     def delivered(self, now_s: float) -> "InFlight":
         """Put what has arrived into the mailboxes, which keep the newest message of a sender."""
-        count = self.in_mailboxes
-        arrived = (self.arrival_s[count:] <= now_s) & np.isnan(self.weight[count:])
-        new = count + arrived.nonzero()[0]
-        if not len(new):
+        if not len(self._travelling):
             return self
-        merge = merge_arrived if len(new) <= _FEW else merge_arrived.reference
-        held = merge(self, new)
-        return self._rows(np.concatenate([held, count + (~arrived).nonzero()[0]]), len(held))
+        few = len(self._travelling) <= _FEW
+        waiting, travelling = (deliver if few else deliver.reference)(self, now_s)
+        return self if len(travelling) == len(self._travelling) else self._with(waiting, travelling)
 
-    def read_by(self, active: Ints, now_s: float) -> Bools:
-        """Return which messages have arrived for some nodes and wait in their mailboxes."""
-        if len(active) == 1:
-            read: Bools = self.dst == active[0]
-        else:
-            nodes = int(max(self.dst.max(initial=0), active.max(initial=0))) + 1
-            read = mask_of(nodes, active)[self.dst]
-        travels = slice(self.in_mailboxes, None)
-        read[travels] &= (self.arrival_s[travels] <= now_s) & np.isnan(self.weight[travels])
-        return read
+    def without(self, active: Ints, now_s: float) -> "InFlight":
+        """Return what is left after some nodes have emptied their mailboxes.
+
+        A message that still travels, but has arrived by now, is read too.
+        """
+        few = len(active) <= FEW
+        waiting, travelling = (not_read if few else not_read.reference)(self, active, now_s)
+        return self._with(waiting, travelling)
 
     def mailbox(self) -> Mailbox:
         """Return what a mechanism may know of the messages in mailboxes."""
-        here = slice(0, self.in_mailboxes)
-        return Mailbox(self.dst[here], self.src[here], self.version[here], self.sent[here])
+        return WaitingMail(self) if len(self._waiting) else _NO_MAIL
 
-    def snapshot_of(self, dst: Ints, src: Ints) -> Ints:
-        """Return the snapshot in the mailbox of dst from each src; every pair has exactly one."""
-        inboxes = self.dst[: self.in_mailboxes]
-        first = int(np.searchsorted(inboxes, dst.min()))
-        keys = self.pairs(slice(first, int(np.searchsorted(inboxes, dst.max(), "right"))))
-        return self.snapshot[first + np.searchsorted(keys, dst * _BASE + src)]
-
-    def _rows(self, rows: Ints, in_mailboxes: int) -> "InFlight":
-        columns: dict[str, Any] = {name: getattr(self, name).take(rows) for name in _COLUMNS}
-        return InFlight(**columns, in_mailboxes=in_mailboxes)
-
-    def pairs(self, rows: slice | Ints) -> Ints:
-        """Return one number for the receiver and the sender of each message."""
-        return self.dst[rows] * _BASE + self.src[rows]
-
-    def newest(self, rows: Ints) -> Ints:
-        """Return the newest message of each pair among some messages, in the order of pairs."""
-        keys = self.pairs(rows)
-        order = np.lexsort((self.sent[rows], keys))
-        last = np.append(np.diff(keys[order]) > 0, True)[: len(order)]
-        newest: Ints = rows[order[last]]
-        return newest
-
-    def is_later(self, new: Ints, old: Ints) -> Bools:
-        """Return whether messages were sent after others; a later snapshot has a higher number."""
-        after: Bools = self.sent[new] > self.sent[old]
-        together = self.sent[new] == self.sent[old]
-        out: Bools = after | (together & (self.snapshot[new] > self.snapshot[old]))
-        return out
+    def snapshots_of(self, rows: Mix, mailed: Bools) -> Ints:
+        """Return the snapshot behind each mailed weight of a mix, -1 for the others, [M]."""
+        few = len(mailed) <= FEW
+        return (find_snapshots if few else find_snapshots.reference)(self, rows, mailed)
 
 
-_COLUMNS = tuple(column.name for column in fields(InFlight) if column.name != "in_mailboxes")
+def _write(letters: Letters, begin: int, messages: Messages) -> None:
+    """Write messages after the letters that are written."""
+    end, number, moment = begin + len(messages.dst), letters.number, letters.moment
+    number[0, begin:end], number[1, begin:end] = messages.dst, messages.src
+    number[2, begin:end], number[3, begin:end] = messages.version, messages.sent
+    number[4, begin:end], letters.used = messages.snapshot, end
+    moment[0, begin:end], moment[1, begin:end] = messages.arrival_s, messages.weight
+
+
+def _room_for(size: int) -> Letters:
+    """Return letters of which none is written, with room for so many and more."""
+    room = 2 * size + _LEAST_ROOM
+    return Letters(np.empty((5, room), np.int64), np.empty((2, room)), 0)
+
+
+_NO_MAIL = no_mail()
 _BASE = 2**31  # above every id
 _FEW = 256  # messages that a kernel sorts one by one
+_LEAST_ROOM = 256  # letters that fit before the columns are copied
 
 
-@accelerated("dystop.kernels.mailboxes:merge_arrived")
-def merge_arrived(messages: InFlight, new: Ints) -> Ints:
-    """Return the numbers of the messages in the mailboxes after those of `new` have arrived.
+class WaitingMail(Mailbox):
+    """The mailboxes of messages in flight; its columns are made when they are read."""
+
+    def __init__(self, in_flight: InFlight) -> None:
+        vars(self)["in_flight"] = in_flight
+
+    def __len__(self) -> int:
+        return int(vars(self)["in_flight"].in_mailboxes)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("dst", "src", "version", "sent"):
+            raise AttributeError(name)
+        found = vars(self)["in_flight"].messages()
+        for column in ("dst", "src", "version", "sent"):
+            vars(self)[column] = getattr(found, column)[: found.in_mailboxes]
+        return vars(self)[name]
+
+    def to(self, nodes: Ints) -> Mailbox:
+        """Return the messages to some nodes."""
+        few = len(nodes) <= FEW
+        find = mail_to if few else mail_to.reference
+        return Mailbox(*find(vars(self)["in_flight"], nodes))
+
+
+@accelerated("dystop.kernels.mailboxes:mail_to")
+def mail_to(messages: InFlight, nodes: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return dst, src, version and sent of the messages in the mailboxes of some nodes."""
+    mail = messages.messages()
+    here = np.isin(mail.dst[: mail.in_mailboxes], nodes).nonzero()[0]
+    return mail.dst[here], mail.src[here], mail.version[here], mail.sent[here]
+
+
+@accelerated("dystop.kernels.mailboxes:find_snapshots")
+def find_snapshots(messages: InFlight, rows: Mix, mailed: Bools) -> Ints:
+    """Return the snapshots behind mailed weights; every such pair has exactly one message."""
+    mail, out = messages.messages(), np.full(len(mailed), -1)
+    keys = (mail.dst * _BASE + mail.src)[: mail.in_mailboxes]
+    wanted = rows.dst[mailed] * _BASE + rows.source[mailed]
+    out[mailed] = mail.snapshot[np.searchsorted(keys, wanted)]
+    return out
+
+
+@accelerated("dystop.kernels.mailboxes:deliver")
+def deliver(messages: InFlight, now_s: float) -> tuple[Ids, Ids]:
+    """Return the letters that wait and those that travel, after what has arrived is delivered.
 
     A mailbox keeps the newest message of a sender. One that was overtaken is dropped.
     """
-    count, new = messages.in_mailboxes, messages.newest(new)
-    old, keys = messages.pairs(slice(0, count)), messages.pairs(new)
-    at = np.searchsorted(old, keys)
-    known = at < count
-    known[known] = old[at[known]] == keys[known]
-    later = known.copy()
-    later[known] = messages.is_later(new[known], at[known])
-    held = np.arange(count)
-    held[at[later]] = new[later]
-    return np.insert(held, at[~known], new[~known])
+    mail, order, count = messages.messages(), messages.order, messages.in_mailboxes
+    arrived = _has_arrived(mail, now_s)
+    arrived[:count] = False
+    here = np.append(np.arange(count), np.flatnonzero(arrived))
+    keys = mail.dst[here] * _BASE + mail.src[here]
+    last = np.lexsort((mail.snapshot[here], mail.sent[here], keys))
+    newest = np.append(np.diff(keys[last]) > 0, True)[: len(last)]
+    return order[here[last[newest]]], order[count:][~arrived[count:]]
+
+
+@accelerated("dystop.kernels.mailboxes:not_read")
+def not_read(messages: InFlight, active: Ints, now_s: float) -> tuple[Ids, Ids]:
+    """Return the letters that still wait and travel, after some nodes have read their mail."""
+    mail, order, count = messages.messages(), messages.order, messages.in_mailboxes
+    read = np.isin(mail.dst, active)
+    read[count:] &= _has_arrived(mail, now_s)[count:]
+    return order[:count][~read[:count]], order[count:][~read[count:]]
+
+
+def _has_arrived(mail: Messages, now_s: float) -> Bools:
+    """Return which messages have arrived that wait in a mailbox."""
+    return (mail.arrival_s <= now_s) & np.isnan(mail.weight)
 
 
 def nothing_in_flight() -> InFlight:
     """Return an empty set of messages."""
     i, f = np.zeros(0, np.int64), np.zeros(0)
-    return InFlight(f, i, i, i, i, i, f)
+    return InFlight(Messages(f, i, i, i, i, i, f))
 
 
 @dataclass(frozen=True)

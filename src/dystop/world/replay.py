@@ -16,7 +16,7 @@ from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints
 from dystop.types import Mailbox, View
 from dystop.world.params import WorldParams
-from dystop.world.progress import InFlight, Progress
+from dystop.world.progress import InFlight, Messages, Progress
 from dystop.world.realised_plan import RealisedPlan, Transfer, realised_plan
 from dystop.world.trace import Orders, Trace, TracedLinks, TracedRound
 from dystop.world.world import World, WorldState
@@ -63,8 +63,9 @@ class TraceWorld(World):
         n = len(line.alive)
         started, training = progress.started_s.copy(), progress.training_s.copy()
         started[:n], training[:n] = line.opened_s, line.remaining_s
-        arrivals = _arrivals(progress.in_flight, line.mailbox, line.opened_s)
-        in_flight = replace(progress.in_flight, arrival_s=arrivals)
+        messages = progress.in_flight.messages()
+        arrivals = _arrivals(messages, line.mailbox, line.opened_s)
+        in_flight = InFlight(replace(messages, arrival_s=arrivals))
         return self.observe(t, line.opened_s), Progress(started, training, in_flight)
 
     def observe(self, t: int, now_s: float) -> WorldState:
@@ -131,7 +132,7 @@ def _fleet(workers: int, nodes: int) -> str:
     return f"{workers} workers {'and a server' if nodes > workers else 'without a server'}"
 
 
-def _arrivals(in_flight: InFlight, seen: Mailbox, now_s: float) -> Floats:
+def _arrivals(in_flight: Messages, seen: Mailbox, now_s: float) -> Floats:
     """Return when messages arrive: by now, if the recorded mailbox had them."""
     if not len(in_flight.dst) or not len(seen.dst):
         return in_flight.arrival_s

@@ -42,6 +42,22 @@ class WorldState:
     budget: Drawn = Drawn()  # noqa: RUF009  # [nodes], models a node may send and receive now
 
 
+@dataclass(frozen=True)
+class RoundBudget:
+    """The budgets of a round, drawn for those who are asked about (`types.Drawn`)."""
+
+    world: "World"
+    t: int
+
+    def __call__(self) -> Floats:
+        """Return the budgets of all nodes."""
+        return self.of(np.arange(self.world.nodes))
+
+    def of(self, nodes: Ints) -> Floats:
+        """Return the budgets of some nodes."""
+        return self.world.budget_of(self.t, nodes)
+
+
 class World:
     """The edge network of `workers` workers that exchange models of `model_bytes`.
 
@@ -133,12 +149,13 @@ class World:
             distance_m=reach.distance_m,
             link_s=reach.link_s,
             step_s=self._step_s,
-            budget=lambda: self._budget(t),
+            budget=RoundBudget(self, t),
             position=self._position(now_s),
         )
 
-    def _budget(self, t: int) -> Floats:
-        return budget_of_round(self.params.budget, self.workers, self.server, self.seed, t)
+    def budget_of(self, t: int, nodes: Ints) -> Floats:
+        """Return the models that some nodes may send and receive in round t."""
+        return budget_of_round(self.params.budget, self.workers, self.seed, t, nodes)
 
     def transfer(
         self, t: int, now_s: float, dst: Ints, src: Ints, fraction: float | Floats
