@@ -146,6 +146,18 @@ def test_the_command_writes_page_figures_and_numbers(recorded, tmp_path):
     assert len(numbers["series"]["simulation"]["clock_s"]) == 8
 
 
+def test_an_interrupted_run_is_compared_as_far_as_it_got_and_without_training(recorded, tmp_path):
+    folder = record_experiment(tmp_path, [*WORDS[:-2], "stop.rounds=3"], "cut")
+    update_info(folder, status="interrupted")
+    done = CliRunner().invoke(app, ["gap", str(folder), "--no-train", "--json", "-"])
+    assert done.exit_code == 0, done.output
+    tree = json.loads(done.output)
+    assert tree["rounds"] == 3
+    assert tree["replay"]["durations"]["mean"] == 0.0
+    assert tree["simulation"]["accuracy"]["final"] is None
+    assert (folder / "gap" / "report.html").is_file()
+
+
 def test_the_command_names_what_is_wrong(recorded, tmp_path):
     def refusal(*words):
         done = CliRunner().invoke(app, ["gap", *map(str, words)])
@@ -156,9 +168,9 @@ def test_the_command_names_what_is_wrong(recorded, tmp_path):
     assert f"--json {file}" in refusal(recorded, "--json", file)
     assert f"{tmp_path / 'nowhere'}: no such folder" in refusal(tmp_path / "nowhere")
     simulated = record_experiment(tmp_path, [*WORDS[:-2], "stop.rounds=1"], "plain")
-    update_info(simulated, status="interrupted")
+    update_info(simulated, status="running")
     message = refusal(simulated)
-    assert "status 'interrupted', 1 rounds" in message
+    assert "status 'running', 1 rounds" in message
     assert f"dystop testbed --resume {simulated}" in message
     (simulated / "trace.jsonl").unlink()
     message = refusal(simulated)

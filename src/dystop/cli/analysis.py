@@ -173,12 +173,20 @@ def gap(
             "--json", metavar="FILE", help="Also write all numbers to FILE; -: print them."
         ),
     ] = None,
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train/--no-train",
+            help="Train models in both simulations; without it, times and plans are compared.",
+        ),
+    ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
     trust: Trust = False,
 ) -> None:
     """Compare the simulator with a run of the testbed.
 
-    Replays and simulates the run, and writes a page, figures and gap.json to RUN/gap/.
+    Replays and simulates the run, and writes a page, figures and gap.json to RUN/gap/. A run that
+    was interrupted is compared as far as it got.
     """
     _check_json_file(json_file)
     from dystop.experiments.gap import gap_of, to_tree
@@ -186,7 +194,7 @@ def gap(
 
     printed = json_file == "-"
     with _progress(quiet or printed, "replay", "simulation") as on_round:
-        found = gap_of(run, on_round, trust=trust)
+        found = gap_of(run, on_round, train=train, trust=trust)
     page = write_gap(found, run / "gap").html
     text = json.dumps(to_tree(found), indent=1, allow_nan=False)
     for path in [str(run / "gap" / "gap.json"), *([json_file] if json_file else [])]:

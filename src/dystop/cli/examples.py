@@ -136,7 +136,11 @@ _EXAMPLES = {
         "dystop pki join w04 --token-file w04.token --ca ca.crt --from 192.168.1.2:7002",
         "dystop pki list",
     ),
-    "gap": ("dystop gap runs/trial", "dystop gap runs/trial --json gap.json"),
+    "gap": (
+        "dystop gap runs/trial",
+        "dystop gap runs/trial --json gap.json",
+        "dystop gap runs/trial --no-train                 times and plans only: quick",
+    ),
     "bench": (
         "dystop bench --quick",
         "dystop bench trainer --model cnn --workers 30 --repeat 5",

@@ -62,15 +62,25 @@ class GapReport:
     step_estimate: Errors  # training seconds, estimated by the coordinator at the round's start
 
 
-def gap_of(folder: Path, on_round: OnRound, *, trust: bool = False) -> GapReport:
+def gap_of(
+    folder: Path, on_round: OnRound, *, train: bool = True, trust: bool = False
+) -> GapReport:
     """Replay and simulate a recorded run, and compare both with it.
 
+    Args:
+        folder: Folder of the run; an interrupted one is compared as far as it got.
+        on_round: Called after every simulated round.
+        train: Whether the simulations train models; otherwise times and plans are compared alone.
+        trust: Whether code is imported that the run of somebody else names.
+
     Raises:
-        RunFolderError: If the run has no trace, has no rounds, or has not finished.
+        RunFolderError: If the run has no trace, has no rounds, or is still running.
         TrustError: If somebody else created the run, it names code, and `trust` is false.
     """
     data, trace = _recorded(folder)
     experiment = read_experiment(folder / CONFIG, trust=trust)
+    if not train:
+        experiment = replace(experiment, engine=replace(experiment.engine, train=False))
     replay = build(as_replay(replace(experiment, trace=str(folder))))
     plain = build(_published_on_completion(experiment))
     rounds = min(len(data.records), len(trace.rounds))
@@ -97,10 +107,11 @@ def _recorded(folder: Path) -> tuple[RunData, Trace]:
             " record a trace with: dystop testbed"
         )
     status = data.info.get("status")
-    if status != "finished":
+    if status == "running":
         raise RunFolderError(
-            f"{folder}: the run has not finished (status {status!r}, {len(data.records)} rounds);"
-            f" wait for its end, or resume it with: {TESTBED_RUN.resume_command(folder)}"
+            f"{folder}: the run is still running (status {status!r}, {len(data.records)} rounds);"
+            f" wait for its end, or if it was killed resume it with: "
+            f"{TESTBED_RUN.resume_command(folder)}"
         )
     trace = read_trace(folder)
     if not data.records:
