@@ -6,7 +6,9 @@ setup          what a coordinator is built from, and which joins it refuses
 members        the members of a run and their states
 conduct        what members did wrong, and what follows: strikes, accusations, quarantine, failures
 observations   measurements, as the observation that a mechanism decides from
+joining        who is refused, who is admitted, the quorum and the roster
 rounds         rounds from planning to closing
+open_round     the open round: whom it waits for, and who has failed in it
 orders         a plan as one order for each node
 round_reports  the reports of a round as its outcome and its trace line
 records        records that wait for their evaluation

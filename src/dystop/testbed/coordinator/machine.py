@@ -9,7 +9,6 @@ After the events, `_advance` does what they made possible, in this order: detect
 close the open round, publish records, finish the run or open the next round, send the roster.
 """
 
-import math
 from collections.abc import Sequence
 
 from dystop.errors import DystopError, RunFolderError
@@ -21,6 +20,7 @@ from dystop.testbed.coordinator.conduct.quarantine import (
     Sanction,
     claimed_epoch,
 )
+from dystop.testbed.coordinator.joining import Joining
 from dystop.testbed.coordinator.members import Enrolled, Member
 from dystop.testbed.coordinator.message_check import implausible, most_bytes
 from dystop.testbed.coordinator.records import Records
@@ -28,9 +28,7 @@ from dystop.testbed.coordinator.rounds import Rounds
 from dystop.testbed.coordinator.setup import (
     COORDINATOR,
     OBSERVER,
-    SERVER,
     CoordinatorSetup,
-    join_refusal,
     member_name,
 )
 from dystop.testbed.coordinator.state import CommitBatcher, CoordinatorState, PendingActions
@@ -55,14 +53,12 @@ from dystop.testbed.protocol.messages import (
     Heartbeat,
     Incident,
     Join,
-    JoinOk,
     Judged,
     Leave,
     NotTestable,
     Reject,
     Report,
     ReportAck,
-    Roster,
     Scored,
     Stop,
     ToCoordinator,
@@ -76,7 +72,6 @@ INTERRUPTED_CODE = 130
 IMPLAUSIBLE = "the join names numbers or mail that this run cannot have; delete its folder"
 STOP_S = 5.0  # time that the members have to leave at the end
 PAUSE_S = 2.0  # a driver calls the machine several times a second
-ROSTER_S = 0.5  # least pause between two rosters, unless an order needs a newer one
 
 
 class CoordinatorMachine:
@@ -93,12 +88,15 @@ class CoordinatorMachine:
         self._accusations = Accusations(self.state, self._quarantine)
         self._start_s: float | None = None  # machine time of the first event
         self._offset_s = restored.at_s
-        self._waiting_since_s = restored.at_s  # when the wait for members started
-        self._is_new_run = restored.state is None
-        self._has_quorum = False
-        self._expected_members = 0  # members that took part before a restart
-        self._roster_due = False
-        self._roster_s = -math.inf
+        self._joining = Joining(
+            self.state,
+            self.rounds,
+            self.records,
+            self._quarantine,
+            self._rate_limit,
+            is_new_run=restored.state is None,
+            waiting_since_s=restored.at_s,
+        )
         self._stopping_since_s: float | None = None
         self._finished = False
         self._interrupted = ""
@@ -127,7 +125,7 @@ class CoordinatorMachine:
         for worker in restored.workers:
             state.members.restore(worker)
             was_present = worker.state in ("JOINED", "SUSPECT")
-            self._expected_members += was_present and worker.name != OBSERVER
+            self._joining.expected += was_present and worker.name != OBSERVER
         if restored.state is not None:
             state.restore(restored.state)
         if restored.local_steps is not None:
@@ -189,7 +187,7 @@ class CoordinatorMachine:
     ) -> list[CoordinatorAction]:
         self.state.pending = PendingActions()
         self._set_time(now_s)
-        self._roster_due |= self._quarantine.apply_requests()
+        self._joining.roster_due |= self._quarantine.apply_requests()
         for event in events:
             self._sender = _sender_of(event)
             self._on_event(event)
@@ -236,7 +234,7 @@ class CoordinatorMachine:
             state.incidents.record(member.node, event.kind, event.text)
             if event.kind == "left_behind":  # its process cannot go on: nobody waits for it
                 state.write_member(state.members.leave(member.name, "its process cannot go on"))
-                self._roster_due = True
+                self._joining.roster_due = True
 
     def _on_message(self, event: MessageFromMember) -> None:
         state, name, message = self.state, event.name, event.message
@@ -267,7 +265,7 @@ class CoordinatorMachine:
         wrong = implausible(setup.fleet, t, member.node, message, order)
         if wrong:
             word = type(message).__name__.lower()
-            self._roster_due |= self._quarantine.false_message(member, f"{word}: {wrong}")
+            self._joining.roster_due |= self._quarantine.false_message(member, f"{word}: {wrong}")
         return bool(wrong)
 
     def _on_epoch_found(self, event: EpochFound) -> None:
@@ -277,7 +275,9 @@ class CoordinatorMachine:
             self._step_down()
             return
         if member is not None and self._epoch_claims.needs_lookup(member, claim.message):
-            self._roster_due |= self._epoch_claims.refute(member, claimed_epoch(claim.message))
+            self._joining.roster_due |= self._epoch_claims.refute(
+                member, claimed_epoch(claim.message)
+            )
         if member is not None and claimed_epoch(claim.message) <= self.state.epoch:
             self._on_message(claim)
             self.rounds.resend(member.node)  # it may have refused an order of the old epoch
@@ -295,10 +295,10 @@ class CoordinatorMachine:
         elif isinstance(message, Incident):
             state.incidents.reported(member, message)
         elif isinstance(message, Judged) and member.name == OBSERVER:
-            self._roster_due |= self._accusations.answered(message)
+            self._joining.roster_due |= self._accusations.answered(message)
         elif isinstance(message, Leave):
             state.write_member(state.members.leave(member.name, message.text))
-            self._roster_due = True
+            self._joining.roster_due = True
 
     def _on_report(self, member: Member, report: Report) -> None:
         state = self.state
@@ -314,54 +314,19 @@ class CoordinatorMachine:
     # Joins --------------------------------------------------------------------------------------
 
     def _on_join(self, event: MessageFromMember, join: Join) -> None:
-        state, name, fingerprint = self.state, event.name, event.fingerprint
-        member = state.members.get(name)
-        refused = self._quarantine.certificate_refusal(fingerprint)
-        refused = refused or join_refusal(state.setup, member, join, event.remote)
-        if refused is not None and member is not None and member.state != "QUARANTINED":
-            text = f"cannot join: {refused.code}: {refused.text}"
-            state.incidents.record(member.node, "refused", text)
+        state, member = self.state, self.state.members.get(event.name)
+        refused = self._joining.refusal(event, join)
         if refused is not None or member is None:
-            state.send_now(name, refused or Reject("unknown", "not enrolled"))
-            state.pending.immediate.append(CloseSession(name))
+            self._joining.refuse(event.name, refused or Reject("unknown", "not enrolled"))
         elif self._is_implausible(member, join):
-            state.send_now(name, Reject("implausible", IMPLAUSIBLE))
-            state.pending.immediate.append(CloseSession(name))
+            self._joining.refuse(event.name, Reject("implausible", IMPLAUSIBLE))
         elif self._epoch_claims.needs_lookup(member, join):
             state.pending.immediate.append(LookUpEpoch(event))
         elif self._stopping_since_s is not None:
             reason = self._interrupted or self.records.stop_reason
-            state.send_now(name, Stop(state.epoch, reason[:200]))
+            state.send_now(event.name, Stop(state.epoch, reason[:200]))
         else:
-            self._admit(member, join, fingerprint)
-
-    def _admit(self, member: Member, join: Join, fingerprint: str) -> None:
-        state, name = self.state, member.name
-        if member.state in ("ENROLLED", "LEFT"):
-            self._waiting_since_s = state.at_s  # others may join soon, too
-        known = (member.address, member.fingerprint) == (join.address, fingerprint)
-        self._roster_due |= not known or member.state in ("ENROLLED", "LEFT")
-        joined = state.members.join(name, join, state.at_s, fingerprint)
-        state.write_member(joined)
-        restarted = joined.incarnation != member.incarnation
-        warm = state.setup.mechanism.capabilities().warm_start
-        warm = warm and member.node < state.setup.fleet.workers
-        state.worker_joined(member.node, join, restarted, warm)
-        state.exchange_from_s[member.node] = state.at_s
-        ok = JoinOk(
-            run=state.setup.run,
-            epoch=state.epoch,
-            round=state.control.t,
-            heartbeat_s=state.params.timeouts.heartbeat_s,
-            warm_start=warm,
-            peers=state.members.roster(),
-            incarnation=joined.incarnation,
-        )
-        state.send_after_commit(name, ok)
-        self._rate_limit.grant(name)
-        self.rounds.resend(member.node)
-        if name == OBSERVER:
-            self.records.evaluations.observer_joined()
+            self._joining.admit(member, join, event.fingerprint)
 
     def _step_down(self) -> None:
         """Finish without a message to anybody: a newer coordinator owns this ledger."""
@@ -393,39 +358,17 @@ class CoordinatorMachine:
             self._stop(self.records.stop_reason)
         elif self._may_open_round():
             self._open_round()
-        self._send_roster(force=False)
+        self._joining.send_roster(force=False)
 
     def _may_open_round(self) -> bool:
         if self.rounds.current or self.records.stop_reason or self._commits.is_blocked:
             return False
-        state, n = self.state, self.state.setup.fleet.workers
-        if state.setup.fleet.server:
-            server = state.members.get(SERVER)
-            if server is None or server.state != "JOINED" or server.disk_full:
-                return False
-        present = sum(m.state == "JOINED" and m.node < n for m in state.members)
-        if present == 0:
-            return False
-        self._has_quorum = self._has_quorum or self._is_quorum(present, n)
-        return self._has_quorum
-
-    def _is_quorum(self, present: int, workers: int) -> bool:
-        """Whether enough workers are present for the first round after a start.
-
-        A new run waits for `quorum`; a restarted one for half of the members it had before.
-        """
-        state = self.state
-        waited = state.at_s - self._waiting_since_s >= state.params.timeouts.gather_s
-        if not self._is_new_run:
-            return waited or 2 * present >= self._expected_members
-        observer = state.members.get(OBSERVER)
-        observed = observer is None or not state.params.observer or observer.state == "JOINED"
-        return waited or (observed and present >= state.params.quorum * workers)
+        return self._joining.are_enough()
 
     def _open_round(self) -> None:
         after_commit = self.state.pending.after_commit
         before = len(after_commit)
-        self._send_roster(force=True)
+        self._joining.send_roster(force=True)
         if not self.rounds.open_next():
             del after_commit[before:]
             return
@@ -435,18 +378,6 @@ class CoordinatorMachine:
             member = self.state.members.of_node(node)
             if member is not None:
                 self._rate_limit.grant(member.name)
-
-    def _send_roster(self, *, force: bool) -> None:
-        """Send the roster to all members if it has changed; at most every `ROSTER_S` seconds."""
-        state = self.state
-        too_soon = state.at_s - self._roster_s < ROSTER_S
-        if not self._roster_due or (too_soon and not force):
-            return
-        self._roster_due, self._roster_s = False, state.at_s
-        roster = Roster(state.epoch, state.members.roster())
-        for member in state.members:
-            if member.session:
-                state.send_after_commit(member.name, roster)
 
     # The end ------------------------------------------------------------------------------------
 

@@ -11,9 +11,8 @@ A report that arrives after its round was closed is applied with `apply_late_rep
 """
 
 import json
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +29,14 @@ from dystop.record import RoundRecord
 from dystop.sparse import Ints
 from dystop.testbed.coordinator.conduct.accusations import Accusation
 from dystop.testbed.coordinator.observations import pulls_by_stage_and_sender
+from dystop.testbed.coordinator.open_round import (
+    OpenRound,
+    has_left,
+    is_complete,
+    node_failed,
+    register_failures,
+    restored_round,
+)
 from dystop.testbed.coordinator.orders import (
     orders_from_plan,
     pulls_by_node,
@@ -53,7 +60,6 @@ from dystop.testbed.ledger.tables import (
     ReportLine,
     Restored,
     RoundLine,
-    read_blob,
     text_of,
     write_blob,
 )
@@ -66,42 +72,6 @@ from dystop.world.energy import round_energy, with_energy
 # What a report does: "new" and "late" change the state; "known" was applied before; "early" cannot
 # be applied yet (the worker repeats it); "strange" belongs to no order.
 ReportEffect = Literal["new", "late", "known", "early", "strange"]
-
-
-@dataclass
-class OpenRound:
-    """A round whose orders were issued and that is not closed yet."""
-
-    plan: Plan
-    view: View  # without links
-    line: RoundLine
-    orders: dict[int, Execute]
-    lines: dict[int, OrderLine]
-    deadline_s: float  # of the run
-    trial_deadline_s: float  # the same for workers on trial
-    rejoin_until_s: float = -math.inf  # after a restart all members have to join again
-    mixed: dict[int, Report] = field(default_factory=dict)
-    failed: set[int] = field(default_factory=set)  # nodes that reported a failure
-    training: set[int] = field(default_factory=set)  # the round waits for these trainings
-
-    @property
-    def t(self) -> int:
-        """Number of the round."""
-        return self.line.round
-
-    def awaits(self, node: int) -> bool:
-        """Whether a node has an order and has not answered."""
-        return node in self.orders and node not in self.mixed and node not in self.failed
-
-    @property
-    def missing(self) -> set[int]:
-        """Nodes that have not answered."""
-        return self.orders.keys() - self.mixed.keys() - self.failed
-
-    @property
-    def unfinished(self) -> set[int]:
-        """Nodes that the round waits for: for an answer, or for a training."""
-        return self.missing | (self.training & self.mixed.keys())
 
 
 @dataclass(frozen=True)
@@ -156,7 +126,9 @@ class Rounds:
             if self._late_trainings.get(node) != began_s[node]:
                 self._late_trainings[node] = began_s[node]
                 lasts_s = state.at_s - began_s[node]
-                self._failed(node, "hung", f"its training has been running for {lasts_s:.0f} s")
+                node_failed(
+                    state, node, "hung", f"its training has been running for {lasts_s:.0f} s"
+                )
 
     def _issue_orders(self, plan: Plan, view: View, world: WorldState) -> None:
         """Write the plan and its orders to the ledger, and send them after the commit."""
@@ -241,7 +213,7 @@ class Rounds:
                 return "known", []
             if report.kind == "failed":
                 current.failed.add(node)
-                self._failed(node, "failed", f"round {report.round}: {report.text}")
+                node_failed(self.state, node, "failed", f"round {report.round}: {report.text}")
                 return "new", []
             current.mixed[node] = report
             return "new", self._exchange_finished(node, current.orders[node], report)
@@ -355,63 +327,13 @@ class Rounds:
     @property
     def is_complete(self) -> bool:
         """Whether the open round has nothing left to wait for."""
-        current = self.current
-        if current is None:
-            return False
-        if self.state.at_s >= current.deadline_s:
-            return True
-        return not any(self._waits_for(current, node) for node in current.unfinished)
+        return self.current is not None and is_complete(self.state, self.current)
 
     def postpone_deadline(self, seconds: float) -> None:
         """Wait longer for the open round, because the coordinator was stopped meanwhile."""
         if self.current is not None:
             self.current.deadline_s += seconds
             self.current.trial_deadline_s += seconds
-
-    def _waits_for(self, current: OpenRound, node: int) -> bool:
-        """Whether the round waits for a node that is not finished.
-
-        It does not wait for a member that has left or is dead. It waits for a silent member, or for
-        one whose session broke, for `suspect_s`; if the member is on trial, it does not. After a
-        restart of the coordinator it waits until members had the time to join again.
-        """
-        state, member = self.state, self.state.members.of_node(node)
-        if member is None or member.state not in ("JOINED", "SUSPECT"):
-            return False
-        if state.at_s < current.rejoin_until_s:
-            return True
-        on_trial = state.failures.is_on_trial(node, state.at_s)
-        if member.state == "SUSPECT":
-            silence_s = state.members.silence_s(member.name, state.at_s)
-            return not on_trial and silence_s < state.params.timeouts.suspect_s
-        return not on_trial or state.at_s < current.trial_deadline_s
-
-    def _register_failures(self, current: OpenRound) -> None:
-        """Register why nodes did not finish: they were lost, or they failed; who leaves may."""
-        state = self.state
-        for node in sorted(current.unfinished):
-            member = state.members.of_node(node)
-            if member is None or member.state in ("LEFT", "QUARANTINED"):
-                continue
-            if member.state == "JOINED":
-                waited_s = state.at_s - current.line.opened_s
-                what = "no answer" if node in current.missing else "no end of its training"
-                self._failed(node, "hung", f"{what} in round {current.t} after {waited_s:.1f} s")
-            elif node < state.setup.fleet.workers:
-                state.failures.lost(node, state.at_s)
-
-    def _failed(self, node: int, kind: Literal["failed", "hung"], text: str) -> None:
-        """Exclude a worker that failed; the server is needed in every round."""
-        state = self.state
-        if node < state.setup.fleet.workers:
-            seconds = state.failures.failed(node, state.at_s)
-            text = f"{text}; left out for {seconds:.0f} s"
-        state.incidents.record(node, kind, text)
-
-    def _has_left(self, node: int) -> bool:
-        """Whether a node has left for good, so that the round does not wait for it."""
-        member = self.state.members.of_node(node)
-        return member is None or member.state in ("LEFT", "QUARANTINED")
 
     def close(self) -> ClosedRound:
         """Settle the open round (eq:staleness, eq:queue) and write it to the ledger."""
@@ -431,7 +353,7 @@ class Rounds:
             spent = round_energy(power, view.alive, outcome.duration_s, seconds)
             record = with_energy(record, power, spent)
         traced = trace_outcome(plan, view, reports, outcome, current.orders)
-        self._register_failures(current)
+        register_failures(state, current)
         order_lines = list(self._end_orders(current))
         closed = replace(
             current.line,
@@ -465,7 +387,7 @@ class Rounds:
             if node in current.mixed:
                 yield replace(line, outcome="DONE", execute=None)
                 continue
-            ended = replace(line, outcome="CANCELLED" if self._has_left(node) else "FAILED")
+            ended = replace(line, outcome="CANCELLED" if has_left(self.state, node) else "FAILED")
             self.unconfirmed[current.t, node] = ended
             member = self.state.members.of_node(node)
             if member is not None and member.session and node not in current.failed:
@@ -480,16 +402,4 @@ class Rounds:
             self.most_pulls = max(self.most_pulls, (line.execute or "").count('"node":'))
             if line.outcome is not None:
                 self.unconfirmed[line.round, line.node] = line
-        if restored.open is None:
-            return
-        stored = read_blob(restored.open.plan)
-        view: View = replace(stored["view"], fleet=self.state.setup.fleet)
-        lines = {o.node: o for o in restored.orders if o.outcome is None}
-        orders = {node: stored_order(line) for node, line in lines.items()}
-        timeouts = self.state.params.timeouts  # members may have to join again first
-        until_s = self.state.at_s + max(timeouts.round_s, timeouts.gather_s)
-        plan: Plan = stored["plan"]
-        self.current = OpenRound(
-            plan, view, restored.open, orders, lines, until_s, until_s, rejoin_until_s=until_s
-        )
-        self.current.training = set(plan.active.tolist()) if plan.join else set()
+        self.current = restored_round(self.state, restored)
