@@ -18,6 +18,7 @@ from dystop.cli.examples import examples
 from dystop.cli.export import export
 from dystop.cli.listing import catalogue
 from dystop.cli.new import new
+from dystop.cli.plot import plot
 from dystop.cli.report import animate, report
 from dystop.cli.reproduce import reproduce
 from dystop.cli.run import resume, run, verify
@@ -68,6 +69,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "resume": resume,
     "verify": verify,
     "report": report,
+    "plot": plot,
     "animate": animate,
     "export": export,
     "dashboard": dashboard,

@@ -51,6 +51,14 @@ _EXAMPLES = {
         "dystop report runs/dystop-* runs/fedavg-* --target 0.8 --out comparison",
         "dystop report runs/sweep-V --out page        a comparison or a sweep, as far as it got",
     ),
+    "plot": (
+        "dystop plot runs/trial                              accuracy over time, one column wide",
+        "dystop plot runs/trial --figure time-to-target --target 0.8 --out bars.pdf",
+        "dystop plot runs/trial --mechanisms dystop,matcha --label dystop='DySTop (ours)'",
+        "dystop plot runs/by-phi --panels data.phi --width page --columns 3 --out phi.pgf",
+        "dystop plot runs/trial --figure time-shares --out why.svg --out why.pdf",
+        "dystop plot runs/a runs/b --style ieee.mplstyle --font 7 --ylim 0.4,0.9 --legend inside",
+    ),
     "animate": (
         "dystop animate runs/dystop-fmnist-mini-s0",
         "dystop animate runs/trial --rounds 100 --seconds 30 --out trial.svg",
