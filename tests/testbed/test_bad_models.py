@@ -10,6 +10,7 @@ from dystop.experiments.testbed.launch import make_folder
 from dystop.experiments.testbed.operations import member_states
 from dystop.experiments.testbed.threads import PartyThreads, run_threads
 from dystop.testbed.audit.check import audit_run
+from dystop.testbed.protocol.compressed import digest_of
 from dystop.testbed.protocol.payload import digest
 from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.model_server import PublishedModelServer
@@ -46,8 +47,11 @@ def bad_worker(monkeypatch):
                 push(server, future, request, model)
                 return
             good = server._encoder.served_model(model, request)
-            parts = server._encoder._schema.pack(np.full_like(model.vector, np.nan))
-            header = replace(good.header, sha256=digest(parts))
+            bad = np.full_like(model.vector, np.nan)
+            parts = server._encoder._schema.pack(bad)
+            header = replace(good.header, sha256=digest(parts), size=sum(map(len, parts)))
+            if request.holds is not None:
+                header = replace(header, messages=None, copy=digest_of(bad))
             future.set_result(ServedModel(header, parts))
 
         monkeypatch.setattr(PartyThreads, "_worker", make)
@@ -57,15 +61,16 @@ def bad_worker(monkeypatch):
     return choose
 
 
-def run(tmp_path):
-    folder, _ = make_folder(read_experiment(None, list(KEYS)), tmp_path, "run")
+def run(tmp_path, *words):
+    folder, _ = make_folder(read_experiment(None, [*KEYS, *words]), tmp_path, "run")
     run_threads(folder, IgnoredProgress())
     return folder
 
 
-def test_a_worker_that_serves_bad_models_is_quarantined(tmp_path, bad_worker):
+@pytest.mark.parametrize("compression", ["none", "sign"])
+def test_a_worker_that_serves_bad_models_is_quarantined(tmp_path, bad_worker, compression):
     bad_worker()
-    folder = run(tmp_path)
+    folder = run(tmp_path, f"link.compression={compression}")
     states = member_states(folder)
     assert states["w02"][0] == "QUARANTINED"
     assert "the observer refused version" in states["w02"][1]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dystop.control.compression import Compression
 from dystop.testbed.events import PullFailed, PullFinished
 from dystop.testbed.judgement import MAX_REFERENCES, ModelCheck
 from dystop.testbed.observer import Observer, ObserverComponents
@@ -19,7 +20,7 @@ from dystop.testbed.protocol.messages import (
     Row,
     Stage,
 )
-from dystop.testbed.protocol.payload import digest
+from dystop.testbed.protocol.payload import Schema, digest
 from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.transport.memory import MemoryTransport
 from support.worker_process_fixtures import RUN, TOY, plus, running_testbed
@@ -61,6 +62,16 @@ def test_the_model_is_pulled_as_the_worker_pulled_it():
     fleet = Fleet(w02=lambda header: PullFailed(0, "timeout"))
     fleet.judge(exact=True, stage=2)
     assert fleet.requests[0][1] == PullRequest(RUN, 9, 2, exact=True, version=7)
+
+
+def test_a_public_copy_is_judged_by_the_whole_copy():
+    """Its digest is that of the copy, which the accuser reports as well."""
+    schema = Schema(TOY.tensors, compression=Compression("sign", 1.0, (4, 2), 0))
+    copy = "c" * 64
+    fleet = Fleet(w02=lambda header: PullFinished(0, replace(header, copy=copy), ONES, 0, 0.0))
+    check = ModelCheck(schema, Guards(), fleet.pull)
+    assert check.judge(Judge(1, 2, 7, 9), RUN, PEERS) == Judged(2, 7, "accepted", None, copy)
+    assert fleet.requests[0][1] == PullRequest(RUN, 9, version=7, holds="")
 
 
 @pytest.mark.parametrize(("value", "code"), [(np.nan, "not_finite"), (1e6, "norm")])

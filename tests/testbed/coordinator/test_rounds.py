@@ -319,6 +319,20 @@ def test_a_late_report_or_a_restart_ends_the_first_exclusion():
         assert harness.machine.state.present()[2]
 
 
+def test_limits_allow_for_a_whole_model_where_links_carry_less():
+    """A restarted worker needs whole models, which are a thousand messages long here."""
+    budgets = []
+    for longest in (1.0, 1000.0):
+        harness = CoordinatorHarness(setup_for("d-psgd", rounds=2, longest_message=longest))
+        harness.join_all()
+        harness.run(0.3)
+        now = harness.machine.rounds.current
+        budgets.append(max(order.budget_s for order in now.orders.values()))
+        assert now.deadline_s - now.line.opened_s > budgets[-1]
+    assert budgets[0] == 5.0
+    assert budgets[1] > 4 * budgets[0]
+
+
 def test_a_training_that_is_late_does_not_extend_the_deadline():
     harness = CoordinatorHarness(setup_for("dystop", rounds=1000))
     harness.join_all()
