@@ -220,17 +220,23 @@ class Trainer:
             steps: [A], mini-batches; a worker without data takes none.
             rates: [A], factors of the learning rate; 1 by default.
         """
-        rows = len(workers)
-        if models.shape != (rows, self.width) or counters.shape != (rows, self.layout.counters):
+        rates = np.ones(len(workers)) if rates is None else rates
+        return self.train_job(Job(models, counters, workers, versions, steps, rates))
+
+    def train_job(self, job: Job) -> Trained:
+        """Run the local trainings of a job, whose models hold the state of an optimiser, too."""
+        rows, workers, steps = len(job.workers), job.workers, job.steps
+        shapes = tuple(job.models.shape), tuple(job.counters.shape)
+        if shapes != ((rows, self.width), (rows, self.layout.counters)):
             raise ValueError(
-                f"models {tuple(models.shape)} and counters {tuple(counters.shape)} do not fit "
-                f"{rows} workers of width {self.width} and {self.layout.counters} counters"
+                f"models {shapes[0]} and counters {shapes[1]} do not fit {rows} workers of width "
+                f"{self.width} and {self.layout.counters} counters"
             )
-        rates = np.ones(rows) if rates is None else rates
-        models, counters, state = models.to(self.device), counters.to(self.device), self._state
+        state = self._state
+        models, counters = job.models.to(self.device), job.counters.to(self.device)
         moments, taken = state.moments(models, counters), state.steps_taken(counters)
         plain = state.without_state(models, counters)
-        job = Job(*plain, workers, versions, steps, rates, moments, taken)
+        job = Job(*plain, workers, job.versions, steps, job.rates, moments, taken)
         pieces = cut(steps, self._piece_rows(rows))
         collector = Collector(job, len(pieces))
         with deterministic_kernels():

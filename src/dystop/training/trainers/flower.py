@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dystop.errors import ConfigError, UserCodeError
-from dystop.sparse import Floats, Ints
+from dystop.sparse import Ints
 from dystop.training.evaluate import Evaluation
 from dystop.training.flat import Layout, Slot
 from dystop.training.memory import MemoryEstimate
 from dystop.training.params import TrainerParams
-from dystop.training.problem import Trained
+from dystop.training.problem import Job, Trained
 from dystop.training.tasks.task import CLASSIFICATION
 from dystop.training.trainer import Trainer, samples_seen
 from dystop.training.trainers import flower_child
@@ -169,23 +169,15 @@ class FlowerTrainer(Trainer):
         """Return how many samples local trainings see together."""
         return samples_seen(self._data_size[workers], steps, self.params.batch)
 
-    def train(
-        self,
-        models: Tensor,
-        counters: Tensor,
-        workers: Ints,
-        versions: Ints,
-        steps: Ints,
-        rates: Floats | None = None,
-    ) -> Trained:
+    def train_job(self, job: Job) -> Trained:
         """Send a `train` message for each row; the app decides what it does with it."""
-        models, counters, losses = models.clone(), counters.clone(), np.full(len(workers), np.nan)
-        rates = np.ones(len(workers)) if rates is None else rates
-        for row, worker in enumerate(workers.tolist()):
+        models, counters = job.models.clone(), job.counters.clone()
+        losses = np.full(len(job.workers), np.nan)
+        for row, worker in enumerate(job.workers.tolist()):
             config = {
-                "lr": float(self.params.learning_rate * rates[row]),
-                "server-round": int(versions[row]) + 1,
-                "local-steps": int(steps[row]),
+                "lr": float(self.params.learning_rate * job.rates[row]),
+                "server-round": int(job.versions[row]) + 1,
+                "local-steps": int(job.steps[row]),
                 "batch-size": self.params.batch,
             }
             arrays = self._arrays(models[row], counters[row])
@@ -197,7 +189,7 @@ class FlowerTrainer(Trainer):
                 )
             models[row], counters[row] = self._flat(arrays)
             losses[row] = np.nan if header["loss"] is None else header["loss"]
-        return Trained(models, counters, losses, self.samples_seen(workers, steps))
+        return Trained(models, counters, losses, self.samples_seen(job.workers, job.steps))
 
     def evaluate(
         self,

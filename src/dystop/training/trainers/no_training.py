@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dystop.sparse import Floats, Ints
+from dystop.sparse import Ints
 from dystop.training.flat import Layout
-from dystop.training.problem import Trained
+from dystop.training.problem import Job, Trained
 from dystop.training.tasks.task import CLASSIFICATION
 from dystop.training.trainer import Trainer, samples_seen
 
@@ -43,15 +43,7 @@ class NoTraining(Trainer):
         """Return how many samples local trainings would see together."""
         return samples_seen(self._data_size[workers], steps, self._batch)
 
-    def train(
-        self,
-        models: Tensor,
-        counters: Tensor,
-        workers: Ints,
-        versions: Ints,
-        steps: Ints,
-        rates: Floats | None = None,
-    ) -> Trained:
+    def train_job(self, job: Job) -> Trained:
         """Return the models as they are, without losses."""
-        seen = self.samples_seen(workers, steps)
-        return Trained(models, counters, np.full(len(workers), np.nan), seen)
+        seen = self.samples_seen(job.workers, job.steps)
+        return Trained(job.models, job.counters, np.full(len(job.workers), np.nan), seen)
