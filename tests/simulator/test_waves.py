@@ -60,9 +60,21 @@ def test_every_mechanism_in_an_unstable_world(name, engine):
     assert ahead == plain
 
 
-@settings(max_examples=25, deadline=None)
+VARIANTS = (
+    *(MECHANISMS[name]() for name in sorted(MECHANISMS)),
+    MECHANISMS["asydfl"](wakes="one"),
+    MECHANISMS["asydfl"](background=True),
+    MECHANISMS["asydfl"](payload="delta", wakes="one"),
+    MECHANISMS["asyng"](background=True),
+    MECHANISMS["sa-adfl"](background=True, mail="latest"),
+    MECHANISMS["sa-adfl"](sends="mixed"),
+)
+"""All mechanisms, and hyper-parameters that change what their links carry."""
+
+
+@settings(max_examples=40, deadline=None)
 @given(
-    name=st.sampled_from(sorted(MECHANISMS)),
+    mechanism=st.sampled_from(VARIANTS),
     engine=st.sampled_from(ENGINES),
     n=st.integers(2, 12),
     seed=st.integers(0, 2**32),
@@ -71,9 +83,9 @@ def test_every_mechanism_in_an_unstable_world(name, engine):
     copies=st.sampled_from([0, 2**28]),
     model=st.sampled_from(["trained", "aggregated"]),
 )
-def test_any_small_fleet(name, engine, n, seed, every, kept, copies, model):
+def test_any_small_fleet(mechanism, engine, n, seed, every, kept, copies, model):
     components = components_for(
-        MECHANISMS[name](),
+        mechanism,
         n,
         params=UNSTABLE_WORLD,
         seed=seed,
@@ -85,6 +97,35 @@ def test_any_small_fleet(name, engine, n, seed, every, kept, copies, model):
         patch.setattr(pipeline, "MAX_COPY_BYTES", copies)
         plain, ahead = results(components, lambda t: t % kept == 0)
     assert ahead == plain
+
+
+def test_small_fleets_meet_everything_that_waves_could_break(monkeypatch):
+    """Churn, mobility, losses, mail, background links, masks and updates occur in these fleets."""
+    met, decide = set(), pipeline.decide
+
+    def look(mechanism, control, view, *rest):
+        plan, after = decide(mechanism, control, view, *rest)
+        found = {
+            "churn": not view.alive.all(),
+            "mail": len(view.mailbox) > 0,
+            "background links": plan.links.background.any(),
+            "updates": plan.links.delta.any(),
+            "masks": any(mix.kind == "masked" for mix in plan.mixes),
+            "two stages": len(plan.mixes) > 1,
+        }
+        met.update(word for word, is_met in found.items() if is_met)
+        return plan, after
+
+    monkeypatch.setattr(pipeline, "decide", look)
+    for mechanism in VARIANTS:
+        components = components_for(mechanism, 9, params=UNSTABLE_WORLD, stop=Stop(rounds=25))
+        records = [r for r, _ in run_rounds(components, begin(components), no_round)]
+        first, last = (components.world.observe(1, t).position for t in (0.0, records[-1].clock_s))
+        met.update({"losses"} if any(r.lost for r in records) else ())
+        met.update({"mobility"} if (first != last).any() else ())
+    assert met == {
+        "background links", "churn", "losses", "mail", "masks", "mobility", "two stages", "updates",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["ad-psgd", "dystop", "fedasync", "sa-adfl"])

@@ -14,7 +14,7 @@ from dystop.sparse import Bools, Floats, Ints, ints, mask_of
 from dystop.types import View, updated
 from dystop.world import InFlight, Messages, RealisedPlan
 
-DROP_EVERY = 16  # rounds in which snapshots may stay that no message carries any more
+SPARE = 16  # snapshots that may stay although no message carries them
 _EVERYBODY = np.ones(0, bool)  # nobody asks who is done where models are published at once
 _FEW_MESSAGES = 512  # whose snapshots are looked through in every round
 
@@ -189,16 +189,17 @@ def consume(state: State, view: View, realised: RealisedPlan) -> State:
 def _with_in_flight(state: State, in_flight: InFlight) -> State:
     """Replace the messages in flight by some of them; drop snapshots that none of them carries.
 
-    Where many messages wait, snapshots are dropped in every `DROP_EVERY`-th round only.
+    Where many messages wait, a few such snapshots may stay: finding them takes longer than a round.
     """
     models, before = state.models, state.progress.in_flight
     if in_flight is before:
         return state
-    is_time = len(in_flight) <= _FEW_MESSAGES or state.control.t % DROP_EVERY == 0
-    if len(in_flight) < len(before) and is_time:
+    is_many = len(models.snapshots) > before.snapshots_kept + SPARE
+    if len(in_flight) < len(before) and (is_many or len(in_flight) <= _FEW_MESSAGES):
         kept = ints(list(models.snapshots))
         is_carried = mask_of(state.snapshots_made, in_flight.snapshot)
         for number in kept[~is_carried[kept]].tolist():
             del models.snapshots[number]
             models.origins.pop(number, None)
+        in_flight.snapshots_kept = len(models.snapshots)
     return updated(state, progress=updated(state.progress, in_flight=in_flight))

@@ -55,12 +55,13 @@ class InFlight:
     copies only the numbers of those that wait.
     """
 
-    __slots__ = ("_end", "_letters", "_travelling", "_waiting")
+    __slots__ = ("_end", "_letters", "_travelling", "_waiting", "snapshots_kept")
 
     _letters: Letters
     _end: int  # letters that are known here; later rounds may have written more
     _waiting: Ids  # numbers of letters, sorted by (dst, src)
     _travelling: Ids
+    snapshots_kept: int  # when those that no message carries were dropped last
 
     def __init__(self, messages: Messages, more: int = 0) -> None:
         """Take messages, and leave room for more."""
@@ -69,12 +70,14 @@ class InFlight:
         _write(self._letters, 0, messages)
         order = np.arange(size, dtype=np.int32)
         self._waiting, self._travelling = np.split(order, [messages.in_mailboxes])
+        self.snapshots_kept = 0
 
     def _with(self, waiting: Ids, travelling: Ids) -> "InFlight":
         """Return other ones of the same letters."""
         new = object.__new__(InFlight)
         new._letters, new._end = self._letters, self._end
         new._waiting, new._travelling = waiting, travelling
+        new.snapshots_kept = self.snapshots_kept
         return new
 
     def __len__(self) -> int:
