@@ -16,7 +16,6 @@ import hashlib
 import itertools
 import json
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from dystop.bench.settings import DEVICE, Settings, Work, experiment
-from dystop.bench.waves import FREE_RUNNING, MECHANISMS, Run
+from dystop.bench.waves import FREE_RUNNING, MECHANISMS, HostClock, Run
 from dystop.experiments.building import build
 from dystop.simulator import no_round, run_rounds, waves
 from dystop.simulator.loop import begin
@@ -71,11 +70,12 @@ def untrained(settings: Settings, workers: int, name: str) -> Components:
 def host_round(components: Components, *, as_json: bool) -> tuple[float, str]:
     """Return the processor milliseconds of a round, and a digest of the lines that were made."""
     state, lines = begin(components), hashlib.sha256()
-    began_s = time.thread_time()
-    for record, _ in run_rounds(components, state, no_round):
-        if as_json:
-            lines.update(record.to_json().encode())
-    return 1e3 * (time.thread_time() - began_s) / components.stop.rounds, lines.hexdigest()
+    clock = HostClock(components.trainer)
+    with clock:
+        for record, _ in run_rounds(components, state, no_round):
+            if as_json:
+                lines.update(record.to_json().encode())
+    return 1e3 * clock.seconds / components.stop.rounds, lines.hexdigest()
 
 
 def sweep(settings: Settings, args: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -71,16 +71,20 @@ class HostClock:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self.seconds = trainer, 0.0
+        self._before: dict[str, Any] = {}
 
     def __enter__(self) -> None:
-        self.seconds -= time.thread_time()
+        self._before = dict(vars(self._trainer))
         for name in ("train", "evaluate"):
             setattr(self._trainer, name, self._without(getattr(self._trainer, name)))
+        self.seconds -= time.thread_time()
 
     def __exit__(self, *error: object) -> None:
         self.seconds += time.thread_time()
         for name in ("train", "evaluate"):
             delattr(self._trainer, name)  # the methods of the class are back
+            if name in self._before:
+                setattr(self._trainer, name, self._before[name])
 
     def _without(self, work: Callable[..., Any]) -> Callable[..., Any]:
         def stopped(*args: Any, **kwargs: Any) -> Any:

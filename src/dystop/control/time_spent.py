@@ -58,10 +58,14 @@ def time_spent(
     """
     parts = spent_parts if len(new.active) <= FEW else spent_parts.reference
     found = parts(duration_s, alive, exchange_end_s, training_end_s, new)
-    busy_s, late_s, trains_s, moves_s, waits_s = (float(np.add.reduce(part)) for part in found)
+    busy_s, late_s, trains_s, moves_s, waits_s = (_total(part) for part in found)
     return TimeSpent(
         compute_s=busy_s - late_s + trains_s, transfer_s=late_s + moves_s, wait_others_s=waits_s
     )
+
+
+def _total(seconds: Floats) -> float:
+    return float(seconds[0]) if len(seconds) == 1 else float(np.add.reduce(seconds))
 
 
 @accelerated("dystop.kernels.times:spent_parts")

@@ -159,9 +159,11 @@ def _unfinished(components: Components, running: deque[RunningRound], queue: Tra
     """
     if len(running) >= MAX_ROUNDS:
         queue.run("enough rounds are decided")
+        return 0
     over = queue.trained - components.trainer.returns_early
-    done = bisect_left(running, over, key=lambda r: r.wave)  # waves are trained in their order
-    return len(running) - done if len(running) < MAX_ROUNDS else 0
+    if running[0].wave >= over:  # waves are trained in their order
+        return len(running)
+    return len(running) - bisect_left(running, over, key=lambda r: r.wave)
 
 
 def _request_due_score(
