@@ -227,7 +227,10 @@ def main() -> None:
             for width in WIDTHS:
                 for scheme in SCHEMES:
                     problems = look(browser, shown, width, scheme, given.out)
-                    print(f"{shown.name} {width} {scheme}: {len(problems) or 'no'} problems")  # noqa: T201
+                    print(
+                        f"{shown.name} {width} {scheme}: {len(problems) or 'no'} problems",
+                        flush=True,
+                    )  # noqa: T201
                     for problem in dict.fromkeys(problems):
                         print(f"  {problem}")  # noqa: T201
                     failed += bool(problems)
