@@ -209,6 +209,11 @@ def started(path: str | None) -> Iterator[Browser]:
             browser.close()
 
 
+def tell(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)  # noqa: T201
+
+
 def main() -> None:
     """Take all pictures; end with 1 if a page has a problem."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -227,12 +232,9 @@ def main() -> None:
             for width in WIDTHS:
                 for scheme in SCHEMES:
                     problems = look(browser, shown, width, scheme, given.out)
-                    print(
-                        f"{shown.name} {width} {scheme}: {len(problems) or 'no'} problems",
-                        flush=True,
-                    )  # noqa: T201
+                    tell(f"{shown.name} {width} {scheme}: {len(problems) or 'no'} problems")
                     for problem in dict.fromkeys(problems):
-                        print(f"  {problem}")  # noqa: T201
+                        tell(f"  {problem}")
                     failed += bool(problems)
     sys.exit(f"{failed} pictures show a page with a problem" if failed else 0)
 
