@@ -131,6 +131,59 @@ class Watcher:
                 self._bar.stop()
 
 
+class TestbedWatcher(Watcher):
+    """Follows a testbed run: first who joins, then the rounds."""
+
+    _joined = -1
+
+    def on_joining(self, joined: int, workers: int) -> None:
+        """Show how many workers have joined, until the first round has closed."""
+        if joined == self._joined or self.last is not None:
+            return
+        self._joined = joined
+        self.say(f"workers joining {joined}/{workers}")
+
+    def on_restart(self, message: str) -> None:
+        """Print which party has crashed and is started again."""
+        if self._bar is not None:
+            self._bar.console.print(message, markup=False, highlight=False)
+        elif not self._quiet:
+            echo(message, err=True)
+
+
+class CoordinatorWatcher(Watcher):
+    """Follows a coordinator on its own host: who joins and leaves, then the rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._workers = 0
+        self._joined: frozenset[str] = frozenset()
+        self._address = ""
+
+    def on_opening(self, workers: int, rounds: int, done: int) -> None:
+        """Show progress towards the rounds of the run."""
+        self._workers, self._done = workers, done
+        self.expect(rounds)
+
+    def on_members(self, address: str, joined: frozenset[str]) -> None:
+        """Show the address once, and every worker that joins or leaves."""
+        if not self._address:
+            self._address = address
+            self._above(f"listening on {address}; waiting for {plural(self._workers, 'worker')}")
+        for verb, names in (("joined", joined - self._joined), ("left", self._joined - joined)):
+            if names:
+                who = ", ".join(sorted(names))
+                self._above(f"{who} {verb} ({len(joined)} of {plural(self._workers, 'worker')})")
+        self._joined = joined
+
+    def _above(self, text: str) -> None:
+        """Print a line that stays: above the bar on a terminal, or into the log."""
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            echo(text)
+
+
 def _new_bar() -> "Progress":
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 INTERRUPTED, TERMINATED = 130, 143  # exit codes: 128 plus the number of the signal
 _PLAIN_WIDTH = 160
 _SHORT = 28  # characters of a line that a table never breaks
-_PADDING = 2  # of a column
+_PADDING = 3  # of a column, with what divides it from the next
 P = ParamSpec("P")
 
 
@@ -78,22 +78,39 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         return
     screen.width = max(screen.width, needed)
     with screen.capture() as shown:
-        screen.print(_table(columns, body))
+        screen.print(_table(columns, body, screen.width))
     echo(shown.get(), nl=False)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> "Table":
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     has_header = any(columns)
     table = Table(box=box.SIMPLE if has_header else None, show_header=has_header)
-    for k, column in enumerate(columns):
-        table.add_column(column, overflow="fold", min_width=_unbroken(column, rows, k))
+    for column, own in zip(columns, _widths(columns, rows, width), strict=True):
+        table.add_column(column, overflow="fold", width=own)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> list[int]:
+    """Return the widths of columns: as wide as they are, or else the longest give way."""
+    least = [_unbroken(column, rows, k) for k, column in enumerate(columns)]
+    whole = [max([len(column), *_line_lengths(rows, k)]) for k, column in enumerate(columns)]
+    spare = total - _PADDING * len(columns) - 1 - sum(least)
+    asked = sum(whole) - sum(least)
+    if asked <= spare:
+        return whole
+    return [
+        low + (high - low) * max(spare, 0) // asked for low, high in zip(least, whole, strict=True)
+    ]
+
+
+def _line_lengths(rows: Sequence[Sequence[str]], k: int) -> list[int]:
+    return [len(line) for row in rows for line in row[k].split("\n")]
 
 
 def _unbroken(column: str, rows: Sequence[Sequence[str]], k: int) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dystop.cli.enrolment import check_installed
-from dystop.cli.progress import Watcher
+from dystop.cli.progress import CoordinatorWatcher, TestbedWatcher
 from dystop.cli.run import Folder, Out, Quiet, Report, Trust, finish, split_words
 from dystop.cli.terminal import Interrupted, echo, exit_code_of, handle_errors
 from dystop.errors import shell_command
@@ -45,26 +45,6 @@ HealthOption = Annotated[
     Path | None,
     typer.Option("--health", metavar="FILE", help="Keep this file for dystop health."),
 ]
-
-
-class TestbedWatcher(Watcher):
-    """Follows a testbed run: first who joins, then the rounds."""
-
-    _joined = -1
-
-    def on_joining(self, joined: int, workers: int) -> None:
-        """Show how many workers have joined, until the first round has closed."""
-        if joined == self._joined or self.last is not None:
-            return
-        self._joined = joined
-        self.say(f"workers joining {joined}/{workers}")
-
-    def on_restart(self, message: str) -> None:
-        """Print which party has crashed and is started again."""
-        if self._bar is not None:
-            self._bar.console.print(message, markup=False, highlight=False)
-        elif not self._quiet:
-            echo(message, err=True)
 
 
 def _watched(watcher: TestbedWatcher, work: Callable[[], None]) -> None:
@@ -376,7 +356,13 @@ def coordinator(  # noqa: PLR0913 - one for each option
     options = CoordinatorOptions(
         file, pki, listen, out, enrol, enrolment, trust, HealthFile(health)
     )
-    _serve_and_exit(lambda: (0, f"the run is over: {serve_coordinator(options)}"))
+    watcher = CoordinatorWatcher()
+
+    def serve() -> tuple[int, str]:
+        with watcher.showing():
+            return 0, f"the run is over: {serve_coordinator(options, watcher)}"
+
+    _serve_and_exit(serve)
 
 
 @handle_errors

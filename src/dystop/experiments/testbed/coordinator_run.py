@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dystop.errors import ConfigError, DystopError, RunFolderError
 from dystop.experiments.config import Experiment, read_experiment
@@ -40,6 +40,7 @@ from dystop.experiments.testbed.operations import (
     quarantined_names,
     watch_revocations,
 )
+from dystop.record import RoundRecord
 from dystop.testbed.coordinator.conduct.incidents import IncidentEntry, as_rows
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
@@ -99,6 +100,7 @@ class CoordinatorRun:
     experiment: Experiment
     enrolment: Enrolment
     health: HealthFile = field(default_factory=HealthFile)
+    watcher: "CoordinatorWatching | None" = None  # who shows the run while it goes on
 
     def run(
         self,
@@ -127,19 +129,28 @@ class CoordinatorRun:
         on_process: Callable[[CoordinatorProcess], None],
     ) -> FinishRun:
         done = _published(self.folder)
+        if self.watcher is not None:
+            workers = self.experiment.fleet.workers
+            self.watcher.on_opening(workers, self.experiment.stop.rounds, done)
         past = restore(ledger)
         setup = coordinator_setup(self.experiment, self.enrolment, past.run or new_run_id())
         machine = CoordinatorMachine(setup, past)
         trace = TraceLog(self.folder, done)
         with RecordLog(self.folder, keep=done) as log, LateScoreLog(self.folder) as late_scores:
             process = CoordinatorProcess(
-                transport, machine, ledger, listen, log.append, trace.append, _LOG.error
+                transport,
+                machine,
+                ledger,
+                listen,
+                self._shown(log.append),
+                trace.append,
+                _LOG.error,
             )
             process.on_late_score = late_scores.append
             process.published = done
             ledger.on_backup_failed = partial(process.incident, COORDINATOR, "backup_failed")
             on_process(process)
-            with _publishing_status(self.folder, process, machine, self.health):
+            with _publishing_status(self.folder, process, machine, self.health, self.watcher):
                 try:
                     process.run()
                 finally:
@@ -148,6 +159,18 @@ class CoordinatorRun:
             late_scores.sync()
         assert process.finish is not None  # `run` returns only then
         return process.finish
+
+    def _shown(self, append: Callable[[RoundRecord], None]) -> Callable[[RoundRecord], None]:
+        """Return an `append` that shows the record, too, if somebody watches."""
+        watcher = self.watcher
+        if watcher is None:
+            return append
+
+        def append_and_show(record: RoundRecord) -> None:
+            append(record)
+            watcher.on_record(record)
+
+        return append_and_show
 
     def _record_end(self, reason: str, spent_s: float) -> None:
         before_s = float(open_run(self.folder).info.get("wall_s") or 0.0)
@@ -171,7 +194,11 @@ def _open_ledger(folder: Path) -> Iterator[SqliteLedger]:
 
 @contextmanager
 def _publishing_status(
-    folder: Path, process: CoordinatorProcess, machine: CoordinatorMachine, health: HealthFile
+    folder: Path,
+    process: CoordinatorProcess,
+    machine: CoordinatorMachine,
+    health: HealthFile,
+    watcher: "CoordinatorWatching | None" = None,
 ) -> Iterator[None]:
     """Keep the status files current: address, members that have joined, incidents, health."""
     over, setup, pardons = threading.Event(), machine.state.setup, PardonRequests(folder, process)
@@ -189,7 +216,10 @@ def _publishing_status(
         last: dict[str, Any] = {}
         while True:
             members = process.members()
-            joined = sum(m.state == "JOINED" and m.node < setup.fleet.workers for m in members)
+            here = [m.name for m in members if m.state == "JOINED" and m.node < setup.fleet.workers]
+            joined = len(here)
+            if watcher is not None and process.address:
+                watcher.on_members(process.address, frozenset(here))
             facts = {"address": process.address, "joined": joined, "run": setup.run}
             facts["away"] = quarantined_names(members)
             if facts != last:
@@ -264,6 +294,19 @@ def _check_same(experiment: Experiment, recorded: Experiment, file: Path, folder
         )
 
 
+class CoordinatorWatching(Protocol):
+    """Who shows a coordinator's run; called from the coordinator's threads."""
+
+    def on_opening(self, workers: int, rounds: int, done: int) -> None:
+        """Called before anybody can join; `done` rounds are not repeated."""
+
+    def on_members(self, address: str, joined: frozenset[str]) -> None:
+        """Called now and then with the address of the coordinator and the workers that are in."""
+
+    def on_record(self, record: RoundRecord) -> None:
+        """Called with every round whose record is complete."""
+
+
 @dataclass(frozen=True)
 class CoordinatorOptions:
     """What a coordinator in its own process is given on the command line."""
@@ -278,7 +321,9 @@ class CoordinatorOptions:
     health: HealthFile = field(default_factory=HealthFile)
 
 
-def serve_coordinator(options: CoordinatorOptions) -> str:
+def serve_coordinator(
+    options: CoordinatorOptions, watcher: CoordinatorWatching | None = None
+) -> str:
     """Coordinate over the network until the run ends; return why it ended."""
     from dystop.testbed.security.authority import Issued, load_identity
     from dystop.testbed.transport.grpc import GrpcTransport
@@ -286,7 +331,7 @@ def serve_coordinator(options: CoordinatorOptions) -> str:
     pki = options.pki
     identity = load_identity(pki, COORDINATOR)
     run = open_coordinator_run(options.file, options.folder, options.enrolment, trust=options.trust)
-    run.health = options.health
+    run.health, run.watcher = options.health, watcher
     transport = GrpcTransport(identity, Issued(pki), run.experiment.testbed.limits)
     try:
         with _accepting_new_workers(pki, identity, options.enrol):

@@ -22,7 +22,7 @@ from dystop.report.data.scores import (
     score_of,
     until_target,
 )
-from dystop.report.data.time_shares import time_shares
+from dystop.report.data.time_shares import PARTS, TimeShares, share_texts, time_shares
 from dystop.units import NOTHING, data, energy, known, number, percent, seconds
 
 TARGETS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
@@ -345,7 +345,25 @@ def _cost_metrics(clock: str) -> list[Metric]:
             "share of worker time spent neither training nor exchanging models",
             lambda s: percent(s.idle_share),
         ),
+        Metric(
+            "worker time",
+            f"{', '.join(PARTS)}; until the target, or else until the end",
+            lambda s: _or(_shares_text(s), "not recorded"),
+        ),
     ]
+
+
+def _shares_text(summary: RunSummary) -> str:
+    parts = (
+        summary.compute_share,
+        summary.transfer_share,
+        summary.wait_others_share,
+        summary.wait_round_share,
+    )
+    known_parts = [part for part in parts if part is not None]
+    if len(known_parts) < len(parts):
+        return NOTHING
+    return " / ".join(share_texts(TimeShares(*known_parts)))
 
 
 def summary_table(summaries: Sequence[RunSummary], score: Score | None = None) -> list[SummaryRow]:

@@ -1,0 +1,43 @@
+"""What a coordinator shows while it runs: its address, who joins and leaves, and its rounds."""
+
+from dystop.cli.progress import CoordinatorWatcher
+from support.fake_runs import plain_record
+
+
+def shown(capsys, *steps):
+    watcher = CoordinatorWatcher()
+    with watcher.showing():
+        watcher.on_opening(workers=3, rounds=4, done=0)
+        for step in steps:
+            step(watcher)
+    return capsys.readouterr().out.splitlines()
+
+
+def members(*names):
+    return lambda watcher: watcher.on_members("10.0.0.2:7000", frozenset(names))
+
+
+def test_joins_and_departures_are_plain_lines_in_a_pipe(capsys):
+    lines = shown(capsys, members(), members("w00", "w01"), members("w00", "w01"), members("w00"))
+    assert lines == [
+        "listening on 10.0.0.2:7000; waiting for 3 workers",
+        "w00, w01 joined (2 of 3 workers)",
+        "w01 left (1 of 3 workers)",
+    ]
+
+
+def test_rounds_follow(capsys):
+    rounds = [lambda w, t=t: w.on_record(plain_record(t, 10.0 * t, accuracy=0.5)) for t in (1, 4)]
+    lines = shown(capsys, *rounds)
+    assert lines[0].startswith("round 1/4")
+    assert lines[-1].startswith("round 4/4")
+    assert "accuracy 50.0%" in lines[-1]
+
+
+def test_rounds_of_an_earlier_session_are_not_shown_again(capsys):
+    watcher = CoordinatorWatcher()
+    watcher.on_opening(workers=3, rounds=4, done=2)
+    watcher.on_record(plain_record(2, 20.0))
+    watcher.on_record(plain_record(3, 30.0))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["3/4"]
