@@ -16,7 +16,7 @@ from dystop.world import InFlight, Messages, RealisedPlan
 
 SPARE = 16  # snapshots that may stay although no message carries them
 _EVERYBODY = np.ones(0, bool)  # nobody asks who is done where models are published at once
-_FEW_MESSAGES = 512  # whose snapshots are looked through in every round
+_FEW_MESSAGES = 64  # whose snapshots are looked through in every round
 
 
 def deliver(state: State) -> State:
