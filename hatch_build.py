@@ -1,4 +1,4 @@
-"""Build hook: the long description of the package, made from README.md.
+"""Build hooks: the long description of the package, and the examples in its wheel.
 
 Links of README are relative, so that they work in a checkout and in an unpacked sdist. On a package
 index they would lead nowhere. If `[project.urls]` names the repository as `Source`, links and
@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)]*)\)")
@@ -41,3 +42,12 @@ class LongDescription(MetadataHookInterface):
         source = metadata.get("urls", {}).get("Source", "").rstrip("/")
         text = long_description(readme, source, metadata["version"])
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+class Examples(BuildHookInterface[Any]):
+    """Puts `examples/` into a wheel; an editable installation finds the folder of the checkout."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Add the folder, unless the installation is editable."""
+        if version != "editable":
+            build_data["force_include"]["examples"] = "dystop/examples"
