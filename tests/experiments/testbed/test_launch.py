@@ -192,9 +192,13 @@ def test_other_mechanisms(tmp_path, mechanism):
 
 @pytest.mark.slow
 def test_killed_children_are_restarted(tmp_path, started):
-    """SIGKILL of a worker and of the coordinator: the run ends normally, and nothing is lost."""
+    """SIGKILL of a worker and of the coordinator: the run ends normally, and nothing is lost.
+
+    Links are compressed: the worker that comes back has lost its public copies.
+    """
     folder = tmp_path / "runs" / "heal-them"
-    process = started(*LIGHT, "stop.rounds=80", "--name", folder.name, "--no-report")
+    words = "stop.rounds=80", "link.compression=sign", "--name", folder.name, "--no-report"
+    process = started(*LIGHT, *words)
     until(lambda: rounds(folder) >= 3, 90, "no rounds", process)
     for name in ("w01", "coordinator"):
         (victim,) = (pid for pid, who in party_processes(folder).items() if who == name)
