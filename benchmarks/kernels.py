@@ -71,7 +71,7 @@ def cases(work: Workload) -> Iterator[Case]:
     yield sparse.has_edges, lambda f: f(graph, work.pulled)
     yield sparse.find_counts, lambda f: f(work.pulls, *ends)
     yield sparse.add_counts, lambda f: f(work.pulls, work.pulled)
-    yield rng.mix_words, lambda f: f(work.words)
+    yield rng.fold_words, lambda f: f(work.words, work.words)
     yield rng.to_unit, lambda f: f(work.words)
     yield priority.emd, lambda f: f(work.shares, *ends)
     yield priority.second_phase_of_links, lambda f: f(work.pulls, 5, work.staleness)(*ends)
