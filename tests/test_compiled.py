@@ -4,7 +4,9 @@ import fcntl
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numba
 import numpy as np
@@ -12,7 +14,15 @@ import pytest
 from numba.core import caching
 
 from dystop import compiled as module
-from dystop.compiled import LockedCache, compiled, compiled_dense, source_digest
+from dystop.compiled import (
+    INT,
+    INTS,
+    LockedCache,
+    compiled,
+    compiled_dense,
+    compiled_for,
+    source_digest,
+)
 
 
 def test_a_change_of_any_compiling_file_changes_the_folder(tmp_path: Path) -> None:
@@ -79,6 +89,7 @@ def test_one_process_at_a_time_writes_an_index(
 
 MISSES = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from dystop.kernels.sorting import sort_ids
 for kind in sys.argv[1:]:
@@ -111,3 +122,20 @@ def test_dense_sums_keep_nan_and_infinity() -> None:
     assert total(np.array([1.0, 2.0, 3.5])) == 6.5
     assert np.isnan(total(np.array([1.0, np.nan])))
     assert total(np.array([1.0, np.inf])) == np.inf
+
+
+def test_threads_that_call_at_once_compile_a_function_once() -> None:
+    """Trainings in threads call a kernel for the first time together."""
+
+    @compiled_for(INTS, INT)
+    def shifted(values, by):
+        return values + by
+
+    start = Barrier(8)
+
+    def call(by: int) -> int:
+        start.wait()
+        return int(shifted(np.arange(3), by).sum())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(call, range(8))) == [3 + 3 * by for by in range(8)]

@@ -7,6 +7,7 @@ that only the first run on a machine waits for the compiler.
 
 import hashlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -30,6 +31,7 @@ _FunctionCache: Any = caching.FunctionCache  # numba has no types
 _VARIABLE = "NUMBA_CACHE_DIR"
 _MARK = b"from dystop.compiled import"
 _LOCK = "lock"
+_COMPILING = threading.RLock()  # a function may call others that are not compiled yet
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -69,15 +71,22 @@ class _OneSignature:
 
     def __call__(self, *args: Any) -> Any:
         if not self._is_ready:
-            dispatcher: Any = self._function
-            dispatcher.compile(tuple(_numba_type(kind) for kind in self._arguments))
-            dispatcher.disable_compile()
-            self._is_ready = True
+            self._prepare()
         try:
             return self._function(*args)
         except TypeError:  # no machine code for these types
             pairs = zip(args, self._arguments, strict=True)
             return self._function(*(_converted(value, kind) for value, kind in pairs))
+
+    def _prepare(self) -> None:
+        """Compile or load the machine code once, also if several threads call at the same time."""
+        with _COMPILING:
+            if self._is_ready:
+                return
+            dispatcher: Any = self._function
+            dispatcher.compile(tuple(_numba_type(kind) for kind in self._arguments))
+            dispatcher.disable_compile()
+            self._is_ready = True
 
 
 def _numba_type(kind: Any) -> Any:
