@@ -79,7 +79,9 @@ def test_a_comparison_has_whole_names(screen, tmp_path):
     report = tmp_path / name / "report" / "report.html"
     assert str(report) in found
     assert {"dystop", "braintorrent"} <= words("report", tmp_path / name)
-    runs = sorted(path for path in (tmp_path / name).glob("*-s0"))
+    long = tmp_path / name / ("dystop-of-" + name)
+    (tmp_path / name / "dystop-s0").rename(long)  # a name of 58 letters
+    runs = [long, tmp_path / name / "d-cliques-s0"]
     shown = words("report", *runs, "--out", tmp_path / "page")
     assert {run.name for run in runs} <= shown
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from dystop.report.data.ranking import rank_groups
-from dystop.report.data.results_csv import results_csv
 from dystop.report.data.scores import Score
-from dystop.report.data.study_results import study_results
+from dystop.report.data.study_results import results_csv, study_results
 from dystop.report.data.summary import energy_until, metrics, summarise, summary_rows
 from support.fake_runs import fake_run, plain_record
 

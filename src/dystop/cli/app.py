@@ -15,11 +15,10 @@ from dystop.cli.data import data
 from dystop.cli.doctor import doctor
 from dystop.cli.enrolment import pki
 from dystop.cli.examples import examples
-from dystop.cli.export import export
 from dystop.cli.listing import catalogue
 from dystop.cli.new import new
 from dystop.cli.plot import plot
-from dystop.cli.report import animate, report
+from dystop.cli.report import animate, export, report
 from dystop.cli.reproduce import reproduce
 from dystop.cli.run import resume, run, verify
 from dystop.cli.shipped_examples import shipped_examples

@@ -164,7 +164,7 @@ def report_atlas(
     from dystop.experiments.study import finished, outline
     from dystop.report.data.atlas import atlas_results, map_columns, map_rows
     from dystop.report.data.winners import FIRST, GOALS
-    from dystop.report.pages.atlas import write_atlas
+    from dystop.report.pages.advice import write_atlas
 
     points = read_points(folder)
     study = outline(folder)

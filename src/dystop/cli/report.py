@@ -1,4 +1,4 @@
-"""`dystop report` and `dystop animate`, and the summary at the end of a run."""
+"""`dystop report`, `animate` and `export`, and what a run or a study shows at its end."""
 
 import os
 from collections.abc import Sequence
@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.terminal import echo, handle_errors, show_table
+from dystop.cli.terminal import echo, handle_errors, note, show_table
+from dystop.experiments.export import Format
 
 if TYPE_CHECKING:
     from dystop.experiments.run_folder import RunData
+    from dystop.experiments.study import StudyOutline
+    from dystop.report.data.groups import Group
+    from dystop.report.data.ranking import Ranking, TableColumn
+    from dystop.report.data.study_results import StudyResults
 
 
 def write(runs: Sequence["RunData"], out: Path, target: float | None) -> Path:
@@ -79,6 +84,101 @@ def _without_studies(paths: Sequence[Path]) -> list[Path]:
     return runs
 
 
+def _begun(study: "StudyOutline") -> tuple[list[Path], list[str]]:
+    """Return the runs that have begun, and a notice if some have not."""
+    from dystop.errors import RunFolderError
+
+    begun, planned = study.begun, len(study.folders)
+    if not begun:
+        raise RunFolderError(
+            f"{study.path}: none of its {planned} runs has begun, so there is nothing to report; "
+            f"run them with: {study.resume_command}"
+        )
+    if len(begun) == planned:
+        return begun, []
+    missing = f"{len(begun)} of {planned} runs have begun; the others are missing here"
+    return begun, [f"{missing}; resume with: {study.resume_command}"]
+
+
+def report_study(path: Path, target: float | None, *, out: Path | None = None, quiet: bool) -> None:
+    """Write the report of a study, as far as it got, and show its ranking."""
+    from dystop.experiments.run_folder import open_run
+    from dystop.experiments.study import outline
+    from dystop.report.pages.study import write_study
+
+    study = outline(path)
+    begun, missing = _begun(study)
+    runs, title = [open_run(folder) for folder in begun], path.resolve().name
+    report = write_study(
+        runs, out or path / "report", title=title, target=target, over=study.over, notices=missing
+    )
+    if quiet:
+        return
+    for sentence in report.results.notices:
+        note(sentence)
+    first_column = "setting" if study.over else "mechanism"
+    for ranking in report.results.rankings:
+        _show(ranking, first_column)
+        _show_why(ranking, first_column, report.results)
+    _show_both_laws(report.results)
+    echo(report.results.target.reason)
+    for sentence in (*report.results.headlines, report.results.order):
+        if sentence:
+            echo(sentence)
+    echo(f"report: {report.files.html}")
+
+
+def _show(ranking: "Ranking", first_column: str) -> None:
+    """Show one ranking as a table: a line per mechanism or setting, best first."""
+    echo(f"timing law: {ranking.timing}; mean ± standard deviation over seeds")
+    _show_columns(ranking.groups, first_column, ranking.results)
+
+
+def _show_columns(
+    groups: "Sequence[Group]", first_column: str, columns: "Sequence[TableColumn]"
+) -> None:
+    rows = [
+        [group.label, *(_cell(c.cells[k].text, c.cells[k].note) for c in columns)]
+        for k, group in enumerate(groups)
+    ]
+    show_table((first_column, *(c.title for c in columns)), rows)
+
+
+def _cell(text: str, remark: str) -> str:
+    return f"{text}\n{remark}" if remark else text
+
+
+def _show_why(ranking: "Ranking", first_column: str, results: "StudyResults") -> None:
+    """Show what the workers did with their time: a stacked bar and its numbers."""
+    from dystop.report.data.time_shares import PARTS, mean_shares, share_bar, share_texts
+
+    target = results.target.accuracy
+    until = "the end" if target is None else f"{results.score.aim(target)}, or else until the end"
+    shares = [mean_shares(group.runs, target) for group in ranking.groups]
+    if not any(shares):
+        echo("what the workers did with their time: not recorded")
+        return
+    echo(f"what the workers did with their time until {until}")
+    rows = [
+        [group.label, share_bar(found), *share_texts(found)]
+        for group, found in zip(ranking.groups, shares, strict=True)
+    ]
+    show_table((first_column, "", *PARTS), rows)
+
+
+def _show_both_laws(results: "StudyResults") -> None:
+    """Show the ranks of all rows under two timing laws side by side."""
+    from dystop.report.data.ranking import rank_changes
+
+    changes = rank_changes(results.rankings, results.target.accuracy)
+    if not changes:
+        return
+    first, second = (ranking.timing for ranking in results.rankings)
+    echo("rank and time under both timing laws")
+    rows = [[change.group.label, *change.ranks, change.change] for change in changes]
+    show_table(("mechanism", first, second, f"from {first} to {second}"), rows)
+
+
 @handle_errors
 def report(
     runs: Annotated[
@@ -106,7 +206,6 @@ def report(
     runs = _without_repeats(runs)
     if len(runs) == 1 and is_study(runs[0]):
         from dystop.cli.atlas import report_atlas
-        from dystop.cli.study import report_study
         from dystop.experiments.folder_kinds import ATLAS, study_kind
 
         if study_kind(runs[0]) is ATLAS:
@@ -147,3 +246,42 @@ def animate(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, lambda file: file.write_text(picture, encoding="utf-8"))
     echo(f"animation: {path}")
+
+
+@handle_errors
+def export(
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN|STUDY", help="A run, a comparison or a sweep.")
+    ],
+    to: Annotated[Format, typer.Option(help="The format.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to write to; default: in RUN|STUDY.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on until the run or the study ends.")
+    ] = False,
+) -> None:
+    r"""Write a run or a study as tables, or into TensorBoard, Weights & Biases or MLflow.
+
+    parquet, arrow and csv have four tables: rounds, workers, links and tests (evaluations). The
+    rows of all runs of a study are in the same tables; the first columns name the run.
+    tensorboard, wandb and mlflow get curves of all numbers of rounds and tests.
+
+    The run may be finished, running or interrupted, simulated or on a testbed. Its files are only
+    read. A repeated export replaces the earlier one. --follow ends with the run; Ctrl-C ends it
+    earlier and keeps what was written.
+
+    \b
+    Some formats need a package:
+      parquet, arrow   pip install 'dystop[parquet]'
+      tensorboard      pip install 'dystop[tensorboard]'
+      wandb            pip install 'dystop[wandb]'       WANDB_MODE=offline: write a folder
+      mlflow           pip install 'dystop[mlflow]'      MLFLOW_TRACKING_URI: where to
+    """
+    from dystop.experiments.export.export import export as write
+    from dystop.units import plural
+
+    written = write(folder, to, out, follow=follow)
+    echo(f"exported: {plural(written.rounds, 'round')} of {plural(written.runs, 'run')}")
+    for path in written.paths:
+        echo(f"  {path}")

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dystop.cli.progress import StudyWatcher
+from dystop.cli.report import report_study
 from dystop.cli.run import Out, Quiet, Trust, split_words
-from dystop.cli.terminal import Interrupted, echo, exit_code_of, handle_errors, note, show_table
+from dystop.cli.terminal import Interrupted, echo, exit_code_of, handle_errors, note
 from dystop.units import are, plural
 
 if TYPE_CHECKING:
     from dystop.experiments.compare import Comparison, Timings
     from dystop.experiments.config import Experiment
     from dystop.experiments.executors import Choice
-    from dystop.experiments.study import Study, StudyOutline
-    from dystop.report.data.groups import Group
-    from dystop.report.data.ranking import Ranking, TableColumn
-    from dystop.report.data.study_results import StudyResults
+    from dystop.experiments.study import Study
 
 Target = Annotated[
     float | None, typer.Option(help="Accuracy whose time and cost are compared, up to 1.")
@@ -346,98 +344,3 @@ def resume_study(path: Path, choice: "Choice", *, quiet: bool, trust: bool = Fal
             _announce(path, len(known.folders), 0)
     else:
         run_remaining(study, choice, quiet=quiet)
-
-
-def _begun(study: "StudyOutline") -> tuple[list[Path], list[str]]:
-    """Return the runs that have begun, and a notice if some have not."""
-    from dystop.errors import RunFolderError
-
-    begun, planned = study.begun, len(study.folders)
-    if not begun:
-        raise RunFolderError(
-            f"{study.path}: none of its {planned} runs has begun, so there is nothing to report; "
-            f"run them with: {study.resume_command}"
-        )
-    if len(begun) == planned:
-        return begun, []
-    missing = f"{len(begun)} of {planned} runs have begun; the others are missing here"
-    return begun, [f"{missing}; resume with: {study.resume_command}"]
-
-
-def report_study(path: Path, target: float | None, *, out: Path | None = None, quiet: bool) -> None:
-    """Write the report of a study, as far as it got, and show its ranking."""
-    from dystop.experiments.run_folder import open_run
-    from dystop.experiments.study import outline
-    from dystop.report.pages.study import write_study
-
-    study = outline(path)
-    begun, missing = _begun(study)
-    runs, title = [open_run(folder) for folder in begun], path.resolve().name
-    report = write_study(
-        runs, out or path / "report", title=title, target=target, over=study.over, notices=missing
-    )
-    if quiet:
-        return
-    for sentence in report.results.notices:
-        note(sentence)
-    first_column = "setting" if study.over else "mechanism"
-    for ranking in report.results.rankings:
-        _show(ranking, first_column)
-        _show_why(ranking, first_column, report.results)
-    _show_both_laws(report.results)
-    echo(report.results.target.reason)
-    for sentence in (*report.results.headlines, report.results.order):
-        if sentence:
-            echo(sentence)
-    echo(f"report: {report.files.html}")
-
-
-def _show(ranking: "Ranking", first_column: str) -> None:
-    """Show one ranking as a table: a line per mechanism or setting, best first."""
-    echo(f"timing law: {ranking.timing}; mean ± standard deviation over seeds")
-    _show_columns(ranking.groups, first_column, ranking.results)
-
-
-def _show_columns(
-    groups: "Sequence[Group]", first_column: str, columns: "Sequence[TableColumn]"
-) -> None:
-    rows = [
-        [group.label, *(_cell(c.cells[k].text, c.cells[k].note) for c in columns)]
-        for k, group in enumerate(groups)
-    ]
-    show_table((first_column, *(c.title for c in columns)), rows)
-
-
-def _cell(text: str, remark: str) -> str:
-    return f"{text}\n{remark}" if remark else text
-
-
-def _show_why(ranking: "Ranking", first_column: str, results: "StudyResults") -> None:
-    """Show what the workers did with their time: a stacked bar and its numbers."""
-    from dystop.report.data.time_shares import PARTS, mean_shares, share_bar, share_texts
-
-    target = results.target.accuracy
-    until = "the end" if target is None else f"{results.score.aim(target)}, or else until the end"
-    shares = [mean_shares(group.runs, target) for group in ranking.groups]
-    if not any(shares):
-        echo("what the workers did with their time: not recorded")
-        return
-    echo(f"what the workers did with their time until {until}")
-    rows = [
-        [group.label, share_bar(found), *share_texts(found)]
-        for group, found in zip(ranking.groups, shares, strict=True)
-    ]
-    show_table((first_column, "", *PARTS), rows)
-
-
-def _show_both_laws(results: "StudyResults") -> None:
-    """Show the ranks of all rows under two timing laws side by side."""
-    from dystop.report.data.ranking import rank_changes
-
-    changes = rank_changes(results.rankings, results.target.accuracy)
-    if not changes:
-        return
-    first, second = (ranking.timing for ranking in results.rankings)
-    echo("rank and time under both timing laws")
-    rows = [[change.group.label, *change.ranks, change.change] for change in changes]
-    show_table(("mechanism", first, second, f"from {first} to {second}"), rows)

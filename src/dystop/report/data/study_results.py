@@ -1,7 +1,13 @@
-"""Results of a comparison or a sweep, computed once: groups, target accuracy and rankings."""
+"""Results of a comparison or a sweep, computed once: groups, target accuracy and rankings.
 
+`results_csv` has the same numbers for other programs, one row per run.
+"""
+
+import csv
+import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from dystop.experiments.run_folder import RunData
 from dystop.report.data.groups import Group, group_runs
@@ -10,7 +16,8 @@ from dystop.report.data.names import is_planned
 from dystop.report.data.notices import study_notices
 from dystop.report.data.ranking import Ranking, order_sentence, rank_groups
 from dystop.report.data.scores import Score, best_accuracy, score_of
-from dystop.report.data.summary import NO_TARGET_PLANNED, TARGETS
+from dystop.report.data.settings import value_of
+from dystop.report.data.summary import NO_TARGET_PLANNED, TARGETS, RunSummary, summarise
 from dystop.report.data.sweep_layout import colored, short_labels, sweep_layout
 
 
@@ -123,3 +130,31 @@ def shared_target(groups: Sequence[Group]) -> tuple[float | None, str]:
         if reached := [target for target in TARGETS if target <= level]:
             return max(reached), rule
     return None, ""
+
+
+_TEXT_FIELDS = ("label", "mechanism", "status")
+_NUMBER_FIELDS = tuple(f.name for f in fields(RunSummary) if f.name not in _TEXT_FIELDS)
+
+
+def results_csv(results: StudyResults) -> str:
+    """Return comma-separated values with a heading; a swept key has a column of its own."""
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    keys = [key for key in results.swept if key not in ("mechanism.name", "engine.timing")]
+    names = ["run", "mechanism", "provenance", "timing", "seed", *keys, "status", *_NUMBER_FIELDS]
+    rows.writerow(names)
+    for group in results.ranked_groups:
+        summaries = summarise(group.runs, results.target.accuracy)
+        for run, summary in zip(group.runs, summaries, strict=True):
+            mechanism = group.mechanism
+            settings = [_csv_value(value_of(run, key)) for key in keys]
+            numbers = [_csv_value(getattr(summary, name)) for name in _NUMBER_FIELDS]
+            rows.writerow([
+                run.name, mechanism.name, mechanism.provenance, group.timing,
+                run.info.get("seed"), *settings, summary.status, *numbers,
+            ])  # fmt: skip
+    return out.getvalue()
+
+
+def _csv_value(value: Any) -> Any:
+    return "" if value is None else value

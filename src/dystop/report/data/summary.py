@@ -34,6 +34,9 @@ TARGET_RULE = "first evaluated round at or above the target, never interpolated"
 SAME_END = 1.2
 """Ratio of clock times at the end beyond which final accuracies do not compare."""
 
+_WHOLE = 1000
+"""Letters of a run's name in a terminal, where one may have to type it: all of them."""
+
 NO_TARGET_PLANNED = "Planning only: no model was trained, so there is no target accuracy."
 
 
@@ -401,7 +404,11 @@ def summary_rows(runs: Sequence[RunData], target: float | None = None) -> list[d
     """Return one row of text per run for a terminal: column title -> value."""
     summaries, score = summarise(runs, target), score_of(runs)
     lines = metrics(summaries, score)
-    heads = [{"run": s.label, "mechanism": s.mechanism, "status": s.status} for s in summaries]
+    names = run_labels(runs, longest=_WHOLE)
+    heads = [
+        {"run": name, "mechanism": s.mechanism, "status": s.status}
+        for name, s in zip(names, summaries, strict=True)
+    ]
     return [
         head | {score.named(m.title): m.show(s) for m in lines}
         for head, s in zip(heads, summaries, strict=True)

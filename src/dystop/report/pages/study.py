@@ -10,9 +10,8 @@ from dystop.report.data.groups import Group
 from dystop.report.data.names import TIMING_LAWS, is_planned, run_status
 from dystop.report.data.notices import study_notes
 from dystop.report.data.ranking import Ranking, rank_changes
-from dystop.report.data.results_csv import results_csv
 from dystop.report.data.settings import Table, differing_settings, setting_rows
-from dystop.report.data.study_results import StudyResults, study_results
+from dystop.report.data.study_results import StudyResults, results_csv, study_results
 from dystop.report.data.sweep_layout import curve_panels, sweep_layout
 from dystop.report.data.time_shares import mean_shares
 from dystop.report.figures import bars, curves
