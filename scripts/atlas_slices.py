@@ -16,8 +16,8 @@ from pathlib import Path
 
 from search_readings import run_until
 
-from dystop.experiments.atlas import Atlas, chart, read_axis, write_points
-from dystop.experiments.study import Study, grow_study
+from dystop.experiments.studies.atlas import Atlas, chart, read_axis, write_points
+from dystop.experiments.studies.study import Study, grow_study
 
 SLICES = {
     "atlas-speed": ("spread=0,0.3,0.6,0.9", "communication=0.1,0.5,2,10"),

@@ -11,8 +11,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from dystop.experiments.run_folder import RunData, open_run
-from dystop.experiments.study import open_study
+from dystop.experiments.folders.run_folder import RunData, open_run
+from dystop.experiments.studies.study import open_study
 from dystop.report.data.summary import evaluated_rounds
 
 RUN = ("campaign", "arm", "seed", "status", "rounds", "clock_s", "accuracy", "accuracy_global",

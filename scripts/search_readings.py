@@ -30,7 +30,7 @@ from dystop.experiments.reproduce.reading_runs import (
 )
 from dystop.experiments.reproduce.reading_space import Reading, presets, sample
 from dystop.experiments.run import run_experiment
-from dystop.experiments.study import Study
+from dystop.experiments.studies.study import Study
 from dystop.report.pages.readings import write_search
 
 CORE = ("main-fmnist", "planned")

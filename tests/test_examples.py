@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -76,7 +76,7 @@ _MODULES = {
     "import_data": "dystop.data.importing",
     "join_links": "dystop.plan",
     "links": "dystop.plan",
-    "load_model": "dystop.experiments.trained_models",
+    "load_model": "dystop.experiments.folders.trained_models",
     "load_run": "dystop.experiments.results",
     "mix_of": "dystop.plan",
     "no_links": "dystop.plan",
@@ -111,11 +111,11 @@ if TYPE_CHECKING:
     from dystop.experiments.callbacks import Evaluation as Evaluation
     from dystop.experiments.callbacks import ProgressBar as ProgressBar
     from dystop.experiments.callbacks import WorkerMetrics as WorkerMetrics
+    from dystop.experiments.folders.trained_models import load_model as load_model
     from dystop.experiments.results import Comparison as Comparison
     from dystop.experiments.results import Run as Run
     from dystop.experiments.results import load_run as load_run
     from dystop.experiments.simulation import Simulation as Simulation
-    from dystop.experiments.trained_models import load_model as load_model
     from dystop.mechanisms import ADPSGD as ADPSGD
     from dystop.mechanisms import DPSGD as DPSGD
     from dystop.mechanisms import HADFL as HADFL

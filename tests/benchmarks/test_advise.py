@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dystop.experiments.config import read_experiment
-from dystop.experiments.trials import pace_of
+from dystop.experiments.studies.trials import pace_of
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "advise.py"
 pytestmark = pytest.mark.skipif(not FILE.is_file(), reason="benchmarks are not part of the sdist")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import CONFIG, open_run
+from dystop.experiments.folders.run_folder import CONFIG, open_run
 from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.worker.checkpoint import decode_state

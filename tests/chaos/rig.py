@@ -20,8 +20,8 @@ from typing import Any, Self
 from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.executors.processes import child_environment, dystop_command
-from dystop.experiments.record_log import RECORDS, RecordTail
-from dystop.experiments.run_folder import CONFIG
+from dystop.experiments.folders.record_log import RECORDS, RecordTail
+from dystop.experiments.folders.run_folder import CONFIG
 from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names, read_status
 from dystop.experiments.testbed.launch import make_folder
 from dystop.record import RoundRecord

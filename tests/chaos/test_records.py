@@ -2,7 +2,7 @@
 
 import pytest
 
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.testbed.enrolment import OBSERVER
 
 from .rig import QUICK, Rig, Setting

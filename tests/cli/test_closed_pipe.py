@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dystop.experiments.config import read_experiment
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.run import resume_run, run_experiment
-from dystop.experiments.run_folder import open_run
 
 SMALL = [
     "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",

@@ -13,8 +13,8 @@ import dystop
 from dystop.cli import app
 from dystop.errors import CapacityError, PlanError, StorageError
 from dystop.experiments.config import to_toml
+from dystop.experiments.folders.run_folder import RecordLog, create_run, first_info
 from dystop.experiments.interrupts import Terminated
-from dystop.experiments.run_folder import RecordLog, create_run, first_info
 from support.fake_runs import record_of_round as record
 
 
@@ -220,7 +220,7 @@ def test_a_read_only_file_system_is_one_message(fake, tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("dystop.experiments.run_folder.tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("dystop.experiments.folders.run_folder.tempfile.mkdtemp", refuse)
     done = call("run")
     assert done.exit_code == 3  # as for every refused write
     assert done.stderr.startswith("Error: runs")

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 
 SMALL = [
     "data.name=synthetic",

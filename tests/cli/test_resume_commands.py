@@ -15,7 +15,7 @@ from dystop.experiments import bound, gap, run
 from dystop.experiments.config import read_experiment, to_toml
 from dystop.experiments.executors import driver
 from dystop.experiments.executors.local import LocalExecutor
-from dystop.experiments.folder_kinds import (
+from dystop.experiments.folders.folder_kinds import (
     COMPARISON,
     RUN,
     SWEEP,
@@ -23,8 +23,14 @@ from dystop.experiments.folder_kinds import (
     kind_of,
     writing,
 )
-from dystop.experiments.run_folder import check_free, create_run, first_info, open_run, run_folder
-from dystop.experiments.study import Study, create_study, find_study
+from dystop.experiments.folders.run_folder import (
+    check_free,
+    create_run,
+    first_info,
+    open_run,
+    run_folder,
+)
+from dystop.experiments.studies.study import Study, create_study, find_study
 from dystop.experiments.testbed.launch import checked_folder
 
 EXPERIMENT = read_experiment()

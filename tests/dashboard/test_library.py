@@ -13,7 +13,7 @@ from dystop.dashboard import library as library_module
 from dystop.dashboard.discovery import find_runs
 from dystop.dashboard.index import index_view
 from dystop.dashboard.library import Library
-from dystop.experiments.run_folder import open_run, update_info
+from dystop.experiments.folders.run_folder import open_run, update_info
 from support.dashboard_fixtures import make_run, rename_score, simple_record
 
 

@@ -14,7 +14,7 @@ from dystop.dashboard import server as server_module
 from dystop.dashboard.access import Settings
 from dystop.dashboard.server import Server, open_server
 from dystop.dashboard.site import SECURITY_HEADERS
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 from support.dashboard_fixtures import MARKUP, ask, make_run, serving, wait_for
 
 

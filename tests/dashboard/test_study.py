@@ -10,7 +10,7 @@ from dystop.dashboard.curves import Curve, CurveCache, thinned
 from dystop.dashboard.history import EVALUATIONS
 from dystop.dashboard.library import Library
 from dystop.dashboard.study import MAX_LINES, common_time, score_at, study_view
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 from support.dashboard_fixtures import ask, make_run, rename_score, serving
 
 

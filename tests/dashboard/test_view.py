@@ -22,7 +22,7 @@ from dystop.dashboard.workers import (
     workers_state,
     workers_view,
 )
-from dystop.experiments.run_folder import RunLock, open_run, update_info
+from dystop.experiments.folders.run_folder import RunLock, open_run, update_info
 from dystop.record import RoundRecord
 from dystop.units import number
 from support.dashboard_fixtures import make_run, rename_score

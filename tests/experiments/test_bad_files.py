@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from dystop.cli import app
 from dystop.errors import ConfigError, DystopError
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 from dystop.report import summary_rows
 from dystop.report.data.notices import notices
 

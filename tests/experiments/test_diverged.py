@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from dystop.cli import app
 from dystop.control.stopping import Stop, ends_early, ends_run, has_diverged, stop_reason
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import open_run
-from dystop.experiments.study import finished
+from dystop.experiments.folders.run_folder import open_run
+from dystop.experiments.studies.study import finished
 from dystop.experiments.testbed.enrolment import coordinator_setup
 from dystop.experiments.testbed.launch import make_folder
 from dystop.report.data.notices import notices

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from dystop.cli.app import app
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.config import read_experiment, to_toml
+from dystop.experiments.folders.run_folder import open_run, update_info
 from dystop.experiments.gap import gap_of
 from dystop.experiments.run import run_experiment, verify_run
-from dystop.experiments.run_folder import open_run, update_info
 from dystop.experiments.trace_metrics import errors_of, learning, plan_similarity
 from dystop.record import from_json
 from dystop.world import read_trace

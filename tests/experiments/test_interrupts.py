@@ -17,9 +17,9 @@ from contextlib import nullcontext
 import pytest
 
 from dystop.errors import DystopError
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.interrupts import Interrupts, Terminated, signals_kill, sigterm_raises
 from dystop.experiments.run import resume_run, verify_run
-from dystop.experiments.run_folder import open_run
 from support.crashing_child import CONFIG
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -248,7 +248,7 @@ def test_before_there_is_a_folder_nothing_is_written(tmp_path, command, number):
 @pytest.mark.parametrize(
     "moment",
     [
-        "dystop.experiments.run_folder._fill",  # the folder is half made
+        "dystop.experiments.folders.run_folder._fill",  # the folder is half made
         "dystop.experiments.run.begin",  # before the first round
         "dystop.simulator.checkpoint.save",  # while round 7 is saved
     ],

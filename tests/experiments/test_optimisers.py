@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dystop.cli.app import app
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.testbed.parts import observer_parts, worker_parts
 from dystop.simulator.loop import begin, simulate
 from dystop.simulator.pipeline import simulate_ahead

@@ -13,8 +13,8 @@ from dystop.experiments import run
 from dystop.experiments.api import simulate
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.interrupts import Interrupts
-from dystop.experiments.run_folder import open_run
 from dystop.experiments.testbed.enrolment import check_testbed
 from dystop.report.data.notices import notices
 from dystop.report.data.summary import summary_rows

@@ -14,7 +14,7 @@ from dystop.cli.app import app
 from dystop.errors import RunFolderError
 from dystop.experiments import run
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import RunLock, log_was_changed, open_run
+from dystop.experiments.folders.run_folder import RunLock, log_was_changed, open_run
 from dystop.simulator import checkpoint
 from support import crashing_child
 

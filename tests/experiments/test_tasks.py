@@ -9,8 +9,8 @@ import dystop
 from dystop.errors import ConfigError
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.run import resume_run, run_experiment
-from dystop.experiments.run_folder import open_run
 from dystop.record import from_json
 
 TEXT = [

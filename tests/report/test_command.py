@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.experiments.compare import Comparison, experiments
-from dystop.experiments.study import create_study, finished
+from dystop.experiments.studies.compare import Comparison, experiments
+from dystop.experiments.studies.study import create_study, finished
 
 SMALL = [
     "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 from dystop.report import write_study
 from dystop.report.data.groups import common_time_s, evaluation_interval_s, group_runs
 from dystop.report.data.notices import study_notices

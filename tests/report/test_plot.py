@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import ConfigError
-from dystop.experiments.run_folder import open_run
-from dystop.experiments.study import outline
+from dystop.experiments.folders.run_folder import open_run
+from dystop.experiments.studies.study import outline
 from dystop.report.data.plot_request import FIGURES, PlotRequest, plot_panels
 from dystop.report.figures.paper import draw_paper
 from dystop.report.figures.paper_style import (

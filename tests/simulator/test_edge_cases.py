@@ -11,7 +11,7 @@ from dystop.control.stopping import Evaluate, Stop, stop_reason
 from dystop.errors import PlanError, RunFolderError
 from dystop.experiments import run
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import open_run, update_info
+from dystop.experiments.folders.run_folder import open_run, update_info
 from dystop.mechanisms import BrainTorrent, DySTop
 from dystop.plan import Plan, links, mix_of, no_links
 from dystop.simulator import checkpoint

@@ -10,7 +10,7 @@ import pytest
 from dystop.control.stopping import Evaluate, Stop
 from dystop.experiments import run
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 from dystop.mechanisms import MECHANISMS, DySTop
 from dystop.simulator import checkpoint, no_round, pipeline, run_rounds
 from dystop.simulator.loop import begin, simulate

@@ -10,8 +10,8 @@ from pathlib import Path
 from dystop.dashboard.access import Settings
 from dystop.dashboard.server import open_server
 from dystop.experiments.config import read_experiment
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.run import run_experiment
-from dystop.experiments.run_folder import open_run
 from dystop.record import RoundRecord
 
 SMALL = [

@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from dystop.experiments.record_log import RECORDS, RecordLog
-from dystop.experiments.run_folder import create_run, update_info
+from dystop.experiments.folders.record_log import RECORDS, RecordLog
+from dystop.experiments.folders.run_folder import create_run, update_info
 from dystop.storage import FileLock
 from dystop.world.trace import TRACE
 from support.fake_runs import record_of_round

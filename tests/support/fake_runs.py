@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.reproduce.campaigns import Arm
-from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.measures import ArmRuns
 from dystop.rng import stream

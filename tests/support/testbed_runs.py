@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.testbed.launch import make_folder, other_parties
 from dystop.experiments.testbed.threads import run_parties, run_threads
 from dystop.testbed.security import authority

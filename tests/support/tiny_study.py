@@ -5,9 +5,9 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.experiments.compare import Comparison, experiments
 from dystop.experiments.executors.executor import Ended
-from dystop.experiments.study import create_study
+from dystop.experiments.studies.compare import Comparison, experiments
+from dystop.experiments.studies.study import create_study
 
 TINY = [
     "data.name=synthetic", "data.synthetic.train=60", "data.synthetic.test=20",

@@ -10,7 +10,7 @@ import numpy as np
 from dystop.control.timing import timetable
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment, to_toml
-from dystop.experiments.run_folder import (
+from dystop.experiments.folders.run_folder import (
     RecordLog,
     create_run,
     first_info,

@@ -18,7 +18,7 @@ import pytest
 import dystop.testbed
 from dystop.errors import DystopError
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import check_name
+from dystop.experiments.folders.run_folder import check_name
 from dystop.experiments.testbed.enrolment import node_of
 from dystop.experiments.testbed.launch import make_folder
 from dystop.experiments.testbed.threads import run_threads

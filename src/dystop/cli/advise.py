@@ -25,8 +25,8 @@ from dystop.units import plural, seconds
 if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
     from dystop.experiments.executors import Choice
-    from dystop.experiments.study import Study
-    from dystop.experiments.trials import Stage, Trials
+    from dystop.experiments.studies.study import Study
+    from dystop.experiments.studies.trials import Stage, Trials
     from dystop.report.data.advice import Advice
     from dystop.report.data.groups import Group
     from dystop.report.data.winners import Goal
@@ -116,7 +116,7 @@ def advise(  # noqa: PLR0913 - every parameter is an option of the command
     names the runner-up, says how sure the order is, and calls a tie a tie. Every stage is an
     ordinary comparison. Rerun the command to resume.
     """
-    from dystop.experiments.trials import Trials
+    from dystop.experiments.studies.trials import Trials
 
     check_target(target)
     given = list(words or [])
@@ -163,7 +163,7 @@ def _engine(on: str) -> list[str]:
 
 
 def _default_name(experiment: "Experiment") -> str:
-    from dystop.experiments.study import default_name
+    from dystop.experiments.studies.study import default_name
 
     return default_name([experiment]).replace("compare-", "advise-", 1)
 
@@ -173,8 +173,8 @@ def _plan(
 ) -> "tuple[list[Stage], list[str]]":
     """Return the stages and the mechanisms that can run in this world."""
     from dystop.errors import ConfigError
-    from dystop.experiments.compare import chosen_mechanisms
-    from dystop.experiments.trials import TURNS, horizon_s, stages
+    from dystop.experiments.studies.compare import chosen_mechanisms
+    from dystop.experiments.studies.trials import TURNS, horizon_s, stages
     from dystop.mechanisms import MECHANISMS
 
     if limit_s is not None and not limit_s > 0:
@@ -208,7 +208,7 @@ def _usable(trials: "Trials", chosen: Sequence[str], *, skip: bool) -> list[str]
     """
     from dystop.errors import ConfigError
     from dystop.experiments.building import build_each_setting
-    from dystop.experiments.trials import Stage
+    from dystop.experiments.studies.trials import Stage
 
     try:
         build_each_setting(trials.experiments(Stage(1, 1.0, 1), chosen), elsewhere=True)
@@ -261,7 +261,7 @@ def _study(request: Request, number: int, stage: "Stage", names: Sequence[str]) 
 
 
 def _groups(study: "Study") -> "list[Group]":
-    from dystop.experiments.run_folder import open_run
+    from dystop.experiments.folders.run_folder import open_run
     from dystop.report.data.groups import group_runs
 
     return group_runs([open_run(study.folder(e)) for e in study.experiments])

@@ -21,8 +21,8 @@ from dystop.cli.terminal import echo, handle_errors, note, show_table
 from dystop.units import plural
 
 if TYPE_CHECKING:
-    from dystop.experiments.atlas import Atlas
     from dystop.experiments.executors import Choice
+    from dystop.experiments.studies.atlas import Atlas
 
 _EXAMPLE = "--x spread=0,0.4,0.8 --y communication=0.1,1,10 --mechanisms dystop,matcha,ad-psgd"
 
@@ -122,7 +122,7 @@ def _asked(  # noqa: PLR0913 - every parameter is an option of the command
     trust: bool,
 ) -> "Atlas":
     from dystop.errors import ConfigError
-    from dystop.experiments.atlas import AXES, SEEDS, TURNS, Atlas, read_axis
+    from dystop.experiments.studies.atlas import AXES, SEEDS, TURNS, Atlas, read_axis
 
     file, keys = split_words(words)
     check_file(file, "atlas", _EXAMPLE)
@@ -139,7 +139,7 @@ def _asked(  # noqa: PLR0913 - every parameter is an option of the command
 
 
 def _run(asked: "Atlas", choice: "Choice", out: Path, name: str | None, *, quiet: bool) -> Path:
-    from dystop.experiments.atlas import chart, default_name, write_points
+    from dystop.experiments.studies.atlas import chart, default_name, write_points
 
     every = chart(asked)
     name = name or default_name(asked.x, asked.y)
@@ -159,9 +159,9 @@ def report_atlas(
 ) -> None:
     """Write the page of the runs that have finished, and show the maps."""
     from dystop.errors import RunFolderError
-    from dystop.experiments.atlas import read_points
-    from dystop.experiments.run_folder import open_run
-    from dystop.experiments.study import finished, outline
+    from dystop.experiments.folders.run_folder import open_run
+    from dystop.experiments.studies.atlas import read_points
+    from dystop.experiments.studies.study import finished, outline
     from dystop.report.data.atlas import atlas_results, map_columns, map_rows
     from dystop.report.data.winners import FIRST, GOALS
     from dystop.report.pages.advice import write_atlas

@@ -11,8 +11,8 @@ from dystop.cli.terminal import echo, handle_errors, note, show_table
 from dystop.experiments.export import Format
 
 if TYPE_CHECKING:
-    from dystop.experiments.run_folder import RunData
-    from dystop.experiments.study import StudyOutline
+    from dystop.experiments.folders.run_folder import RunData
+    from dystop.experiments.studies.study import StudyOutline
     from dystop.report.data.groups import Group
     from dystop.report.data.ranking import Ranking, TableColumn
     from dystop.report.data.study_results import StudyResults
@@ -67,7 +67,7 @@ def _without_repeats(runs: Sequence[Path]) -> list[Path]:
 def _without_studies(paths: Sequence[Path]) -> list[Path]:
     """Return the folders without the studies among them; `runs/*` names both."""
     from dystop.errors import RunFolderError, shell_command
-    from dystop.experiments.run_folder import is_study
+    from dystop.experiments.folders.run_folder import is_study
 
     runs = [path for path in paths if not is_study(path)]
     studies = [path for path in paths if path not in runs]
@@ -102,8 +102,8 @@ def _begun(study: "StudyOutline") -> tuple[list[Path], list[str]]:
 
 def report_study(path: Path, target: float | None, *, out: Path | None = None, quiet: bool) -> None:
     """Write the report of a study, as far as it got, and show its ranking."""
-    from dystop.experiments.run_folder import open_run
-    from dystop.experiments.study import outline
+    from dystop.experiments.folders.run_folder import open_run
+    from dystop.experiments.studies.study import outline
     from dystop.report.pages.study import write_study
 
     study = outline(path)
@@ -201,12 +201,12 @@ def report(
     comparison or a sweep; its report may also be incomplete. Among several folders, studies are
     skipped.
     """
-    from dystop.experiments.run_folder import is_study, open_run
+    from dystop.experiments.folders.run_folder import is_study, open_run
 
     runs = _without_repeats(runs)
     if len(runs) == 1 and is_study(runs[0]):
         from dystop.cli.atlas import report_atlas
-        from dystop.experiments.folder_kinds import ATLAS, study_kind
+        from dystop.experiments.folders.folder_kinds import ATLAS, study_kind
 
         if study_kind(runs[0]) is ATLAS:
             report_atlas(runs[0], target, out=out, quiet=False)
@@ -237,7 +237,7 @@ def animate(
     The picture is one SVG file that every browser plays; it needs no script and no network. Links
     must have been recorded, which they are by default for small fleets (output.topology=full).
     """
-    from dystop.experiments.run_folder import open_run
+    from dystop.experiments.folders.run_folder import open_run
     from dystop.report.figures.animation import animation
     from dystop.storage import write_atomic
 

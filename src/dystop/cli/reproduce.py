@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dystop.experiments.reproduce.campaigns import Scale
     from dystop.experiments.reproduce.progress import Place
     from dystop.experiments.reproduce.recipes import Recipe
-    from dystop.experiments.study import Study
+    from dystop.experiments.studies.study import Study
     from dystop.report.data.measures import AccuracyOf
     from dystop.report.data.verdicts import ClaimVerdict
     from dystop.report.pages.verdict import VerdictRequest

@@ -55,7 +55,7 @@ def _resume_hint(watcher: Watcher) -> str:
 def finish(folder: Path, *, quiet: bool, report: bool) -> None:
     """Show the summary of a run that has ended, and write its report."""
     from dystop.cli.report import show_summary, write
-    from dystop.experiments.run_folder import GLOBAL, MODELS, open_run
+    from dystop.experiments.folders.run_folder import GLOBAL, MODELS, open_run
 
     data = open_run(folder)
     if not quiet:
@@ -72,7 +72,7 @@ def finish(folder: Path, *, quiet: bool, report: bool) -> None:
 def tell_diverged(folder: Path) -> None:
     """Raise DivergedError if the models of a run have diverged, which has ended it early."""
     from dystop.errors import DivergedError
-    from dystop.experiments.run_folder import open_run
+    from dystop.experiments.folders.run_folder import open_run
     from dystop.report.data.names import diverged_round
     from dystop.report.data.notices import divergence_advice
 
@@ -116,7 +116,7 @@ def run(
     models diverge ends early with exit code 7; its records are kept.
     """
     from dystop.experiments.config import read_experiment
-    from dystop.experiments.run_folder import check_free
+    from dystop.experiments.folders.run_folder import check_free
 
     experiment = read_experiment(*split_words(words or []), trust=trust)
     if name is not None:
@@ -138,7 +138,7 @@ def resume(run: Folder, quiet: Quiet = False, report: Report = True, trust: Trus
 
     The result is bit for bit the same as without the interruption.
     """
-    from dystop.experiments.run_folder import run_folder
+    from dystop.experiments.folders.run_folder import run_folder
 
     run_folder(run)
     from dystop.experiments.run import resume_run
@@ -164,7 +164,7 @@ def verify(
     Exits with 0 if they are identical, with 5 if not. Changes nothing in the folder.
     """
     from dystop.errors import VerificationError
-    from dystop.experiments.run_folder import open_run
+    from dystop.experiments.folders.run_folder import open_run
 
     recorded = len(open_run(run).records)
     from dystop.experiments.run import verify_run

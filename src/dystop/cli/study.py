@@ -16,10 +16,10 @@ from dystop.cli.terminal import Interrupted, echo, exit_code_of, handle_errors, 
 from dystop.units import are, plural
 
 if TYPE_CHECKING:
-    from dystop.experiments.compare import Comparison, Timings
     from dystop.experiments.config import Experiment
     from dystop.experiments.executors import Choice
-    from dystop.experiments.study import Study
+    from dystop.experiments.studies.compare import Comparison, Timings
+    from dystop.experiments.studies.study import Study
 
 Target = Annotated[
     float | None, typer.Option(help="Accuracy whose time and cost are compared, up to 1.")
@@ -153,7 +153,7 @@ def study_named(
 ) -> Path | None:
     """Return the study that the first word names, if it names one; it has its own settings."""
     from dystop.errors import ConfigError
-    from dystop.experiments.run_folder import is_study
+    from dystop.experiments.folders.run_folder import is_study
 
     if not words or not is_study(Path(words[0])):
         return None
@@ -175,7 +175,7 @@ def _comparison(
     trust: bool,
 ) -> "Comparison":
     from dystop.errors import ConfigError
-    from dystop.experiments.compare import Comparison
+    from dystop.experiments.studies.compare import Comparison
 
     file, keys = split_words(words)
     check_file(file, "compare", f"--mechanisms {_COMPARE_EXAMPLE}")
@@ -194,8 +194,8 @@ def _study_of_comparison(
     comparison: "Comparison", choice: "Choice", out: Path, name: str | None, *, quiet: bool
 ) -> "Study":
     """Find or create the study, and say what would make the comparison fairer."""
-    from dystop.experiments.compare import advice, experiments
-    from dystop.experiments.study import default_name
+    from dystop.experiments.studies.compare import advice, experiments
+    from dystop.experiments.studies.study import default_name
 
     every = experiments(comparison)
     if not quiet:
@@ -216,7 +216,7 @@ def _study_of_sweep(
     trust: bool,
 ) -> "Study":
     from dystop.errors import ConfigError
-    from dystop.experiments.sweep import Sweep, default_name, grid, read_axes
+    from dystop.experiments.studies.sweep import Sweep, default_name, grid, read_axes
 
     file, keys = split_words(words)
     check_file(file, "sweep", _SWEEP_EXAMPLE)
@@ -234,7 +234,7 @@ def _study_of_sweep(
 def check_file(file: Path | None, command: str, options: str) -> None:
     """Refuse a first word that is neither a file nor a study, and say what it is."""
     from dystop.errors import ConfigError, RunFolderError, nearest
-    from dystop.experiments.run_folder import CONFIG, INFO
+    from dystop.experiments.folders.run_folder import CONFIG, INFO
 
     # os.path returns False, and raises nothing, for a name that is too long or a closed folder.
     if file is None or os.path.isfile(file):
@@ -252,7 +252,7 @@ def check_file(file: Path | None, command: str, options: str) -> None:
 
 
 def _configurations_and_studies(folder: Path) -> list[str]:
-    from dystop.experiments.run_folder import STUDY
+    from dystop.experiments.folders.run_folder import STUDY
 
     files = [p.name for p in folder.glob("*.toml") if p.is_file()]
     return files + [p.parent.name for p in folder.glob(f"*/{STUDY}")]
@@ -291,7 +291,7 @@ def find_or_create(
     trust: bool = False,
 ) -> "Study":
     """Return the study of this name; build all its settings before its folder is created."""
-    from dystop.experiments.study import create_study, find_study
+    from dystop.experiments.studies.study import create_study, find_study
 
     if study := find_study(out, name, every, trust=trust):
         return study
@@ -332,7 +332,7 @@ def _announce(path: Path, total: int, left: int) -> None:
 def resume_study(path: Path, choice: "Choice", *, quiet: bool, trust: bool = False) -> None:
     """Run what is left of a study; if nothing is, its mechanisms need not be installed."""
     from dystop.errors import ConfigError, TrustError
-    from dystop.experiments.study import open_study, outline
+    from dystop.experiments.studies.study import open_study, outline
 
     try:
         study = open_study(path, trust=trust)

@@ -72,7 +72,7 @@ def _ranked(watcher: TestbedWatcher, work: Callable[[], Path | None]) -> Path | 
         if watcher.folder is None:
             raise typer.Exit(exit_code_of(interrupt)) from None
         from dystop.experiments.config import read_experiment
-        from dystop.experiments.run_folder import CONFIG
+        from dystop.experiments.folders.run_folder import CONFIG
         from dystop.experiments.testbed.enrolment import node_names
 
         ranks = len(node_names(read_experiment(watcher.folder / CONFIG, trust=True))) + 1
@@ -125,7 +125,7 @@ def live(  # noqa: PLR0913 - one for each option
 
 def _tell_left_behind(folder: Path) -> None:
     """Name the parties that were left behind; the exit code then says so, too."""
-    from dystop.experiments.run_folder import open_run
+    from dystop.experiments.folders.run_folder import open_run
     from dystop.experiments.testbed.operations import LEFT_BEHIND
 
     left = open_run(folder).info.get(LEFT_BEHIND) or {}
@@ -137,7 +137,7 @@ def _tell_left_behind(folder: Path) -> None:
 
 def _save_models(folder: Path) -> None:
     """Save the trained models of a finished run in its folder."""
-    from dystop.experiments.run_folder import open_run
+    from dystop.experiments.folders.run_folder import open_run
     from dystop.experiments.testbed.collect_models import collect_models
 
     if open_run(folder).info.get("status") == "finished" and not collect_models(folder):
@@ -155,7 +155,7 @@ def _begin(
 ) -> Path | None:
     """Start a new run; return its folder, or None on a rank that shows nothing."""
     from dystop.experiments.config import read_experiment
-    from dystop.experiments.run_folder import check_free
+    from dystop.experiments.folders.run_folder import check_free
     from dystop.experiments.testbed.enrolment import check_testbed
 
     file, keys = split_words(words)
@@ -180,7 +180,7 @@ def _resume(
     """Resume a run; return its folder, or None on a rank that shows nothing."""
     from dystop.errors import ConfigError
     from dystop.experiments.config import read_experiment
-    from dystop.experiments.run_folder import CONFIG, open_run
+    from dystop.experiments.folders.run_folder import CONFIG, open_run
     from dystop.experiments.testbed.launch import checked_folder, reopen_testbed, resumable_folder
 
     if words:
@@ -212,7 +212,7 @@ def _check(transport: str, network: "Network") -> None:
 def _work(folder: Path, watcher: TestbedWatcher, network: "Network") -> None:
     """Run all parties, as processes or as threads."""
     from dystop.experiments.config import read_experiment
-    from dystop.experiments.run_folder import CONFIG
+    from dystop.experiments.folders.run_folder import CONFIG
 
     if read_experiment(folder / CONFIG, trust=True).testbed.transport == "memory":
         from dystop.experiments.testbed.threads import run_threads
@@ -230,7 +230,7 @@ def pardon(
 ) -> None:
     """Let a worker return from quarantine, in a run that is running or stopped."""
     from dystop.errors import ConfigError
-    from dystop.experiments.run_folder import open_run
+    from dystop.experiments.folders.run_folder import open_run
     from dystop.experiments.testbed.launch import checked_folder
     from dystop.experiments.testbed.operations import request_pardon
 

@@ -10,8 +10,8 @@ from dystop.dashboard.discovery import RunLocation
 from dystop.dashboard.downsample import Value
 from dystop.dashboard.files import FileStamp, file_stamp
 from dystop.dashboard.library import Library
-from dystop.experiments.late_scores import LATE_SCORES
-from dystop.experiments.record_log import RECORDS
+from dystop.experiments.folders.late_scores import LATE_SCORES
+from dystop.experiments.folders.record_log import RECORDS
 
 READING_S = 1.0
 """Seconds that one request reads logs; the next request goes on."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dystop.dashboard.files import is_file, read_json
-from dystop.experiments.run_folder import INFO, STUDY
+from dystop.experiments.folders.run_folder import INFO, STUDY
 
 MAX_RUNS = 2000
 

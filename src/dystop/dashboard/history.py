@@ -4,7 +4,7 @@ from collections import Counter
 
 from dystop.dashboard.downsample import DownsampledSeries, round_point
 from dystop.dashboard.values import as_count, as_number
-from dystop.experiments.late_scores import LateScores, with_late_score
+from dystop.experiments.folders.late_scores import LateScores, with_late_score
 from dystop.record import RoundRecord, from_json
 
 ROUNDS = ("round", "clock_s", "wire_bytes", "loss", "staleness_mean", "staleness_max")

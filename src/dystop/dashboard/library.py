@@ -10,9 +10,9 @@ from typing import Any
 from dystop.dashboard.discovery import FoundRuns, RunLocation, find_runs
 from dystop.dashboard.files import FileStamp, file_stamp, modified_s, read_json, read_toml
 from dystop.dashboard.record_log import LogFollower, LogTail, read_tail
-from dystop.experiments.late_scores import LATE_SCORES
-from dystop.experiments.record_log import RECORDS
-from dystop.experiments.run_folder import CONFIG, FLEET, INFO, is_abandoned
+from dystop.experiments.folders.late_scores import LATE_SCORES
+from dystop.experiments.folders.record_log import RECORDS
+from dystop.experiments.folders.run_folder import CONFIG, FLEET, INFO, is_abandoned
 
 ENROLMENT, INCIDENTS = "enrolment.json", "incidents.json"
 MAX_FOLLOWERS = 32  # runs whose series are kept in memory

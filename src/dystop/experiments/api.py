@@ -31,9 +31,9 @@ from dystop.experiments.config.experiment import (
 from dystop.experiments.config.keys import UNSET
 from dystop.experiments.config.read import experiment_from
 from dystop.experiments.config.validation import read_section
+from dystop.experiments.folders.trust import with_folder
 from dystop.experiments.results import Comparison
 from dystop.experiments.simulation import Simulation
-from dystop.experiments.trust import with_folder
 from dystop.mechanisms import MECHANISMS
 from dystop.record import RoundRecord
 from dystop.simulator.params import EngineParams

@@ -21,7 +21,7 @@ from dystop.control.stopping import Stop
 from dystop.errors import ConfigError, RunFolderError, VerificationError, shell_command
 from dystop.experiments.building import Built, build, load_data, split_data
 from dystop.experiments.config import Experiment, read_experiment
-from dystop.experiments.run_folder import CONFIG, open_run
+from dystop.experiments.folders.run_folder import CONFIG, open_run
 from dystop.plan import Mix, Plan
 from dystop.record import RoundRecord
 from dystop.simulator.loop import begin, simulate

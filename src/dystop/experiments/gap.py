@@ -17,8 +17,8 @@ from dystop.control.stopping import Stop
 from dystop.errors import RunFolderError
 from dystop.experiments.building import Built, build
 from dystop.experiments.config import Experiment, as_replay, read_experiment
-from dystop.experiments.folder_kinds import TESTBED_RUN
-from dystop.experiments.run_folder import CONFIG, RunData, open_run
+from dystop.experiments.folders.folder_kinds import TESTBED_RUN
+from dystop.experiments.folders.run_folder import CONFIG, RunData, open_run
 from dystop.experiments.trace_metrics import (
     Errors,
     Learning,

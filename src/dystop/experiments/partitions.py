@@ -20,7 +20,7 @@ from dystop.data.npz import write_npz
 from dystop.errors import ConfigError
 from dystop.experiments.building import check_same_data, sample_owners, whole_data
 from dystop.experiments.config import Experiment, read_experiment
-from dystop.experiments.run_folder import CONFIG, INFO, open_run
+from dystop.experiments.folders.run_folder import CONFIG, INFO, open_run
 from dystop.experiments.testbed.enrolment import node_names
 from dystop.sparse import Ints
 

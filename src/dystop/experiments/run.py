@@ -11,10 +11,9 @@ from dystop.errors import RunFolderError, shell_command
 from dystop.experiments.building import Built, build, check_same_data
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.config.experiment import OutputParams
-from dystop.experiments.folder_kinds import TESTBED, TESTBED_RUN
-from dystop.experiments.interrupts import Interrupts
-from dystop.experiments.record_log import RECORDS, check_start
-from dystop.experiments.run_folder import (
+from dystop.experiments.folders.folder_kinds import TESTBED, TESTBED_RUN
+from dystop.experiments.folders.record_log import RECORDS, check_start
+from dystop.experiments.folders.run_folder import (
     CHECKPOINTS,
     CONFIG,
     RecordLog,
@@ -29,7 +28,8 @@ from dystop.experiments.run_folder import (
     update_info,
     writing,
 )
-from dystop.experiments.trained_models import keep_models
+from dystop.experiments.folders.trained_models import keep_models
+from dystop.experiments.interrupts import Interrupts
 from dystop.record import RoundRecord, as_recorded
 from dystop.simulator import checkpoint, no_round, run_rounds
 from dystop.simulator.loop import begin

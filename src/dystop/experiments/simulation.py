@@ -10,10 +10,10 @@ from dystop.data.importing import save_data
 from dystop.experiments.building import Built, build, load_data
 from dystop.experiments.callbacks import Callback, Evaluation
 from dystop.experiments.config import Experiment, to_toml, to_tree
+from dystop.experiments.folders.run_folder import check_free, create_run, first_info
+from dystop.experiments.folders.trained_models import loaded_models
 from dystop.experiments.results import Run
 from dystop.experiments.run import store_run
-from dystop.experiments.run_folder import check_free, create_run, first_info
-from dystop.experiments.trained_models import loaded_models
 from dystop.record import RoundRecord
 from dystop.simulator import no_round, run_rounds
 from dystop.simulator.loop import begin

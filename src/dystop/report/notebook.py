@@ -13,8 +13,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from dystop.errors import ConfigError, nearest
+from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.results import Comparison, Run
-from dystop.experiments.run_folder import RunData
 from dystop.record import ACCURACY
 from dystop.report.data.groups import Group
 from dystop.report.data.names import mechanism_of

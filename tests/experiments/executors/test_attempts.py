@@ -12,8 +12,8 @@ import pytest
 from dystop.experiments.executors.attempts import ATTEMPTS, Attempts
 from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.local import LocalExecutor
-from dystop.experiments.run_folder import CHECKPOINTS, RunLock
-from dystop.experiments.study import finished
+from dystop.experiments.folders.run_folder import CHECKPOINTS, RunLock
+from dystop.experiments.studies.study import finished
 from support.tiny_study import Listener, records, tiny_study
 
 RUN = "dystop-s0"

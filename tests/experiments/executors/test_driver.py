@@ -13,7 +13,7 @@ from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.driver_lock import LEASE
 from dystop.experiments.executors.executor import Ended
 from dystop.experiments.executors.local import LocalExecutor
-from dystop.experiments.study import finished
+from dystop.experiments.studies.study import finished
 from support.tiny_study import FakeEngine, Listener, records, run, tiny_study
 
 

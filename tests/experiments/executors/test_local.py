@@ -9,7 +9,7 @@ from dystop.experiments.executors import Choice, local, make_executor
 from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.executor import Ended, Job, Need
 from dystop.experiments.executors.local import VISIBLE, Gpu, LocalExecutor
-from dystop.experiments.study import finished
+from dystop.experiments.studies.study import finished
 from support.tiny_study import TINY, Listener, tiny_study
 
 GB = 2**30

@@ -16,7 +16,7 @@ from dystop.errors import CapacityError, RunFolderError
 from dystop.experiments.executors import ray_cluster
 from dystop.experiments.executors.executor import Need
 from dystop.experiments.executors.shared_folder import Nonce
-from dystop.experiments.study import finished
+from dystop.experiments.studies.study import finished
 from support.ray_clusters import NODE, running_cluster
 
 SMALL = [

@@ -16,7 +16,7 @@ from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.executor import Job, Need
 from dystop.experiments.executors.local import LocalExecutor
 from dystop.experiments.executors.slurm import SlurmExecutor, SlurmParams, SubmititEngine
-from dystop.experiments.study import finished
+from dystop.experiments.studies.study import finished
 from support.tiny_study import TINY, Listener, records, tiny_study
 
 

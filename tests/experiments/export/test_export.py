@@ -14,8 +14,8 @@ from dystop.errors import ConfigError, RunFolderError, StorageError
 from dystop.experiments.export import Format, writer
 from dystop.experiments.export.export import export
 from dystop.experiments.export.sources import ABANDONED_S, open_source
-from dystop.experiments.late_scores import LateScoreLog
-from dystop.experiments.run_folder import write_atomic
+from dystop.experiments.folders.late_scores import LateScoreLog
+from dystop.experiments.folders.run_folder import write_atomic
 from support.export_fixtures import GrowingRun, rich_record, without_score
 
 TABLES = ("rounds", "workers", "links", "tests")

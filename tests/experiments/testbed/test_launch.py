@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from dystop import load_model
 from dystop.cli.app import app
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.testbed import collect_models, parties
 from dystop.experiments.testbed import launch as launcher
 from dystop.experiments.testbed.enrolment import read_status

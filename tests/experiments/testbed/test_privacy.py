@@ -9,8 +9,8 @@ import pytest
 from dystop.errors import ConfigError
 from dystop.experiments.building import steps_of
 from dystop.experiments.config import read_experiment
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.gap import gap_of
-from dystop.experiments.run_folder import open_run
 from dystop.experiments.testbed.enrolment import coordinator_setup, read_enrolment
 from dystop.experiments.testbed.parts import prepare, worker_parts
 from dystop.testbed.audit.check import audit_run

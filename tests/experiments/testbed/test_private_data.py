@@ -15,7 +15,7 @@ from dystop.data.private import Facts, PrivateData, combine, describe, read_fact
 from dystop.errors import ConfigError, DataError, RunFolderError
 from dystop.experiments.building import build, load_data, split_data
 from dystop.experiments.config import read_experiment, to_toml
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.testbed import parts
 from dystop.experiments.testbed.coordinator_run import open_coordinator_run
 from dystop.experiments.testbed.enrolment import node_names, read_enrolled, read_status

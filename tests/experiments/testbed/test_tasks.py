@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.experiments.config import read_experiment
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.run import run_experiment
-from dystop.experiments.run_folder import open_run
 from dystop.testbed.audit.check import check_run
 
 SHORT = [

@@ -5,7 +5,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 from dystop.testbed.audit.check import check_run
 
 TINY = [

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dystop.cli.app import app
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.testbed.launch import make_folder
 from dystop.experiments.testbed.operations import restore_ledger
 from dystop.experiments.testbed.threads import run_threads

@@ -19,7 +19,7 @@ from dystop.data import (
 from dystop.errors import ConfigError, DataError, shell_command
 from dystop.experiments.building.models import task_of
 from dystop.experiments.config import Experiment
-from dystop.experiments.folder_kinds import RUN, kind_of
+from dystop.experiments.folders.folder_kinds import RUN, kind_of
 from dystop.sparse import Ints
 from dystop.training.tasks.build import task_name
 from dystop.training.tasks.task import Task

@@ -29,8 +29,8 @@ from dystop.experiments.config.validation import (
     validate,
     wrong,
 )
-from dystop.experiments.run_folder import CONFIG, name_problem, open_run
-from dystop.experiments.trust import with_folder
+from dystop.experiments.folders.run_folder import CONFIG, name_problem, open_run
+from dystop.experiments.folders.trust import with_folder
 from dystop.mechanisms import MECHANISMS
 from dystop.params import flatten
 from dystop.training.models.catalogue import MODELS

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dystop.errors import ConfigError, nearest, shell_command
-from dystop.experiments.folder_kinds import RUN, kind_of, study_kind
-from dystop.experiments.run_folder import CONFIG, INFO
-from dystop.experiments.trust import check_code, names_code, noted_signature, with_folder
+from dystop.experiments.folders.folder_kinds import RUN, kind_of, study_kind
+from dystop.experiments.folders.run_folder import CONFIG, INFO
+from dystop.experiments.folders.trust import check_code, names_code, noted_signature, with_folder
 
 OLD_KEYS = {  # keys of earlier versions, which old files and run folders hold
     "testbed.guards.aggregator": "aggregation.rule",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from dystop.errors import ConfigError, nearest
 from dystop.experiments.executors.executor import Executor
-from dystop.experiments.folder_kinds import writing
+from dystop.experiments.folders.folder_kinds import writing
 from dystop.storage import try_read_json, write_atomic
 
 if TYPE_CHECKING:

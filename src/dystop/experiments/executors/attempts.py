@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dystop.errors import DystopError
-from dystop.experiments.record_log import RECORDS, RunLock, check_start
-from dystop.experiments.run_folder import (
+from dystop.experiments.folders.record_log import RECORDS, RunLock, check_start
+from dystop.experiments.folders.run_folder import (
     CHECKPOINTS,
     CONFIG,
     FLEET,
@@ -34,7 +34,7 @@ from dystop.experiments.run_folder import (
     open_run,
     writing,
 )
-from dystop.experiments.study import finished
+from dystop.experiments.studies.study import finished
 from dystop.simulator.checkpoint import checked_mark, checkpoints, round_of
 from dystop.storage import fsync, try_read_json, write_atomic
 

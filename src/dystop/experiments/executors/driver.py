@@ -21,11 +21,11 @@ from dystop.experiments.executors.executor import Ended, Executor, Job, Need, Su
 from dystop.experiments.executors.local import LocalExecutor
 from dystop.experiments.executors.node import describe
 from dystop.experiments.executors.ray_job import RayJob
+from dystop.experiments.folders.record_log import RECORDS, RecordTail
+from dystop.experiments.folders.trust import names_code
 from dystop.experiments.interrupts import Interrupts
-from dystop.experiments.record_log import RECORDS, RecordTail
 from dystop.experiments.run import Started, resume_run, run_experiment
-from dystop.experiments.study import Study
-from dystop.experiments.trust import names_code
+from dystop.experiments.studies.study import Study
 from dystop.record import RoundRecord
 
 POLL_S = 0.1

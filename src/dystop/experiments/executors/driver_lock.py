@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from dystop.errors import RunFolderError
-from dystop.experiments.folder_kinds import writing
-from dystop.experiments.record_log import RunLock
+from dystop.experiments.folders.folder_kinds import writing
+from dystop.experiments.folders.record_log import RunLock
 from dystop.storage import try_read_json, write_atomic
 
 LEASE = ".driver.json"

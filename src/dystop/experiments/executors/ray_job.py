@@ -24,9 +24,9 @@ from dystop.experiments.executors.node import started
 from dystop.experiments.executors.processes import dystop_command
 from dystop.experiments.executors.ray_cluster import PROBE_S, import_ray
 from dystop.experiments.executors.shared_folder import Nonce, read_back, written_nonce
+from dystop.experiments.folders.record_log import RECORDS, RecordTail
 from dystop.experiments.interrupts import Interrupts
-from dystop.experiments.record_log import RECORDS, RecordTail
-from dystop.experiments.study import Study, finished, outline
+from dystop.experiments.studies.study import Study, finished, outline
 
 if TYPE_CHECKING:
     from dystop.experiments.executors.driver import StudyListener

@@ -10,7 +10,7 @@ from dystop.experiments.export import Format
 from dystop.experiments.export.files import TableFiles, write_arrow, write_csv, write_parquet
 from dystop.experiments.export.sources import Source, open_source
 from dystop.experiments.export.writer import Writer, needed
-from dystop.experiments.run_folder import not_created
+from dystop.experiments.folders.run_folder import not_created
 from dystop.storage import write_failure
 
 POLL_S = 1.0

@@ -11,10 +11,10 @@ from typing import Any
 
 from dystop.errors import RunFolderError
 from dystop.experiments.export.rows import RoundRows, TracedLinks
-from dystop.experiments.folder_kinds import INFO, TESTBED_RUN, kind_of
-from dystop.experiments.record_log import RECORDS, LineTail, RecordTail, is_abandoned
-from dystop.experiments.run_folder import is_study, open_config, run_folder
-from dystop.experiments.study import outline
+from dystop.experiments.folders.folder_kinds import INFO, TESTBED_RUN, kind_of
+from dystop.experiments.folders.record_log import RECORDS, LineTail, RecordTail, is_abandoned
+from dystop.experiments.folders.run_folder import is_study, open_config, run_folder
+from dystop.experiments.studies.study import outline
 from dystop.params import flatten
 from dystop.record import RoundRecord
 from dystop.storage import read_json

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dystop.experiments.config import Experiment
+from dystop.experiments.folders.run_folder import RunData, is_study, open_run
 from dystop.experiments.reproduce.campaigns import SEEDS, Scale, experiments
 from dystop.experiments.reproduce.recipes import Recipe
-from dystop.experiments.run_folder import RunData, is_study, open_run
-from dystop.experiments.study import Study, create_study, find_study, open_study
+from dystop.experiments.studies.study import Study, create_study, find_study, open_study
 
 RUNS = "runs"
 _EACH: dict[Scale, dict[str, str]] = {

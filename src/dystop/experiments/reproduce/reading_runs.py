@@ -20,7 +20,7 @@ from dystop.experiments.reproduce.campaigns import (
 )
 from dystop.experiments.reproduce.paper_claims import CLAIMS, Best, Claim, Measure, Rising
 from dystop.experiments.reproduce.reading_space import CHOSEN, Reading
-from dystop.experiments.study import Study, grow_study
+from dystop.experiments.studies.study import Study, grow_study
 
 NAME = "readings"
 """The word after `dystop reproduce`, and the folder of the search."""

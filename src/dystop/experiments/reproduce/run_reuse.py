@@ -15,7 +15,7 @@ from typing import Any
 
 from dystop.errors import DystopError
 from dystop.experiments.config import Experiment, read_experiment, to_toml
-from dystop.experiments.run_folder import (
+from dystop.experiments.folders.run_folder import (
     CHECKPOINTS,
     CONFIG,
     config_facts,
@@ -23,8 +23,8 @@ from dystop.experiments.run_folder import (
     not_created,
     update_info,
 )
-from dystop.experiments.study import Study, finished, rows_of
-from dystop.experiments.trust import PLAN
+from dystop.experiments.folders.trust import PLAN
+from dystop.experiments.studies.study import Study, finished, rows_of
 from dystop.storage import write_atomic
 
 _LEFT_OUT = (CHECKPOINTS, "report", ".lock")

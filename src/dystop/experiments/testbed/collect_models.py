@@ -10,11 +10,11 @@ import torch
 from dystop.control.aggregation import global_weights
 from dystop.errors import StorageError, shell_command
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import CONFIG, GLOBAL, MODELS, open_run, write_atomic
+from dystop.experiments.folders.run_folder import CONFIG, GLOBAL, MODELS, open_run, write_atomic
+from dystop.experiments.folders.trained_models import worker_file
 from dystop.experiments.testbed.enrolment import node_names
 from dystop.experiments.testbed.launch import WORKERS
 from dystop.experiments.testbed.parties import MODEL
-from dystop.experiments.trained_models import worker_file
 from dystop.sparse import ints
 from dystop.training.saved import average_models
 

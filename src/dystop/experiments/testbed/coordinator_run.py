@@ -16,10 +16,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dystop.errors import ConfigError, DystopError, RunFolderError
 from dystop.experiments.config import Experiment, read_experiment
-from dystop.experiments.folder_kinds import writing
-from dystop.experiments.late_scores import LateScoreLog
-from dystop.experiments.record_log import RecordLog, RunLock, read_lines
-from dystop.experiments.run_folder import CONFIG, INFO, open_run, record_fingerprints, update_info
+from dystop.experiments.folders.folder_kinds import writing
+from dystop.experiments.folders.late_scores import LateScoreLog
+from dystop.experiments.folders.record_log import RecordLog, RunLock, read_lines
+from dystop.experiments.folders.run_folder import (
+    CONFIG,
+    INFO,
+    open_run,
+    record_fingerprints,
+    update_info,
+)
 from dystop.experiments.testbed.enrolment import (
     COORDINATOR,
     Enrolled,

@@ -19,7 +19,7 @@ from dystop.data.private import Facts
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.building import fleet_of, keeps_topology, steps_of
 from dystop.experiments.config import Experiment, read_experiment, to_toml
-from dystop.experiments.run_folder import CONFIG, RunData, check_config
+from dystop.experiments.folders.run_folder import CONFIG, RunData, check_config
 from dystop.record import ACCURACY
 from dystop.sparse import Floats, Ints
 from dystop.storage import PRIVATE, try_read_json, write_atomic

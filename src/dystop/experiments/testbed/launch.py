@@ -16,10 +16,8 @@ from dystop.errors import DystopError, RunFolderError, shell_command
 from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
 from dystop.experiments.executors.processes import child_environment, dystop_command
-from dystop.experiments.interrupts import Interrupts
-from dystop.experiments.record_log import RECORDS, RecordTail
-from dystop.experiments.run import Started
-from dystop.experiments.run_folder import (
+from dystop.experiments.folders.record_log import RECORDS, RecordTail
+from dystop.experiments.folders.run_folder import (
     CONFIG,
     RunData,
     create_run,
@@ -28,6 +26,9 @@ from dystop.experiments.run_folder import (
     run_folder,
     update_info,
 )
+from dystop.experiments.folders.trust import names_code
+from dystop.experiments.interrupts import Interrupts
+from dystop.experiments.run import Started
 from dystop.experiments.testbed.enrolment import (
     COORDINATOR,
     ENROLMENT,
@@ -43,7 +44,6 @@ from dystop.experiments.testbed.enrolment import (
     write_enrolment,
 )
 from dystop.experiments.testbed.operations import LEFT_BEHIND, report_left_behind
-from dystop.experiments.trust import names_code
 from dystop.record import RoundRecord
 from dystop.testbed.coordinator.setup import SERVER
 from dystop.testbed.launch.netns import VirtualNetwork

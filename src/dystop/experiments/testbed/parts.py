@@ -42,7 +42,7 @@ from dystop.experiments.building import (
     with_noted_base,
 )
 from dystop.experiments.config import Experiment
-from dystop.experiments.run_folder import RunData
+from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.testbed.enrolment import (
     Enrolled,
     Enrolment,

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from dystop.errors import DystopError
 from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.folders.run_folder import CONFIG, INFO
 from dystop.experiments.interrupts import Interrupts, signals_kill
-from dystop.experiments.run_folder import CONFIG, INFO
 from dystop.experiments.testbed.enrolment import OBSERVER, node_names
 from dystop.experiments.testbed.launch import WORKERS, ProgressReporter, new_testbed, reopen_testbed
 from dystop.experiments.testbed.parties import PartyConnection, make_worker, save_model

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.folders.record_log import RECORDS, RecordTail
+from dystop.experiments.folders.run_folder import CONFIG
 from dystop.experiments.interrupts import Interrupts
-from dystop.experiments.record_log import RECORDS, RecordTail
-from dystop.experiments.run_folder import CONFIG
 from dystop.experiments.testbed.coordinator_run import CoordinatorRun
 from dystop.experiments.testbed.enrolment import (
     COORDINATOR,

@@ -5,8 +5,8 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dystop.experiments.atlas import MapAxis, Points
-from dystop.experiments.run_folder import RunData
+from dystop.experiments.folders.run_folder import RunData
+from dystop.experiments.studies.atlas import MapAxis, Points
 from dystop.report.data.groups import group_runs
 from dystop.report.data.winners import (
     GOALS,

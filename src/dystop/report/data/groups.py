@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dystop.experiments.run_folder import RunData
+from dystop.experiments.folders.run_folder import RunData
 from dystop.params import flatten, short_names
 from dystop.record import RoundRecord
 from dystop.report.data.names import MechanismInfo, diverged_round, mechanism_of

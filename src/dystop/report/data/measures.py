@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.reproduce.campaigns import Arm
 from dystop.experiments.reproduce.paper_claims import Measure
-from dystop.experiments.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.groups import SeedSpread, over_seeds
 from dystop.report.data.scores import best_accuracy, evaluated_rounds, first_reaching

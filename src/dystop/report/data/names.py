@@ -9,7 +9,7 @@ from dystop.control.stopping import has_diverged
 from dystop.experiments.config import Experiment
 from dystop.experiments.config.keys import keys_of
 from dystop.experiments.config.readings import reading_values
-from dystop.experiments.run_folder import RunData, is_abandoned
+from dystop.experiments.folders.run_folder import RunData, is_abandoned
 from dystop.types import FAITHFUL
 
 TIMING_LAWS = {

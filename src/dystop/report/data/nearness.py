@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.reproduce.distance import Beyond, Number, distance
 from dystop.experiments.reproduce.paper_claims import Claim, Figure, Growth, Measure, Reduction
 from dystop.experiments.reproduce.reading_runs import Part
 from dystop.experiments.reproduce.reading_space import Reading
-from dystop.experiments.run_folder import RunData
 from dystop.report.data.measures import ArmRuns, RunsByArm, reachable_target
 from dystop.report.data.verdicts import ClaimVerdict, Verdict, arms_of, judge_claims
 

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from dystop.experiments.run_folder import RunData, log_was_changed
+from dystop.experiments.folders.run_folder import RunData, log_was_changed
 from dystop.report.data.groups import Group, common_time_s, over_seeds
 from dystop.report.data.names import (
     check_command,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from dystop.errors import ConfigError, nearest
-from dystop.experiments.run_folder import RunData
+from dystop.experiments.folders.run_folder import RunData
 from dystop.params import flatten
 from dystop.report.data.groups import Group, group_runs
 from dystop.report.data.settings import value_of

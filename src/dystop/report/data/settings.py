@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dystop.experiments.run_folder import RunData
+from dystop.experiments.folders.run_folder import RunData
 from dystop.params import flatten
 from dystop.units import NOTHING
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dystop.experiments.run_folder import RunData
+from dystop.experiments.folders.run_folder import RunData
 from dystop.report.data.groups import Group, group_runs
 from dystop.report.data.headline import headline
 from dystop.report.data.names import is_planned

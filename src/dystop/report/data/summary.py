@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dystop.control.fairness import fairness_of
-from dystop.experiments.run_folder import RunData
+from dystop.experiments.folders.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.names import (
     clock_name,

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from dystop.errors import RunFolderError
-from dystop.experiments.run_folder import RunData
+from dystop.experiments.folders.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.names import mechanism_of, worker_count
 from dystop.report.data.scores import evaluated_rounds

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from dystop.errors import ConfigError
-from dystop.experiments.run_folder import RunData
+from dystop.experiments.folders.run_folder import RunData
 from dystop.report.data.groups import Group, SeedSpread, over_seeds
 from dystop.report.data.names import clock_name
 from dystop.report.data.plot_request import (

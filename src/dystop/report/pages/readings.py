@@ -10,11 +10,11 @@ from typing import Any
 
 from dystop.errors import RunFolderError
 from dystop.experiments.config.readings import OPEN_READINGS
+from dystop.experiments.folders.run_folder import RunData, open_run
 from dystop.experiments.reproduce.campaigns import Scale
 from dystop.experiments.reproduce.distance import FACTOR, Number, distance
 from dystop.experiments.reproduce.reading_runs import Part, ReadingRun, finished_runs, not_run
-from dystop.experiments.run_folder import RunData, open_run
-from dystop.experiments.study import Study
+from dystop.experiments.studies.study import Study
 from dystop.report.data.measures import ArmRuns, format_measure
 from dystop.report.data.names import run_status
 from dystop.report.data.nearness import (

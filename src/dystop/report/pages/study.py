@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dystop.experiments.run_folder import RunData
+from dystop.experiments.folders.run_folder import RunData
 from dystop.report.data.groups import Group
 from dystop.report.data.names import TIMING_LAWS, is_planned, run_status
 from dystop.report.data.notices import study_notes

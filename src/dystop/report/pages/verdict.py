@@ -8,9 +8,9 @@ from pathlib import Path
 
 from dystop.experiments.config import Experiment
 from dystop.experiments.config.keys import keys_of
+from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.reproduce.campaigns import Scale
 from dystop.experiments.reproduce.recipes import RECIPES, Recipe
-from dystop.experiments.run_folder import RunData
 from dystop.report.data.groups import Group
 from dystop.report.data.measures import AccuracyOf, ArmRuns, RunsByArm, with_accuracy_of
 from dystop.report.data.names import mechanism_of, readings_text

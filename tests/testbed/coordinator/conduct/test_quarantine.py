@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.run_folder import update_info
+from dystop.experiments.folders.run_folder import update_info
 from dystop.experiments.testbed.operations import (
     PARDONS,
     PardonRequests,

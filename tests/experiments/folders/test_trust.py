@@ -19,7 +19,7 @@ from dystop.cli.progress import StudyWatcher
 from dystop.experiments.config import read_experiment
 from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.local import LocalExecutor
-from dystop.experiments.study import create_study, open_study
+from dystop.experiments.studies.study import create_study, open_study
 from dystop.experiments.testbed.coordinator_run import open_coordinator_run
 from support.stored_runs import unpacked
 

@@ -15,7 +15,7 @@ from dystop import storage
 from dystop.errors import RunFolderError
 from dystop.experiments import run
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import RunLock, is_abandoned, open_run, update_info
+from dystop.experiments.folders.run_folder import RunLock, is_abandoned, open_run, update_info
 from dystop.experiments.testbed.launch import make_folder, resumable_folder
 from dystop.report import write_report
 from dystop.report.data.names import run_status

@@ -7,14 +7,14 @@ import pytest
 import dystop
 from dystop.dashboard.record_log import LogFollower, read_tail
 from dystop.errors import RunFolderError
-from dystop.experiments.late_scores import (
+from dystop.experiments.folders.late_scores import (
     LATE_SCORES,
     LateScoreLog,
     read_late_scores,
     with_late_scores,
 )
-from dystop.experiments.record_log import RECORDS, RecordTail
-from dystop.experiments.run_folder import (
+from dystop.experiments.folders.record_log import RECORDS, RecordTail
+from dystop.experiments.folders.run_folder import (
     create_run,
     log_was_changed,
     open_run,

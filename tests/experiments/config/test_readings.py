@@ -8,14 +8,14 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import ConfigError
-from dystop.experiments.compare import Comparison, experiments
 from dystop.experiments.config import read_experiment, to_toml, to_tree
 from dystop.experiments.config.readings import OPEN_READINGS, has_key, preset
 from dystop.experiments.config.write import toml_value
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.reproduce.campaigns import CAMPAIGNS
 from dystop.experiments.reproduce.campaigns import experiments as campaign_runs
-from dystop.experiments.run_folder import open_run
-from dystop.experiments.sweep import Sweep, grid, read_axes
+from dystop.experiments.studies.compare import Comparison, experiments
+from dystop.experiments.studies.sweep import Sweep, grid, read_axes
 from dystop.mechanisms import MECHANISMS
 from dystop.params import flatten
 from dystop.report.data.summary import summarise

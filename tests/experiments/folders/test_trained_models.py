@@ -16,9 +16,10 @@ import dystop
 from dystop.cli import app
 from dystop.data import load
 from dystop.errors import RunFolderError, StorageError
-from dystop.experiments import run, trained_models
+from dystop.experiments import run
 from dystop.experiments.config import read_experiment
-from dystop.experiments.run_folder import open_run
+from dystop.experiments.folders import trained_models
+from dystop.experiments.folders.run_folder import open_run
 from dystop.training.flat import layout_of
 from dystop.training.saved import ModelCard, read_model, to_bytes
 
@@ -122,7 +123,7 @@ def test_a_simulation_hands_out_its_models():
 
 
 def test_a_model_of_ones_own_is_not_imported_because_a_file_says_so(tmp_path):
-    folder = leave(tmp_path, "model.name=experiments.test_trained_models:make")
+    folder = leave(tmp_path, "model.name=experiments.folders.test_trained_models:make")
     data, last = load("synthetic"), open_run(folder).records[-1]
     with pytest.raises(RunFolderError, match=r"test_trained_models:make.*load_model\(.*module="):
         dystop.load_model(folder)

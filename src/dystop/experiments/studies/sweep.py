@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dystop.errors import ConfigError
-from dystop.experiments.compare import check_own_key, check_shared, mechanism_of
 from dystop.experiments.config import Experiment, read_experiment, to_tree
+from dystop.experiments.studies.compare import check_own_key, check_shared, mechanism_of
 from dystop.mechanisms import MECHANISMS
 from dystop.params import short_names
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from dystop.errors import ConfigError, RunFolderError, nearest
-from dystop.experiments.compare import Comparison, experiments
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.config.experiment import every_key
-from dystop.experiments.folder_kinds import POINTS, writing
-from dystop.experiments.trials import horizon_s, pace_of, shortened
+from dystop.experiments.folders.folder_kinds import POINTS, writing
+from dystop.experiments.studies.compare import Comparison, experiments
+from dystop.experiments.studies.trials import horizon_s, pace_of, shortened
 from dystop.rng import stream
 from dystop.storage import try_read_json, write_atomic
 

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import DystopError, RunFolderError
-from dystop.experiments.compare import Comparison, experiments
 from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.local import LocalExecutor
-from dystop.experiments.record_log import RecordTail
-from dystop.experiments.study import create_study, finished, open_study
+from dystop.experiments.folders.record_log import RecordTail
+from dystop.experiments.studies.compare import Comparison, experiments
+from dystop.experiments.studies.study import create_study, finished, open_study
 from support.fake_runs import plain_record
 
 SMALL = [
@@ -250,7 +250,7 @@ def test_a_child_that_fails_is_quoted_with_its_exit_code(tmp_path):
 
 
 def test_a_study_is_written_by_one_process_at_a_time(done):
-    from dystop.experiments.run_folder import RunLock
+    from dystop.experiments.folders.run_folder import RunLock
 
     with RunLock(done[0]):
         result = call(done[0])

@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from dystop.errors import RunFolderError
-from dystop.experiments.run_folder import GLOBAL, MODELS, run_folder, write_atomic, writing
+from dystop.experiments.folders.run_folder import GLOBAL, MODELS, run_folder, write_atomic, writing
 from dystop.simulator.evaluation import EvaluationModels, batch_norm_owners, evaluation_models
 from dystop.simulator.state import Components, State
 from dystop.sparse import ints

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import ConfigError
-from dystop.experiments.atlas import (
+from dystop.experiments.config import read_experiment
+from dystop.experiments.studies.atlas import (
     AXES,
     Atlas,
     chart,
@@ -20,9 +21,8 @@ from dystop.experiments.atlas import (
     read_points,
     write_points,
 )
-from dystop.experiments.config import read_experiment
-from dystop.experiments.study import create_study
-from dystop.experiments.trials import pace_of
+from dystop.experiments.studies.study import create_study
+from dystop.experiments.studies.trials import pace_of
 from dystop.rng import stream
 
 SMALL = [

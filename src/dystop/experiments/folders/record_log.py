@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from dystop.errors import RunFolderError, shell_command
-from dystop.experiments.folder_kinds import writing
-from dystop.experiments.late_scores import LATE_SCORES, parse_late_score, with_late_score
+from dystop.experiments.folders.folder_kinds import writing
+from dystop.experiments.folders.late_scores import LATE_SCORES, parse_late_score, with_late_score
 from dystop.record import RoundRecord, from_json
 from dystop.storage import (
     AppendLog,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from dystop.cli import app
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
-from dystop.experiments.trials import EVALUATIONS, horizon_s, pace_of, shortened, stages
+from dystop.experiments.studies.trials import EVALUATIONS, horizon_s, pace_of, shortened, stages
 from dystop.mechanisms import MECHANISMS
 
 SMALL = [

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 from dystop.cli import app
 from dystop.errors import StorageError
 from dystop.experiments.config import read_experiment
+from dystop.experiments.folders.run_folder import check_config, log_was_changed, open_run
 from dystop.experiments.reproduce import run_reuse
 from dystop.experiments.reproduce.run_reuse import reuse_finished
-from dystop.experiments.run_folder import check_config, log_was_changed, open_run
-from dystop.experiments.study import create_study
+from dystop.experiments.studies.study import create_study
 
 SMALL = [
     "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",

@@ -33,7 +33,7 @@ from dystop.world.geometry import scatter
 from support.engine_fixtures import components_for, run_to_end
 from support.fake_runs import outcome
 
-PAPER = Path(__file__).parents[2] / "docs" / "paper-map.md"
+PAPER = Path(__file__).parents[3] / "docs" / "paper-map.md"
 ONE_EACH = {r.campaign.name: r for r in reversed(RECIPES.values())}
 
 

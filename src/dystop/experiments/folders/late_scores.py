@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dystop.errors import RunFolderError
-from dystop.experiments.folder_kinds import writing
+from dystop.experiments.folders.folder_kinds import writing
 from dystop.record import SCORE, RoundRecord
 from dystop.storage import AppendLog
 from dystop.strict_json import parse_json

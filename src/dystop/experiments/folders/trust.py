@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dystop.errors import TrustError
-from dystop.experiments.folder_kinds import INFO, STUDY
+from dystop.experiments.folders.folder_kinds import INFO, STUDY
 from dystop.storage import PRIVATE, try_read_json
 
 SIGNATURE = "signature"  # a key of `run.json`, and of each run in `study.json`

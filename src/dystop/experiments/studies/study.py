@@ -20,9 +20,9 @@ from typing import Any
 from dystop.errors import RunFolderError
 from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
 from dystop.experiments.config.write import toml_value
-from dystop.experiments.folder_kinds import COMPARISON, SWEEP, study_kind
-from dystop.experiments.run_folder import INFO, STUDY, check_name, is_study, not_created
-from dystop.experiments.trust import PLAN, signature_of
+from dystop.experiments.folders.folder_kinds import COMPARISON, SWEEP, study_kind
+from dystop.experiments.folders.run_folder import INFO, STUDY, check_name, is_study, not_created
+from dystop.experiments.folders.trust import PLAN, signature_of
 from dystop.params import flatten
 from dystop.storage import read_json, write_atomic
 

@@ -11,9 +11,15 @@ import pytest
 
 from dystop import storage
 from dystop.errors import RunFolderError, StorageError
-from dystop.experiments import run_folder
 from dystop.experiments.config import read_experiment, to_toml, to_tree
-from dystop.experiments.run_folder import RecordLog, RunLock, create_run, open_run, update_info
+from dystop.experiments.folders import run_folder
+from dystop.experiments.folders.run_folder import (
+    RecordLog,
+    RunLock,
+    create_run,
+    open_run,
+    update_info,
+)
 from support.fake_runs import record_of_round as record
 
 EXPERIMENT = read_experiment()
@@ -180,7 +186,7 @@ def test_a_file_size_limit_is_a_storage_error(tmp_path):
 import resource, sys
 from pathlib import Path
 from dystop.errors import StorageError
-from dystop.experiments.record_log import RecordLog
+from dystop.experiments.folders.record_log import RecordLog
 from dystop.record import from_json
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 log = RecordLog(Path(sys.argv[1]))
@@ -220,7 +226,7 @@ def test_the_lock_of_a_dead_process_is_free(tmp_path):
     folder = make(tmp_path)
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from dystop.experiments.record_log import RunLock\n"
+        "from dystop.experiments.folders.record_log import RunLock\n"
         "RunLock(Path(sys.argv[1])).__enter__(); print(os.getpid(), flush=True); sys.stdin.read()"
     )
     words = [sys.executable, "-c", code, str(folder)]

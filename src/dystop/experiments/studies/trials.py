@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from dystop.experiments.building import build
-from dystop.experiments.compare import Comparison, experiments
 from dystop.experiments.config import Experiment
+from dystop.experiments.studies.compare import Comparison, experiments
 
 ROUNDS = 100_000  # seconds end a trial, not rounds
 SAMPLES = 500  # test images per model in a trial

@@ -30,7 +30,7 @@ import numpy as np
 
 from dystop.errors import RunFolderError, StorageError, nearest
 from dystop.experiments.environment import machine, versions
-from dystop.experiments.folder_kinds import (
+from dystop.experiments.folders.folder_kinds import (
     INFO,
     STUDY,
     FolderKind,
@@ -38,8 +38,8 @@ from dystop.experiments.folder_kinds import (
     study_kind,
     writing,
 )
-from dystop.experiments.late_scores import LATE_SCORES, read_late_scores, with_late_scores
-from dystop.experiments.record_log import (
+from dystop.experiments.folders.late_scores import LATE_SCORES, read_late_scores, with_late_scores
+from dystop.experiments.folders.record_log import (
     RECORDS,
     RecordLog,
     RunLock,
@@ -47,7 +47,7 @@ from dystop.experiments.record_log import (
     read_lines,
     records_sha256,
 )
-from dystop.experiments.trust import signature_of
+from dystop.experiments.folders.trust import signature_of
 from dystop.record import RoundRecord
 from dystop.storage import NO_PERMISSION, NO_SPACE, file_sha256, read_json, write_atomic
 

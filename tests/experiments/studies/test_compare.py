@@ -7,7 +7,7 @@ import pytest
 
 from dystop.errors import ConfigError
 from dystop.experiments.building import build
-from dystop.experiments.compare import Comparison, advice, experiments
+from dystop.experiments.studies.compare import Comparison, advice, experiments
 
 SMALL = ("data.name=synthetic", "model.name=softmax", "fleet.workers=6", "stop.rounds=4")
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from dystop.cli import app
 from dystop.errors import ConfigError
 from dystop.experiments.config.keys import keys_of
-from dystop.experiments.study import open_study
-from dystop.experiments.sweep import Axis, Sweep, default_name, grid, read_axes
+from dystop.experiments.studies.study import open_study
+from dystop.experiments.studies.sweep import Axis, Sweep, default_name, grid, read_axes
 from dystop.mechanisms import MECHANISMS
 
 SMALL = [

@@ -27,7 +27,7 @@ from dystop.experiments.reproduce.reading_runs import (
     search_runs,
 )
 from dystop.experiments.reproduce.reading_space import presets, reading_named, sample
-from dystop.experiments.study import create_study, grow_study, open_study
+from dystop.experiments.studies.study import create_study, grow_study, open_study
 from dystop.report.data.nearness import common_numbers, judge_reading, with_numbers
 from support.fake_runs import outcome
 
@@ -283,7 +283,7 @@ def test_what_the_search_refuses(words, said, tmp_path: Path):
 
 @pytest.mark.parametrize(("minutes", "said"), [(10, "13/13"), (0, "time is over: 0 of 13 runs")])
 def test_one_process_may_run_many_runs(minutes, said, tmp_path: Path):
-    script = Path(__file__).parents[2] / "scripts" / "search_readings.py"
+    script = Path(__file__).parents[3] / "scripts" / "search_readings.py"
     words = ["training.device=cpu", "--samples", 0, "--scale", "smoke", "--seeds", 1, "--jobs", 2,
              "--minutes", minutes,
              "--only", "literal.main", "--only", "literal.planned-f"]  # fmt: skip

@@ -1,0 +1,8 @@
+"""Studies: several runs that belong together, and how they are planned.
+
+study    the folder of a study: plans, what is left to do, resuming
+compare  several mechanisms and seeds
+sweep    a grid of values
+trials   short runs for `dystop advise`
+atlas    a grid of networks
+"""
