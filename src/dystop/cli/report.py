@@ -168,7 +168,7 @@ def _show_why(ranking: "Ranking", first_column: str, results: "StudyResults") ->
 
 def _show_both_laws(results: "StudyResults") -> None:
     """Show the ranks of all rows under two timing laws side by side."""
-    from dystop.report.data.ranking import rank_changes
+    from dystop.report.data.headline import rank_changes
 
     changes = rank_changes(results.rankings, results.target.accuracy)
     if not changes:

@@ -1,15 +1,19 @@
 """The headline of a comparison: who reached the target first, by how much, how sure, and why."""
 
+import itertools
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from dystop.report.data.groups import Group
-from dystop.report.data.leads import FirstPlace, Lead, arrivals, first_place
+from dystop.report.data.groups import Group, in_seconds
+from dystop.report.data.leads import FirstPlace, Lead, arrivals, first_place, lead_of
+from dystop.report.data.ranking import NO_TARGET, NOT_REACHED, Ranking, cost_to_target
 from dystop.report.data.scores import Score, until_target
 from dystop.report.data.summary import idle_share
 from dystop.report.data.time_shares import mean_shares, whole_parts
 from dystop.units import data, number, percent, plural, seconds
 
+UNCHANGED = "unchanged"
 _MANY = 3  # rows that tie, from which their distances are not listed
 
 
@@ -107,3 +111,92 @@ def _spent(group: Group, target: float) -> dict[str, str]:
         }
     idle = [share for rows in rounds if (share := idle_share(rows)) is not None]
     return spent | {"idled {}": percent(statistics.fmean(idle) if idle else None, 0)}
+
+
+@dataclass(frozen=True)
+class RankChange:
+    """The ranks of a group under two timing laws."""
+
+    group: Group
+    ranks: list[str]  # rank and time to target, law by law
+    change: str
+
+
+def rank_changes(rankings: Sequence[Ranking], target: float | None) -> list[RankChange]:
+    """Return how ranks change from the first law to the second, in the order of the first.
+
+    Empty unless there are two laws with the same groups.
+    """
+    if len(rankings) != 2:
+        return []
+    first, second = ([g.label for g in ranking.groups] for ranking in rankings)
+    found = []
+    for rank, group in enumerate(rankings[0].groups):
+        if group.label not in second:
+            continue
+        other = second.index(group.label)
+        ranks = [_rank_text(rank, group, target),
+                 _rank_text(other, rankings[1].groups[other], target)]  # fmt: skip
+        found.append(RankChange(group, ranks, _change(rank - other)))
+    return found if len(found) == len(first) else []
+
+
+def order_sentence(rankings: Sequence[Ranking], target: float | None) -> str:
+    """Say whether the order of the groups survives the other timing law; empty: one law was run.
+
+    Two rows change places only if each is ahead of the other under one law by more than a tie.
+    """
+    changes = rank_changes(rankings, target)
+    if not changes:
+        return ""
+    moved = sum(change.change != UNCHANGED for change in changes)
+    if not moved:
+        return "The order survives the other timing law: every row keeps its rank."
+    (first, second), rows = rankings, plural(len(changes), "row")
+    swapped = _swapped_pairs(first.groups, second.groups, target)
+    if not swapped:
+        return (
+            f"The order survives the other timing law but for ties: {moved} of {rows} change their "
+            "rank, and no two of them change places by more than a tie."
+        )
+    return (
+        f"The order does not survive the other timing law: {moved} of {rows} "
+        f"change their rank, {plural(swapped, 'pair')} of rows by more than a tie; "
+        f"{first.groups[0].label} is first under {first.timing}, "
+        f"{second.groups[0].label} under {second.timing}."
+    )
+
+
+def _swapped_pairs(before: Sequence[Group], after: Sequence[Group], target: float | None) -> int:
+    """Count the pairs of groups whose order is decided under both laws, and differs."""
+    if target is None:
+        return 0
+    later = {group.label: group for group in after}
+    pairs = itertools.combinations(before, 2)
+    return sum(
+        _is_ahead(a, b, target) and _is_ahead(later[b.label], later[a.label], target)
+        for a, b in pairs
+    )
+
+
+def _is_ahead(first: Group, other: Group, target: float) -> bool:
+    """Return whether one group reaches the target before another by more than a tie."""
+    if arrivals(first, target) is None:
+        return False
+    lead = lead_of(first, other, target)
+    return arrivals(other, target) is None if lead is None else not lead.doubt
+
+
+def _rank_text(rank: int, group: Group, target: float | None) -> str:
+    spread = cost_to_target(group, target, lambda r: r.clock_s)
+    missing = NO_TARGET if target is None else NOT_REACHED
+    time = in_seconds(spread) if spread.values else missing
+    partial = spread.values and not spread.complete
+    seeds = f", {len(spread.values)} of {plural(spread.total, 'seed')}" if partial else ""
+    return f"{rank + 1}. {time}{seeds}"
+
+
+def _change(up: int) -> str:
+    if up == 0:
+        return UNCHANGED
+    return f"{'up' if up > 0 else 'down'} {abs(up)}"

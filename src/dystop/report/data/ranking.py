@@ -32,7 +32,6 @@ Summaries = Sequence[Sequence[RunSummary]]
 """The summaries of every group, seed by seed."""
 
 NOT_REACHED, NO_TARGET = "not reached", "no target"
-UNCHANGED = "unchanged"
 _PLANNED = 3  # columns of costs in the first table where nothing was trained
 
 
@@ -361,62 +360,3 @@ def _staleness(seeds: Sequence[RunSummary]) -> str:
     mean = over_seeds(s.staleness_mean for s in seeds)
     largest = over_seeds(s.staleness_max for s in seeds)
     return f"{plus_minus(mean)} / {number(max(largest.values, default=None))}"
-
-
-@dataclass(frozen=True)
-class RankChange:
-    """The ranks of a group under two timing laws."""
-
-    group: Group
-    ranks: list[str]  # rank and time to target, law by law
-    change: str
-
-
-def rank_changes(rankings: Sequence[Ranking], target: float | None) -> list[RankChange]:
-    """Return how ranks change from the first law to the second, in the order of the first.
-
-    Empty unless there are two laws with the same groups.
-    """
-    if len(rankings) != 2:
-        return []
-    first, second = ([g.label for g in ranking.groups] for ranking in rankings)
-    found = []
-    for rank, group in enumerate(rankings[0].groups):
-        if group.label not in second:
-            continue
-        other = second.index(group.label)
-        ranks = [_rank_text(rank, group, target),
-                 _rank_text(other, rankings[1].groups[other], target)]  # fmt: skip
-        found.append(RankChange(group, ranks, _change(rank - other)))
-    return found if len(found) == len(first) else []
-
-
-def order_sentence(rankings: Sequence[Ranking], target: float | None) -> str:
-    """Say whether the order of the groups survives the other timing law; empty: one law was run."""
-    changes = rank_changes(rankings, target)
-    if not changes:
-        return ""
-    moved = sum(change.change != UNCHANGED for change in changes)
-    if not moved:
-        return "The order survives the other timing law: every row keeps its rank."
-    (first, second), rows = rankings, plural(len(changes), "row")
-    return (
-        f"The order does not survive the other timing law: {moved} of {rows} "
-        f"change their rank; {first.groups[0].label} is first under {first.timing}, "
-        f"{second.groups[0].label} under {second.timing}."
-    )
-
-
-def _rank_text(rank: int, group: Group, target: float | None) -> str:
-    spread = cost_to_target(group, target, lambda r: r.clock_s)
-    missing = NO_TARGET if target is None else NOT_REACHED
-    time = in_seconds(spread) if spread.values else missing
-    partial = spread.values and not spread.complete
-    seeds = f", {len(spread.values)} of {plural(spread.total, 'seed')}" if partial else ""
-    return f"{rank + 1}. {time}{seeds}"
-
-
-def _change(up: int) -> str:
-    if up == 0:
-        return UNCHANGED
-    return f"{'up' if up > 0 else 'down'} {abs(up)}"

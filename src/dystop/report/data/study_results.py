@@ -11,10 +11,10 @@ from typing import Any
 
 from dystop.experiments.folders.run_folder import RunData
 from dystop.report.data.groups import Group, group_runs
-from dystop.report.data.headline import headline
+from dystop.report.data.headline import headline, order_sentence
 from dystop.report.data.names import is_planned
 from dystop.report.data.notices import study_notices
-from dystop.report.data.ranking import Ranking, order_sentence, rank_groups
+from dystop.report.data.ranking import Ranking, rank_groups
 from dystop.report.data.scores import Score, best_accuracy, score_of
 from dystop.report.data.settings import value_of
 from dystop.report.data.summary import NO_TARGET_PLANNED, TARGETS, RunSummary, summarise

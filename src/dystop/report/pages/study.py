@@ -7,9 +7,10 @@ from typing import Any
 
 from dystop.experiments.folders.run_folder import RunData
 from dystop.report.data.groups import Group
+from dystop.report.data.headline import rank_changes
 from dystop.report.data.names import TIMING_LAWS, is_planned, run_status
 from dystop.report.data.notices import study_notes
-from dystop.report.data.ranking import Ranking, rank_changes
+from dystop.report.data.ranking import Ranking
 from dystop.report.data.settings import Table, differing_settings, setting_rows
 from dystop.report.data.study_results import StudyResults, results_csv, study_results
 from dystop.report.data.sweep_layout import curve_panels, sweep_layout
