@@ -159,7 +159,7 @@ def test_a_run_with_budgets_for_everybody(name):
     found = {}
     for label, one in {"bound": components, "free": free}.items():
         records = [r for r, _ in run_rounds(one, begin(one), no_round)]
-        limits = [budget_of_round(budget, 12, False, 0, r.round) for r in records]
+        limits = [budget_of_round(budget, 12, 0, r.round, np.arange(12)) for r in records]
         found[label] = [
             bool((use(links(*ints(r.link_pairs).reshape(-1, 2).T), 13)[:12] <= limit).all())
             for r, limit in zip(records, limits, strict=True)

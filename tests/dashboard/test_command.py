@@ -224,7 +224,7 @@ def test_timing_score_and_reports_in_a_browser(recorded, tmp_path):
         index, page = dom(server, "/", tmp_path), dom(server, "/run/trial/table", tmp_path)
     assert '<td class="wide-only">paper</td>' in index
     assert 'id="score">r2</th>' in index
-    assert '<a href="/report/study/trial/report/report.html">report</a>' in index
+    assert re.search(r'<a href="/report/study/trial/report/report.html"[^>]*>report</a>', index)
     assert '<a href="/report/run/trial/table/report/report.html">Report of this run</a>' in page
     assert f'<td class="right">{number(last.accuracy)}</td>' in index
     assert 'id="score">Test r2</h2>' in page

@@ -108,7 +108,7 @@ def test_a_comparison_goes_on_and_names_the_run(tmp_path, jobs):
     assert len(runs) == 4
     assert all(map(finished, runs))
     assert done.output.count("diverged in round 2: ") == 4
-    assert all(word in done.output for word in ("epochs", "in all"))  # a narrow column folds
+    assert "epochs in" in done.output  # "all" may stand in the next line of a narrow column
     page = (tmp_path / "steep" / "report" / "report.html").read_text()
     assert "diverged in round 2, 2 (2 of 2 seeds)" in page
     assert "epochs in all" in page
