@@ -129,11 +129,17 @@ def check_data(run: RunData, experiment: Experiment) -> None:
 
 
 def _warm_up(trainer: Trainer, shards: list[Ints]) -> None:
-    """Train one mini-batch and drop the result, so that all compiled code is loaded."""
+    """Train and drop the result, so that all compiled code is loaded.
+
+    A CPU needs one mini-batch. A GPU captures a graph for every size of mini-batch, and the last
+    one of an epoch has a size of its own.
+    """
     owner = next((k for k, shard in enumerate(shards) if len(shard)), None)
     if owner is not None:
         (vector, counters), one = trainer.initial(), np.ones(1, np.int64)
-        trainer.train(vector[None], counters[None], np.array([owner]), 0 * one, one)
+        epoch = -(-len(shards[owner]) // trainer.params.batch)
+        steps = one * (epoch if trainer.returns_early else 1)
+        trainer.train(vector[None], counters[None], np.array([owner]), 0 * one, steps)
 
 
 def _schema(experiment: Experiment, trainer: Trainer) -> Schema:
