@@ -20,6 +20,8 @@ from dystop.world import WorldParams
 from support import crashing_child
 from support.engine_fixtures import AddingTrainer, components_for, weights
 
+EVERYBODY = MECHANISMS["d-psgd"]()  # is awake in every round, so that each is a wave
+
 
 @dataclass
 class Slow(AddingTrainer):
@@ -80,7 +82,7 @@ def test_whatever_ends_a_run(changes):
 
 
 def test_the_device_need_not_wait():
-    _, _, events = both(DySTop(), stop=Stop(rounds=4), evaluate=Evaluate(every_rounds=2))
+    _, _, events = both(EVERYBODY, stop=Stop(rounds=4), evaluate=Evaluate(every_rounds=2))
     assert events == [
         "ask 0", "ask 1", "ask 2", "test", "test", "get 1", "ask 3", "get 2", "ask 4", "test",
         "test", "get 3", "get 4",
@@ -89,7 +91,7 @@ def test_the_device_need_not_wait():
 
 def test_a_test_that_may_end_the_run_is_waited_for():
     stop = Stop(rounds=4, accuracy=0.9)
-    _, _, events = both(DySTop(), stop=stop, evaluate=Evaluate(every_rounds=2))
+    _, _, events = both(EVERYBODY, stop=stop, evaluate=Evaluate(every_rounds=2))
     assert events == [
         "ask 0", "ask 1", "ask 2", "test", "test", "get 1", "get 2", "ask 3", "ask 4", "test",
         "test", "get 3", "get 4",
@@ -119,7 +121,7 @@ def test_the_plain_loop_runs_where_the_pipeline_cannot_help(monkeypatch, changes
 
 
 def test_states_that_are_kept_are_exact():
-    plain, early, events = both(DySTop(), needs_models=lambda t: t % 3 == 0)
+    plain, early, events = both(EVERYBODY, needs_models=lambda t: t % 3 == 0)
     assert early[2::3] == plain[2::3]
     assert early != plain
     assert events.index("get 3") < events.index("ask 4")

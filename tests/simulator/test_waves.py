@@ -182,21 +182,18 @@ def queue_of(trainer, nodes=4):
     return waves.queued(models, trainer)
 
 
-def test_an_idle_device_gets_a_wave_once_it_is_worth_it(monkeypatch):
-    monkeypatch.setattr(waves.TrainingQueue, "_is_device_idle", lambda self: True)
-    models = queue_of(AddingTrainer(), nodes=6 * waves.WORTH_A_WAVE)
-    one = np.ones(1, np.int64)
-    for k in range(waves.WORTH_A_WAVE):
-        assert models.queue.trained == 0
+def test_a_device_beside_the_host_gets_a_round_of_many_at_once():
+    models = queue_of(AddingTrainer(returns_early=True), nodes=100)
+    one, many = np.ones(1, np.int64), np.arange(20, 30)
+    for k in range(10):
         models.train(None, np.array([k]), one, one, None)
-    assert models.queue.statistics.ended_by == {"the device is idle": 1}
-    assert models.queue.statistics.width == waves.WORTH_A_WAVE
-    many = np.arange(2 * waves.WORTH_A_WAVE)
-    models.train(None, many, many, np.ones_like(many), None)  # does not wait for the next round
-    assert models.queue.trained == 2
-    few = queue_of(AddingTrainer(), nodes=8)
-    few.train(None, np.array([3]), one, one, None)
-    assert few.queue.trained == 1
+    assert models.queue.trained == 0  # few wait until somebody reads a result
+    models.train(None, many, many, np.ones_like(many), None)
+    assert models.queue.statistics.ended_by == {"a round of many": 1}
+    assert models.queue.statistics.trainings == 20
+    slow = queue_of(AddingTrainer(), nodes=100)
+    slow.train(None, many, many, np.ones_like(many), None)
+    assert slow.queue.trained == 0  # the host would wait for it
 
 
 def test_a_shift_is_added_after_the_training_that_waits():

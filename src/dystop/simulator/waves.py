@@ -26,13 +26,6 @@ from dystop.training.trainer import Trainer
 
 Call = Callable[[], None]
 
-WORTH_A_WAVE = 16
-"""Trainings that an idle GPU gets at once, or those of a sixth of the nodes if that is less. Fewer
-leave most of it idle, and starting them takes the host as long as starting many: then they wait for
-more until somebody reads a result."""
-
-LEAST_SHARE = 6  # the part of the nodes that is always worth a wave, as a divisor
-
 _NONE = torch.empty(0)  # the models of a training that waits are not known
 
 
@@ -92,7 +85,6 @@ class TrainingQueue:
         self._trainer, self._models, self._gathers = trainer, models, gathers
         self._is_waiting: Bools = np.zeros(len(models.latest), bool)
         self._count = 0  # trainings that wait
-        self._worth_a_wave = min(WORTH_A_WAVE, len(models.latest) // LEAST_SHARE)
         self._nodes: list[Ints] = []
         self._versions: list[Ints] = []
         self._steps: list[Ints] = []
@@ -100,7 +92,6 @@ class TrainingQueue:
         self._afterwards: list[Call] = []
         self._mixes = WaitingMixes(models)
         self._wave = _Wave()
-        self._busy: torch.cuda.Event | None = None  # the end of the last wave on a GPU
         self.trained = 0  # waves that were given to the device
         self.copied_bytes = 0  # by evaluations that wait
 
@@ -125,8 +116,9 @@ class TrainingQueue:
         self._is_waiting[nodes] = True
         if not self._gathers:
             self.run("trainings are not gathered")
-        elif self._count >= self._worth_a_wave and self._is_device_idle():
-            self.run("the device is idle")
+        elif self._trainer.returns_early and len(nodes) ** 2 >= len(self._is_waiting):
+            # The next round reads one of so many results anyway. It is decided meanwhile.
+            self.run("a round of many")
         samples = self._trainer.samples_seen(nodes, steps)
         return Trained(_NONE, _NONE, lambda: wave.part(rows), samples)
 
@@ -205,25 +197,12 @@ class TrainingQueue:
         self._wave, self.trained, self.copied_bytes = _Wave(), self.trained + 1, 0
         for call in calls:
             call()
-        self._mark_end()
 
     def _note(self, trainings: int, reason: str) -> None:
         statistics = self.statistics
         statistics.trainings += trainings
         statistics.rounds += len(self._nodes)
         statistics.ended_by[reason] = statistics.ended_by.get(reason, 0) + 1
-
-    def _mark_end(self) -> None:
-        device = self._models.latest.device
-        if device.type == "cuda":
-            self._busy = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._busy.record(torch.cuda.current_stream(device))
-
-    def _is_device_idle(self) -> bool:
-        """Whether a device that works beside the host has nothing to do."""
-        if not self._trainer.returns_early:
-            return False
-        return self._busy is None or bool(self._busy.query())  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
