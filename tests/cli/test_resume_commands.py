@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.cli.run import _resume_hint
-from dystop.cli.testbed import _resume_hint as hint_for_testbed
+from dystop.cli.testbed.launch import _resume_hint as hint_for_testbed
 from dystop.errors import ConfigError, RunFolderError, StorageError
 from dystop.experiments import bound, gap, run
 from dystop.experiments.config import read_experiment, to_toml

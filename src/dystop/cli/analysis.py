@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dystop.cli.run import Trust
+from dystop.cli.options import Quiet, Trust
 from dystop.cli.terminal import console, echo, handle_errors, show_table
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @handle_errors
 def bound(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as in runs/NAME.")],
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
     trust: Trust = False,
 ) -> None:
     """Compare Theorem 1 and Theorem 2 with a run on a strongly convex problem.
@@ -180,7 +180,7 @@ def gap(
             help="Train models in both simulations; without it, times and plans are compared.",
         ),
     ] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
     trust: Trust = False,
 ) -> None:
     """Compare the simulator with a run of the testbed.

@@ -6,24 +6,27 @@ from typing import Annotated
 import typer
 
 import dystop
-from dystop.cli.advise import advise
 from dystop.cli.analysis import bound, gap
-from dystop.cli.atlas import atlas
 from dystop.cli.bench import bench
 from dystop.cli.dashboard import dashboard
 from dystop.cli.data import data
 from dystop.cli.doctor import doctor
-from dystop.cli.enrolment import pki
 from dystop.cli.examples import examples
+from dystop.cli.help_examples import help_examples
 from dystop.cli.listing import catalogue
 from dystop.cli.new import new
 from dystop.cli.plot import plot
 from dystop.cli.report import animate, export, report
 from dystop.cli.reproduce import reproduce
 from dystop.cli.run import resume, run, verify
-from dystop.cli.shipped_examples import shipped_examples
-from dystop.cli.study import compare, sweep
-from dystop.cli.testbed import check, coordinator, health, live, observer, pardon, restore, worker
+from dystop.cli.studies.advise import advise
+from dystop.cli.studies.atlas import atlas
+from dystop.cli.studies.compare import compare
+from dystop.cli.studies.sweep import sweep
+from dystop.cli.testbed.launch import launch
+from dystop.cli.testbed.operations import check, pardon, restore
+from dystop.cli.testbed.parties import coordinator, health, observer, worker
+from dystop.cli.testbed.pki import pki
 
 _EPILOG = (
     "Exit codes: 0 done, 1 a bug in dystop, 2 wrong input or a machine that is not ready, "
@@ -38,7 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     add_completion=False,
-    epilog=examples("") + _EPILOG,
+    epilog=help_examples("") + _EPILOG,
     help="Asynchronous decentralized federated learning: DySTop and its rivals on one clock, one "
     "channel, one data split.",
 )
@@ -74,13 +77,13 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "dashboard": dashboard,
     "list": catalogue,
     "new": new,
-    "examples": shipped_examples,
+    "examples": examples,
     "doctor": doctor,
     "bench": bench,
     "bound": bound,
     "reproduce": reproduce,
     "gap": gap,
-    "testbed": live,
+    "testbed": launch,
     "check": check,
     "pardon": pardon,
     "restore": restore,
@@ -90,7 +93,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "health": health,
 }
 for _name, _command in _COMMANDS.items():
-    app.command(_name, epilog=examples(_name))(_command)
+    app.command(_name, epilog=help_examples(_name))(_command)
 app.add_typer(pki, name="pki")
 app.add_typer(data, name="data")
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dystop.cli.options import Out
 from dystop.cli.terminal import TERMINATED, handle_errors
 from dystop.experiments.interrupts import Terminated
 
@@ -21,7 +22,7 @@ def dashboard(  # noqa: PLR0913 - one for each option
         Path | None,
         typer.Argument(metavar="RUN|FOLDER", help="A run, a comparison, or a folder of runs."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of all runs.")] = _OUT,
+    out: Out = _OUT,
     host: Annotated[
         str, typer.Option(help="Address to listen on; all but 127.0.0.1 need a token and TLS.")
     ] = "127.0.0.1",

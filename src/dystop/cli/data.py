@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from dystop.cli.examples import examples
-from dystop.cli.run import split_words
+from dystop.cli.help_examples import help_examples
+from dystop.cli.options import split_words
 from dystop.cli.terminal import echo, handle_errors
 from dystop.units import plural
 
 data = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    epilog=examples("data"),
+    epilog=help_examples("data"),
     help="Import data, export which worker has which sample, and describe private data.",
 )
 

@@ -1,166 +1,52 @@
-"""The examples that `--help` teaches with."""
+"""`dystop examples`: list the examples that come with dystop, and copy them out."""
 
-_EXAMPLES = {
-    "": (
-        "dystop run                                   one experiment, with the defaults",
-        "dystop list keys                             everything that can be set",
-        "dystop run mechanism.V=20 stop.rounds=100    set some of it",
-        "dystop compare --mechanisms dystop,fedavg    several mechanisms, one report",
-        "dystop sweep --over mechanism.V=1,10,50      one experiment over some values",
-        "dystop report runs/*                         one report of what was run",
-    ),
-    "run": (
-        "dystop run",
-        "dystop run mechanism.V=20 world.range_m=60 stop.rounds=100",
-        "dystop run experiment.toml seed=3 --name third",
-        "dystop run mechanism.name=fedavg fleet.workers=10 --no-report",
-        "dystop run trace=runs/trial                  play back a run of the testbed",
-    ),
-    "compare": (
-        "dystop compare --mechanisms dystop,d-psgd,fedavg --seeds 3",
-        "dystop compare --mechanisms dystop,d-psgd stop.seconds=60 stop.rounds=9999",
-        "dystop compare experiment.toml --mechanisms all --timing both --target 0.8 --name trial",
-        "dystop compare --mechanisms dystop,d-psgd --set dystop.V=20 --jobs 4",
-        "dystop compare runs/trial                    resume, or write the report again",
-    ),
-    "sweep": (
-        "dystop sweep --over mechanism.V=1,10,50,100 --seeds 3",
-        "dystop sweep --over mechanism.name=dystop,matcha --over data.phi=1.0,0.7,0.4",
-        "dystop sweep experiment.toml stop.seconds=60 --over world.range_m=30,60 --jobs 4",
-        "dystop sweep runs/sweep-V                    resume, or write the report again",
-    ),
-    "advise": (
-        "dystop advise                                the default fleet, all mechanisms",
-        "dystop advise fleet.toml --goal traffic",
-        "dystop advise fleet.toml world.range_m=60 --mechanisms dystop,matcha,ad-psgd --jobs 2",
-        "dystop advise fleet.toml --seconds 60 --seeds 5 --name longer",
-    ),
-    "atlas": (
-        "dystop atlas --x spread=0,0.4,0.8 --y communication=0.1,1,10 --mechanisms dystop,matcha",
-        "dystop atlas fleet.toml --x skew=0.1,0.4,1 --y density=4,8,16 --seeds 3 --jobs 4",
-        "dystop atlas --x churn=0,0.2,0.4 --y world.range_m=30,60 --target 0.7 --name churn",
-        "dystop atlas runs/churn --reached 3          resume, or draw the maps again",
-    ),
-    "resume": ("dystop resume runs/dystop-fmnist-mini-s0",),
-    "verify": (
-        "dystop verify runs/dystop-fmnist-mini-s0",
-        "dystop verify runs/dystop-fmnist-mini-s0 --rounds 5",
-    ),
-    "report": (
-        "dystop report runs/dystop-fmnist-mini-s0",
-        "dystop report runs/dystop-* runs/fedavg-* --target 0.8 --out comparison",
-        "dystop report runs/sweep-V --out page        a comparison or a sweep, as far as it got",
-    ),
-    "plot": (
-        "dystop plot runs/trial                              accuracy over time, one column wide",
-        "dystop plot runs/trial --figure time-to-target --target 0.8 --out bars.pdf",
-        "dystop plot runs/trial --mechanisms dystop,matcha --label dystop='DySTop (ours)'",
-        "dystop plot runs/by-phi --panels data.phi --width page --columns 3 --out phi.pgf",
-        "dystop plot runs/trial --figure time-shares --out why.svg --out why.pdf",
-        "dystop plot runs/a runs/b --style ieee.mplstyle --font 7 --ylim 0.4,0.9 --legend inside",
-    ),
-    "animate": (
-        "dystop animate runs/dystop-fmnist-mini-s0",
-        "dystop animate runs/trial --rounds 100 --seconds 30 --out trial.svg",
-    ),
-    "export": (
-        "dystop export runs/trial --to parquet               tables in runs/trial/export",
-        "dystop export runs/trial --to csv --out tables      a run, a comparison or a sweep",
-        "dystop export runs/trial --to tensorboard --follow  while it runs, also on a testbed",
-        "WANDB_MODE=offline dystop export runs/trial --to wandb",
-    ),
-    "dashboard": (
-        "dystop dashboard                             all runs under runs/",
-        "dystop dashboard runs/trial                  one run, or one comparison",
-        "dystop dashboard --port 0 --open             any free port, in the browser",
-        "dystop dashboard --host 192.168.1.2 --token-file token --cert host.crt --key host.key",
-    ),
-    "list": (
-        "dystop list mechanisms",
-        "dystop list mechanisms dystop                one of them, with its keys",
-        "dystop list keys                             everything that can be set",
-        "dystop list keys world.channel               the keys of a section",
-        "dystop list mechanisms --json                for other programs",
-    ),
-    "examples": (
-        "dystop examples                              all of them, with one sentence each",
-        "dystop examples quickstart                   a copy, as examples/quickstart.toml",
-        "dystop examples lora text --to trial         two of them, into a folder",
-        "dystop run example:quickstart                without a copy",
-    ),
-    "new": ("dystop new mechanism my-idea", "dystop new mechanism my-idea --out ~/work"),
-    "doctor": ("dystop doctor",),
-    "reproduce": (
-        "dystop reproduce --list                      every figure, its cost, what is done",
-        "dystop reproduce fig-completion-time         on two cores, in minutes",
-        "dystop reproduce fig-staleness --scale paper --jobs 12",
-        "dystop reproduce all --scale smoke           does everything run?",
-    ),
-    "bound": (
-        "dystop run model.name=softmax-unit training.l2=0.1 training.local_steps=1 \\",
-        "    training.learning_rate=0.1 data.train_limit=2000 fleet.workers=10 --name convex",
-        "dystop bound runs/convex",
-    ),
-    "testbed": (
-        "dystop testbed fleet.workers=3 stop.rounds=5",
-        "dystop testbed experiment.toml testbed.time_scale=0.1 --name trial",
-        "dystop testbed fleet.workers=15 testbed.devices=jetson",
-        "dystop testbed --transport memory fleet.workers=4",
-        "dystop testbed --resume runs/trial",
-    ),
-    "coordinator": (
-        "dystop coordinator experiment.toml --pki pki --listen 192.168.1.2:7000 --out runs/lab",
-        "dystop coordinator experiment.toml --listen 192.168.1.2:7000 --enrol 192.168.1.2:7002",
-    ),
-    "worker": (
-        "dystop worker experiment.toml --name w03 --pki pki --coordinator 192.168.1.2:7000 "
-        "--listen 192.168.1.13:7001 --folder w03",
-        "dystop worker experiment.toml --name w03 --coordinator 192.168.1.2:7000 --data own.npz",
-    ),
-    "data": (
-        "dystop data import photos photos.npz --size 32x32         a sub-folder for each class",
-        "dystop data import heart.csv heart.npz --target sick --group hospital",
-        "dystop data partition fleet.workers=10 --out split.csv    which worker has which sample",
-        "dystop data partition runs/trial --out split.parquet      the same of a run",
-        "dystop data describe own.npz --classes 10 > w00.json      on each worker's host",
-        "dystop data enrol w00.json w01.json w02.json              on the operator's",
-    ),
-    "observer": ("dystop observer experiment.toml --pki pki --coordinator 192.168.1.2:7000",),
-    "health": (
-        "dystop worker experiment.toml --name w03 ... --health /run/dystop/w03.json",
-        "dystop health /run/dystop/w03.json           0 if healthy; otherwise 2, and why",
-        "dystop health --alive /run/dystop/w03.json   should it be restarted?",
-    ),
-    "check": ("dystop check runs/trial",),
-    "pardon": ("dystop pardon runs/trial w03",),
-    "restore": ("dystop restore runs/trial",),
-    "pki": (
-        "dystop pki init",
-        "dystop pki issue coordinator",
-        "dystop pki issue w00",
-        "dystop pki revoke w03",
-        "dystop pki token w04 --out w04.token",
-        "dystop pki tokens experiment.toml --out tokens   one for each party",
-        "dystop pki join w04 --token-file w04.token --ca ca.crt --from 192.168.1.2:7002",
-        "dystop pki list",
-    ),
-    "gap": (
-        "dystop gap runs/trial",
-        "dystop gap runs/trial --json gap.json",
-        "dystop gap runs/trial --no-train                 times and plans only: quick",
-    ),
-    "bench": (
-        "dystop bench --quick",
-        "dystop bench trainer --model cnn --workers 30 --repeat 5",
-        "dystop bench trainer --model resnet18 --device cuda",
-        "dystop bench trainer --set training.path=sequential",
-        "dystop bench --json bench.json --plot figures",
-        "dystop bench planner --full                  up to a million workers",
-    ),
-}
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dystop.cli.terminal import echo, handle_errors, show_table
+from dystop.errors import shell_command
+from dystop.experiments.examples import PREFIX, Example, copy_examples, find_example
+from dystop.experiments.examples import examples as every_example
 
 
-def examples(command: str) -> str:
-    """Examples of one command; the mark in front keeps the lines from being wrapped together."""
-    lines = "\n".join(f"  {line}" for line in _EXAMPLES[command])
-    return f"\b\nExamples:\n{lines}\n\n"
+def use_of(example: Example, file: Path | str) -> str:
+    """Return the command that runs an example, whose file lies there."""
+    match example.kind:
+        case "configuration":
+            return shell_command("run", file)
+        case "notebook":
+            return f"jupyter notebook {file}"
+        case _:
+            return f"python {file}"
+
+
+@handle_errors
+def examples(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Examples to copy; none: list them all."),
+    ] = None,
+    to: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder to copy to; created if missing.")
+    ] = Path("examples"),
+) -> None:
+    """List the examples that come with dystop, or copy some of them into a folder.
+
+    Every command that takes a configuration also takes example:NAME, without a copy. Files that an
+    example names are copied with it. A file of yours is never replaced.
+    """
+    if not names:
+        show_table(("name", "file", "what it shows"), map(_row, every_example()))
+        echo(f"run one: dystop run {PREFIX}quickstart      copy one: dystop examples quickstart")
+        return
+    chosen = [find_example(name.removeprefix(PREFIX)) for name in dict.fromkeys(names)]
+    for path in copy_examples(chosen, to):
+        echo(f"copied: {path}")
+    for example in chosen:
+        echo(f"use it: {use_of(example, to / example.file.name)}")
+
+
+def _row(example: Example) -> tuple[str, str, str]:
+    return example.name, example.file.name, example.sentence

@@ -202,7 +202,7 @@ def _legend(place: str) -> str:
 
 
 def _target(target: float | None) -> float | None:
-    from dystop.cli.study import check_target
+    from dystop.cli.options import check_target
 
     check_target(target)
     return target

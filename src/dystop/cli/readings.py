@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dystop.cli.study import run_remaining
+from dystop.cli.studies.study import run_remaining
 from dystop.cli.terminal import echo, show_table
 from dystop.errors import ConfigError
 

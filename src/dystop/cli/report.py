@@ -205,7 +205,7 @@ def report(
 
     runs = _without_repeats(runs)
     if len(runs) == 1 and is_study(runs[0]):
-        from dystop.cli.atlas import report_atlas
+        from dystop.cli.studies.atlas import report_atlas
         from dystop.experiments.folders.folder_kinds import ATLAS, study_kind
 
         if study_kind(runs[0]) is ATLAS:

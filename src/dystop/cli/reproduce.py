@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dystop.cli.options import Jobs, On, Quiet
 from dystop.cli.readings import Search, search_readings
-from dystop.cli.study import Jobs, On, choose_engine
+from dystop.cli.studies.study import choose_engine, run_remaining
 from dystop.cli.terminal import echo, handle_errors, show_table
 from dystop.errors import ConfigError
 from dystop.units import are
@@ -126,7 +127,7 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     show: Annotated[
         bool, typer.Option("--list", help="Show the recipes and their progress.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Reproduce figures of the paper's evaluation and show which of its claims hold.
 
@@ -176,7 +177,6 @@ def _list(out: Path, scale: "Scale", words: Sequence[str]) -> None:
 
 def _run(recipe: "Recipe", request: Request) -> "Study":
     """Run the requested runs that have not finished; return the whole study."""
-    from dystop.cli.study import run_remaining
     from dystop.experiments.reproduce.progress import study_of
 
     study = study_of(recipe, request.place(recipe), request.seeds, request.words)

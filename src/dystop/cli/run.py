@@ -6,34 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from dystop.cli.options import Folder, Out, Quiet, Report, RunName, Trust, Words, split_words
 from dystop.cli.progress import Watcher
 from dystop.cli.terminal import Interrupted, echo, exit_code_of, handle_errors
 from dystop.errors import shell_command
 from dystop.units import plural
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Report = Annotated[bool, typer.Option(help="Write an HTML report into the run folder at the end.")]
-Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as in runs/NAME.")]
-Out = Annotated[Path, typer.Option(help="Folder of all runs.")]
-Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="Import code that the run folder of somebody else names."),
-]
 _LONG_S = 30.0  # a run that takes longer is worth advice
-
-
-def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
-    """Split into a file and `key=value` words; the first word is a file unless it sets a key.
-
-    `example:NAME` is the file of an example that comes with dystop.
-    """
-    from dystop.experiments.examples import PREFIX, configuration_of
-
-    if words and words[0].startswith(PREFIX):
-        return configuration_of(words[0].removeprefix(PREFIX)), words[1:]
-    if words and ("=" not in words[0] or words[0].endswith(".toml")):
-        return Path(words[0]), words[1:]
-    return None, words
 
 
 def _watched(watcher: Watcher, work: Callable[[], Path]) -> Path:
@@ -100,12 +79,9 @@ def _advice(info: dict[str, Any]) -> str:
 
 @handle_errors
 def run(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE.toml|KEY=VALUE", show_default=False),
-    ] = None,
+    words: Words = None,
     out: Out = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Name of this run; must be free.")] = None,
+    name: RunName = None,
     quiet: Quiet = False,
     report: Report = True,
     trust: Trust = False,

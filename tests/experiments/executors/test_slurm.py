@@ -294,7 +294,7 @@ def test_settings_come_from_the_file_and_are_no_part_of_the_experiment(tmp_path,
         return LocalExecutor(1)
 
     monkeypatch.setitem(executors.EXECUTORS, "slurm", make)
-    monkeypatch.setattr("dystop.cli.study.report_study", lambda path, target, quiet: None)
+    monkeypatch.setattr("dystop.cli.studies.compare.report_study", lambda path, target, quiet: None)
     file = tmp_path / "x.toml"
     lines = [word.replace("=", " = ", 1) for word in TINY]
     quoted = [

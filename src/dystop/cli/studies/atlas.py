@@ -5,12 +5,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.run import Out, Quiet, Trust, split_words
-from dystop.cli.study import (
+from dystop.cli.options import (
     Jobs,
+    MechanismSettings,
     On,
-    check_file,
+    Out,
+    Quiet,
+    Trust,
     check_target,
+    split_names,
+    split_words,
+)
+from dystop.cli.studies.study import (
+    check_file,
     choose_engine,
     find_or_create,
     resume_study,
@@ -61,12 +68,7 @@ def atlas(  # noqa: PLR0913 - every parameter is an option of the command
             "network, at most stop.seconds. [default: 80]",
         ),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="MECHANISM.KEY=VALUE", help="A key of one mechanism; repeatable."
-        ),
-    ] = None,
+    settings: MechanismSettings = None,
     target: Annotated[
         float | None,
         typer.Option(
@@ -132,7 +134,7 @@ def _asked(  # noqa: PLR0913 - every parameter is an option of the command
             f"command line: {missing} is missing, as in: dystop atlas {_EXAMPLE}; the axes are "
             f"{', '.join(AXES)}, or any key of 'dystop list keys'"
         )
-    names = [name.strip() for name in (mechanisms or "all").split(",") if name.strip()]
+    names = split_names(mechanisms or "all")
     turns = TURNS if turns is None else turns
     axes = read_axis("--x", x), read_axis("--y", y)
     return Atlas(file, keys, *axes, names, seeds or SEEDS, turns, settings, trust)

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from dystop.cli.examples import examples
+from dystop.cli.help_examples import help_examples
 from dystop.cli.terminal import handle_errors, show_table
 from dystop.units import plural
 
 pki = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    epilog=examples("pki"),
+    epilog=help_examples("pki"),
     help="Keys and certificates of the parties of a testbed.",
 )
 Folder = Annotated[Path, typer.Option(help="Folder of the authority, its keys and certificates.")]

@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.run import Out, Quiet, Trust, split_words
-from dystop.cli.study import (
+from dystop.cli.options import (
     Jobs,
+    MechanismSettings,
     On,
-    check_file,
+    Out,
+    Quiet,
+    Trust,
+    Words,
     check_target,
+    split_names,
+    split_words,
+)
+from dystop.cli.studies.study import (
+    check_file,
     choose_engine,
     find_or_create,
     run_remaining,
@@ -65,10 +73,7 @@ class Request:
 
 @handle_errors
 def advise(  # noqa: PLR0913 - every parameter is an option of the command
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE.toml|KEY=VALUE", show_default=False),
-    ] = None,
+    words: Words = None,
     goal: Annotated[
         GoalOption, typer.Option(help="What the best mechanism spends least of.")
     ] = GoalOption.time,
@@ -95,12 +100,7 @@ def advise(  # noqa: PLR0913 - every parameter is an option of the command
         float | None,
         typer.Option(help="Accuracy that is enough, up to 1. [default: what half of them reach]"),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="MECHANISM.KEY=VALUE", help="A key of one mechanism; repeatable."
-        ),
-    ] = None,
+    settings: MechanismSettings = None,
     out: Out = Path("runs"),
     name: Annotated[
         str | None, typer.Option(help="Name of the folder; existing trials are resumed.")
@@ -124,7 +124,7 @@ def advise(  # noqa: PLR0913 - every parameter is an option of the command
     file, keys = split_words(words)
     check_file(file, "advise", "")
     trials = Trials(file, keys, settings or [], trust)
-    names = [each.strip() for each in mechanisms.split(",") if each.strip()]
+    names = split_names(mechanisms)
     plan, names = _plan(trials, names, limit_s, seeds, server=server)
     base = trials.experiments(plan[-1], names[:1])[0]
     folder = out / (name or _default_name(base))

@@ -1,0 +1,77 @@
+"""Options and arguments that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="FILE.toml|KEY=VALUE", show_default=False)
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Report = Annotated[bool, typer.Option(help="Write an HTML report into the run folder at the end.")]
+Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as in runs/NAME.")]
+Out = Annotated[Path, typer.Option(help="Folder of all runs.")]
+RunName = Annotated[str | None, typer.Option(help="Name of this run; must be free.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import code that the run folder of somebody else names."),
+]
+StudyName = Annotated[
+    str | None, typer.Option(help="Name of the study; an existing study of this name is resumed.")
+]
+Target = Annotated[
+    float | None, typer.Option(help="Accuracy whose time and cost are compared, up to 1.")
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="J", help="Runs at the same time. [default: one per GPU, or 1]"),
+]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        metavar="ENGINE",
+        help="Where the runs run: local (processes of this machine), slurm, ray or ray-job:URL. "
+        "Keys such as slurm.partition=gpu set what a cluster is asked for.",
+    ),
+]
+MechanismSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="MECHANISM.KEY=VALUE", help="A key of one mechanism; repeatable."
+    ),
+]
+
+
+def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
+    """Split into a file and `key=value` words; the first word is a file unless it sets a key.
+
+    `example:NAME` is the file of an example that comes with dystop.
+    """
+    from dystop.experiments.examples import PREFIX, configuration_of
+
+    if words and words[0].startswith(PREFIX):
+        return configuration_of(words[0].removeprefix(PREFIX)), words[1:]
+    if words and ("=" not in words[0] or words[0].endswith(".toml")):
+        return Path(words[0]), words[1:]
+    return None, words
+
+
+def split_names(text: str) -> list[str]:
+    """Return the names of a list with commas.
+
+    >>> split_names("dystop, matcha,")
+    ['dystop', 'matcha']
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def check_target(target: float | None) -> None:
+    """Refuse a target that is not an accuracy."""
+    from dystop.errors import ConfigError
+
+    if target is not None and not 0.0 < target <= 1.0:
+        raise ConfigError(
+            f"command line: --target {target}; expected a share above 0 and at most 1, as in 0.8"
+        )

@@ -1,0 +1,1 @@
+"""The commands that run a study: several runs with one report."""

@@ -1,0 +1,138 @@
+"""`dystop compare`: several mechanisms on the same fleet, data and channel, with one report."""
+
+import shlex
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dystop.cli.options import (
+    Jobs,
+    MechanismSettings,
+    On,
+    Out,
+    Quiet,
+    StudyName,
+    Target,
+    Trust,
+    check_target,
+    split_names,
+    split_words,
+)
+from dystop.cli.report import report_study
+from dystop.cli.studies.study import (
+    check_file,
+    choose_engine,
+    find_or_create,
+    resume_study,
+    run_remaining,
+    study_named,
+)
+from dystop.cli.terminal import handle_errors, note
+
+if TYPE_CHECKING:
+    from dystop.experiments.executors import Choice
+    from dystop.experiments.studies.compare import Comparison, Timings
+    from dystop.experiments.studies.study import Study
+
+_SEEDS = 3
+_EXAMPLE = "dystop,fedavg"
+
+
+class Timing(StrEnum):
+    """The timing laws of a comparison."""
+
+    paper = "paper"
+    overlap = "overlap"
+    both = "both"
+
+
+_TIMINGS: "dict[Timing, Timings]" = {
+    Timing.paper: "paper",
+    Timing.overlap: "overlap",
+    Timing.both: "both",
+}
+
+
+@handle_errors
+def compare(  # noqa: PLR0913 - every parameter is an option of the command
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE.toml|KEY=VALUE|STUDY", show_default=False),
+    ] = None,
+    mechanisms: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,C", help="Mechanisms to compare, or 'all'.", show_default=False),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help=f"Seeds: seed, seed+1, ... [default: {_SEEDS}]"),
+    ] = None,
+    timing: Annotated[
+        Timing | None, typer.Option(help="Timing law, or both. [default: engine.timing]")
+    ] = None,
+    settings: MechanismSettings = None,
+    target: Target = None,
+    out: Out = Path("runs"),
+    name: StudyName = None,
+    jobs: Jobs = None,
+    on: On = "local",
+    quiet: Quiet = False,
+    trust: Trust = False,
+) -> None:
+    """Compare mechanisms on the same fleet, split, channel draws and initial model.
+
+    Makes one ordinary run folder per mechanism, seed and timing law, and one report. Rerun the
+    command, or call 'dystop compare STUDY', to resume.
+    """
+    check_target(target)
+    words, choice = choose_engine(words or [], on, jobs)
+    if path := study_named(words, [mechanisms, seeds, timing, settings, name is not None]):
+        resume_study(path, choice, quiet=quiet, trust=trust)
+    else:
+        comparison = _comparison(words, mechanisms, seeds, timing, settings or [], trust=trust)
+        study = _study_of_comparison(comparison, choice, out, name, quiet=quiet)
+        run_remaining(study, choice, quiet=quiet)
+        path = study.path
+    report_study(path, target, quiet=quiet)
+
+
+def _comparison(
+    words: list[str],
+    mechanisms: str | None,
+    seeds: int | None,
+    timing: Timing | None,
+    settings: list[str],
+    *,
+    trust: bool,
+) -> "Comparison":
+    from dystop.errors import ConfigError
+    from dystop.experiments.studies.compare import Comparison
+
+    file, keys = split_words(words)
+    check_file(file, "compare", f"--mechanisms {_EXAMPLE}")
+    if mechanisms is None:
+        given = f"{shlex.quote(str(file))} " if file else ""
+        raise ConfigError(
+            f"command line: --mechanisms is missing, as in: dystop compare {given}--mechanisms "
+            f"{_EXAMPLE}; 'dystop list mechanisms' shows them"
+        )
+    names = split_names(mechanisms)
+    timings = None if timing is None else _TIMINGS[timing]
+    return Comparison(file, keys, names, seeds or _SEEDS, timings, settings, trust)
+
+
+def _study_of_comparison(
+    comparison: "Comparison", choice: "Choice", out: Path, name: str | None, *, quiet: bool
+) -> "Study":
+    """Find or create the study, and say what would make the comparison fairer."""
+    from dystop.experiments.studies.compare import advice, experiments
+    from dystop.experiments.studies.study import default_name
+
+    every = experiments(comparison)
+    if not quiet:
+        for sentence in advice(every[0]):
+            note(sentence)
+    name = name or default_name(every)
+    return find_or_create(every, choice, out, name, trust=comparison.trust)
