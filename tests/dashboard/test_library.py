@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dystop.dashboard import discovery as discovery_module
-from dystop.dashboard import library as library_module
-from dystop.dashboard.discovery import find_runs
-from dystop.dashboard.index import index_view
-from dystop.dashboard.library import Library
+from dystop.dashboard.runs import discovery as discovery_module
+from dystop.dashboard.runs import library as library_module
+from dystop.dashboard.runs.discovery import find_runs
+from dystop.dashboard.runs.library import Library
+from dystop.dashboard.views.index import index_view
 from dystop.experiments.folders.run_folder import open_run, update_info
 from support.dashboard_fixtures import make_run, rename_score, simple_record
 

@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
-from dystop.dashboard import library as library_module
 from dystop.dashboard import server as server_module
 from dystop.dashboard.access import Settings
+from dystop.dashboard.runs import library as library_module
 from dystop.dashboard.server import Server, open_server
 from dystop.dashboard.site import SECURITY_HEADERS
 from dystop.experiments.folders.run_folder import open_run

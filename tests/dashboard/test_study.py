@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
-from dystop.dashboard import curves as curves_module
-from dystop.dashboard.curves import Curve, CurveCache, thinned
-from dystop.dashboard.history import EVALUATIONS
-from dystop.dashboard.library import Library
-from dystop.dashboard.study import MAX_LINES, common_time, score_at, study_view
+from dystop.dashboard.runs import curves as curves_module
+from dystop.dashboard.runs.curves import Curve, CurveCache, thinned
+from dystop.dashboard.runs.history import EVALUATIONS
+from dystop.dashboard.runs.library import Library
+from dystop.dashboard.views.study import MAX_LINES, common_time, score_at, study_view
 from dystop.experiments.folders.run_folder import open_run
 from support.dashboard_fixtures import ask, make_run, rename_score, serving
 
@@ -135,7 +135,7 @@ def test_long_curves_keep_their_end():
 
 
 def test_too_many_runs_are_told(study, monkeypatch):
-    monkeypatch.setattr("dystop.dashboard.study.MAX_LINES", 2)
+    monkeypatch.setattr("dystop.dashboard.views.study.MAX_LINES", 2)
     shown = view_of(study)
     assert (len(shown["runs"]), shown["left_out"]) == (2, 1)
     assert len(shown["groups"]) == 2

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from dystop.dashboard import map_view as map_module
-from dystop.dashboard import record_log as record_log_module
-from dystop.dashboard import view as view_module
-from dystop.dashboard import workers as workers_module
-from dystop.dashboard.discovery import RunLocation
-from dystop.dashboard.library import Library, RunFiles
-from dystop.dashboard.map_view import last_round_map
-from dystop.dashboard.record_log import LogFollower
-from dystop.dashboard.view import cursor, round_view, run_view
-from dystop.dashboard.workers import (
+from dystop.dashboard.runs import log_reader as log_reader_module
+from dystop.dashboard.runs.discovery import RunLocation
+from dystop.dashboard.runs.library import Library, RunFiles
+from dystop.dashboard.runs.log_reader import LogFollower
+from dystop.dashboard.views import last_round_map as map_module
+from dystop.dashboard.views import run as view_module
+from dystop.dashboard.views import workers as workers_module
+from dystop.dashboard.views.last_round_map import last_round_map
+from dystop.dashboard.views.run import cursor, round_view, run_view
+from dystop.dashboard.views.workers import (
     ACTIVE_NOT_RECORDED,
     STALENESS_DIFFERS,
     workers_state,
@@ -122,7 +122,7 @@ def test_what_cannot_be_replayed(run, monkeypatch):
         update_info(run, status="running")
         assert view_of(run)["replay"] is None
     assert view_of(run)["replay"] == 5  # interrupted
-    monkeypatch.setattr(record_log_module, "MAX_REPLAY_BYTES", 1000)
+    monkeypatch.setattr(log_reader_module, "MAX_REPLAY_BYTES", 1000)
     monkeypatch.setattr(view_module, "MAX_REPLAY_BYTES", 1000)
     assert view_of(run)["replay"] is None
     library = Library(run.parent)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from dystop.dashboard.curves import CurveCache
-from dystop.dashboard.files import read_bytes, report_file
-from dystop.dashboard.index import index_view
-from dystop.dashboard.library import Library
-from dystop.dashboard.study import study_view
-from dystop.dashboard.view import round_view, run_view
+from dystop.dashboard.runs.curves import CurveCache
+from dystop.dashboard.runs.files import read_bytes, report_file
+from dystop.dashboard.runs.library import Library
+from dystop.dashboard.views.index import index_view
+from dystop.dashboard.views.run import round_view, run_view
+from dystop.dashboard.views.study import study_view
 
 HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dystop.dashboard.history import History, worker_ids
-from dystop.dashboard.library import RunFiles
-from dystop.dashboard.values import as_count, as_text
+from dystop.dashboard.runs.files import as_count, as_text
+from dystop.dashboard.runs.history import History, worker_ids
+from dystop.dashboard.runs.library import RunFiles
 from dystop.units import number
 
 MAX_ROWS = 500

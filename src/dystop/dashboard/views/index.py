@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from dystop.dashboard.discovery import FoundRuns, RunLocation
-from dystop.dashboard.files import report_file
-from dystop.dashboard.library import Library
-from dystop.dashboard.summary import (
+from dystop.dashboard.runs.discovery import FoundRuns, RunLocation
+from dystop.dashboard.runs.files import as_number, as_text, report_file
+from dystop.dashboard.runs.library import Library
+from dystop.dashboard.views.summary import (
     age_s,
     data_text,
     is_testbed,
@@ -16,7 +16,6 @@ from dystop.dashboard.summary import (
     section,
     timing_law,
 )
-from dystop.dashboard.values import as_number, as_text
 from dystop.record import ACCURACY
 from dystop.units import number, seconds
 

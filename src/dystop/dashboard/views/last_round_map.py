@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from dystop.dashboard.library import RunFiles
-from dystop.dashboard.values import as_count, as_number
-from dystop.dashboard.workers import Workers
+from dystop.dashboard.runs.files import as_count, as_number
+from dystop.dashboard.runs.library import RunFiles
+from dystop.dashboard.views.workers import Workers
 from dystop.units import number, plural
 
 MAX_DOTS, MAX_LINKS = 3000, 2500

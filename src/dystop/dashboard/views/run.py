@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dystop.dashboard.discovery import RunLocation
-from dystop.dashboard.downsample import DownsampledSeries
-from dystop.dashboard.files import report_file
-from dystop.dashboard.history import EVALUATIONS, ROUNDS, History
-from dystop.dashboard.incidents import incidents_view
-from dystop.dashboard.library import RunFiles
-from dystop.dashboard.map_view import last_round_map
-from dystop.dashboard.record_log import MAX_REPLAY_BYTES, LogFollower, history_until
-from dystop.dashboard.summary import (
+from dystop.dashboard.runs.discovery import RunLocation
+from dystop.dashboard.runs.downsample import DownsampledSeries
+from dystop.dashboard.runs.files import as_count, as_number, as_text, report_file
+from dystop.dashboard.runs.history import EVALUATIONS, ROUNDS, History
+from dystop.dashboard.runs.library import RunFiles
+from dystop.dashboard.runs.log_reader import MAX_REPLAY_BYTES, LogFollower, history_until
+from dystop.dashboard.views.last_round_map import last_round_map
+from dystop.dashboard.views.summary import (
     age_s,
     end_text,
     facts,
@@ -23,8 +22,10 @@ from dystop.dashboard.summary import (
     section,
     tiles,
 )
-from dystop.dashboard.values import as_number
-from dystop.dashboard.workers import workers_state, workers_view
+from dystop.dashboard.views.workers import workers_state, workers_view
+from dystop.units import seconds
+
+MAX_INCIDENTS = 100
 
 
 def cursor(follower: LogFollower, run: RunFiles) -> str:
@@ -80,7 +81,7 @@ def run_view(
         "progress": progress(run, history.last),
         "bound": as_number(section(run, "mechanism").get("staleness_bound")),
         "notices": notices(run, follower),
-        "incidents": incidents_view(run),
+        "incidents": _incidents(run),
         "read": round(follower.offset / follower.size, 3) if follower.is_behind else 1,
         "replay": _rounds_to_replay(run, follower),
         "cursor": now,
@@ -113,3 +114,24 @@ def _histogram(history: History) -> list[int]:
     found = history.last.staleness_histogram if history.last else None
     counts = [as_number(n) for n in found] if isinstance(found, list) else []
     return [] if None in counts else [int(n) for n in counts if n is not None]
+
+
+def _incidents(run: RunFiles) -> list[list[Any]]:
+    """Return what went wrong with members of a testbed, as its coordinator wrote it, newest first.
+
+    A row has member, kind, count, time of the last one, reporter and text.
+    """
+    found = (run.incidents or {}).get("incidents")
+    rows = found if isinstance(found, list) else []
+    return [_incident(row) for row in rows[:MAX_INCIDENTS] if isinstance(row, dict)]
+
+
+def _incident(row: dict[str, Any]) -> list[Any]:
+    return [
+        as_text(row.get("member"), "?"),
+        as_text(row.get("kind")).replace("_", " "),
+        as_count(row.get("count")),
+        seconds(as_number(row.get("last_s"))),
+        as_text(row.get("reporter")) or "coordinator",
+        as_text(row.get("text")),
+    ]

@@ -10,15 +10,14 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from dystop.dashboard.curves import Curve, CurveCache
-from dystop.dashboard.discovery import RunGroup
-from dystop.dashboard.files import report_file
-from dystop.dashboard.history import EVALUATIONS
-from dystop.dashboard.index import group_view, row_of
-from dystop.dashboard.library import Library
-from dystop.dashboard.record_log import LogTail
-from dystop.dashboard.summary import score_text
-from dystop.dashboard.values import as_number
+from dystop.dashboard.runs.curves import Curve, CurveCache
+from dystop.dashboard.runs.discovery import RunGroup
+from dystop.dashboard.runs.files import as_number, report_file
+from dystop.dashboard.runs.history import EVALUATIONS
+from dystop.dashboard.runs.library import Library
+from dystop.dashboard.runs.log_reader import LogTail
+from dystop.dashboard.views.index import group_view, row_of
+from dystop.dashboard.views.summary import score_text
 from dystop.record import ACCURACY
 from dystop.units import NOTHING, data, number, seconds
 

@@ -3,11 +3,11 @@
 import time
 from typing import Any
 
-from dystop.dashboard.history import History
-from dystop.dashboard.library import RunFiles
-from dystop.dashboard.record_log import LogFollower
-from dystop.dashboard.values import as_count, as_number, as_text
-from dystop.dashboard.workers import worker_count
+from dystop.dashboard.runs.files import as_count, as_number, as_text
+from dystop.dashboard.runs.history import History
+from dystop.dashboard.runs.library import RunFiles
+from dystop.dashboard.runs.log_reader import LogFollower
+from dystop.dashboard.views.workers import worker_count
 from dystop.record import ACCURACY, RoundRecord
 from dystop.types import FAITHFUL
 from dystop.units import NOTHING, data, number, percent, plural, seconds

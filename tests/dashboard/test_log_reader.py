@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystop.dashboard import downsample, record_log
-from dystop.dashboard.downsample import DownsampledSeries, merged, round_point
-from dystop.dashboard.history import History, worker_ids
-from dystop.dashboard.record_log import LogFollower
-from dystop.dashboard.record_log import read_tail as end_of
+from dystop.dashboard.runs import downsample, log_reader
+from dystop.dashboard.runs.downsample import DownsampledSeries, merged, round_point
+from dystop.dashboard.runs.history import History, worker_ids
+from dystop.dashboard.runs.log_reader import LogFollower
+from dystop.dashboard.runs.log_reader import read_tail as end_of
 from dystop.record import RoundRecord
 from support.dashboard_fixtures import simple_record
 
@@ -52,7 +52,7 @@ def test_only_what_is_new_is_read(log, monkeypatch):
     follower.update()
     assert rounds(follower) == [1, 2, 3]
     assert max(reads) == len(line(1) + line(2))
-    assert all(at == max(reads) - record_log._OVERLAP for at in reads if at != max(reads))
+    assert all(at == max(reads) - log_reader._OVERLAP for at in reads if at != max(reads))
 
 
 def test_a_half_written_line_is_waited_for(log):
@@ -122,7 +122,7 @@ def test_a_log_that_is_replaced_by_another_is_read_anew(log):
 
 
 def test_a_long_log_comes_in_pieces(log, monkeypatch):
-    monkeypatch.setattr(record_log, "MAX_READ", 3 * len(line(1)) + 10)
+    monkeypatch.setattr(log_reader, "MAX_READ", 3 * len(line(1)) + 10)
     append(log, b"".join(map(line, range(1, 9))))
     follower, seen = LogFollower(log.parent), []
     for _ in range(10):
@@ -136,7 +136,7 @@ def test_a_long_log_comes_in_pieces(log, monkeypatch):
 
 
 def test_a_line_without_end_is_told(log, monkeypatch):
-    monkeypatch.setattr(record_log, "MAX_READ", 1000)
+    monkeypatch.setattr(log_reader, "MAX_READ", 1000)
     append(log, line(1) + b"x" * 5000)
     follower = LogFollower(log.parent)
     follower.update()
@@ -255,12 +255,12 @@ def test_numbers_of_workers():
 
 
 def test_the_end_of_a_long_log_is_found(log, monkeypatch):
-    monkeypatch.setattr(record_log, "TAIL_BYTES", 500)
+    monkeypatch.setattr(log_reader, "TAIL_BYTES", 500)
     lines = [line(t, accuracy=0.5 if t == 4 else None) for t in range(1, 40)]
     append(log, b"".join(lines) + b'{"round":')
     found = end_of(log.parent)
     assert (found.last.round, found.evaluated.round) == (39, 4)
-    monkeypatch.setattr(record_log, "MAX_TAIL_BYTES", 1000)
+    monkeypatch.setattr(log_reader, "MAX_TAIL_BYTES", 1000)
     found = end_of(log.parent)
     assert (found.last.round, found.evaluated) == (39, None)
 
