@@ -5,7 +5,7 @@ import sys
 from dystop.cli import main
 
 if __name__ == "__main__":
-    from dystop.exit_with_parent import exit_with_parent
+    from dystop.experiments.executors.processes import exit_with_parent
 
     if not sys.flags.safe_path:
         sys.path.pop(0)  # the current folder: no code is imported because it happens to lie there

@@ -14,11 +14,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from dystop.errors import DystopError, RunFolderError
-from dystop.strict_json import parse_json
+from dystop.serialization import parse_json
 
 PRIVATE = 0o600
 """Mode of a file that only its owner may read, such as a private key."""
@@ -239,12 +238,7 @@ class FileLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 

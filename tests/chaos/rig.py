@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.config import Experiment, read_experiment
-from dystop.experiments.executors.processes import child_environment, dystop_command
+from dystop.experiments.executors.processes import LIFELINE, child_environment, dystop_command
 from dystop.experiments.folders.record_log import RECORDS, RecordTail
 from dystop.experiments.folders.run_folder import CONFIG
 from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names, read_status
@@ -101,12 +99,7 @@ class Rig:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         pids = [self.supervisor.pid(name) for name in self.supervisor.children]
         with _undisturbed():
             self._write_events()

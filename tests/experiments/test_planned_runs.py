@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
-from dystop.dashboard.library import Library
-from dystop.dashboard.view import run_view
+from dystop.dashboard.runs.library import Library
+from dystop.dashboard.views.run import run_view
 from dystop.errors import CapacityError, ConfigError
 from dystop.experiments import run
 from dystop.experiments.api import simulate

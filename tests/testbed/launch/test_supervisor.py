@@ -152,7 +152,7 @@ from dystop.testbed.launch.supervisor import ProcessSupervisor
 supervised = ProcessSupervisor(dict(os.environ, DYSTOP_LIFELINE="2"))
 child = '''
 import signal, time
-from dystop.exit_with_parent import exit_with_parent
+from dystop.experiments.executors.processes import exit_with_parent
 signal.signal(signal.SIGTERM, lambda *a: None)
 exit_with_parent()
 print("up", flush=True)

@@ -1,16 +1,43 @@
-"""`dystop` commands as child processes, which never outlive their parent."""
+"""`dystop` commands as child processes, which never outlive their parent.
+
+A child ends when its parent has ended for any reason, even by SIGKILL: the kernel then closes the
+pipe that is the standard input of the child.
+"""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from dystop.exit_with_parent import LIFELINE
+LIFELINE = "DYSTOP_LIFELINE"
+"""Set in the environment of a child whose standard input is a pipe that its parent holds open.
+
+A value above 1 is the number of seconds that the child has to exit after SIGTERM.
+"""
 
 _LOOK_S = 0.05
+_ORPHANED = 143  # the exit code after SIGTERM
+
+
+def exit_with_parent() -> None:
+    """Send SIGTERM to this process once its parent has ended; do nothing if LIFELINE is not set."""
+    if given := os.environ.pop(LIFELINE, None):
+        grace_s = float(given) if given.isdecimal() else 0.0
+        threading.Thread(target=_wait_for_end, args=(grace_s,), daemon=True).start()
+
+
+def _wait_for_end(grace_s: float) -> None:
+    """Wait until the kernel closes the pipe, then end this process."""
+    os.read(sys.stdin.fileno(), 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    if grace_s > 1:
+        time.sleep(grace_s)
+        os._exit(_ORPHANED)
 
 
 def dystop_command(*words: str | Path) -> list[str]:

@@ -10,14 +10,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from dystop.errors import RunFolderError
 from dystop.experiments.folders.folder_kinds import writing
 from dystop.record import SCORE, RoundRecord
+from dystop.serialization import parse_json
 from dystop.storage import AppendLog
-from dystop.strict_json import parse_json
 
 LATE_SCORES = "late_scores.jsonl"
 LateScores = Mapping[int, Mapping[str, Any]]
@@ -102,11 +101,6 @@ class LateScoreLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._log is not None:
             self._log.close()

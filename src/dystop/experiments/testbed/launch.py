@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dystop.errors import DystopError, RunFolderError, shell_command
-from dystop.exit_with_parent import LIFELINE
 from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
-from dystop.experiments.executors.processes import child_environment, dystop_command
+from dystop.experiments.executors.processes import LIFELINE, child_environment, dystop_command
 from dystop.experiments.folders.record_log import RECORDS, RecordTail
 from dystop.experiments.folders.run_folder import (
     CONFIG,

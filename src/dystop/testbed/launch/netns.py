@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from dystop.errors import ConfigError
@@ -81,12 +80,7 @@ class VirtualNetwork:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property

@@ -3,8 +3,8 @@
 A child that cannot go on is left behind: it is not started again, and the others continue. Only
 the end of an essential child ends the run.
 
-Every child exits with this process, however this process ends (`dystop.exit_with_parent`): the
-kernel then closes the write end of the child's standard input.
+Every child exits with this process, however this process ends: the kernel then closes the write end
+of the child's standard input (`dystop.experiments.executors.processes.exit_with_parent`).
 """
 
 import os

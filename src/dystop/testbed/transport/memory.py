@@ -5,7 +5,6 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from dystop.errors import TransportError
@@ -94,12 +93,7 @@ class MemoryHub:
     def __enter__(self) -> "MemoryHub":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
