@@ -12,7 +12,8 @@ from dystop.acceleration import kernel_at
 from dystop.plan import mix_of
 from dystop.simulator import deferred_mixing, waves
 from dystop.simulator.deferred_mixing import FEW_ROWS, Sequence, mix_sequence
-from dystop.simulator.mixing import Sources, first_models, mixed_rows, write_rows
+from dystop.simulator.mixing import Sources, mixed_rows
+from dystop.simulator.model_stack import first_models, write_rows
 from dystop.sparse import ints
 from support.engine_fixtures import AddingTrainer
 

@@ -14,7 +14,7 @@ from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
 from dystop.simulator import no_round, pipeline, run_rounds, waves
 from dystop.simulator.loop import begin
-from dystop.simulator.mixing import first_models
+from dystop.simulator.model_stack import first_models
 from dystop.simulator.params import EngineParams
 from support.engine_fixtures import AddingTrainer, components_for
 from support.unstable_world import ENGINES, UNSTABLE_WORLD

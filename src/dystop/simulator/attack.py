@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dystop.simulator.mixing import Models, published
+from dystop.simulator.model_stack import Models, published
 from dystop.sparse import Bools, Ints, ints
 from dystop.world.adversary import Adversary, Knowledge, noise_of, sent_vector
 

@@ -21,7 +21,7 @@ from dystop.control.compression import PublicVersions
 from dystop.errors import RunFolderError
 from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
 from dystop.serialization import Kinds, pack, unpack
-from dystop.simulator.mixing import Models
+from dystop.simulator.model_stack import Models
 from dystop.simulator.state import State
 from dystop.sparse import Floats, Graph, Ints, PairCounts
 from dystop.storage import remove_temporary_files, write_atomic

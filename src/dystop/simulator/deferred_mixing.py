@@ -17,7 +17,8 @@ from torch import Tensor
 from dystop.acceleration import accelerated
 from dystop.parallel import as_readonly, block_size, run_in_blocks
 from dystop.plan import Mix, anywhere
-from dystop.simulator.mixing import LARGE, Models, Sources
+from dystop.simulator.mixing import LARGE, Sources
+from dystop.simulator.model_stack import Models
 from dystop.sparse import Bools, Floats, Ints
 from dystop.training.device import on_device, upload
 

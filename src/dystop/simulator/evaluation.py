@@ -10,7 +10,7 @@ from dystop.control.aggregation import global_weights
 from dystop.control.round import with_score
 from dystop.control.stopping import ends_run, is_evaluation_due, is_over, next_evaluation_s
 from dystop.record import RoundRecord
-from dystop.simulator.mixing import after_aggregation, published
+from dystop.simulator.model_stack import after_aggregation, published
 from dystop.simulator.state import Components, State
 from dystop.sparse import Ints, ints
 from dystop.training.batch_norm import ALL_WORKERS

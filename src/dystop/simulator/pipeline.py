@@ -27,7 +27,7 @@ from dystop.simulator.evaluation import (
     scored,
 )
 from dystop.simulator.loop import observe, open_round, with_failed_trainings, with_map
-from dystop.simulator.mixing import Models, index, newest_published
+from dystop.simulator.model_stack import Models, index, newest_published
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import PendingOutcome, execute
 from dystop.simulator.waves import TrainingQueue, WaveStatistics, queued

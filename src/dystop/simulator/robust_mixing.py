@@ -23,14 +23,8 @@ from dystop.control.robust_aggregation import (
     trimmed,
 )
 from dystop.plan import Mix
-from dystop.simulator.mixing import (
-    Models,
-    Sources,
-    mixed_rows,
-    own_models,
-    received,
-    shared_mask,
-)
+from dystop.simulator.mixing import Sources, mixed_rows, own_models, received, shared_mask
+from dystop.simulator.model_stack import Models
 from dystop.sparse import Floats, Ints
 from dystop.training.device import upload
 from dystop.training.trainer import Trainer

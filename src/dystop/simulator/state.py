@@ -9,7 +9,7 @@ from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Evaluate, Stop
 from dystop.plan import Plan
 from dystop.simulator.attack import Attackers
-from dystop.simulator.mixing import Models
+from dystop.simulator.model_stack import Models
 from dystop.simulator.params import EngineParams
 from dystop.sparse import Bools, Ints
 from dystop.training.local_steps.privacy import Accountant

@@ -10,7 +10,7 @@ from dystop.control.compression import Compression, charged, no_versions
 from dystop.plan import links
 from dystop.rng import stream
 from dystop.simulator.compressed_links import _publish, _send_updates
-from dystop.simulator.mixing import Models
+from dystop.simulator.model_stack import Models
 from dystop.sparse import ints
 from dystop.testbed.events import Publication
 from dystop.testbed.protocol.compressed import CompressedReceiver, HeldCopy, digest_of
