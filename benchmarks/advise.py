@@ -29,10 +29,10 @@ from dystop.experiments.studies.atlas import AXES
 from dystop.experiments.studies.compare import Comparison, experiments
 from dystop.experiments.studies.study import create_study, find_study, finished
 from dystop.experiments.studies.trials import TURNS, horizon_s, shortened
+from dystop.report.data.contests.winners import all_contests, best_of, common_target, contenders_of
+from dystop.report.data.contests.winners import lead as lead_of
 from dystop.report.data.groups import group_runs
 from dystop.report.data.summary import evaluated_rounds
-from dystop.report.data.winners import all_contests, best_of, common_target, contenders_of
-from dystop.report.data.winners import lead as lead_of
 from dystop.rng import stream
 
 WORLDS = 10

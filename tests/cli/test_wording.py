@@ -14,7 +14,8 @@ import dystop.dashboard
 from dystop.cli import app
 from dystop.cli.progress import show_start
 from dystop.control.stopping import Stop, stop_reason
-from dystop.report.data import measures, ranking
+from dystop.report.data import measures
+from dystop.report.data.comparison import ranking
 from dystop.report.data.groups import SeedSpread
 from dystop.report.figures import maps
 from dystop.rng import stream

@@ -17,7 +17,7 @@ from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.testbed.enrolment import check_testbed
 from dystop.report.data.notices import notices
-from dystop.report.data.summary import summary_rows
+from dystop.report.data.summary_table import summary_rows
 
 WORDS = [
     "engine.train=false", "fleet.workers=9", "stop.rounds=8", "data.name=synthetic",

@@ -1,7 +1,7 @@
 """The sentences of an advice: the winner, the runner-up, ties, other goals, and who is missing."""
 
-from dystop.report.data.advice import Advice, StageResult, advice_csv, table
-from dystop.report.data.winners import Contender, Costs, all_contests
+from dystop.report.data.contests.advice import Advice, StageResult, advice_csv, table
+from dystop.report.data.contests.winners import Contender, Costs, all_contests
 
 
 def made(name, *costs, provenance="paper", server=False):

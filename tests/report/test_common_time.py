@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 from dystop.cli import app
 from dystop.experiments.folders.run_folder import open_run
 from dystop.report import write_study
+from dystop.report.data.comparison.ranking import accuracy_at, rank_groups
 from dystop.report.data.groups import common_time_s, evaluation_interval_s, group_runs
 from dystop.report.data.notices import study_notices
-from dystop.report.data.ranking import accuracy_at, rank_groups
 from dystop.report.data.scores import evaluated_rounds
 from dystop.report.pages.study import draw_groups
 from support.fake_runs import fake_run, plain_record

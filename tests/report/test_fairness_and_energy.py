@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from dystop.report.data.ranking import rank_groups
+from dystop.report.data.comparison.ranking import rank_groups
+from dystop.report.data.comparison.study_results import results_csv, study_results
 from dystop.report.data.scores import Score
-from dystop.report.data.study_results import results_csv, study_results
-from dystop.report.data.summary import energy_until, metrics, summarise, summary_rows
+from dystop.report.data.summary import energy_until, summarise
+from dystop.report.data.summary_table import metrics, summary_rows
 from support.fake_runs import fake_run, plain_record
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dystop.report.data.comparison.headline import headline
+from dystop.report.data.comparison.leads import Lead
+from dystop.report.data.comparison.ranking import rank_groups
+from dystop.report.data.comparison.study_results import study_results
 from dystop.report.data.groups import group_runs
-from dystop.report.data.headline import headline
-from dystop.report.data.leads import Lead
-from dystop.report.data.ranking import rank_groups
-from dystop.report.data.study_results import study_results
 from support.fake_runs import fake_run, plain_record
 
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from dystop.report.data.comparison.study_results import study_results
 from dystop.report.data.notices import no_better_than_guessing
 from dystop.report.data.scores import score_of
-from dystop.report.data.study_results import study_results
-from dystop.report.data.summary import summary_rows
+from dystop.report.data.summary_table import summary_rows
 from dystop.report.pages.runs import write_report
 from dystop.report.pages.study import draw_ranking
 from support.fake_runs import fake_run

@@ -7,12 +7,12 @@ import pytest
 
 from dystop.errors import ConfigError
 from dystop.report import write_study
+from dystop.report.data.comparison.headline import rank_changes
+from dystop.report.data.comparison.ranking import accuracy_at, cost_to_target, rank_groups
+from dystop.report.data.comparison.study_results import choose_target, shared_target, study_results
 from dystop.report.data.groups import common_time_s, group_runs, over_seeds, plus_minus
-from dystop.report.data.headline import rank_changes
 from dystop.report.data.notices import notices, study_notes, study_notices
-from dystop.report.data.ranking import accuracy_at, cost_to_target, rank_groups
 from dystop.report.data.series import clock_s, mean_curve
-from dystop.report.data.study_results import choose_target, shared_target, study_results
 from dystop.report.figures.bars import _staleness_bins
 from dystop.report.pages.study import draw_groups
 from support.fake_runs import fake_run, plain_record

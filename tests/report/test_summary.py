@@ -11,7 +11,7 @@ from dystop.report.data.names import mechanism_of, rerun_command, run_labels, ti
 from dystop.report.data.notices import notices
 from dystop.report.data.scores import first_reaching
 from dystop.report.data.series import MAX_POINTS, series, staleness_shares
-from dystop.report.data.summary import summary_table
+from dystop.report.data.summary_table import summary_table
 from support.fake_runs import fake_run, plain_record
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from dystop.report.data.comparison.study_results import study_results
+from dystop.report.data.comparison.sweep_layout import curve_panels, panels, sweep_layout
 from dystop.report.data.groups import group_runs
-from dystop.report.data.study_results import study_results
-from dystop.report.data.sweep_layout import curve_panels, panels, sweep_layout
 from dystop.report.pages.study import draw_groups, write_study
 from support.fake_runs import fake_run
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dystop.report.data.comparison.headline import headline
+from dystop.report.data.comparison.ranking import rank_groups
+from dystop.report.data.comparison.study_results import study_results
 from dystop.report.data.groups import group_runs
-from dystop.report.data.headline import headline
-from dystop.report.data.ranking import rank_groups
 from dystop.report.data.scores import score_of
-from dystop.report.data.study_results import study_results
 from dystop.report.data.time_shares import (
     TimeShares,
     mean_shares,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.report.data.winners import (
+from dystop.report.data.contests.winners import (
     GOALS,
     Contender,
     Costs,

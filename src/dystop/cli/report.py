@@ -13,9 +13,9 @@ from dystop.experiments.export import Format
 if TYPE_CHECKING:
     from dystop.experiments.folders.run_folder import RunData
     from dystop.experiments.studies.study import StudyOutline
+    from dystop.report.data.comparison.ranking import Ranking, TableColumn
+    from dystop.report.data.comparison.study_results import StudyResults
     from dystop.report.data.groups import Group
-    from dystop.report.data.ranking import Ranking, TableColumn
-    from dystop.report.data.study_results import StudyResults
 
 
 def write(runs: Sequence["RunData"], out: Path, target: float | None) -> Path:
@@ -168,7 +168,7 @@ def _show_why(ranking: "Ranking", first_column: str, results: "StudyResults") ->
 
 def _show_both_laws(results: "StudyResults") -> None:
     """Show the ranks of all rows under two timing laws side by side."""
-    from dystop.report.data.headline import rank_changes
+    from dystop.report.data.comparison.headline import rank_changes
 
     changes = rank_changes(results.rankings, results.target.accuracy)
     if not changes:

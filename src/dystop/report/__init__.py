@@ -10,7 +10,7 @@ _MODULES = {
     "default_target": "data.summary",
     "draw_runs": "pages.runs",
     "summarise": "data.summary",
-    "summary_rows": "data.summary",
+    "summary_rows": "data.summary_table",
     "write_report": "pages.runs",
     "write_study": "pages.study",
 }
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dystop.report.data.summary import RunSummary as RunSummary
     from dystop.report.data.summary import default_target as default_target
     from dystop.report.data.summary import summarise as summarise
-    from dystop.report.data.summary import summary_rows as summary_rows
+    from dystop.report.data.summary_table import summary_rows as summary_rows
     from dystop.report.pages.files import ReportFiles as ReportFiles
     from dystop.report.pages.runs import draw_runs as draw_runs
     from dystop.report.pages.runs import write_report as write_report

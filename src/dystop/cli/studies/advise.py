@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from dystop.experiments.executors import Choice
     from dystop.experiments.studies.study import Study
     from dystop.experiments.studies.trials import Stage, Trials
-    from dystop.report.data.advice import Advice
+    from dystop.report.data.contests.advice import Advice
+    from dystop.report.data.contests.winners import Goal
     from dystop.report.data.groups import Group
-    from dystop.report.data.winners import Goal
 
 _ALL = "all"
 _SEEDS = 3
@@ -233,7 +233,7 @@ def _run_stages(
     request: Request, plan: "Sequence[Stage]", names: list[str]
 ) -> "tuple[Advice, list[Group]]":
     """Run every stage, and let the best go on."""
-    from dystop.report.data.advice import Advice, judge
+    from dystop.report.data.contests.advice import Advice, judge
 
     results, groups = [], []
     for index, stage in enumerate(plan):
@@ -270,7 +270,7 @@ def _groups(study: "Study") -> "list[Group]":
 def _report(
     request: Request, base: "Experiment", advice: "Advice", groups: "Sequence[Group]"
 ) -> None:
-    from dystop.report.data.advice import COLUMNS, table
+    from dystop.report.data.contests.advice import COLUMNS, table
     from dystop.report.pages.advice import write_advice
 
     facts = groups[0].runs[0].fleet.get("physics") or {}

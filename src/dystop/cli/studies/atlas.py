@@ -164,8 +164,8 @@ def report_atlas(
     from dystop.experiments.folders.run_folder import open_run
     from dystop.experiments.studies.atlas import read_points
     from dystop.experiments.studies.study import finished, outline
-    from dystop.report.data.atlas import atlas_results, map_columns, map_rows
-    from dystop.report.data.winners import FIRST, GOALS
+    from dystop.report.data.contests.atlas import atlas_results, map_columns, map_rows
+    from dystop.report.data.contests.winners import FIRST, GOALS
     from dystop.report.pages.advice import write_atlas
 
     points = read_points(folder)

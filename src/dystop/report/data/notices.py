@@ -18,7 +18,8 @@ from dystop.report.data.names import (
     worker_count,
 )
 from dystop.report.data.scores import evaluated_rounds
-from dystop.report.data.summary import SAME_END, idle_share
+from dystop.report.data.summary import idle_share
+from dystop.report.data.summary_table import SAME_END
 from dystop.training.models.catalogue import MODELS
 from dystop.units import data, percent, plural, seconds
 from dystop.world.describe import pieces_notice

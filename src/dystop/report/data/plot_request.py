@@ -7,9 +7,9 @@ from typing import Literal, get_args
 from dystop.errors import ConfigError, nearest
 from dystop.experiments.folders.run_folder import RunData
 from dystop.params import flatten
+from dystop.report.data.comparison.sweep_layout import panels, setting_text
 from dystop.report.data.groups import Group, group_runs
 from dystop.report.data.settings import value_of
-from dystop.report.data.sweep_layout import panels, setting_text
 
 FigureName = Literal[
     "accuracy-time", "accuracy-traffic", "accuracy-epochs", "loss-time", "time-to-target",

@@ -11,6 +11,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
+from dystop.report.data.comparison.ranking import NOT_REACHED, cost_to_target
 from dystop.report.data.groups import (
     Group,
     SeedSpread,
@@ -19,7 +20,6 @@ from dystop.report.data.groups import (
     in_seconds,
     over_seeds,
 )
-from dystop.report.data.ranking import NOT_REACHED, cost_to_target
 from dystop.report.data.scores import score_of
 from dystop.report.data.series import staleness_shares
 from dystop.report.data.summary import summarise

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 
+from dystop.report.data.comparison.sweep_layout import Panel
 from dystop.report.data.groups import Group
 from dystop.report.data.scores import score_of
 from dystop.report.data.series import (
@@ -16,7 +17,6 @@ from dystop.report.data.series import (
     mean_curve,
     wire_bytes,
 )
-from dystop.report.data.sweep_layout import Panel
 from dystop.report.figures.learning import NO_EVALUATION, NO_LOSS, NO_ROUND
 from dystop.report.figures.style import (
     LineStyle,

@@ -8,11 +8,11 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dystop.report.data.comparison.ranking import cost_to_target
+from dystop.report.data.comparison.sweep_layout import MECHANISM
 from dystop.report.data.groups import Group, SeedSpread
-from dystop.report.data.ranking import cost_to_target
 from dystop.report.data.scores import Score, score_of
 from dystop.report.data.settings import value_of, value_text, values_of
-from dystop.report.data.sweep_layout import MECHANISM
 from dystop.report.figures.learning import NO_EVALUATION
 from dystop.report.figures.style import MUTED, WHITE, Plot, figure_style
 from dystop.units import NOTHING, number, time_unit

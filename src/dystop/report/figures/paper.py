@@ -12,6 +12,8 @@ from matplotlib.ticker import FuncFormatter
 
 from dystop.errors import ConfigError
 from dystop.experiments.folders.run_folder import RunData
+from dystop.report.data.comparison.ranking import cost_to_target
+from dystop.report.data.comparison.study_results import choose_target
 from dystop.report.data.groups import Group, SeedSpread, over_seeds
 from dystop.report.data.names import clock_name
 from dystop.report.data.plot_request import (
@@ -21,10 +23,8 @@ from dystop.report.data.plot_request import (
     groups_of,
     plot_panels,
 )
-from dystop.report.data.ranking import cost_to_target
 from dystop.report.data.scores import Score, score_of
 from dystop.report.data.series import MeanCurve, Quantity, clock_s, epochs, mean_curve, wire_bytes
-from dystop.report.data.study_results import choose_target
 from dystop.report.data.summary import summarise
 from dystop.report.data.time_shares import mean_shares
 from dystop.report.figures.bars import TIME_COLORS, share_handles

@@ -12,6 +12,14 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from dystop.report.data.comparison.ranking import accuracy_at, cost_to_target
+from dystop.report.data.comparison.sweep_layout import (
+    MECHANISM,
+    Panel,
+    SweepLayout,
+    panels,
+    sweep_layout,
+)
 from dystop.report.data.groups import (
     Group,
     SeedSpread,
@@ -19,11 +27,9 @@ from dystop.report.data.groups import (
     evaluation_interval_s,
     over_seeds,
 )
-from dystop.report.data.ranking import accuracy_at, cost_to_target
 from dystop.report.data.scores import score_of
 from dystop.report.data.settings import are_numbers, value_of, value_text
 from dystop.report.data.summary import RunSummary, summarise
-from dystop.report.data.sweep_layout import MECHANISM, Panel, SweepLayout, panels, sweep_layout
 from dystop.report.figures.heat_map import draw_heat_map, fits_heat_map
 from dystop.report.figures.learning import NO_EVALUATION, NO_ROUND
 from dystop.report.figures.style import (

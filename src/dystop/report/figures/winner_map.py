@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from dystop.report.data.atlas import NOBODY, AtlasResults, cell
-from dystop.report.data.winners import FIRST, Contest, Goal
+from dystop.report.data.contests.atlas import NOBODY, AtlasResults, cell
+from dystop.report.data.contests.winners import FIRST, Contest, Goal
 from dystop.report.figures.style import GRID, INK, MUTED, Plot, color_and_marker, figure_style
 
 _CELL_IN = (1.35, 0.85)

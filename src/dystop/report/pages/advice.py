@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dystop.report.data.advice import COLUMNS, Advice, advice_csv, table
-from dystop.report.data.atlas import (
+from dystop.report.data.contests.advice import COLUMNS, Advice, advice_csv, table
+from dystop.report.data.contests.atlas import (
     POINT_COLUMNS,
     AtlasResults,
     mechanisms_csv,
     point_rows,
     winners_csv,
 )
+from dystop.report.data.contests.winners import GOALS
 from dystop.report.data.groups import Group
 from dystop.report.data.notices import study_notices
-from dystop.report.data.winners import GOALS
 from dystop.report.figures import bars, curves
 from dystop.report.figures.winner_map import winner_map
 from dystop.report.pages.files import ReportFiles, write_files

@@ -24,8 +24,8 @@ from dystop.report.data.summary import (
     RunSummary,
     default_target,
     summarise,
-    summary_table,
 )
+from dystop.report.data.summary_table import summary_table
 from dystop.report.figures import labels, learning, maps, rounds
 from dystop.report.figures.style import Plot, css_color, styled_runs, with_score_of
 from dystop.report.pages.files import ReportFiles, check_arguments, write_files

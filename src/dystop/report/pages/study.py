@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from dystop.experiments.folders.run_folder import RunData
+from dystop.report.data.comparison.headline import rank_changes
+from dystop.report.data.comparison.ranking import Ranking
+from dystop.report.data.comparison.study_results import StudyResults, results_csv, study_results
+from dystop.report.data.comparison.sweep_layout import curve_panels, sweep_layout
 from dystop.report.data.groups import Group
-from dystop.report.data.headline import rank_changes
 from dystop.report.data.names import TIMING_LAWS, is_planned, run_status
 from dystop.report.data.notices import study_notes
-from dystop.report.data.ranking import Ranking
 from dystop.report.data.settings import Table, differing_settings, setting_rows
-from dystop.report.data.study_results import StudyResults, results_csv, study_results
-from dystop.report.data.sweep_layout import curve_panels, sweep_layout
 from dystop.report.data.time_shares import mean_shares
 from dystop.report.figures import bars, curves
 from dystop.report.figures.style import Plot, with_score_of

@@ -6,6 +6,8 @@ from typing import Literal
 
 from dystop.experiments.folders.run_folder import RunData
 from dystop.record import RoundRecord
+from dystop.report.data.comparison.leads import first_place
+from dystop.report.data.comparison.sweep_layout import Panel, SweepLayout, panels
 from dystop.report.data.groups import (
     Group,
     SeedSpread,
@@ -18,11 +20,10 @@ from dystop.report.data.groups import (
     over_seeds,
     plus_minus,
 )
-from dystop.report.data.leads import first_place
 from dystop.report.data.names import diverged_round
 from dystop.report.data.scores import Score, evaluated_rounds, first_reaching
-from dystop.report.data.summary import TARGET_RULE, RunSummary, TableCell, summarise
-from dystop.report.data.sweep_layout import Panel, SweepLayout, panels
+from dystop.report.data.summary import RunSummary, summarise
+from dystop.report.data.summary_table import TARGET_RULE, TableCell
 from dystop.report.data.time_shares import MEANINGS, PARTS
 from dystop.units import NOTHING, number, plural, seconds
 

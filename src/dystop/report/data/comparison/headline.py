@@ -5,9 +5,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dystop.report.data.comparison.leads import FirstPlace, Lead, arrivals, first_place, lead_of
+from dystop.report.data.comparison.ranking import NO_TARGET, NOT_REACHED, Ranking, cost_to_target
 from dystop.report.data.groups import Group, in_seconds
-from dystop.report.data.leads import FirstPlace, Lead, arrivals, first_place, lead_of
-from dystop.report.data.ranking import NO_TARGET, NOT_REACHED, Ranking, cost_to_target
 from dystop.report.data.scores import Score, until_target
 from dystop.report.data.summary import idle_share
 from dystop.report.data.time_shares import mean_shares, whole_parts

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dystop.report.data.groups import Group
-from dystop.report.data.winners import (
+from dystop.report.data.contests.winners import (
     FIRST,
     GOALS,
     SHOW,
@@ -20,6 +19,7 @@ from dystop.report.data.winners import (
     contest,
     survivors,
 )
+from dystop.report.data.groups import Group
 from dystop.units import goal as target_text
 from dystop.units import number, percent, plural, seconds
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dystop.experiments.folders.run_folder import RunData
+from dystop.report.data.comparison.headline import headline, order_sentence
+from dystop.report.data.comparison.ranking import Ranking, rank_groups
+from dystop.report.data.comparison.sweep_layout import colored, short_labels, sweep_layout
 from dystop.report.data.groups import Group, group_runs
-from dystop.report.data.headline import headline, order_sentence
 from dystop.report.data.names import is_planned
 from dystop.report.data.notices import study_notices
-from dystop.report.data.ranking import Ranking, rank_groups
 from dystop.report.data.scores import Score, best_accuracy, score_of
 from dystop.report.data.settings import value_of
 from dystop.report.data.summary import NO_TARGET_PLANNED, TARGETS, RunSummary, summarise
-from dystop.report.data.sweep_layout import colored, short_labels, sweep_layout
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.studies.atlas import MapAxis, Points
-from dystop.report.data.groups import group_runs
-from dystop.report.data.winners import (
+from dystop.report.data.contests.winners import (
     GOALS,
     SHOW,
     STEP,
@@ -19,6 +18,7 @@ from dystop.report.data.winners import (
     common_target,
     contenders_of,
 )
+from dystop.report.data.groups import group_runs
 from dystop.units import goal as target_text
 from dystop.units import number, plural
 
