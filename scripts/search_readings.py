@@ -1,11 +1,13 @@
 """Search the readings of the paper on one machine with many cores and a GPU.
 
     python scripts/search_readings.py OUT --samples 28 --best 4 --jobs 14 --minutes 8.5
+    python scripts/search_readings.py OUT --scale small --only main-cifar10 --jobs 14 --minutes 8
 
 First the search at small scale on the cores, then the presets and the nearest samples at paper
-scale. It does what `dystop reproduce readings` does, but every process runs many runs, one after
-the other: libraries and the GPU are started once per process. What has finished when the time is
-over is reported; the tables and pages lie in OUT/SCALE/readings, and the same command, or
+scale; with `--scale small` the first of these alone, of the parts that `--only` names. It does what
+`dystop reproduce readings` does, but every process runs many runs, one after the other: libraries
+and the GPU are started once per process. What has finished when the time is over is reported; the
+tables and pages lie in OUT/SCALE/readings, and the same command, or
 `dystop reproduce readings --out OUT`, goes on from there.
 """
 
@@ -34,6 +36,7 @@ from dystop.experiments.studies.study import Study
 from dystop.report.pages.readings import write_search
 
 CORE = ("main-fmnist", "planned")
+ON_CORES = ("training.device=cpu", "training.lanes=1")  # every process has a core of its own
 
 
 def _ignore(_: object) -> None:
@@ -88,26 +91,30 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--samples", type=int, default=28, help="0: the presets alone")
     parser.add_argument("--best", type=int, default=4)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, help="by default 1 at small scale, else 3")
     parser.add_argument("--only", action="append", default=[], metavar="TEXT")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--small-minutes", type=float, default=2.0, help="of these, at most")
-    parser.add_argument("--scale", choices=("smoke", "paper"), default="paper")
+    parser.add_argument("--scale", choices=("smoke", "small", "paper"), default="paper")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="for the trained runs")
     given = parser.parse_intermixed_args()
-    begun, words = time.monotonic(), tuple(given.words)
+    begun, words, only = time.monotonic(), tuple(given.words), tuple(given.only)
+    end = begun + 60 * given.minutes
+    tried = [*presets(), *map(sample, range(1, given.samples + 1))]
+    if given.scale == "small":
+        asked = Asked("small", given.seeds or 1, (*ON_CORES, *words), only or CORE)
+        search(search_runs(tried, asked), "small", given.out, given.jobs, end)
+        return
     first: Scale = "smoke" if given.scale == "smoke" else "small"
     ranked: list[Reading] = []
     if given.samples:
-        tried = [*presets(), *map(sample, range(1, given.samples + 1))]
-        small = Asked(first, 1, ("training.device=cpu",), CORE)
-        end = begun + 60 * min(given.small_minutes, given.minutes)
-        ranked = search(search_runs(tried, small), first, given.out, given.jobs, end)
+        small = Asked(first, 1, ON_CORES, CORE)
+        early = min(end, begun + 60 * given.small_minutes)
+        ranked = search(search_runs(tried, small), first, given.out, given.jobs, early)
     samples = [reading for reading in ranked if not reading.is_preset]
     nearest = [*presets(), *samples[: given.best]]
-    asked = Asked(given.scale, given.seeds, words, tuple(given.only))
-    end = begun + 60 * given.minutes
+    asked = Asked(given.scale, given.seeds or 3, words, only)
     search(search_runs(nearest, asked), given.scale, given.out, given.jobs, end)
 
 

@@ -33,6 +33,9 @@ class Number:
         paper: The paper's number.
         ours: Ours; None: there is none.
         beyond: 0: ours is exact; 1: it is larger than `ours`; -1: it is smaller.
+        data: The data set.
+        in_distance: Whether it counts in the distance of a reading, or only in that of the reading
+            on this data set (ADR 0070).
     """
 
     name: str
@@ -40,6 +43,8 @@ class Number:
     paper: float
     ours: float | None
     beyond: Beyond = 0
+    data: str = "fmnist"
+    in_distance: bool = True
 
     @property
     def distance(self) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from dystop.experiments.folders.run_folder import RunData
+from dystop.experiments.reproduce.campaigns import Data
 from dystop.experiments.reproduce.distance import Beyond, Number, distance
 from dystop.experiments.reproduce.paper_claims import Claim, Figure, Growth, Measure, Reduction
 from dystop.experiments.reproduce.reading_runs import Part
@@ -15,6 +16,15 @@ from dystop.report.data.verdicts import ClaimVerdict, Verdict, arms_of, judge_cl
 
 TARGETS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85)
 """The paper does not tell at which accuracy a run is complete; one target serves all mechanisms."""
+
+LEARNED = 0.5
+"""Where levels mean nothing: the share of the paper's accuracy that the reference arm must reach.
+
+Models that have not learned all have about the same accuracy, and their ratios look near.
+"""
+
+DATA_SETS: dict[Data, str] = {"fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+"""The data sets that a reading has a distance on, with their names."""
 
 Measured = tuple[float, Beyond] | None
 
@@ -30,11 +40,26 @@ class ReadingResult:
     verdicts: tuple[tuple[str, ClaimVerdict], ...]  # part and verdict
 
     is_complete: bool = True  # whether every arm of the parts of a distance has finished
+    data_sets: frozenset[Data] = frozenset()  # those of which every arm has finished
 
     @property
     def distance(self) -> float | None:
-        """The distance of all its numbers from the paper's; None if some are missing."""
-        return distance(self.numbers) if self.is_complete else None
+        """The distance of its numbers from the paper's; None if some are missing.
+
+        Trained runs on CIFAR-10 have a distance of their own (ADR 0070).
+        """
+        return distance(n for n in self.numbers if n.in_distance) if self.is_complete else None
+
+    def distance_on(self, data: Data) -> float | None:
+        """Return the distance of its numbers on one data set; None if some are missing."""
+        own = (n for n in self.numbers if n.data == data)
+        return distance(own) if data in self.data_sets else None
+
+    @property
+    def rank(self) -> tuple[bool, float, str]:
+        """Its place: by the distance, or where nothing else was run, by that on CIFAR-10."""
+        found = self.distance if self.distance is not None else self.distance_on("cifar10")
+        return not self.is_complete, found or 0.0, self.reading.name
 
     def counts(self) -> Counter[Verdict]:
         """Return how many claims have each verdict."""
@@ -55,12 +80,13 @@ def judge_reading(
         parts: Its parts that were run, by name, with the runs of their arms.
         ratios_only: Whether seconds, bytes and accuracies mean nothing (a small scale): then only
             ratios between arms count, and staleness, which is planned with the paper's fleet.
-        core: The parts without which a reading has no distance.
+        core: The parts without which a reading has no distance, of each data set.
     """
     by_target = {t: tuple(_numbers(parts, t, ratios_only=ratios_only)) for t in _reached(parts)}
-    target = min(by_target, key=lambda t: distance(by_target[t]) or 0.0)
+    target = min(by_target, key=lambda t: distance(n for n in by_target[t] if n.in_distance) or 0.0)
     is_timed = any(number.measure == "time" for number in by_target[target])
-    main = [runs for part, runs in parts.values() if part.is_core and not part.is_planned]
+    trained = [(part, runs) for part, runs in parts.values() if part.is_main]
+    main = [runs for part, runs in trained if part.is_core] or [runs for _, runs in trained]
     return ReadingResult(
         reading,
         seeds=min((len(arm.runs) for runs in main for arm in runs.values()), default=0),
@@ -73,10 +99,21 @@ def judge_reading(
             if part.is_planned or not ratios_only or not isinstance(claim, Figure)
             for row in judge_claims([claim], same_seeds(claim, runs))
         ),
-        is_complete=all(
-            part.name in parts and all(arm.key in parts[part.name][1] for arm in part.arms)
-            for part in core
+        is_complete=_is_complete(parts, [part for part in core if part.is_core] or core),
+        data_sets=frozenset(
+            data
+            for data in DATA_SETS
+            if any(part.is_main and part.data == data for part in core)
+            and _is_complete(parts, [part for part in core if part.data == data])
         ),
+    )
+
+
+def _is_complete(parts: Mapping[str, tuple[Part, RunsByArm]], needed: Sequence[Part]) -> bool:
+    """Return whether every arm of these parts has a run."""
+    return all(
+        part.name in parts and all(arm.key in parts[part.name][1] for arm in part.arms)
+        for part in needed
     )
 
 
@@ -113,35 +150,59 @@ def _seed(run: RunData) -> object:
 
 
 def with_numbers(result: ReadingResult, names: Sequence[str]) -> ReadingResult:
-    """Return a result with some of its numbers only."""
-    kept = tuple(number for number in result.numbers if number.name in names)
+    """Return a result with some of the numbers of its distance only."""
+    kept = tuple(n for n in result.numbers if n.name in names or not n.in_distance)
     return replace(result, numbers=kept)
 
 
 def common_numbers(results: Sequence[ReadingResult]) -> list[str]:
-    """Return the numbers that every result has: only over these are distances compared."""
+    """Return the numbers of a distance that every result has: only over these it is compared."""
     if not results:
         return []
     shared = set.intersection(*({n.name for n in result.numbers} for result in results))
-    return [number.name for number in results[0].numbers if number.name in shared]
+    return [n.name for n in results[0].numbers if n.name in shared and n.in_distance]
 
 
 def _numbers(
     parts: Mapping[str, tuple[Part, RunsByArm]], target: float, *, ratios_only: bool
 ) -> Iterator[Number]:
-    for name, (part, runs) in parts.items():
+    for part, runs in parts.values():
         for claim in part.claims:
-            if any(arm not in runs for arm in arms_of(claim)):
+            if any(arm not in runs for arm in arms_of(claim)) or not same_seeds(claim, runs):
                 continue
-            runs_of_claim = same_seeds(claim, runs)
-            if not runs_of_claim:
-                continue
-            stated = _stated(claim, ratios_only=ratios_only and not part.is_planned)
-            if stated is None:
-                continue
-            wanted = _target_of(claim, runs_of_claim, target, ratios_only=ratios_only)
-            ours, beyond = _ours(claim, runs_of_claim, wanted) or (None, 0)
-            yield Number(f"{name}: {claim.text}", claim.measure, stated, ours, beyond)
+            if isinstance(claim, Figure) and part.reference and ratios_only:
+                found = _share_of_reference(claim, part, runs)
+            else:
+                found = _number(claim, part, same_seeds(claim, runs), target, ratios_only)
+            if found is not None:
+                yield replace(found, data=part.data, in_distance=part.in_distance)
+
+
+def _number(
+    claim: Claim, part: Part, runs: RunsByArm, target: float, ratios_only: bool
+) -> Number | None:
+    stated = _stated(claim, ratios_only=ratios_only and not part.is_planned)
+    if stated is None:
+        return None
+    wanted = _target_of(claim, runs, target, ratios_only=ratios_only)
+    ours, beyond = _ours(claim, runs, wanted) or (None, 0)
+    return Number(f"{part.name}: {claim.text}", claim.measure, stated, ours, beyond)
+
+
+def _share_of_reference(claim: Figure, part: Part, runs: RunsByArm) -> Number | None:
+    """Return an accuracy as a share of the reference arm's, in the paper and in ours."""
+    other = next(
+        (c for c in part.claims if isinstance(c, Figure) and c.arm == part.reference), None
+    )
+    if other is None or other == claim or part.reference not in runs:
+        return None
+    name = f"{part.name}: {claim.text}, of that of {part.reference}"
+    both = same_seeds(Reduction("", "accuracy", claim.arm, part.reference, 0.0), runs)
+    values = [_value(arm, "accuracy", None) for arm in both.values()]
+    ours = None
+    if len(values) == 2 and values[0] and values[1] and values[1][0] >= LEARNED * other.paper:
+        ours = values[0][0] / values[1][0]
+    return Number(name, claim.measure, claim.paper / other.paper, ours)
 
 
 def _stated(claim: Claim, *, ratios_only: bool) -> float | None:

@@ -18,6 +18,7 @@ from dystop.experiments.studies.study import Study
 from dystop.report.data.measures import ArmRuns, format_measure
 from dystop.report.data.names import run_status
 from dystop.report.data.nearness import (
+    DATA_SETS,
     TARGETS,
     ReadingResult,
     common_numbers,
@@ -94,11 +95,13 @@ def load_results(study: Study, runs: Sequence[ReadingRun], scale: Scale) -> list
         found.append(judge_reading(reading, arms, ratios_only=scale != "paper", core=core))
     shared = common_numbers([result for result in found if result.is_complete])
     judged = [with_numbers(r, shared) if r.is_complete else r for r in found]
-    return sorted(judged, key=lambda r: (not r.is_complete, r.distance or 0.0, r.reading.name))
+    return sorted(judged, key=lambda result: result.rank)
 
 
 def _core(runs: Sequence[ReadingRun]) -> list[Part]:
-    return list({run.part.name: run.part for run in runs if run.part.is_core}.values())
+    """Return the parts of all distances: of a reading, and of a reading on one data set."""
+    every = {run.part.name: run.part for run in runs}
+    return [part for part in every.values() if part.is_core or part.is_main]
 
 
 def _thin(folder: Path) -> RunData:
@@ -154,6 +157,8 @@ def write_search(
 def nearest_samples(folder: Path, count: int) -> list[str]:
     """Return the names of the nearest samples, from the table of an earlier search.
 
+    A search of CIFAR-10 alone has no distance; then the one on CIFAR-10 decides.
+
     Raises:
         RunFolderError: There is no such table.
     """
@@ -165,7 +170,8 @@ def nearest_samples(folder: Path, count: int) -> list[str]:
             f"{folder / READINGS_CSV}: no search to choose from; run first: "
             "dystop reproduce readings --samples 20"
         ) from None
-    return [row["reading"] for row in rows if row["preset"] == "no" and row["distance"]][:count]
+    near = [row for row in rows if row["distance"] or row.get("distance_cifar10")]
+    return [row["reading"] for row in near if row["preset"] == "no"][:count]
 
 
 def _shown(ranked: Sequence[ReadingResult]) -> list[ReadingResult]:
@@ -205,7 +211,7 @@ def number_rows(ranked: Sequence[ReadingResult]) -> list[NumberRow]:
 def _shown_number(found: Number) -> str:
     if found.ours is None:
         return "none"
-    is_ratio = "less" in found.name or "grows" in found.name
+    is_ratio = any(word in found.name for word in ("less", "grows", "of that of"))
     measure: Any = found.measure
     text = number(found.ours) if is_ratio else format_measure(found.ours, measure)
     return {0: "", 1: "more than ", -1: "less than "}[found.beyond] + text
@@ -241,12 +247,17 @@ def _csv(lines: Iterator[Sequence[object]]) -> str:
 
 
 def _readings_table(ranked: Sequence[ReadingResult]) -> Iterator[Sequence[object]]:
-    measures = sorted({n.measure for n in ranked[0].numbers})
+    measures = sorted({n.measure for n in ranked[0].numbers if n.in_distance})
     keys = [reading.key for reading in OPEN_READINGS]
-    yield ["reading", "preset", "distance", *(f"distance_{m}" for m in measures), "target", "seeds",
+    yield ["reading", "preset", "distance", *(f"distance_{m}" for m in measures),
+           *(f"distance_{data}" for data in DATA_SETS), "target", "seeds",
            *(verdict.replace(" ", "_") for verdict in _VERDICTS), *keys]  # fmt: skip
     for result in ranked:
-        by = [distance(n for n in result.numbers if n.measure == m) for m in measures]
+        by = [
+            distance(n for n in result.numbers if n.measure == m and n.in_distance)
+            for m in measures
+        ]
+        by += [result.distance_on(data) for data in DATA_SETS]
         yield [
             result.reading.name, "yes" if result.reading.is_preset else "no",
             "" if result.distance is None else f"{result.distance:.4f}",
@@ -257,11 +268,11 @@ def _readings_table(ranked: Sequence[ReadingResult]) -> Iterator[Sequence[object
 
 
 def _numbers_table(ranked: Sequence[ReadingResult]) -> Iterator[Sequence[object]]:
-    yield ["reading", "number", "measure", "paper", "ours", "beyond", "distance"]
+    yield ["reading", "data", "number", "measure", "paper", "ours", "beyond", "distance"]
     for result in ranked:
         for n in result.numbers:
             ours = "" if n.ours is None else f"{n.ours:.6g}"
-            yield [result.reading.name, n.name, n.measure, f"{n.paper:.6g}", ours, n.beyond,
+            yield [result.reading.name, n.data, n.name, n.measure, f"{n.paper:.6g}", ours, n.beyond,
                    f"{n.distance:.4f}"]  # fmt: skip
 
 
