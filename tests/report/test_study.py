@@ -13,7 +13,7 @@ from dystop.report.data.comparison.study_results import choose_target, shared_ta
 from dystop.report.data.groups import common_time_s, group_runs, over_seeds, plus_minus
 from dystop.report.data.notices import notices, study_notes, study_notices
 from dystop.report.data.series import clock_s, mean_curve
-from dystop.report.figures.bars import _staleness_bins
+from dystop.report.figures.comparison.bars import _staleness_bins
 from dystop.report.pages.study import draw_groups
 from support.fake_runs import fake_run, plain_record
 

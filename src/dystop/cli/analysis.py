@@ -120,7 +120,7 @@ def _sign(pressure: float) -> str:
 
 
 def _write_bound(folder: Path, found: "BoundReport") -> None:
-    from dystop.report.figures.bound import bound_figure
+    from dystop.report.figures.analysis import bound_figure
     from dystop.report.figures.svg import save
     from dystop.report.pages.files import make_folders
     from dystop.storage import write_atomic

@@ -18,7 +18,8 @@ from dystop.experiments.results import Comparison, Run
 from dystop.record import ACCURACY
 from dystop.report.data.groups import Group
 from dystop.report.data.names import mechanism_of
-from dystop.report.figures import curves, learning
+from dystop.report.figures.comparison import curves
+from dystop.report.figures.runs import learning
 from dystop.report.figures.style import Plot, styled_runs, with_score_of
 from dystop.report.figures.svg import save
 from dystop.units import data, number, percent, seconds

@@ -27,7 +27,7 @@ from dystop.report.data.scores import Score, score_of
 from dystop.report.data.series import MeanCurve, Quantity, clock_s, epochs, mean_curve, wire_bytes
 from dystop.report.data.summary import summarise
 from dystop.report.data.time_shares import mean_shares
-from dystop.report.figures.bars import TIME_COLORS, share_handles
+from dystop.report.figures.comparison.bars import TIME_COLORS, share_handles
 from dystop.report.figures.paper_style import LINES, MARKERS, PaperStyle
 from dystop.sparse import Floats
 from dystop.units import data_unit, plural, time_unit

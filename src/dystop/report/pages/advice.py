@@ -14,7 +14,7 @@ from dystop.report.data.contests.atlas import (
 from dystop.report.data.contests.winners import GOALS
 from dystop.report.data.groups import Group
 from dystop.report.data.notices import study_notices
-from dystop.report.figures import bars, curves
+from dystop.report.figures.comparison import bars, curves
 from dystop.report.figures.winner_map import winner_map
 from dystop.report.pages.files import ReportFiles, write_files
 from dystop.report.pages.html import inline_figures, render_template

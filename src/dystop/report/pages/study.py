@@ -15,9 +15,9 @@ from dystop.report.data.names import TIMING_LAWS, is_planned, run_status
 from dystop.report.data.notices import study_notes
 from dystop.report.data.settings import Table, differing_settings, setting_rows
 from dystop.report.data.time_shares import mean_shares
-from dystop.report.figures import bars, curves
+from dystop.report.figures.comparison import bars, curves
+from dystop.report.figures.comparison.sweep import MAX_PANELS, draw_sweep
 from dystop.report.figures.style import Plot, with_score_of
-from dystop.report.figures.sweep import MAX_PANELS, draw_sweep
 from dystop.report.pages.files import ReportFiles, check_arguments, write_files
 from dystop.report.pages.html import DetailTable, fleet_rows, inline_figures, render_template
 from dystop.units import plural

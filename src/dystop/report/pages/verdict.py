@@ -21,7 +21,8 @@ from dystop.report.data.notices import (
 )
 from dystop.report.data.settings import UNSET, setting_rows
 from dystop.report.data.verdicts import ClaimVerdict, Verdict, judge_claims
-from dystop.report.figures import curves, reproduced
+from dystop.report.figures import reproduced
+from dystop.report.figures.comparison import curves
 from dystop.report.figures.style import Plot
 from dystop.report.pages.files import ReportFiles, write_files
 from dystop.report.pages.html import inline_figures, render_template

@@ -99,17 +99,8 @@ def accuracy_time(runs: Sequence[StyledRun], target: float | None = None) -> Plo
         missing=NO_EVALUATION,
     )
     drawn = _evaluated(runs)
-    if not drawn:
-        return plot
-    scale, unit = time_unit(max(evaluated_rounds(e.run.records)[-1].clock_s for e in drawn))
-    figure, axes = new_figure(_accuracy_keys(drawn))
-    for styled in drawn:
-        _draw_accuracy(axes, styled, clock_s, scale)
-    _accuracy_axes(axes, target, score_of([e.run for e in drawn]))
-    axes.set_xlabel(f"{clock_name([e.run for e in drawn])} ({unit})")
-    return plot.with_figure(
-        figure, _accuracy_alt(drawn), evaluation_note([e.run.records for e in drawn])
-    )
+    title = clock_name([e.run for e in drawn])
+    return _draw_accuracies(plot, drawn, target, clock_s, time_unit, title)
 
 
 @figure_style()
@@ -122,20 +113,29 @@ def accuracy_data(runs: Sequence[StyledRun], target: float | None = None) -> Plo
         "the data that had crossed the wire by then.",
         missing=NO_EVALUATION,
     )
-    drawn = _evaluated(runs)
+    drawn, title = _evaluated(runs), "data on the wire since the start"
+    return _draw_accuracies(plot, drawn, target, wire_bytes, data_unit, title)
+
+
+def _draw_accuracies(
+    plot: Plot,
+    drawn: Sequence[StyledRun],
+    target: float | None,
+    x: Quantity,
+    unit_of: Callable[[float], tuple[float, str]],
+    title: str,
+) -> Plot:
+    """Draw the accuracies of evaluated runs over a quantity, in the unit that suits its end."""
     if not drawn:
         return plot
-    scale, unit = data_unit(
-        max(evaluated_rounds(e.run.records)[-1].wire_bytes_total for e in drawn)
-    )
+    scale, unit = unit_of(max(x(evaluated_rounds(e.run.records)[-1]) or 0.0 for e in drawn))
     figure, axes = new_figure(_accuracy_keys(drawn))
     for styled in drawn:
-        _draw_accuracy(axes, styled, wire_bytes, scale)
+        _draw_accuracy(axes, styled, x, scale)
     _accuracy_axes(axes, target, score_of([e.run for e in drawn]))
-    axes.set_xlabel(f"data on the wire since the start ({unit})")
-    return plot.with_figure(
-        figure, _accuracy_alt(drawn), evaluation_note([e.run.records for e in drawn])
-    )
+    axes.set_xlabel(f"{title} ({unit})")
+    notes = evaluation_note([e.run.records for e in drawn])
+    return plot.with_figure(figure, _accuracy_alt(drawn), notes)
 
 
 @figure_style()
