@@ -73,7 +73,30 @@ class SearchReport:
     claims: list[ClaimRow]
 
 
-def load_results(study: Study, runs: Sequence[ReadingRun], scale: Scale) -> list[ReadingResult]:
+class FinishedRuns:
+    """The finished runs of a search. Each is read once: a search has a million rounds."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, tuple[RunData, Sequence[object]]] = {}
+
+    def thin(self, folder: Path) -> RunData:
+        """Return a run without the rounds that no claim needs; planning only keeps all."""
+        return self._of(folder)[0]
+
+    def row(self, folder: Path) -> Sequence[object]:
+        """Return its line in the table of runs."""
+        return self._of(folder)[1]
+
+    def _of(self, folder: Path) -> tuple[RunData, Sequence[object]]:
+        if folder not in self._read:
+            run = open_run(folder)
+            self._read[folder] = _thinned(run), _run_row(folder.name, run)
+        return self._read[folder]
+
+
+def load_results(
+    study: Study, runs: Sequence[ReadingRun], scale: Scale, finished: FinishedRuns
+) -> list[ReadingResult]:
     """Judge every reading by its finished runs, nearest first; those that are incomplete last.
 
     Distances of complete readings are over the numbers that all of them have.
@@ -85,7 +108,7 @@ def load_results(study: Study, runs: Sequence[ReadingRun], scale: Scale) -> list
             name: (
                 known[name],
                 {
-                    arm.key: ArmRuns(arm, tuple(map(_thin, folders[arm.key])))
+                    arm.key: ArmRuns(arm, tuple(map(finished.thin, folders[arm.key])))
                     for arm in known[name].arms
                     if arm.key in folders
                 },
@@ -104,9 +127,7 @@ def _core(runs: Sequence[ReadingRun]) -> list[Part]:
     return [part for part in every.values() if part.is_core or part.is_main]
 
 
-def _thin(folder: Path) -> RunData:
-    """Read a run without the rounds that no claim needs; planning only keeps all of them."""
-    run = open_run(folder)
+def _thinned(run: RunData) -> RunData:
     tests = evaluated_rounds(run.records)
     if not tests:
         return run
@@ -118,7 +139,8 @@ def write_search(
     study: Study, runs: Sequence[ReadingRun], scale: Scale, command: str, out: Path
 ) -> SearchReport | None:
     """Write `out/report.html`, its figure and its tables; None if no reading is complete."""
-    ranked = load_results(study, runs, scale)
+    finished = FinishedRuns()
+    ranked = load_results(study, runs, scale, finished)
     if not ranked or not ranked[0].is_complete:
         return None
     complete = [result for result in ranked if result.is_complete]
@@ -148,7 +170,7 @@ def write_search(
         "numbers.csv": _csv(_numbers_table(ranked)),
         "verdicts.csv": _csv(_verdicts_table(ranked)),
         "claims.csv": _csv(_claims_table(claims)),
-        "runs.csv": _csv(_runs_table(study, runs)),
+        "runs.csv": _csv(_runs_table(study, runs, finished)),
     }
     files = write_files(out, plots, page, ("png", "pdf"), tables)
     return SearchReport(files, complete, numbers, claims)
@@ -289,23 +311,27 @@ def _claims_table(claims: Sequence[ClaimRow]) -> Iterator[Sequence[object]]:
         yield [row.claim, *row.counts, row.share]
 
 
-def _runs_table(study: Study, runs: Sequence[ReadingRun]) -> Iterator[Sequence[object]]:
+def _runs_table(
+    study: Study, runs: Sequence[ReadingRun], finished: FinishedRuns
+) -> Iterator[Sequence[object]]:
     """Yield one line per finished run: its end, and time and bytes to every target."""
     yield ["run", "status", "rounds", "clock_s", "accuracy", "accuracy_global", "endpoint_bytes",
            "epochs", "staleness_mean", *(f"{what}_{target:g}" for target in TARGETS
                                          for what in ("time", "bytes"))]  # fmt: skip
     todo = {experiment.name for experiment in study.todo()}
     for name in dict.fromkeys(run.experiment.name for run in runs):
-        if name in todo:
-            continue
-        run = open_run(study.path / name)
-        tests, rows = evaluated_rounds(run.records), run.records
-        last, end = rows[-1], (tests or rows)[-1]
-        reached = [first_reaching(rows, target) for target in TARGETS]
-        yield [
-            name, run_status(run), len(rows), round(last.clock_s, 2), end.accuracy,
-            end.accuracy_global, last.endpoint_bytes_total, round(last.epochs_total, 2),
-            round(sum(r.staleness_mean for r in rows) / len(rows), 4),
-            *(value for r in reached for value in
-              (("", "") if r is None else (round(r.clock_s, 2), r.endpoint_bytes_total))),
-        ]  # fmt: skip
+        if name not in todo:
+            yield finished.row(study.path / name)
+
+
+def _run_row(name: str, run: RunData) -> Sequence[object]:
+    tests, rows = evaluated_rounds(run.records), run.records
+    last, end = rows[-1], (tests or rows)[-1]
+    reached = [first_reaching(rows, target) for target in TARGETS]
+    return [
+        name, run_status(run), len(rows), round(last.clock_s, 2), end.accuracy,
+        end.accuracy_global, last.endpoint_bytes_total, round(last.epochs_total, 2),
+        round(sum(r.staleness_mean for r in rows) / len(rows), 4),
+        *(value for r in reached for value in
+          (("", "") if r is None else (round(r.clock_s, 2), r.endpoint_bytes_total))),
+    ]  # fmt: skip
