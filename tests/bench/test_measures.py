@@ -105,6 +105,13 @@ def test_optimisers_are_set_beside_plain_sgd(tiny):
     assert all(line.ratio.median > 0 for line in lines)
 
 
+def test_optimisers_are_measured_with_every_model(tiny, monkeypatch):
+    monkeypatch.setattr(training, "_OPTIMISERS", {"momentum": ("training.momentum=0.9",)})
+    asked = replace(tiny, models=("softmax", "mlp"))
+    lines = list(training.optimiser_lines(asked, lambda status: None))
+    assert [line.name.split(", ")[0] for line in lines] == ["softmax", "mlp"]
+
+
 def test_waves_are_set_beside_d_psgd_and_decisions_beside_a_small_fleet(tiny, monkeypatch):
     chosen = {name: waves.MECHANISMS[name] for name in ("D-PSGD", "AD-PSGD")}
     monkeypatch.setattr(waves, "MECHANISMS", chosen)

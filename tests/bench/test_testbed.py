@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from dystop.bench import serving, testbed
 from dystop.bench.settings import Scale, Settings
 from dystop.bench.suite import BENCHES
+from dystop.bench.testbed import coordinator, serving
 from dystop.errors import DystopError
 
 TINY = Scale(8, 20, 2, 20, (64,), 0.02, 1)
@@ -15,8 +15,8 @@ TINY = Scale(8, 20, 2, 20, (64,), 0.02, 1)
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch) -> Settings:
-    monkeypatch.setattr(testbed, "_ROUNDS", 5)
-    monkeypatch.setattr(testbed, "_LEAST_ROUNDS", 5)
+    monkeypatch.setattr(coordinator, "_ROUNDS", 5)
+    monkeypatch.setattr(coordinator, "_LEAST_ROUNDS", 5)
     monkeypatch.setattr(serving, "_LEAST_REPEATS", 2)
     return Settings(torch.device("cpu"), ("softmax",), TINY, tmp_path, workers=8, repeat=2)
 
@@ -34,8 +34,8 @@ def test_both_lines_are_measured_beside_their_reference(tiny):
 
 
 def test_processor_time_is_told_beside_the_clock(tmp_path):
-    setup = testbed.setup_of(6, 15)
-    cost = testbed.coordinator_speed(setup, tmp_path)
+    setup = coordinator.setup_of(6, 15)
+    cost = coordinator.coordinator_speed(setup, tmp_path)
     assert 0.0 < cost["coordinator_cpu_s_per_round"] <= cost["cpu_s_per_round"]
     assert cost["rounds_per_s"] > 0.0
 

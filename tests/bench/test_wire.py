@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from dystop.bench import wire
 from dystop.bench.suite import BENCHES
+from dystop.bench.testbed import wire
 
 
 def test_a_pull_is_measured_beside_a_socket(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from dystop.control import (
     timing,
     topology,
 )
-from dystop.mechanisms import _push, _server
+from dystop.mechanisms.shared import push, server
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator import mailbox
 from dystop.sparse import Rows, graph_of, group, ints, no_pairs
@@ -347,7 +347,7 @@ def test_choices_of_one(seed, count):
     draw = np.random.default_rng(seed)
     candidates, staleness = draw.permutation(9)[:count], draw.integers(0, 3, 9)
     remaining_s, queue = draw.integers(0, 3, 9) / 2.0, draw.integers(0, 3, 9) / 2.0
-    both(_server.first_of, candidates, remaining_s, staleness)
+    both(server.first_of, candidates, remaining_s, staleness)
     remaining_s[draw.integers(0, 9)] = draw.choice([0.0, np.inf, np.nan])
     both(activation.activate_one, candidates, remaining_s, queue, staleness, 0.5)
     graph = some_graph(draw, 9)
@@ -355,8 +355,8 @@ def test_choices_of_one(seed, count):
     src = draw.permutation(9 + int(draw.integers(0, 2)))[:count]
     priority = draw.choice([0.0, 0.5, 1.0, np.nan], count)
     budget = draw.choice([0.0, 0.5, 1.0, np.inf, np.nan], count)
-    both(_push.best_of_one, draw.permutation(9)[:count], priority, budget, 3)
-    both(_push.share_of_sender_max, draw.integers(0, 3, 12) / 1.0, draw.integers(0, 4, 12))
+    both(push.best_of_one, draw.permutation(9)[:count], priority, budget, 3)
+    both(push.share_of_sender_max, draw.integers(0, 3, 12) / 1.0, draw.integers(0, 4, 12))
     both(aggregation.size_row, ints([4]), src, draw.integers(1, 900, 9))
 
 

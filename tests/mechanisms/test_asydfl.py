@@ -12,7 +12,7 @@ from dystop.control.priority import emd, label_shares
 from dystop.control.stopping import Stop
 from dystop.control.topology import bandwidth_use
 from dystop.mechanisms import SAADFL, AsyDFL, AsyNG
-from dystop.mechanisms._push import (
+from dystop.mechanisms.shared.push import (
     choose_receivers,
     finished_together,
     push_cap,

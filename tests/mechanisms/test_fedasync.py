@@ -8,7 +8,7 @@ import pytest
 from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.mechanisms import FedAsync
-from dystop.mechanisms._server import first_to_finish, in_reach_of_server
+from dystop.mechanisms.shared.server import first_to_finish, in_reach_of_server
 from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints
 from dystop.world import Outages

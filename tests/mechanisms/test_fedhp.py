@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.mechanisms import DPSGD, FedHP
-from dystop.mechanisms._graphs import components, two_way_pairs
-from dystop.mechanisms._pairs import (
+from dystop.mechanisms.fedhp import detour, local_steps, thin
+from dystop.mechanisms.shared.graphs import components, two_way_pairs
+from dystop.mechanisms.shared.pairs import (
     fastest_pairs,
     measured,
     no_values,
@@ -21,7 +22,6 @@ from dystop.mechanisms._pairs import (
     recall,
     spanning_forest,
 )
-from dystop.mechanisms.fedhp import detour, local_steps, thin
 from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints

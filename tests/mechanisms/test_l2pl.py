@@ -8,8 +8,6 @@ import pytest
 from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.mechanisms import L2PL
-from dystop.mechanisms._graphs import components
-from dystop.mechanisms._pairs import recall
 from dystop.mechanisms.l2pl import (
     FEATURES,
     _Candidates,
@@ -18,6 +16,8 @@ from dystop.mechanisms.l2pl import (
     policy_score,
     with_connecting_pairs,
 )
+from dystop.mechanisms.shared.graphs import components
+from dystop.mechanisms.shared.pairs import recall
 from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints

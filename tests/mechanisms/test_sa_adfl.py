@@ -7,7 +7,7 @@ import pytest
 
 from dystop.control.stopping import Stop
 from dystop.mechanisms import SAADFL
-from dystop.mechanisms._push import slowest_push_s
+from dystop.mechanisms.shared.push import slowest_push_s
 from dystop.sparse import graph_of, ints
 from dystop.types import no_mail
 from support import paper_reference

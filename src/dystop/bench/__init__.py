@@ -5,8 +5,9 @@ training    training and evaluation against one large batch and against plain lo
 planning    planning against the same planner without kernels, and how it grows with the fleet
 mixing      the sparse-dense product against a plain loop and against a memory copy
 processes   a whole run, its memory, and the start of the command, each in a process of its own
-wire        a model pulled over mutual TLS against a plain TLS socket
-testbed     a coordinator under load; `serving`: a worker that serves while it trains
+waves       mechanisms that wake one worker at a time against D-PSGD
+cells       planning only, with one coordinator or in cells
+testbed/    a coordinator under load, a worker that serves while it trains, and the wire
 scaling     cost against the number of workers and against the size of the model
 result      one line of the table with its reference, as JSON and as Markdown
 

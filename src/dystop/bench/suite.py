@@ -15,13 +15,22 @@ from dystop.bench.processes import memory_lines, run_lines, startup_lines
 from dystop.bench.result import FORMAT, Line, Sweep
 from dystop.bench.scaling import cost_of_models, cost_of_workers
 from dystop.bench.settings import Settings
-from dystop.bench.testbed import testbed_lines
+from dystop.bench.testbed.coordinator import coordinator_lines
+from dystop.bench.testbed.serving import serving_lines
+from dystop.bench.testbed.wire import wire_lines
 from dystop.bench.training import evaluation_lines, optimiser_lines, training_lines
 from dystop.bench.waves import wave_lines
-from dystop.bench.wire import wire_lines
 from dystop.experiments.config import read_experiment
 
 Say = Callable[[str], None]
+
+
+def testbed_lines(settings: Settings, say: Say) -> Iterator[Line]:
+    """Measure the coordinator, then a worker whose model is pulled while it trains."""
+    yield from coordinator_lines(settings, say)
+    yield from serving_lines(settings, say)
+
+
 BENCHES: dict[str, Callable[[Settings, Say], Iterator[Line]]] = {
     "trainer": training_lines,
     "optimisers": optimiser_lines,

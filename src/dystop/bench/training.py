@@ -179,13 +179,16 @@ def evaluation_step(trainer: Trainer, models: int, images: int) -> Callable[[], 
 
 
 def optimiser_lines(settings: Settings, say: Say) -> Iterator[Line]:
-    """Measure images per second with each optimiser beside plain SGD.
+    """Measure images per second of every chosen model with each optimiser beside plain SGD.
 
     Where an optimiser is trained on another path than plain SGD would be, plain SGD is measured on
     that path, too.
     """
-    model = settings.models[0]
-    work = settings.work(model)
+    for model in settings.models:
+        yield from _beside_plain_sgd(settings, settings.work(model), say)
+
+
+def _beside_plain_sgd(settings: Settings, work: Work, say: Say) -> Iterator[Line]:
     say(f"{work.describe()}: warm-up of plain SGD and {len(_OPTIMISERS)} others")
     plain = Rounds(settings, work)
     others = {name: Rounds(settings, work, *words) for name, words in _OPTIMISERS.items()}

@@ -12,7 +12,7 @@ from dystop.sparse import Floats, Graph, Ints, check_ids, ints
 
 
 def first_of(candidates: Ints, remaining_s: Floats, staleness: Ints) -> Ints:
-    """Return who finishes first; see `dystop.mechanisms._server.first_of`."""
+    """Return who finishes first; see `dystop.mechanisms.shared.server.first_of`."""
     return _first_of(candidates, remaining_s, staleness)
 
 
@@ -37,12 +37,12 @@ def size_row(receiver: Ints, src: Ints, data_size: Ints) -> Mix:
 
 
 def best_of_one(dst: Ints, priority: Floats, budget: Floats, count: int) -> Ints:
-    """Return the best receivers; see `dystop.mechanisms._push.best_of_one`."""
+    """Return the best receivers; see `dystop.mechanisms.shared.push.best_of_one`."""
     return _best_of_one(dst, priority, budget, count)
 
 
 def share_of_sender_max(values: Floats, sender: Ints) -> Floats:
-    """Return shares of the largest value; see `dystop.mechanisms._push.share_of_sender_max`."""
+    """Return shares of the largest; see `dystop.mechanisms.shared.push.share_of_sender_max`."""
     return _share_of_sender_max(values, sender)
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dystop.mechanisms._server import first_to_finish
+from dystop.mechanisms.shared.server import first_to_finish
 from dystop.plan import Mix, Plan, links, no_links, repeated
 from dystop.sparse import Ints, ints, two_way
 from dystop.types import Capabilities, Mechanism, Memory, View

@@ -7,7 +7,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from dystop.control.aggregation import size_weights
-from dystop.mechanisms._push import (
+from dystop.mechanisms.shared.push import (
     Wakes,
     after_sending,
     choose_receivers,

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from dystop.mechanisms._push import (
+from dystop.mechanisms.shared.push import (
     Wakes,
     after_sending,
     choose_receivers,

@@ -7,7 +7,6 @@ import numpy as np
 from annotated_types import Ge
 
 from dystop.control.aggregation import metropolis
-from dystop.mechanisms._graphs import both_ways
 from dystop.mechanisms.cliques import (
     InterClique,
     global_share,
@@ -17,6 +16,7 @@ from dystop.mechanisms.cliques import (
     random_cliques,
     skew,
 )
+from dystop.mechanisms.shared.graphs import both_ways
 from dystop.params import param
 from dystop.plan import Mix, Plan, join_links, links
 from dystop.rng import stream

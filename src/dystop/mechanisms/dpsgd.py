@@ -9,8 +9,8 @@ from scipy.linalg import eigh
 
 from dystop.control.aggregation import metropolis, size_weights, with_self
 from dystop.errors import ConfigError
-from dystop.mechanisms._graphs import both_ways, is_connected, regular_pairs, two_way_pairs
-from dystop.mechanisms._reach_graphs import (
+from dystop.mechanisms.shared.graphs import both_ways, is_connected, regular_pairs, two_way_pairs
+from dystop.mechanisms.shared.reach_graphs import (
     DrawnFrom,
     cycle_in_reach,
     in_reach,

@@ -11,8 +11,8 @@ from scipy.sparse.csgraph import dijkstra
 from dystop.control.aggregation import metropolis, size_weights
 from dystop.control.priority import emd, label_shares
 from dystop.control.topology import default_degree
-from dystop.mechanisms._graphs import both_ways, two_way_pairs
-from dystop.mechanisms._pairs import (
+from dystop.mechanisms.shared.graphs import both_ways, two_way_pairs
+from dystop.mechanisms.shared.pairs import (
     Store,
     fastest_pairs,
     measured,

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from dystop.mechanisms._server import first_to_finish, in_reach_of_server, server_round
+from dystop.mechanisms.shared.server import first_to_finish, in_reach_of_server, server_round
 from dystop.params import param
 from dystop.plan import Plan, no_links
 from dystop.sparse import Ints

@@ -9,8 +9,8 @@ from annotated_types import Ge, Gt
 from dystop.control.aggregation import metropolis
 from dystop.control.priority import emd, label_shares
 from dystop.control.topology import default_degree
-from dystop.mechanisms._graphs import both_ways, two_way_pairs
-from dystop.mechanisms._pairs import (
+from dystop.mechanisms.shared.graphs import both_ways, two_way_pairs
+from dystop.mechanisms.shared.pairs import (
     Store,
     measured,
     no_values,

@@ -1,8 +1,8 @@
 """Benchmark of the wire: pull a model over loopback, beside a plain TLS 1.3 socket.
 
-Sender (`dystop.bench.wire_sender`) and receiver are two processes. Both ways keep their connection
-open between pulls and use the same certificates, and in both the receiver hashes what arrives
-(SHA-256).
+Sender (`dystop.bench.testbed.wire_sender`) and receiver are two processes. Both ways keep their
+connection open between pulls and use the same certificates, and in both the receiver hashes what
+arrives (SHA-256).
 """
 
 import contextlib
@@ -88,7 +88,7 @@ def _sender(folder: Path, floats: int) -> Iterator[dict[str, Any]]:
     """Start the sending process. It ends when its standard input closes."""
     places = os.pathsep.join(os.path.abspath(place) for place in sys.path)
     child = subprocess.Popen(
-        [sys.executable, "-m", "dystop.bench.wire_sender", str(folder), str(floats)],
+        [sys.executable, "-m", "dystop.bench.testbed.wire_sender", str(folder), str(floats)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -110,7 +110,7 @@ def _sender(folder: Path, floats: int) -> Iterator[dict[str, Any]]:
 @contextmanager
 def _puller(folder: Path, places: dict[str, Any], floats: int) -> Iterator[Callable[[], float]]:
     """Yield a function that pulls as a worker does (schema, digest) and returns the seconds."""
-    from dystop.bench.wire_sender import schema_of
+    from dystop.bench.testbed.wire_sender import schema_of
     from dystop.testbed.protocol.payload import PayloadReceiver
     from dystop.testbed.protocol.pulls import PullRequest
     from dystop.testbed.security.authority import load_identity
@@ -142,7 +142,7 @@ def _plain_puller(
     folder: Path, places: dict[str, Any], floats: int
 ) -> Iterator[Callable[[], float]]:
     """Yield a function that reads and hashes the same bytes from a socket."""
-    from dystop.bench.wire_sender import schema_of, tls_context
+    from dystop.bench.testbed.wire_sender import schema_of, tls_context
 
     context = tls_context(folder, "w01", ssl.Purpose.SERVER_AUTH)
     head = len(schema_of(floats).header_bytes())

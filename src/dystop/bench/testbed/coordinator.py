@@ -1,6 +1,6 @@
-"""Benchmark of the testbed: a coordinator under load, and a worker that serves while it trains.
+"""Benchmark of a coordinator under load.
 
-The coordinator runs as in a real testbed: it encodes, checks and decodes every message, commits
+It runs as in a real testbed: it encodes, checks and decodes every message, commits
 every round to SQLite before an order leaves, and publishes records and traces. Only its workers are
 replaced by `EchoWorker`, which answers at once and learns nothing. Workers and coordinator share
 one interpreter, so the time of the workers' messages is part of the result.
@@ -278,11 +278,3 @@ def _outcome(fleet: Fleet, plan: Plan) -> Outcome:
         dst=links.dst,
         src=links.src,
     )
-
-
-def testbed_lines(settings: Settings, say: Callable[[str], None]) -> Iterator[Line]:
-    """Measure the coordinator, then a worker whose model is pulled while it trains."""
-    from dystop.bench.serving import serving_lines
-
-    yield from coordinator_lines(settings, say)
-    yield from serving_lines(settings, say)

@@ -14,7 +14,7 @@ from dystop.acceleration import accelerated
 from dystop.control.aggregation import size_weights
 from dystop.control.priority import emd, label_shares
 from dystop.control.topology import connect, default_degree, ranked_candidates
-from dystop.mechanisms._server import first_to_finish
+from dystop.mechanisms.shared.server import first_to_finish
 from dystop.plan import FEW, Mix, mix_of
 from dystop.sparse import Floats, Graph, Ints, graph_of_sorted
 from dystop.types import Fleet, View

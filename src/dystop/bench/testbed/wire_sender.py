@@ -1,7 +1,7 @@
-"""The sending side of `dystop bench wire`: `python -m dystop.bench.wire_sender FOLDER FLOATS`.
+"""The sending side of `dystop bench wire`.
 
-It serves one model over gRPC and over a plain TLS 1.3 socket, prints both addresses, and ends when
-its standard input closes.
+`python -m dystop.bench.testbed.wire_sender FOLDER FLOATS` serves one model over gRPC and over a
+plain TLS 1.3 socket, prints both addresses, and ends when its standard input closes.
 """
 
 import json

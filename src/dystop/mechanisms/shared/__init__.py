@@ -1,0 +1,1 @@
+"""What several mechanisms share: graphs, values of pairs, pushes, and parameter servers."""
