@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from dystop.control.stopping import Stop
 from dystop.errors import PlanError
+from dystop.experiments.building import build
+from dystop.experiments.config import read_experiment
 from dystop.plan import Plan, join_links, links, mix_of, no_links
 from dystop.simulator import mailbox
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
+from dystop.training.memory import human
 from dystop.types import Mechanism
 from dystop.world import InFlight, Messages
 from support.engine_fixtures import (
@@ -312,3 +315,12 @@ def test_links_that_only_feed_rows_are_recognised(data):
     stage = mix_of(*dst_src(rows), np.ones(len(rows)))
     expected = sorted(used) == sorted(foreign) and not (used and pulled.background[0])
     assert mailbox._feed_rows_only(pulled, stage) == expected
+
+
+@pytest.mark.parametrize(("name", "copies"), [("dystop", 0), ("sa-adfl", 1), ("asyng", 2)])
+def test_the_estimate_of_memory_counts_snapshots_that_stay(name, copies):
+    words = ["data.name=synthetic", "model.name=softmax", "fleet.workers=4"]
+    built = build(read_experiment(None, [*words, f"mechanism.name={name}"]))
+    found = [line for line in built.memory.splitlines() if line.startswith("pushed models")]
+    size = mailbox.SPARE * copies * built.components.trainer.size.row_bytes
+    assert [" ".join(line.split()[-2:]) for line in found] == ([human(size)] if copies else [])

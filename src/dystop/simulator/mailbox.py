@@ -20,6 +20,16 @@ _EVERYBODY = np.ones(0, bool)  # nobody asks who is done where models are publis
 _FEW_MESSAGES = 64  # whose snapshots are looked through in every round
 
 
+def spare_bytes(row_bytes: int, *, starts: bool) -> int:
+    """Return the bytes of snapshots that may stay although no message carries them.
+
+    Args:
+        row_bytes: Of one model.
+        starts: Whether the start of the training behind each model is kept, too.
+    """
+    return SPARE * (1 + starts) * row_bytes
+
+
 def deliver(state: State) -> State:
     """Mix in the background messages that have arrived; keep the newest message per sender."""
     now_s, in_flight = state.control.clock_s, state.progress.in_flight

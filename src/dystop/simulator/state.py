@@ -52,8 +52,13 @@ class Components:
 
     @property
     def keeps_starts(self) -> bool:
-        """Whether updates are sent or compensated, so that trainings' starts must be kept."""
-        return self.capabilities.deltas or self.staleness_weighting.rule == "compensate"
+        """Whether the starts of trainings must be kept."""
+        return keeps_starts(self.capabilities, self.staleness_weighting)
+
+
+def keeps_starts(able: Capabilities, weighting: StalenessWeighting) -> bool:
+    """Return whether updates are sent or compensated, so that trainings' starts must be kept."""
+    return able.deltas or weighting.rule == "compensate"
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,9 @@ from dystop.experiments.building.samples import (
     with_wrong_labels,
 )
 from dystop.experiments.config import Experiment, to_tree
+from dystop.simulator.mailbox import spare_bytes
 from dystop.simulator.pipeline import waiting_bytes
-from dystop.simulator.state import Components
+from dystop.simulator.state import Components, keeps_starts
 from dystop.sparse import Ints
 from dystop.training.flat import layout_of
 from dystop.training.local_steps.optimisers import StateLayout, optimiser_of
@@ -253,6 +254,11 @@ def _estimate(experiment: Experiment, trainer: Trainer) -> MemoryEstimate:
     if experiment.engine.ahead and trainer.rows_independent:
         stack = workers * trainer.size.row_bytes
         estimate = estimate.plus("rounds decided ahead", waiting_bytes(stack, workers))
+    able = experiment.mechanism.capabilities()
+    if able.pushes:
+        starts = keeps_starts(able, experiment.staleness)
+        spare = spare_bytes(trainer.size.row_bytes, starts=starts)
+        estimate = estimate.plus("pushed models that arrived", spare)
     return estimate
 
 
