@@ -132,6 +132,16 @@ def test_cifar10_is_a_stand_in_at_small_scale_and_resnet18_at_paper_scale():
         assert e.model.wire_bytes == 0
 
 
+def test_background_pushes_of_large_models_are_not_run():
+    """A model travels for seconds, and meanwhile a worker trains hundreds of times."""
+    only = ("main-fmnist", "main-cifar10")
+    quick, slow = sample(1), sample(5)
+    assert slow.values["mechanism.background"]
+    parts = {r.name: {run.part.name for run in runs_of(r, Asked("small", only=only), 0)}
+             for r in (quick, slow)}  # fmt: skip
+    assert parts == {"r001": {"main-fmnist", "main-cifar10"}, "r005": {"main-fmnist"}}
+
+
 def test_resnet18_comes_last_at_paper_scale():
     runs = search_runs([*presets(), sample(1)], Asked("paper", seeds=2))
     slow = [k for k, run in enumerate(runs) if run.part.name == "main-cifar10"]
