@@ -11,12 +11,9 @@ from dystop.control.stopping import Evaluate as EvaluateRule
 from dystop.control.stopping import Stop as StopRule
 from dystop.errors import StorageError
 from dystop.mechanisms import MECHANISMS
-from dystop.testbed.coordinator.machine import (
-    CoordinatorMachine,
-    CoordinatorSetup,
-    Enrolled,
-    member_name,
-)
+from dystop.testbed.coordinator.machine import CoordinatorMachine
+from dystop.testbed.coordinator.members import Enrolled
+from dystop.testbed.coordinator.setup import CoordinatorSetup, member_name
 from dystop.testbed.events import (
     CloseSession,
     Commit,

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.testbed.coordinator.machine import REPLACED, CoordinatorMachine, member_name
+from dystop.testbed.coordinator.machine import REPLACED, CoordinatorMachine
+from dystop.testbed.coordinator.setup import member_name
 from dystop.testbed.events import (
     EpochFound,
     FinishRun,

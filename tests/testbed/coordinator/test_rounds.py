@@ -9,7 +9,8 @@ from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Stop as StopRule
 from dystop.errors import ConfigError, RunFolderError
 from dystop.mechanisms import MECHANISMS
-from dystop.testbed.coordinator.machine import CoordinatorMachine, member_name
+from dystop.testbed.coordinator.machine import CoordinatorMachine
+from dystop.testbed.coordinator.setup import member_name
 from dystop.testbed.events import Commit, FinishRun, MessageFromMember, SendToMember, Tick
 from dystop.testbed.ledger.tables import read_blob, restore
 from dystop.testbed.params import Timeouts

@@ -23,11 +23,11 @@ from dystop.control.round import build_view, decide, initial_state, settle
 from dystop.control.stopping import Stop
 from dystop.mechanisms.dystop import DySTop
 from dystop.plan import Plan
-from dystop.testbed.coordinator.machine import CoordinatorMachine, member_name
+from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Enrolled
 from dystop.testbed.coordinator.observations import Observations
 from dystop.testbed.coordinator.process import CoordinatorProcess
-from dystop.testbed.coordinator.setup import OBSERVER, CoordinatorSetup
+from dystop.testbed.coordinator.setup import OBSERVER, CoordinatorSetup, member_name
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import restore
 from dystop.testbed.params import TestbedParams, Timeouts

@@ -21,16 +21,11 @@ from dystop.testbed.coordinator.conduct.quarantine import (
     claimed_epoch,
 )
 from dystop.testbed.coordinator.joining import Joining
-from dystop.testbed.coordinator.members import Enrolled, Member
+from dystop.testbed.coordinator.members import Member
 from dystop.testbed.coordinator.message_check import implausible, most_bytes
 from dystop.testbed.coordinator.records import Records
 from dystop.testbed.coordinator.rounds import Rounds
-from dystop.testbed.coordinator.setup import (
-    COORDINATOR,
-    OBSERVER,
-    CoordinatorSetup,
-    member_name,
-)
+from dystop.testbed.coordinator.setup import COORDINATOR, OBSERVER, CoordinatorSetup
 from dystop.testbed.coordinator.state import CommitBatcher, CoordinatorState, PendingActions
 from dystop.testbed.events import (
     CloseSession,
@@ -63,8 +58,6 @@ from dystop.testbed.protocol.messages import (
     Stop,
     ToCoordinator,
 )
-
-__all__ = ["CoordinatorMachine", "CoordinatorSetup", "Enrolled", "member_name"]
 
 REPLACED = "a newer coordinator is in charge"
 REPLACED_CODE = 3

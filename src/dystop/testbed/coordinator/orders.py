@@ -5,7 +5,9 @@ the time in the control state only. A model that no row of its stage uses goes t
 mailbox. A collective row (a ring) is realised by pulling from every source directly.
 """
 
+import json
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +19,7 @@ from dystop.sparse import Floats, Ints
 from dystop.testbed.coordinator.observations import LATE_FACTOR, RunningTrainings
 from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.ledger.tables import OrderLine
-from dystop.testbed.protocol.codec import decode
+from dystop.testbed.protocol.codec import decode, encode
 from dystop.testbed.protocol.messages import Execute, Pull, Row, Stage
 from dystop.types import Mechanism, View
 
@@ -95,7 +97,7 @@ def transferred_fraction(plan: Plan) -> Floats:
     return fraction
 
 
-def pulls_by_node(plan: Plan) -> dict[int, list[list[int]]]:
+def _pulls_by_node(plan: Plan) -> dict[int, list[list[int]]]:
     """Return [stage, src] of all links that are not pushed, by receiver."""
     links, found = plan.links, defaultdict[int, list[list[int]]](list)
     pulled = ~links.pushed
@@ -103,6 +105,17 @@ def pulls_by_node(plan: Plan) -> dict[int, list[list[int]]]:
     for dst, stage, src in zip(*columns, strict=True):
         found[dst].append([stage, src])
     return found
+
+
+def order_lines(t: int, plan: Plan, orders: Mapping[int, Execute]) -> dict[int, OrderLine]:
+    """Return the ledger's line of each order of round t; a line holds the bytes that are sent."""
+    pulls = _pulls_by_node(plan)
+    return {
+        node: OrderLine(
+            t, node, int(order.train), None, json.dumps(pulls[node]), encode(order).decode()
+        )
+        for node, order in orders.items()
+    }
 
 
 def stored_order(line: OrderLine) -> Execute:

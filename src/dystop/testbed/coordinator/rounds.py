@@ -38,8 +38,8 @@ from dystop.testbed.coordinator.open_round import (
     restored_round,
 )
 from dystop.testbed.coordinator.orders import (
+    order_lines,
     orders_from_plan,
-    pulls_by_node,
     round_limits,
     stored_order,
 )
@@ -63,7 +63,6 @@ from dystop.testbed.ledger.tables import (
     text_of,
     write_blob,
 )
-from dystop.testbed.protocol.codec import encode
 from dystop.testbed.protocol.messages import Cancel, Execute, Report
 from dystop.types import View
 from dystop.world import WorldState
@@ -145,13 +144,7 @@ class Rounds:
         kept_view = without_links(view)
         blob = write_blob({"plan": plan, "view": without_fleet_data(kept_view)})
         line = RoundLine(view.t, state.epoch, state.at_s, blob)
-        pulls = pulls_by_node(plan)
-        lines = {  # the ledger holds the bytes that are sent
-            node: OrderLine(
-                view.t, node, int(o.train), None, json.dumps(pulls[node]), encode(o).decode()
-            )
-            for node, o in orders.items()
-        }
+        lines = order_lines(view.t, plan, orders)
         deadline_s, trial_deadline_s = state.at_s + limits.deadline_s, state.at_s + limits.trial_s
         self.current = OpenRound(plan, kept_view, line, orders, lines, deadline_s, trial_deadline_s)
         self.current.training = set(plan.active.tolist()) if plan.join else set()
