@@ -11,20 +11,9 @@ from dystop.dashboard import server as server_module
 from dystop.dashboard.access import Settings
 from dystop.dashboard.server import open_server
 from dystop.errors import ConfigError
-from support.dashboard_fixtures import ask, make_run, serving, wait_for
+from support.dashboard_fixtures import ask, serving, wait_for
 
 TOKEN = "0123456789abcdef0123"
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("runs"), "one")
-
-
-@pytest.fixture(scope="module")
-def server(recorded):
-    with serving(recorded.parent) as found:
-        yield found
 
 
 @pytest.fixture

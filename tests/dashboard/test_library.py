@@ -4,9 +4,6 @@ import json
 import os
 import shutil
 import time
-from pathlib import Path
-
-import pytest
 
 from dystop.dashboard.runs import discovery as discovery_module
 from dystop.dashboard.runs import library as library_module
@@ -14,17 +11,7 @@ from dystop.dashboard.runs.discovery import find_runs
 from dystop.dashboard.runs.library import Library
 from dystop.dashboard.views.index import index_view
 from dystop.experiments.folders.run_folder import open_run, update_info
-from support.dashboard_fixtures import make_run, rename_score, simple_record
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("runs"), "one")
-
-
-@pytest.fixture
-def run(recorded, tmp_path):
-    return Path(shutil.copytree(recorded, tmp_path / "runs" / "one"))
+from support.dashboard_fixtures import rename_score, simple_record
 
 
 def test_runs_studies_and_folders(recorded, tmp_path):

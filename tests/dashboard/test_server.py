@@ -15,18 +15,7 @@ from dystop.dashboard.runs import library as library_module
 from dystop.dashboard.server import Server, open_server
 from dystop.dashboard.site import SECURITY_HEADERS
 from dystop.experiments.folders.run_folder import open_run
-from support.dashboard_fixtures import MARKUP, ask, make_run, serving, wait_for
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("runs"), "one")
-
-
-@pytest.fixture(scope="module")
-def server(recorded):
-    with serving(recorded.parent) as found:
-        yield found
+from support.dashboard_fixtures import MARKUP, ask, serving, wait_for
 
 
 def raw(server, data: bytes) -> bytes:

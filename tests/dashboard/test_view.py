@@ -28,16 +28,6 @@ from dystop.units import number
 from support.dashboard_fixtures import make_run, rename_score
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("runs"), "one")
-
-
-@pytest.fixture
-def run(recorded, tmp_path):
-    return Path(shutil.copytree(recorded, tmp_path / "runs" / "one"))
-
-
 def view_of(folder: Path, since: str = "", follower: LogFollower | None = None):
     library = Library(folder.parent)
     place = library.find(folder.name)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dystop.control.plan_check import check_plan
 from dystop.control.priority import emd, label_shares
 from dystop.control.stopping import Stop
 from dystop.control.topology import bandwidth_use
@@ -21,6 +20,7 @@ from dystop.mechanisms.shared.push import (
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Outcome, no_mail
+from support.checked_plans import one_active, plan_of
 from support.engine_fixtures import components_for, run_to_end, weights
 from support.strategies import random_view, same
 from support.unstable_world import ENGINES, check_unstable_run
@@ -28,21 +28,6 @@ from support.unstable_world import ENGINES, check_unstable_run
 SEEDS = range(30)
 ONLY_QUALITY = AsyDFL(lam_start=1.0, lam_end=1.0, fanout=3)
 ONLY_COST = AsyDFL(lam_start=0.0, lam_end=0.0, fanout=3)
-
-
-def one_active(seed, n=9, **changes):
-    """A view in which exactly one worker has finished."""
-    view = random_view(seed, n, **changes)
-    remaining_s = 1.0 + np.arange(n)
-    first = int(np.flatnonzero(view.alive)[seed % view.alive.sum()])
-    remaining_s[first] = 0.5
-    return replace(view, remaining_s=remaining_s), first
-
-
-def plan_of(mechanism, view):
-    plan, _ = mechanism.plan(mechanism.init(view.fleet), view)
-    check_plan(mechanism, plan, view)
-    return plan
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from dystop.control.plan_check import check_plan
 from dystop.control.priority import emd, label_shares
 from dystop.control.stopping import Stop
 from dystop.mechanisms import AsyDFL, AsyNG
@@ -14,18 +13,12 @@ from dystop.mechanisms.asyng import half_way
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.training.problem import Trained
-from mechanisms.test_asydfl import one_active
+from support.checked_plans import one_active, plan_of
 from support.engine_fixtures import AddingTrainer, components_for, run_to_end, weights
 from support.strategies import dense, random_view
 from support.unstable_world import ENGINES, check_unstable_run
 
 SEEDS = range(30)
-
-
-def plan_of(mechanism, view):
-    plan, _ = mechanism.plan(mechanism.init(view.fleet), view)
-    check_plan(mechanism, plan, view)
-    return plan
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -17,7 +17,7 @@ from dystop.world import Outages
 from support.contraction import complete_views, contraction
 from support.engine_fixtures import STABLE_WORLD, AddingTrainer, components_for, run_to_end
 from support.strategies import dense, random_fleet, random_view
-from support.unstable_world import UNSTABLE_WORLD
+from support.unstable_world import UNSTABLE_WORLD, check_unstable_run
 
 ORIGINAL = BrainTorrent(variant="original")
 
@@ -184,12 +184,5 @@ def test_lonely_worker():
 @pytest.mark.parametrize("mechanism", [BrainTorrent(), ORIGINAL], ids=lambda m: m.variant)
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_runs_through_churn_mobility_and_losses(mechanism, timing):
-    area = np.random.default_rng(1).random((9, 2)) * 100
     engine = EngineParams(timing=timing, publish="on_completion")
-    components = components_for(
-        mechanism, 9, params=UNSTABLE_WORLD, position=area, stop=Stop(rounds=40), engine=engine
-    )
-    records, state = run_to_end(components)
-    assert len(records) == 40
-    assert min(r.alive for r in records) < 9
-    assert np.isfinite(state.models.latest.numpy()).all()
+    check_unstable_run(mechanism, engine, 40, world=UNSTABLE_WORLD)

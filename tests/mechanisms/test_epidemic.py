@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dystop.control.plan_check import check_plan
-from dystop.control.stopping import Stop
 from dystop.mechanisms import EpidemicLearning
 from dystop.mechanisms.shared.graphs import is_connected
 from dystop.rng import stream
@@ -14,9 +13,8 @@ from dystop.simulator.params import EngineParams
 from dystop.world import World, WorldParams
 from dystop.world.describe import pieces
 from support.contraction import complete_views, contraction
-from support.engine_fixtures import components_for, run_to_end
 from support.strategies import dense, random_view
-from support.unstable_world import UNSTABLE_WORLD
+from support.unstable_world import UNSTABLE_WORLD, check_unstable_run
 
 
 def oracle(s=None):
@@ -152,13 +150,6 @@ def test_the_oracle_draws_within_range_and_stays_connected():
 @pytest.mark.parametrize("mechanism", [oracle(), local()], ids=lambda m: m.variant)
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_runs_through_churn_mobility_and_losses(mechanism, timing):
-    area = np.random.default_rng(1).random((9, 2)) * 100
     engine = EngineParams(timing=timing, publish="on_completion")
-    components = components_for(
-        mechanism, 9, params=UNSTABLE_WORLD, position=area, stop=Stop(rounds=40), engine=engine
-    )
-    records, state = run_to_end(components)
-    assert len(records) == 40
-    assert min(r.alive for r in records) < 9
+    _, state = check_unstable_run(mechanism, engine, 40, world=UNSTABLE_WORLD)
     assert not len(state.progress.in_flight)  # pushes are used at once, nothing waits
-    assert np.isfinite(state.models.latest.numpy()).all()

@@ -29,7 +29,7 @@ from dystop.types import Outcome
 from dystop.world import Compute
 from support.engine_fixtures import STABLE_WORLD, components_for, run_to_end
 from support.strategies import dense, random_view, two_way, undirected
-from support.unstable_world import UNSTABLE_WORLD
+from support.unstable_world import UNSTABLE_WORLD, check_unstable_run
 
 
 def everyone(n, seed=0):
@@ -286,18 +286,6 @@ def test_round_time_is_the_slowest_of_training_and_exchange():
 
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_it_survives_everything_at_once(timing):
-    area = np.random.default_rng(1).random((9, 2)) * 100
-    components = components_for(
-        FedHP(),
-        9,
-        params=UNSTABLE_WORLD,
-        position=area,
-        stop=Stop(rounds=60),
-        engine=EngineParams(timing=timing, publish="on_completion"),
-    )
-    records, state = run_to_end(components)
-    assert len(records) == 60
-    assert min(r.alive for r in records) < 9
-    assert sum(r.lost for r in records) > 0
-    assert np.isfinite(state.models.latest.numpy()).all()
+    engine = EngineParams(timing=timing, publish="on_completion")
+    _, state = check_unstable_run(FedHP(), engine, world=UNSTABLE_WORLD)
     assert len(state.control.memory["gap"]["keys"]) > 9

@@ -5,19 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.mechanisms import FedAsync, FedAvg, FedSA
 from dystop.sparse import graph_of, ints
+from support.checked_plans import plan_of
 from support.engine_fixtures import components_for, run_to_end, weights
 from support.strategies import dense, random_view, same
 from support.unstable_world import ENGINES, check_unstable_run
-
-
-def plan_of(mechanism, view):
-    plan, _ = mechanism.plan(mechanism.init(view.fleet), view)
-    check_plan(mechanism, plan, view)
-    return plan
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 1), (3, 1), (9, 4), (10, 5)])

@@ -17,7 +17,7 @@ from dystop.sparse import ints
 from dystop.world import Compute, Outages
 from support.engine_fixtures import STABLE_WORLD, components_for, run_to_end, weights
 from support.strategies import dense, random_view, two_way, undirected
-from support.unstable_world import UNSTABLE_WORLD
+from support.unstable_world import UNSTABLE_WORLD, check_unstable_run
 
 
 def everyone(n, seed=0):
@@ -300,18 +300,6 @@ def test_a_broken_ring_brings_nobody_anything():
 @pytest.mark.parametrize("publish", ["eager", "on_completion"])
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 def test_it_survives_everything_at_once(timing, publish):
-    area = np.random.default_rng(1).random((9, 2)) * 100
-    components = components_for(
-        HADFL(),
-        9,
-        params=UNSTABLE_WORLD,
-        position=area,
-        stop=Stop(rounds=60),
-        engine=EngineParams(timing=timing, publish=publish),
-    )
-    records, state = run_to_end(components)
-    assert len(records) == 60
-    assert min(r.alive for r in records) < 9
-    assert sum(r.lost for r in records) > 0
-    assert np.isfinite(state.models.latest.numpy()).all()
+    engine = EngineParams(timing=timing, publish=publish)
+    records, _ = check_unstable_run(HADFL(), engine, world=UNSTABLE_WORLD)
     assert max(r.notes["ring"] for r in records) >= 3

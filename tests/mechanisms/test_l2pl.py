@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dystop.control.plan_check import check_plan
-from dystop.control.stopping import Stop
 from dystop.mechanisms import L2PL
 from dystop.mechanisms.l2pl import (
     FEATURES,
@@ -22,9 +21,8 @@ from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.types import Outcome
-from support.engine_fixtures import components_for, run_to_end
 from support.strategies import dense, random_view, same
-from support.unstable_world import UNSTABLE_WORLD
+from support.unstable_world import UNSTABLE_WORLD, check_unstable_run
 
 
 def everyone(n, seed=0, budget=np.inf):
@@ -301,19 +299,7 @@ def test_used_pairs_are_remembered_by_round():
 @pytest.mark.parametrize("timing", ["paper", "overlap"])
 @pytest.mark.parametrize("publish", ["eager", "on_completion"])
 def test_it_survives_everything_at_once(timing, publish):
-    area = np.random.default_rng(1).random((9, 2)) * 100
-    components = components_for(
-        L2PL(pretrain=5),
-        9,
-        params=UNSTABLE_WORLD,
-        position=area,
-        stop=Stop(rounds=60),
-        engine=EngineParams(timing=timing, publish=publish),
-    )
-    records, state = run_to_end(components)
-    assert len(records) == 60
-    assert min(r.alive for r in records) < 9
-    assert sum(r.lost for r in records) > 0
-    assert np.isfinite(state.models.latest.numpy()).all()
+    engine = EngineParams(timing=timing, publish=publish)
+    _, state = check_unstable_run(L2PL(pretrain=5), engine, world=UNSTABLE_WORLD)
     assert state.control.memory["theta"].any()
     assert len(state.control.memory["gap"]["keys"]) > 5

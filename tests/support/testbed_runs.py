@@ -1,5 +1,8 @@
 """Whole testbeds in this process, over memory or over gRPC with mutual TLS."""
 
+import subprocess
+import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,6 +31,20 @@ def run_in_memory(out: Path, *words: str):
     folder, _ = make_folder(experiment, out, "run")
     run_threads(folder, IgnoredProgress())
     return open_run(folder)
+
+
+def run_command(out: Path, name: str, words: Sequence[str]) -> Path:
+    """Run `dystop testbed` over the memory transport in a process of its own; return its folder."""
+    place = ["--out", str(out), "--name", name, "--no-report", "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dystop", "testbed", "--transport", "memory", *words, *place],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return out / name
 
 
 def run_over_grpc(out: Path, *words: str):

@@ -17,24 +17,22 @@ UNSTABLE_WORLD = WorldParams(
     outages=Outages(drop=0.1, loss=0.1),
 )
 
-_FREQUENT_CHURN = replace(
+FREQUENT_CHURN = replace(
     UNSTABLE_WORLD,
     compute=Compute(batch_s=0.5),
     churn=Churn(enabled=True, mean_up_s=6.0, mean_down_s=3.0),
 )
 
 
-def check_unstable_run(mechanism, engine, rounds=60, n=9):
+def check_unstable_run(mechanism, engine, rounds=60, n=9, world=FREQUENT_CHURN):
     """Run a mechanism while workers come and go, check the run, and return (records, state).
 
     The run must see absent workers and lost transfers, complete all rounds, advance its clock and
-    keep all models finite.
+    keep all models finite. By default workers come and go often.
     """
     area = np.random.default_rng(1).random((n, 2)) * 100
     stop = Stop(rounds=rounds)
-    components = components_for(
-        mechanism, n, params=_FREQUENT_CHURN, position=area, stop=stop, engine=engine
-    )
+    components = components_for(mechanism, n, params=world, position=area, stop=stop, engine=engine)
     records, state = run_to_end(components)
     assert len(records) == rounds
     assert sum(r.lost for r in records) > 0

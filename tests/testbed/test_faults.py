@@ -29,6 +29,7 @@ from dystop.testbed.security import authority
 from dystop.testbed.security.identity import load_identity
 from dystop.testbed.worker import durable_state
 from dystop.testbed.worker.checkpoint import CheckpointStore
+from support.ignored_progress import IgnoredProgress
 
 SMALL = (
     "fleet.workers=3", "data.name=synthetic", "data.train_limit=300", "data.test_limit=50",
@@ -38,20 +39,11 @@ SMALL = (
 )  # fmt: skip
 
 
-class CallAtRounds:
+class CallAtRounds(IgnoredProgress):
     """A progress reporter that collects records and makes calls at given rounds."""
 
     def __init__(self, calls):
         self.calls, self.records = dict(calls), []
-
-    def on_start(self, started):
-        pass
-
-    def on_restart(self, notice):
-        pass
-
-    def on_joining(self, joined, workers):
-        pass
 
     def on_record(self, record):
         self.records.append(record)

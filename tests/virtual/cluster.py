@@ -332,17 +332,27 @@ class Cluster(Sessions):
         server.logger.served(header, request)
         vector = np.array(on_the_wire(publication.vector, request))
         self.shipped[server.node, publication.version, digest] = np.array(publication.vector)
-        seconds = self.between(0.02, 0.1)
+        self.end_pull(
+            server, pull, lambda took: PullFinished(pull.key, header, vector, 4 * WIDTH, took)
+        )
 
-        def arrive() -> None:
+    def end_pull(
+        self,
+        server: Process,
+        pull: RunningPull,
+        end: Callable[[float], PullFinished | PullFailed],
+    ) -> None:
+        """Tell the receiver after a while how its pull ended, unless nobody waits for it."""
+
+        def tell() -> None:
             if pull.over or self.is_cut(pull.receiver.node, server.node):
                 return
             self.forget(pull)
             took = self.schedule.now_s - pull.begun_s
             if pull.receiver.life == pull.life and pull.receiver.up:
-                self.handle(pull.receiver, PullFinished(pull.key, header, vector, 4 * WIDTH, took))
+                self.handle(pull.receiver, end(took))
 
-        self.schedule.after(seconds, arrive)
+        self.schedule.after(self.between(0.02, 0.1), tell)
 
     def fail(self, pull: RunningPull, code: Any) -> None:
         if pull.over:

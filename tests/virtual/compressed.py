@@ -39,16 +39,7 @@ class CompressedCluster(Cluster):
         served = self.encoders[server.name].served_model(publication, request)
         server.logger.served(served.header, request)
         self.forms.append(served.header.messages)
-
-        def arrive() -> None:
-            if pull.over or self.is_cut(pull.receiver.node, server.node):
-                return
-            self.forget(pull)
-            took = self.schedule.now_s - pull.begun_s
-            if pull.receiver.life == pull.life and pull.receiver.up:
-                self.handle(pull.receiver, received(receiver, served, pull.key, took))
-
-        self.schedule.after(self.between(0.02, 0.1), arrive)
+        self.end_pull(server, pull, lambda took: received(receiver, served, pull.key, took))
 
 
 def received(receiver, served, key: int, seconds: float) -> PullFinished | PullFailed:

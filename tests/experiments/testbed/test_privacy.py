@@ -1,6 +1,5 @@
 """Private training on the testbed: noise that only the worker knows, and a cost that is counted."""
 
-import subprocess
 import sys
 
 import numpy as np
@@ -17,7 +16,7 @@ from dystop.testbed.audit.check import audit_run
 from dystop.testbed.events import StartTraining
 from dystop.training.local_steps.privacy import Accountant
 from dystop.world import read_trace
-from support.testbed_runs import run_over_grpc
+from support.testbed_runs import run_command, run_over_grpc
 
 WORDS = [
     "fleet.workers=3",
@@ -43,17 +42,7 @@ WORDS = [
 def recorded(tmp_path_factory):
     """Return the folder of a private testbed run without faults."""
     pytest.importorskip("opacus")
-    out = tmp_path_factory.mktemp("runs")
-    words = ["testbed", "--transport", "memory", *WORDS, "--out", str(out), "--name", "private"]
-    done = subprocess.run(
-        [sys.executable, "-m", "dystop", *words, "--no-report", "--quiet"],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return out / "private"
+    return run_command(tmp_path_factory.mktemp("runs"), "private", WORDS)
 
 
 def test_records_hold_the_epsilon_of_the_steps_that_were_ordered(recorded):

@@ -4,9 +4,6 @@ How much longer a real round is than its reports say depends on how busy the mac
 gap` measures it (docs/testbed.md). Here are the laws that hold on any machine.
 """
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -16,6 +13,7 @@ from dystop.experiments.gap import gap_of
 from dystop.simulator.loop import begin, simulate
 from dystop.testbed.worker.checkpoint import decode_state
 from dystop.world import read_trace
+from support.testbed_runs import run_command
 
 # Links and trainings take a good part of a second. No worker is dead for being slow: a machine may
 # have other things to do.
@@ -39,17 +37,7 @@ WORDS = [
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """Return the folder of a testbed run without faults."""
-    out = tmp_path_factory.mktemp("runs")
-    words = ["testbed", "--transport", "memory", *WORDS, "--out", str(out), "--name", "trial"]
-    done = subprocess.run(
-        [sys.executable, "-m", "dystop", *words, "--no-report", "--quiet"],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return out / "trial"
+    return run_command(tmp_path_factory.mktemp("runs"), "trial", WORDS)
 
 
 def test_plans_and_completion_time(recorded):

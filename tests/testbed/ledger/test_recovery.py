@@ -19,6 +19,7 @@ from dystop.testbed.ledger import sqlite
 from dystop.testbed.ledger.recovery import EPOCH_GAP, recover
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import MetaLine, RoundLine, restore
+from support.ignored_progress import IgnoredProgress
 
 ROUNDS = 40
 SMALL = (
@@ -29,20 +30,11 @@ SMALL = (
 )  # fmt: skip
 
 
-class InterruptAtRound:
+class InterruptAtRound(IgnoredProgress):
     """A progress reporter that interrupts the run at a round."""
 
     def __init__(self, until=None):
         self.until = until
-
-    def on_start(self, started):
-        pass
-
-    def on_restart(self, notice):
-        pass
-
-    def on_joining(self, joined, workers):
-        pass
 
     def on_record(self, record):
         if record.round == self.until:

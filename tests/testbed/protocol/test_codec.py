@@ -1,7 +1,6 @@
 """Messages: every valid message round-trips, and everything else is refused."""
 
 import json
-import os
 import pickle  # noqa: TID251 (to make bombs)
 import time
 from dataclasses import fields, replace
@@ -24,6 +23,7 @@ from dystop.testbed.protocol.codec import (
     shown,
 )
 from dystop.testbed.protocol.pulls import ModelHeader, PullRefused, PullRequest
+from support.pickle_bomb import Bomb
 
 quick = settings(derandomize=True, deadline=None, max_examples=200)
 
@@ -255,14 +255,6 @@ def test_any_value_in_any_field(case, data, value):
     written[data.draw(st.sampled_from(sorted(written.keys() - {"type"})))] = value
     read = read_or_none(json.dumps(written).encode(), side)
     assert read is None or decode(encode(read), side) == read
-
-
-class Bomb:
-    def __init__(self, canary):
-        self.canary = canary
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.canary),)
 
 
 def test_pickle_bombs_do_nothing(tmp_path):

@@ -1,7 +1,6 @@
 """Payloads: a model arrives unchanged, and everything else is refused."""
 
 import json
-import os
 import pickle  # noqa: TID251 (to make bombs)
 import resource
 import struct
@@ -25,6 +24,7 @@ from dystop.testbed.protocol.payload import (
 )
 from dystop.testbed.protocol.pulls import ModelHeader, PullBroken, PullRequest
 from dystop.training.flat import layout_of
+from support.pickle_bomb import Bomb
 
 SCHEMA = Schema((("a.weight", (2, 3)), ("a.bias", (3,)), ("b.bias", (3,)), ("b.running_var", (4,))))
 VECTOR = np.arange(16, dtype=np.float32)
@@ -363,14 +363,6 @@ def test_mutated_announcements():
 
 
 # Code instead of data (F-6) ---------------------------------------------------------------------
-
-
-class Bomb:
-    def __init__(self, canary):
-        self.canary = canary
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.canary),)
 
 
 def test_pickle_bombs_do_nothing(tmp_path):

@@ -13,7 +13,7 @@ from dystop.testbed.security import authority
 from dystop.testbed.transport import grpc_settings as settings
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
-from support.transport_fixtures import ANY, NOW, certificates, closing_all
+from support.transport_fixtures import ANY, NOW
 from support.transport_parties import (
     QUICK,
     BufferSink,
@@ -26,17 +26,6 @@ from support.transport_parties import (
 import grpc  # isort: skip
 
 AT_MOST_S = 3.0  # until a stranger knows
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return certificates(tmp_path_factory.mktemp("pki"))
-
-
-@pytest.fixture
-def closing():
-    with closing_all() as keep:
-        yield keep
 
 
 def _connect(address: str, context: ssl.SSLContext) -> str:

@@ -14,7 +14,7 @@ from dystop.testbed.security import authority
 from dystop.testbed.security.identity import Identity
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
-from support.transport_fixtures import ANY, NOW, certificates, closing_all
+from support.transport_fixtures import ANY, NOW
 from support.transport_parties import (
     QUICK,
     BackgroundCall,
@@ -26,17 +26,6 @@ from support.transport_parties import (
 )
 
 AT_MOST_S = 3.0  # until a stranger is refused
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return certificates(tmp_path_factory.mktemp("pki"))
-
-
-@pytest.fixture
-def closing():
-    with closing_all() as keep:
-        yield keep
 
 
 def fake(folder: Path, common: str, dns: str | None, begins: int = -1, ends: int = 90) -> Identity:

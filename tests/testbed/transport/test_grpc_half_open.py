@@ -13,7 +13,7 @@ from dystop.testbed.transport import grpc_calls, grpc_server
 from dystop.testbed.transport.grpc import GrpcTransport
 from dystop.testbed.transport.grpc_settings import PULL, SESSION, client_options
 from support.half_open import half_open_calls
-from support.transport_fixtures import ANY, NOW, certificates, closing_all
+from support.transport_fixtures import ANY, NOW
 from support.transport_parties import (
     QUICK,
     BufferSink,
@@ -28,17 +28,6 @@ import grpc  # isort: skip
 HALF_OPEN = 100
 BODY_S = 1.0
 SLOTS = Limits(pulls=4, pulls_per_peer=2)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return certificates(tmp_path_factory.mktemp("pki"))
-
-
-@pytest.fixture
-def closing():
-    with closing_all() as keep:
-        yield keep
 
 
 @pytest.fixture(autouse=True)

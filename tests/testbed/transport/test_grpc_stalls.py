@@ -21,21 +21,10 @@ from dystop.testbed.transport.grpc import GrpcTransport
 from dystop.testbed.transport.interface import PullTimeouts, ServedModel
 from dystop.testbed.worker.pulls import pull
 from support.tcp_proxy import Proxy
-from support.transport_fixtures import ANY, NOW, certificates, closing_all
+from support.transport_fixtures import ANY, NOW
 from support.transport_parties import RUN, BackgroundCall, BufferSink, until
 
 HERE = Path(__file__).parents[2] / "support"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return certificates(tmp_path_factory.mktemp("pki"))
-
-
-@pytest.fixture
-def closing():
-    with closing_all() as keep:
-        yield keep
 
 
 @pytest.fixture

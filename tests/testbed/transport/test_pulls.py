@@ -8,7 +8,7 @@ import pytest
 from dystop.testbed.params import Limits
 from dystop.testbed.protocol.pulls import PullBroken, PullRefused, PullRequest
 from dystop.testbed.transport.interface import PullTimeouts
-from support.transport_fixtures import ANY, KINDS, NOW, certificates, open_parties, payload
+from support.transport_fixtures import ANY, NOW, payload
 from support.transport_parties import (
     QUICK,
     RUN,
@@ -18,17 +18,6 @@ from support.transport_parties import (
     broken,
     until,
 )
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory):
-    return certificates(tmp_path_factory.mktemp("pki"))
-
-
-@pytest.fixture(params=KINDS)
-def parties(request, folder):
-    with open_parties(request.param, folder) as parties:
-        yield parties
 
 
 def pull(transport, served, sink, request=NOW, timeouts=QUICK, cancelled=None, name="w00"):

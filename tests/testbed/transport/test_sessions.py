@@ -6,23 +6,12 @@ import pytest
 
 from dystop.errors import TransportError
 from dystop.testbed.protocol.codec import MAX_MESSAGE_BYTES
-from support.transport_fixtures import ANY, KINDS, certificates, open_parties
+from support.transport_fixtures import ANY
 from support.transport_parties import (
     FakeModelSource,
     RecordingClientHandler,
     RecordingSessionHandler,
 )
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory):
-    return certificates(tmp_path_factory.mktemp("pki"))
-
-
-@pytest.fixture(params=KINDS)
-def parties(request, folder):
-    with open_parties(request.param, folder) as parties:
-        yield parties
 
 
 @pytest.fixture

@@ -23,13 +23,7 @@ from dystop.testbed.protocol.messages import Stop as StopNow
 from dystop.testbed.protocol.payload import Schema
 from dystop.testbed.worker.checkpoint import CheckpointStore
 from dystop.testbed.worker.state import first_state
-from support.worker_process_fixtures import SOON_S, TOY, order, plus, pull, running_testbed
-
-
-@pytest.fixture
-def testbed():
-    with running_testbed() as testbed:
-        yield testbed
+from support.worker_process_fixtures import SOON_S, TOY, order, plus, pull
 
 
 def test_a_killed_worker_resumes_from_its_checkpoint(testbed, tmp_path):
