@@ -18,7 +18,7 @@ from dystop.data import (
     labels_of,
     load,
     load_entry,
-    load_labels,
+    synthetic_labels,
     take,
     take_labels,
 )
@@ -181,12 +181,11 @@ def test_synthetic_is_learnable_but_not_trivial():
     assert 0.3 < hard < 0.6
 
 
-@pytest.mark.parametrize("name", ["synthetic", "fmnist-mini"])
 @pytest.mark.parametrize("limit", [None, 70])
-def test_labels_are_those_of_the_data_set(name, limit):
+def test_labels_are_those_of_the_data_set(limit):
     params = SyntheticParams(train=100, test=10, classes=3)
-    whole = take(load(name, seed=5, synthetic=params), limit, seed=5)
-    alone = take_labels(load_labels(name, seed=5, synthetic=params), limit, seed=5)
+    whole = take(load("synthetic", seed=5, synthetic=params), limit, seed=5)
+    alone = take_labels(synthetic_labels(params, 5), limit, seed=5)
     expected = labels_of(whole)
     assert np.array_equal(alone.y_train, expected.y_train)
     assert replace(alone, y_train=None) == replace(expected, y_train=None)
@@ -194,7 +193,7 @@ def test_labels_are_those_of_the_data_set(name, limit):
 
 def test_labels_of_a_large_synthetic_set_need_no_images():
     params = SyntheticParams(train=200_000, shape=(3, 4096, 4096))
-    assert len(load_labels("synthetic", synthetic=params).y_train) == 200_000
+    assert len(synthetic_labels(params, 0).y_train) == 200_000
 
 
 def test_synthetic_is_deterministic_by_seed():

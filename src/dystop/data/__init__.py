@@ -22,8 +22,8 @@ private      data that stay on a worker's host
 from dystop.data.assignment import fingerprint, owners_of, read_assignment, write_assignment
 from dystop.data.catalogue import DATASETS, Entry, RemoteFile
 from dystop.data.dataset import Dataset, Labels, kept_samples, labels_of, take, take_labels
-from dystop.data.generated.images import SyntheticParams, make_synthetic
-from dystop.data.loading import load, load_entry, load_labels
+from dystop.data.generated.images import SyntheticParams, make_synthetic, synthetic_labels
+from dystop.data.loading import load, load_entry
 from dystop.data.partition import (
     PartitionParams,
     PartitionSummary,
@@ -58,7 +58,6 @@ __all__ = [
     "labels_of",
     "load",
     "load_entry",
-    "load_labels",
     "make_synthetic",
     "owners",
     "owners_of",
@@ -67,6 +66,7 @@ __all__ = [
     "scheme_of",
     "shards_of",
     "split_counts",
+    "synthetic_labels",
     "take",
     "take_labels",
     "write_assignment",

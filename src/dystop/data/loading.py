@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dystop.data.catalogue import DATASETS, Entry
-from dystop.data.dataset import Dataset, Labels, Splits, assemble, labels_of
+from dystop.data.dataset import Dataset, Splits, assemble
 from dystop.data.fetch import (
     download_files,
     find_files,
@@ -19,7 +19,7 @@ from dystop.data.fetch import (
     user_cache,
 )
 from dystop.data.fmnist_mini import load_fmnist_mini
-from dystop.data.generated.images import SyntheticParams, make_synthetic, synthetic_labels
+from dystop.data.generated.images import SyntheticParams, make_synthetic
 from dystop.data.generated.table import TableParams, make_table
 from dystop.data.generated.text import TextParams, make_text
 from dystop.data.npz import read_npz
@@ -74,27 +74,6 @@ def load(
     if entry.format == "packaged":
         return load_fmnist_mini()
     return load_entry(entry, search_folders(root), cache=user_cache(), download=download)
-
-
-def load_labels(
-    name: str,
-    *,
-    root: str | Path | None = None,
-    download: bool = True,
-    seed: int = 0,
-    synthetic: SyntheticParams | None = None,
-    text: TextParams | None = None,
-    table: TableParams | None = None,
-) -> Labels:
-    """Return the training labels of a data set; the arguments are those of `load`.
-
-    The images of the "synthetic" data set are not generated, so that it may have any size. The
-    images of other data sets are read and dropped.
-    """
-    if name == "synthetic":
-        return synthetic_labels(synthetic or SyntheticParams(), seed)
-    found = load(name, root=root, download=download, seed=seed, text=text, table=table)
-    return labels_of(found)
 
 
 def load_entry(entry: Entry, folders: Sequence[Path], *, cache: Path, download: bool) -> Dataset:

@@ -10,9 +10,9 @@ from dystop.data import (
     Labels,
     labels_of,
     load,
-    load_labels,
     owners_of,
     shards_of,
+    synthetic_labels,
     take,
     take_labels,
 )
@@ -49,21 +49,15 @@ def whole_data(experiment: Experiment) -> Dataset:
 
 
 def load_labels_of(experiment: Experiment, given: Dataset | None) -> Labels:
-    """Return the training labels of the given data set, or of the configured one."""
+    """Return the training labels of the given data set, or of the configured one.
+
+    The images of the "synthetic" data set are not generated, so that it may have any size.
+    """
     spec = experiment.data
-    labels = (
-        labels_of(given)
-        if given
-        else load_labels(
-            spec.name,
-            root=spec.root or None,
-            download=spec.download,
-            seed=experiment.seed,
-            synthetic=spec.synthetic,
-            text=spec.text,
-            table=spec.table,
-        )
-    )
+    if given is None and spec.name == "synthetic":
+        labels = synthetic_labels(spec.synthetic, experiment.seed)
+    else:
+        labels = labels_of(given or whole_data(experiment))
     return take_labels(labels, spec.train_limit or None, seed=experiment.seed)
 
 
