@@ -1,0 +1,1 @@
+"""Figures of single runs: learning, rounds, maps, labels, and a moving picture."""
