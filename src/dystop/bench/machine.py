@@ -12,12 +12,12 @@ from dystop.experiments import environment
 
 
 def facts(device: torch.device) -> dict[str, Any]:
-    """Machine and versions, as the JSON file holds them."""
+    """Return machine and versions, as the JSON file holds them."""
     return {"machine": machine(device), "versions": versions()}
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Processor, cores, memory, and the accelerator if one is used."""
+    """Return processor, cores, memory, and the accelerator if one is used."""
     found: dict[str, Any] = {
         "cpu": cpu_model(),
         "cores": environment.threads(),
@@ -35,12 +35,12 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of everything that can change a speed."""
+    """Return the versions of everything that can change a speed."""
     return {**environment.versions(), "numba": metadata.version("numba")}
 
 
 def cpu_model(info: Path = Path("/proc/cpuinfo")) -> str:
-    """Name of the processor."""
+    """Return the name of the processor."""
     try:
         lines = info.read_text(errors="replace").splitlines()
     except OSError:
@@ -50,12 +50,12 @@ def cpu_model(info: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _load() -> float:
-    """How many processes wanted a core over the last minute: above 0 others were at work."""
+    """Return how many processes wanted a core over the last minute; above 0 others were at work."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0
 
 
 def describe(found: dict[str, Any]) -> str:
-    """The machine in one line.
+    """Return the machine in one line.
 
     >>> describe({"cpu": "X", "cores": 2, "memory_bytes": 8 * 10**9, "device": "cpu"})
     'X, 2 cores, 8.0 GB, device cpu'

@@ -59,7 +59,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Options of the command itself."""
+    """Take the options of the command itself."""
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {

@@ -78,7 +78,7 @@ def _settings(
     seed: int,
     words: Sequence[str],
 ) -> "Settings":
-    """What was asked for, with everything left open filled in for this device."""
+    """Return the settings; what was left open is chosen for this device."""
     from dystop.bench import settings
     from dystop.training.device import pick_device
 
@@ -103,7 +103,7 @@ def _settings(
 
 
 def _show(done: "Measured") -> None:
-    """The machine, then one row per line, then what could not be measured."""
+    """Show the machine, the versions, and one row per line."""
     from dystop.bench.machine import describe
     from dystop.bench.result import row
 
@@ -129,7 +129,7 @@ def _write_json(result: dict[str, Any], target: str) -> None:
 
 
 def _write_plots(sweeps: "dict[str, list[Sweep]]", folder: Path) -> list[Path]:
-    """Two figures as PNG."""
+    """Draw two figures as PNG; return their files."""
     from dystop.report.figures.costs import cost_models, cost_workers
     from dystop.report.figures.svg import save
 
@@ -142,7 +142,7 @@ def _write_plots(sweeps: "dict[str, list[Sweep]]", folder: Path) -> list[Path]:
 
 
 def _write(done: "Measured", json_file: str | None, plot: Path | None) -> None:
-    """The table, or the JSON in its place; then the files."""
+    """Show the table, or the JSON in its place; then write the files."""
     if json_file != "-":
         _show(done)
     if json_file is not None:

@@ -117,7 +117,7 @@ def random_pulls(rng: np.random.Generator, reach: Graph, t: int) -> PairCounts:
 
 
 def random_mailbox(rng: np.random.Generator, reach: Graph, t: int) -> Mailbox:
-    """Messages that arrived over some of the links, sent in earlier rounds."""
+    """Return messages that arrived over some of the links, sent in earlier rounds."""
     came = (rng.random(reach.edges) < 0.2) & (t > 1)
     version = ints(rng.integers(0, t, int(came.sum())))
     sent = np.minimum(version + 1, t - 1)
@@ -160,7 +160,7 @@ def freeze(value: Tree) -> Tree:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two trees of dataclasses, dicts, sequences, arrays and scalars are equal."""
+    """Return whether two trees of dataclasses, dicts, sequences, arrays and scalars are equal."""
     if isinstance(a, np.ndarray):
         alike = isinstance(b, np.ndarray) and a.dtype == b.dtype
         return alike and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")

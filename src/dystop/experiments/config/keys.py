@@ -91,5 +91,5 @@ def keys_of(
 
 
 def is_section(hint: Any) -> bool:
-    """Whether a field with this annotation is a table of keys."""
+    """Return whether a field with this annotation is a table of keys."""
     return is_dataclass(hint) and isinstance(hint, type)

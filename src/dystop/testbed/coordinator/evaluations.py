@@ -27,7 +27,7 @@ class Evaluations:
         self._asked_until_s = 0.0  # another round is requested then, even without an answer
 
     def is_due(self, record: RoundRecord) -> bool:
-        """Whether an evaluation is due: at the configured intervals, and at the end."""
+        """Return whether an evaluation is due: at the configured intervals, and at the end."""
         state, rules = self.state, self.state.setup.evaluate
         is_due = is_evaluation_due(rules, record.round, record.clock_s, state.next_evaluation_s)
         if is_due:

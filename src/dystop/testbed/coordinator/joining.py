@@ -84,7 +84,7 @@ class Joining:
     # Who is present -----------------------------------------------------------------------------
 
     def are_enough(self) -> bool:
-        """Whether enough members are present for a round; a quorum is needed once."""
+        """Return whether enough members are present for a round; a quorum is needed once."""
         state, n = self.state, self.state.setup.fleet.workers
         if state.setup.fleet.server:
             server = state.members.get(SERVER)
@@ -97,7 +97,7 @@ class Joining:
         return self._has_quorum
 
     def _is_quorum(self, present: int, workers: int) -> bool:
-        """Whether enough workers are present for the first round after a start.
+        """Return whether enough workers are present for the first round after a start.
 
         A new run waits for `quorum`; a restarted one for half of the members it had before.
         """

@@ -250,7 +250,7 @@ class CoordinatorMachine:
         self._on_member_message(member, message)
 
     def _is_implausible(self, member: Member, message: ToCoordinator) -> bool:
-        """Whether a message cannot be true; if so, it costs its sender a strike."""
+        """Return whether a message cannot be true; if so, it costs its sender a strike."""
         setup, t = self.state.setup, self.state.control.t
         order = None
         if isinstance(message, Report):
@@ -375,7 +375,7 @@ class CoordinatorMachine:
     # The end ------------------------------------------------------------------------------------
 
     def _is_done(self) -> bool:
-        """Whether a stop rule holds and no round, record or last score is pending."""
+        """Return whether a stop rule holds and no round, record or last score is pending."""
         records = self.records
         if not records.stop_reason or self.rounds.current or records.held:
             return False

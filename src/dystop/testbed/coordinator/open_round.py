@@ -34,7 +34,7 @@ class OpenRound:
         return self.line.round
 
     def awaits(self, node: int) -> bool:
-        """Whether a node has an order and has not answered."""
+        """Return whether a node has an order and has not answered."""
         return node in self.orders and node not in self.mixed and node not in self.failed
 
     @property
@@ -49,14 +49,14 @@ class OpenRound:
 
 
 def is_complete(state: CoordinatorState, current: OpenRound) -> bool:
-    """Whether a round has nothing left to wait for."""
+    """Return whether a round has nothing left to wait for."""
     if state.at_s >= current.deadline_s:
         return True
     return not any(waits_for(state, current, node) for node in current.unfinished)
 
 
 def waits_for(state: CoordinatorState, current: OpenRound, node: int) -> bool:
-    """Whether a round waits for a node that is not finished.
+    """Return whether a round waits for a node that is not finished.
 
     It does not wait for a member that has left or is dead. It waits for a silent member, or for one
     whose session broke, for `suspect_s`; if the member is on trial, it does not. After a restart of
@@ -99,7 +99,7 @@ def node_failed(
 
 
 def has_left(state: CoordinatorState, node: int) -> bool:
-    """Whether a node has left for good, so that no round waits for it."""
+    """Return whether a node has left for good, so that no round waits for it."""
     member = state.members.of_node(node)
     return member is None or member.state in ("LEFT", "QUARANTINED")
 

@@ -155,7 +155,7 @@ class Schema:
         )
 
     def header_bytes(self, kind: Kind = "model", kept: int | None = None) -> bytes:
-        """All that precedes the vector: the only header that is accepted.
+        """Return all that precedes the vector: the only header that is accepted.
 
         Args:
             kind: what the payload is.

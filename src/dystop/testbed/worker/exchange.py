@@ -94,7 +94,7 @@ class PendingPull:
 
 
 def is_possible(header: ModelHeader, round_: int) -> bool:
-    """Whether a model that was pulled in a round may have such a header."""
+    """Return whether a model that was pulled in a round may have such a header."""
     most = round_ + MAX_LEAD
     return max(header.number, header.round) <= most and header.version <= MAX_VERSION
 
@@ -210,7 +210,7 @@ class PullTracker:
         self.peers = by_node
 
     def knows_all(self, order: Execute) -> bool:
-        """Whether all senders of an order are known peers."""
+        """Return whether all senders of an order are known peers."""
         return all(p.node in self.peers for stage in order.stages for p in stage.pulls)
 
     def start_stage(self, exchange: ActiveExchange, run: str, now_s: float) -> list[WorkerAction]:

@@ -64,7 +64,7 @@ class OrderExecution:
         return "pulling" if self.exchange else "idle"
 
     def expects_snapshot(self, round_: int) -> bool:
-        """Whether a snapshot of that round may still be added."""
+        """Return whether a snapshot of that round may still be added."""
         is_active = self.exchange is not None and self.exchange.order.round == round_
         is_queued = self.queued is not None and self.queued[0].round == round_
         return round_ > self.newest_round or is_active or is_queued

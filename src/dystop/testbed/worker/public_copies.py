@@ -60,7 +60,7 @@ class PublicCopy:
         return self._since(request.holds or "")
 
     def _is_older(self, model: Publication) -> bool:
-        """Whether a late request asks for a model from before the one that the copy follows."""
+        """Return whether a late request asks for an earlier model than the one the copy follows."""
         return self._model is not None and model.version < self._model.version
 
     def _advance(self, model: Publication, round_: int, stage: int) -> None:

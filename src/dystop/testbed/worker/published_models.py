@@ -147,7 +147,7 @@ class PublishedModels:
 
 
 def names_publication(request: PullRequest) -> bool:
-    """Whether only one publication is an answer; a resumed pull may start over with another."""
+    """Return whether only one publication answers; a resumed pull may start over with another."""
     return request.version > 0 and request.offset == 0
 
 

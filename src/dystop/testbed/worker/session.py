@@ -95,7 +95,7 @@ class Session:
         self.is_joined, self.retry_at_s = False, now_s + retry_s
 
     def is_join_due(self, now_s: float) -> bool:
-        """Whether to join again now; if so, the next repetition is scheduled."""
+        """Return whether to join again now; if so, the next repetition is scheduled."""
         if not self.is_open or self.retry_at_s is None or now_s < self.retry_at_s:
             return False
         self.retry_at_s = now_s + JOIN_AGAIN_S

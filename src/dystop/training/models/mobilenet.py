@@ -49,13 +49,13 @@ class InvertedResidual(nn.Module):
         self.has_shortcut = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """The branch, plus the input where the shapes agree."""
+        """Return the branch, plus the input where the shapes agree."""
         out: Tensor = self.layers(x)
         return x + out if self.has_shortcut else out
 
 
 def _features(channels: int) -> nn.Sequential:
-    """Everything before the classifier."""
+    """Return everything before the classifier."""
     layers: list[nn.Module] = [_conv(channels, 32, 3)]
     inputs = 32
     for expansion, outputs, blocks, first_stride in STAGES:

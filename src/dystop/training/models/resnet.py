@@ -54,7 +54,7 @@ class ResNet18(nn.Module):
         self.fc = nn.Linear(512, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of a batch of images."""
+        """Return the logits of a batch of images."""
         out: Tensor = self.fc(self.blocks(self.stem(x)).mean((2, 3)))
         return out
 

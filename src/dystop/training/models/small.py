@@ -15,7 +15,7 @@ def _after_cnn(side: int) -> int:
 
 
 def cnn(channels: int, size: tuple[int, ...], classes: int) -> nn.Module:
-    """The paper's CNN: two 5x5 convolutions with 2x2 max-pooling, two fully-connected layers.
+    """Return the paper's CNN: two 5x5 convolutions with 2x2 max-pooling, two full layers.
 
     The paper's softmax layer is inside the cross-entropy loss. 21,840 parameters on 1x28x28 images
     of 10 classes.
@@ -37,7 +37,7 @@ def cnn(channels: int, size: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def mlp(channels: int, size: tuple[int, ...], classes: int) -> nn.Module:
-    """Two hidden layers of 200 units: 784-200-200-10 on 1x28x28 images."""
+    """Return two hidden layers of 200 units: 784-200-200-10 on 1x28x28 images."""
     layers: list[tuple[str, nn.Module]] = [
         ("flatten", nn.Flatten()),
         ("fc1", nn.Linear(channels * math.prod(size), 200)),
@@ -62,7 +62,7 @@ class UnitLength(nn.Module):
     """Scales every input to length one; an empty image stays empty."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rows of length one."""
+        """Return rows of length one."""
         return F.normalize(x, dim=1)
 
 

@@ -35,7 +35,7 @@ class Fire(nn.Module):
         self.expand3 = nn.Conv2d(squeezed, expanded, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Channels of both expansions, one after the other."""
+        """Return the channels of both expansions, one after the other."""
         x = torch.relu(self.squeeze(x))
         return torch.relu(torch.cat([self.expand1(x), self.expand3(x)], 1))
 
@@ -63,7 +63,7 @@ def squeezenet(channels: int, size: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _initialise(conv: nn.Conv2d, is_last: bool) -> None:
-    """Kaiming's uniform weights, small normal ones for the last layer; no bias.
+    """Set Kaiming's uniform weights, small normal ones in the last layer, and no bias.
 
     Without batch norm torch's default weights shrink the signal to nothing in ten layers.
     """

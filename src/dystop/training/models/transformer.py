@@ -74,7 +74,7 @@ class Transformer(nn.Module):
 
 
 def transformer(tokens: int, length: int, classes: int, per_token: bool) -> nn.Module:
-    """Two blocks of width 64: about 100,000 parameters."""
+    """Return two blocks of width 64: about 100,000 parameters."""
     return Transformer(tokens, length, classes, per_token, (2, 64, 4))
 
 

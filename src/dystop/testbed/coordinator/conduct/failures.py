@@ -66,12 +66,12 @@ class Failures:
             known.excluded_until_s = min(known.excluded_until_s, at_s)
 
     def is_excluded(self, node: int, at_s: float) -> bool:
-        """Whether plans leave a worker out."""
+        """Return whether plans leave a worker out."""
         known = self._by_node.get(node)
         return known is not None and at_s < known.excluded_until_s
 
     def is_on_trial(self, node: int, at_s: float) -> bool:
-        """Whether a worker has failed or was lost a short time ago."""
+        """Return whether a worker has failed or was lost a short time ago."""
         return self._known(node, at_s) is not None
 
     def _known(self, node: int, at_s: float) -> Failure | None:

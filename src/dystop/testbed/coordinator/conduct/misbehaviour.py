@@ -74,7 +74,7 @@ class Strikes:
         return "suspicion" if enough and several and reporter in credible else "strike"
 
     def is_credible(self, reporter: int, at_s: float) -> bool:
-        """Whether the reports of a member count.
+        """Return whether the reports of a member count.
 
         >>> strikes = Strikes(Guards(), nodes=5)
         >>> for accused in (1, 2, 3):

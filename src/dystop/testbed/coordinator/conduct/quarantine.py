@@ -118,7 +118,7 @@ class EpochClaims:
         self._state, self._quarantine = state, quarantine
 
     def needs_lookup(self, member: Member | None, message: ToCoordinator) -> bool:
-        """Whether the ledger must be read before this message is handled."""
+        """Return whether the ledger must be read before this message is handled."""
         known = member is not None and member.state != "QUARANTINED"
         return known and claimed_epoch(message) > self._state.epoch
 
