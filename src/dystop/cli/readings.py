@@ -91,8 +91,19 @@ def _readings(search: Search) -> "list[Reading]":
 
 
 def _show(report: "SearchReport") -> None:
-    rows = [[r.reading.name, f"{r.distance or 0.0:.2f}"] for r in report.ranked[:_SHOWN]]
-    show_table(("reading", "distance"), rows)
+    from dystop.report.data.nearness import DATA_SETS
+
+    rows = [
+        [r.reading.name, _text(r.distance), *(_text(r.distance_on(data)) for data in DATA_SETS)]
+        for r in report.ranked[:_SHOWN]
+    ]
+    show_table(("reading", "distance", *(f"on {name}" for name in DATA_SETS.values())), rows)
+    for sentence in report.fit:
+        echo(sentence)
     missing = [row.name for row in report.numbers if row.verdict == "no"]
     echo(f"{len(missing)} of {len(report.numbers)} numbers are given by no reading")
     echo(f"readings: {report.files.html}")
+
+
+def _text(distance: float | None) -> str:
+    return "" if distance is None else f"{distance:.2f}"

@@ -29,7 +29,14 @@ from dystop.experiments.reproduce.reading_runs import (
 )
 from dystop.experiments.reproduce.reading_space import presets, reading_named, sample
 from dystop.experiments.studies.study import create_study, grow_study, open_study
-from dystop.report.data.nearness import common_numbers, judge_reading, with_numbers
+from dystop.report.data.data_set_fit import fit_sentences, fits, rank_correlation
+from dystop.report.data.nearness import (
+    ReadingResult,
+    common_numbers,
+    judge_reading,
+    with_numbers,
+)
+from dystop.report.pages.readings import counted_once
 from support.fake_runs import outcome
 
 SMALL = ["data.name=synthetic", "model.name=softmax", "fleet.workers=4", "stop.rounds=2"]
@@ -327,12 +334,72 @@ def test_trained_runs_of_cifar10_do_not_change_the_distance():
     assert alone.data_sets < beside.data_sets == {"fmnist", "cifar10"}
 
 
+def on_both(name, fmnist, cifar10):
+    """Return a reading with one number on each data set, off by these factors."""
+    numbers = [
+        Number(f"main-{data}: n", "time", 1.0, factor, data=data, in_distance=data == "fmnist")
+        for data, factor in (("fmnist", fmnist), ("cifar10", cifar10))
+        if factor
+    ]
+    have = frozenset(number.data for number in numbers)
+    return ReadingResult(sample(int(name[1:])), 1, None, tuple(numbers), (), data_sets=have)
+
+
+def test_no_reading_is_the_nearest_on_both():
+    results = [on_both("r001", 1.05, 3.0), on_both("r002", 2.0, 1.2), on_both("r003", 1.5, 1.5),
+               on_both("r004", 1.01, None)]  # fmt: skip
+    told = fit_sentences(results)
+    for text in ("Fashion-MNIST: r004 is the nearest of 4 readings", "1 lies within 10 %",
+                 "CIFAR-10: r002 is the nearest of 3 readings", "0 lie within 10 %",
+                 "3 readings were run on both", "None of them is the nearest on both",
+                 "r001, the nearest on Fashion-MNIST, is number 3 of 3 on CIFAR-10",
+                 "r002, the nearest on CIFAR-10, is number 3 of 3 on Fashion-MNIST",
+                 "r003 has the smallest mean of both distances: 0.41 and 0.41",
+                 "rank correlation of both distances is -1.00",
+                 "No reading is within 30 % of every number"):  # fmt: skip
+        assert text in " ".join(told)
+
+
+def test_one_reading_is_the_nearest_on_both():
+    results = [on_both("r001", 1.05, 1.1), on_both("r002", 2.0, 1.2)]
+    told = " ".join(fit_sentences(results))
+    assert "r001 is the nearest of them on both" in told
+    assert "1 reading is within 30 % of every number of both data sets" in told
+    assert "mean of both distances" not in told  # it is the same reading
+    assert fit_sentences([on_both("r001", 1.05, None)]) == [told_alone(1.05)]
+    assert fit_sentences([]) == []
+
+
+def told_alone(factor):
+    return (
+        "Fashion-MNIST: r001 is the nearest of 1 reading, with a distance of "
+        f"{math.log(factor):.2f}. Of its 1 number, 1 lies within 10 % of the paper's, "
+        "and 1 within 30 %."
+    )
+
+
+@given(st.permutations(range(6)))
+def test_the_rank_correlation_is_spearmans(order):
+    results = [on_both(f"r{k:03d}", 1.1 + k, 1.1 + order[k] / 2) for k in range(6)]
+    one, other = fits(results)
+    off = sum((k - place) ** 2 for k, place in enumerate(order))
+    assert rank_correlation(one, other) == pytest.approx(1 - 6 * off / (6 * 35))
+
+
+def test_a_sample_that_is_a_preset_counts_once():
+    with_presets = [*presets(), sample(1), sample(2)]
+    assert sample(2).values == reading_named("nearest").values
+    judged = [ReadingResult(reading, 1, None, (), ()) for reading in with_presets]
+    kept = [result.reading.name for result in counted_once(judged)]
+    assert kept == ["literal", "physical", "nearest", "none", "r001"]  # r002 is `nearest`
+
+
 # The whole path
 
 
 def test_the_search_from_the_command_to_its_tables(tmp_path: Path):
     words = ["reproduce", "readings", "--scale", "smoke", "--out", tmp_path]
-    parts = [f"{name}.{p}" for name in ("literal", "r001") for p in ("main-fmn", "planned-fmn")]
+    parts = [f"{name}.{p}" for name in ("literal", "r001") for p in ("main", "planned-fmn")]
     only = [word for part in parts for word in ("--only", part)]
     first = invoke(*words, "--samples", 1, *only)
     assert first.exit_code == 0, first.output
@@ -344,27 +411,34 @@ def test_the_search_from_the_command_to_its_tables(tmp_path: Path):
         assert len((folder / name).read_text().splitlines()) > 1
     page = (folder / "report.html").read_text()
     told = ("Smoke scale", "r001", "testbed-svhn: phi = 1: completion time of dystop",
-            "figure-distance-by-reading", "dystop reproduce readings --scale smoke")  # fmt: skip
+            "figure-distance-by-reading", "figure-distance-on-both",
+            "2 readings were run on both data sets",
+            "dystop reproduce readings --scale smoke")  # fmt: skip
     for text in told:
         assert text in page
     again = invoke(*words, "--samples", 1, *only)
-    assert "26 finished before" in again.output
+    assert "42 finished before" in again.output
     more = invoke(*words, "--samples", 2, "--only", "r002.main-fmnist")
     assert "8 runs" in " ".join(more.output.split())
-    assert len(open_study(folder / "runs").experiments) == 34
+    assert len(open_study(folder / "runs").experiments) == 50
 
 
 def test_a_search_of_cifar10_alone(tmp_path: Path):
     words = ["--scale", "smoke", "--out", tmp_path, "--samples", 1]
-    only = ("--only", "literal.main-cifar10", "--only", "r001.main-cifar10")
-    result = invoke("reproduce", "readings", *words, *only)
+    result = invoke("reproduce", "readings", *words, "--only", "r001.main-cifar10")
     assert result.exit_code == 0, result.output
-    assert "16 runs" in " ".join(result.output.split())
+    told = " ".join(result.output.split())
+    assert "8 runs" in told
+    assert "CIFAR-10: r001 is the nearest of 1 reading" in told
     folder = tmp_path / "smoke" / "readings"
     rows = list(csv.DictReader((folder / "readings.csv").read_text().splitlines()))
-    near = [float(row["distance_cifar10"]) for row in rows]
-    assert near == sorted(near)
-    assert {row["distance"] for row in rows} == {""}
+    assert [(row["reading"], row["distance"]) for row in rows] == [("r001", "")]
+    assert float(rows[0]["distance_cifar10"]) > 0
+    page = (folder / "report.html").read_text()
+    for text in ("CIFAR-10: ", "of 1 reading", "figure-distance-by-reading-cifar10",
+                 "Readings with background pushes are not run"):  # fmt: skip
+        assert text in page
+    assert "figure-distance-on-both" not in page
     found = invoke("reproduce", "readings", "--scale", "smoke", "--out", tmp_path, "--best", 1)
     assert found.exit_code == 2  # the nearest samples come from a search at small scale
 
