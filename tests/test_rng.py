@@ -22,6 +22,23 @@ def test_streams_depend_on_their_address_only():
 
 
 @quick
+@given(st.integers(0, 2**70), st.lists(st.text(max_size=4) | st.integers(-5, 10**9), max_size=4))
+def test_streams_are_those_of_numpy_and_may_spawn(seed, key):
+    uniform(0, "load", np.arange(100))  # machine code
+    words = tuple(zlib.crc32(str(k).encode()) for k in key)
+    plain = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=words))
+    drawn = stream(seed, *key)
+    assert drawn.random(3).tolist() == plain.random(3).tolist()
+    for ours, theirs in zip(drawn.spawn(2), plain.spawn(2), strict=True):
+        assert ours.integers(2**60) == theirs.integers(2**60)
+
+
+def test_a_negative_seed_is_refused():
+    with pytest.raises(ValueError, match=r"0 or more|non-negative"):
+        stream(-1, "a")
+
+
+@quick
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), st.integers(0, 2**40))
 def test_a_number_depends_on_the_identity_not_on_the_position(who, seed):
     together = uniform(seed, "x", 3, who)

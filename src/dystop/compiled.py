@@ -112,7 +112,9 @@ INT, FLOAT, BOOL, WORD = types.int64, types.float64, types.boolean, types.uint64
 INTS, FLOATS, BOOLS = _any_array(INT), _any_array(FLOAT), _any_array(BOOL)
 IDS, WORDS = _any_array(types.int32), _any_array(WORD)
 INT_TABLE, POINTS = _any_array(INT, 2), _any_array(FLOAT, 2)
-FLAGS = types.Array(BOOL, 1, "C")  # which the function writes
+FLAGS = types.Array(BOOL, 1, "C")  # which the function writes: to make an array for its caller
+NUMBERS, TABLE = types.Array(INT, 1, "C"), types.Array(FLOAT, 2, "C")  # takes it a microsecond
+WORD_ARRAY = types.Array(WORD, 1, "C")
 
 
 def compiled_dense(function: Callable[P, R]) -> Callable[P, R]:

@@ -41,12 +41,12 @@ def updated(value: Value, **changes: Any) -> Value:
     >>> updated(Mailbox(1, 2, 3), src=5).src
     5
     """
+    before = value.__dict__
+    held = before | changes
+    if len(held) != len(before):
+        raise TypeError(f"{type(value).__name__} has no field {changes.keys() - before.keys()}")
     copy = object.__new__(type(value))
-    held = vars(copy)
-    held.update(vars(value))
-    if not changes.keys() <= held.keys():
-        raise TypeError(f"{type(value).__name__} has no field {changes.keys() - held.keys()}")
-    held.update(changes)
+    object.__setattr__(copy, "__dict__", held)
     return copy
 
 
@@ -338,6 +338,11 @@ class Mechanism:
             f.name: getattr(self, f.name) for f in fields(Capabilities) if hasattr(self, f.name)
         }
         return Capabilities(**{"mode": "async", **declared})
+
+    @cached_property
+    def able(self) -> Capabilities:
+        """What `capabilities` returns: it is asked once, because hyper-parameters do not change."""
+        return self.capabilities()
 
     def init(self, fleet: Fleet) -> Memory:
         """Return the memory of the mechanism before the first round."""

@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ from dystop.control import (
     plan_check,
     priority,
     robust_aggregation,
-    time_spent,
     timing,
     topology,
 )
@@ -312,6 +312,12 @@ def some_plan(draw, links_count):
 
 
 @quick
+@given(st.integers(0, 2**200), st.lists(st.integers(0, 2**32 - 1), max_size=6))
+def test_the_state_of_generators(seed, words):
+    both(rng.first_state, seed, tuple(words))
+
+
+@quick
 @given(seeds, st.sampled_from(["paper", "overlap"]), st.integers(0, 12))
 def test_timetables(seed, law, links_count):
     draw = np.random.default_rng(seed)
@@ -320,15 +326,16 @@ def test_timetables(seed, law, links_count):
     training_s = draw.random(len(plan.active))
     both(timing.few_times, law, plan, link_s, remaining_s, training_s)
     table = timing.few_times.reference(law, plan, link_s, remaining_s, training_s)
-    remaining_s[draw.random(9) < 0.2] = np.inf
-    both(timing.spare_s, law, table, plan, link_s, remaining_s, training_s)
-    under_way = progress.Progress(draw.random(9), draw.random(9), progress.nothing_in_flight())
-    both(realised_plan.sender_trains, plan, under_way, table.link_begin_s)
-    both(timing.active_exchange_s, plan, link_s, 9)
-    end_s = table.begin_s + training_s
-    new = time_spent.NewWork(plan.active, draw.random(len(plan.active)), table.begin_s, end_s)
-    alive, ends = draw.random(9) < 0.8, (draw.normal(size=9), draw.random(9) * 3.0)
-    both(time_spent.spent_parts, table.duration_s, alive, *ends, new)
+    started_s = draw.random(9) + draw.integers(0, 2)
+    under_way = progress.Progress(started_s, draw.random(9), progress.nothing_in_flight())
+    workers = int(draw.integers(plan.active.max() + 1, 10))
+    view = SimpleNamespace(
+        now_s=float(draw.random()),
+        alive=draw.random(workers) < 0.8,
+        remaining_s=remaining_s[:workers],
+        fleet=SimpleNamespace(workers=workers),
+    )
+    both(realised_plan.time_use, law, view, plan, under_way, link_s, table, training_s)
 
 
 @quick

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dystop.acceleration import accelerated
-from dystop.plan import FEW
 from dystop.sparse import Bools, Floats, Ints
+
+SpentParts = tuple[Floats, Floats, Floats, Floats, Floats]
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,12 @@ def time_spent(
         training_end_s: When the training under way ends, after that exchange; 0: none is, [N].
         new: What the active workers begin.
     """
-    parts = spent_parts if len(new.active) <= FEW else spent_parts.reference
-    found = parts(duration_s, alive, exchange_end_s, training_end_s, new)
-    busy_s, late_s, trains_s, moves_s, waits_s = (_total(part) for part in found)
+    return total_of(spent_parts(duration_s, alive, exchange_end_s, training_end_s, new))
+
+
+def total_of(parts: SpentParts) -> TimeSpent:
+    """Return the sums over workers of what `spent_parts` returns."""
+    busy_s, late_s, trains_s, moves_s, waits_s = (_total(part) for part in parts)
     return TimeSpent(
         compute_s=busy_s - late_s + trains_s, transfer_s=late_s + moves_s, wait_others_s=waits_s
     )
@@ -68,14 +71,13 @@ def _total(seconds: Floats) -> float:
     return float(seconds[0]) if len(seconds) == 1 else float(np.add.reduce(seconds))
 
 
-@accelerated("dystop.kernels.times:spent_parts")
 def spent_parts(
     duration_s: float,
     alive: Bools,
     exchange_end_s: Floats,
     training_end_s: Floats,
     new: NewWork,
-) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+) -> SpentParts:
     """Return the seconds of `time_spent`, worker by worker.
 
     Returns:

@@ -59,12 +59,6 @@ def exchange_s(plan: Plan, link_s: Floats, nodes: int) -> Floats:
     return total
 
 
-@accelerated("dystop.kernels.times:active_exchange_s")
-def active_exchange_s(plan: Plan, link_s: Floats, nodes: int) -> Floats:
-    """Return the exchange seconds of each active worker, [A]; see `exchange_s`."""
-    return exchange_s(plan, link_s, nodes)[plan.active]
-
-
 def cost_s(remaining_s: Floats, comm_s: Floats) -> Floats:
     """Return remaining training plus exchange of each worker, H_t^i (eq:costtime)."""
     return remaining_s + comm_s
@@ -201,11 +195,9 @@ def idle_s(
     `overlap`, it idles while its exchange waits for others. The new training that a round waits
     for (`join`) is not idle time.
     """
-    compute = spare_s if is_small(plan) else spare_s.reference
-    return float(compute(law, table, plan, link_s, remaining_s, training_s).sum())
+    return float(spare_s(law, table, plan, link_s, remaining_s, training_s).sum())
 
 
-@accelerated("dystop.kernels.times:spare_s")
 def spare_s(
     law: Timing,
     table: Timetable,

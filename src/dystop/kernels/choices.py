@@ -13,14 +13,16 @@ from dystop.sparse import Floats, Graph, Ints, check_ids, ints
 
 def first_of(candidates: Ints, remaining_s: Floats, staleness: Ints) -> Ints:
     """Return who finishes first; see `dystop.mechanisms.shared.server.first_of`."""
-    return _first_of(candidates, remaining_s, staleness)
+    at = _first_of(candidates, remaining_s, staleness)
+    return candidates[at : at + 1]
 
 
 def activate_one(
     candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V: float
 ) -> Ints:
     """Return the worker of the least objective; see `dystop.control.activation.activate_one`."""
-    return _activate_one(candidates, cost_s, queue, staleness, V)
+    at = _activate_one(candidates, cost_s, queue, staleness, V)
+    return candidates[at : at + 1]
 
 
 def two_way(graph: Graph, i: int) -> Ints:
@@ -47,38 +49,37 @@ def share_of_sender_max(values: Floats, sender: Ints) -> Floats:
 
 
 @compiled_for(INTS, FLOATS, INTS)
-def _first_of(candidates: Ints, remaining_s: Floats, staleness: Ints) -> Ints:
-    """Return the candidate of least remaining time, then largest staleness, then lowest id."""
-    out = np.empty(min(1, len(candidates)), np.int64)
+def _first_of(candidates: Ints, remaining_s: Floats, staleness: Ints) -> int:
+    """Return which candidate has least remaining time, then largest staleness, then lowest id."""
+    at = 0
     for k in range(len(candidates)):
         i = candidates[k]
         if k > 0:
-            best = out[0]
+            best = candidates[at]
             if remaining_s[i] > remaining_s[best]:
                 continue
             if remaining_s[i] == remaining_s[best] and (
                 staleness[i] < staleness[best] or (staleness[i] == staleness[best] and i > best)
             ):
                 continue
-        out[0] = i
-    return out
+        at = k
+    return at
 
 
 @compiled_for(INTS, FLOATS, FLOATS, INTS, FLOAT)
 def _activate_one(
     candidates: Ints, cost_s: Floats, queue: Floats, staleness: Ints, V: float
-) -> Ints:
-    """Return the candidate of the least score, ties to the lower id; NaN counts as least."""
-    out = np.empty(min(1, len(candidates)), np.int64)
-    best, is_known = 0.0, False
+) -> int:
+    """Return which candidate has the least score, ties to the lower id; NaN counts as least."""
+    at, best, is_known = 0, 0.0, False
     for k in range(len(candidates)):
         i = candidates[k]
         score = V * cost_s[i] - queue[i] * (staleness[i] + 1.0)
         is_less = score < best or (np.isnan(score) and not np.isnan(best))
-        is_same = (score == best or (np.isnan(score) and np.isnan(best))) and k > 0 and i < out[0]
+        is_same = (score == best or (np.isnan(score) and np.isnan(best))) and i < candidates[at]
         if not is_known or is_less or is_same:
-            out[0], best, is_known = i, score, True
-    return out
+            at, best, is_known = k, score, True
+    return at
 
 
 @compiled_for(INTS, INTS, INT)

@@ -9,7 +9,7 @@ found: pairs in ascending order cost a step or two each, others a binary search 
 import numpy as np
 
 from dystop import sparse
-from dystop.compiled import INTS, compiled, compiled_for
+from dystop.compiled import INTS, NUMBERS, compiled, compiled_for
 from dystop.kernels.buffers import buffer
 from dystop.kernels.sorting import rank_rows
 from dystop.parallel import as_readonly, block_size, run_in_blocks
@@ -108,10 +108,10 @@ def add_counts(held: PairCounts, used: Rows) -> PairCounts:
 
 def count_few(held: PairCounts, used: Ints) -> PairCounts:
     """Return the counts after one more use of few pairs; see `dystop.sparse.count_few`."""
-    wanted = np.sort(used)
-    if not _new_keys(held.keys, wanted):
-        return PairCounts(held.n, held.keys, _counted_once_more(held.keys, held.counts, wanted))
-    return PairCounts(held.n, *_with_few(held.keys, held.counts, wanted))
+    counts = held.counts.copy()
+    if _count_again(held.keys, used, counts):
+        return PairCounts(held.n, held.keys, counts)
+    return PairCounts(held.n, *_with_few(held.keys, held.counts, np.sort(used)))
 
 
 def _merged(held: PairCounts, rows: Grouped, new: Ints) -> PairCounts:
@@ -293,14 +293,9 @@ def _find_counts(n: int, held: Pair, pair: Pair, lo: int, hi: int, out: Ints) ->
         out[k] = counts[at] if at < len(keys) and keys[at] == wanted else 0
 
 
-@compiled_for(INTS, INTS)
-def _new_keys(keys: Ints, wanted: Ints) -> int:
-    """Return how many different wanted keys, which ascend, are not among the ascending keys."""
-    return _count_new_keys(keys, wanted)
-
-
 @compiled
 def _count_new_keys(keys: Ints, wanted: Ints) -> int:
+    """Return how many different wanted keys, which ascend, are not among the ascending keys."""
     new, at = 0, 0
     for k in range(len(wanted)):
         at = seek(keys, wanted[k], at)
@@ -309,14 +304,15 @@ def _count_new_keys(keys: Ints, wanted: Ints) -> int:
     return new
 
 
-@compiled_for(INTS, INTS, INTS)
-def _counted_once_more(keys: Ints, counts: Ints, wanted: Ints) -> Ints:
-    """Return the counts after wanted keys, which ascend and have a count, were counted again."""
-    out, at = counts.copy(), 0
+@compiled_for(INTS, INTS, NUMBERS)
+def _count_again(keys: Ints, wanted: Ints, counts: Ints) -> bool:
+    """Count wanted keys once more, and return whether all were among the ascending keys."""
     for k in range(len(wanted)):
-        at = seek(keys, wanted[k], at)
-        out[at] += 1
-    return out
+        at = _first_at_least(keys, wanted[k], 0, len(keys))
+        if at == len(keys) or keys[at] != wanted[k]:
+            return False
+        counts[at] += 1
+    return True
 
 
 @compiled_for(INTS, INTS, INTS)

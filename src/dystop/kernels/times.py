@@ -14,14 +14,16 @@ from dystop.compiled import (
     FLOATS,
     INT,
     INTS,
+    TABLE,
     compiled,
     compiled_for,
 )
-from dystop.control.time_spent import NewWork
+from dystop.control.time_spent import SpentParts
 from dystop.control.timing import Timetable, Timing
 from dystop.plan import Links, Mix, Plan
 from dystop.sparse import Bools, Floats, Ints
-from dystop.world.progress import SAME_S, Progress
+from dystop.types import View
+from dystop.world.progress import SAME_S, Progress, Table
 
 Columns = tuple[Ints, Ints, Ints, Bools, Bools]  # (dst, src, stage, background, pushed)
 _LINKS = (INTS, INTS, INTS, BOOLS, BOOLS)
@@ -35,48 +37,32 @@ def few_times(
     fed = links.pushed if is_paper else fed_links(links, plan.mixes)  # the paper's law asks nobody
     flags = is_paper, plan.synchronous, plan.join
     seconds = link_s, remaining_s, training_s
-    return Timetable(*_timetable(plan.active, _columns(links), fed, seconds, flags))
+    of_active, of_links = np.empty((2, len(plan.active))), np.zeros((2, len(link_s)))
+    out = of_active, of_links
+    duration_s = _timetable(plan.active, _columns(links), fed, seconds, flags, out)
+    return Timetable(duration_s, *of_active, *of_links)
 
 
-def spare_s(
-    law: Timing,
-    table: Timetable,
+def time_use(
+    timing: Timing,
+    view: View,
     plan: Plan,
+    progress: Progress,
     link_s: Floats,
-    remaining_s: Floats,
+    table: Timetable,
     training_s: Floats,
-) -> Floats:
-    """Return the idle seconds of every worker; see `dystop.control.timing.spare_s`."""
-    seconds = link_s, remaining_s, training_s, table.comm_s, table.begin_s
-    flags = law == "paper", plan.join
-    return _spare_s(plan.active, _columns(plan.links), seconds, table.duration_s, flags)
-
-
-def sender_trains(plan: Plan, progress: Progress, begin_s: Floats) -> Bools:
-    """Return which senders still train; see `dystop.world.realised_plan.sender_trains`."""
-    seconds = progress.started_s, progress.training_s, begin_s
-    return _sender_trains(plan.active, _columns(plan.links), seconds, plan.synchronous)
-
-
-def active_exchange_s(plan: Plan, link_s: Floats, nodes: int) -> Floats:
-    """Return the exchange of active workers; see `dystop.control.timing.active_exchange_s`."""
-    return _active_exchange_s(plan.active, _columns(plan.links), link_s)
-
-
-def spent_parts(
-    duration_s: float,
-    alive: Bools,
-    exchange_end_s: Floats,
-    training_end_s: Floats,
-    new: NewWork,
-) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Return what workers do with their time; see `dystop.control.time_spent.spent_parts`."""
-    before = exchange_end_s, training_end_s
-    begun = new.transfer_s, new.begin_s, new.end_s
-    return (
-        *_spent_before(duration_s, alive, *before),
-        *_spent_by_active(duration_s, training_end_s, new.active, begun),
-    )
+) -> tuple[Floats, SpentParts, Bools]:
+    """Return what workers do with their time; see `dystop.world.realised_plan.time_use`."""
+    under_way = progress.started_s, progress.training_s, view.remaining_s
+    begun = link_s, training_s, table.comm_s, table.begin_s, table.link_begin_s
+    now_s, flags = (view.now_s, table.duration_s), (timing == "paper", plan.join, plan.synchronous)
+    of_all, of_active = np.empty((3, len(view.alive))), np.empty((3, len(plan.active)))
+    stale, links = np.empty(len(link_s), bool), _columns(plan.links)
+    out = of_all, of_active, stale
+    workers = plan.active, view.alive
+    present = _time_use(workers, links, under_way, begun, now_s, flags, out)
+    idle_s, busy_s, late_s = of_all
+    return idle_s, (busy_s[:present], late_s[:present], *of_active), stale
 
 
 def _columns(links: Links) -> Columns:
@@ -104,19 +90,65 @@ def _feed(
                     out[link] |= source[k] == src[link]
 
 
-@compiled_for(INTS, _LINKS, (FLOATS, FLOATS, FLOATS), BOOL)
+@compiled_for(
+    (INTS, BOOLS),
+    _LINKS,
+    (FLOATS, FLOATS, FLOATS),
+    (FLOATS, FLOATS, FLOATS, FLOATS, FLOATS),
+    (FLOAT, FLOAT),
+    (BOOL, BOOL, BOOL),
+    (TABLE, TABLE, FLAGS),
+)
+def _time_use(
+    workers: tuple[Ints, Bools],
+    links: Columns,
+    under_way: tuple[Floats, Floats, Floats],
+    begun: tuple[Floats, Floats, Floats, Floats, Floats],
+    now_s: tuple[float, float],
+    flags: tuple[bool, bool, bool],
+    out: tuple[Table, Table, Bools],
+) -> int:
+    """Write what `time_use` returns; return how many workers are present.
+
+    Args:
+        workers: Which are active, and whether each is present.
+        links: Their columns.
+        under_way: When trainings started, how long they are, and how much of them remains.
+        begun: Seconds of links and new trainings, exchanges, when trainings begin, and links.
+        now_s: When the round opens, and how long it lasts.
+        flags: Whether the law is the paper's, trainings are joined, and exchanges synchronous.
+        out: Idle seconds and parts of present workers [3, N], parts of active ones [3, A], and
+            which links read a model while its sender trains, [L].
+    """
+    (active, alive), (opens_s, duration_s) = workers, now_s
+    started_s, length_s, remaining_s = under_way
+    link_s, training_s, _, begin_s, link_begin_s = begun
+    own_s = np.empty(len(active))
+    for a in range(len(active)):
+        own_s[a] = _exchange_s(active[a], links, link_s)
+    of_all, of_active, stale = out
+    _spare_s(workers, remaining_s, own_s, begun, duration_s, flags, of_all[0])
+    _spent_by_active(duration_s, remaining_s, active, (own_s, begin_s, training_s), of_active)
+    _sender_trains(active, links, (started_s, length_s, link_begin_s), opens_s, flags[2], stale)
+    return _spent_before(duration_s, alive, started_s, opens_s, remaining_s, of_all[1:])
+
+
+@compiled
 def _sender_trains(
-    active: Ints, links: Columns, seconds: tuple[Floats, Floats, Floats], synchronous: bool
-) -> Bools:
-    """Return which links read a model while its sender trains, [L]."""
+    active: Ints,
+    links: Columns,
+    seconds: tuple[Floats, Floats, Floats],
+    opens_s: float,
+    synchronous: bool,
+    out: Bools,
+) -> None:
+    """Write which links read a model while its sender trains, [L]."""
     (_, src, stage, _, pushed), (started_s, training_s, begin_s) = links, seconds
-    out = np.empty(len(src), np.bool_)
     for k in range(len(src)):
-        out[k] = started_s[src[k]] + training_s[src[k]] > begin_s[k] + SAME_S
+        out[k] = started_s[src[k]] + training_s[src[k]] > opens_s + begin_s[k] + SAME_S
         if out[k] and (pushed[k] or stage[k] > 0 or synchronous):
             for a in range(len(active)):
                 out[k] &= active[a] != src[k]
-    return out
 
 
 @compiled
@@ -151,15 +183,6 @@ def _exchange_s(worker: int, links: Columns, link_s: Floats) -> float:
     return total
 
 
-@compiled_for(INTS, _LINKS, FLOATS)
-def _active_exchange_s(active: Ints, links: Columns, link_s: Floats) -> Floats:
-    """Return the exchange seconds of each active worker."""
-    out = np.empty(len(active))
-    for a in range(len(active)):
-        out[a] = _exchange_s(active[a], links, link_s)
-    return out
-
-
 @compiled
 def _clipped(value: float, low: float, high: float) -> float:
     """Return a number inside of bounds, or NaN, as `np.clip` does."""
@@ -167,46 +190,54 @@ def _clipped(value: float, low: float, high: float) -> float:
     return high if value > high else value
 
 
-@compiled_for(FLOAT, BOOLS, FLOATS, FLOATS)
+@compiled
 def _spent_before(
-    duration_s: float, alive: Bools, exchange_end_s: Floats, training_end_s: Floats
-) -> tuple[Floats, Floats]:
-    """Return the seconds of work from earlier rounds, and those of exchanges among them."""
-    busy, late, count = np.empty(len(alive)), np.empty(len(alive)), 0
+    duration_s: float,
+    alive: Bools,
+    started_s: Floats,
+    opens_s: float,
+    training_end_s: Floats,
+    out: Table,
+) -> int:
+    """Write the seconds of work from earlier rounds, and of exchanges; return how many work."""
+    (busy, late), count = (out[0], out[1]), 0
     for i in range(len(alive)):
         if alive[i]:
             busy[count] = _clipped(training_end_s[i], 0.0, duration_s)
-            late[count] = _clipped(exchange_end_s[i], 0.0, busy[count])
+            late[count] = _clipped(started_s[i] - opens_s, 0.0, busy[count])
             count += 1
-    return busy[:count], late[:count]
+    return count
 
 
-@compiled_for(FLOAT, FLOATS, INTS, (FLOATS, FLOATS, FLOATS))
+@compiled
 def _spent_by_active(
-    duration_s: float, training_end_s: Floats, active: Ints, new: tuple[Floats, Floats, Floats]
-) -> tuple[Floats, Floats, Floats]:
-    """Return the seconds that active workers train, exchange, and wait for others."""
-    transfer_s, begin_s, end_s = new
-    trains, moves, waits = np.empty(len(active)), np.empty(len(active)), np.empty(len(active))
+    duration_s: float,
+    training_end_s: Floats,
+    active: Ints,
+    new: tuple[Floats, Floats, Floats],
+    out: Table,
+) -> None:
+    """Write the seconds that active workers train, exchange, and wait for others."""
+    transfer_s, begin_s, training_s = new
     for a in range(len(active)):
         first = _clipped(training_end_s[active[a]], 0.0, duration_s)
         begin = _clipped(begin_s[a], first, duration_s)
-        end = _clipped(end_s[a], begin, duration_s)
+        end = _clipped(begin_s[a] + training_s[a], begin, duration_s)
         waiting = min(max(begin_s[a] - first - transfer_s[a], 0.0), begin - first)
-        trains[a], moves[a] = end - begin, begin - first - waiting
-        waits[a] = waiting + duration_s - end
-    return trains, moves, waits
+        out[0, a], out[1, a] = end - begin, begin - first - waiting
+        out[2, a] = waiting + duration_s - end
 
 
-@compiled_for(INTS, _LINKS, BOOLS, (FLOATS, FLOATS, FLOATS), (BOOL, BOOL, BOOL))
+@compiled_for(INTS, _LINKS, BOOLS, (FLOATS, FLOATS, FLOATS), (BOOL, BOOL, BOOL), (TABLE, TABLE))
 def _timetable(
     active: Ints,
     links: Columns,
     fed: Bools,
     seconds: tuple[Floats, Floats, Floats],
     flags: tuple[bool, bool, bool],
-) -> tuple[float, Floats, Floats, Floats, Floats]:
-    """Return the fields of a `Timetable`.
+    out: tuple[Table, Table],
+) -> float:
+    """Return the duration of a round, and write the other fields of a `Timetable`.
 
     Args:
         active: Active workers.
@@ -214,19 +245,19 @@ def _timetable(
         fed: Which links bring a source of a row; the paper's law does not ask.
         seconds: Of each link, remaining of each node, of the new training of each active worker.
         flags: Whether the law is the paper's, exchanges are synchronous, and trainings are joined.
+        out: Exchanges and beginnings [2, A]; beginnings, which are zero so far, and ends [2, L].
     """
     (link_s, remaining_s, training_s), (is_paper, synchronous, join) = seconds, flags
     ready = np.zeros(len(remaining_s))  # an inactive worker serves its model immediately
     for a in range(len(active)):
         ready[active[a]] = remaining_s[active[a]]
-    begin, end = np.zeros(len(link_s)), np.empty(len(link_s))
+    (comm, starts), (begin, end), duration = (out[0][0], out[0][1]), (out[1][0], out[1][1]), 0.0
     first, last = _stages(links[2])
     for s in range(first, last):
         _begin_stage(s, links, is_paper, synchronous, ready, begin)
         _end_stage(s, links, fed, is_paper, link_s, begin, ready)
     for k in range(len(link_s)):
         end[k] = begin[k] + link_s[k]
-    comm, starts, duration = np.empty(len(active)), np.empty(len(active)), 0.0
     for a in range(len(active)):
         left = remaining_s[active[a]]
         comm[a] = _exchange_s(active[a], links, link_s) if is_paper else ready[active[a]] - left
@@ -238,7 +269,7 @@ def _timetable(
         duration = 0.0
         for a in range(len(active)):
             duration = _larger(duration, starts[a] + training_s[a])
-    return duration, comm, starts, begin, end
+    return duration
 
 
 @compiled
@@ -277,26 +308,25 @@ def _end_stage(
             ready[dst[k]] = _larger(ready[dst[k]], end)
 
 
-@compiled_for(INTS, _LINKS, (FLOATS, FLOATS, FLOATS, FLOATS, FLOATS), FLOAT, (BOOL, BOOL))
+@compiled
 def _spare_s(
-    active: Ints,
-    links: Columns,
-    seconds: tuple[Floats, Floats, Floats, Floats, Floats],
+    workers: tuple[Ints, Bools],
+    remaining_s: Floats,
+    own_s: Floats,
+    begun: tuple[Floats, Floats, Floats, Floats, Floats],
     duration_s: float,
-    flags: tuple[bool, bool],
-) -> Floats:
-    """Return the idle seconds of every worker, [N]; the arguments are those of `spare_s`."""
-    link_s, remaining_s, training_s, comm_s, begin_s = seconds
-    is_paper, join = flags
-    out = np.empty(len(remaining_s))
+    flags: tuple[bool, bool, bool],
+    out: Floats,
+) -> None:
+    """Write the idle seconds of every worker, [N]; an absent one counts as busy."""
+    (active, alive), (is_paper, join, _) = workers, flags
+    _, training_s, comm_s, begin_s, _ = begun
     for i in range(len(out)):
-        out[i] = _larger(duration_s - remaining_s[i], 0.0)
+        out[i] = _larger(duration_s - (remaining_s[i] if alive[i] else np.inf), 0.0)
     for a in range(len(active)):
         i, joined = active[a], training_s[a] if join else 0.0
         if is_paper:
             out[i] = _larger(out[i] - comm_s[a] - joined, 0.0)
         else:
-            own = _exchange_s(i, links, link_s)
             early = duration_s - begin_s[a] - joined if join else 0.0
-            out[i] = _larger(comm_s[a] - own, 0.0) + _larger(early, 0.0)
-    return out
+            out[i] = _larger(comm_s[a] - own_s[a], 0.0) + _larger(early, 0.0)

@@ -170,15 +170,17 @@ class WaitingMixes:
         self._is_written[:] = False
 
     def _sequence(self) -> Sequence:
-        stages = self._stages
-        sizes = np.array([len(column) for _, _, column, _ in stages])
-        offset = np.cumsum(sizes) - sizes
-        begins = [stage.indptr[:-1] + o for (stage, *_), o in zip(stages, offset, strict=True)]
+        mixes, middles, columns, weights = zip(*self._stages, strict=True)
+        rows = [len(mix.receiver) for mix in mixes]
+        ends = np.cumsum([len(column) for column in columns])
+        offset = np.repeat([0, *ends[:-1].tolist()], rows)
         return Sequence(
-            first_row=np.append(0, np.cumsum([len(stage.receiver) for stage, *_ in stages])),
-            target=np.concatenate([stage.receiver for stage, *_ in stages]),
-            begin=np.concatenate([*begins, [sizes.sum()]]),
-            middle=np.concatenate([m + o for (_, m, _, _), o in zip(stages, offset, strict=True)]),
-            column=np.concatenate([column for _, _, column, _ in stages]),
-            weight=np.concatenate([weight for _, _, _, weight in stages]),
+            first_row=np.cumsum([0, *rows]),
+            target=np.concatenate([mix.receiver for mix in mixes]),
+            begin=np.concatenate(
+                [np.concatenate([mix.indptr[:-1] for mix in mixes]) + offset, ends[-1:]]
+            ),
+            middle=np.concatenate(middles) + offset,
+            column=np.concatenate(columns),
+            weight=np.concatenate(weights),
         )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dystop.acceleration import accelerated
-from dystop.control.time_spent import NewWork, TimeSpent, time_spent
-from dystop.control.timing import Timetable, Timing, active_exchange_s, idle_s, is_small
+from dystop.control.time_spent import NewWork, SpentParts, TimeSpent, spent_parts, total_of
+from dystop.control.timing import Timetable, Timing, exchange_s, is_small, spare_s
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints
 from dystop.types import View
@@ -65,52 +65,64 @@ def realised_plan(
         transfer: What happens on the links of the plan.
         table: When things happen.
     """
-    links = plan.links
-    # Absent workers count as busy: nobody waits for them.
-    busy_s = np.where(view.alive, view.remaining_s, np.inf)
-    training_s = view.step_s[plan.active] * steps
+    links, training_s = plan.links, view.step_s[plan.active] * steps
     size = links.fraction * view.fleet.model_bytes * transfer.hops
+    use = time_use if is_small(plan) else time_use.reference
+    idle_s, spent, stale = use(timing, view, plan, progress, transfer.seconds, table, training_s)
     return RealisedPlan(
         plan=plan,
         steps=steps,
         begin_s=table.begin_s,
         duration_s=table.duration_s,
-        idle_s=idle_s(timing, table, plan, transfer.seconds, busy_s, training_s),
-        spent=_spent(view, plan, progress, transfer, table, training_s),
+        idle_s=float(np.add.reduce(idle_s)),
+        spent=total_of(spent),
         comm_s=table.comm_s,
         failed=np.zeros(len(plan.active), bool),
         link_s=transfer.seconds,
         link_bytes=np.ceil(size).astype(np.int64),  # also of a transfer that fails
         arrival_s=table.link_end_s,
         lost=transfer.lost,
-        stale=(sender_trains if is_small(plan) else sender_trains.reference)(
-            plan, progress, view.now_s + table.link_begin_s
-        ),
+        stale=stale,
     )
 
 
-def _spent(
+@accelerated("dystop.kernels.times:time_use")
+def time_use(
+    timing: Timing,
     view: View,
     plan: Plan,
     progress: Progress,
-    transfer: Transfer,
+    link_s: Floats,
     table: Timetable,
     training_s: Floats,
-) -> TimeSpent:
-    """Return what the workers do with their time in this round."""
+) -> tuple[Floats, SpentParts, Bools]:
+    """Return what workers do with their time in a round, and which senders still train.
+
+    Args:
+        timing: Law of the round's duration.
+        view: What was known when the round opened.
+        plan: What is carried out.
+        progress: Trainings that are under way.
+        link_s: Seconds of each link, [L].
+        table: When things happen.
+        training_s: Length of each new training, [A].
+
+    Returns:
+        (idle seconds of each worker, parts of `time_spent`, what `sender_trains` returns).
+    """
     workers = view.fleet.workers
-    exchange = active_exchange_s if is_small(plan) else active_exchange_s.reference
-    own_s = exchange(plan, transfer.seconds, len(progress.started_s))
-    return time_spent(
-        table.duration_s,
-        view.alive,
-        (progress.started_s - view.now_s)[:workers],
-        view.remaining_s,
-        NewWork(plan.active, own_s, table.begin_s, table.begin_s + training_s),
+    own_s = exchange_s(plan, link_s, len(progress.started_s))[plan.active]
+    new = NewWork(plan.active, own_s, table.begin_s, table.begin_s + training_s)
+    exchange_end_s = (progress.started_s - view.now_s)[:workers]
+    # Absent workers count as busy: nobody waits for them.
+    busy_s = np.where(view.alive, view.remaining_s, np.inf)
+    return (
+        spare_s(timing, table, plan, link_s, busy_s, training_s),
+        spent_parts(table.duration_s, view.alive, exchange_end_s, view.remaining_s, new),
+        sender_trains(plan, progress, view.now_s + table.link_begin_s),
     )
 
 
-@accelerated("dystop.kernels.times:sender_trains")
 def sender_trains(plan: Plan, progress: Progress, begin_s: Floats) -> Bools:
     """Return which links read a model while the training of its sender is unfinished, [L].
 
