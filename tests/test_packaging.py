@@ -49,6 +49,13 @@ def wheel(sdist, tmp_path_factory):
         os.chdir(before)
 
 
+def test_no_module_is_ignored(sdist):
+    """A rule of .gitignore, such as runs/, may match a package of the same name."""
+    there = {path.relative_to(ROOT) for path in (ROOT / "src").rglob("*.py")}
+    assert len(there) > 400
+    assert {path for path in there if not (sdist / path).is_file()} == set()
+
+
 def test_every_link_of_the_readme_leads_somewhere_in_the_sdist(sdist):
     links = LINK.findall((sdist / "README.md").read_text())
     assert len(links) > 10

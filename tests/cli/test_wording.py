@@ -17,7 +17,7 @@ from dystop.control.stopping import Stop, stop_reason
 from dystop.report.data import measures
 from dystop.report.data.comparison import ranking
 from dystop.report.data.groups import SeedSpread
-from dystop.report.figures.runs import maps
+from dystop.report.figures.single_runs import maps
 from dystop.rng import stream
 from dystop.units import number, percent, plural
 from support.fake_runs import plain_record

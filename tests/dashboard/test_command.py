@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.dashboard.access import Settings
-from dystop.dashboard.runs.log_reader import LogFollower
+from dystop.dashboard.run_folders.log_reader import LogFollower
 from dystop.dashboard.server import Server, open_server
 from dystop.experiments.folders.run_folder import open_run
 from dystop.units import number

@@ -5,10 +5,10 @@ import os
 import shutil
 import time
 
-from dystop.dashboard.runs import discovery as discovery_module
-from dystop.dashboard.runs import library as library_module
-from dystop.dashboard.runs.discovery import find_runs
-from dystop.dashboard.runs.library import Library
+from dystop.dashboard.run_folders import discovery as discovery_module
+from dystop.dashboard.run_folders import library as library_module
+from dystop.dashboard.run_folders.discovery import find_runs
+from dystop.dashboard.run_folders.library import Library
 from dystop.dashboard.views.index import index_view
 from dystop.experiments.folders.run_folder import open_run, update_info
 from support.dashboard_fixtures import rename_score, simple_record

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystop.dashboard.runs import downsample, log_reader
-from dystop.dashboard.runs.downsample import DownsampledSeries, merged, round_point
-from dystop.dashboard.runs.history import History, worker_ids
-from dystop.dashboard.runs.log_reader import LogFollower
-from dystop.dashboard.runs.log_reader import read_tail as end_of
+from dystop.dashboard.run_folders import downsample, log_reader
+from dystop.dashboard.run_folders.downsample import DownsampledSeries, merged, round_point
+from dystop.dashboard.run_folders.history import History, worker_ids
+from dystop.dashboard.run_folders.log_reader import LogFollower
+from dystop.dashboard.run_folders.log_reader import read_tail as end_of
 from dystop.record import RoundRecord
 from support.dashboard_fixtures import simple_record
 

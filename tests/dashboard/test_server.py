@@ -11,7 +11,7 @@ import pytest
 
 from dystop.dashboard import server as server_module
 from dystop.dashboard.access import Settings
-from dystop.dashboard.runs import library as library_module
+from dystop.dashboard.run_folders import library as library_module
 from dystop.dashboard.server import Server, open_server
 from dystop.dashboard.site import SECURITY_HEADERS
 from dystop.experiments.folders.run_folder import open_run

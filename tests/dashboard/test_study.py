@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from dystop.dashboard.runs import curves as curves_module
-from dystop.dashboard.runs.curves import Curve, CurveCache, thinned
-from dystop.dashboard.runs.history import EVALUATIONS
-from dystop.dashboard.runs.library import Library
+from dystop.dashboard.run_folders import curves as curves_module
+from dystop.dashboard.run_folders.curves import Curve, CurveCache, thinned
+from dystop.dashboard.run_folders.history import EVALUATIONS
+from dystop.dashboard.run_folders.library import Library
 from dystop.dashboard.views.study import MAX_LINES, common_time, score_at, study_view
 from dystop.experiments.folders.run_folder import open_run
 from support.dashboard_fixtures import ask, make_run, rename_score, serving

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dystop.dashboard.runs import log_reader as log_reader_module
-from dystop.dashboard.runs.discovery import RunLocation
-from dystop.dashboard.runs.library import Library, RunFiles
-from dystop.dashboard.runs.log_reader import LogFollower
+from dystop.dashboard.run_folders import log_reader as log_reader_module
+from dystop.dashboard.run_folders.discovery import RunLocation
+from dystop.dashboard.run_folders.library import Library, RunFiles
+from dystop.dashboard.run_folders.log_reader import LogFollower
 from dystop.dashboard.views import last_round_map as map_module
 from dystop.dashboard.views import run as view_module
 from dystop.dashboard.views import workers as workers_module

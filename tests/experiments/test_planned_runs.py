@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
-from dystop.dashboard.runs.library import Library
+from dystop.dashboard.run_folders.library import Library
 from dystop.dashboard.views.run import run_view
 from dystop.errors import CapacityError, ConfigError
 from dystop.experiments import run

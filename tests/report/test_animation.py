@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.errors import RunFolderError
-from dystop.report.figures.runs.animation import animation, staleness_by_round
+from dystop.report.figures.single_runs.animation import animation, staleness_by_round
 from support.fake_runs import fake_run
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -12,8 +12,8 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.quiver import Quiver
 
 from dystop.report import draw_runs
-from dystop.report.figures.runs import labels
-from dystop.report.figures.runs.maps import MAX_BENT_ARROWS
+from dystop.report.figures.single_runs import labels
+from dystop.report.figures.single_runs.maps import MAX_BENT_ARROWS
 from dystop.report.figures.style import DPI, freeze_layout
 from dystop.report.figures.svg import save
 from support.fake_runs import fake_run, plain_record

@@ -16,9 +16,9 @@ from dystop.report.data.names import rerun_command
 from dystop.report.data.notices import notices
 from dystop.report.data.settings import differing_settings
 from dystop.report.data.summary import summarise
-from dystop.report.figures.runs.labels import sorted_shares
-from dystop.report.figures.runs.learning import NO_EVALUATION, NO_ROUND
-from dystop.report.figures.runs.maps import map_data, typical_round
+from dystop.report.figures.single_runs.labels import sorted_shares
+from dystop.report.figures.single_runs.learning import NO_EVALUATION, NO_ROUND
+from dystop.report.figures.single_runs.maps import map_data, typical_round
 from dystop.report.figures.svg import save
 from dystop.report.pages.runs import render_runs
 from dystop.sparse import ints

@@ -88,7 +88,7 @@ def _folder(run: Path | None, out: Path) -> Path:
 
 def _address(server: "Server", folder: Path) -> str:
     """Return the address of the folder's page: that of a run, of a study, or the list."""
-    from dystop.dashboard.runs.discovery import find_runs
+    from dystop.dashboard.run_folders.discovery import find_runs
     from dystop.dashboard.site import STUDY
 
     found, here = find_runs(folder), folder.resolve()

@@ -238,7 +238,7 @@ def animate(
     must have been recorded, which they are by default for small fleets (output.topology=full).
     """
     from dystop.experiments.folders.run_folder import open_run
-    from dystop.report.figures.runs.animation import animation
+    from dystop.report.figures.single_runs.animation import animation
     from dystop.storage import write_atomic
 
     picture = animation(open_run(run), rounds=rounds, length_s=seconds)

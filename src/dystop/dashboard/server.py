@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from dystop.dashboard.access import Access, Settings, read_token, resolve_address, tls_context
-from dystop.dashboard.runs.library import Library
+from dystop.dashboard.run_folders.library import Library
 from dystop.dashboard.site import (
     METHOD_NOT_ALLOWED,
     RUN,

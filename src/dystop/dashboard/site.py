@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from dystop.dashboard.runs.curves import CurveCache
-from dystop.dashboard.runs.files import read_bytes, report_file
-from dystop.dashboard.runs.library import Library
+from dystop.dashboard.run_folders.curves import CurveCache
+from dystop.dashboard.run_folders.files import read_bytes, report_file
+from dystop.dashboard.run_folders.library import Library
 from dystop.dashboard.views.index import index_view
 from dystop.dashboard.views.run import round_view, run_view
 from dystop.dashboard.views.study import study_view

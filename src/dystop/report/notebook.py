@@ -19,7 +19,7 @@ from dystop.record import ACCURACY
 from dystop.report.data.groups import Group
 from dystop.report.data.names import mechanism_of
 from dystop.report.figures.comparison import curves
-from dystop.report.figures.runs import learning
+from dystop.report.figures.single_runs import learning
 from dystop.report.figures.style import Plot, styled_runs, with_score_of
 from dystop.report.figures.svg import save
 from dystop.units import data, number, percent, seconds

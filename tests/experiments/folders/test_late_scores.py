@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import dystop
-from dystop.dashboard.runs.log_reader import LogFollower, read_tail
+from dystop.dashboard.run_folders.log_reader import LogFollower, read_tail
 from dystop.errors import RunFolderError
 from dystop.experiments.folders.late_scores import (
     LATE_SCORES,

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from dystop.dashboard.runs.discovery import FoundRuns, RunLocation
-from dystop.dashboard.runs.files import as_number, as_text, report_file
-from dystop.dashboard.runs.library import Library
+from dystop.dashboard.run_folders.discovery import FoundRuns, RunLocation
+from dystop.dashboard.run_folders.files import as_number, as_text, report_file
+from dystop.dashboard.run_folders.library import Library
 from dystop.dashboard.views.summary import (
     age_s,
     data_text,

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dystop.dashboard.runs.files import as_count, as_number
-from dystop.dashboard.runs.library import RunFiles
+from dystop.dashboard.run_folders.files import as_count, as_number
+from dystop.dashboard.run_folders.library import RunFiles
 from dystop.dashboard.views.workers import Workers
 from dystop.units import number, plural
 

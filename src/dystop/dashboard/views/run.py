@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dystop.dashboard.runs.discovery import RunLocation
-from dystop.dashboard.runs.downsample import DownsampledSeries
-from dystop.dashboard.runs.files import as_count, as_number, as_text, report_file
-from dystop.dashboard.runs.history import EVALUATIONS, ROUNDS, History
-from dystop.dashboard.runs.library import RunFiles
-from dystop.dashboard.runs.log_reader import MAX_REPLAY_BYTES, LogFollower, history_until
+from dystop.dashboard.run_folders.discovery import RunLocation
+from dystop.dashboard.run_folders.downsample import DownsampledSeries
+from dystop.dashboard.run_folders.files import as_count, as_number, as_text, report_file
+from dystop.dashboard.run_folders.history import EVALUATIONS, ROUNDS, History
+from dystop.dashboard.run_folders.library import RunFiles
+from dystop.dashboard.run_folders.log_reader import MAX_REPLAY_BYTES, LogFollower, history_until
 from dystop.dashboard.views.last_round_map import last_round_map
 from dystop.dashboard.views.summary import (
     age_s,

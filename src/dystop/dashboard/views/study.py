@@ -10,12 +10,12 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from dystop.dashboard.runs.curves import Curve, CurveCache
-from dystop.dashboard.runs.discovery import RunGroup
-from dystop.dashboard.runs.files import as_number, report_file
-from dystop.dashboard.runs.history import EVALUATIONS
-from dystop.dashboard.runs.library import Library
-from dystop.dashboard.runs.log_reader import LogTail
+from dystop.dashboard.run_folders.curves import Curve, CurveCache
+from dystop.dashboard.run_folders.discovery import RunGroup
+from dystop.dashboard.run_folders.files import as_number, report_file
+from dystop.dashboard.run_folders.history import EVALUATIONS
+from dystop.dashboard.run_folders.library import Library
+from dystop.dashboard.run_folders.log_reader import LogTail
 from dystop.dashboard.views.index import group_view, row_of
 from dystop.dashboard.views.summary import score_text
 from dystop.record import ACCURACY

@@ -3,10 +3,10 @@
 import time
 from typing import Any
 
-from dystop.dashboard.runs.files import as_count, as_number, as_text
-from dystop.dashboard.runs.history import History
-from dystop.dashboard.runs.library import RunFiles
-from dystop.dashboard.runs.log_reader import LogFollower
+from dystop.dashboard.run_folders.files import as_count, as_number, as_text
+from dystop.dashboard.run_folders.history import History
+from dystop.dashboard.run_folders.library import RunFiles
+from dystop.dashboard.run_folders.log_reader import LogFollower
 from dystop.dashboard.views.workers import worker_count
 from dystop.record import ACCURACY, RoundRecord
 from dystop.types import FAITHFUL

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dystop.dashboard.runs.files import as_count, as_text
-from dystop.dashboard.runs.history import History, worker_ids
-from dystop.dashboard.runs.library import RunFiles
+from dystop.dashboard.run_folders.files import as_count, as_text
+from dystop.dashboard.run_folders.history import History, worker_ids
+from dystop.dashboard.run_folders.library import RunFiles
 from dystop.units import number
 
 MAX_ROWS = 500

@@ -26,7 +26,7 @@ from dystop.report.data.summary import (
     summarise,
 )
 from dystop.report.data.summary_table import summary_table
-from dystop.report.figures.runs import labels, learning, maps, rounds
+from dystop.report.figures.single_runs import labels, learning, maps, rounds
 from dystop.report.figures.style import Plot, css_color, styled_runs, with_score_of
 from dystop.report.pages.files import ReportFiles, check_arguments, write_files
 from dystop.report.pages.html import DetailTable, fleet_rows, inline_figures, render_template

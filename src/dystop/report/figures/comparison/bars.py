@@ -30,7 +30,7 @@ from dystop.report.data.time_shares import (
     mean_shares,
     share_texts,
 )
-from dystop.report.figures.runs.learning import NO_EVALUATION, NO_ROUND
+from dystop.report.figures.single_runs.learning import NO_EVALUATION, NO_ROUND
 from dystop.report.figures.style import (
     INK,
     MUTED,

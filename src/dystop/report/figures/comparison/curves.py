@@ -17,7 +17,7 @@ from dystop.report.data.series import (
     mean_curve,
     wire_bytes,
 )
-from dystop.report.figures.runs.learning import NO_EVALUATION, NO_LOSS, NO_ROUND
+from dystop.report.figures.single_runs.learning import NO_EVALUATION, NO_LOSS, NO_ROUND
 from dystop.report.figures.style import (
     LineStyle,
     Plot,

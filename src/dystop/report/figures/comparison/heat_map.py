@@ -13,7 +13,7 @@ from dystop.report.data.comparison.sweep_layout import MECHANISM
 from dystop.report.data.groups import Group, SeedSpread
 from dystop.report.data.scores import Score, score_of
 from dystop.report.data.settings import value_of, value_text, values_of
-from dystop.report.figures.runs.learning import NO_EVALUATION
+from dystop.report.figures.single_runs.learning import NO_EVALUATION
 from dystop.report.figures.style import MUTED, WHITE, Plot, figure_style
 from dystop.units import NOTHING, number, time_unit
 

@@ -31,7 +31,7 @@ from dystop.report.data.scores import score_of
 from dystop.report.data.settings import are_numbers, value_of, value_text
 from dystop.report.data.summary import RunSummary, summarise
 from dystop.report.figures.comparison.heat_map import draw_heat_map, fits_heat_map
-from dystop.report.figures.runs.learning import NO_EVALUATION, NO_ROUND
+from dystop.report.figures.single_runs.learning import NO_EVALUATION, NO_ROUND
 from dystop.report.figures.style import (
     LineStyle,
     Plot,

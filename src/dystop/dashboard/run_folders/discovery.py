@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dystop.dashboard.runs.files import is_file, read_json
+from dystop.dashboard.run_folders.files import is_file, read_json
 from dystop.experiments.folders.run_folder import INFO, STUDY
 
 MAX_RUNS = 2000

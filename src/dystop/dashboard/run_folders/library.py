@@ -7,9 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dystop.dashboard.runs.discovery import FoundRuns, RunLocation, find_runs
-from dystop.dashboard.runs.files import FileStamp, file_stamp, modified_s, read_json, read_toml
-from dystop.dashboard.runs.log_reader import LogFollower, LogTail, read_tail
+from dystop.dashboard.run_folders.discovery import FoundRuns, RunLocation, find_runs
+from dystop.dashboard.run_folders.files import (
+    FileStamp,
+    file_stamp,
+    modified_s,
+    read_json,
+    read_toml,
+)
+from dystop.dashboard.run_folders.log_reader import LogFollower, LogTail, read_tail
 from dystop.experiments.folders.late_scores import LATE_SCORES
 from dystop.experiments.folders.record_log import RECORDS
 from dystop.experiments.folders.run_folder import CONFIG, FLEET, INFO, is_abandoned

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dystop.dashboard.runs.files import FileStamp, file_stamp, open_file, read_bytes
-from dystop.dashboard.runs.history import History
+from dystop.dashboard.run_folders.files import FileStamp, file_stamp, open_file, read_bytes
+from dystop.dashboard.run_folders.history import History
 from dystop.experiments.folders.late_scores import LATE_SCORES, LateScores, parse_late_score
 from dystop.experiments.folders.record_log import RECORDS
 from dystop.record import RoundRecord

@@ -18,7 +18,7 @@ from dystop.report.data.series import (
     series,
     staleness_shares,
 )
-from dystop.report.figures.runs.learning import NO_ROUND, draw_line, last_values
+from dystop.report.figures.single_runs.learning import NO_ROUND, draw_line, last_values
 from dystop.report.figures.style import (
     INK,
     Plot,

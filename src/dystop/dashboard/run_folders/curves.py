@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dystop.dashboard.runs.discovery import RunLocation
-from dystop.dashboard.runs.downsample import Value
-from dystop.dashboard.runs.files import FileStamp, file_stamp
-from dystop.dashboard.runs.library import Library
+from dystop.dashboard.run_folders.discovery import RunLocation
+from dystop.dashboard.run_folders.downsample import Value
+from dystop.dashboard.run_folders.files import FileStamp, file_stamp
+from dystop.dashboard.run_folders.library import Library
 from dystop.experiments.folders.late_scores import LATE_SCORES
 from dystop.experiments.folders.record_log import RECORDS
 
