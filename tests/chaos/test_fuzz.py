@@ -1,8 +1,8 @@
-"""The long version of the fuzz of both state machines; `python -m support.fuzzing` runs more."""
+"""The long fuzz of both state machines; `python -m support.testbed.fuzzing` runs more."""
 
 import pytest
 
-from support.fuzzing import run_sequences
+from support.testbed.fuzzing import run_sequences
 
 pytestmark = pytest.mark.chaos
 

@@ -14,7 +14,7 @@ from dystop.experiments.testbed.launch import make_folder
 from dystop.experiments.testbed.threads import PartyThreads, run_threads
 from dystop.testbed.audit.check import check_run
 from dystop.testbed.worker.model_server import PublishedModelServer
-from support.ignored_progress import IgnoredProgress
+from support.testbed.ignored_progress import IgnoredProgress
 
 from .facts import accuracy_of
 

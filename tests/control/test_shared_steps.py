@@ -5,8 +5,8 @@ import pytest
 from dystop.mechanisms import DySTop
 from dystop.simulator import loop
 from dystop.testbed.coordinator import rounds
-from support.coordinator_fixtures import play as play_testbed
 from support.engine_fixtures import components_for, run_to_end
+from support.testbed.coordinator_fixtures import play as play_testbed
 
 STEPS = ("build_view", "decide", "settle")
 ROUNDS = 3

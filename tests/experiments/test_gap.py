@@ -16,7 +16,7 @@ from dystop.experiments.run import run_experiment, verify_run
 from dystop.experiments.trace_metrics import errors_of, learning, plan_similarity
 from dystop.record import from_json
 from dystop.world import read_trace
-from support.trace_recorder import record_experiment, write_trace
+from support.testbed.trace_recorder import record_experiment, write_trace
 
 WORDS = [
     "data.name=synthetic",

@@ -14,7 +14,7 @@ from dystop.simulator.params import EngineParams
 from dystop.world import Compute, Outages, TraceWorld, WorldParams, read_trace
 from dystop.world.trace import TRACE
 from support.engine_fixtures import components_for, run_to_end
-from support.trace_recorder import play_and_record, write_trace
+from support.testbed.trace_recorder import play_and_record, write_trace
 
 LATE = EngineParams(publish="on_completion")
 N = 9

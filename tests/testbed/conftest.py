@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.transport_fixtures import KINDS, certificates, closing_all, open_parties
+from support.testbed.transport_fixtures import KINDS, certificates, closing_all, open_parties
 
 
 @pytest.fixture(scope="module")

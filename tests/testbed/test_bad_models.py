@@ -14,7 +14,7 @@ from dystop.testbed.protocol.compressed import digest_of
 from dystop.testbed.protocol.payload import digest
 from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.model_server import PublishedModelServer
-from support.ignored_progress import IgnoredProgress
+from support.testbed.ignored_progress import IgnoredProgress
 
 KEYS = (
     "fleet.workers=5", "data.name=synthetic", "data.train_limit=300", "data.test_limit=50",

@@ -6,7 +6,7 @@ from dystop.experiments.config import read_experiment
 from dystop.experiments.testbed.parts import prepare
 from dystop.testbed.audit.check import audit_run
 from dystop.testbed.worker.history import read_event_log
-from support.testbed_runs import SMALL, run_in_memory, run_over_grpc
+from support.testbed.whole_runs import SMALL, run_in_memory, run_over_grpc
 
 HEADERS = 2500  # bytes of the headers and scales of one payload, at most
 

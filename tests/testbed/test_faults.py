@@ -29,7 +29,7 @@ from dystop.testbed.security import authority
 from dystop.testbed.security.identity import load_identity
 from dystop.testbed.worker import durable_state
 from dystop.testbed.worker.checkpoint import CheckpointStore
-from support.ignored_progress import IgnoredProgress
+from support.testbed.ignored_progress import IgnoredProgress
 
 SMALL = (
     "fleet.workers=3", "data.name=synthetic", "data.train_limit=300", "data.test_limit=50",

@@ -1,6 +1,6 @@
 """No sequence of messages from members with valid certificates ends a state machine."""
 
-from support.fuzzing import run_sequences
+from support.testbed.fuzzing import run_sequences
 
 
 def test_random_sequences_end_no_machine():

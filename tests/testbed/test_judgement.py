@@ -23,7 +23,7 @@ from dystop.testbed.protocol.messages import (
 from dystop.testbed.protocol.payload import Schema, digest
 from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.transport.memory import MemoryTransport
-from support.worker_process_fixtures import RUN, TOY, plus, running_testbed
+from support.testbed.worker_process_fixtures import RUN, TOY, plus, running_testbed
 
 PEERS = {k: Peer(f"w{k:02d}", k, f"memory:{k}", "") for k in range(8)}
 PEERS[8] = Peer("observer", 8, "", "")

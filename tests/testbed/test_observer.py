@@ -13,8 +13,8 @@ from dystop.testbed.protocol.messages import Stop as StopNow
 from dystop.testbed.protocol.pulls import PullRefused
 from dystop.testbed.transport.memory import MemoryTransport
 from dystop.training.evaluate import Evaluation
-from support.transport_parties import until
-from support.worker_process_fixtures import SOON_S, TOY, running_testbed
+from support.testbed.transport_parties import until
+from support.testbed.worker_process_fixtures import SOON_S, TOY, running_testbed
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from dystop.testbed.audit.check import audit_run
 from dystop.testbed.events import StartTraining
 from dystop.training.local_steps.privacy import Accountant
 from dystop.world import read_trace
-from support.testbed_runs import run_command, run_over_grpc
+from support.testbed.whole_runs import run_command, run_over_grpc
 
 WORDS = [
     "fleet.workers=3",

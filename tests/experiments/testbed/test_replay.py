@@ -13,7 +13,7 @@ from dystop.experiments.gap import gap_of
 from dystop.simulator.loop import begin, simulate
 from dystop.testbed.worker.checkpoint import decode_state
 from dystop.world import read_trace
-from support.testbed_runs import run_command
+from support.testbed.whole_runs import run_command
 
 # Links and trainings take a good part of a second. No worker is dead for being slow: a machine may
 # have other things to do.

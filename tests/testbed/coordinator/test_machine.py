@@ -31,7 +31,7 @@ from dystop.testbed.protocol.messages import (
     ReportAck,
     Roster,
 )
-from support.coordinator_fixtures import (
+from support.testbed.coordinator_fixtures import (
     QUICK,
     CoordinatorHarness,
     check_history,

@@ -6,8 +6,14 @@ import pytest
 
 from dystop.testbed.coordinator.message_check import implausible
 from dystop.testbed.protocol.messages import Mail, Reject, Rejected, Scored, Used
-from support.coordinator_fixtures import CoordinatorHarness, check_history, rows, sent, setup_for
 from support.strategies import random_fleet
+from support.testbed.coordinator_fixtures import (
+    CoordinatorHarness,
+    check_history,
+    rows,
+    sent,
+    setup_for,
+)
 
 HUGE = 2**63 - 1
 BAD_MAIL = {

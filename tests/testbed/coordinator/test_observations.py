@@ -9,8 +9,8 @@ from dystop.testbed.coordinator.observations import MAX_FACTOR, Observations, bo
 from dystop.testbed.params import TestbedParams
 from dystop.testbed.protocol.messages import Execute, Mail, Pull, Rejected, Report, Row, Stage, Used
 from dystop.world import Compute
-from support.coordinator_fixtures import QUICK, CoordinatorHarness, setup_for
 from support.engine_fixtures import STABLE_WORLD
+from support.testbed.coordinator_fixtures import QUICK, CoordinatorHarness, setup_for
 
 
 def new_observations(n=4, **params):

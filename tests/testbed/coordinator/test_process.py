@@ -1,8 +1,10 @@
 """The coordinator's process over the memory transport: sessions, bad messages, disk, crashes."""
 
 import json
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
@@ -19,12 +21,17 @@ from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.codec import decode, encode
 from dystop.testbed.protocol.messages import Heartbeat, Join, JoinOk, Report, Used
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
-from support.coordinator_fixtures import QUICK, setup_for
 from support.engine_fixtures import Script
-from support.threads import in_thread
-from support.transport_parties import until
+from support.testbed.coordinator_fixtures import QUICK, setup_for
+from support.testbed.transport_parties import until
 
 FAST = replace(QUICK, timeouts=Timeouts(heartbeat_s=5.0, suspect_s=60.0, dead_s=90.0))
+
+
+def in_thread(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
 
 
 class Setting:

@@ -8,7 +8,7 @@ from dystop.control.stopping import Evaluate as EvaluateRule
 from dystop.control.stopping import Stop as StopRule
 from dystop.testbed.ledger.tables import RoundLine
 from dystop.testbed.protocol.messages import Evaluate, Leave, NotTestable, Scored
-from support.coordinator_fixtures import QUICK, CoordinatorHarness, rows, setup_for
+from support.testbed.coordinator_fixtures import QUICK, CoordinatorHarness, rows, setup_for
 
 WATCHED = replace(QUICK, observer=True)
 WAIT_S = 30.0

@@ -17,7 +17,7 @@ from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.codec import decode
 from dystop.testbed.protocol.messages import Cancel, Execute, Heartbeat, Report, ReportAck, Used
 from dystop.types import ControlState
-from support.coordinator_fixtures import (
+from support.testbed.coordinator_fixtures import (
     QUICK,
     CoordinatorHarness,
     check_history,

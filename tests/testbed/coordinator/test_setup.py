@@ -6,7 +6,7 @@ import pytest
 
 from dystop.testbed.events import MessageFromMember
 from dystop.testbed.protocol.messages import JoinOk, Reject
-from support.coordinator_fixtures import RUN, CoordinatorHarness, play, sent, setup_for
+from support.testbed.coordinator_fixtures import RUN, CoordinatorHarness, play, sent, setup_for
 
 
 def refusal_codes(harness, name):

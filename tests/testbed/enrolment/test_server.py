@@ -17,9 +17,9 @@ from dystop.testbed.enrolment.tokens import TOKEN_S, WRONG_TRIES, make_token
 from dystop.testbed.security.authority import Issued, fingerprint, init, issue, load_identity
 from dystop.testbed.transport import grpc_calls
 from dystop.testbed.transport.grpc_settings import client_options
-from support.half_open import half_open_calls
-from support.tcp_proxy import Proxy
-from support.transport_parties import until
+from support.testbed.half_open import half_open_calls
+from support.testbed.tcp_proxy import Proxy
+from support.testbed.transport_parties import until
 
 import grpc  # isort: skip
 

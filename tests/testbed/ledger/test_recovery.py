@@ -19,7 +19,7 @@ from dystop.testbed.ledger import sqlite
 from dystop.testbed.ledger.recovery import EPOCH_GAP, recover
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import MetaLine, RoundLine, restore
-from support.ignored_progress import IgnoredProgress
+from support.testbed.ignored_progress import IgnoredProgress
 
 ROUNDS = 40
 SMALL = (

@@ -27,8 +27,8 @@ from dystop.testbed.ledger.tables import (
     restore,
     write_blob,
 )
-from support.coordinator_fixtures import CoordinatorHarness, rows, setup_for
 from support.strategies import random_view, same
+from support.testbed.coordinator_fixtures import CoordinatorHarness, rows, setup_for
 
 
 def lines(k):
@@ -100,7 +100,7 @@ def test_killed_while_it_commits(tmp_path):
         child = subprocess.Popen(
             [
                 sys.executable,
-                str(Path(__file__).parents[2] / "support" / "ledger_child.py"),
+                str(Path(__file__).parents[2] / "support" / "testbed" / "ledger_child.py"),
                 str(path),
             ],
             stdout=subprocess.PIPE,

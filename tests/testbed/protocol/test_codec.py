@@ -23,7 +23,7 @@ from dystop.testbed.protocol.codec import (
     shown,
 )
 from dystop.testbed.protocol.pulls import ModelHeader, PullRefused, PullRequest
-from support.pickle_bomb import Bomb
+from support.testbed.pickle_bomb import Bomb
 
 quick = settings(derandomize=True, deadline=None, max_examples=200)
 

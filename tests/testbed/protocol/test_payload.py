@@ -24,7 +24,7 @@ from dystop.testbed.protocol.payload import (
 )
 from dystop.testbed.protocol.pulls import ModelHeader, PullBroken, PullRequest
 from dystop.training.flat import layout_of
-from support.pickle_bomb import Bomb
+from support.testbed.pickle_bomb import Bomb
 
 SCHEMA = Schema((("a.weight", (2, 3)), ("a.bias", (3,)), ("b.bias", (3,)), ("b.running_var", (4,))))
 VECTOR = np.arange(16, dtype=np.float32)

@@ -13,8 +13,8 @@ from dystop.testbed.security import authority
 from dystop.testbed.transport import grpc_settings as settings
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
-from support.transport_fixtures import ANY, NOW
-from support.transport_parties import (
+from support.testbed.transport_fixtures import ANY, NOW
+from support.testbed.transport_parties import (
     QUICK,
     BufferSink,
     FakeModelSource,

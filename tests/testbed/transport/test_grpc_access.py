@@ -14,8 +14,8 @@ from dystop.testbed.security import authority
 from dystop.testbed.security.identity import Identity
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
-from support.transport_fixtures import ANY, NOW
-from support.transport_parties import (
+from support.testbed.transport_fixtures import ANY, NOW
+from support.testbed.transport_parties import (
     QUICK,
     BackgroundCall,
     BufferSink,

@@ -12,9 +12,9 @@ from dystop.testbed.security.tls import channel_credentials
 from dystop.testbed.transport import grpc_calls, grpc_server
 from dystop.testbed.transport.grpc import GrpcTransport
 from dystop.testbed.transport.grpc_settings import PULL, SESSION, client_options
-from support.half_open import half_open_calls
-from support.transport_fixtures import ANY, NOW
-from support.transport_parties import (
+from support.testbed.half_open import half_open_calls
+from support.testbed.transport_fixtures import ANY, NOW
+from support.testbed.transport_parties import (
     QUICK,
     BufferSink,
     FakeModelSource,

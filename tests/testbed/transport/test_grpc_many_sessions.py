@@ -14,7 +14,7 @@ from dystop.testbed.ledger.tables import MemoryLedger, restore
 from dystop.testbed.params import Timeouts
 from dystop.testbed.security import authority
 from dystop.testbed.transport.grpc import GrpcTransport
-from support.coordinator_fixtures import QUICK, setup_for
+from support.testbed.coordinator_fixtures import QUICK, setup_for
 
 WORKERS = 72  # more than any usual pool of threads
 ROUNDS = 4

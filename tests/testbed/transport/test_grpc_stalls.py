@@ -20,19 +20,20 @@ from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
 from dystop.testbed.transport.interface import PullTimeouts, ServedModel
 from dystop.testbed.worker.pulls import pull
-from support.tcp_proxy import Proxy
-from support.transport_fixtures import ANY, NOW
-from support.transport_parties import RUN, BackgroundCall, BufferSink, until
+from support.testbed.tcp_proxy import Proxy
+from support.testbed.transport_fixtures import ANY, NOW
+from support.testbed.transport_parties import RUN, BackgroundCall, BufferSink, until
 
-HERE = Path(__file__).parents[2] / "support"
+TESTS = Path(__file__).parents[2]
+SCRIPTS = TESTS / "support" / "testbed"
 
 
 @pytest.fixture
 def child(folder):
     """Run a serving peer in a process of its own: 2 MB at 1 MB/s."""
-    places = os.pathsep.join([str(HERE.parent), *sys.path])
+    places = os.pathsep.join([str(TESTS), *sys.path])
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "serving_child.py"), str(folder), "w00", "2000000", "1e6"],
+        [sys.executable, str(SCRIPTS / "serving_child.py"), str(folder), "w00", "2000000", "1e6"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

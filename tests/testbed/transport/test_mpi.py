@@ -19,7 +19,8 @@ from dystop.experiments.folders.run_folder import open_run
 from dystop.testbed.transport.mpi_endpoint import names_by_rank
 from dystop.testbed.transport.mpi_router import parse_address
 
-HERE = Path(__file__).parents[2] / "support"
+TESTS = Path(__file__).parents[2]
+SCRIPTS = TESTS / "support" / "testbed"
 BESIDE = str(Path(sys.executable).parent)
 ROOT_TOO = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -40,7 +41,7 @@ def under_mpi(ranks: int, *words: str, timeout_s: float = 120.0, **env: str) -> 
     launcher = mpiexec()
     assert launcher is not None
     more = ["--oversubscribe"] if _is_open_mpi(launcher) else []
-    path = os.pathsep.join([str(HERE.parent), *filter(None, sys.path)])
+    path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
     done = subprocess.run(
         [launcher, *more, "-n", str(ranks), sys.executable, *words],
         env={**os.environ, **ROOT_TOO, "PYTHONPATH": path, **env},
@@ -74,7 +75,7 @@ def test_sessions_and_pulls_over_mpi():
 
 @needs_mpi
 def test_three_ranks_exchange_messages_and_models():
-    output = under_mpi(3, str(HERE / "mpi_ranks.py"))
+    output = under_mpi(3, str(SCRIPTS / "mpi_ranks.py"))
     fine = re.compile(r"rank \d is fine")  # mpiexec may move the line ends
     assert sorted(fine.findall(output)) == [f"rank {k} is fine" for k in range(3)]
     assert fine.sub("", output).strip() == ""

@@ -8,8 +8,8 @@ import pytest
 from dystop.testbed.params import Limits
 from dystop.testbed.protocol.pulls import PullBroken, PullRefused, PullRequest
 from dystop.testbed.transport.interface import PullTimeouts
-from support.transport_fixtures import ANY, NOW, payload
-from support.transport_parties import (
+from support.testbed.transport_fixtures import ANY, NOW, payload
+from support.testbed.transport_parties import (
     QUICK,
     RUN,
     BackgroundCall,

@@ -6,8 +6,8 @@ import pytest
 
 from dystop.errors import TransportError
 from dystop.testbed.protocol.codec import MAX_MESSAGE_BYTES
-from support.transport_fixtures import ANY
-from support.transport_parties import (
+from support.testbed.transport_fixtures import ANY
+from support.testbed.transport_parties import (
     FakeModelSource,
     RecordingClientHandler,
     RecordingSessionHandler,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.worker_process_fixtures import running_testbed
+from support.testbed.worker_process_fixtures import running_testbed
 
 
 @pytest.fixture

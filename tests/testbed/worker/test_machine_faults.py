@@ -14,7 +14,16 @@ from dystop.testbed.events import (
 )
 from dystop.testbed.protocol.messages import Heartbeat, Join, JoinOk, Pull, Report, ReportAck
 from dystop.testbed.worker.state import VERSION_GAP, first_state
-from support.worker_fixtures import PEERS, RUN, WorkerHarness, ack_of, of, reports, sent, vec
+from support.testbed.worker_fixtures import (
+    PEERS,
+    RUN,
+    WorkerHarness,
+    ack_of,
+    of,
+    reports,
+    sent,
+    vec,
+)
 
 # Training that goes wrong -----------------------------------------------------------------------
 

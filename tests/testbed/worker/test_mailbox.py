@@ -4,7 +4,7 @@ import numpy as np
 
 from dystop.testbed.events import PullFailed, StartPull, StartTraining, Tick
 from dystop.testbed.protocol.messages import Execute, Join, Pull, Report, Row, Stage
-from support.worker_fixtures import WorkerHarness, ack_of, of, reports, sent
+from support.testbed.worker_fixtures import WorkerHarness, ack_of, of, reports, sent
 
 
 def test_a_passive_order_moves_what_is_published_and_the_training_keeps_its_update():

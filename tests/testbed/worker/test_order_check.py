@@ -7,7 +7,7 @@ import pytest
 from dystop.testbed.events import StartTraining
 from dystop.testbed.protocol.messages import Complaint, Execute, Pull, Row, Stage
 from dystop.testbed.worker.orders import MAX_ROUND
-from support.worker_fixtures import WorkerHarness, of, sent
+from support.testbed.worker_fixtures import WorkerHarness, of, sent
 
 GOOD = Row((0, 1), (0.5, 0.5))
 BAD_STAGES = {

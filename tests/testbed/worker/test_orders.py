@@ -16,7 +16,7 @@ from dystop.testbed.events import (
 from dystop.testbed.params import Guards
 from dystop.testbed.protocol.messages import Cancel, Execute, Pull, Report, Roster, Row, Stage, Stop
 from dystop.testbed.worker.state import first_state
-from support.worker_fixtures import PEERS, WorkerHarness, ack_of, of, reports, sent, vec
+from support.testbed.worker_fixtures import PEERS, WorkerHarness, ack_of, of, reports, sent, vec
 
 # Orders -----------------------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ from dystop.testbed.protocol.messages import (
 from dystop.testbed.protocol.messages import Stop as StopNow
 from dystop.testbed.protocol.pulls import PullBroken
 from dystop.testbed.worker.history import EventLog, process_resources, read_event_log
-from support.transport_parties import until
-from support.worker_process_fixtures import SOON_S, GrpcTestbed, order, plus, pull
+from support.testbed.transport_parties import until
+from support.testbed.worker_process_fixtures import SOON_S, GrpcTestbed, order, plus, pull
 
 # Rounds -----------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from dystop.training.params import TrainerParams
 from dystop.training.samples import Arrays
 from dystop.training.trainer import Trainer
 from support.engine_fixtures import Script, components_for
-from support.worker_process_fixtures import SOON_S, running_testbed
+from support.testbed.worker_process_fixtures import SOON_S, running_testbed
 
 
 @pytest.fixture

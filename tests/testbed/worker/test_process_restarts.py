@@ -23,7 +23,7 @@ from dystop.testbed.protocol.messages import Stop as StopNow
 from dystop.testbed.protocol.payload import Schema
 from dystop.testbed.worker.checkpoint import CheckpointStore
 from dystop.testbed.worker.state import first_state
-from support.worker_process_fixtures import SOON_S, TOY, order, plus, pull
+from support.testbed.worker_process_fixtures import SOON_S, TOY, order, plus, pull
 
 
 def test_a_killed_worker_resumes_from_its_checkpoint(testbed, tmp_path):

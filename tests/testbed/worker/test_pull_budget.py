@@ -20,8 +20,8 @@ from dystop.testbed.worker.model_server import (
     PullBudget,
 )
 from dystop.testbed.worker.process import write_nothing
-from support.transport_fixtures import ANY, certificates, closing_all
-from support.transport_parties import QUICK, BufferSink
+from support.testbed.transport_fixtures import ANY, certificates, closing_all
+from support.testbed.transport_parties import QUICK, BufferSink
 
 SCHEMA = Schema((("w", (1000,)),))
 LOOPS = 8

@@ -24,7 +24,7 @@ from dystop.testbed.protocol.messages import (
     Stage,
 )
 from dystop.testbed.protocol.pulls import PullRefused, PullRequest
-from support.worker_fixtures import PEERS, WorkerHarness, of, refusal, sent
+from support.testbed.worker_fixtures import PEERS, WorkerHarness, of, refusal, sent
 
 
 def test_strangers_and_other_runs_are_refused():

@@ -21,7 +21,7 @@ from dystop.testbed.protocol.messages import (
     ReportAck,
     Stop,
 )
-from support.worker_fixtures import PEERS, RUN, WorkerHarness, of, refusal, reports, sent
+from support.testbed.worker_fixtures import PEERS, RUN, WorkerHarness, of, refusal, reports, sent
 
 # Joining ----------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from dystop.experiments.config import read_experiment
 from dystop.simulator import run_rounds
 from dystop.simulator.loop import begin
 from dystop.training.trainers.flower_child import read_frame, write_frame
-from support.testbed_runs import run_in_memory, run_over_grpc
+from support.testbed.whole_runs import run_in_memory, run_over_grpc
 
 PYTHON = os.environ.get("DYSTOP_FLOWER_PYTHON", "")
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -11,7 +11,7 @@ from dystop.testbed.events import MemberDisconnected
 from dystop.testbed.ledger.tables import restore
 from dystop.testbed.params import Guards, Timeouts
 from dystop.testbed.protocol.messages import JoinOk, Judge, Judged, Reject, Rejected, Roster
-from support.coordinator_fixtures import QUICK, CoordinatorHarness, sent, setup_for
+from support.testbed.coordinator_fixtures import QUICK, CoordinatorHarness, sent, setup_for
 
 OBSERVED = replace(QUICK, observer=True)
 

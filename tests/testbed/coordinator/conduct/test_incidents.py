@@ -8,7 +8,7 @@ from dystop.testbed.events import LogWarning, MemberIncident, MessageFromMember,
 from dystop.testbed.ledger.tables import restore
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
 from dystop.testbed.protocol.messages import Incident
-from support.coordinator_fixtures import CoordinatorHarness, rows, setup_for
+from support.testbed.coordinator_fixtures import CoordinatorHarness, rows, setup_for
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from dystop.testbed.protocol.messages import JoinOk, Peer, Reject, Roster
 from dystop.testbed.security import authority
 from dystop.testbed.transport.admission import AllowList
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
-from support.coordinator_fixtures import CoordinatorHarness, rows, setup_for
+from support.testbed.coordinator_fixtures import CoordinatorHarness, rows, setup_for
 
 
 def sent(harness, kind, name):

@@ -4,7 +4,7 @@ Values are valid in form, and often at their bounds: 0, the largest number, the 
 current round and its neighbours. Orders are sometimes answered as an honest member would. Every
 sequence has a number, and the number alone decides its content.
 
-    PYTHONPATH=src:tests python -m support.fuzzing 100000
+    PYTHONPATH=src:tests python -m support.testbed.fuzzing 100000
 """
 
 import sys
@@ -55,7 +55,7 @@ from dystop.testbed.protocol.codec import BadMessage, decode, encode
 from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.worker.machine import WorkerMachine
 from dystop.testbed.worker.state import WorkerSetup, first_state
-from support.coordinator_fixtures import RUN, SCHEMA, setup_for
+from support.testbed.coordinator_fixtures import RUN, SCHEMA, setup_for
 
 MECHANISMS = ("dystop", "sa-adfl", "asyng", "gossipfl", "fedasync", "d-cliques", "hadfl")
 WORKERS, EVENTS, WIDTH = 4, 16, 3

@@ -11,8 +11,8 @@ from dystop.testbed.params import Limits
 from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.security import authority
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
-from support.mpi_party import single_rank_router, single_rank_transport
-from support.transport_parties import RUN, until
+from support.testbed.mpi_party import single_rank_router, single_rank_transport
+from support.testbed.transport_parties import RUN, until
 
 NOW = PullRequest(RUN, round=1)
 ANY = "127.0.0.1:0"

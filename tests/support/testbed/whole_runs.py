@@ -14,7 +14,7 @@ from dystop.testbed.security import authority
 from dystop.testbed.security.identity import load_identity
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
-from support.ignored_progress import IgnoredProgress
+from support.testbed.ignored_progress import IgnoredProgress
 
 LOOPBACK = "127.0.0.1:0"
 SMALL = (

@@ -6,7 +6,7 @@ from pathlib import Path
 from dystop.testbed.security import authority
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
-from support.transport_parties import FakeModelSource
+from support.testbed.transport_parties import FakeModelSource
 
 
 def main(folder: str, name: str, size: str, bytes_per_s: str) -> None:

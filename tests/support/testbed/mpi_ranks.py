@@ -10,7 +10,7 @@ from dystop.testbed.protocol.pulls import PullRefused, PullRequest
 from dystop.testbed.transport.mpi import MpiTransport
 from dystop.testbed.transport.mpi_endpoint import join_job, names_by_rank
 from dystop.testbed.transport.mpi_router import FrameRouter
-from support.transport_parties import (
+from support.testbed.transport_parties import (
     QUICK,
     RUN,
     BufferSink,
