@@ -14,7 +14,8 @@ from dystop.errors import ConfigError
 from dystop.experiments.building import build, load_data, split_data
 from dystop.experiments.config import read_experiment
 from dystop.experiments.partitions import partition_of
-from dystop.experiments.testbed.parts import prepare, worker_parts
+from dystop.experiments.testbed.parts import worker_parts
+from dystop.experiments.testbed.preparation import prepare
 
 SMALL = ["data.name=synthetic", "model.name=softmax", "fleet.workers=4", "stop.rounds=3"]
 

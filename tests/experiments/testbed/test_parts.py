@@ -19,7 +19,8 @@ from dystop.experiments.testbed.enrolment import (
     step_seconds,
     write_enrolment,
 )
-from dystop.experiments.testbed.parts import observer_parts, prepare, worker_parts
+from dystop.experiments.testbed.parts import observer_parts, worker_parts
+from dystop.experiments.testbed.preparation import prepare
 from dystop.testbed.events import StartTraining
 from dystop.training.trainer import Trainer
 from dystop.world.capacity import JETSONS, jetson_factors

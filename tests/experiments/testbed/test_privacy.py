@@ -11,7 +11,8 @@ from dystop.experiments.config import read_experiment
 from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.gap import gap_of
 from dystop.experiments.testbed.enrolment import coordinator_setup, read_enrolment
-from dystop.experiments.testbed.parts import prepare, worker_parts
+from dystop.experiments.testbed.parts import worker_parts
+from dystop.experiments.testbed.preparation import prepare
 from dystop.testbed.audit.check import audit_run
 from dystop.testbed.events import StartTraining
 from dystop.training.local_steps.privacy import Accountant

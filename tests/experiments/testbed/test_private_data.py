@@ -20,7 +20,8 @@ from dystop.experiments.testbed import parts
 from dystop.experiments.testbed.coordinator_run import open_coordinator_run
 from dystop.experiments.testbed.enrolment import node_names, read_enrolled, read_status
 from dystop.experiments.testbed.parties import PartyConnection, make_worker
-from dystop.experiments.testbed.parts import observer_parts, prepare, worker_parts
+from dystop.experiments.testbed.parts import observer_parts, worker_parts
+from dystop.experiments.testbed.preparation import prepare
 from dystop.experiments.testbed.threads import CoordinatorThread
 from dystop.testbed.events import StartTraining
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport

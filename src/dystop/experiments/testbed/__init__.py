@@ -1,6 +1,7 @@
 """An experiment on the testbed: from its configuration to processes, threads or ranks.
 
 enrolment        who takes part, on which device, with which settings; free of torch
+preparation      what is settled before the first process, and the enrolment
 parts            what the parties need of data and models: every worker gets its own shard only
 coordinator_run  the coordinator's part, in this process
 parties          the part of a worker, the server or the observer, in this process

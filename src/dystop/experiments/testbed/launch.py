@@ -49,7 +49,7 @@ from dystop.testbed.launch.netns import VirtualNetwork
 from dystop.testbed.launch.supervisor import ProcessSupervisor
 
 if TYPE_CHECKING:
-    from dystop.experiments.testbed.parts import Prepared
+    from dystop.experiments.testbed.preparation import Prepared
 
 PKI, LOGS, WORKERS = "pki", "logs", "workers"
 POLL_S = 0.1
@@ -88,10 +88,10 @@ def new_testbed(
 ) -> Path:
     """Create the folder of a new run and report its start."""
     prepared = _prepare(experiment, name)
-    facts = (prepared.physics, prepared.partition, prepared.memory)
     with Interrupts() as interrupts:  # a user who gets a folder also learns how to resume it
         folder = _create_folder(prepared, out, explicit=name is not None)
-        watch.on_start(Started(folder, *facts, rounds=prepared.experiment.stop.rounds))
+        rounds = prepared.experiment.stop.rounds
+        watch.on_start(Started(folder, prepared.physics, prepared.partition, "", rounds))
         with noting_failure(folder):
             interrupts.check()
     return folder
@@ -112,7 +112,7 @@ def make_folder(
 def _prepare(
     experiment: Experiment, name: str | None, enrolled: tuple[Enrolled, ...] | None = None
 ) -> "Prepared":
-    from dystop.experiments.testbed.parts import prepare
+    from dystop.experiments.testbed.preparation import prepare
 
     return prepare(experiment if name is None else replace(experiment, name=name), enrolled)
 
@@ -160,7 +160,7 @@ def reopen_testbed(path: Path, watch: ProgressReporter) -> bool:
 
 def _unfinished_rounds(data: RunData) -> int:
     """Return the rounds of a run that goes on, if its data are those that it began with."""
-    from dystop.experiments.testbed.parts import check_data
+    from dystop.experiments.testbed.preparation import check_data
 
     experiment = read_experiment(data.path / CONFIG, trust=True)
     check_data(data, experiment)

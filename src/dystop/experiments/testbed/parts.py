@@ -4,19 +4,11 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from dystop.data import (
-    Dataset,
-    describe_partition,
-    fingerprint,
-    label_chart,
-    label_counts,
-    labels_of,
-)
+from dystop.data import Dataset, label_counts
 from dystop.data.dataset import taken
 from dystop.data.private import own_samples, placeholder_samples
 from dystop.errors import ConfigError
@@ -24,111 +16,29 @@ from dystop.experiments.building import (
     attackers_of,
     card_of,
     check_label_flip,
-    check_same_data,
-    check_staleness_weighting,
     compression_of,
-    describe_compression,
-    describe_graph,
-    fleet_json,
     fleet_of,
     load_data,
     make_trainer,
-    measured,
     message_bytes,
-    sample_owners,
     split_data,
     steps_of,
     task_of,
-    with_noted_base,
 )
 from dystop.experiments.config import Experiment
-from dystop.experiments.folders.run_folder import RunData
-from dystop.experiments.testbed.enrolment import (
-    Enrolled,
-    Enrolment,
-    check_testbed,
-    node_names,
-    step_seconds,
-    world_of,
-)
+from dystop.experiments.testbed.enrolment import Enrolled, check_testbed, step_seconds
 from dystop.sparse import Floats, Ints
 from dystop.testbed.events import Counters, StartTraining, TrainingFinished, Vector
 from dystop.testbed.protocol.payload import Schema, schema_of
 from dystop.testbed.worker.model_server import Attacker
 from dystop.testbed.worker.training_thread import local_trainer
 from dystop.training.flat import Layout
-from dystop.training.local_steps.privacy import check_accountant
-from dystop.training.memory import available_bytes, ensure_fits
 from dystop.training.saved import ModelCard
 from dystop.training.trainer import Trainer
 from dystop.world.adversary import flipped_labels
-from dystop.world.describe import describe
-
-_GIGABYTE = 10**9
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A run before its first process: resolved settings, enrolment, and what to display."""
-
-    experiment: Experiment
-    enrolment: Enrolment
-    physics: dict[str, str]
-    partition: list[str]
-    memory: str
-    fleet: dict[str, Any]  # what `fleet.json` holds
-
-
-def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None) -> Prepared:
-    """Split the data, build the model once, and compute who is enrolled with what.
-
-    Args:
-        experiment: The settings.
-        enrolled: The workers, if they bring their own data; nothing is loaded then.
-    """
-    check_testbed(experiment)
-    check_staleness_weighting(experiment)
-    check_accountant(experiment.privacy)
-    experiment = with_noted_base(experiment)
-    unseen = _private_counts(experiment, enrolled)
-    data, shards, counts = unseen or _split(experiment)
-    noted = {} if unseen else fingerprint(data, sample_owners(experiment, labels_of(data)))
-    trainer = make_trainer(_single_stream(experiment), data, shards)
-    _warm_up(trainer, shards)
-    experiment = measured(experiment, trainer)
-    fleet = fleet_of(experiment, counts, _message_bytes(experiment, trainer))
-    enrolment = Enrolment(
-        _schema(experiment, trainer).hash,
-        fleet.model_bytes,
-        _enrolled(experiment, counts),
-        trainer.task.score_name,
-        trainer.layout.model_bytes if experiment.link.sends_differences else 0,
-    )
-    world = world_of(experiment, fleet)
-    physics = {
-        **describe(world),
-        **describe_compression(compression_of(experiment, trainer.layout)),
-        **describe_graph(experiment.mechanism, fleet, world),
-    }
-    return Prepared(
-        experiment=experiment,
-        enrolment=enrolment,
-        physics=physics,
-        partition=[*describe_partition(counts).rows(), *label_chart(counts, data.class_names)],
-        memory=_ensure_memory(experiment, trainer),
-        fleet={**fleet_json(experiment, data, fleet, trainer, world, physics), **noted},
-    )
-
-
-def check_data(run: RunData, experiment: Experiment) -> None:
-    """Refuse to go on with other data than a run began with; private data are checked by hosts."""
-    if not experiment.data.private.classes:
-        data = load_data(experiment)
-        now = fingerprint(data, sample_owners(experiment, labels_of(data)))
-        check_same_data(run.path, run.fleet, now)
-
-
-def _warm_up(trainer: Trainer, shards: list[Ints]) -> None:
+def warm_up(trainer: Trainer, shards: list[Ints]) -> None:
     """Train and drop the result, so that all compiled code is loaded.
 
     A CPU needs one mini-batch. A GPU captures a graph for every size of mini-batch, and the last
@@ -142,12 +52,12 @@ def _warm_up(trainer: Trainer, shards: list[Ints]) -> None:
         trainer.train(vector[None], counters[None], np.array([owner]), 0 * one, steps)
 
 
-def _schema(experiment: Experiment, trainer: Trainer) -> Schema:
+def wire_schema(experiment: Experiment, trainer: Trainer) -> Schema:
     """Return what a model looks like on the wire."""
     return schema_of(trainer.layout, compression_of(experiment, trainer.layout))
 
 
-def _message_bytes(experiment: Experiment, trainer: Trainer) -> int:
+def model_bytes_on_wire(experiment: Experiment, trainer: Trainer) -> int:
     """Return the bytes of one model on the wire, without headers."""
     compression = compression_of(experiment, trainer.layout)
     return message_bytes(experiment, trainer.layout, compression)
@@ -156,16 +66,14 @@ def _message_bytes(experiment: Experiment, trainer: Trainer) -> int:
 Samples = tuple[Dataset, list[Ints], Ints]  # data set, who has which of it, label counts [N, K]
 
 
-def _split(experiment: Experiment) -> Samples:
+def split_samples(experiment: Experiment) -> Samples:
     """Load the data set of the experiment and split it over the workers."""
     data = load_data(experiment)
     shards = split_data(experiment, data)
     return data, shards, label_counts(data.y_train, shards, data.classes)
 
 
-def _private_counts(
-    experiment: Experiment, enrolled: tuple[Enrolled, ...] | None
-) -> Samples | None:
+def unseen_samples(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None) -> Samples | None:
     """Return what is known of private data without loading it; None if data are not private."""
     private = experiment.data.private
     if enrolled is None and private.classes:
@@ -186,34 +94,9 @@ def _private_counts(
     return placeholder_samples(private, batch), [np.arange(batch)], counts
 
 
-def _single_stream(experiment: Experiment) -> Experiment:
+def one_training_at_a_time(experiment: Experiment) -> Experiment:
     """Return the settings with one training at a time: every worker is its own process."""
     return replace(experiment, training=replace(experiment.training, lanes=1))
-
-
-def _enrolled(experiment: Experiment, counts: Ints) -> tuple[Enrolled, ...]:
-    names = node_names(experiment)
-    return tuple(
-        Enrolled(name, int(row.sum()), tuple(row.tolist()))
-        for name, row in zip(names, counts, strict=False)
-    )
-
-
-def _ensure_memory(experiment: Experiment, trainer: Trainer) -> str:
-    """Refuse a fleet of processes that does not fit into this machine."""
-    if experiment.testbed.transport == "mpi":
-        return ""
-    limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
-    estimate = trainer.estimate(experiment.fleet.workers, stacks=_held_models(experiment))
-    ensure_fits(estimate, available_bytes(trainer.device), limit)
-    return ""
-
-
-def _held_models(experiment: Experiment) -> float:
-    """Return how many models a worker holds at most, with the public copies of others."""
-    if not experiment.link.sends_differences:
-        return 6.0
-    return 8.0 + min(experiment.fleet.workers - 1, experiment.testbed.limits.copies)
 
 
 @dataclass(frozen=True)
@@ -249,7 +132,7 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
         file: The worker's own samples, if data are private; nothing else is loaded then.
     """
     check_testbed(experiment)
-    experiment = _single_stream(experiment)
+    experiment = one_training_at_a_time(experiment)
     is_server = node >= experiment.fleet.workers
     data, counts = _own_data(experiment, node, file) or _share(experiment, node)
     if experiment.adversary.kind == "label-flip" and node in attackers_of(experiment):
@@ -258,14 +141,14 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
     only = _only(0 if is_server else node, len(data.y_train))
     trainer = make_trainer(experiment, data, only, privacy_seed=secrets.randbits(63))
     # A worker joins when it can train: the slow first step must not delay a round.
-    _warm_up(trainer, only)
+    warm_up(trainer, only)
     vector, counters = trainer.initial()
-    fleet = fleet_of(experiment, counts, _message_bytes(experiment, trainer))
+    fleet = fleet_of(experiment, counts, model_bytes_on_wire(experiment, trainer))
     free = experiment.testbed.devices == "free" or is_server
     step_s = 0.0 if free else float(step_seconds(experiment, fleet)[node])
     return WorkerParts(
         node=node,
-        schema=_schema(experiment, trainer),
+        schema=wire_schema(experiment, trainer),
         vector=vector.cpu().numpy(),
         counters=counters.cpu().numpy(),
         train=None if is_server else local_trainer(trainer, node),
@@ -306,7 +189,7 @@ def _attacker(experiment: Experiment, node: int, first: Vector) -> Attacker | No
 
 def _share(experiment: Experiment, node: int) -> tuple[Dataset, Ints]:
     """Return one node's samples of the common data set, and all label counts."""
-    data, shards, counts = _split(experiment)
+    data, shards, counts = split_samples(experiment)
     is_server = node >= len(shards)
     own = shards[0][: experiment.training.batch] if is_server else shards[node]
     return _only_own(data, own), counts
@@ -369,7 +252,7 @@ def observer_parts(
         enrolled: The workers, if they bring their own data.
     """
     check_testbed(experiment)
-    unseen = _private_counts(experiment, enrolled)
+    unseen = unseen_samples(experiment, enrolled)
     data, sizes = _tests(experiment, unseen[2]) if unseen else _public_tests(experiment)
     few = np.arange(min(experiment.training.batch, len(data.y_train)))
     tests = replace(
@@ -378,15 +261,15 @@ def observer_parts(
         y_train=data.y_train[few].copy(),
         targets=taken(data.targets, few, slice(None)),
     )
-    trainer = make_trainer(_single_stream(experiment), tests, [few])
+    trainer = make_trainer(one_training_at_a_time(experiment), tests, [few])
     counters = trainer.initial()[1].cpu().numpy()
     samples = experiment.evaluate.samples or None
-    schema, bad = _schema(experiment, trainer), frozenset(attackers_of(experiment).tolist())
+    schema, bad = wire_schema(experiment, trainer), frozenset(attackers_of(experiment).tolist())
     return ObserverParts(trainer, schema, counters, sizes, samples, bad)
 
 
 def _public_tests(experiment: Experiment) -> tuple[Dataset, Ints]:
-    data, _, counts = _split(experiment)
+    data, _, counts = split_samples(experiment)
     return data, counts.sum(axis=1)
 
 

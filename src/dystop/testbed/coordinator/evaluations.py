@@ -26,8 +26,11 @@ class Evaluations:
         self._asked = 0  # the round that the observer evaluates now; 0: none
         self._asked_until_s = 0.0  # another round is requested then, even without an answer
 
-    def is_due(self, record: RoundRecord) -> bool:
-        """Return whether an evaluation is due: at the configured intervals, and at the end."""
+    def take_due(self, record: RoundRecord) -> bool:
+        """Return whether an evaluation is due, and schedule the next one.
+
+        One is due at the configured intervals, and at the end.
+        """
         state, rules = self.state, self.state.setup.evaluate
         is_due = is_evaluation_due(rules, record.round, record.clock_s, state.next_evaluation_s)
         if is_due:

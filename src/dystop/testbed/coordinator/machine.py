@@ -243,14 +243,14 @@ class CoordinatorMachine:
         if member is None or not member.session:
             state.send_now(name, Complaint("not_joined", "join first"))
             return
-        if self._is_implausible(member, message):
+        if self._refuse_implausible(member, message):
             return
         full = message.disk_full if isinstance(message, Heartbeat) else None
         state.write_member(state.members.message_received(name, state.at_s, full))
         self._on_member_message(member, message)
 
-    def _is_implausible(self, member: Member, message: ToCoordinator) -> bool:
-        """Return whether a message cannot be true; if so, it costs its sender a strike."""
+    def _refuse_implausible(self, member: Member, message: ToCoordinator) -> bool:
+        """Give the sender of a message that cannot be true a strike; return whether it got one."""
         setup, t = self.state.setup, self.state.control.t
         order = None
         if isinstance(message, Report):
@@ -311,7 +311,7 @@ class CoordinatorMachine:
         refused = self._joining.refusal(event, join)
         if refused is not None or member is None:
             self._joining.refuse(event.name, refused or Reject("unknown", "not enrolled"))
-        elif self._is_implausible(member, join):
+        elif self._refuse_implausible(member, join):
             self._joining.refuse(event.name, Reject("implausible", IMPLAUSIBLE))
         elif self._epoch_claims.needs_lookup(member, join):
             state.pending.immediate.append(LookUpEpoch(event))

@@ -64,7 +64,7 @@ class Records:
     def add(self, closed: ClosedRound) -> None:
         """Hold the record of a closed round; request an evaluation if one is due."""
         state, evaluations, record = self.state, self.evaluations, closed.record
-        is_due, observer, until_s = evaluations.is_due(record), evaluations.observer, -math.inf
+        is_due, observer, until_s = evaluations.take_due(record), evaluations.observer, -math.inf
         if is_due:
             record = state.with_epsilon(record)
         is_due &= state.params.observer

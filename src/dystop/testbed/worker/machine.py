@@ -239,7 +239,7 @@ class WorkerMachine:
 
     def _on_tick(self, event: Tick) -> list[WorkerAction]:
         durable = self.durable
-        actions = self._join() if self.session.is_join_due(durable.now_s) else []
+        actions = self._join() if self.session.take_join_due(durable.now_s) else []
         actions += self._due_messages() + self.orders.expire() + durable.retry_save()
         actions += self._run_deferred_order()
         if self._is_warm_start and not durable.disk_full:

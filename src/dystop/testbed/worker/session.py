@@ -94,8 +94,8 @@ class Session:
         """Register a refused join that may be repeated after `retry_s`."""
         self.is_joined, self.retry_at_s = False, now_s + retry_s
 
-    def is_join_due(self, now_s: float) -> bool:
-        """Return whether to join again now; if so, the next repetition is scheduled."""
+    def take_join_due(self, now_s: float) -> bool:
+        """Return whether to join again now, and schedule the next repetition."""
         if not self.is_open or self.retry_at_s is None or now_s < self.retry_at_s:
             return False
         self.retry_at_s = now_s + JOIN_AGAIN_S
