@@ -12,15 +12,10 @@ import torch
 
 from dystop.bench.result import Spread, spread
 from dystop.simulator.state import Components
+from dystop.training.device import finish
 from dystop.training.trainer import Trainer
 
 _LARGEST_STEP = 20.0  # factor by which a count may grow at once while it is being found
-
-
-def wait_for(device: torch.device) -> None:
-    """Wait until the device has finished all its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 class Elapsed:
@@ -33,10 +28,10 @@ class Elapsed:
 def timed(device: torch.device) -> Iterator[Elapsed]:
     """Time a block, including all its work on the device."""
     out = Elapsed()
-    wait_for(device)
+    finish(device)
     begin = time.perf_counter()
     yield out
-    wait_for(device)
+    finish(device)
     out.seconds = time.perf_counter() - begin
 
 
@@ -109,7 +104,7 @@ class Stopwatch:
 
     def seconds(self, name: str) -> list[float]:
         """Return the seconds of each block of this name."""
-        wait_for(self._device)
+        finish(self._device)
         if self._device.type != "cuda":
             return [end - begin for begin, end in self._marks[name]]
         return [float(begin.elapsed_time(end)) / 1e3 for begin, end in self._marks[name]]

@@ -5,7 +5,6 @@ it is no worker. Only the records wait for it.
 """
 
 import itertools
-import math
 import queue
 import threading
 import time
@@ -57,6 +56,7 @@ from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.transport.interface import Listener, Transport
 from dystop.testbed.worker.pulls import pull
 from dystop.testbed.worker.session_client import SessionClient, SessionEvent
+from dystop.units import known
 
 if TYPE_CHECKING:
     from dystop.training.trainer import Trainer
@@ -363,9 +363,5 @@ def evaluate_models(
         found = with_workers(found, each, np.array(nodes), len(workers))
     score = asdict(found) | {"tested": len(nodes)}
     del score["name"]  # the coordinator knows it
-    return score | {name: _finite_or_none(score[name]) for name in ("loss", "loss_global")}
-
-
-def _finite_or_none(value: float) -> float | None:
-    """Return the number, or None if it is not finite: messages hold only finite numbers."""
-    return value if math.isfinite(value) else None
+    # Messages hold only finite numbers.
+    return score | {name: known(score[name]) for name in ("loss", "loss_global")}

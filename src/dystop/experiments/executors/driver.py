@@ -160,7 +160,7 @@ class Driver:
                     interrupts.check()
                     self._submit(waiting, needs)
                     time.sleep(POLL_S)
-                    self._running = [run for run in self._running if self._is_running(run, waiting)]
+                    self._running = [run for run in self._running if self._follow(run, waiting)]
                     self._show_waiting()
             finally:
                 self._stop()
@@ -221,8 +221,8 @@ class Driver:
         plan = str(self._study.plan(experiment).absolute())
         return ("run", plan, "--out", str(folder.parent), "--name", experiment.name, *silent)
 
-    def _is_running(self, run: _Run, waiting: deque[Experiment]) -> bool:
-        """Pass on the new records of a run; return False once its job has ended."""
+    def _follow(self, run: _Run, waiting: deque[Experiment]) -> bool:
+        """Pass on the new records of a run; return whether its job still runs."""
         ended = run.submitted.poll()
         if not run.shown and (ended is not None or run.submitted.state() == "running"):
             self._listener.on_start(run.name, run.experiment.stop.rounds)

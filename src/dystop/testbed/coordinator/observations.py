@@ -127,7 +127,7 @@ class Observations:
             self.began_s[node], self.training_steps[node] = at_s, steps
             self.ended_s[node] = np.inf
 
-    def is_idle(self, node: int, at_s: float) -> None:
+    def became_idle(self, node: int, at_s: float) -> None:
         """Register that a worker does not train."""
         if node < self._fleet.workers and not np.isfinite(self.ended_s[node]):
             self.began_s[node], self.ended_s[node] = np.nan, at_s

@@ -167,7 +167,7 @@ class CoordinatorState:
             observations.training_started(node, steps, self.at_s)
             self.count_steps({node: steps})  # the result of the first attempt may be known
         elif join.phase == "idle" and math.isnan(observations.began_s[node]):
-            observations.is_idle(node, self.at_s)
+            observations.became_idle(node, self.at_s)
 
     # Persistence (the names are data of the ledger) ---------------------------------------------
 

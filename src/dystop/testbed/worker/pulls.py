@@ -65,7 +65,9 @@ class _Attempts:
         """Register received bytes."""
         self.without_progress, self.broken_since_s, self.busy_since_s = 0, None, None
 
-    def is_final(self, error: PullBroken, began_s: float, now_s: float, waits: "_Waits") -> bool:
+    def gives_up_after(
+        self, error: PullBroken, began_s: float, now_s: float, waits: "_Waits"
+    ) -> bool:
         """Register an attempt that broke; return whether to give up, for example after silence."""
         self.last_code = error.code
         self.without_progress += 1
@@ -75,12 +77,12 @@ class _Attempts:
             self.corrupt += 1
             return self.corrupt > 1
         if isinstance(error, PullDenied):
-            return self._is_final_denial(error, began_s, now_s, waits.busy_s)
+            return self._gives_up_after_denial(error, began_s, now_s, waits.busy_s)
         if self.broken_since_s is None:
             self.broken_since_s = now_s
         return now_s - self.broken_since_s >= waits.away_s
 
-    def _is_final_denial(
+    def _gives_up_after_denial(
         self, error: PullDenied, began_s: float, now_s: float, busy_s: float
     ) -> bool:
         self.broken_since_s = None  # the peer is reachable
@@ -140,7 +142,7 @@ class _PullJob:
                 self._attempt()
                 return self._finished(self.clock() - began_s)
             except PullBroken as error:
-                if self.attempts.is_final(error, attempt_s, self.clock(), self._waits):
+                if self.attempts.gives_up_after(error, attempt_s, self.clock(), self._waits):
                     break
                 if error.code in _CORRUPT:
                     self._restart()
