@@ -1,5 +1,6 @@
 """Documentation that cannot lie: every snippet runs, every name in the paper map exists."""
 
+import ast
 import importlib
 import re
 import shlex
@@ -191,6 +192,26 @@ def test_names_in_the_architecture_exist():
         assert resolve(name) is not None, name
     for name in re.findall(r"`(tests/[\w./]+)`", text):
         assert (ROOT / name).exists(), name
+
+
+def modules_in(package: Path) -> set[str]:
+    """Return the names of the modules and packages directly inside a package."""
+    inside = {path.stem for path in package.glob("*.py")} - {"__init__", "__main__"}
+    return inside | {path.parent.name for path in package.glob("*/__init__.py")}
+
+
+def test_lists_of_modules_are_complete():
+    lists = {}
+    for path in (ROOT / "src/dystop").rglob("__init__.py"):
+        listed = re.findall(
+            r"^(\w+)/?  +\S", ast.get_docstring(ast.parse(path.read_text())) or "", re.M
+        )
+        if len(listed) > 1:
+            lists[path.parent] = sorted(listed)
+    assert len(lists) > 20
+    for package, listed in lists.items():
+        others = {path.name for path in package.iterdir() if path.is_dir()}  # such as static/
+        assert modules_in(package) <= set(listed) <= modules_in(package) | others, package
 
 
 def module_of(dotted: str) -> str:

@@ -9,6 +9,11 @@ waves       mechanisms that wake one worker at a time against D-PSGD
 cells       planning only, with one coordinator or in cells
 testbed/    a coordinator under load, a worker that serves while it trains, and the wire
 scaling     cost against the number of workers and against the size of the model
+references  what training is measured against: one large batch, plain loops
+timing      fair timing: clocks wait for the device, measurements alternate
+settings    how much is measured, and with which images
+machine     what the numbers were measured on
+child       one run in a process of its own, measured
 result      one line of the table with its reference, as JSON and as Markdown
 
 Import the submodules: this file stays empty so that `dystop --help` does not load torch.

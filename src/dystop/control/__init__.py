@@ -1,1 +1,19 @@
-"""The decisions of the paper as pure functions: one equation, one function, its label beside it."""
+"""The decisions of the paper as pure functions: one equation, one function, its label beside it.
+
+round                one round from the coordinator's side: view, decision, settlement
+activation           WAA: who is active
+topology             PTCA: who pulls from whom
+priority             priorities of candidate links
+staleness            staleness, virtual queues, drift plus penalty
+aggregation          mixing weights and mixing
+timing               how long a round lasts, by either law
+time_spent           what workers do with their time in a round
+plan_check           the contract of a plan
+stopping             when a run ends, and when models are evaluated
+budgets              bandwidth budgets for mechanisms that do not heed them
+staleness_weighting  stale models count less
+robust_aggregation   corrupt models count less
+compression          what a link carries, and who knows what
+fairness             how evenly a quantity is spread
+cells                many coordinators, each for a region
+"""

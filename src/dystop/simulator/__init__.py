@@ -2,6 +2,25 @@
 
 `dystop.simulator.loop.simulate` is the algorithm. `run_rounds` runs it, many rounds side by side
 where that gives the same records (`dystop.simulator.pipeline`).
+
+loop              the algorithm
+state             what a simulation is made of, and where it stands
+params            its parameters, without torch
+transfers         a plan carried out on the models: transfers, mixing, new trainings
+model_stack       all models in one stack
+mixing            the mixing of a plan on that stack
+mixing_cpu        its kernel on a CPU
+mixing_cuda       its kernel on a GPU
+robust_mixing     robust aggregation on that stack
+compressed_links  compressed links: what they carry, and what is charged for it
+mailbox           pushed models
+attack            what attackers send
+evaluation        which models are evaluated, and when
+checkpoint        the state in a file
+pipeline          rounds side by side
+waves             trainings of several rounds as one stack
+deferred_mixing   mixes that wait for each other
+cells             rounds of many cells, without models
 """
 
 from collections.abc import Callable, Iterator

@@ -11,6 +11,8 @@ rounds         rounds from planning to closing
 open_round     the open round: whom it waits for, and who has failed in it
 orders         a plan as one order for each node
 round_reports  the reports of a round as its outcome and its trace line
+evaluations    the evaluations that are due
+message_check  which messages of a member can be true
 records        records that wait for their evaluation
 process        the thread, sockets and ledger around the machine: the only module with I/O
 """
