@@ -160,6 +160,9 @@ def test_maps_tables_and_resume(tmp_path):
     assert partial.exit_code == 0, partial.output
     assert f"dystop atlas {folder}" in partial.stderr
     assert "1 of 24 runs" in (tmp_path / "page" / "report.html").read_text()
+    assert "5 of 6 runs" in partial.stdout
+    whole = csv.DictReader((tmp_path / "page" / "winners.csv").read_text().splitlines())
+    assert {(row["x"], row["y"]) for row in whole} == {("0", "0.2"), ("0.8", "0.2"), ("0.8", "5")}
     again = call(folder, "--target", 0.99)
     assert again.exit_code == 0, again.output
     assert json.loads((gone / "run.json").read_text())["status"] == "finished"

@@ -24,8 +24,9 @@ def winner_map(results: AtlasResults, goal: Goal) -> Plot:
         f"Who reaches the target {FIRST[goal]}",
         "The colour of a cell is the mechanism that wins there. Below its name: how many times as "
         "much the runner-up spends, and the target. A pale cell is a tie within the spread over "
-        f"the seeds. x: {x.meaning}. y: {y.meaning}.",
-        missing="No run has finished yet, so there is no map to draw.",
+        "the seeds. A cell without a colour lacks runs. "
+        f"x: {x.meaning}. y: {y.meaning}.",
+        missing="At no point have all runs finished, so there is no map to draw.",
         wide=len(x.values) > 3,
     )
     if not results.points:
@@ -37,6 +38,8 @@ def winner_map(results: AtlasResults, goal: Goal) -> Plot:
     colors = {name: color_and_marker(k)[0] for k, name in enumerate(results.mechanisms)}
     for (i, j), contests in results.points.items():
         _draw_cell(axes, i, j, contests[goal], colors)
+    for (i, j), runs in results.incomplete.items():
+        axes.text(i, j, runs, fontsize=7.5, ha="center", va="center", color=MUTED)
     axes.set_xlim(-0.5, len(x.values) - 0.5)
     axes.set_ylim(-0.5, len(y.values) - 0.5)
     axes.set_xticks(range(len(x.values)), x.values)

@@ -2,8 +2,9 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.studies.atlas import MapAxis, Points
@@ -42,8 +43,9 @@ class AtlasResults:
 
     x: MapAxis
     y: MapAxis
-    points: Mapping[Place, Mapping[Goal, Contest]]  # of those that have runs
+    points: Mapping[Place, Mapping[Goal, Contest]]  # of those at which every run has finished
     rule: str  # how the target is chosen
+    incomplete: Mapping[Place, str] = field(default_factory=dict)  # what has run at the others
 
     @property
     def mechanisms(self) -> list[str]:
@@ -61,7 +63,9 @@ class AtlasResults:
 def atlas_results(
     points: Points, runs: Sequence[RunData], target: float | None, least: int | None
 ) -> AtlasResults:
-    """Compute the winners at every point.
+    """Compute the winners at every point at which all runs have finished.
+
+    Elsewhere a mechanism could seem to win because a better one has not finished.
 
     Args:
         points: The axes, and the place of every run.
@@ -72,8 +76,15 @@ def atlas_results(
     at: dict[Place, list[RunData]] = {}
     for run in runs:
         at.setdefault(points.runs[run.path.name], []).append(run)
-    found = {place: _contests(many, target, least) for place, many in sorted(at.items())}
-    return AtlasResults(points.x, points.y, found, _rule(target, least))
+    planned = Counter(points.runs.values())
+    partly = {
+        place: f"{len(at.get(place, []))} of {plural(count, 'run')}"
+        for place, count in sorted(planned.items())
+        if len(at.get(place, [])) < count
+    }
+    whole = {place: many for place, many in sorted(at.items()) if place not in partly}
+    found = {place: _contests(many, target, least) for place, many in whole.items()}
+    return AtlasResults(points.x, points.y, found, _rule(target, least), partly)
 
 
 def _contests(
@@ -119,10 +130,16 @@ def map_rows(results: AtlasResults, goal: Goal) -> list[tuple[str, ...]]:
     """Return the map of a goal as rows of text, the highest value of y first."""
     rows = []
     for j in reversed(range(len(results.y.values))):
-        contests = [results.points.get((i, j)) for i in range(len(results.x.values))]
-        cells = ["" if each is None else "\n".join(cell(each[goal])) for each in contests]
+        cells = [_text(results, goal, (i, j)) for i in range(len(results.x.values))]
         rows.append((f"{results.y.name} {results.y.values[j]}", *cells))
     return rows
+
+
+def _text(results: AtlasResults, goal: Goal, place: Place) -> str:
+    contests = results.points.get(place)
+    return (
+        results.incomplete.get(place, "") if contests is None else "\n".join(cell(contests[goal]))
+    )
 
 
 def map_columns(results: AtlasResults) -> tuple[str, ...]:
