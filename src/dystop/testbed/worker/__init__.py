@@ -1,6 +1,6 @@
 """The worker: a pure state machine, and the process that runs it.
 
-machine           events in, actions out (alg:device)
+machine           events in, actions out (alg:dystop, each device)
 state             what a worker knows before it joins, and the state that survives a restart
 durable_state     the current state, its saves, reports and trainings
 session           joining, heartbeats, reports until acknowledged, and incidents of peers

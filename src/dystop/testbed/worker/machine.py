@@ -1,4 +1,4 @@
-"""The worker as a state machine (alg:device): events in, actions out, no clock, no socket, no disk.
+"""The worker as a state machine (alg:dystop): events in, actions out, no clock, no socket, no disk.
 
     machine = WorkerMachine(setup, state)            # `first_state(...)` or the checkpoint's state
     for action in machine.handle(event, now_s): ...  # execute in order

@@ -1,4 +1,4 @@
-"""Execute the coordinator's orders: pull, mix, report, train (alg:device).
+"""Execute the coordinator's orders: pull, mix, report, train (alg:dystop).
 
 A worker executes at most one order (`exchange`). A second one may wait for the running training
 to end (`queued`). Rounds follow one another: an order of a later round means that the earlier round
