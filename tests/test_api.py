@@ -70,6 +70,11 @@ def test_neither_help_nor_a_mechanism_waits_for_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_help_does_not_wait_for_numpy():
+    code = "import sys, dystop.cli.app; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_a_mechanism_needs_no_deeper_import():
     check_mechanism(NearestPull())
     run = small(NearestPull(neighbours=2), world={"range_m": 142.0}).run()

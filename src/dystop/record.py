@@ -10,7 +10,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any
 
-from dystop.serialization import parse_json
+from dystop.strict_json import parse_json
 from dystop.units import plural
 
 

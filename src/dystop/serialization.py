@@ -3,12 +3,9 @@
 `pack` turns a value into JSON. It passes every value to `keep`, which stores an array elsewhere and
 returns the JSON that stands for it. `to_bytes` and `from_bytes` do both for NumPy arrays: one
 safetensors blob with the JSON in its header.
-
-`parse_json` reads JSON of files that anybody may have written.
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -19,29 +16,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import save
 
 _HEADER = 8  # bytes of the length of a safetensors header
-
-
-def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text, which holds finite numbers only.
-
-    Raises:
-        ValueError: The text is not JSON, is nested too deeply, or holds a number that no float
-            holds, such as 1e400.
-
-    >>> parse_json('{"a": [1, 2.5]}')
-    {'a': [1, 2.5]}
-    """
-    try:
-        return json.loads(text, parse_float=_finite, parse_constant=_finite)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is not a finite number")
-    return value
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dystop.errors import DystopError, RunFolderError
-from dystop.serialization import parse_json
+from dystop.strict_json import parse_json
 
 PRIVATE = 0o600
 """Mode of a file that only its owner may read, such as a private key."""

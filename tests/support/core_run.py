@@ -12,7 +12,7 @@ CORE = frozenset(
     {
         "acceleration", "control", "data", "errors", "mechanisms", "parallel", "params", "plan",
         "record", "rng", "sealed", "serialization", "simulator", "sparse", "storage",
-        "training", "types", "units", "user_code", "world",
+        "strict_json", "training", "types", "units", "user_code", "world",
     }
 )  # fmt: skip
 FAST_BACKENDS = ("dystop.training.backends.cpu", "dystop.training.backends.cuda")

@@ -26,9 +26,9 @@ from dystop.data.partition import (
 from dystop.data.readers import refusal
 from dystop.data.table_files import column_of, read_table, write_table
 from dystop.errors import ConfigError, DataError
-from dystop.serialization import parse_json
 from dystop.sparse import Ints, ints
 from dystop.storage import write_atomic
+from dystop.strict_json import parse_json
 
 _ADVICE = "Correct the file; 'dystop data partition --out FILE' writes one that can be used"
 

@@ -17,8 +17,8 @@ from dystop.data.dataset import Dataset, Images, moments
 from dystop.data.npz import read_samples
 from dystop.errors import DataError
 from dystop.params import param
-from dystop.serialization import parse_json
 from dystop.sparse import Ints
+from dystop.strict_json import parse_json
 
 _MAKE = "make it with: dystop data describe FILE.npz"
 

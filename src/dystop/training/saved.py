@@ -19,7 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dystop.errors import ConfigError, RunFolderError
-from dystop.serialization import parse_json
+from dystop.strict_json import parse_json
 from dystop.training.adapters import Adapter, with_adapters
 from dystop.training.flat import Layout, layout_of
 from dystop.training.models.build import MODELS, CustomModel, build_for

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dystop.errors import RunFolderError
-from dystop.serialization import parse_json
 from dystop.sparse import Bools, Floats, Ints, graph_of_sorted
+from dystop.strict_json import parse_json
 from dystop.types import Mailbox
 from dystop.world.trace import (
     LINKS,

@@ -17,8 +17,8 @@ from dystop.experiments.folders.run_folder import is_study, open_config, run_fol
 from dystop.experiments.studies.study import outline
 from dystop.params import flatten
 from dystop.record import RoundRecord
-from dystop.serialization import parse_json
 from dystop.storage import read_json
+from dystop.strict_json import parse_json
 from dystop.world.trace import TRACE
 
 ABANDONED_S = 15.0

@@ -15,8 +15,8 @@ from typing import Any, Self
 from dystop.errors import RunFolderError
 from dystop.experiments.folders.folder_kinds import writing
 from dystop.record import SCORE, RoundRecord
-from dystop.serialization import parse_json
 from dystop.storage import AppendLog
+from dystop.strict_json import parse_json
 
 LATE_SCORES = "late_scores.jsonl"
 LateScores = Mapping[int, Mapping[str, Any]]

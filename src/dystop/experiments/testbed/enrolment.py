@@ -21,9 +21,9 @@ from dystop.experiments.building import fleet_of, keeps_topology, steps_of
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.folders.run_folder import CONFIG, RunData, check_config
 from dystop.record import ACCURACY
-from dystop.serialization import parse_json
 from dystop.sparse import Floats, Ints
 from dystop.storage import PRIVATE, try_read_json, write_atomic
+from dystop.strict_json import parse_json
 from dystop.testbed.coordinator.members import Enrolled as Member
 from dystop.testbed.coordinator.setup import COORDINATOR as COORDINATOR
 from dystop.testbed.coordinator.setup import OBSERVER as OBSERVER
