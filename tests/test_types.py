@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dystop.sparse import ints
-from dystop.types import Mailbox, Mechanism, View, no_mail
+from dystop.types import Capabilities, Mailbox, Mechanism, View, no_mail
 from support.strategies import random_fleet, random_view
 
 
@@ -72,3 +72,17 @@ def test_a_mechanism_must_implement_plan():
         Mechanism().plan({}, random_view(0, 2))
     assert Mechanism().init(random_fleet(0, 2)) == {}
     assert Mechanism().capabilities().queue_bound is None
+
+
+def test_capabilities_are_asked_once():
+    asked = []
+
+    class Asked(Mechanism):
+        def capabilities(self):
+            asked.append(self)
+            return Capabilities(mode="async", queue_bound=3.0)
+
+    mechanism = Asked()
+    assert mechanism.able.queue_bound == mechanism.able.queue_bound == 3.0
+    assert len(asked) == 1
+    assert mechanism == Asked()  # what was asked is no hyper-parameter

@@ -124,7 +124,8 @@ class InFlight:
         if letters.used != end or end + size > letters.number.shape[1]:
             return InFlight(self.messages(), more=size).add(other)  # in letters of their own
         _write(letters, end, other)
-        travelling = np.append(self._travelling, np.arange(end, end + size, dtype=np.int32))
+        new_ids = np.arange(end, end + size, dtype=np.int32)
+        travelling = np.concatenate([self._travelling, new_ids])
         new = self._with(self._waiting, travelling)
         new._end = end + size
         return new

@@ -131,7 +131,7 @@ def choose_receivers(
     """
     dst, src = pair
     if len(active) == 1:
-        budget = view.budget_of(np.append(dst, active))
+        budget = view.budget_of(np.concatenate([dst, active]))
         best = best_of_one if len(dst) <= FEW else best_of_one.reference
         receiver = best(dst, priority, budget[:-1], min(cap, _whole(float(budget[-1]))))
         return receiver, np.full(len(receiver), active[0])
