@@ -7,8 +7,7 @@ First the search at small scale on the cores, then the presets and the nearest s
 scale; with `--scale small` the first of these alone, of the parts that `--only` names. It does what
 `dystop reproduce readings` does, but every process runs many runs, one after the other: libraries
 and the GPU are started once per process. What has finished when the time is over is reported; the
-tables and pages lie in OUT/SCALE/readings, and the same command, or
-`dystop reproduce readings --out OUT`, goes on from there.
+tables and pages lie in OUT/SCALE/readings, and the same command goes on from there.
 """
 
 import argparse
@@ -20,6 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import click
+import torch
 
 from dystop.experiments.config import read_experiment
 from dystop.experiments.reproduce.campaigns import Scale
@@ -43,6 +43,11 @@ def _ignore(_: object) -> None:
     """Follow no run: this program shows finished runs only."""
 
 
+def use_one_thread() -> None:
+    """Give this process one thread of torch: with one for every core in each, all of them wait."""
+    torch.set_num_threads(1)
+
+
 def run_one(work: tuple[Path, Path]) -> str:
     """Run the plan of one run in this process; return its name, and the error if it failed."""
     plan, out = work
@@ -58,7 +63,7 @@ def run_until(study: Study, jobs: int, end: float) -> None:
     todo = [e for e in study.todo() if not study.folder(e).exists()]
     work = [(study.plan(e), study.path) for e in todo]
     begun = time.monotonic()
-    with get_context("spawn").Pool(jobs) as pool:
+    with get_context("spawn").Pool(jobs, use_one_thread) as pool:
         results = pool.imap_unordered(run_one, work)
         for done in range(1, len(work) + 1):
             try:
