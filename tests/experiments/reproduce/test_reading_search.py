@@ -36,7 +36,7 @@ from dystop.report.data.nearness import (
     judge_reading,
     with_numbers,
 )
-from dystop.report.pages.readings import counted_once
+from dystop.report.pages.readings import counted_once, number_rows
 from support.fake_runs import outcome
 
 SMALL = ["data.name=synthetic", "model.name=softmax", "fleet.workers=4", "stop.rounds=2"]
@@ -384,6 +384,15 @@ def test_the_rank_correlation_is_spearmans(order):
     one, other = fits(results)
     off = sum((k - place) ** 2 for k, place in enumerate(order))
     assert rank_correlation(one, other) == pytest.approx(1 - 6 * off / (6 * 35))
+
+
+def test_a_bound_does_not_hide_a_number_that_another_reading_gives():
+    bound = replace(on_both("r001", 1.0, None).numbers[0], beyond=-1)
+    results = [replace(on_both("r001", 1.0, None), numbers=(bound,)), on_both("r002", 1.05, None)]
+    (row,) = number_rows(results)
+    assert (row.closest, row.verdict) == ("1.05 s (r002)", "yes")
+    (alone,) = number_rows(results[:1])
+    assert (alone.closest, alone.verdict) == ("less than 1 s (r001)", "no")
 
 
 def test_a_sample_that_is_a_preset_counts_once():

@@ -41,7 +41,7 @@ class DataSetFit:
         best = self.nearest.distance_on(self.data) or 0.0
         return (
             f"number {at} of {len(self.ranked)} on {self.name} "
-            f"(distance {own:.2f}, the nearest has {best:.2f})"
+            f"(distance {own:.3f}, the nearest has {best:.3f})"
         )
 
     @property
@@ -78,7 +78,8 @@ def fit_sentences(results: Sequence[ReadingResult]) -> list[str]:
         return told
     one, other = (fit.among(shared) for fit in found)
     told.append(_nearest_on_both(one, other))
-    if (joint := _nearest_by_mean(one, other)).reading.name not in (one.names[0], other.names[0]):
+    if one.names[0] != other.names[0]:
+        joint = _nearest_by_mean(one, other)
         told.append(
             f"{joint.reading.name} has the smallest mean of both distances: "
             f"{joint.distance_on(one.data):.2f} and {joint.distance_on(other.data):.2f}."

@@ -271,7 +271,8 @@ def number_rows(ranked: Sequence[ReadingResult]) -> list[NumberRow]:
         chosen = nearest.get(first.data, ranked[0])
         own = next((n for n in chosen.numbers if n.name == name), first)
         every = [(n, result) for result in ranked for n in result.numbers if n.name == own.name]
-        best, where = min(every, key=lambda pair: pair[0].distance)
+        given = [pair for pair in every if is_within(pair[0], FAR)]  # a bound gives no number
+        best, where = min(given or every, key=lambda pair: pair[0].distance)
         rows.append(
             NumberRow(
                 own.name,
