@@ -340,7 +340,7 @@ class Mechanism:
         return Capabilities(**{"mode": "async", **declared})
 
     @cached_property
-    def able(self) -> Capabilities:
+    def cached_capabilities(self) -> Capabilities:
         """What `capabilities` returns: it is asked once, because hyper-parameters do not change."""
         return self.capabilities()
 

@@ -79,7 +79,7 @@ def decide(
     plan, memory = mechanism.plan(control.memory, view)
     check_plan(mechanism, plan, view)
     if budgets_bind:
-        keep_mean = mechanism.able.doubly_stochastic
+        keep_mean = mechanism.cached_capabilities.doubly_stochastic
         plan = within_budgets(plan, view, keep_mean=keep_mean)
         check_plan(mechanism, plan, view)
     if staleness_weighting is not None and staleness_weighting.rule != "none":
@@ -126,7 +126,7 @@ def advance(
     active = confirmed(plan, outcome)
     version = control.version.copy()
     version[active] += 1
-    bound, queue = mechanism.able.queue_bound, control.queue
+    bound, queue = mechanism.cached_capabilities.queue_bound, control.queue
     if bound is not None:
         queue = next_queue(queue, control.staleness, bound, view.alive)
     return updated(
