@@ -2,11 +2,15 @@
 
     python benchmarks/waves.py host --workers 100,1000 --repeat 7
     python benchmarks/waves.py speed --device cuda --workers 100,1000 --out FILE
+    python benchmarks/waves.py together --device cuda --processes 8 --out FILE
     python benchmarks/waves.py equal --device cuda --out FILE
 
 `host` measures the processor milliseconds of a round whose training costs nothing, and the digest
 of its records, by which two versions are compared.
-`speed` measures images per second beside D-PSGD. `equal` runs every free-running mechanism with
+`speed` measures images per second beside D-PSGD. `together` measures several runs of one mechanism
+at the same time, each in a process of its own, as a study with `--jobs` runs them: by the images of
+all runs, over the seconds of the slowest. On a GPU the processes should share it by NVIDIA MPS.
+`equal` runs every free-running mechanism with
 waves and without them, under both timing laws and both publish rules, and compares all records and
 the models at the end. All print JSON lines, which --out keeps.
 """
@@ -15,11 +19,16 @@ import argparse
 import hashlib
 import itertools
 import json
+import multiprocessing
 import tempfile
+import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -95,6 +104,41 @@ def speed(settings: Settings, args: argparse.Namespace) -> Iterator[dict[str, An
                    "ended_by": run.waves.ended_by}  # fmt: skip
 
 
+def together(settings: Settings, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measure processes that run one mechanism side by side, beside D-PSGD in one process."""
+    alone = next(speed(settings, args))
+    yield alone
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, ProcessPoolExecutor(args.processes, context) as pool:
+        measure = partial(_seconds, settings, args, manager.Barrier(args.processes))
+        taken = list(pool.map(measure, range(args.processes)))
+    images = args.processes * args.epochs * args.workers[0] * args.images
+    for name in FREE_RUNNING:
+        rate = images / max(seconds[name] for seconds in taken)
+        ratio = round(rate / alone["images_per_s"], 3)
+        yield {"mechanism": name, "workers": args.workers[0], "processes": args.processes,
+               "images_per_s": round(rate), "ratio": ratio}  # fmt: skip
+
+
+def _seconds(
+    settings: Settings, args: argparse.Namespace, barrier: Barrier, seed: int
+) -> dict[str, float]:
+    """Return the seconds of one run of every mechanism; all processes begin it together."""
+    workers = args.workers[0]
+    work = Work("cnn", (1, 28, 28), workers, args.images, 32, large_batch=32)
+    seconds = {}
+    for name in FREE_RUNNING:
+        words = (*MECHANISMS[name], f"seed={seed}")
+        components = build(experiment(settings, work, *words)).components
+        Run(components, -(-args.epochs * workers // 4)).images_per_s()  # captures graphs
+        run = Run(components, args.epochs * workers)
+        barrier.wait()
+        began = time.perf_counter()
+        run.images_per_s()
+        seconds[name] = time.perf_counter() - began
+    return seconds
+
+
 def equal(settings: Settings, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Compare waves with one round after another, to the bit."""
     laws = itertools.product(("paper", "overlap"), ("eager", "on_completion"))
@@ -125,20 +169,22 @@ def digest(components: Components, ahead: bool) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("host", "speed", "equal"))
+    parser.add_argument("what", choices=("host", "speed", "together", "equal"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", default="100", help="of the fleets, as in 100,1000")
     parser.add_argument("--images", type=int, default=600, help="of each worker")
     parser.add_argument("--epochs", type=int, default=10, help="trainings of each worker, speed")
     parser.add_argument("--rounds", type=int, default=150, help="of a run, host and equal")
     parser.add_argument("--repeat", type=int, default=5, help="measurements, host and speed")
+    parser.add_argument("--processes", type=int, default=8, help="at the same time, together")
     parser.add_argument("--out", type=Path, help="file for the JSON lines")
     args = parser.parse_args()
     args.workers = [int(word) for word in args.workers.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(pick_device(args.device), ("cnn",), DEVICE, Path(folder))
         lines = []
-        for line in {"host": host, "speed": speed, "equal": equal}[args.what](settings, args):
+        measure = {"host": host, "speed": speed, "together": together, "equal": equal}[args.what]
+        for line in measure(settings, args):
             lines.append(json.dumps(line))
             print(lines[-1], flush=True)
     if args.out:
