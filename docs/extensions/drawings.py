@@ -270,13 +270,13 @@ def _pie(at: tuple[float, float], share: float) -> str:
 
 
 def laws() -> tuple[float, list[str]]:
-    """Draw one round under both timing laws."""
+    """Draw one round under all timing laws."""
     plan = Plan(np.arange(3), links(np.arange(3), np.array([1, 2, 0])))
     remaining, link_s = np.array([0.5, 1.2, 2.4]), np.array([1.4, 0.6, 0.9])
     training, end_s = np.array([2.0, 2.0, 2.0]), 6.0
     parts, top = [], 22.0
     law: Timing
-    for law in ("paper", "overlap"):
+    for law in ("paper", "overlap", "testbed"):
         when = timetable(law, plan, link_s, remaining, training)
         bars = []
         for i in range(3):

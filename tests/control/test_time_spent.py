@@ -76,7 +76,7 @@ def test_an_exchange_of_an_earlier_round_is_no_training():
     assert (spent.compute_s, spent.transfer_s, spent.wait_others_s) == (2.0, 1.0 + 4.0, 0.0)
 
 
-@pytest.mark.parametrize("timing", ["paper", "overlap"])
+@pytest.mark.parametrize("timing", ["paper", "overlap", "testbed"])
 @pytest.mark.parametrize("mechanism", ["dystop", "ad-psgd", "matcha", "fedavg", "fedasync"])
 def test_the_parts_never_exceed_the_time_of_the_workers(mechanism, timing):
     run = dystop.simulate(

@@ -1,4 +1,4 @@
-"""Exchange times and the two timing laws: worked examples and plain references."""
+"""Exchange times and the three timing laws: worked examples and plain references."""
 
 import numpy as np
 import pytest
@@ -113,8 +113,31 @@ def test_a_synchronous_transfer_waits_for_both_ends(case):
     assert (table.link_begin_s == partner).all()
 
 
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(rounds(fancy=True), st.booleans(), st.booleans())
+def test_the_law_of_the_testbed_is_what_orders_take(case, synchronous, join):
+    plan, link_s, remaining, training = case
+    plan = Plan(plan.active, plan.links, synchronous=synchronous, join=join)
+    table = timetable("testbed", plan, link_s, remaining, training)
+    closes, begins = paper_reference.testbed_round(
+        plan.active.tolist(), rows(plan), link_s.tolist(), remaining.tolist(), synchronous
+    )
+    assert table.begin_s.tolist() == begins
+    assert table.duration_s == max([closes, *(table.begin_s + training) * join])
+    assert (table.comm_s == table.begin_s - remaining[plan.active]).all()
+    assert (table.link_end_s == table.link_begin_s + link_s).all()
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(rounds())
+def test_pulls_on_the_testbed_last_as_under_paper_and_begin_as_under_overlap(case):
+    tables = {law: timetable(law, *case) for law in ("paper", "overlap", "testbed")}
+    assert tables["testbed"].duration_s == tables["paper"].duration_s
+    assert (tables["testbed"].begin_s == tables["overlap"].begin_s).all()
+
+
 @settings(derandomize=True, deadline=None, max_examples=100)
-@given(rounds(), st.sampled_from(["paper", "overlap"]))
+@given(rounds(), st.sampled_from(["paper", "overlap", "testbed"]))
 def test_join_adds_the_new_training(case, law):
     plan, link_s, remaining, training = case
     joined = Plan(plan.active, plan.links, join=True)
@@ -161,7 +184,7 @@ def test_two_stages_over_a_server_by_hand():
 
 def test_background_links_keep_nobody_waiting():
     plan = Plan(ints([0]), links(ints([0]), ints([1]), background=True))
-    for law in ("paper", "overlap"):
+    for law in ("paper", "overlap", "testbed"):
         table = timetable(law, plan, np.array([50.0]), np.array([1.0, 9.0]), np.zeros(1))
         assert (table.duration_s, table.comm_s.tolist()) == (1.0, [0.0])
         assert table.link_end_s.tolist() == [51.0]
@@ -174,9 +197,16 @@ def test_a_push_is_paid_by_its_sender():
     assert table.begin_s.tolist() == [4.0]
 
 
+def test_on_the_testbed_a_receiver_fetches_what_is_pushed():
+    plan = Plan(ints([0]), links(ints([1]), ints([0]), pushed=True))
+    table = timetable("testbed", plan, np.array([3.0]), np.array([1.0, 7.0]), np.zeros(1))
+    assert table.begin_s.tolist() == [1.0]  # the sender goes on
+    assert table.duration_s == 4.0  # the round waits for the receiver
+
+
 def test_a_round_without_links_lasts_as_long_as_its_training():
     plan, none = Plan(ints([1, 0]), no_links()), np.zeros(0)
-    for law in ("paper", "overlap"):
+    for law in ("paper", "overlap", "testbed"):
         assert timetable(law, plan, none, np.array([2.0, 3.0]), np.zeros(2)).duration_s == 3.0
     assert round_duration_s(none) == 0.0
 
@@ -206,5 +236,11 @@ def test_idle_seconds_by_hand():
         2.0 + waiting.sum()
     )
     assert waiting.tolist() == [1.0, 0.0]  # the server sends when the slower upload is there
+    testbed = timetable("testbed", plan, link_s, remaining, np.array([3.0, 3.0]))
+    assert testbed.duration_s == 8.0
+    # Worker 0 waits a second for the server, trains from 4.5 to 7.5, and waits for the close.
+    assert idle_s("testbed", testbed, plan, link_s, workers, np.array([3.0, 3.0])) == pytest.approx(
+        1.0 + 0.5 + 7.0
+    )
     away = np.array([1.0, 3.0, np.inf])
     assert idle_s("paper", paper, plan, link_s, away, np.zeros(2)) == pytest.approx(4.5)

@@ -15,6 +15,7 @@ from dystop.experiments.gap import gap_of
 from dystop.experiments.run import run_experiment, verify_run
 from dystop.experiments.trace_metrics import errors_of, learning, plan_similarity
 from dystop.record import from_json
+from dystop.report.pages.gap import law_text
 from dystop.world import read_trace
 from support.testbed.trace_recorder import record_experiment, write_trace
 
@@ -27,6 +28,7 @@ WORDS = [
     "world.range_m=80",
     "stop.rounds=8",
     "evaluate.every_rounds=2",
+    "engine.timing=testbed",
 ]
 
 
@@ -80,7 +82,7 @@ def test_a_replay_can_be_written_and_read(recorded, tmp_path):
 
 
 def test_what_cannot_be_replayed_is_refused(recorded, tmp_path):
-    with pytest.raises(ConfigError, match="'paper' only"):
+    with pytest.raises(ConfigError, match=r"'overlap'.*'testbed' or 'paper'"):
         read_experiment(None, [f"trace={recorded}", "engine.timing=overlap"])
     with pytest.raises(RunFolderError, match="no such folder"):
         read_experiment(None, [f"trace={tmp_path / 'nowhere'}"])
@@ -106,6 +108,40 @@ def test_gap_of_a_run_that_was_simulated_as_it_was(found):
         assert errors.count > 0
         assert errors.q95 == pytest.approx(0.0, abs=1e-12)
     assert found.link_estimate.mean > 0.0  # fading is not known in advance
+    assert found.replay.pace == found.simulation.pace == found.real_pace
+    assert found.other_law is None  # the configuration names the law that a testbed follows
+
+
+def test_gap_simulates_under_the_law_of_the_testbed_whatever_the_key_says(tmp_path):
+    """The recorded run obeys `testbed`, and its configuration says `paper`."""
+    folder = record_experiment(tmp_path, WORDS)
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace('timing = "testbed"', 'timing = "paper"'))
+    found = gap_of(folder, quiet)
+    assert found.simulation.timing == found.replay.timing == "testbed"
+    assert found.simulation.durations.q95 == found.replay.durations.q95 == 0.0
+    assert found.other_law.timing == "paper"
+    assert found.other_law.durations.q95 > 0.0
+    assert found.other_law.learning.final is None  # planned only
+    text = law_text(found)
+    for fact in ("testbed", "engine.timing", "paper"):
+        assert fact in text
+    asked = gap_of(folder, quiet, train=False, timing="paper")
+    assert (asked.simulation.timing, asked.other_law.timing) == ("paper", "testbed")
+    assert asked.simulation.pace == found.other_law.pace
+    done = CliRunner().invoke(app, ["gap", str(folder), "--no-train", "--timing", "overlap"])
+    assert done.exit_code == 0, done.output
+    tree = json.loads((folder / "gap" / "gap.json").read_text())
+    assert [tree[side]["timing"] for side in ("replay", "simulation", "other_law")] == [
+        "testbed", "overlap", "testbed",
+    ]  # fmt: skip
+    assert tree["other_law"]["pace"] == tree["real"]["pace"]
+
+
+def test_a_mechanism_that_decides_by_models_trains_under_the_other_law(tmp_path):
+    words = ["mechanism.name=fedhp", "stop.rounds=2", "stop.accuracy=0.99"]
+    folder = record_experiment(tmp_path, [*WORDS[:-3], "engine.timing=paper", *words])
+    assert gap_of(folder, quiet).other_law.learning.final is not None
 
 
 def test_gap_finds_links_that_are_slower_than_the_model(recorded, tmp_path):
@@ -147,7 +183,7 @@ def test_the_command_writes_page_figures_and_numbers(recorded, tmp_path):
 
 
 def test_an_interrupted_run_is_compared_as_far_as_it_got_and_without_training(recorded, tmp_path):
-    folder = record_experiment(tmp_path, [*WORDS[:-2], "stop.rounds=3"], "cut")
+    folder = record_experiment(tmp_path, [*WORDS[:-3], WORDS[-1], "stop.rounds=3"], "cut")
     update_info(folder, status="interrupted")
     done = CliRunner().invoke(app, ["gap", str(folder), "--no-train", "--json", "-"])
     assert done.exit_code == 0, done.output
@@ -167,7 +203,7 @@ def test_the_command_names_what_is_wrong(recorded, tmp_path):
     file = tmp_path / "no" / "file.json"
     assert f"--json {file}" in refusal(recorded, "--json", file)
     assert f"{tmp_path / 'nowhere'}: no such folder" in refusal(tmp_path / "nowhere")
-    simulated = record_experiment(tmp_path, [*WORDS[:-2], "stop.rounds=1"], "plain")
+    simulated = record_experiment(tmp_path, [*WORDS[:-3], WORDS[-1], "stop.rounds=1"], "plain")
     update_info(simulated, status="running")
     message = refusal(simulated)
     assert "status 'running', 1 rounds" in message

@@ -17,7 +17,7 @@ EVERY = [DySTop(), DPSGD(), DPSGD(topology="complete", weights="optimal"), FedAv
 
 
 @pytest.mark.parametrize("mechanism", EVERY, ids=lambda m: m.name)
-@pytest.mark.parametrize("timing", ["paper", "overlap"])
+@pytest.mark.parametrize("timing", ["paper", "overlap", "testbed"])
 @pytest.mark.parametrize("publish", ["eager", "on_completion"])
 def test_every_mechanism_survives_everything_at_once(mechanism, timing, publish):
     from dystop.simulator.params import EngineParams

@@ -1,4 +1,4 @@
-"""The two timing laws and the two publish rules, with worked examples."""
+"""The three timing laws and the two publish rules, with worked examples."""
 
 from dataclasses import replace
 
@@ -91,6 +91,22 @@ def test_overlap_law_by_hand():
     assert records[0].duration_s == pytest.approx(1.0)  # the transfer runs on
     assert records[1].duration_s == pytest.approx(transfer + 1.0)  # the rest of it, then training
     assert state.progress.started_s[0] == pytest.approx(2.0 + 2 * transfer)
+
+
+def test_the_law_of_the_testbed_by_hand():
+    """Trainings last 1 s. Worker 2 pulls nothing, so it goes on while worker 0 pulls from it."""
+    both = replace(
+        PULL,
+        active=ints([0, 2]),
+        mixes=(mix_of(ints([0, 0, 2]), ints([0, 2, 2]), np.array([0.5, 0.5, 1.0])),),
+    )
+    laws = EngineParams(timing="testbed")
+    components = components_for(Script(plans=(both,)), 3, stop=Stop(rounds=2), engine=laws)
+    records, state = run_to_end(components)
+    transfer = components.world.transfer(1, 0.0, ints([0]), ints([2]), 1.0).seconds[0]
+    lasts = pytest.approx([1.0 + transfer] * 2)  # until worker 0 has pulled, as under `paper`
+    assert [record.duration_s for record in records] == lasts
+    assert state.progress.started_s[[0, 2]] == pytest.approx([2.0 + 2 * transfer, 2.0])
 
 
 @pytest.mark.parametrize("mechanism", [DySTop(), DPSGD(topology="complete"), FedAvg()])

@@ -161,6 +161,30 @@ def exchange(links, link_s, nodes):
     return out
 
 
+def testbed_round(active, links, link_s, remaining, synchronous):
+    """When the last node of a testbed round has mixed, and when each active worker begins to train.
+
+    Every node follows its own order: first its training, then stage by stage what it receives.
+    """
+
+    def has_mixed(node, stage):
+        """When a node has mixed a stage; -1: when it has begun its order."""
+        if stage < 0:
+            return remaining[node] if node in active else 0.0
+        ready = has_mixed(node, stage - 1)
+        ends = [ready]
+        for link, seconds in zip(links, link_s, strict=True):
+            if link["dst"] == node and link["stage"] == stage and not link["background"]:
+                exact = synchronous or stage > 0 or link["pushed"]
+                begin = max(ready, has_mixed(link["src"], stage - 1)) if exact else ready
+                ends.append(begin + seconds)
+        return max(ends)
+
+    last = max((link["stage"] for link in links), default=0)
+    everybody = [has_mixed(node, last) for node in range(len(remaining))]
+    return max(everybody), [everybody[i] for i in active]
+
+
 def expected_exchange(n, link_s, rank):
     """Return the rank-th smallest link time into each node, the largest if fewer, 0 if none."""
     out = []

@@ -115,7 +115,7 @@ def test_energy_is_additive_and_idle_fills_the_rest(case, share):
 
 
 @pytest.mark.parametrize("name", ["dystop", "matcha", "ad-psgd", "fedavg", "gossipfl", "sa-adfl"])
-@pytest.mark.parametrize("timing", ["paper", "overlap"])
+@pytest.mark.parametrize("timing", ["paper", "overlap", "testbed"])
 def test_whole_runs_draw_idle_power_for_the_rest_of_the_time(name, timing):
     """Without churn, idle and compute seconds of all rounds are the workers' whole time."""
     watts = power(6, compute_w=1.0, idle_w=1.0, transmit_w=0.0, receive_w=0.0)

@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
     from dystop.experiments.bound import BoundReport
     from dystop.experiments.gap import GapReport, OnRound
     from dystop.sparse import Bools, Floats
+
+
+class TimingLaw(StrEnum):
+    """Values of `--timing`."""
+
+    testbed = "testbed"
+    paper = "paper"
+    overlap = "overlap"
 
 
 @handle_errors
@@ -180,21 +189,26 @@ def gap(
             help="Train models in both simulations; without it, times and plans are compared.",
         ),
     ] = True,
+    timing: Annotated[
+        TimingLaw,
+        typer.Option(help="Timing law of the simulation; real workers follow testbed."),
+    ] = TimingLaw.testbed,
     quiet: Quiet = False,
     trust: Trust = False,
 ) -> None:
     """Compare the simulator with a run of the testbed.
 
     Replays and simulates the run, and writes a page, figures and gap.json to RUN/gap/. A run that
-    was interrupted is compared as far as it got.
+    was interrupted is compared as far as it got. If engine.timing of the run is another law, a
+    further column shows what that law would give.
     """
     _check_json_file(json_file)
-    from dystop.experiments.gap import gap_of, to_tree
+    from dystop.experiments.gap import TASKS, gap_of, to_tree
     from dystop.report.pages.gap import write_gap
 
     printed = json_file == "-"
-    with _progress(quiet or printed, "replay", "simulation") as on_round:
-        found = gap_of(run, on_round, train=train, trust=trust)
+    with _progress(quiet or printed, *TASKS) as on_round:
+        found = gap_of(run, on_round, train=train, trust=trust, timing=timing.value)
     page = write_gap(found, run / "gap").html
     text = json.dumps(to_tree(found), indent=1, allow_nan=False)
     for path in [str(run / "gap" / "gap.json"), *([json_file] if json_file else [])]:
@@ -228,7 +242,8 @@ def _write_text(target: str, text: str) -> None:
 
 
 def _show_gap(found: "GapReport") -> None:
-    from dystop.report.pages.gap import COLUMNS, PREDICTIONS, comparison, predictions
+    from dystop.report.pages.gap import PREDICTIONS, columns, comparison, law_text, predictions
 
-    show_table(COLUMNS[:-1], [row[:-1] for row in comparison(found)])
+    show_table(columns(found)[:-1], [row[:-1] for row in comparison(found)])
+    echo(law_text(found))
     show_table(PREDICTIONS[:-1], [row[:-1] for row in predictions(found)])

@@ -148,6 +148,7 @@ _EXAMPLES = {
         "dystop gap runs/trial",
         "dystop gap runs/trial --json gap.json",
         "dystop gap runs/trial --no-train                 times and plans only: quick",
+        "dystop gap runs/trial --no-train --timing paper  under the law of the paper",
     ),
     "bench": (
         "dystop bench --quick",

@@ -1,10 +1,12 @@
-"""Timing of a round: remaining training, exchange times, and the two laws of its duration.
+"""Timing of a round: remaining training, exchange times, and the three laws of its duration.
 
 `paper`    A round lasts until its slowest active worker has pulled (eq:duration). New trainings
            start when the round closes.
 `overlap`  A round lasts until its last active worker has finished its current training. Transfers
            continue during the next rounds, and every worker starts its new training when its own
            exchange is over (ADR 0006).
+`testbed`  What real workers do. A round lasts until its last exchange is over, and every worker
+           starts its new training when its own exchange is over (ADR 0072).
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from dystop.acceleration import accelerated
 from dystop.plan import FEW, Plan, anywhere
 from dystop.sparse import Bools, Floats, Graph, Ints
 
-Timing = Literal["paper", "overlap"]
+Timing = Literal["paper", "overlap", "testbed"]
 
 
 def remaining_compute_s(full_s: Floats, elapsed_s: Floats) -> Floats:
@@ -86,19 +88,22 @@ def timetable(
     """Compute the timetable of one round under a timing law.
 
     Args:
-        law: "paper" or "overlap".
+        law: "paper", "overlap" or "testbed".
         plan: the decision for this round.
         link_s: realised seconds of each link of the plan, [L].
         remaining_s: remaining training of every node, 0 for a server, [nodes].
         training_s: length of the new training of each active worker, [A].
     """
-    compute = few_times if is_small(plan) else few_times.reference
+    compute = few_times if has_kernel(law, plan) else few_times.reference
     return compute(law, plan, link_s, remaining_s, training_s)
 
 
-def is_small(plan: Plan) -> bool:
-    """Return whether a plan has so few links and active workers that kernels go one by one."""
-    return len(plan.links.dst) <= FEW and len(plan.active) <= FEW
+def has_kernel(law: Timing, plan: Plan) -> bool:
+    """Return whether compiled code goes through the links and active workers one by one.
+
+    It does for a plan of few. The law `testbed` has none: it serves comparisons with single runs.
+    """
+    return law != "testbed" and len(plan.links.dst) <= FEW and len(plan.active) <= FEW
 
 
 @accelerated("dystop.kernels.times:few_times")
@@ -106,13 +111,11 @@ def few_times(
     law: Timing, plan: Plan, link_s: Floats, remaining_s: Floats, training_s: Floats
 ) -> Timetable:
     """Compute the timetable of a round of few links; see `timetable`."""
-    if law == "paper":
-        table = _paper_table(plan, link_s, remaining_s)
-    else:
-        table = _overlap_table(plan, link_s, remaining_s)
+    tables = {"paper": _paper_table, "overlap": _overlap_table, "testbed": _testbed_table}
+    table = tables[law](plan, link_s, remaining_s)
     if not plan.join:
         return table
-    end = round_duration_s(table.begin_s + training_s)
+    end = max(table.duration_s, round_duration_s(table.begin_s + training_s))
     return Timetable(end, table.comm_s, table.begin_s, table.link_begin_s, table.link_end_s)
 
 
@@ -170,6 +173,29 @@ def _overlap_table(plan: Plan, link_s: Floats, remaining_s: Floats) -> Timetable
     return Timetable(duration, comm, ready[active], begin, begin + link_s)
 
 
+def _testbed_table(plan: Plan, link_s: Floats, remaining_s: Floats) -> Timetable:
+    """Compute the timetable of the orders that a coordinator makes of the plan.
+
+    The receiver of a link pulls the model, also of a pushed one, and its sender does not wait.
+    The receiver waits for the sender where it needs the model of this round: in a synchronous
+    exchange, in a later stage, and if the link is pushed.
+    """
+    links, active = plan.links, plan.active
+    ready = np.zeros(len(remaining_s))  # an inactive worker obeys immediately, while it trains
+    ready[active] = remaining_s[active]
+    begin = np.zeros(len(links))
+    for stage in np.unique(links.stage):
+        here = np.flatnonzero(links.stage == stage)
+        dst, src = links.dst[here], links.src[here]
+        waits = links.pushed[here] | plan.synchronous | (stage > 0)
+        begin[here] = np.maximum(ready[dst], np.where(waits, ready[src], 0.0))
+        end, blocks = begin[here] + link_s[here], ~links.background[here]
+        ready = ready.copy()
+        np.maximum.at(ready, dst[blocks], end[blocks])
+    comm = ready[active] - remaining_s[active]
+    return Timetable(round_duration_s(ready), comm, ready[active], begin, begin + link_s)
+
+
 def _feeds_a_row(plan: Plan, stage: int, dst: Ints, src: Ints) -> Bools:
     """Return which links bring a source of a row of this stage."""
     if stage >= len(plan.mixes):
@@ -192,8 +218,9 @@ def idle_s(
 
     An inactive worker idles from the end of its training to the close of the round. Under the law
     `paper`, an active worker idles from the end of its exchange to the close of the round. Under
-    `overlap`, it idles while its exchange waits for others. The new training that a round waits
-    for (`join`) is not idle time.
+    `overlap`, it idles while its exchange waits for others. Under `testbed`, it also idles from the
+    end of its new training to the close. The new training that a round waits for (`join`) is not
+    idle time.
     """
     return float(spare_s(law, table, plan, link_s, remaining_s, training_s).sum())
 
@@ -215,6 +242,8 @@ def spare_s(
     else:
         ends = max(plan.links.dst.max(initial=0), plan.links.src.max(initial=0), workers - 1)
         own = exchange_s(plan, link_s, int(ends) + 1)  # a server is beyond the workers
-        early = table.duration_s - table.begin_s - joined if plan.join else np.zeros(len(active))
+        trained = training_s if law == "testbed" else joined
+        stays = plan.join or law == "testbed"  # until the round closes
+        early = table.duration_s - table.begin_s - trained if stays else np.zeros(len(active))
         spare[active] = np.maximum(table.comm_s - own[active], 0.0) + np.maximum(early, 0.0)
     return spare

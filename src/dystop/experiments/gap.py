@@ -3,7 +3,9 @@
 Two simulations are compared with the recorded run. The *replay* uses the times and availability
 that the testbed observed, so only the rules of the simulator can differ. The *simulation* uses the
 channel and compute models of the configuration, so it also shows the errors of these models. Both
-publish on completion, as real workers do. Both end after the number of recorded rounds.
+publish on completion and follow the timing law `testbed`, as real workers do (ADR 0072). Both end
+after the number of recorded rounds. If the configuration names another law, a third simulation
+shows what that law would give.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dystop.control.stopping import Stop
+from dystop.control.timing import Timing
 from dystop.errors import RunFolderError
 from dystop.experiments.building import Built, build
 from dystop.experiments.config import Experiment, as_replay, read_experiment
@@ -22,9 +25,11 @@ from dystop.experiments.folders.run_folder import CONFIG, RunData, open_run
 from dystop.experiments.trace_metrics import (
     Errors,
     Learning,
+    Pace,
     PlanSimilarity,
     errors_of,
     learning,
+    pace,
     plan_similarity,
 )
 from dystop.record import RoundRecord
@@ -32,6 +37,11 @@ from dystop.simulator import no_round, run_rounds
 from dystop.simulator.loop import begin
 from dystop.world import Trace, World, read_trace
 from dystop.world.trace import TRACE
+
+TESTBED_LAW: Timing = "testbed"
+OTHER_LAW = "other law"
+TASKS = ("replay", "simulation", OTHER_LAW)
+"""The names of the simulations."""
 
 OnRound = Callable[[str, int, int], None]
 """Receives the name of the simulation, the rounds done, and the rounds planned."""
@@ -41,10 +51,12 @@ OnRound = Callable[[str, int, int], None]
 class Side:
     """One simulation and its differences from the recorded run."""
 
+    timing: Timing
     records: list[RoundRecord]
     durations: Errors
     plans: PlanSimilarity | None
     learning: Learning
+    pace: Pace
 
 
 @dataclass(frozen=True)
@@ -54,8 +66,10 @@ class GapReport:
     run: RunData
     rounds: int
     real: Learning
+    real_pace: Pace
     replay: Side
     simulation: Side
+    other_law: Side | None  # a simulation under the other law; None: there is no other
     link_model: Errors  # transfer seconds, predicted by the channel model
     link_estimate: Errors  # transfer seconds, estimated by the coordinator at the round's start
     step_model: Errors  # training seconds, predicted by the compute model
@@ -63,7 +77,12 @@ class GapReport:
 
 
 def gap_of(
-    folder: Path, on_round: OnRound, *, train: bool = True, trust: bool = False
+    folder: Path,
+    on_round: OnRound,
+    *,
+    train: bool = True,
+    trust: bool = False,
+    timing: Timing = TESTBED_LAW,
 ) -> GapReport:
     """Replay and simulate a recorded run, and compare both with it.
 
@@ -72,6 +91,8 @@ def gap_of(
         on_round: Called after every simulated round.
         train: Whether the simulations train models; otherwise times and plans are compared alone.
         trust: Whether code is imported that the run of somebody else names.
+        timing: Law of the simulation. A replay under `overlap` does not exist: it is replayed under
+            the testbed's law.
 
     Raises:
         RunFolderError: If the run has no trace, has no rounds, or is still running.
@@ -79,24 +100,39 @@ def gap_of(
     """
     data, trace = _recorded(folder)
     experiment = read_experiment(folder / CONFIG, trust=trust)
+    other = other_law(timing, experiment.engine.timing)
     if not train:
-        experiment = replace(experiment, engine=replace(experiment.engine, train=False))
-    replay = build(as_replay(replace(experiment, trace=str(folder))))
-    plain = build(_published_on_completion(experiment))
+        experiment = _planned(experiment)
     rounds = min(len(data.records), len(trace.rounds))
-    real = data.records[:rounds]
+    compare = _Comparison(trace, data.records[:rounds], on_round)
+    plain = build(_simulated(experiment, timing))
+    replayed = _simulated(experiment, TESTBED_LAW if timing == "overlap" else timing)
     world, model_bytes = plain.components.world, plain.components.fleet.model_bytes
     return GapReport(
         run=data,
         rounds=rounds,
-        real=learning(real, real),
-        replay=_side(trace, real, _play(replay, rounds, "replay", on_round)),
-        simulation=_side(trace, real, _play(plain, rounds, "simulation", on_round)),
+        real=learning(compare.real, compare.real),
+        real_pace=pace(compare.real),
+        replay=compare.side("replay", build(as_replay(replace(replayed, trace=str(folder))))),
+        simulation=compare.side("simulation", plain),
+        other_law=compare.other(experiment, other) if other else None,
         link_model=_link_errors(trace, world, model_bytes),
         link_estimate=_link_errors(trace, None, model_bytes),
         step_model=_step_errors(trace, world),
         step_estimate=_step_errors(trace, None),
     )
+
+
+def other_law(asked: Timing, configured: Timing) -> Timing | None:
+    """Return the law to show beside the one that was asked for; None: there is no other.
+
+    It is the law of the configuration, or the testbed's where that one was asked for.
+
+    >>> other_law("testbed", "paper"), other_law("paper", "paper"), other_law("testbed", "testbed")
+    ('paper', 'testbed', None)
+    """
+    beside: Timing = configured if asked == TESTBED_LAW else TESTBED_LAW
+    return None if beside == asked else beside
 
 
 def _recorded(folder: Path) -> tuple[RunData, Trace]:
@@ -119,31 +155,54 @@ def _recorded(folder: Path) -> tuple[RunData, Trace]:
     return data, trace
 
 
-def _published_on_completion(experiment: Experiment) -> Experiment:
-    """Return the experiment as a simulation whose workers publish on completion."""
-    engine = replace(experiment.engine, publish="on_completion")
+def _simulated(experiment: Experiment, timing: Timing) -> Experiment:
+    """Return the experiment as a simulation under a law; its workers publish on completion."""
+    engine = replace(experiment.engine, timing=timing, publish="on_completion")
     return replace(experiment, trace="", engine=engine)
 
 
-def _play(built: Built, rounds: int, what: str, on_round: OnRound) -> list[RoundRecord]:
-    components = replace(built.components, stop=Stop(rounds=rounds, diverged=0.0))
-    records = []
-    for record, _ in run_rounds(components, begin(components), no_round):
-        records.append(record)
-        on_round(what, record.round, rounds)
-    return records
+def _planned(experiment: Experiment) -> Experiment:
+    """Return the experiment without models; the number of rounds is the only stop rule."""
+    engine = replace(experiment.engine, train=False)
+    return replace(experiment, engine=engine, stop=replace(experiment.stop, accuracy=0.0, loss=0.0))
 
 
-def _side(trace: Trace, real: Sequence[RoundRecord], records: list[RoundRecord]) -> Side:
-    size = min(len(real), len(records))
-    simulated = np.array([r.duration_s for r in records[:size]])
-    measured = np.array([r.duration_s for r in real[:size]])
-    return Side(
-        records=records,
-        durations=errors_of(simulated, measured),
-        plans=plan_similarity(trace.rounds, records, lost=True),
-        learning=learning(real, records),
-    )
+@dataclass(frozen=True)
+class _Comparison:
+    """A recorded run, with which simulations of as many rounds are compared."""
+
+    trace: Trace
+    real: Sequence[RoundRecord]
+    on_round: OnRound
+
+    def side(self, what: str, built: Built) -> Side:
+        """Simulate and compare."""
+        records = self._play(built, what)
+        size = min(len(self.real), len(records))
+        simulated = np.array([r.duration_s for r in records[:size]])
+        measured = np.array([r.duration_s for r in self.real[:size]])
+        return Side(
+            timing=built.components.engine.timing,
+            records=records,
+            durations=errors_of(simulated, measured),
+            plans=plan_similarity(self.trace.rounds, records, lost=True),
+            learning=learning(self.real, records),
+            pace=pace(records),
+        )
+
+    def other(self, experiment: Experiment, timing: Timing) -> Side:
+        """Simulate under another law, without models unless the mechanism decides by them."""
+        planned = not experiment.mechanism.capabilities().needs
+        chosen = _planned(experiment) if planned else experiment
+        return self.side(OTHER_LAW, build(_simulated(chosen, timing)))
+
+    def _play(self, built: Built, what: str) -> list[RoundRecord]:
+        rounds, records = len(self.real), []
+        components = replace(built.components, stop=Stop(rounds=rounds, diverged=0.0))
+        for record, _ in run_rounds(components, begin(components), no_round):
+            records.append(record)
+            self.on_round(what, record.round, rounds)
+        return records
 
 
 def _link_errors(trace: Trace, world: World | None, model_bytes: int) -> Errors:
@@ -183,13 +242,15 @@ def _step_errors(trace: Trace, world: World | None) -> Errors:
 def to_tree(found: GapReport) -> dict[str, Any]:
     """Return all numbers as a tree for JSON."""
     sides = {"replay": found.replay, "simulation": found.simulation}
+    other = found.other_law
     series = {"real": found.run.records[: found.rounds]}
     series |= {name: side.records for name, side in sides.items()}
     return {
         "run": str(found.run.path),
         "rounds": found.rounds,
-        "real": asdict(found.real),
+        "real": {**asdict(found.real), "pace": asdict(found.real_pace)},
         **{name: _side_tree(side) for name, side in sides.items()},
+        "other_law": None if other is None else _side_tree(other),
         "links": {
             "model": _error_tree(found.link_model),
             "estimate": _error_tree(found.link_estimate),
@@ -204,6 +265,8 @@ def to_tree(found: GapReport) -> dict[str, Any]:
 
 def _side_tree(side: Side) -> dict[str, Any]:
     return {
+        "timing": side.timing,
+        "pace": asdict(side.pace),
         "durations": _error_tree(side.durations),
         "plans": None if side.plans is None else asdict(side.plans),
         "accuracy": asdict(side.learning),

@@ -127,3 +127,21 @@ def learning(real: Sequence[RoundRecord], records: Sequence[RoundRecord]) -> Lea
         curve_gap=_mean(gaps) if gaps else None,
         tested=len(both),
     )
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How much the workers of a run do; the timing law decides it."""
+
+    active: float  # active workers of a round, on average
+    staleness: float  # mean over workers and rounds
+    passes: float  # over the training data until the end
+
+
+def pace(records: Sequence[RoundRecord]) -> Pace:
+    """Return the pace of one round or more."""
+    return Pace(
+        active=_mean([float(r.active) for r in records]),
+        staleness=_mean([r.staleness_mean for r in records]),
+        passes=records[-1].epochs_total,
+    )

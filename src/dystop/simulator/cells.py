@@ -147,7 +147,7 @@ def _check(components: Components) -> None:
     name = components.mechanism.name
     problems = {
         "engine.train = true: cells plan only": components.engine.train,
-        "engine.timing = 'overlap': cells share the paper's rounds": (
+        f"engine.timing = {components.engine.timing!r}: cells share the paper's rounds": (
             components.engine.timing != "paper"
         ),
         f"mechanism {name!r} uses a server": able.server,

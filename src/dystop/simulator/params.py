@@ -18,8 +18,10 @@ class EngineParams:
 
     timing: Timing = param(
         "paper",
-        "paper: a round lasts until its slowest active worker has pulled; overlap: "
-        "transfers continue during the next rounds",
+        "paper: a round lasts until its slowest active worker has pulled, and new trainings start "
+        "then; overlap: transfers continue during the next rounds; testbed: rounds are as under "
+        "paper, and each worker starts to train when its own models have arrived, as all runs of "
+        "'dystop testbed' do",
     )
     publish: Publish = param(
         "eager",

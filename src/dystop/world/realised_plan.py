@@ -6,7 +6,7 @@ import numpy as np
 
 from dystop.acceleration import accelerated
 from dystop.control.time_spent import NewWork, SpentParts, TimeSpent, spent_parts, total_of
-from dystop.control.timing import Timetable, Timing, exchange_s, is_small, spare_s
+from dystop.control.timing import Timetable, Timing, exchange_s, has_kernel, spare_s
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints
 from dystop.types import View
@@ -67,7 +67,7 @@ def realised_plan(
     """
     links, training_s = plan.links, view.step_s[plan.active] * steps
     size = links.fraction * view.fleet.model_bytes * transfer.hops
-    use = time_use if is_small(plan) else time_use.reference
+    use = time_use if has_kernel(timing, plan) else time_use.reference
     idle_s, spent, stale = use(timing, view, plan, progress, transfer.seconds, table, training_s)
     return RealisedPlan(
         plan=plan,

@@ -175,7 +175,7 @@ class _Reports:
         planned_s = view.step_s[plan.active] * steps
         training_s = np.where(np.isfinite(measured_s), measured_s, planned_s)
         table = timetable(timing, plan, link_s, remaining_s, training_s)
-        return self._retimed(table, plan, training_s)
+        return self._retimed(timing, table, plan, training_s)
 
     def _waited_s(self, remaining_s: Floats) -> Floats:
         """Return how long each node had to finish its training first, as reported if it was."""
@@ -184,10 +184,13 @@ class _Reports:
         out[orders.node[known]] = orders.waited_s[known]
         return out
 
-    def _retimed(self, table: Timetable, plan: Plan, training_s: Floats) -> Timetable:
+    def _retimed(
+        self, timing: Timing, table: Timetable, plan: Plan, training_s: Floats
+    ) -> Timetable:
         """Close the round when every node with an order has reported.
 
-        Where a node failed, or did not report its times, the round lasts as long as it did.
+        Where a node failed, or did not report its times, the round lasts as long as it did. Under
+        the law `testbed` a training begins when its worker reported.
         """
         orders, active = self.line.orders, plan.active
         ends = orders.waited_s + orders.exchange_s
@@ -195,9 +198,10 @@ class _Reports:
         close = round_duration_s(ends) if whole else self.line.duration_s
         exchanged = _of(orders.node, orders.exchange_s, active)
         comm = np.where(np.isfinite(exchanged), exchanged, table.comm_s)
-        begin = np.full(len(active), close)
+        begin, own = np.full(len(active), close), _of(orders.node, ends, active)
+        if timing == "testbed":
+            begin = np.where(np.isfinite(own), own, close)
         if plan.join and whole:
-            own = _of(orders.node, ends, active)
             measured = np.isfinite(self.train_s[active]).all()
             close = round_duration_s((own if measured else begin) + training_s)
         return replace(table, duration_s=close, comm_s=comm, begin_s=begin)

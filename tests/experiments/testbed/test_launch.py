@@ -250,7 +250,7 @@ def test_a_killed_and_interrupted_launcher_can_resume(tmp_path, started):
 def test_impossible_settings_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words, fact in (
-        (["engine.timing=overlap"], "use 'paper'"),
+        (["engine.timing=overlap"], "use 'testbed'"),
         (["--resume", "runs/none"], "no such folder"),
         (["--transport", "telepathy"], "testbed.transport"),
         (["--transport", "memory", "--netns"], "--netns"),

@@ -113,7 +113,7 @@ def test_an_edited_enrolment_is_checked(tmp_path):
 @pytest.mark.parametrize(
     ("word", "match"),
     [
-        ("engine.timing=overlap", "use 'paper'"),
+        ("engine.timing=overlap", "use 'testbed'"),
         ("staleness.rule=compensate", "only a simulator"),
         ("testbed.links=trace", "needs testbed.trace"),
         ("model.wire_bytes=9", "of their own size"),

@@ -38,11 +38,11 @@ def noting(mechanism: Mechanism, seen: list[tuple[View, Plan]]) -> Mechanism:
 
 
 def line_of(parts: Components, view: View, plan: Plan, outcome: Any) -> dict[str, Any]:
-    """The line of a round that followed the paper's law."""
+    """The line of a round, with the reports that fit its timing law."""
     steps = parts.steps[plan.active] if plan.steps is None else plan.steps
     remaining = np.append(view.remaining_s, np.zeros(view.fleet.nodes - view.fleet.workers))
     training = view.step_s[plan.active] * steps
-    table = timetable("paper", plan, outcome.link_s, remaining, training)
+    table = timetable(parts.engine.timing, plan, outcome.link_s, remaining, training)
     node = np.sort(plan.active)
     comm = table.comm_s[np.argsort(plan.active)]
     known = np.ones(len(node), bool)

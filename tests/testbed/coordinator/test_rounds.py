@@ -1,5 +1,6 @@
 """Rounds of the coordinator machine with scripted workers in virtual time."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -58,6 +59,27 @@ def test_a_round_lasts_as_long_as_its_slowest_worker():
     assert [round(r.duration_s, 3) for r in harness.records] == [1.2] * 4
     scaled = play("d-psgd", rounds=4, params=replace(QUICK, time_scale=2.0))
     assert [round(r.duration_s, 3) for r in scaled.records] == [0.6] * 4
+
+
+@pytest.mark.parametrize("name", ["dystop", "asydfl", "d-psgd"])
+def test_a_worker_trains_from_the_end_of_its_own_exchange(name):
+    """The law `testbed` (ADR 0072): what the coordinator believes when the next round opens."""
+    harness = CoordinatorHarness(setup_for(name, rounds=12))
+    for worker in harness.workers.values():
+        worker.pull_s = 0.1 + 0.2 * worker.node
+    harness.join_all()
+    harness.run(60)
+    early = 0
+    for line, after in itertools.pairwise(harness.traces):
+        orders, remaining_s = line["orders"], line["remaining_s"]
+        columns = orders["node"], orders["train"], orders["exchange_s"]
+        ends = {n: remaining_s[n] * trains + s for n, trains, s in zip(*columns, strict=True)}
+        assert line["duration_s"] == pytest.approx(max(ends.values()), abs=1e-5)
+        for node in itertools.compress(orders["node"], orders["train"]):
+            trained_s = line["duration_s"] - ends[node]
+            assert after["remaining_s"][node] == pytest.approx(max(1.0 - trained_s, 0.0), abs=1e-5)
+            early += trained_s > 0.05
+    assert early > 0 or name == "asydfl"  # which wakes one worker at a time
 
 
 def test_the_plan_is_committed_before_any_order_is_sent():

@@ -209,9 +209,9 @@ def as_replay(experiment: Experiment) -> Experiment:
     """Give an experiment that replays a trace the publish rule of the testbed."""
     if not experiment.trace:
         return experiment
-    if experiment.engine.timing != "paper":
+    if experiment.engine.timing == "overlap":
         raise ConfigError(
-            f"engine.timing = {experiment.engine.timing!r}: a recorded run can be replayed under"
-            " 'paper' only, because the testbed runs under it"
+            "engine.timing = 'overlap': a recorded run can be replayed under 'testbed' or 'paper',"
+            " because its rounds last until the last exchange is over"
         )
     return replace(experiment, engine=replace(experiment.engine, publish="on_completion"))

@@ -223,7 +223,8 @@ def check_testbed(experiment: Experiment) -> None:
     """Refuse settings that only the simulator supports."""
     if experiment.engine.timing == "overlap":
         raise ConfigError(
-            "engine.timing = 'overlap': the testbed runs the paper's rounds; use 'paper'"
+            "engine.timing = 'overlap': on the testbed a round lasts until its last exchange is "
+            "over; leave the key out, or use 'testbed', the law that real workers follow"
         )
     if not experiment.engine.train:
         raise ConfigError(

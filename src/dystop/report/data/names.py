@@ -17,6 +17,8 @@ TIMING_LAWS = {
     "moves the clock (eq:duration)",
     "overlap": "overlap: transfers of different workers overlap, and the next round opens when "
     "the mechanism may next act",
+    "testbed": "testbed: a round lasts until its last exchange is over, and each worker starts its "
+    "next training when its own models have arrived, as on real machines",
 }
 PUBLISH_RULES = {
     "eager": "eager: a pull returns the newest model, even if its training would still be "

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from dystop.experiments.gap import GapReport, Side
+from dystop.experiments.gap import TESTBED_LAW, GapReport, Side
 from dystop.experiments.trace_metrics import Errors
 from dystop.report.data.settings import setting_rows
 from dystop.report.figures.analysis import accuracy_figure, clock_figure
@@ -11,7 +11,6 @@ from dystop.report.pages.files import ReportFiles, write_files
 from dystop.report.pages.html import DetailTable, inline_figures, render_template
 from dystop.units import NOTHING, seconds
 
-COLUMNS = ("", "testbed", "replay", "simulation", "meaning")
 PREDICTIONS = ("", "pairs", "mean error", "median", "95 %", "total", "meaning")
 
 Row = tuple[str, ...]
@@ -26,9 +25,32 @@ def percent_text(value: float | None, *, signed: bool = False) -> str:
     return NOTHING if value is None else f"{100 * value:{'+' if signed else ''}.1f} %"
 
 
+def columns(report: GapReport) -> Row:
+    """Return the titles of `comparison`; a simulation names its timing law."""
+    simulated = [f"simulation: {side.timing}" for side in _sides(report)[1:]]
+    return ("", "testbed", "replay", *simulated, "meaning")
+
+
+def _sides(report: GapReport) -> list[Side]:
+    other = report.other_law
+    return [report.replay, report.simulation, *([] if other is None else [other])]
+
+
+def law_text(report: GapReport) -> str:
+    """Say which timing law the simulation follows, and what the other column is."""
+    law, other = report.simulation.timing, report.other_law
+    follows = f"The simulation follows the timing law {law}"
+    if law == TESTBED_LAW:
+        follows += ", as every testbed run does whatever engine.timing says"
+    if other is None:
+        return f"{follows}."
+    owner = "the testbed's law" if other.timing == TESTBED_LAW else "the run's engine.timing"
+    return f"{follows}. The last column shows what {other.timing}, {owner}, would give."
+
+
 def comparison(report: GapReport) -> list[Row]:
-    """Compare both simulations with the recorded run: rows under `COLUMNS`."""
-    sides = (report.replay, report.simulation)
+    """Compare all simulations with the recorded run: rows under `columns`."""
+    sides, real = _sides(report), report.real_pace
 
     def row(title: str, testbed: str, show: Callable[[Side], str], meaning: str) -> Row:
         return (title, testbed, *(show(side) for side in sides), meaning)
@@ -42,6 +64,12 @@ def comparison(report: GapReport) -> list[Row]:
             "half of the rounds have a smaller error"),
         row("round duration, 95 % error", "", lambda s: percent_text(s.durations.q95),
             "19 of 20 rounds have a smaller error"),
+        row("active workers of a round", f"{real.active:.2f}", lambda s: f"{s.pace.active:.2f}",
+            "mean over rounds"),
+        row("staleness", f"{real.staleness:.2f}", lambda s: f"{s.pace.staleness:.2f}",
+            "mean over workers and rounds"),
+        row("passes over the data", f"{real.passes:.1f}", lambda s: f"{s.pace.passes:.1f}",
+            "trained until the end"),
         row("rounds with the same active workers", "", lambda s: _plan_overlap(s, "same_active"),
             "share of rounds"),
         row("rounds with the same links", "", lambda s: _plan_overlap(s, "same_links"),
@@ -96,7 +124,8 @@ def write_gap(report: GapReport, out: Path) -> ReportFiles:
         title=f"{report.run.name}: simulation against testbed",
         rounds=report.rounds,
         comparison=comparison(report),
-        columns=COLUMNS,
+        columns=columns(report),
+        law=law_text(report),
         predictions=predictions(report),
         prediction_columns=PREDICTIONS,
         charts=inline_figures(plots),
