@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -172,13 +173,20 @@ _MECHANISM_NAME = Key("mechanism.name", "dystop", "text", "mechanism; 'dystop li
 
 def every_key(mechanism: str = "dystop") -> Iterator[Key]:
     """Describe every configuration key, with the hyper-parameters of one mechanism."""
+    kind: Any = MECHANISMS[mechanism]  # mypy does not know that a class can be hashed
     is_named = False
-    for key in keys_of(Experiment, sections={"mechanism": MECHANISMS[mechanism]}):
+    for key in _keys_with(kind):
         # A mechanism may have no hyper-parameters: its name stands where they would be.
         if not is_named and key.name.startswith(("mechanism.", "staleness.")):
             is_named = True
             yield replace(_MECHANISM_NAME, default=mechanism)
         yield key
+
+
+@cache
+def _keys_with(mechanism: type[Mechanism]) -> tuple[Key, ...]:
+    """Describe the keys of all sections; a study reads a configuration for each of its runs."""
+    return tuple(keys_of(Experiment, sections={"mechanism": mechanism}))
 
 
 def resolve(experiment: Experiment) -> Experiment:
