@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from dystop.cli.app import app
 from dystop.experiments.folders.run_folder import open_run
@@ -21,23 +21,25 @@ SMALL = [
     "stop.rounds=40",
     "output.checkpoint_every=2",
 ]
-MAIN = "from dystop.cli import main; main()"
 
 
-def dystop(*words: str, prelude: str = "", **options) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", f"{prelude}\n{MAIN}", *words]
+def dystop(*words: str) -> Result:
+    return CliRunner().invoke(app, words)
+
+
+def in_a_process(*words: str, **options) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "dystop", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
 
 
-def one_message(result: subprocess.CompletedProcess, code: int) -> str:
-    assert result.returncode == code, result.stderr
-    assert "Traceback" not in result.stderr
-    assert result.stderr.count("Error:") == 1
-    return result.stderr
+def one_message(stderr: str) -> str:
+    assert "Traceback" not in stderr
+    assert stderr.count("Error:") == 1
+    return stderr
 
 
 def refused(words: list[str], out: Path) -> str:
-    result = CliRunner().invoke(app, ["run", *words, "--out", str(out)])
+    result = dystop("run", *words, "--out", str(out))
     assert result.exit_code == 2, result.output
     assert not out.exists() or not list(out.iterdir())
     return result.output
@@ -61,8 +63,7 @@ def test_a_hundred_resnets_state_their_size_and_are_refused(tmp_path):
 
 
 def test_the_estimate_is_printed_before_the_first_round(tmp_path):
-    words = ["run", *SMALL, "stop.rounds=1", "--no-report", "--out", str(tmp_path)]
-    result = CliRunner().invoke(app, words)
+    result = dystop("run", *SMALL, "stop.rounds=1", "--no-report", "--out", str(tmp_path))
     assert result.exit_code == 0
     assert result.output.index("models (6 workers)") < result.output.index("round 1/1")
 
@@ -110,7 +111,8 @@ def test_bad_paths(tmp_path, kind):
         result = dystop("run", *SMALL, "--out", str(tmp_path / "file" / "runs"))
     else:
         result = dystop("run", str(tmp_path / "no.toml"), "--out", str(tmp_path / "runs"))
-    one_message(result, 2)
+    assert result.exit_code == 2
+    one_message(result.stderr)
     assert not (tmp_path / "runs").exists()
 
 
@@ -125,14 +127,15 @@ def test_a_really_full_disk(tmp_path):
         pytest.skip(f"no mount here: {mounted.stderr.decode().strip()}")
     try:
         words = [*SMALL, "stop.rounds=300", "--out", str(disk), "--name", "full", "--no-report"]
-        result = dystop("run", *words)
-        message = one_message(result, 3)
+        result = in_a_process("run", *words)
+        assert result.returncode == 3, result.stderr
+        message = one_message(result.stderr)
         assert "No space left" in message
         assert "dystop resume" in message
         before = (disk / "full" / "records.jsonl").read_bytes()
         assert before.endswith(b"\n")
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
-        assert dystop("resume", str(disk / "full"), "--no-report").returncode == 0
+        assert dystop("resume", str(disk / "full"), "--no-report").exit_code == 0
         after = (disk / "full" / "records.jsonl").read_bytes()
         assert after.startswith(before)
         assert open_run(disk / "full").info["status"] == "finished"
@@ -148,12 +151,12 @@ def test_a_file_that_may_not_grow(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))
 
     words = ["run", *SMALL, "--out", str(tmp_path), "--name", "small", "--no-report"]
-    result = dystop(*words, preexec_fn=limit)
-    message = one_message(result, 3)
-    assert "dystop resume" in message
-    assert dystop("resume", str(tmp_path / "small"), "--no-report").returncode == 0
+    result = in_a_process(*words, preexec_fn=limit)
+    assert result.returncode == 3, result.stderr
+    assert "dystop resume" in one_message(result.stderr)
+    assert dystop("resume", str(tmp_path / "small"), "--no-report").exit_code == 0
     whole = dystop("run", *SMALL, "--out", str(tmp_path), "--name", "whole", "--no-report")
-    assert whole.returncode == 0
+    assert whole.exit_code == 0
     again = (tmp_path / "small" / "records.jsonl").read_bytes()
     assert again == (tmp_path / "whole" / "records.jsonl").read_bytes()
 
@@ -162,10 +165,11 @@ def test_incomplete_and_missing_folders(tmp_path):
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "config.toml").write_text("seed = 1\n")
     for command in ("resume", "verify", "report"):
-        half = one_message(dystop(command, str(tmp_path / "half")), 2)
-        assert f"{tmp_path / 'half'}: " in half
-        assert "run.json and fleet.json missing" in half
-        assert "no such folder" in one_message(dystop(command, str(tmp_path / "gone")), 2)
+        half, gone = (dystop(command, str(tmp_path / name)) for name in ("half", "gone"))
+        assert (half.exit_code, gone.exit_code) == (2, 2)
+        assert f"{tmp_path / 'half'}: " in one_message(half.stderr)
+        assert "run.json and fleet.json missing" in half.stderr
+        assert "no such folder" in one_message(gone.stderr)
     assert sorted(p.name for p in (tmp_path / "half").iterdir()) == ["config.toml"]
 
 

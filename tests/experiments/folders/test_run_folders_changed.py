@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from dystop import storage
+from dystop.cli import app
 from dystop.errors import RunFolderError
 from dystop.experiments import run
 from dystop.experiments.config import read_experiment
@@ -20,6 +22,8 @@ from dystop.experiments.testbed.launch import make_folder, resumable_folder
 from dystop.report import write_report
 from dystop.report.data.names import run_status
 from dystop.report.data.notices import notices
+
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 
 WORDS = [
     "data.name=synthetic",
@@ -52,9 +56,8 @@ def ended(out: Path) -> Path:
     return run.run_experiment(read_experiment(None, WORDS), out, "one", quiet, quiet)
 
 
-def dystop(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dystop", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+def dystop(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, [*map(str, words)])
 
 
 def edit(folder: Path, key: str, value: str) -> bytes:
@@ -154,16 +157,16 @@ def test_the_commands_refuse_and_warn(tmp_path):
     folder = ended(tmp_path)
     shorten(folder / "records.jsonl")
     refused = dystop("resume", folder)
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert f"{folder / 'records.jsonl'}: " in refused.stderr
     reported = dystop("report", folder)
-    assert reported.returncode == 0
+    assert reported.exit_code == 0
     assert f"dystop verify {folder}" in reported.stderr
     page = next(folder.rglob("*.html")).read_text()
     assert f"dystop verify {folder}" in page
     edit(folder, "seed", "7")
     refused = dystop("resume", folder)
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert f"{folder / 'config.toml'}: was changed" in refused.stderr
 
 
