@@ -10,6 +10,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import importlib.util
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -35,3 +36,14 @@ def some_cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("dystop.parallel.cores", lambda: request.param)
     cores: int = request.param
     return cores
+
+
+@pytest.fixture(scope="module")
+def placeholder_figure_files() -> Iterator[None]:
+    """Write a word into the PNG and PDF files of reports, which take two thirds of their time.
+
+    The figures are drawn all the same, into the page. The tests of `report/` write real files.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dystop.report.pages.files.save", lambda figure, kind: kind.encode())
+        yield

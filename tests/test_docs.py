@@ -15,6 +15,8 @@ import dystop
 from dystop.cli.app import app
 from dystop.experiments.config import read_experiment
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 ROOT = Path(__file__).parent.parent
 TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES = sorted([*TOP, *ROOT.glob("docs/**/*.md")])

@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 from dystop.cli.app import app
 from dystop.experiments.examples import examples, find_example
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 SMALL = ["data.name=synthetic", "model.name=softmax", "fleet.workers=3", "stop.rounds=1"]

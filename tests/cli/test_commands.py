@@ -17,6 +17,8 @@ from dystop.experiments.folders.run_folder import RecordLog, create_run, first_i
 from dystop.experiments.interrupts import Terminated
 from support.fake_runs import record_of_round as record
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 
 @dataclass
 class Started:

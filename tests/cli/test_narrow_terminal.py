@@ -14,6 +14,8 @@ from dystop.experiments.config.keys import keys_of
 from dystop.mechanisms import MECHANISMS
 from dystop.training.models.catalogue import MODELS
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 
 class Terminal:
     """A standard output that says it is a terminal."""

@@ -33,6 +33,8 @@ from dystop.experiments.folders.run_folder import (
 from dystop.experiments.studies.study import Study, create_study, find_study
 from dystop.experiments.testbed.launch import checked_folder
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 EXPERIMENT = read_experiment()
 NAMES = ["simulated", "real", "comparison", "sweep", "plain"]
 RESUME_COMMANDS = {

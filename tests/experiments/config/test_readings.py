@@ -21,6 +21,8 @@ from dystop.params import flatten
 from dystop.report.data.summary import summarise
 from dystop.report.pages.runs import render_runs
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 PRESETS = ("literal", "physical", "nearest")
 SMALL = ["data.name=synthetic", "model.name=softmax", "fleet.workers=4", "stop.rounds=2"]
 

@@ -39,6 +39,8 @@ from dystop.report.data.nearness import (
 from dystop.report.pages.readings import counted_once, number_rows
 from support.fake_runs import outcome
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 SMALL = ["data.name=synthetic", "model.name=softmax", "fleet.workers=4", "stop.rounds=2"]
 
 

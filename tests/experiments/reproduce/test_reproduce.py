@@ -33,6 +33,8 @@ from dystop.world.geometry import scatter
 from support.engine_fixtures import components_for, run_to_end
 from support.fake_runs import outcome
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 PAPER = Path(__file__).parents[3] / "docs" / "paper-map.md"
 ONE_EACH = {r.campaign.name: r for r in reversed(RECIPES.values())}
 

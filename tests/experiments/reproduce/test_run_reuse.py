@@ -14,6 +14,8 @@ from dystop.experiments.reproduce import run_reuse
 from dystop.experiments.reproduce.run_reuse import reuse_finished
 from dystop.experiments.studies.study import create_study
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 SMALL = [
     "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
     "model.name=softmax", "fleet.workers=6", "stop.rounds=4",

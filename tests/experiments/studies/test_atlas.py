@@ -25,6 +25,8 @@ from dystop.experiments.studies.study import create_study
 from dystop.experiments.studies.trials import pace_of
 from dystop.rng import stream
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 SMALL = [
     "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
     "model.name=softmax", "fleet.workers=5", "world.range_m=90",

@@ -17,6 +17,8 @@ from dystop.experiments.studies.study import open_study
 from dystop.experiments.studies.sweep import Axis, Sweep, default_name, grid, read_axes
 from dystop.mechanisms import MECHANISMS
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 SMALL = [
     "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
     "model.name=softmax", "fleet.workers=6", "stop.rounds=4", "evaluate.every_rounds=1",
