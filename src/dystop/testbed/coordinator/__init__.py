@@ -6,6 +6,7 @@ setup          what a coordinator is built from, and which joins it refuses
 members        the members of a run and their states
 conduct        what members did wrong, and what follows: strikes, accusations, quarantine, failures
 observations   measurements, as the observation that a mechanism decides from
+inbox          messages of members: which are refused, and who applies the others
 joining        who is refused, who is admitted, the quorum and the roster
 rounds         rounds from planning to closing
 open_round     the open round: whom it waits for, and who has failed in it

@@ -14,15 +14,10 @@ from collections.abc import Sequence
 from dystop.errors import DystopError, RunFolderError
 from dystop.testbed.coordinator.conduct.accusations import Accusations
 from dystop.testbed.coordinator.conduct.misbehaviour import RateLimit
-from dystop.testbed.coordinator.conduct.quarantine import (
-    EpochClaims,
-    Quarantine,
-    Sanction,
-    claimed_epoch,
-)
+from dystop.testbed.coordinator.conduct.quarantine import EpochClaims, Quarantine, Sanction
+from dystop.testbed.coordinator.inbox import Inbox
 from dystop.testbed.coordinator.joining import Joining
-from dystop.testbed.coordinator.members import Member
-from dystop.testbed.coordinator.message_check import implausible, most_bytes
+from dystop.testbed.coordinator.message_check import most_bytes
 from dystop.testbed.coordinator.records import Records
 from dystop.testbed.coordinator.rounds import Rounds
 from dystop.testbed.coordinator.setup import COORDINATOR, OBSERVER, CoordinatorSetup
@@ -34,7 +29,6 @@ from dystop.testbed.events import (
     CoordinatorEvent,
     EpochFound,
     FinishRun,
-    LookUpEpoch,
     MemberDisconnected,
     MemberIncident,
     MessageFromMember,
@@ -43,26 +37,11 @@ from dystop.testbed.events import (
 )
 from dystop.testbed.ledger.tables import MetaLine, Restored, read_blob
 from dystop.testbed.protocol.codec import decode
-from dystop.testbed.protocol.messages import (
-    Complaint,
-    Heartbeat,
-    Incident,
-    Join,
-    Judged,
-    Leave,
-    NotTestable,
-    Reject,
-    Report,
-    ReportAck,
-    Scored,
-    Stop,
-    ToCoordinator,
-)
+from dystop.testbed.protocol.messages import Report, Stop
 
 REPLACED = "a newer coordinator is in charge"
 REPLACED_CODE = 3
 INTERRUPTED_CODE = 130
-IMPLAUSIBLE = "the join names numbers or mail that this run cannot have; delete its folder"
 STOP_S = 5.0  # time that the members have to leave at the end
 PAUSE_S = 2.0  # a driver calls the machine several times a second
 
@@ -77,7 +56,6 @@ class CoordinatorMachine:
         self._commits = CommitBatcher()
         self._rate_limit = RateLimit(setup.params.limits)
         self._quarantine = Quarantine(self.state)
-        self._epoch_claims = EpochClaims(self.state, self._quarantine)
         self._accusations = Accusations(self.state, self._quarantine)
         self._start_s: float | None = None  # machine time of the first event
         self._offset_s = restored.at_s
@@ -89,6 +67,16 @@ class CoordinatorMachine:
             self._rate_limit,
             is_new_run=restored.state is None,
             waiting_since_s=restored.at_s,
+        )
+        self._inbox = Inbox(
+            self.state,
+            self.rounds,
+            self.records,
+            self._joining,
+            self._quarantine,
+            EpochClaims(self.state, self._quarantine),
+            self._accusations,
+            self._rate_limit,
         )
         self._stopping_since_s: float | None = None
         self._finished = False
@@ -216,7 +204,7 @@ class CoordinatorMachine:
         if isinstance(event, CommitFailed):
             self._commits.failed(event.commit, state.at_s)
         elif isinstance(event, MessageFromMember):
-            self._on_message(event)
+            self._inbox.on_message(event)
         elif isinstance(event, EpochFound):
             self._on_epoch_found(event)
         elif isinstance(event, MemberDisconnected) and state.members.get(event.name):
@@ -229,97 +217,12 @@ class CoordinatorMachine:
                 state.write_member(state.members.leave(member.name, "its process cannot go on"))
                 self._joining.roster_due = True
 
-    def _on_message(self, event: MessageFromMember) -> None:
-        state, name, message = self.state, event.name, event.message
-        if not self._rate_limit.take(name, state.at_s):
-            return
-        if isinstance(message, Join):
-            self._on_join(event, message)
-            return
-        member = state.members.get(name)
-        if self._epoch_claims.needs_lookup(member, message):
-            state.pending.immediate.append(LookUpEpoch(event))
-            return
-        if member is None or not member.session:
-            state.send_now(name, Complaint("not_joined", "join first"))
-            return
-        if self._refuse_implausible(member, message):
-            return
-        full = message.disk_full if isinstance(message, Heartbeat) else None
-        state.write_member(state.members.message_received(name, state.at_s, full))
-        self._on_member_message(member, message)
-
-    def _refuse_implausible(self, member: Member, message: ToCoordinator) -> bool:
-        """Give the sender of a message that cannot be true a strike; return whether it got one."""
-        setup, t = self.state.setup, self.state.control.t
-        order = None
-        if isinstance(message, Report):
-            order = self.rounds.order_of(member.node, message.round)
-        wrong = implausible(setup.fleet, t, member.node, message, order)
-        if wrong:
-            word = type(message).__name__.lower()
-            self._joining.roster_due |= self._quarantine.false_message(member, f"{word}: {wrong}")
-        return bool(wrong)
-
     def _on_epoch_found(self, event: EpochFound) -> None:
         """Step down if the ledger confirms a newer coordinator; otherwise refute the claim."""
-        claim, member = event.claim, self.state.members.get(event.claim.name)
         if event.epoch > self.state.epoch:
             self._step_down()
-            return
-        if member is not None and self._epoch_claims.needs_lookup(member, claim.message):
-            self._joining.roster_due |= self._epoch_claims.refute(
-                member, claimed_epoch(claim.message)
-            )
-        if member is not None and claimed_epoch(claim.message) <= self.state.epoch:
-            self._on_message(claim)
-            self.rounds.resend(member.node)  # it may have refused an order of the old epoch
-
-    def _on_member_message(self, member: Member, message: ToCoordinator) -> None:
-        state = self.state
-        if isinstance(message, Heartbeat):
-            state.send_now(
-                member.name, Heartbeat(message.seq, state.epoch, last_round=state.control.t)
-            )
-        elif isinstance(message, Report):
-            self._on_report(member, message)
-        elif isinstance(message, Scored | NotTestable) and member.name == OBSERVER:
-            self.records.on_answer(message)
-        elif isinstance(message, Incident):
-            state.incidents.reported(member, message)
-        elif isinstance(message, Judged) and member.name == OBSERVER:
-            self._joining.roster_due |= self._accusations.answered(message)
-        elif isinstance(message, Leave):
-            state.write_member(state.members.leave(member.name, message.text))
-            self._joining.roster_due = True
-
-    def _on_report(self, member: Member, report: Report) -> None:
-        state = self.state
-        effect, accusations = self.rounds.apply_report(member.node, report)
-        if effect in ("early", "strange"):
-            return
-        if effect != "known":
-            state.write(self.rounds.report_line(member.node, report, effect))
-        state.send_after_commit(member.name, ReportAck(report.round, report.kind))
-        for accusation in accusations:
-            self._accusations.add(accusation)
-
-    # Joins --------------------------------------------------------------------------------------
-
-    def _on_join(self, event: MessageFromMember, join: Join) -> None:
-        state, member = self.state, self.state.members.get(event.name)
-        refused = self._joining.refusal(event, join)
-        if refused is not None or member is None:
-            self._joining.refuse(event.name, refused or Reject("unknown", "not enrolled"))
-        elif self._refuse_implausible(member, join):
-            self._joining.refuse(event.name, Reject("implausible", IMPLAUSIBLE))
-        elif self._epoch_claims.needs_lookup(member, join):
-            state.pending.immediate.append(LookUpEpoch(event))
-        elif self._stopping_since_s is not None:
-            reason = self._interrupted or self.records.stop_reason
-            state.send_now(event.name, Stop(state.epoch, reason[:200]))
         else:
-            self._joining.admit(member, join, event.fingerprint)
+            self._inbox.claim_refuted(event.claim)
 
     def _step_down(self) -> None:
         """Finish without a message to anybody: a newer coordinator owns this ledger."""
@@ -393,7 +296,7 @@ class CoordinatorMachine:
             if not code:
                 state.incidents.write_all()
                 state.write(MetaLine("finished", reason))
-            stop = Stop(state.epoch, reason[:200])
+            self._inbox.stop = stop = Stop(state.epoch, reason[:200])
             actions += [SendToMember(m.name, stop) for m in state.members if m.session]
             return
         all_left = not any(m.state in ("JOINED", "SUSPECT") for m in state.members)
