@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from torch import nn
 
 from dystop.errors import CapacityError
 from dystop.training.memory import (
+    AtOnce,
     MemoryEstimate,
     ModelSize,
     activation_bytes,
@@ -70,6 +72,29 @@ def test_trainer_estimates_its_run():
     assert parts["training (1 at once)"] == 3 * row + t.size.activation_bytes * 32
     assert parts["evaluation"] == t.size.forward_bytes * 8
     assert estimate.held > 2**20
+
+
+@pytest.mark.parametrize(
+    ("changes", "training", "evaluation"),
+    [
+        ({}, 4 * (2 * 10 * 32 + 3 * 400), 3 * 5 * 64),  # four of a stack, three tested
+        ({"is_half": True}, 4 * (10 * 32 + 3 * 400), 3 * 5 * 64 // 2),
+        ({"streams": 2}, 2 * (2 * 10 * 32 + 3 * 400), 3 * 5 * 64),
+        ({"has_kernels": True}, 4 * 7 * 400 + 2**25, 2**25),
+    ],
+)
+def test_a_gpu_needs_what_it_trains_together(changes, training, evaluation, monkeypatch):
+    monkeypatch.setattr("dystop.training.memory.held_bytes", lambda device: 1)
+    at_once = AtOnce(
+        size=ModelSize(width=100, counters=0, activation_bytes=10, forward_bytes=5),
+        device=torch.device("cuda"), executors=1, rows=4, batch=32, tested_rows=3,
+        tested_batch=64, streams=0, has_kernels=False, is_half=False,
+        state_floats=100, keeps_state=True,
+    )  # fmt: skip
+    parts = dict(replace(at_once, **changes).estimate(workers=7, stacks=2).parts)
+    assert parts["training (4 at once)"] == training
+    assert parts["evaluation"] == evaluation
+    assert parts["optimiser state"] == 6 * 7 * 400
 
 
 def test_refusal_says_what_there_is_and_what_to_change():

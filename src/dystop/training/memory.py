@@ -16,6 +16,10 @@ from torch import Tensor, nn
 from dystop.errors import CapacityError
 from dystop.training.flat import Layout
 
+KEPT_COPIES = 6  # of the optimisers' state when everybody trains: stored, taken out and put back
+
+WORKSPACE_BYTES = 2**25  # that a matrix library takes for each stream on which a graph is recorded
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
@@ -71,6 +75,67 @@ class MemoryEstimate:
         left = max(len(name) for name, _ in lines)
         right = max(len(size) for _, size in lines)
         return "\n".join(f"{name:<{left}} {size:>{right}}" for name, size in lines)
+
+
+@dataclass(frozen=True)
+class AtOnce:
+    """What a trainer computes at once, which decides the memory of a run."""
+
+    size: ModelSize
+    device: torch.device
+    executors: int  # threads of a CPU, or GPUs
+    rows: int  # models that an executor trains together
+    batch: int  # samples of a mini-batch
+    tested_rows: int  # models that an executor evaluates together
+    tested_batch: int  # samples that it evaluates together
+    streams: int  # of a GPU that trains models one by one; 0: it trains them together
+    has_kernels: bool  # whether a GPU trains with dystop's own kernels
+    is_half: bool  # whether activations are bfloat16
+    state_floats: int  # of the optimiser's state beside a model
+    keeps_state: bool  # whether every worker keeps this state between trainings
+
+    def estimate(self, workers: int, stacks: float) -> MemoryEstimate:
+        """Estimate the memory of a run.
+
+        Args:
+            workers: Number of workers N.
+            stacks: Stacks of models [N, W] that the simulator keeps or makes at once.
+        """
+        on_gpu = self.device.type == "cuda"
+        training, evaluation = self._on_gpu(workers) if on_gpu else self._on_cpu(workers)
+        at_once = min(self.executors * self.rows, workers)
+        estimate = MemoryEstimate(
+            (
+                (f"models ({workers} workers)", int((stacks + 1) * workers * self.size.row_bytes)),
+                (f"training ({at_once} at once)", training),
+                ("evaluation", evaluation),
+            ),
+            held_bytes(self.device),
+        )
+        if not self.state_floats:
+            return estimate
+        # A mixed state is a part of the models.
+        rows = KEPT_COPIES * workers if self.keeps_state else at_once
+        return estimate.plus("optimiser state", 4 * self.state_floats * rows)
+
+    def _on_cpu(self, workers: int) -> tuple[int, int]:
+        """Return the bytes of training and of evaluation."""
+        size, trained = self.size, min(self.executors * self.rows, workers)
+        tested = min(self.executors * self.tested_rows, workers)
+        training = trained * (3 * size.row_bytes + size.activation_bytes * self.batch)
+        return training, tested * size.forward_bytes * self.tested_batch
+
+    def _on_gpu(self, workers: int) -> tuple[int, int]:
+        """Return the bytes of training and of evaluation, beside the existing buffers."""
+        size = self.size
+        if self.has_kernels:
+            return 4 * workers * size.row_bytes + WORKSPACE_BYTES, WORKSPACE_BYTES
+        # Activations and, for a short time, their gradients; bfloat16 halves both.
+        width = 1 if self.is_half else 2
+        rows = self.streams or min(self.rows, workers)
+        training = rows * (width * size.activation_bytes * self.batch + 3 * size.row_bytes)
+        tested = min(self.tested_rows, workers) * self.tested_batch
+        return training, width * tested * size.forward_bytes // 2
 
 
 def human(size: float) -> str:

@@ -40,7 +40,7 @@ from dystop.training.flat import Layout, layout_of
 from dystop.training.local_steps.augmentation import augmentation_of
 from dystop.training.local_steps.optimisers import StateLayout, optimiser_of
 from dystop.training.local_steps.privacy import Privacy, check_private_training
-from dystop.training.memory import MemoryEstimate, ModelSize, held_bytes, model_size
+from dystop.training.memory import AtOnce, MemoryEstimate, ModelSize, model_size
 from dystop.training.params import TrainerParams
 from dystop.training.problem import Collector, Job, Problem, Trained, cut
 from dystop.training.randomness import address_names, preserve_generators, with_addresses
@@ -49,10 +49,6 @@ from dystop.training.tasks.task import CLASSIFICATION, Task
 
 PIECES = 8  # for each thread of the fused back end: many enough to end together, few enough
 # to cost little
-
-KEPT_COPIES = 6  # of the optimisers' state when everybody trains: stored, taken out and put back
-
-WORKSPACE_BYTES = 2**25  # that a matrix library takes for each stream on which a graph is recorded
 
 
 def samples_seen(sizes: Ints, steps: Ints, batch: int) -> int:
@@ -368,36 +364,20 @@ class Trainer:
             workers: Number of workers N.
             stacks: Stacks of models [N, W] that the simulator keeps or makes at once.
         """
-        row, batch = self.size.row_bytes, self.params.batch
-        at_once = min(self.executor_count * self.chunk, workers)
-        training = at_once * (3 * row + self.size.activation_bytes * batch)
-        evaluated = min(self.executor_count * self._task.chunk, workers)
-        evaluation = evaluated * self.size.forward_bytes * self._task.batch
-        if self.device.type == "cuda":
-            training, evaluation = self._cuda_bytes(workers)
-        estimate = MemoryEstimate(
-            (
-                (f"models ({workers} workers)", int((stacks + 1) * workers * row)),
-                (f"training ({at_once} at once)", training),
-                ("evaluation", evaluation),
-            ),
-            held_bytes(self.device),
+        params = self.params
+        streams = 1 if self._problem.draws else params.lanes or DEFAULT_STREAMS
+        at_once = AtOnce(
+            size=self.size,
+            device=self.device,
+            executors=self.executor_count,
+            rows=self.chunk,
+            batch=params.batch,
+            tested_rows=self._task.chunk,
+            tested_batch=self._task.batch,
+            streams=streams if self.path == "sequential" else 0,
+            has_kernels=self.has_kernels,
+            is_half=params.precision == "bfloat16",
+            state_floats=self._state.floats,
+            keeps_state=params.optimizer_state == "kept",
         )
-        if not self._state.floats:
-            return estimate
-        # A mixed state is a part of the models.
-        rows = KEPT_COPIES * workers if self.params.optimizer_state == "kept" else at_once
-        return estimate.plus("optimiser state", 4 * self._state.floats * rows)
-
-    def _cuda_bytes(self, workers: int) -> tuple[int, int]:
-        """Return the bytes of training and evaluation on a GPU, beside the existing buffers."""
-        size = self.size
-        if self.has_kernels:
-            return 4 * workers * size.row_bytes + WORKSPACE_BYTES, WORKSPACE_BYTES
-        # Activations and, for a short time, their gradients; bfloat16 halves both.
-        width = 1 if self.params.precision == "bfloat16" else 2
-        streams = 1 if self._problem.draws else self.params.lanes or DEFAULT_STREAMS
-        rows = streams if self.path == "sequential" else min(self.chunk, workers)
-        training = rows * (width * size.activation_bytes * self.params.batch + 3 * size.row_bytes)
-        evaluated = min(self._task.chunk, workers) * self._task.batch
-        return training, width * evaluated * size.forward_bytes // 2
+        return at_once.estimate(workers, stacks)
