@@ -18,7 +18,7 @@ from dystop.control.aggregation import (
 )
 from dystop.plan import mix_of
 from dystop.rng import stream
-from dystop.simulator.mixing import sparse_rows
+from dystop.simulator.mixing.product import sparse_rows
 from dystop.sparse import ints
 from support import paper_reference
 from support.strategies import dense, pairs, two_way, undirected

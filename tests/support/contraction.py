@@ -12,7 +12,7 @@ import torch
 
 from dystop.control.plan_check import check_plan
 from dystop.rng import stream
-from dystop.simulator.mixing import shared_mask
+from dystop.simulator.mixing.stage import shared_mask
 from dystop.sparse import ints
 from support.strategies import freeze, random_view
 

@@ -14,7 +14,7 @@ from dystop.bench.timing import Meter, in_turns
 from dystop.control.aggregation import size_weights
 from dystop.plan import Mix
 from dystop.rng import stream
-from dystop.simulator.mixing import Sources, mixed_rows
+from dystop.simulator.mixing.stage import Sources, mixed_rows
 from dystop.simulator.model_stack import Models
 from dystop.training.flat import layout_of
 

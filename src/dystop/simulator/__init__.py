@@ -8,10 +8,7 @@ state             what a simulation is made of, and where it stands
 params            its parameters, without torch
 transfers         a plan carried out on the models: transfers, mixing, new trainings
 model_stack       all models in one stack
-mixing            the mixing of a plan on that stack
-mixing_cpu        its kernel on a CPU
-mixing_cuda       its kernel on a GPU
-robust_mixing     robust aggregation on that stack
+mixing            the mixing of a plan on that stack, plain, robust or deferred
 compressed_links  compressed links: what they carry, and what is charged for it
 mailbox           pushed models
 attack            what attackers send
@@ -19,7 +16,6 @@ evaluation        which models are evaluated, and when
 checkpoint        the state in a file
 pipeline          rounds side by side
 waves             trainings of several rounds as one stack
-deferred_mixing   mixes that wait for each other
 cells             rounds of many cells, without models
 """
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dystop.control.compression import Compression, charged, no_versions, passed_on
 from dystop.plan import Plan
-from dystop.simulator.mixing import Sent
+from dystop.simulator.mixing.stage import Sent
 from dystop.simulator.model_stack import Models, handed_out, index
 from dystop.simulator.state import Components, State
 from dystop.sparse import Bools, Ints

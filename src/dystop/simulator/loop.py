@@ -19,8 +19,8 @@ from dystop.record import RoundRecord
 from dystop.simulator.compressed_links import realise, with_copies
 from dystop.simulator.evaluation import evaluate_when_due
 from dystop.simulator.mailbox import deliver
+from dystop.simulator.mixing.robust import with_memory
 from dystop.simulator.model_stack import first_models, index
-from dystop.simulator.robust_mixing import with_memory
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import execute
 from dystop.sparse import Bools, Ints

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dystop.acceleration import accelerated
 from dystop.plan import FEW, Links, Mix, anywhere
-from dystop.simulator.mixing import Sent
+from dystop.simulator.mixing.stage import Sent
 from dystop.simulator.model_stack import Models, published_row, write_rows
 from dystop.simulator.state import State
 from dystop.sparse import Bools, Floats, Ints, ints, mask_of

@@ -18,7 +18,7 @@ from dystop.training.problem import Trained
 from dystop.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from dystop.simulator.mixing import Sources
+    from dystop.simulator.mixing.stage import Sources
 
 _FEW_ROWS = 2  # that are written one by one
 

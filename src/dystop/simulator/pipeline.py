@@ -17,7 +17,6 @@ from dystop.control.stopping import ends_early, is_over
 from dystop.plan import Plan
 from dystop.record import RoundRecord
 from dystop.simulator.compressed_links import realise
-from dystop.simulator.deferred_mixing import MAX_MAIL_BYTES, MAX_STAGES
 from dystop.simulator.evaluation import (
     PendingScore,
     is_last,
@@ -27,6 +26,7 @@ from dystop.simulator.evaluation import (
     scored,
 )
 from dystop.simulator.loop import observe, open_round, with_failed_trainings, with_map
+from dystop.simulator.mixing.deferred import MAX_MAIL_BYTES, MAX_STAGES
 from dystop.simulator.model_stack import Models, index, newest_published
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import PendingOutcome, execute

@@ -10,9 +10,9 @@ from dystop.control.plan_check import source_kind
 from dystop.plan import Mix, Plan, anywhere, repeated
 from dystop.simulator import mailbox
 from dystop.simulator.compressed_links import compressed
-from dystop.simulator.mixing import NOTHING, Sent, Sources, all_fresh
+from dystop.simulator.mixing.robust import aggregated_rows
+from dystop.simulator.mixing.stage import NOTHING, Sent, Sources, all_fresh
 from dystop.simulator.model_stack import index, link_distances, write_rows
-from dystop.simulator.robust_mixing import aggregated_rows
 from dystop.simulator.state import Components, State
 from dystop.sparse import Bools, Floats, Ints, mask_of
 from dystop.training.problem import Trained

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from dystop.plan import Mix, anywhere, repeated
-from dystop.simulator.deferred_mixing import WaitingMixes
-from dystop.simulator.mixing import Sources
+from dystop.simulator.mixing.deferred import WaitingMixes
+from dystop.simulator.mixing.stage import Sources
 from dystop.simulator.model_stack import Models, index
 from dystop.sparse import Bools, Floats, Ints
 from dystop.training.problem import Trained

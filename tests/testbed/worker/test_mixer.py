@@ -13,9 +13,9 @@ from dystop.control.aggregation import kept_coordinates, renormalise_lost
 from dystop.control.robust_aggregation import Aggregation, Rule
 from dystop.plan import mix_of
 from dystop.rng import stream
-from dystop.simulator.mixing import Sources
+from dystop.simulator.mixing.robust import aggregated_rows, with_memory
+from dystop.simulator.mixing.stage import Sources
 from dystop.simulator.model_stack import Models
-from dystop.simulator.robust_mixing import aggregated_rows, with_memory
 from dystop.testbed.protocol.messages import Row
 from dystop.testbed.worker.mixer import Mixer, arrived_weights
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dystop import simulate
-from dystop.simulator.mixing import SparseRows
+from dystop.simulator.mixing.product import SparseRows
 from dystop.sparse import Floats, Ints
 from dystop.training.backends import sequential
 from dystop.training.batch_norm import ALL_WORKERS

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dystop.rng import bits
-from dystop.simulator.mixing import SparseRows
-from dystop.simulator.mixing_cuda import mixed
+from dystop.simulator.mixing.cuda import mixed
+from dystop.simulator.mixing.product import SparseRows
 from dystop.training.backends import sequential
 from dystop.training.backends.cuda import graphs as launching
 from dystop.training.backends.cuda import kernels, stacks
@@ -280,7 +280,7 @@ COMPILE = """
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from dystop.simulator.mixing_cuda import mix_rows
+from dystop.simulator.mixing.cuda import mix_rows
 
 kinds = ("*i64", "*i64", "*fp32", "*fp32", "*fp32", "i32", "i32", "constexpr")
 signature = dict(zip(mix_rows.arg_names, kinds, strict=True))

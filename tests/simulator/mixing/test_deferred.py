@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from dystop.acceleration import kernel_at
 from dystop.plan import mix_of
-from dystop.simulator import deferred_mixing, waves
-from dystop.simulator.deferred_mixing import FEW_ROWS, Sequence, mix_sequence
-from dystop.simulator.mixing import Sources, mixed_rows
+from dystop.simulator import waves
+from dystop.simulator.mixing import deferred
+from dystop.simulator.mixing.deferred import FEW_ROWS, Sequence, mix_sequence
+from dystop.simulator.mixing.stage import Sources, mixed_rows
 from dystop.simulator.model_stack import first_models, write_rows
 from dystop.sparse import ints
 from support.engine_fixtures import AddingTrainer
@@ -111,7 +112,7 @@ def test_a_training_starts_from_the_mix_before_it_and_a_mix_from_the_training_be
 
 @pytest.mark.parametrize("limit", ["MAX_STAGES", "MAX_MAIL_BYTES"])
 def test_what_waits_is_bounded(limit, monkeypatch):
-    monkeypatch.setattr(deferred_mixing, limit, {"MAX_STAGES": 3, "MAX_MAIL_BYTES": 5}[limit])
+    monkeypatch.setattr(deferred, limit, {"MAX_STAGES": 3, "MAX_MAIL_BYTES": 5}[limit])
     models = queued(models_of(np.random.default_rng(0)))
     mixes, mailed = models.queue._mixes, np.array([False, True])
     source = Sources(~mailed, np.zeros(2, bool), mailed, ints([-1, 2]), np.zeros(1, bool))

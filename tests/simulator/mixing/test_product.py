@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dystop.acceleration import Accelerated
-from dystop.simulator.mixing import SparseRows, mix_rows
+from dystop.simulator.mixing.product import SparseRows, mix_rows
 
 
 def sparse_and_dense(seed, rows, models):

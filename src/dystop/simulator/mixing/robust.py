@@ -1,7 +1,7 @@
 """Robust aggregation on the stack of models, row by row of a plan.
 
 Under `clip`, `agree` and `nearest` only the weights of a row change; the product with the stack
-stays that of `mixing`. `trimmed` and `median` replace the product.
+stays that of `stage`. `trimmed` and `median` replace the product.
 """
 
 import math
@@ -23,7 +23,7 @@ from dystop.control.robust_aggregation import (
     trimmed,
 )
 from dystop.plan import Mix
-from dystop.simulator.mixing import Sources, mixed_rows, own_models, received, shared_mask
+from dystop.simulator.mixing.stage import Sources, mixed_rows, own_models, received, shared_mask
 from dystop.simulator.model_stack import Models
 from dystop.sparse import Floats, Ints
 from dystop.training.device import upload

@@ -69,7 +69,7 @@ def mix_stages(
 def mix_in_sequence(
     rows: list[Tensor], weight: Tensor, models: Tensor, mail: Tensor, most_rows: int
 ) -> None:
-    """Mix models [nodes, W] in place; see `dystop.simulator.deferred_mixing.Sequence`."""
+    """Mix models [nodes, W] in place; see `dystop.simulator.mixing.deferred.Sequence`."""
     width, stages = models.shape[1], len(rows[0]) - 1
     scratch = torch.empty(most_rows, width, dtype=models.dtype, device=models.device)
     grid = (-(-width // SEQUENCE_BLOCK),)

@@ -17,7 +17,8 @@ from torch import Tensor
 from dystop.acceleration import accelerated
 from dystop.parallel import as_readonly, block_size, run_in_blocks
 from dystop.plan import Mix, anywhere
-from dystop.simulator.mixing import LARGE, Sources
+from dystop.simulator.mixing.product import LARGE
+from dystop.simulator.mixing.stage import Sources
 from dystop.simulator.model_stack import Models
 from dystop.sparse import Bools, Floats, Ints
 from dystop.training.device import on_device, upload
@@ -66,7 +67,7 @@ class Sequence:
         run_in_blocks(mix, width, block_size(width, 4096) if is_large else max(width, 1))
 
     def _on_device(self, models: Tensor, mail: Tensor) -> None:
-        from dystop.simulator.mixing_cuda import mix_in_sequence
+        from dystop.simulator.mixing.cuda import mix_in_sequence
 
         # One copy to the device: the bits of the weights travel as integers.
         parts = [*self._numbers(), self.weight.view(np.int64)]
@@ -80,7 +81,7 @@ class Sequence:
         return self.first_row, self.target, self.begin, self.middle, self.column
 
 
-@accelerated("dystop.simulator.mixing_cpu:mix_sequence")
+@accelerated("dystop.simulator.mixing.cpu:mix_sequence")
 def mix_sequence(
     rows: tuple[Ints, ...],
     weight: Floats,

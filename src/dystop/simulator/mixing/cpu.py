@@ -21,7 +21,7 @@ def mix_rows(
     lo: int,
     hi: int,
 ) -> None:
-    """Kernel of `dystop.simulator.mixing.mix_rows`: block by block of columns."""
+    """Kernel of `dystop.simulator.mixing.product.mix_rows`: block by block of columns."""
     width = stack.shape[1]
     for row in range(lo, hi):
         for first in range(0, width, BLOCK):
@@ -44,7 +44,7 @@ def mix_sequence(
     lo: int,
     hi: int,
 ) -> None:
-    """Kernel of `dystop.simulator.deferred_mixing.mix_sequence`: block by block of columns."""
+    """Kernel of `dystop.simulator.mixing.deferred.mix_sequence`: block by block of columns."""
     first_row, target, begin, middle, column = rows
     total, posted = np.empty(BLOCK, stack.dtype), np.empty(BLOCK, stack.dtype)
     for first in range(lo, hi, BLOCK):
