@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.cli.analysis import summary
+from dystop.cli.results.bound import summary
 from dystop.errors import ConfigError, RunFolderError, VerificationError
 from dystop.experiments.bound import (
     RECIPE,

@@ -6,18 +6,19 @@ from typing import Annotated
 import typer
 
 import dystop
-from dystop.cli.analysis import bound, gap
 from dystop.cli.bench import bench
-from dystop.cli.dashboard import dashboard
 from dystop.cli.data import data
 from dystop.cli.doctor import doctor
 from dystop.cli.examples import examples
 from dystop.cli.help_examples import help_examples
 from dystop.cli.listing import catalogue
 from dystop.cli.new import new
-from dystop.cli.plot import plot
-from dystop.cli.report import animate, export, report
 from dystop.cli.reproduce import reproduce
+from dystop.cli.results.bound import bound
+from dystop.cli.results.dashboard import dashboard
+from dystop.cli.results.gap import gap
+from dystop.cli.results.plot import plot
+from dystop.cli.results.report import animate, export, report
 from dystop.cli.run import resume, run, verify
 from dystop.cli.studies.advise import advise
 from dystop.cli.studies.atlas import atlas

@@ -2,12 +2,12 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from dystop.cli.terminal import complain, echo, note
+from dystop.cli.terminal import complain, console, echo, note
 from dystop.record import RoundRecord, status_line
 from dystop.units import are, plural
 
@@ -328,3 +328,17 @@ class BenchWatcher:
         finally:
             if self._bar is not None:
                 self._bar.stop()
+
+
+@contextmanager
+def round_bars(quiet: bool, *tasks: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar over the rounds for each task, on a terminal only.
+
+    Yields a function that takes a task, the rounds done and the rounds planned.
+    """
+    from rich.progress import Progress
+
+    is_hidden = quiet or not sys.stdout.isatty()
+    with Progress(console=console(), transient=True, disable=is_hidden) as bar:
+        ids = {task: bar.add_task(task, total=None) for task in tasks}
+        yield lambda task, done, total: bar.update(ids[task], completed=done, total=total)

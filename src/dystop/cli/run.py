@@ -33,7 +33,7 @@ def _resume_hint(watcher: Watcher) -> str:
 
 def finish(folder: Path, *, quiet: bool, report: bool) -> None:
     """Show the summary of a run that has ended, and write its report."""
-    from dystop.cli.report import show_summary, write
+    from dystop.cli.results.report import show_summary, write
     from dystop.experiments.folders.run_folder import GLOBAL, MODELS, open_run
 
     data = open_run(folder)

@@ -20,7 +20,7 @@ from dystop.cli.options import (
     split_names,
     split_words,
 )
-from dystop.cli.report import report_study
+from dystop.cli.results.report import report_study
 from dystop.cli.studies.study import (
     check_file,
     choose_engine,

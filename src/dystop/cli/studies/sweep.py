@@ -16,7 +16,7 @@ from dystop.cli.options import (
     check_target,
     split_words,
 )
-from dystop.cli.report import report_study
+from dystop.cli.results.report import report_study
 from dystop.cli.studies.study import (
     check_file,
     choose_engine,
