@@ -9,7 +9,7 @@ import pytest
 from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.mechanisms import DPSGD, DCliques
-from dystop.mechanisms.cliques import (
+from dystop.mechanisms.graphs.cliques import (
     OutOfReach,
     global_share,
     greedy_swap,

@@ -9,7 +9,7 @@ from dystop.control.plan_check import check_plan
 from dystop.errors import ConfigError
 from dystop.mechanisms import DPSGD
 from dystop.mechanisms.dpsgd import best_laplacian_step
-from dystop.mechanisms.shared.graphs import components
+from dystop.mechanisms.graphs.undirected import components
 from dystop.sparse import graph_of, ints
 from dystop.world import World, WorldParams
 from support.strategies import dense, random_fleet, random_view, two_way

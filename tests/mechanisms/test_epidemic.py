@@ -7,7 +7,7 @@ import pytest
 
 from dystop.control.plan_check import check_plan
 from dystop.mechanisms import EpidemicLearning
-from dystop.mechanisms.shared.graphs import is_connected
+from dystop.mechanisms.graphs.undirected import is_connected
 from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.world import World, WorldParams

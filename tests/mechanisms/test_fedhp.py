@@ -12,8 +12,7 @@ from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.mechanisms import DPSGD, FedHP
 from dystop.mechanisms.fedhp import detour, local_steps, thin
-from dystop.mechanisms.shared.graphs import components, two_way_pairs
-from dystop.mechanisms.shared.pairs import (
+from dystop.mechanisms.graphs.pairs import (
     fastest_pairs,
     measured,
     no_values,
@@ -22,6 +21,7 @@ from dystop.mechanisms.shared.pairs import (
     recall,
     spanning_forest,
 )
+from dystop.mechanisms.graphs.undirected import components, two_way_pairs
 from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints

@@ -8,7 +8,7 @@ import pytest
 from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.mechanisms import GossipFL
-from dystop.mechanisms.shared.graphs import is_connected
+from dystop.mechanisms.graphs.undirected import is_connected
 from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints

@@ -7,6 +7,8 @@ import pytest
 
 from dystop.control.plan_check import check_plan
 from dystop.mechanisms import L2PL
+from dystop.mechanisms.graphs.pairs import recall
+from dystop.mechanisms.graphs.undirected import components
 from dystop.mechanisms.l2pl import (
     FEATURES,
     _Candidates,
@@ -15,8 +17,6 @@ from dystop.mechanisms.l2pl import (
     policy_score,
     with_connecting_pairs,
 )
-from dystop.mechanisms.shared.graphs import components
-from dystop.mechanisms.shared.pairs import recall
 from dystop.rng import stream
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints

@@ -9,13 +9,13 @@ import pytest
 
 from dystop.control.plan_check import check_plan
 from dystop.mechanisms import DPSGD, Matcha
-from dystop.mechanisms.matcha_weights import (
+from dystop.mechanisms.graphs.matching_weights import (
     best_mixing_weight,
     laplacian,
     nonnegative_mixing_weight,
     partners,
 )
-from dystop.mechanisms.shared.graphs import is_connected
+from dystop.mechanisms.graphs.undirected import is_connected
 from dystop.sparse import graph_of, ints
 from support.contraction import contraction
 from support.engine_fixtures import STABLE_WORLD, components_for, run_to_end, weights

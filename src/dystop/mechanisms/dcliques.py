@@ -7,7 +7,7 @@ import numpy as np
 from annotated_types import Ge
 
 from dystop.control.aggregation import metropolis
-from dystop.mechanisms.cliques import (
+from dystop.mechanisms.graphs.cliques import (
     InterClique,
     global_share,
     greedy_swap,
@@ -16,7 +16,7 @@ from dystop.mechanisms.cliques import (
     random_cliques,
     skew,
 )
-from dystop.mechanisms.shared.graphs import both_ways
+from dystop.mechanisms.graphs.undirected import both_ways
 from dystop.params import param
 from dystop.plan import Mix, Plan, join_links, links
 from dystop.rng import stream

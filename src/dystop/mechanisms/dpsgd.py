@@ -9,12 +9,17 @@ from scipy.linalg import eigh
 
 from dystop.control.aggregation import metropolis, size_weights, with_self
 from dystop.errors import ConfigError
-from dystop.mechanisms.shared.graphs import both_ways, is_connected, regular_pairs, two_way_pairs
-from dystop.mechanisms.shared.reach_graphs import (
+from dystop.mechanisms.graphs.in_reach import (
     DrawnFrom,
     cycle_in_reach,
     in_reach,
     regular_in_reach,
+)
+from dystop.mechanisms.graphs.undirected import (
+    both_ways,
+    is_connected,
+    regular_pairs,
+    two_way_pairs,
 )
 from dystop.params import param
 from dystop.plan import Mix, Plan, links

@@ -8,13 +8,13 @@ from annotated_types import Ge
 
 from dystop.control.aggregation import metropolis, size_weights
 from dystop.control.topology import default_degree
-from dystop.mechanisms.shared.graphs import both_ways, two_way_pairs
-from dystop.mechanisms.shared.reach_graphs import (
+from dystop.mechanisms.graphs.in_reach import (
     DrawnFrom,
     in_reach,
     random_regular,
     regular_in_reach,
 )
+from dystop.mechanisms.graphs.undirected import both_ways, two_way_pairs
 from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Graph, Ints

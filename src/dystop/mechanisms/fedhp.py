@@ -11,8 +11,7 @@ from scipy.sparse.csgraph import dijkstra
 from dystop.control.aggregation import metropolis, size_weights
 from dystop.control.priority import emd, label_shares
 from dystop.control.topology import default_degree
-from dystop.mechanisms.shared.graphs import both_ways, two_way_pairs
-from dystop.mechanisms.shared.pairs import (
+from dystop.mechanisms.graphs.pairs import (
     Store,
     fastest_pairs,
     measured,
@@ -22,6 +21,7 @@ from dystop.mechanisms.shared.pairs import (
     recall,
     spanning_forest,
 )
+from dystop.mechanisms.graphs.undirected import both_ways, two_way_pairs
 from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Bools, Floats, Graph, Ints, graph_of, ints

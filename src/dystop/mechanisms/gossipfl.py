@@ -8,7 +8,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from dystop.control.aggregation import with_self
-from dystop.mechanisms.shared.graphs import both_ways, components, two_way_pairs
+from dystop.mechanisms.graphs.undirected import both_ways, components, two_way_pairs
 from dystop.params import param
 from dystop.plan import Mix, Plan, links, mix_of
 from dystop.sparse import Bools, Floats, Ints, ints

@@ -9,8 +9,7 @@ from annotated_types import Ge, Gt
 from dystop.control.aggregation import metropolis
 from dystop.control.priority import emd, label_shares
 from dystop.control.topology import default_degree
-from dystop.mechanisms.shared.graphs import both_ways, two_way_pairs
-from dystop.mechanisms.shared.pairs import (
+from dystop.mechanisms.graphs.pairs import (
     Store,
     measured,
     no_values,
@@ -19,6 +18,7 @@ from dystop.mechanisms.shared.pairs import (
     recall,
     spanning_forest,
 )
+from dystop.mechanisms.graphs.undirected import both_ways, two_way_pairs
 from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Floats, Ints, graph_of, ints

@@ -9,20 +9,20 @@ from annotated_types import Ge, Gt, Le
 
 from dystop.control.aggregation import with_self
 from dystop.control.topology import default_degree
-from dystop.mechanisms.matcha_weights import (
+from dystop.mechanisms.graphs.in_reach import geometric_in_reach
+from dystop.mechanisms.graphs.matching_weights import (
     best_mixing_weight,
     best_probabilities,
     nonnegative_mixing_weight,
     partners,
 )
-from dystop.mechanisms.shared.graphs import (
+from dystop.mechanisms.graphs.pairs import fastest_pairs
+from dystop.mechanisms.graphs.undirected import (
     both_ways,
     components,
     edge_colouring,
     two_way_pairs,
 )
-from dystop.mechanisms.shared.pairs import fastest_pairs
-from dystop.mechanisms.shared.reach_graphs import geometric_in_reach
 from dystop.params import param
 from dystop.plan import Plan, links
 from dystop.sparse import Bools, Floats, Ints

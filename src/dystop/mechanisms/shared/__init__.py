@@ -1,1 +1,5 @@
-"""What several mechanisms share: graphs, values of pairs, pushes, and parameter servers."""
+"""What several mechanisms share beside graphs.
+
+push    pushes: who receives, and what a push takes
+server  rounds with a parameter server
+"""

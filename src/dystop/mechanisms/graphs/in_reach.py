@@ -10,8 +10,8 @@ from typing import Literal
 import networkx as nx
 import numpy as np
 
-from dystop.mechanisms.shared.graphs import both_ways, regular_pairs
-from dystop.mechanisms.shared.pairs import pair_key, spanning_forest
+from dystop.mechanisms.graphs.pairs import pair_key, spanning_forest
+from dystop.mechanisms.graphs.undirected import both_ways, regular_pairs
 from dystop.sparse import Bools, Floats, Graph, Ints, graph_of, ints
 from dystop.types import View
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize_scalar
 
 from dystop.errors import ConfigError
-from dystop.mechanisms.matcha_weights import (
+from dystop.mechanisms.graphs.matching_weights import (
     best_mixing_weight,
     best_probabilities,
     connectivity,
@@ -16,7 +16,7 @@ from dystop.mechanisms.matcha_weights import (
     nonnegative_mixing_weight,
     partners,
 )
-from dystop.mechanisms.shared.graphs import edge_colouring, is_connected
+from dystop.mechanisms.graphs.undirected import edge_colouring, is_connected
 from dystop.sparse import ints
 from support.strategies import undirected
 

@@ -1,4 +1,4 @@
-"""Graph algorithms that several mechanisms share: components, pairs, regular graphs, colouring."""
+"""Undirected graphs of workers: components, two-way pairs, regular graphs, edge colourings."""
 
 from itertools import cycle, pairwise
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystop.mechanisms.shared.reach_graphs import (
+from dystop.mechanisms.graphs.in_reach import (
     cycle_in_reach,
     fill,
     random_regular,
