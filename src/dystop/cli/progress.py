@@ -150,6 +150,11 @@ class TestbedWatcher(Watcher):
         elif not self._quiet:
             echo(message, err=True)
 
+    def remark(self, sentence: str) -> None:
+        """Print a remark on the settings."""
+        if not self._quiet:
+            note(sentence)
+
 
 class CoordinatorWatcher(Watcher):
     """Follows a coordinator on its own host: who joins and leaves, then the rounds."""

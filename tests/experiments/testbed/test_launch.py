@@ -117,8 +117,9 @@ def started(tmp_path):
 def test_threads_of_one_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [*TINY, "stop.rounds=6", "testbed.time_scale=0.05", "--transport", "memory"]
-    result = call(*words, "--name", "mem", "--quiet")
+    result = call(*words, "engine.timing=paper", "--name", "mem")
     assert result.exit_code == 0, result.output
+    assert result.output.count("engine.timing=testbed") == 1  # a testbed has a law of its own
     data = open_run(Path("runs/mem"))
     assert (data.info["status"], data.info["kind"]) == ("finished", "testbed")
     assert [record.round for record in data.records] == list(range(1, 7))

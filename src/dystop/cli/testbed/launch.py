@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from dystop.experiments.testbed.launch import Network
 
 LEFT_BEHIND_CODE = 6  # exit code: the run has ended, but without some of its parties
+_PAPER_LAW = (
+    "engine.timing = 'paper' is a law of the simulator; a testbed follows the law 'testbed', "
+    "which engine.timing=testbed simulates"
+)
 Transport = Annotated[
     str | None,
     typer.Option(metavar="grpc|memory|mpi", help="Processes, threads, or under mpiexec."),
@@ -141,6 +145,8 @@ def _begin(
     _check(experiment.testbed.transport, network)
     if name is not None:
         check_free(out, name)
+    if "engine.timing=paper" in keys:  # typed; it is the default, so that others know nothing of it
+        watcher.remark(_PAPER_LAW)
     from dystop.experiments.testbed.launch import new_testbed
 
     _watched(watcher, lambda: _work(new_testbed(experiment, out, name, watcher), watcher, network))
