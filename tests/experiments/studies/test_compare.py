@@ -27,6 +27,8 @@ def test_runs_differ_in_nothing_but_mechanism_seed_and_law():
         replace(e, name="", seed=0, mechanism=first.mechanism, engine=first.engine) for e in every
     } == {replace(first, name="", seed=0)}
     assert [e.engine.timing for e in every[:4]] == ["paper", "paper", "overlap", "overlap"]
+    (one,) = experiments(ask("dystop", seeds=1, timing="testbed", words=SMALL))
+    assert (one.name, one.engine.timing) == ("dystop-testbed-s0", "testbed")
 
 
 def test_one_seed_means_one_fleet_one_split_one_channel_one_initial_model():

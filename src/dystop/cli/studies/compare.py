@@ -45,12 +45,14 @@ class Timing(StrEnum):
 
     paper = "paper"
     overlap = "overlap"
+    testbed = "testbed"
     both = "both"
 
 
 _TIMINGS: "dict[Timing, Timings]" = {
     Timing.paper: "paper",
     Timing.overlap: "overlap",
+    Timing.testbed: "testbed",
     Timing.both: "both",
 }
 
@@ -70,7 +72,8 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
         typer.Option(min=1, metavar="N", help=f"Seeds: seed, seed+1, ... [default: {_SEEDS}]"),
     ] = None,
     timing: Annotated[
-        Timing | None, typer.Option(help="Timing law, or both. [default: engine.timing]")
+        Timing | None,
+        typer.Option(help="Timing law; both: paper and overlap. [default: engine.timing]"),
     ] = None,
     settings: MechanismSettings = None,
     target: Target = None,

@@ -16,7 +16,7 @@ from dystop.experiments.config.keys import keys_of
 from dystop.mechanisms import MECHANISMS
 from dystop.types import Mechanism
 
-Timings = Literal["paper", "overlap", "both"]
+Timings = Literal["paper", "overlap", "testbed", "both"]
 ALL = "all"
 _OWN = "mechanism."
 _LARGEST_SEED = 2**63 - 1
