@@ -15,6 +15,8 @@ from dystop.cli.app import app
 from dystop.report.figures.style import RUNS
 from support.browser import browser_checks
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 PACKAGE = Path(dystop.__file__).parent
 DASHBOARD = PACKAGE / "dashboard" / "static"
 SHEETS = {

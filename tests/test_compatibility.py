@@ -16,6 +16,8 @@ from dystop.experiments.run import resume_run
 from dystop.mechanisms import BUILT_IN
 from support.stored_runs import LAWS, assert_same, lines_again, read_lines, unpacked
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> Path:

@@ -81,7 +81,7 @@ def shortened(words):
             words = [*words, "--name", "d-psgd-fmnist-mini-s0"]
         return [*words, *small, "--no-report"]
     if words[0] == "compare" and "--mechanisms" in words:
-        return [*words, *small, "--seeds", "2"]
+        return [*words, *small, "--seeds", "1" if "--jobs" in words else "2"]
     if words[0] == "sweep" and "--over" in words:
         return [*words, *small]
     if words[0] == "advise":

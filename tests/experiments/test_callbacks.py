@@ -12,6 +12,8 @@ import dystop
 from dystop.cli.app import app
 from dystop.record import RoundRecord
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 SMALL = {"workers": 4, "dataset": "synthetic", "model": "softmax", "seed": 1}
 
 
