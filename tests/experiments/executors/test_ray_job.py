@@ -23,6 +23,8 @@ from dystop.experiments.executors.shared_folder import written_nonce
 from support.ray_clusters import running_cluster
 from support.tiny_study import TINY, Listener, records, tiny_study
 
+pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
+
 LIMIT_S = 300.0
 SERVER = "http://head:8265"
 
