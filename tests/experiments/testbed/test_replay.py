@@ -19,7 +19,7 @@ from support.testbed.whole_runs import run_command
 # have other things to do.
 WORDS = [
     "fleet.workers=4",
-    "stop.rounds=8",
+    "stop.rounds=5",
     "data.name=synthetic",
     "data.synthetic.train=400",
     "data.synthetic.test=100",
@@ -43,7 +43,7 @@ def recorded(tmp_path_factory):
 def test_plans_and_completion_time(recorded):
     """A replayed round lasts until the slowest report; the real one until its arrival."""
     found, trace = gap_of(recorded, lambda *_: None), read_trace(recorded)
-    assert found.rounds == len(trace.rounds) == 8
+    assert found.rounds == len(trace.rounds) == 5
     assert not any(line.orders.failed.any() or line.links.lost.any() for line in trace.rounds)
     assert found.replay.plans.same_active == 1.0
     assert found.replay.plans.same_links == 1.0
