@@ -99,10 +99,10 @@ def test_a_rank_that_dies_ends_the_job(tmp_path):
 
 @needs_mpi
 def test_the_testbed_under_mpiexec(tmp_path):
-    words = ["fleet.workers=4", "stop.rounds=3", "data.name=synthetic", "model.name=softmax"]
+    words = ["fleet.workers=3", "stop.rounds=3", "data.name=synthetic", "model.name=softmax"]
     words += ["data.synthetic.train=200", "data.synthetic.test=50", "--out", str(tmp_path)]
     words += ["--name", "job", "--no-report", "--quiet"]
-    under_mpi(5, "-m", "dystop", "testbed", "--transport", "mpi", *words)
+    under_mpi(4, "-m", "dystop", "testbed", "--transport", "mpi", *words)
     run = open_run(tmp_path / "job")
     assert run.info["status"] == "finished"
     assert [record.round for record in run.records] == [1, 2, 3]
