@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CODE := src tests examples benchmarks scripts docs/conf.py docs/extensions hatch_build.py
 
+# Without bytecode, pytest rewrites every test module anew in each of its processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-gpu test-deploy test-tools docs screenshots chaos check format clean
 
@@ -21,8 +24,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## DySTop against three rivals on built-in data; ends with a table, figures and a report
 	$(BIN)/dystop compare examples/demo.toml --mechanisms dystop,sa-adfl,asydfl,matcha --seeds 1 --out runs --name demo
 
+# Three processes for two cores: many tests wait for a process, a socket or a time-out.
 test: $(STAMP) check ## every check and every test
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 
 docs: $(STAMP) ## the site, into build/site; open build/site/index.html
 	$(BIN)/python -m sphinx -W --keep-going -q -j auto -d build/doctrees docs build/site
