@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import dystop
+from dystop.cli import app
 from dystop.conformance import check_mechanism
 
 SMALL = {"workers": 4, "dataset": "synthetic", "model": "softmax", "rounds": 2}
@@ -278,7 +280,7 @@ def test_arrays_of_a_run_have_one_entry_per_round():
 def test_a_run_folder_is_read_back(tmp_path):
     words = ["data.name=synthetic", "model.name=softmax", "fleet.workers=4", "stop.rounds=2"]
     options = ["--out", str(tmp_path), "--name", "one", "--no-report", "-q"]
-    subprocess.run([sys.executable, "-m", "dystop", "run", *words, *options], check=True)
+    assert CliRunner().invoke(app, ["run", *words, *options]).exit_code == 0
     run = dystop.load_run(tmp_path / "one")
     simulated = small().run()
     assert run.name == "one"
