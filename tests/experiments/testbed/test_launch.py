@@ -253,6 +253,8 @@ def test_impossible_settings_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words, fact in (
         (["engine.timing=overlap"], "use 'testbed'"),
+        (["reading=physical"], "reading = 'physical' sets this key"),
+        (["reading=nearest"], "use 'trained'"),
         (["--resume", "runs/none"], "no such folder"),
         (["--transport", "telepathy"], "testbed.transport"),
         (["--transport", "memory", "--netns"], "--netns"),

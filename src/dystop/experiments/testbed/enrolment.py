@@ -19,6 +19,7 @@ from dystop.data.private import Facts
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.building import fleet_of, keeps_topology, steps_of
 from dystop.experiments.config import Experiment, read_experiment, to_toml
+from dystop.experiments.config.readings import preset
 from dystop.experiments.folders.run_folder import CONFIG, RunData, check_config
 from dystop.record import ACCURACY
 from dystop.sparse import Floats, Ints
@@ -219,12 +220,20 @@ def _enrolled(row: Any) -> Enrolled:
     return Enrolled(str(row["name"]), int(row["data_size"]), counts)
 
 
+def _if_preset(experiment: Experiment, key: str) -> str:
+    """Return the end of a message about a key that the reading sets; empty where it sets others."""
+    if key not in preset(experiment.reading, experiment.mechanism.name):
+        return ""
+    return f" (reading = '{experiment.reading}' sets this key unless it is given)"
+
+
 def check_testbed(experiment: Experiment) -> None:
     """Refuse settings that only the simulator supports."""
     if experiment.engine.timing == "overlap":
         raise ConfigError(
             "engine.timing = 'overlap': on the testbed a round lasts until its last exchange is "
-            "over; leave the key out, or use 'testbed', the law that real workers follow"
+            "over; use 'testbed', the law that real workers follow"
+            + _if_preset(experiment, "engine.timing")
         )
     if not experiment.engine.train:
         raise ConfigError(
@@ -243,6 +252,7 @@ def check_testbed(experiment: Experiment) -> None:
         raise ConfigError(
             "evaluate.model = 'aggregated': an observer sees the models that workers publish, and "
             "they publish a model when its training ends; use 'trained'"
+            + _if_preset(experiment, "evaluate.model")
         )
     if experiment.staleness.rule == "compensate":
         raise ConfigError(
