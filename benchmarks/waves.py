@@ -9,10 +9,10 @@
 of its records, by which two versions are compared.
 `speed` measures images per second beside D-PSGD. `together` measures several runs of one mechanism
 at the same time, each in a process of its own, as a study with `--jobs` runs them: by the images of
-all runs, over the seconds of the slowest. On a GPU the processes should share it by NVIDIA MPS.
-`equal` runs every free-running mechanism with
-waves and without them, under both timing laws and both publish rules, and compares all records and
-the models at the end. All print JSON lines, which --out keeps.
+all runs, over the seconds of the slowest. It takes the first of --workers.
+`equal` runs every free-running mechanism with waves and without them, under the laws `paper` and
+`overlap` and both publish rules, and compares all records and the models at the end.
+All print JSON lines, which --out keeps.
 """
 
 import argparse
@@ -168,12 +168,13 @@ def digest(components: Components, ahead: bool) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
     parser.add_argument("what", choices=("host", "speed", "together", "equal"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", default="100", help="of the fleets, as in 100,1000")
     parser.add_argument("--images", type=int, default=600, help="of each worker")
-    parser.add_argument("--epochs", type=int, default=10, help="trainings of each worker, speed")
+    parser.add_argument("--epochs", type=int, default=10, help="trainings of each worker")
     parser.add_argument("--rounds", type=int, default=150, help="of a run, host and equal")
     parser.add_argument("--repeat", type=int, default=5, help="measurements, host and speed")
     parser.add_argument("--processes", type=int, default=8, help="at the same time, together")

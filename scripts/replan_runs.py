@@ -4,9 +4,9 @@
         --data cifar10=cifar10.npz --data cifar100=cifar100.npz --data svhn=svhn.npz
 
 Decisions, times and traffic of most mechanisms do not depend on models. A run whose rounds, clock,
-bytes and passes over the data are those of the page would therefore be the same run today, but for
-rounding; a mechanism or a setting that was mended since shows up as a difference. The exit code is
-the number of runs that differ, 100 at most.
+bytes and passes over the data are those of the page would make the same decisions today; a
+mechanism or a setting that was mended since shows up as a difference. Models are not compared. The
+exit code is the number of runs that differ, 100 at most.
 """
 
 import argparse

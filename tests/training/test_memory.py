@@ -8,9 +8,9 @@ from torch import nn
 
 from dystop.errors import CapacityError
 from dystop.training.memory import (
-    AtOnce,
     MemoryEstimate,
     ModelSize,
+    Workload,
     activation_bytes,
     available_bytes,
     ensure_fits,
@@ -85,13 +85,13 @@ def test_trainer_estimates_its_run():
 )
 def test_a_gpu_needs_what_it_trains_together(changes, training, evaluation, monkeypatch):
     monkeypatch.setattr("dystop.training.memory.held_bytes", lambda device: 1)
-    at_once = AtOnce(
+    workload = Workload(
         size=ModelSize(width=100, counters=0, activation_bytes=10, forward_bytes=5),
         device=torch.device("cuda"), executors=1, rows=4, batch=32, tested_rows=3,
         tested_batch=64, streams=0, has_kernels=False, is_half=False,
         state_floats=100, keeps_state=True,
     )  # fmt: skip
-    parts = dict(replace(at_once, **changes).estimate(workers=7, stacks=2).parts)
+    parts = dict(replace(workload, **changes).estimate(workers=7, stacks=2).parts)
     assert parts["training (4 at once)"] == training
     assert parts["evaluation"] == evaluation
     assert parts["optimiser state"] == 6 * 7 * 400

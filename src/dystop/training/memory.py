@@ -78,8 +78,8 @@ class MemoryEstimate:
 
 
 @dataclass(frozen=True)
-class AtOnce:
-    """What a trainer computes at once, which decides the memory of a run."""
+class Workload:
+    """What a trainer computes at the same time; it decides the memory of a run."""
 
     size: ModelSize
     device: torch.device

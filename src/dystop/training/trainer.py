@@ -40,7 +40,7 @@ from dystop.training.flat import Layout, layout_of
 from dystop.training.local_steps.augmentation import augmentation_of
 from dystop.training.local_steps.optimisers import StateLayout, optimiser_of
 from dystop.training.local_steps.privacy import Privacy, check_private_training
-from dystop.training.memory import AtOnce, MemoryEstimate, ModelSize, model_size
+from dystop.training.memory import MemoryEstimate, ModelSize, Workload, model_size
 from dystop.training.params import TrainerParams
 from dystop.training.problem import Collector, Job, Problem, Trained, cut
 from dystop.training.randomness import address_names, preserve_generators, with_addresses
@@ -366,7 +366,7 @@ class Trainer:
         """
         params = self.params
         streams = 1 if self._problem.draws else params.lanes or DEFAULT_STREAMS
-        at_once = AtOnce(
+        workload = Workload(
             size=self.size,
             device=self.device,
             executors=self.executor_count,
@@ -380,4 +380,4 @@ class Trainer:
             state_floats=self._state.floats,
             keeps_state=params.optimizer_state == "kept",
         )
-        return at_once.estimate(workers, stacks)
+        return workload.estimate(workers, stacks)

@@ -220,7 +220,7 @@ def _enrolled(row: Any) -> Enrolled:
     return Enrolled(str(row["name"]), int(row["data_size"]), counts)
 
 
-def _if_preset(experiment: Experiment, key: str) -> str:
+def _set_by_reading(experiment: Experiment, key: str) -> str:
     """Return the end of a message about a key that the reading sets; empty where it sets others."""
     if key not in preset(experiment.reading, experiment.mechanism.name):
         return ""
@@ -233,7 +233,7 @@ def check_testbed(experiment: Experiment) -> None:
         raise ConfigError(
             "engine.timing = 'overlap': on the testbed a round lasts until its last exchange is "
             "over; use 'testbed', the law that real workers follow"
-            + _if_preset(experiment, "engine.timing")
+            + _set_by_reading(experiment, "engine.timing")
         )
     if not experiment.engine.train:
         raise ConfigError(
@@ -252,7 +252,7 @@ def check_testbed(experiment: Experiment) -> None:
         raise ConfigError(
             "evaluate.model = 'aggregated': an observer sees the models that workers publish, and "
             "they publish a model when its training ends; use 'trained'"
-            + _if_preset(experiment, "evaluate.model")
+            + _set_by_reading(experiment, "evaluate.model")
         )
     if experiment.staleness.rule == "compensate":
         raise ConfigError(
