@@ -50,6 +50,7 @@ from dystop.record import RoundRecord
 from dystop.testbed.coordinator.conduct.incidents import IncidentEntry, as_rows
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
+from dystop.testbed.coordinator.warm_up import warm_up
 from dystop.testbed.events import FinishRun
 from dystop.testbed.launch.health import HealthFile
 from dystop.testbed.ledger.sqlite import SqliteLedger
@@ -140,6 +141,7 @@ class CoordinatorRun:
             self.watcher.on_opening(workers, self.experiment.stop.rounds, done)
         past = restore(ledger)
         setup = coordinator_setup(self.experiment, self.enrolment, past.run or new_run_id())
+        warm_up(setup)
         machine = CoordinatorMachine(setup, past)
         trace = TraceLog(self.folder, done)
         with RecordLog(self.folder, keep=done) as log, LateScoreLog(self.folder) as late_scores:
