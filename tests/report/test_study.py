@@ -311,6 +311,41 @@ def test_rows_that_swap_within_a_tie_leave_the_order_as_it_is():
     assert order.startswith("The order survives the other timing law but for ties: 2 of 2 rows")
 
 
+def test_without_a_target_the_laws_are_compared_by_final_accuracy(tmp_path):
+    """No run reaches a default target, and the rows change places by far."""
+    scores = {"paper": {"dystop": 0.3, "ad-psgd": 0.1}, "overlap": {"dystop": 0.3, "ad-psgd": 0.45}}
+    runs = [
+        hand(name, seed, 0.05, score + 0.01 * seed, timing=law)
+        for law, by_name in scores.items()
+        for name, score in by_name.items()
+        for seed in (0, 1)
+    ]
+    found = study_results(runs)
+    assert found.target.accuracy is None
+    assert found.order.startswith("The order does not survive the other timing law: 2 of 2 rows")
+    dystop, _ = rank_changes(found.rankings, None)
+    assert dystop.ranks == ["1. 30.5 ± 0.7 %", "2. 30.5 ± 0.7 %"]
+    page = write_study(runs, tmp_path, title="t", formats=()).files.html.read_text()
+    assert "rank and final accuracy" in page
+    scores = {"dystop": (0.30, 0.34), "ad-psgd": (0.31, 0.32)}  # a lead within its spread
+    close = [
+        hand(name, seed, by_seed[seed], timing=law)
+        for law, names in {"paper": ("dystop", "ad-psgd"), "overlap": ("ad-psgd", "dystop")}.items()
+        for name, by_seed in zip(names, scores.values(), strict=True)
+        for seed in (0, 1)
+    ]
+    assert "but for ties: 2 of 2 rows" in study_results(close).order
+
+
+def test_planning_only_has_no_order_that_could_survive():
+    planned = [
+        replace(run, config={**run.config, "engine": {**run.config["engine"], "train": False}})
+        for law in ("paper", "overlap")
+        for run in (hand("dystop", 0, None, timing=law), hand("slow", 0, None, timing=law))
+    ]
+    assert study_results(planned).order == ""
+
+
 def test_the_page_states_the_readings_of_all_runs(study):
     old = hand("dystop", 0, 0.9)  # its configuration is older than some keys
     new = hand("asydfl", 0, 0.9)

@@ -170,11 +170,12 @@ def _show_both_laws(results: "StudyResults") -> None:
     """Show the ranks of all rows under two timing laws side by side."""
     from dystop.report.data.comparison.headline import rank_changes
 
-    changes = rank_changes(results.rankings, results.target.accuracy)
+    changes = rank_changes(results.rankings, results.target.accuracy, results.score)
     if not changes:
         return
     first, second = (ranking.timing for ranking in results.rankings)
-    echo("rank and time under both timing laws")
+    what = "time" if results.target.accuracy is not None else f"final {results.score.name}"
+    echo(f"rank and {what} under both timing laws")
     rows = [[change.group.label, *change.ranks, change.change] for change in changes]
     show_table(("mechanism", first, second, f"from {first} to {second}"), rows)
 

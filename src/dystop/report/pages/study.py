@@ -120,8 +120,9 @@ def _has_shares(groups: Sequence[Group]) -> bool:
 
 def _render(title: str, results: StudyResults, plots: Sequence[Sequence[Plot]]) -> str:
     groups, target = results.ranked_groups, results.target
-    changes = rank_changes(results.rankings, target.accuracy)
+    changes = rank_changes(results.rankings, target.accuracy, results.score)
     name = results.score.aim(target.accuracy)
+    ranked_by = f"time to {name}" if target.accuracy is not None else f"final {results.score.name}"
     return render_template(
         "study.html.jinja",
         title=title,
@@ -133,7 +134,7 @@ def _render(title: str, results: StudyResults, plots: Sequence[Sequence[Plot]]) 
         sections=list(zip(results.rankings, map(inline_figures, plots), strict=True)),
         laws={r.timing: TIMING_LAWS.get(r.timing, r.timing) for r in results.rankings},
         changes=changes,
-        time_to_target=f"time to {name}",
+        ranked_by=ranked_by,
         until_target="the end" if target.accuracy is None else name,
         cards=_cards(groups, results.swept),
         details=_details(groups),

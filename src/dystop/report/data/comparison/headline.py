@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dystop.report.data.comparison.leads import FirstPlace, Lead, arrivals, first_place, lead_of
-from dystop.report.data.comparison.ranking import NO_TARGET, NOT_REACHED, Ranking, cost_to_target
-from dystop.report.data.groups import Group, in_seconds
-from dystop.report.data.scores import Score, until_target
+from dystop.report.data.comparison.ranking import NOT_REACHED, Ranking, cost_to_target
+from dystop.report.data.groups import Group, in_seconds, over_seeds
+from dystop.report.data.names import is_planned
+from dystop.report.data.scores import Score, evaluated_rounds, until_target
 from dystop.report.data.summary import idle_share
 from dystop.report.data.time_shares import mean_shares, whole_parts
 from dystop.units import data, number, percent, plural, seconds
@@ -118,16 +119,18 @@ class RankChange:
     """The ranks of a group under two timing laws."""
 
     group: Group
-    ranks: list[str]  # rank and time to target, law by law
+    ranks: list[str]  # rank and time to target, or without a target final accuracy, law by law
     change: str
 
 
-def rank_changes(rankings: Sequence[Ranking], target: float | None) -> list[RankChange]:
+def rank_changes(
+    rankings: Sequence[Ranking], target: float | None, score: Score | None = None
+) -> list[RankChange]:
     """Return how ranks change from the first law to the second, in the order of the first.
 
-    Empty unless there are two laws with the same groups.
+    Empty unless there are two laws with the same groups. Planning only has no ranks.
     """
-    if len(rankings) != 2:
+    if len(rankings) != 2 or all(is_planned(r) for g in rankings[0].groups for r in g.runs):
         return []
     first, second = ([g.label for g in ranking.groups] for ranking in rankings)
     found = []
@@ -135,8 +138,8 @@ def rank_changes(rankings: Sequence[Ranking], target: float | None) -> list[Rank
         if group.label not in second:
             continue
         other = second.index(group.label)
-        ranks = [_rank_text(rank, group, target),
-                 _rank_text(other, rankings[1].groups[other], target)]  # fmt: skip
+        pairs = (rank, group), (other, rankings[1].groups[other])
+        ranks = [_rank_text(place, row, target, score or Score()) for place, row in pairs]
         found.append(RankChange(group, ranks, _change(rank - other)))
     return found if len(found) == len(first) else []
 
@@ -145,6 +148,7 @@ def order_sentence(rankings: Sequence[Ranking], target: float | None) -> str:
     """Say whether the order of the groups survives the other timing law; empty: one law was run.
 
     Two rows change places only if each is ahead of the other under one law by more than a tie.
+    Without a target, rows are compared by their final accuracies.
     """
     changes = rank_changes(rankings, target)
     if not changes:
@@ -169,8 +173,6 @@ def order_sentence(rankings: Sequence[Ranking], target: float | None) -> str:
 
 def _swapped_pairs(before: Sequence[Group], after: Sequence[Group], target: float | None) -> int:
     """Count the pairs of groups whose order is decided under both laws, and differs."""
-    if target is None:
-        return 0
     later = {group.label: group for group in after}
     pairs = itertools.combinations(before, 2)
     return sum(
@@ -179,18 +181,40 @@ def _swapped_pairs(before: Sequence[Group], after: Sequence[Group], target: floa
     )
 
 
-def _is_ahead(first: Group, other: Group, target: float) -> bool:
+def _is_ahead(first: Group, other: Group, target: float | None) -> bool:
     """Return whether one group reaches the target before another by more than a tie."""
+    if target is None:
+        return _is_more_accurate(first, other)
     if arrivals(first, target) is None:
         return False
     lead = lead_of(first, other, target)
     return arrivals(other, target) is None if lead is None else not lead.doubt
 
 
-def _rank_text(rank: int, group: Group, target: float | None) -> str:
+def _is_more_accurate(first: Group, other: Group) -> bool:
+    """Return whether the mean lead in final accuracy exceeds its spread over the seeds."""
+    ours, theirs = _final_accuracies(first), _final_accuracies(other)
+    leads = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    spread = statistics.stdev(leads) if len(leads) > 1 else 0.0
+    return bool(leads) and statistics.fmean(leads) > spread
+
+
+def _final_accuracies(group: Group) -> dict[str, float]:
+    """Return the accuracy at the last evaluation, by seed."""
+    tested = (
+        (s, evaluated_rounds(r.records)) for s, r in zip(group.seeds, group.runs, strict=True)
+    )
+    return {
+        seed: rows[-1].accuracy for seed, rows in tested if rows and rows[-1].accuracy is not None
+    }
+
+
+def _rank_text(rank: int, group: Group, target: float | None, score: Score) -> str:
+    if target is None:
+        final = over_seeds(_final_accuracies(group).values())
+        return f"{rank + 1}. {score.text(final.mean, final.std)}"
     spread = cost_to_target(group, target, lambda r: r.clock_s)
-    missing = NO_TARGET if target is None else NOT_REACHED
-    time = in_seconds(spread) if spread.values else missing
+    time = in_seconds(spread) if spread.values else NOT_REACHED
     partial = spread.values and not spread.complete
     seeds = f", {len(spread.values)} of {plural(spread.total, 'seed')}" if partial else ""
     return f"{rank + 1}. {time}{seeds}"
