@@ -175,3 +175,15 @@ def test_the_ranked_estimate_is_what_the_exchange_takes_without_budgets(seed, ph
     expected = mechanism._expected_exchange_s({}, view, 3)
     np.testing.assert_array_equal(expected, realised)
     assert (expected >= DySTop(neighbours=3)._expected_exchange_s({}, view, 3)[:12] - 1e-12).all()
+
+
+def test_an_averaged_drift_plans_as_n_times_v_does():
+    views = [random_view(seed, 12) for seed in range(20)]
+
+    def active(mechanism):
+        plans = [mechanism.plan(mechanism.init(v.fleet), v)[0] for v in views]
+        return [plan.active.tolist() for plan in plans]
+
+    averaged = active(DySTop(V=0.5, drift="mean"))
+    assert averaged == active(DySTop(V=0.5 * 12))
+    assert averaged != active(DySTop(V=0.5))

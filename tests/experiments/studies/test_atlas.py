@@ -147,6 +147,8 @@ def test_maps_tables_and_resume(tmp_path):
     everybody = list(
         csv.DictReader((folder / "report" / "mechanisms.csv").read_text().splitlines())
     )
+    page = (folder / "report" / "report.html").read_text()
+    assert all(fact in page for fact in ("timing law paper", "budgets bind mechanism"))
     assert len(winners) == 4 * 3
     assert len(everybody) == 4 * 3
     for row in winners:

@@ -100,6 +100,18 @@ def test_advice_names_a_winner_a_runner_up_and_the_other_goals(tmp_path):
     assert result.stdout[result.stdout.index("Take ") :] in again.stdout
 
 
+def test_a_mechanism_that_the_papers_law_serialises_is_named_though_it_was_dropped(tmp_path):
+    words = [*SMALL, "fleet.workers=15", "--seconds", 2, "--seeds", 1, "--out", tmp_path]
+    result = call(*words, "--mechanisms", "dystop,matcha,sa-adfl,d-psgd", "--name", "law")
+    assert result.exit_code == 0, result.output
+    assert "sa-adfl" not in {p.name for p in (tmp_path / "law" / "trials-2").iterdir()}
+    assert "note: sa-adfl idles" in result.stderr
+    assert "note: dystop idles" not in result.stderr
+    page = (tmp_path / "law" / "report.html").read_text()
+    for fact in ("sa-adfl idles", "timing law paper", "budgets bind mechanism"):
+        assert fact in page
+
+
 def test_all_leaves_out_what_cannot_run_here_and_servers_if_asked(tmp_path):
     words = [*SMALL, "staleness.rule=constant", "--seconds", 0.2, "--seeds", 1, "--out", tmp_path]
     result = call(*words, "--no-server")

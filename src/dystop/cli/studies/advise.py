@@ -133,8 +133,7 @@ def advise(  # noqa: PLR0913 - every parameter is an option of the command
     place = [*(["--out", str(out)] if out != Path("runs") else []), *_named(name), *_engine(on)]
     command = shlex.join(["dystop", "advise", *given, *options, *place])
     request = Request(trials, _GOALS[goal], folder, target, choice, command, quiet)
-    advice, groups = _run_stages(request, plan, names)
-    _report(request, base, advice, groups)
+    _report(request, *_run_stages(request, plan, names))
 
 
 def _options(
@@ -231,11 +230,14 @@ def _usable(trials: "Trials", chosen: Sequence[str], *, skip: bool) -> list[str]
 
 def _run_stages(
     request: Request, plan: "Sequence[Stage]", names: list[str]
-) -> "tuple[Advice, list[Group]]":
-    """Run every stage, and let the best go on."""
+) -> "tuple[Advice, list[Group], list[Group]]":
+    """Run every stage, and let the best go on; return who took part in the last, and who did not.
+
+    Of a mechanism that was dropped, the group of its last stage is returned.
+    """
     from dystop.report.data.contests.advice import Advice, judge
 
-    results, groups = [], []
+    results, groups, dropped = [], [], []
     for index, stage in enumerate(plan):
         if not request.quiet:
             echo(
@@ -247,7 +249,9 @@ def _run_stages(
         keep = plan[index + 1].size if index + 1 < len(plan) else 0
         results.append(judge(groups, request.goal, stage.seconds, keep, request.target))
         names = [name for name in names if name in results[-1].kept]
-    return Advice(request.goal, tuple(results)), groups
+        if names:
+            dropped += [group for group in groups if group.mechanism.name not in names]
+    return Advice(request.goal, tuple(results)), groups, dropped
 
 
 def _study(request: Request, number: int, stage: "Stage", names: Sequence[str]) -> "Study":
@@ -268,16 +272,19 @@ def _groups(study: "Study") -> "list[Group]":
 
 
 def _report(
-    request: Request, base: "Experiment", advice: "Advice", groups: "Sequence[Group]"
+    request: Request, advice: "Advice", groups: "Sequence[Group]", dropped: "Sequence[Group]"
 ) -> None:
     from dystop.report.data.contests.advice import COLUMNS, table
-    from dystop.report.pages.advice import write_advice
+    from dystop.report.data.notices import serialised_by_law
+    from dystop.report.pages.advice import runs_of, write_advice
 
     facts = groups[0].runs[0].fleet.get("physics") or {}
     title = request.folder.resolve().name
-    files = write_advice(advice, groups, facts, request.folder, title)
+    files = write_advice(advice, groups, dropped, facts, request.folder, title)
     if request.quiet:
         return
+    for sentence in serialised_by_law(runs_of([*groups, *dropped])):
+        note(sentence)
     show_table(COLUMNS, table(advice))
     for sentence in advice.sentences:
         echo(sentence)

@@ -166,6 +166,7 @@ def report_atlas(
     from dystop.experiments.studies.study import finished, outline
     from dystop.report.data.contests.atlas import atlas_results, map_columns, map_rows
     from dystop.report.data.contests.winners import FIRST, GOALS
+    from dystop.report.data.notices import readings_note, serialised_by_law
     from dystop.report.pages.advice import write_atlas
 
     points = read_points(folder)
@@ -176,21 +177,23 @@ def report_atlas(
             f"{folder}: none of its {len(study.folders)} runs has finished, so there is nothing to "
             f"draw; run them with: {study.resume_command}"
         )
-    missing = []
+    notices = serialised_by_law(done)
     if left := len(study.folders) - len(done):
-        missing = [
+        notices.insert(
+            0,
             f"{left} of {plural(len(study.folders), 'run')} missing here: not finished; resume "
-            f"with: {study.resume_command}"
-        ]
+            f"with: {study.resume_command}",
+        )
     results = atlas_results(points, done, target, least)
     facts = [
         f"Every run lasts {points.turns:g} turns of its own network, at most stop.seconds; a turn "
-        "is one local training and one transfer over the median link."
+        "is one local training and one transfer over the median link.",
+        readings_note(done),
     ]
-    files = write_atlas(results, out or folder / "report", folder.resolve().name, missing, facts)
+    files = write_atlas(results, out or folder / "report", folder.resolve().name, notices, facts)
     if quiet:
         return
-    for sentence in missing:
+    for sentence in notices:
         note(sentence)
     for goal in GOALS:
         echo(f"who reaches the target {FIRST[goal]}:")

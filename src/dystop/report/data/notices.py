@@ -41,8 +41,8 @@ def run_notices(runs: Sequence[RunData]) -> list[str]:
     """Return the warnings about single runs."""
     checks = (
         _on_testbed, _planning_only, _unfinished, _changed_records, _not_evaluated, _missing_scores,
-        _few_models, _diverged, _serialised, _in_pieces, no_better_than_guessing, stand_in_models,
-        moving_batch_norm, _reconstructions,
+        _few_models, _diverged, serialised_by_law, _in_pieces, no_better_than_guessing,
+        stand_in_models, moving_batch_norm, _reconstructions,
     )  # fmt: skip
     return [sentence for check in checks for sentence in check(runs)]
 
@@ -170,7 +170,7 @@ def divergence_advice(run: RunData) -> str:
     return f"{reason}. Try {', or '.join(tries)}."
 
 
-def _serialised(runs: Sequence[RunData]) -> list[str]:
+def serialised_by_law(runs: Sequence[RunData]) -> list[str]:
     """Name the mechanisms that wait most of the time because the paper's law serialises them."""
     idle: dict[str, list[float]] = {}
     for run in runs:
@@ -297,11 +297,16 @@ def study_notes(groups: Sequence[Group]) -> list[str]:
         "No figure has rounds on its axis: a round may train one worker or all of them. Time "
         "is simulated; data counts every transfer once. The mean line of a figure interpolates "
         "each seed linearly between its own points; the tables interpolate nothing.",
-        f"Readings of what the paper leaves open: {readings_text(runs)}.",
+        readings_note(runs),
         "The rows of a comparison are sorted by time to target, those of a sweep as they were "
         "typed. A star marks the best value among rows that compare; only a row that reached the "
         "target with every seed can have it, and none has it for its time where rows tie.",
     ]  # fmt: skip
+
+
+def readings_note(runs: Sequence[RunData]) -> str:
+    """Return the sentence that says how these runs read what the paper leaves open."""
+    return f"Readings of what the paper leaves open: {readings_text(runs)}."
 
 
 def study_notices(groups: Sequence[Group]) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dystop.experiments.folders.run_folder import RunData
 from dystop.report.data.contests.advice import COLUMNS, Advice, advice_csv, table
 from dystop.report.data.contests.atlas import (
     POINT_COLUMNS,
@@ -13,7 +14,7 @@ from dystop.report.data.contests.atlas import (
 )
 from dystop.report.data.contests.winners import GOALS
 from dystop.report.data.groups import Group
-from dystop.report.data.notices import study_notices
+from dystop.report.data.notices import readings_note, serialised_by_law, study_notices
 from dystop.report.figures.comparison import bars, curves
 from dystop.report.figures.winner_map import winner_map
 from dystop.report.pages.files import ReportFiles, write_files
@@ -37,14 +38,25 @@ def stage_sentences(advice: Advice) -> list[str]:
     return said
 
 
+def runs_of(groups: Sequence[Group]) -> list[RunData]:
+    """Return the runs of several groups."""
+    return [run for group in groups for run in group.runs]
+
+
 def write_advice(
-    advice: Advice, groups: Sequence[Group], facts: Mapping[str, str], out: Path, title: str
+    advice: Advice,
+    groups: Sequence[Group],
+    dropped: Sequence[Group],
+    facts: Mapping[str, str],
+    out: Path,
+    title: str,
 ) -> ReportFiles:
     """Write the page, its figures and `advice.csv`.
 
     Args:
         advice: The advice.
         groups: The runs of the last stage, one group per mechanism.
+        dropped: The runs of the mechanisms that an earlier stage dropped.
         facts: Facts about the fleet.
         out: Folder to write to; created if missing.
         title: Heading of the page.
@@ -55,8 +67,8 @@ def write_advice(
         "advice.html.jinja",
         title=title,
         sentences=advice.sentences,
-        notices=study_notices(groups),
-        stages=stage_sentences(advice),
+        notices=[*study_notices(groups), *serialised_by_law(runs_of(dropped))],
+        stages=[*stage_sentences(advice), readings_note(runs_of([*groups, *dropped]))],
         columns=COLUMNS,
         rows=table(advice),
         facts=list(facts.items()),
