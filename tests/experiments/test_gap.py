@@ -8,15 +8,15 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
-from dystop.errors import ConfigError, RunFolderError
+from dystop.errors import ConfigError, DataError, RunFolderError
 from dystop.experiments.config import read_experiment, to_toml
 from dystop.experiments.folders.run_folder import open_run, update_info
-from dystop.experiments.gap import gap_of
+from dystop.experiments.gap import WITH_OVERHEAD, gap_of
 from dystop.experiments.run import run_experiment, verify_run
 from dystop.experiments.trace_metrics import errors_of, learning, plan_similarity
 from dystop.record import from_json
-from dystop.report.pages.gap import law_text
-from dystop.world import read_trace
+from dystop.report.pages.gap import law_text, overhead_text
+from dystop.world import Overhead, read_trace
 from support.testbed.trace_recorder import record_experiment, write_trace
 
 WORDS = [
@@ -152,6 +152,59 @@ def test_gap_finds_links_that_are_slower_than_the_model(recorded, tmp_path):
     found = gap_of(folder, quiet)
     assert found.link_model.total == pytest.approx(-0.5)
     assert found.replay.durations.predicted_s > found.simulation.durations.predicted_s
+
+
+PUSHES = [*WORDS[:-2], WORDS[-1], "world.reach=strict", "stop.rounds=60"]
+
+
+@pytest.mark.parametrize("name", ["asydfl", "sa-adfl"])
+def test_pushes_of_finished_senders_are_compared_with_the_channel_model(name, tmp_path):
+    """No receiver of a push waits for a sender whose training was over when its order came."""
+    words = [*PUSHES, "reading=literal", f"mechanism.name={name}"]
+    added = Overhead(transfer_s=0.2, round_s=0.3)
+    folder = record_experiment(tmp_path, words, overhead=added)
+    found = gap_of(folder, quiet, train=False)
+    rounds = read_trace(folder).rounds
+    at_once = [line for line in rounds if (line.orders.waited_s == 0.0).all()]
+    assert 0 < len(at_once) < len(rounds)  # the first round waits for the first training
+    assert found.link_model.count == sum(len(line.links.dst) for line in at_once) > 20
+    assert found.overhead.transfer_s == pytest.approx(added.transfer_s)
+    assert found.overhead.round_s == pytest.approx(added.round_s)
+    assert found.with_overhead.durations.q95 == pytest.approx(0.0, abs=1e-9)
+    assert found.with_overhead.plans.same_links == 1.0
+    text = overhead_text(found)
+    for fact in ("0.200 s", "0.300 s", WITH_OVERHEAD):
+        assert fact in text
+
+
+def test_overhead_hides_behind_a_training_that_rounds_wait_for(tmp_path):
+    """ADR 0075: one slow worker sets the pace of SA-ADFL, with overhead or without.
+
+    The replay takes the recorded waits, which were short because the overhead had passed.
+    """
+    words = [*PUSHES, "world.compute.batch_s=2", "reading=literal", "mechanism.name=sa-adfl"]
+    added = Overhead(transfer_s=0.1, round_s=0.4)
+    found = gap_of(record_experiment(tmp_path, words, overhead=added), quiet, train=False)
+    real_s = found.replay.durations.measured_s
+    assert found.replay.durations.predicted_s == pytest.approx(real_s - 60 * added.round_s)
+    assert found.simulation.durations.predicted_s > 1.5 * found.replay.durations.predicted_s
+    assert found.simulation.durations.total == pytest.approx(0.0, abs=0.05)
+    assert found.with_overhead.durations.total == pytest.approx(0.0, abs=1e-9)
+
+
+def test_plans_are_compared_where_records_hold_only_counts(tmp_path):
+    folder = record_experiment(tmp_path, [*WORDS, "output.topology=counts"])
+    found = gap_of(folder, quiet, train=False)
+    assert found.replay.plans.same_links == found.simulation.plans.same_links == 1.0
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_other_data_than_the_run_had_are_refused(train, tmp_path):
+    folder = record_experiment(tmp_path, WORDS)
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("train = 200", "train = 210"))
+    with pytest.raises(DataError, match=rf"{folder}: .*210 training samples, 200 when"):
+        gap_of(folder, quiet, train=train)
 
 
 def slow(recorded):

@@ -5,6 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from dystop.control.round import build_view, initial_state
+from dystop.mechanisms.asydfl import AsyDFL
+from dystop.types import Fleet, Observation
 from dystop.world import (
     Budget,
     Channel,
@@ -12,10 +15,13 @@ from dystop.world import (
     Compute,
     Mobility,
     Outages,
+    Overhead,
+    Progress,
     World,
     WorldParams,
 )
 from dystop.world.describe import GRAPH, describe, pieces_notice
+from dystop.world.progress import nothing_in_flight
 
 MODEL = 87_360
 LIVELY = WorldParams(
@@ -304,3 +310,25 @@ def test_pieces_of_the_graph_of_a_mechanism_are_named():
     assert pieces_notice({"connected": "yes", GRAPH: "yes"}) == ""
     same = "no, 2 pieces of 3, 3 workers"  # the network itself is the reason
     assert "world.range_m" in pieces_notice({"connected": same, GRAPH: same})
+
+
+def test_overhead_is_added_to_transfers_and_rounds():
+    """Nothing else changes, and the world without overhead stays as it is."""
+    plain = world(5, range_m=200.0)
+    slower = plain.with_overhead(Overhead(transfer_s=0.25, round_s=0.5))
+    fleet = Fleet(np.full(5, 8), np.full((5, 2), 4), 8, MODEL, 10, 0)
+    seen = plain.observe(1, 0.0)
+    observation = Observation(
+        seen.alive, seen.reach, seen.distance_m, seen.link_s, seen.step_s, np.zeros(5), seen.budget
+    )
+    view = build_view(fleet, initial_state(fleet, AsyDFL()), observation)
+    plan, _ = AsyDFL(wakes="one").plan({}, view)
+    progress = Progress(np.zeros(5), np.zeros(5), nothing_in_flight())
+    args = "testbed", view, plan, np.ones(1, np.int64), progress
+    before, after = plain.realise(*args), slower.realise(*args)
+    assert len(before.link_s) > 1
+    np.testing.assert_allclose(after.link_s, before.link_s + 0.25)
+    np.testing.assert_allclose(after.arrival_s, before.arrival_s + 0.25)
+    assert after.duration_s == pytest.approx(before.duration_s + 0.75)
+    np.testing.assert_array_equal(after.begin_s, before.begin_s)
+    assert_same(plain.realise(*args), before)

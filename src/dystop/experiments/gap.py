@@ -4,7 +4,13 @@ Two simulations are compared with the recorded run. The *replay* uses the times 
 that the testbed observed, so only the rules of the simulator can differ. The *simulation* uses the
 channel and compute models of the configuration, so it also shows the errors of these models. Both
 publish on completion and follow the timing law `testbed`, as real workers do (ADR 0072). Both end
-after the number of recorded rounds. If the configuration names another law, a third simulation
+after the number of recorded rounds.
+
+Neither has the time that machines add: transfers are slower than their links, and a round costs
+messages, disk and planning. The replay leaves it out of every round, but opens each round when the
+testbed did. The sum of its rounds is therefore no prediction for faster machines: trainings went on
+meanwhile, and without that time rounds may have to wait for them (ADR 0075). A further simulation
+adds the measured time to every transfer and round. If the configuration names another law, one more
 shows what that law would give.
 """
 
@@ -18,7 +24,7 @@ import numpy as np
 from dystop.control.stopping import Stop
 from dystop.control.timing import Timing
 from dystop.errors import RunFolderError
-from dystop.experiments.building import Built, build
+from dystop.experiments.building import Built, build, check_same_data
 from dystop.experiments.config import Experiment, as_replay, read_experiment
 from dystop.experiments.folders.folder_kinds import TESTBED_RUN
 from dystop.experiments.folders.run_folder import CONFIG, RunData, open_run
@@ -35,12 +41,13 @@ from dystop.experiments.trace_metrics import (
 from dystop.record import RoundRecord
 from dystop.simulator import no_round, run_rounds
 from dystop.simulator.loop import begin
-from dystop.world import Trace, World, read_trace
+from dystop.world import Overhead, Trace, World, read_trace
 from dystop.world.trace import TRACE
 
 TESTBED_LAW: Timing = "testbed"
 OTHER_LAW = "other law"
-TASKS = ("replay", "simulation", OTHER_LAW)
+WITH_OVERHEAD = "with overhead"
+TASKS = ("replay", "simulation", WITH_OVERHEAD, OTHER_LAW)
 """The names of the simulations."""
 
 OnRound = Callable[[str, int, int], None]
@@ -69,6 +76,8 @@ class GapReport:
     real_pace: Pace
     replay: Side
     simulation: Side
+    overhead: Overhead  # what the machines of the run added, on average
+    with_overhead: Side  # a simulation that adds it, under the testbed's law
     other_law: Side | None  # a simulation under the other law; None: there is no other
     link_model: Errors  # transfer seconds, predicted by the channel model
     link_estimate: Errors  # transfer seconds, estimated by the coordinator at the round's start
@@ -96,6 +105,7 @@ def gap_of(
 
     Raises:
         RunFolderError: If the run has no trace, has no rounds, or is still running.
+        DataError: If its data are no longer what they were.
         TrustError: If somebody else created the run, it names code, and `trust` is false.
     """
     data, trace = _recorded(folder)
@@ -106,17 +116,23 @@ def gap_of(
     rounds = min(len(data.records), len(trace.rounds))
     compare = _Comparison(trace, data.records[:rounds], on_round)
     plain = build(_simulated(experiment, timing))
+    _check_data(data, plain.fleet, train)
     replayed = _simulated(experiment, TESTBED_LAW if timing == "overlap" else timing)
     world, model_bytes = plain.components.world, plain.components.fleet.model_bytes
+    replay = compare.side("replay", build(as_replay(replace(replayed, trace=str(folder)))))
+    link_model = _link_errors(trace, world, model_bytes)
+    overhead = Overhead(link_model.excess_s, replay.durations.excess_s)
     return GapReport(
         run=data,
         rounds=rounds,
         real=learning(compare.real, compare.real),
         real_pace=pace(compare.real),
-        replay=compare.side("replay", build(as_replay(replace(replayed, trace=str(folder))))),
+        replay=replay,
         simulation=compare.side("simulation", plain),
-        other_law=compare.other(experiment, other) if other else None,
-        link_model=_link_errors(trace, world, model_bytes),
+        overhead=overhead,
+        with_overhead=compare.planned(WITH_OVERHEAD, experiment, TESTBED_LAW, overhead),
+        other_law=compare.planned(OTHER_LAW, experiment, other) if other else None,
+        link_model=link_model,
         link_estimate=_link_errors(trace, None, model_bytes),
         step_model=_step_errors(trace, world),
         step_estimate=_step_errors(trace, None),
@@ -155,6 +171,12 @@ def _recorded(folder: Path) -> tuple[RunData, Trace]:
     return data, trace
 
 
+def _check_data(run: RunData, now: dict[str, Any], train: bool) -> None:
+    """Refuse data that the run did not have; without training only labels and owners are known."""
+    known = now if train else {**now, "data_sha256": run.fleet.get("data_sha256")}
+    check_same_data(run.path, run.fleet, known)
+
+
 def _simulated(experiment: Experiment, timing: Timing) -> Experiment:
     """Return the experiment as a simulation under a law; its workers publish on completion."""
     engine = replace(experiment.engine, timing=timing, publish="on_completion")
@@ -190,15 +212,22 @@ class _Comparison:
             pace=pace(records),
         )
 
-    def other(self, experiment: Experiment, timing: Timing) -> Side:
-        """Simulate under another law, without models unless the mechanism decides by them."""
-        planned = not experiment.mechanism.capabilities().needs
-        chosen = _planned(experiment) if planned else experiment
-        return self.side(OTHER_LAW, build(_simulated(chosen, timing)))
+    def planned(
+        self, what: str, experiment: Experiment, timing: Timing, overhead: Overhead | None = None
+    ) -> Side:
+        """Simulate without models, unless the mechanism decides by them."""
+        needs_models = bool(experiment.mechanism.capabilities().needs)
+        chosen = experiment if needs_models else _planned(experiment)
+        built = build(_simulated(chosen, timing))
+        if overhead is not None:
+            world = built.components.world.with_overhead(overhead)
+            built = replace(built, components=replace(built.components, world=world))
+        return self.side(what, built)
 
     def _play(self, built: Built, what: str) -> list[RoundRecord]:
         rounds, records = len(self.real), []
-        components = replace(built.components, stop=Stop(rounds=rounds, diverged=0.0))
+        stop = Stop(rounds=rounds, diverged=0.0)
+        components = replace(built.components, stop=stop, topology=True)  # plans are compared
         for record, _ in run_rounds(components, begin(components), no_round):
             records.append(record)
             self.on_round(what, record.round, rounds)
@@ -208,7 +237,7 @@ class _Comparison:
 def _link_errors(trace: Trace, world: World | None, model_bytes: int) -> Errors:
     """Compare completed transfers with the channel model, or with the coordinator's estimates.
 
-    Transfers that waited for their sender are left out, because their time is not link time alone.
+    Transfers that may have waited for their sender are left out: their time is not link time alone.
     """
     predicted, measured = [np.zeros(0)], [np.zeros(0)]
     for line in trace.rounds:
@@ -218,7 +247,7 @@ def _link_errors(trace: Trace, world: World | None, model_bytes: int) -> Errors:
         else:
             edge = line.reach.find(links.dst, links.src)
             guess = np.where(edge >= 0, np.append(line.link_s, np.nan)[edge], np.nan) * share
-        clear = ~links.lost & ~links.waits
+        clear = ~links.lost & ~line.waited
         predicted.append(guess[clear])
         measured.append(links.seconds[clear])
     return errors_of(np.concatenate(predicted), np.concatenate(measured))
@@ -245,12 +274,14 @@ def to_tree(found: GapReport) -> dict[str, Any]:
     other = found.other_law
     series = {"real": found.run.records[: found.rounds]}
     series |= {name: side.records for name, side in sides.items()}
+    sides["with_overhead"] = found.with_overhead
     return {
         "run": str(found.run.path),
         "rounds": found.rounds,
         "real": {**asdict(found.real), "pace": asdict(found.real_pace)},
         **{name: _side_tree(side) for name, side in sides.items()},
         "other_law": None if other is None else _side_tree(other),
+        "overhead": asdict(found.overhead),
         "links": {
             "model": _error_tree(found.link_model),
             "estimate": _error_tree(found.link_estimate),

@@ -27,6 +27,11 @@ class Errors:
         """The signed relative error of the sums: above 0 if the prediction is too large."""
         return None if not self.measured_s else self.predicted_s / self.measured_s - 1.0
 
+    @property
+    def excess_s(self) -> float:
+        """The seconds that were measured beyond the prediction, on average; at least 0."""
+        return max(self.measured_s - self.predicted_s, 0.0) / max(self.count, 1)
+
 
 def errors_of(predicted_s: Floats, measured_s: Floats) -> Errors:
     """Compare pairwise; leave out pairs without a finite prediction and a measurement above 0.

@@ -7,7 +7,7 @@ both with what a testbed run has recorded.
 from dystop.world.describe import describe
 from dystop.world.params import Budget, Channel, Churn, Compute, Mobility, Outages, WorldParams
 from dystop.world.progress import InFlight, Messages, Progress
-from dystop.world.realised_plan import RealisedPlan, Transfer
+from dystop.world.realised_plan import Overhead, RealisedPlan, Transfer
 from dystop.world.replay import TraceWorld
 from dystop.world.trace import Trace
 from dystop.world.trace_file import read_trace
@@ -22,6 +22,7 @@ __all__ = [
     "Messages",
     "Mobility",
     "Outages",
+    "Overhead",
     "Progress",
     "RealisedPlan",
     "Trace",

@@ -23,6 +23,14 @@ class Transfer:
 
 
 @dataclass(frozen=True)
+class Overhead:
+    """What real machines add to the times of the models, in emulated seconds."""
+
+    transfer_s: float = 0.0  # to a transfer: connecting, encryption, checks
+    round_s: float = 0.0  # to a round: messages, disk, planning
+
+
+@dataclass(frozen=True)
 class RealisedPlan:
     """Everything that a world decides about a round; times count from the opening of the round.
 

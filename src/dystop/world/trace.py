@@ -125,6 +125,18 @@ class TracedRound:
     orders: Orders
     trained: Trainings = field(default_factory=no_trainings)
 
+    @property
+    def waited(self) -> Bools:
+        """Which links may have waited for their sender, [L].
+
+        `links.waits` marks the links that have to. One of the first stage does not wait if its
+        sender had finished its training before the order came.
+        """
+        finished = self.orders.node[self.orders.train & (self.orders.waited_s == 0.0)]
+        ready = (self.links.stage == 0) & np.isin(self.links.src, finished)
+        waited: Bools = self.links.waits & ~ready
+        return waited
+
 
 @dataclass(frozen=True)
 class Trace:

@@ -4,7 +4,8 @@ Every answer is a pure function of (params, seed, t, now_s). Values are cached b
 answer depends on earlier calls.
 """
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from dystop.world.overlay import refuse_large_overlay, relay
 from dystop.world.params import WorldParams
 from dystop.world.progress import Progress
 from dystop.world.reach import Reach, ReachFinder
-from dystop.world.realised_plan import RealisedPlan, Transfer, realised_plan
+from dystop.world.realised_plan import Overhead, RealisedPlan, Transfer, realised_plan
 
 _LINKS = 1 << 15  # links in one block: they fit a processor's cache
 _ROUNDING = 1.0 + 1e-9  # a squared and a plain distance may differ in the last digit
@@ -103,6 +104,13 @@ class World:
         self._positions: tuple[float, Floats] | None = None  # the last answer, after its key
         self._in_range: tuple[object, Reach] | None = None
         self._usable: tuple[object, Reach] | None = None
+        self._overhead: Overhead | None = None
+
+    def with_overhead(self, overhead: Overhead) -> "World":
+        """Return this world on machines that add something to its transfers and rounds."""
+        slower = copy.copy(self)
+        slower._overhead = overhead
+        return slower
 
     def opening_s(self, t: int, now_s: float) -> float:
         """Return when round t opens: now, or as soon as a worker is present."""
@@ -135,8 +143,12 @@ class World:
         """
         links, training_s = plan.links, view.step_s[plan.active] * steps
         moved = self.transfer(view.t, view.now_s, links.dst, links.src, links.fraction)
-        remaining_s = progress.remaining_s(view.now_s)
+        remaining_s, added = progress.remaining_s(view.now_s), self._overhead
+        if added is not None:
+            moved = replace(moved, seconds=moved.seconds + added.transfer_s)
         table = timetable(timing, plan, moved.seconds, remaining_s, training_s)
+        if added is not None:
+            table = replace(table, duration_s=table.duration_s + added.round_s)
         return realised_plan(timing, view, plan, steps, progress, moved, table)
 
     def observe(self, t: int, now_s: float) -> WorldState:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dystop.control.timing import timetable
+from dystop.control.timing import Timetable, timetable
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment, to_toml
 from dystop.experiments.folders.run_folder import (
@@ -21,6 +21,7 @@ from dystop.plan import Plan
 from dystop.simulator.loop import begin, simulate
 from dystop.simulator.state import Components
 from dystop.types import Mechanism, View
+from dystop.world import Overhead
 from dystop.world.progress import SAME_S
 from dystop.world.trace import TRACE, Orders, Trainings, trace_line, without_repeats
 
@@ -43,18 +44,27 @@ def line_of(parts: Components, view: View, plan: Plan, outcome: Any) -> dict[str
     remaining = np.append(view.remaining_s, np.zeros(view.fleet.nodes - view.fleet.workers))
     training = view.step_s[plan.active] * steps
     table = timetable(parts.engine.timing, plan, outcome.link_s, remaining, training)
-    node = np.sort(plan.active)
-    comm = table.comm_s[np.argsort(plan.active)]
-    known = np.ones(len(node), bool)
-    trained = Trainings(plan.active, np.full(len(node), view.t), steps, training)
+    trained = Trainings(plan.active, np.full(len(plan.active), view.t), steps, training)
+    passive = parts.engine.timing == "testbed"
     return trace_line(
         view,
         plan,
         outcome,
         _stale(plan, remaining, table.link_begin_s),
-        Orders(node, known, remaining[node], comm, ~known),
+        _orders(plan, table, remaining, passive=passive),
         None if plan.join else trained,
     )
+
+
+def _orders(plan: Plan, table: Timetable, remaining_s: np.ndarray, *, passive: bool) -> Orders:
+    """The orders of a round; the testbed's law also has those of inactive receivers."""
+    links, end_s = plan.links, np.zeros(len(remaining_s))
+    np.maximum.at(end_s, links.dst[~links.background], table.link_end_s[~links.background])
+    end_s[plan.active] = remaining_s[plan.active] + table.comm_s
+    node = np.unique(np.concatenate([plan.active, links.dst if passive else plan.active]))
+    train = np.isin(node, plan.active)
+    waited_s = np.where(train, remaining_s[node], 0.0)
+    return Orders(node, train, waited_s, end_s[node] - waited_s, np.zeros(len(node), bool))
 
 
 def _stale(plan: Plan, remaining_s: np.ndarray, begin_s: np.ndarray) -> np.ndarray:
@@ -84,11 +94,14 @@ def write_trace(folder: Path, lines: list[dict[str, Any]]) -> None:
     (folder / TRACE).write_text("".join(line + "\n" for line in short))
 
 
-def record_experiment(out: Path, words: list[str], name: str = "trial") -> Path:
-    """A run folder as the testbed leaves it, made by the simulator."""
+def record_experiment(
+    out: Path, words: list[str], name: str = "trial", overhead: Overhead | None = None
+) -> Path:
+    """A run folder as the testbed leaves it, made by the simulator, on machines with overhead."""
     experiment = read_experiment(None, [*words, f"name={name}", "engine.publish=on_completion"])
     built = build(experiment)
-    records, _, lines = play_and_record(built.components)
+    world = built.components.world.with_overhead(overhead or Overhead())
+    records, _, lines = play_and_record(replace(built.components, world=world))
     folder = create_run(out, name, to_toml(experiment), first_info(experiment), built.fleet)
     write_trace(folder, lines)
     with RecordLog(folder) as log:

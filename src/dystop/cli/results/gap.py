@@ -49,8 +49,9 @@ def gap(
     """Compare the simulator with a run of the testbed.
 
     Replays and simulates the run, and writes a page, figures and gap.json to RUN/gap/. A run that
-    was interrupted is compared as far as it got. If engine.timing of the run is another law, a
-    further column shows what that law would give.
+    was interrupted is compared as far as it got. A further column simulates with the time that the
+    machines added to transfers and rounds. If engine.timing of the run is another law, one more
+    shows what that law would give.
     """
     _check_json_file(json_file)
     from dystop.experiments.gap import TASKS, gap_of, to_tree
@@ -92,8 +93,16 @@ def _write_text(target: str, text: str) -> None:
 
 
 def _show_gap(found: "GapReport") -> None:
-    from dystop.report.pages.gap import PREDICTIONS, columns, comparison, law_text, predictions
+    from dystop.report.pages.gap import (
+        PREDICTIONS,
+        columns,
+        comparison,
+        law_text,
+        overhead_text,
+        predictions,
+    )
 
     show_table(columns(found)[:-1], [row[:-1] for row in comparison(found)])
     echo(law_text(found))
+    echo(overhead_text(found))
     show_table(PREDICTIONS[:-1], [row[:-1] for row in predictions(found)])

@@ -84,10 +84,10 @@ def check_same_data(folder: Path, noted: Mapping[str, Any], now: Mapping[str, An
         return
     before, after = (f"{facts['train_samples']:,}" for facts in (noted, now))
     what = (
-        "the partition of the samples (data.partition)"
-        if "data_sha256" not in changed
-        else f"the data ({after} training samples, {before} when the run began)"
+        f"the data ({after} training samples, {before} when the run began)"
         if before != after
+        else "the partition of the samples (data.partition)"
+        if "data_sha256" not in changed
         else "the data (as many samples, but other values)"
     )
     start = (kind_of(folder) or RUN).start

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from dystop.experiments.gap import TESTBED_LAW, GapReport, Side
+from dystop.experiments.gap import TESTBED_LAW, WITH_OVERHEAD, GapReport, Side
 from dystop.experiments.trace_metrics import Errors
 from dystop.report.data.settings import setting_rows
 from dystop.report.figures.analysis import accuracy_figure, clock_figure
@@ -27,13 +27,15 @@ def percent_text(value: float | None, *, signed: bool = False) -> str:
 
 def columns(report: GapReport) -> Row:
     """Return the titles of `comparison`; a simulation names its timing law."""
-    simulated = [f"simulation: {side.timing}" for side in _sides(report)[1:]]
+    other = report.other_law
+    simulated = [f"simulation: {report.simulation.timing}", WITH_OVERHEAD]
+    simulated += [] if other is None else [f"simulation: {other.timing}"]
     return ("", "testbed", "replay", *simulated, "meaning")
 
 
 def _sides(report: GapReport) -> list[Side]:
-    other = report.other_law
-    return [report.replay, report.simulation, *([] if other is None else [other])]
+    sides = [report.replay, report.simulation, report.with_overhead]
+    return sides if report.other_law is None else [*sides, report.other_law]
 
 
 def law_text(report: GapReport) -> str:
@@ -46,6 +48,17 @@ def law_text(report: GapReport) -> str:
         return f"{follows}."
     owner = "the testbed's law" if other.timing == TESTBED_LAW else "the run's engine.timing"
     return f"{follows}. The last column shows what {other.timing}, {owner}, would give."
+
+
+def overhead_text(report: GapReport) -> str:
+    """Say what the machines of the run added, and which column has it."""
+    added = report.overhead
+    return (
+        f"On average the machines of this run added {seconds(added.transfer_s)} to a transfer and "
+        f"{seconds(added.round_s)} to a round: connections, messages, disk, planning. Replay and "
+        f"simulation leave this out; the column {WITH_OVERHEAD} simulates with it. In the replay "
+        "rounds open when they did, after trainings went on in that time."
+    )
 
 
 def comparison(report: GapReport) -> list[Row]:
@@ -126,6 +139,7 @@ def write_gap(report: GapReport, out: Path) -> ReportFiles:
         comparison=comparison(report),
         columns=columns(report),
         law=law_text(report),
+        overhead=overhead_text(report),
         predictions=predictions(report),
         prediction_columns=PREDICTIONS,
         charts=inline_figures(plots),

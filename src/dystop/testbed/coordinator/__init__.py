@@ -15,5 +15,6 @@ round_reports  the reports of a round as its outcome and its trace line
 evaluations    the evaluations that are due
 message_check  which messages of a member can be true
 records        records that wait for their evaluation
+warm_up        rounds that are played and dropped before members join, so that code is compiled
 process        the thread, sockets and ledger around the machine: the only module with I/O
 """
