@@ -86,6 +86,28 @@ def test_settings_of_one_mechanism_are_lines(runs):
     assert [line.style for line in both] == [0, 1, 0, 1]  # a line style is a setting
 
 
+def with_keys(run, **tables):
+    """Return a run whose configuration has other values in some tables."""
+    config = {**run.config}
+    for table, values in tables.items():
+        config[table] = {**config[table], **values} if isinstance(values, dict) else values
+    return replace(run, config=config)
+
+
+def test_a_reading_stands_for_the_keys_that_it_sets(runs):
+    """The legend names the reading, not the keys behind it, but other differences as well."""
+    one = next(run for run in runs if run.info["mechanism"]["name"] == "dystop")
+    literal = with_keys(one, reading="literal", evaluate={"model": "trained"})
+    nearest = with_keys(one, reading="nearest", evaluate={"model": "aggregated"})
+    labels = [line.label for line in plot_panels([literal, nearest], PlotRequest())[0].lines]
+    assert labels == ["reading = literal", "reading = nearest"]
+    slow = with_keys(nearest, training={"learning_rate": 0.01})
+    panels = plot_panels([literal, nearest, slow], PlotRequest(panels="reading"))
+    assert [len(panel.lines) for panel in panels] == [1, 2]
+    assert "learning_rate = 0.01" in panels[1].lines[1].label
+    assert "model" not in panels[1].lines[1].label
+
+
 def test_limits_target_and_band(runs):
     style = PaperStyle(xlim=(0.0, 0.02), ylim=(0.1, 0.9), legend="inside")
     figure = drawn(runs, style, target=0.5, band="std").figure

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from dystop.errors import ConfigError, nearest
+from dystop.experiments.config.readings import OPEN_READINGS
 from dystop.experiments.folders.run_folder import RunData
 from dystop.params import flatten
 from dystop.report.data.comparison.sweep_layout import panels, setting_text
@@ -18,6 +19,7 @@ FigureName = Literal[
 FIGURES: tuple[FigureName, ...] = get_args(FigureName)
 Band = Literal["range", "std", "none"]
 BANDS: tuple[Band, ...] = get_args(Band)
+_SET_BY_READINGS = {reading.key for reading in OPEN_READINGS}
 _NOT_SETTINGS = ("seed", "name", "mechanism.name", "engine.timing")
 
 
@@ -152,9 +154,18 @@ def _varied(groups: Sequence[Group], panel_key: str) -> list[str]:
         runs = [group.runs[0] for group in groups if group.mechanism.name == name]
         keys = {key for run in runs for key, _ in flatten(run.config)}
         for key in sorted(keys - {*_NOT_SETTINGS, panel_key}):
-            if len({str(value_of(run, key)) for run in runs}) > 1:
+            if _differs(runs, key):
                 found[key] = None
     return list(found)
+
+
+def _differs(runs: Sequence[RunData], key: str) -> bool:
+    """Return whether a key differs; a key that a reading sets only among runs of one reading."""
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        reading = str(value_of(run, "reading")) if key in _SET_BY_READINGS else ""
+        values.setdefault(reading, set()).add(str(value_of(run, key)))
+    return any(len(found) > 1 for found in values.values())
 
 
 def groups_of(divided: Sequence[PlotPanel]) -> list[Group]:
