@@ -5,7 +5,7 @@ stopping read nothing else.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any
@@ -59,6 +59,8 @@ class RoundRecord:
     compute_s: float | None = None  # of alive * duration_s: local training (control.time_spent)
     transfer_s: float | None = None  # of it: moving models
     wait_others_s: float | None = None  # of it: active workers that wait for a slower one
+    trained_s: float | None = None  # testbed: trainings that ended, where devices are emulated
+    emulated_s: float | None = None  # testbed: how long the emulated devices take for them
     notes: Mapping[str, float] = field(default_factory=dict)
     active_ids: Sequence[int] | None = None
     link_pairs: Sequence[Sequence[int]] | None = None  # [dst, src]
@@ -146,6 +148,26 @@ def from_json(line: str) -> RoundRecord:
     if wrong := [name for name in raw if name in _NAMES and not _fits(name, raw[name])]:
         raise ValueError(f"not a round record: {wrong[0]} has a value of the wrong kind")
     return RoundRecord(**{k: v for k, v in raw.items() if k in _NAMES})
+
+
+TOO_SLOW = 1.2
+"""A machine is too slow for its devices if trainings take this many times as long as theirs."""
+
+
+def training_slowdown(records: Iterable[RoundRecord]) -> float | None:
+    """Return how many times as long the trainings of a testbed took as on its emulated devices."""
+    known = [(r.trained_s, r.emulated_s) for r in records if r.trained_s and r.emulated_s]
+    emulated_s = sum(emulated for _, emulated in known)
+    return sum(trained for trained, _ in known) / emulated_s if emulated_s else None
+
+
+def slowdown_text(slowdown: float) -> str:
+    """Say that a machine is too slow to emulate its devices, and what to do."""
+    return (
+        f"trainings take {slowdown:.1f} times as long as on the emulated devices, because this "
+        "machine is too slow for testbed.time_scale; a time scale that is "
+        f"{slowdown:.1f} times as large, fewer workers or a faster machine would emulate them"
+    )
 
 
 def status_line(record: RoundRecord, scored: RoundRecord | None) -> str:

@@ -181,6 +181,8 @@ class Outcome:
     compute_s: float | None = None  # as in control.time_spent, summed over workers; None: unknown
     transfer_s: float | None = None
     wait_others_s: float | None = None
+    trained_s: float | None = None  # the trainings that ended, where devices are emulated
+    emulated_s: float | None = None  # how long the emulated devices would have trained
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,10 @@
 """What a coordinator shows while it runs: its address, who joins and leaves, and its rounds."""
 
-from dystop.cli.progress import CoordinatorWatcher
+from dataclasses import replace
+
+import pytest
+
+from dystop.cli.progress import SLOW_AFTER, CoordinatorWatcher
 from support.fake_runs import plain_record
 
 
@@ -41,3 +45,13 @@ def test_rounds_of_an_earlier_session_are_not_shown_again(capsys):
     watcher.on_record(plain_record(3, 30.0))
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines] == ["3/4"]
+
+
+@pytest.mark.parametrize(("slowdown", "said"), [(3.0, 1), (1.1, 0)])
+def test_a_machine_that_is_too_slow_for_its_devices_is_named_once(capsys, slowdown, said):
+    watcher = CoordinatorWatcher()
+    for t in range(1, 2 * SLOW_AFTER):
+        record = replace(plain_record(t, 10.0 * t), trained_s=slowdown, emulated_s=1.0)
+        watcher.on_record(record)
+        watcher.on_record(record)  # its score came later
+    assert capsys.readouterr().err.count("3.0 times as long") == said

@@ -194,3 +194,13 @@ def test_a_longer_run_has_no_star_for_its_later_end():
         final = summary_table(summarise(runs, 0.5))[0]
         assert final.title == "final accuracy"
         assert any(cell.best for cell in final.cells) == starred
+
+
+def test_a_machine_that_was_too_slow_for_its_devices_is_named():
+    run = fake_run(rounds=10)
+    late = [replace(record, trained_s=7.0, emulated_s=2.0) for record in run.records]
+    (sentence,) = notices([replace(run, records=late)])
+    assert "3.5 times as long" in sentence
+    assert "testbed.time_scale" in sentence
+    punctual = [replace(record, trained_s=2.1, emulated_s=2.0) for record in run.records]
+    assert notices([replace(run, records=punctual)]) == []

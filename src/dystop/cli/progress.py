@@ -8,13 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dystop.cli.terminal import complain, console, echo, note
-from dystop.record import RoundRecord, status_line
+from dystop.record import (
+    TOO_SLOW,
+    RoundRecord,
+    slowdown_text,
+    status_line,
+    training_slowdown,
+)
 from dystop.units import are, plural
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 LINE_EVERY_S = 5.0
+SLOW_AFTER = 10  # rounds with trainings, before a machine is called too slow
 
 
 class Started(Protocol):
@@ -64,6 +71,7 @@ class Watcher:
         self.last: RoundRecord | None = None
         self._scored: RoundRecord | None = None
         self._has_complained = False  # about a training loss that is not finite
+        self._trained: dict[int, RoundRecord] = {}  # the first rounds with emulated trainings
         self._quiet = quiet
         self._rounds = 0
         self._done = 0  # rounds of an earlier session, which are not printed again
@@ -103,6 +111,7 @@ class Watcher:
         if record.not_finite and not self._has_complained:
             self._has_complained = True
             complain(not_finite_line(record), colour="yellow")
+        self._name_slow_machine(record)
         if self._quiet:
             return
         if self._bar is not None and self._task is not None:
@@ -110,6 +119,15 @@ class Watcher:
             self._bar.update(self._task, completed=record.round, status=shown)
         elif record.round > self._done:
             self._line(record)
+
+    def _name_slow_machine(self, record: RoundRecord) -> None:
+        """Say once, early in a testbed run, that trainings take longer than on its devices."""
+        if record.emulated_s is None or len(self._trained) >= SLOW_AFTER:
+            return
+        self._trained[record.round] = record
+        slowdown = training_slowdown(self._trained.values())
+        if len(self._trained) == SLOW_AFTER and slowdown and slowdown > TOO_SLOW:
+            complain(slowdown_text(slowdown), colour="yellow")
 
     def _line(self, record: RoundRecord) -> None:
         """Print a line every few seconds, and always for the last round."""

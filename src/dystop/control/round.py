@@ -226,6 +226,8 @@ def record_of(
         compute_s=outcome.compute_s,
         transfer_s=outcome.transfer_s,
         wait_others_s=outcome.wait_others_s,
+        trained_s=outcome.trained_s,
+        emulated_s=outcome.emulated_s,
         notes=dict(plan.notes),
     )
 

@@ -2,15 +2,18 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 
-from dystop.control.round import advance, apply_late_report, initial_state
+from dystop.control.round import advance, apply_late_report, initial_state, settle
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, join_links, links
+from dystop.record import training_slowdown
 from dystop.sparse import ints
 from dystop.testbed.coordinator.round_reports import (
     RoundReports,
+    emulated_seconds,
     reported_seconds,
     round_outcome,
     trace_outcome,
@@ -110,6 +113,27 @@ def test_the_trace_contains_the_used_models(tmp_path):
     (back,) = read_trace(tmp_path).rounds
     assert same(back.reach, view.reach)
     assert same(back.link_s, view.link_s)
+
+
+def test_trainings_are_compared_with_the_emulated_devices():
+    """Worked example: 4 steps of 0.5 s and 2 of 0.25 s take 2.5 s on the devices, 5 s here."""
+    view, plan = view_and_plan()
+    world = SimpleNamespace(step_s=np.array([0.1, 0.25, 0.5, 0.1]))
+    trainings = [(2, 0, 4, 3.5), (1, 0, 2, 1.5)]
+    emulated_s = emulated_seconds(trainings, world, "world")
+    got = round_outcome(
+        plan, view, RoundReports({}, 1.0, trainings=trainings, emulated_s=emulated_s)
+    )
+    assert (got.trained_s, got.emulated_s) == (5.0, 2.5)
+    record = settle(*control_of(), view, plan, got)[0]
+    assert training_slowdown([record, replace(record, trained_s=None)]) == 2.0
+
+
+def test_nothing_is_emulated():
+    world = SimpleNamespace(step_s=np.ones(4))
+    assert emulated_seconds([(0, 0, 1, 1.0)], world, "free") is None
+    assert emulated_seconds([], world, "world") is None
+    assert emulated_seconds([(0, 0, 1, 1.0)], None, "world") is None
 
 
 def control_of(**more):

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from dystop.experiments.folders.run_folder import RunData, log_was_changed
+from dystop.record import TOO_SLOW, slowdown_text, training_slowdown
 from dystop.report.data.groups import Group, common_time_s, over_seeds
 from dystop.report.data.names import (
     check_command,
@@ -40,7 +41,8 @@ def notices(runs: Sequence[RunData]) -> list[str]:
 def run_notices(runs: Sequence[RunData]) -> list[str]:
     """Return the warnings about single runs."""
     checks = (
-        _on_testbed, _planning_only, _unfinished, _changed_records, _not_evaluated, _missing_scores,
+        _on_testbed, _slow_trainings, _planning_only, _unfinished, _changed_records,
+        _not_evaluated, _missing_scores,
         _few_models, _diverged, serialised_by_law, _in_pieces, no_better_than_guessing,
         stand_in_models, moving_batch_norm, _reconstructions,
     )  # fmt: skip
@@ -53,6 +55,16 @@ def _on_testbed(runs: Sequence[RunData]) -> list[str]:
         f"{label} ran on the testbed: its seconds are measured on real processes, not simulated."
         for label, run in zip(run_labels(runs), runs, strict=True)
         if run.info.get("kind") == "testbed"
+    ]
+
+
+def _slow_trainings(runs: Sequence[RunData]) -> list[str]:
+    """Name the testbed runs whose machine was too slow for the devices that it emulated."""
+    slowdowns = [training_slowdown(run.records) or 0.0 for run in runs]
+    return [
+        f"{label}: {slowdown_text(slowdown)}."
+        for label, slowdown in zip(run_labels(runs), slowdowns, strict=True)
+        if slowdown > TOO_SLOW
     ]
 
 

@@ -16,6 +16,7 @@ from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints, graph_of_sorted, no_pairs
 from dystop.testbed.protocol.messages import Rejected, Report, Used
 from dystop.types import Outcome, View, no_mail
+from dystop.world import WorldState
 from dystop.world.energy import RoundSeconds, compute_seconds, radio_seconds
 from dystop.world.trace import Orders as TracedOrders
 from dystop.world.trace import Trainings as TracedTrainings
@@ -35,10 +36,20 @@ class RoundReports:
     ended_s: Floats | None = None  # when the last training ended, inf: one is running, [N]
     samples: int = 0  # samples trained on since the last round closed
     trainings: Sequence[Training] = ()  # trainings that ended since the last round closed
+    emulated_s: float | None = None  # of these on the emulated devices; None: not emulated
     distances: bool = False  # whether the mechanism needs distances of models
 
 
 LinkOutcome = Used | Rejected | None
+
+
+def emulated_seconds(
+    trainings: Sequence[Training], world: WorldState | None, devices: str
+) -> float | None:
+    """Return how long the devices of a world take for trainings; None if it emulates none."""
+    if world is None or not trainings or devices == "free":
+        return None
+    return sum(steps * float(world.step_s[node]) for node, _, steps, _ in trainings)
 
 
 def link_outcomes(plan: Plan, reports: Mapping[int, Report]) -> list[LinkOutcome]:
@@ -75,6 +86,8 @@ def round_outcome(plan: Plan, view: View, summary: RoundReports) -> Outcome:
         compute_s=spent.compute_s,
         transfer_s=spent.transfer_s,
         wait_others_s=spent.wait_others_s,
+        trained_s=None if summary.emulated_s is None else sum(t[3] for t in summary.trainings),
+        emulated_s=summary.emulated_s,
     )
 
 

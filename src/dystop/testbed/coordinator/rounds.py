@@ -45,6 +45,7 @@ from dystop.testbed.coordinator.orders import (
 )
 from dystop.testbed.coordinator.round_reports import (
     RoundReports,
+    emulated_seconds,
     reported_seconds,
     round_outcome,
     trace_outcome,
@@ -371,6 +372,7 @@ class Rounds:
             ended_s=(observations.ended_s - (state.zero_s or 0.0)) / state.params.time_scale,
             samples=samples,
             trainings=trainings,
+            emulated_s=emulated_seconds(trainings, self._world, state.params.devices),
             distances="distance" in state.setup.mechanism.capabilities().needs,
         )
 
