@@ -277,7 +277,8 @@ def test_runs_see_every_trouble():
     assert UNSTABLE_WORLD.mobility.enabled
     assert UNSTABLE_WORLD.outages.drop > 0
     assert {(x.timing, x.publish) for x in ENGINES} == {
-        (t, p) for t in ("paper", "overlap") for p in ("eager", "on_completion")
+        *((t, p) for t in ("paper", "overlap") for p in ("eager", "on_completion")),
+        ("testbed", "on_completion"),
     }
 
 

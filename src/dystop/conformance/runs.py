@@ -1,7 +1,8 @@
 """Short simulated runs of a mechanism, with arithmetic instead of training.
 
-Workers leave and return, move, and lose links and transfers. Under both timing laws and both
-publish rules, a run must reach its end and must resume from a checkpoint without a difference.
+Workers leave and return, move, and lose links and transfers. Under every timing law and publish
+rule, a run must reach its end and must resume from a checkpoint without a difference. The law
+`testbed` has one publish rule, that of real workers.
 """
 
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ ENGINES = (
     EngineParams("paper", "on_completion"),
     EngineParams("overlap", "eager"),
     EngineParams("overlap", "on_completion"),
+    EngineParams("testbed", "on_completion"),  # what real workers do
 )
 WORKERS = 9
 ROUNDS = 30
