@@ -13,6 +13,7 @@ from dystop.world.world import World, WorldState
 GRAPH = "graph connected"
 """The entry that says whether the mechanism's own graph is connected."""
 
+_NO = "no, "  # before the pieces of a graph that is not connected
 _MOST_PIECES = 8
 
 
@@ -42,16 +43,16 @@ def pieces_notice(physics: Mapping[str, str]) -> str:
     """
     connected = physics.get("connected", "yes")
     graph = physics.get(GRAPH, "yes")
-    if graph.startswith("no") and graph != connected:
+    if graph.startswith(_NO) and graph != connected:
         return (
-            f"the graph of the mechanism is not connected at the start ({graph}): models spread "
-            "only inside a piece; mechanism.pairs=reach draws the graph among workers in reach"
+            f"the graph of the mechanism is not connected at the start ({graph[len(_NO) :]}): "
+            "models spread only inside a piece; mechanism.pairs=reach draws it within reach"
         )
-    if not connected.startswith("no") or physics.get("server", "none") != "none":
+    if not connected.startswith(_NO) or physics.get("server", "none") != "none":
         return ""
     return (
-        f"the network is not connected at the start ({connected}): models do not reach the other "
-        "pieces unless workers move; try a larger world.range_m"
+        f"the network is not connected at the start ({connected[len(_NO) :]}): models do not reach "
+        "the other pieces unless workers move; try a larger world.range_m"
     )
 
 
@@ -67,7 +68,7 @@ def pieces(graph: Graph, workers: int) -> str:
         return "yes"
     sizes = sorted(np.bincount(piece_of).tolist(), reverse=True)
     shown = ", ".join(map(str, sizes[:_MOST_PIECES])) + (", ..." if count > _MOST_PIECES else "")
-    return f"no, {count} pieces of {shown} workers"
+    return f"{_NO}{count} pieces of {shown} workers"
 
 
 def _spread(seconds: Floats, what: str) -> str:
