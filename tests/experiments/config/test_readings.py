@@ -174,10 +174,10 @@ def test_results_of_different_readings_are_not_mixed(tmp_path: Path):
         run = open_run(tmp_path / "smoke" / name / "runs" / "phases-fmnist" / "combined-s0")
         assert run.config["reading"] == name
         assert "same_as" not in run.info
-        assert (
-            f"Readings: {name}: noise"
-            in (tmp_path / "smoke" / name / "fig-phases" / "report.html").read_text()
-        )
+        for page in ("fig-phases/report.html", "paper.html"):
+            stated = (tmp_path / "smoke" / name / page).read_text()
+            assert f"Readings: {name}: noise" in stated
+            assert "budgets bind" in stated
     shown = CliRunner().invoke(app, ["reproduce", "--list", "reading=none", *words[2:-1]])
     assert shown.exit_code == 0
     assert "verdict" not in shown.output

@@ -250,12 +250,14 @@ def render_paper(pages: Mapping[str, RunsByArm], request: VerdictRequest, suffix
     judged = {name: judge_claims(RECIPES[name].claims, runs) for name, runs in pages.items()}
     every = [row for rows in judged.values() for row in rows]
     counts = count_verdicts(every)
+    runs = [run for arms in pages.values() for arm in arms.values() for run in arm.runs]
     return render_template(
         "paper.html.jinja",
         title="The paper's evaluation, reproduced",
         lead=f"{len(pages)} of {len(RECIPES)} recipes at {request.scale} scale: {counts}.",
         notices=_request_notes(request),
         suffix=suffix,
+        readings=readings_text(runs),
         recipes=[
             (
                 RECIPES[name],
