@@ -135,6 +135,9 @@ def reproduce(  # noqa: PLR0913 - every parameter is an option of the command
     change the runs, for example training.device=cuda. Use --only to run a large recipe in pieces
     (--only phi0.4, --only matcha); a claim is decided as soon as all its runs have finished.
 
+    Recipes follow the letter of the paper. reading=physical, reading=nearest or reading=none
+    replaces it, and has results of its own ('dystop list readings' shows what each sets).
+
     'readings' is a search: it runs readings of the paper at random (--samples 20 at small scale,
     then --scale paper --best 5), and says which one comes nearest to the paper's numbers.
     """
