@@ -101,6 +101,9 @@ def test_a_reading_stands_for_the_keys_that_it_sets(runs):
     nearest = with_keys(one, reading="nearest", evaluate={"model": "aggregated"})
     labels = [line.label for line in plot_panels([literal, nearest], PlotRequest())[0].lines]
     assert labels == ["reading = literal", "reading = nearest"]
+    faster = with_keys(literal, testbed={"time_scale": 0.5})  # times are emulated seconds
+    drawn_lines = plot_panels([literal, faster], PlotRequest())[0].lines
+    assert not any("time_scale" in line.label for line in drawn_lines)
     slow = with_keys(nearest, training={"learning_rate": 0.01})
     panels = plot_panels([literal, nearest, slow], PlotRequest(panels="reading"))
     assert [len(panel.lines) for panel in panels] == [1, 2]

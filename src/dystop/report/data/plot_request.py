@@ -20,7 +20,7 @@ FIGURES: tuple[FigureName, ...] = get_args(FigureName)
 Band = Literal["range", "std", "none"]
 BANDS: tuple[Band, ...] = get_args(Band)
 _SET_BY_READINGS = {reading.key for reading in OPEN_READINGS}
-_NOT_SETTINGS = ("seed", "name", "mechanism.name", "engine.timing")
+_NOT_SETTINGS = ("seed", "name", "mechanism.name", "engine.timing", "testbed.time_scale")
 
 
 @dataclass(frozen=True, kw_only=True)
