@@ -44,7 +44,7 @@ def final_state(cluster):
     )
 
 
-@pytest.mark.parametrize("name", ["d-psgd", "fedavg", "gossipfl", "d-cliques"])
+@pytest.mark.parametrize("name", ["d-psgd", "fedavg", "matcha", "d-cliques"])
 def test_repeated_and_reordered_messages_change_nothing(name):
     """C-8, with mechanisms whose plans do not depend on time."""
     case = Case(MECHANISMS[name](), rounds=10, timeouts=PATIENT)

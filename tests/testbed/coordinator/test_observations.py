@@ -69,6 +69,21 @@ def test_waiting_for_a_sender_is_not_a_slow_link():
     observations, _ = new_observations()
     observations.exchange_reported(0, order(Pull(1, exact=True)), mixed(used(1, 50.0)), 50.0)
     assert observations.links == {}
+    others = 50.0, [2, 3]
+    observations.exchange_reported(0, order(Pull(1, exact=True)), mixed(used(1, 50.0)), *others)
+    assert observations.links == {}
+
+
+def test_an_exact_pull_from_an_idle_sender_measures_its_link():
+    """A push is one: without this a push mechanism never learns how long its links take."""
+    observations, _ = new_observations()
+    pulls = order(Pull(1, exact=True), Pull(2, exact=True))
+    observations.exchange_reported(0, pulls, mixed(used(1, 3.0), used(2, 9.0)), 9.0, [1])
+    assert observations.link_s(0, 1) == 3.0
+    assert observations.link_s(0, 2) is None
+    lost = mixed(rejected=(Rejected(1, 0, "timeout", 5.0, 20_000),))
+    observations.exchange_reported(0, pulls, lost, 5.0, [1])
+    assert observations.link_s(0, 1) == pytest.approx(bounded_average(3.0, 10.0))
 
 
 def test_a_pull_that_timed_out_raises_the_estimate_of_its_link():

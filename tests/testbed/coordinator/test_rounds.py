@@ -10,6 +10,9 @@ from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Stop as StopRule
 from dystop.errors import ConfigError, RunFolderError
 from dystop.mechanisms import MECHANISMS
+from dystop.mechanisms.asydfl import AsyDFL
+from dystop.mechanisms.dystop import DySTop
+from dystop.mechanisms.sa_adfl import SAADFL
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.setup import member_name
 from dystop.testbed.events import Commit, FinishRun, MessageFromMember, SendToMember, Tick
@@ -80,6 +83,19 @@ def test_a_worker_trains_from_the_end_of_its_own_exchange(name):
             assert after["remaining_s"][node] == pytest.approx(max(1.0 - trained_s, 0.0), abs=1e-5)
             early += trained_s > 0.05
     assert early > 0 or name == "asydfl"  # which wakes one worker at a time
+
+
+@pytest.mark.parametrize("mechanism", [AsyDFL(wakes="one"), SAADFL(), DySTop()], ids=str)
+def test_the_coordinator_learns_how_long_links_take(mechanism):
+    """Pulled or pushed: every transfer takes half a second, which the world does not expect."""
+    harness = CoordinatorHarness(setup_for(mechanism, rounds=40))
+    for worker in harness.workers.values():
+        worker.pull_s = 0.5
+    harness.join_all()
+    harness.run(600)
+    first, last = harness.traces[0]["link_s"], harness.traces[-1]["link_s"]
+    assert max(first) < 0.1
+    assert max(last) == pytest.approx(0.5, abs=0.1)
 
 
 def test_the_plan_is_committed_before_any_order_is_sent():

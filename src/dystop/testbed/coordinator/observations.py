@@ -10,7 +10,7 @@ Times named `at_s` are seconds of the run by the coordinator's clock. Estimates 
 seconds, that is, real seconds divided by `time_scale`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,19 +190,34 @@ class Observations:
     # Links --------------------------------------------------------------------------------------
 
     def exchange_reported(
-        self, node: int, order: Execute, report: Report, observed_s: float
+        self,
+        node: int,
+        order: Execute,
+        report: Report,
+        observed_s: float,
+        idle: Collection[int] = (),
     ) -> None:
-        """Measure the links of an exchange that took `observed_s` by the coordinator's clock."""
+        """Measure the links of an exchange.
+
+        Args:
+            node: The receiver.
+            order: Its order.
+            report: Its report.
+            observed_s: Seconds of the exchange by the coordinator's clock.
+            idle: Nodes whose training had ended when the order was issued. In the first stage, an
+                exact pull from another node may wait for its sender, so that it measures no link.
+        """
         corrected_s, pulls = _time_correction(report, observed_s), pulls_by_stage_and_sender(order)
+        measures = {
+            key for key, p in pulls.items() if not p.exact or (key[0] == 0 and p.node in idle)
+        }
         for used in report.used:
             self.excluded.pop((node, used.node), None)
-            pull = pulls.get((used.stage, used.node))
-            if pull is not None and not pull.exact:  # an exact pull waits for its sender
+            if (used.stage, used.node) in measures:
                 fraction = used.bytes / self._fleet.model_bytes
                 self._link_measured(node, used.node, corrected_s(used.seconds), fraction)
         for lost in report.rejected:
-            pull = pulls.get((lost.stage, lost.node))
-            if pull is not None and not pull.exact and lost.code == "timeout":
+            if (lost.stage, lost.node) in measures and lost.code == "timeout":
                 self._link_timed_out(node, lost)
 
     def _link_timed_out(self, dst: int, lost: Rejected) -> None:

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
+
 from dystop.plan import Plan
 from dystop.testbed.coordinator.orders import stored_order
 from dystop.testbed.coordinator.state import CoordinatorState
@@ -32,6 +34,12 @@ class OpenRound:
     def t(self) -> int:
         """Number of the round."""
         return self.line.round
+
+    @property
+    def idle(self) -> list[int]:
+        """Workers whose training had ended when the round opened."""
+        ended: list[int] = np.flatnonzero(self.view.remaining_s == 0.0).tolist()
+        return ended
 
     def awaits(self, node: int) -> bool:
         """Return whether a node has an order and has not answered."""

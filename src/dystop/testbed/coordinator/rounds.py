@@ -241,9 +241,10 @@ class Rounds:
 
     def _exchange_finished(self, node: int, order: Execute, report: Report) -> list[Accusation]:
         """Measure a finished exchange; return the refused models."""
-        state = self.state
+        state, current = self.state, self.current
+        idle = current.idle if current is not None and current.t == order.round else []
         observed_s = state.at_s - state.exchange_from_s.get(node, state.at_s)
-        state.observations.exchange_reported(node, order, report, observed_s)
+        state.observations.exchange_reported(node, order, report, observed_s, idle)
         state.observations.mail_reported(node, order, report)
         if order.train:
             state.training_started(node, order)
