@@ -79,7 +79,7 @@ def _readings(search: Search) -> "list[Reading]":
     """Return the presets, the samples, and the nearest samples of the search at small scale."""
     from dystop.experiments.reproduce.reading_runs import search_folder
     from dystop.experiments.reproduce.reading_space import presets, reading_named, sample
-    from dystop.report.pages.readings import nearest_samples
+    from dystop.report.pages.reading_tables import nearest_samples
 
     count = _SAMPLES[search.scale] if search.samples is None else search.samples
     found = {reading.name: reading for reading in presets()}

@@ -29,6 +29,7 @@ NAME = "readings"
 
 BACKGROUND = "mechanism.background"
 CNN_BYTES, RESNET18_BYTES = 87_360, 44_734_248
+SQUEEZENET_BYTES, MOBILENET_V2_BYTES = 2_916_136, 9_544_336
 _PLANNED = (
     "engine.train=false", "data.name=synthetic", "data.synthetic.shape=[1, 2, 2]",
     "model.name=softmax", "stop.seconds=0", "stop.rounds=300",
@@ -68,6 +69,30 @@ _CIFAR10: dict[Scale, tuple[str, ...]] = {
 }  # fmt: skip
 
 
+def _testbed(wire_bytes: int, batch: int, seconds: int) -> dict[Scale, tuple[str, ...]]:
+    """Return a stand-in for the paper's testbed: its boards, and a linear model.
+
+    It counts as the paper's model on the wire. The mini-batches are so small that a worker has as
+    many of them as on the paper's data, so that the boards compute as long.
+    """
+    counts_as = (f"model.wire_bytes={wire_bytes}",)
+    stand_in = (
+        "data.name=fmnist-mini", "data.train_limit=0", f"training.batch={batch}",
+        f"stop.seconds={seconds}", f"evaluate.every_s={seconds / 100:g}",
+    )  # fmt: skip
+    tiny = ("stop.seconds=30", "evaluate.every_s=5")
+    return {"smoke": counts_as + tiny, "small": counts_as + stand_in, "paper": ()}
+
+
+# A tenth of the paper's 2,000 and 6,000 s, with 83 and 111 mini-batches in a local epoch.
+_STAND_INS: dict[Data, dict[Scale, tuple[str, ...]]] = {
+    "fmnist": {"smoke": (), "small": (), "paper": ()},
+    "cifar10": _CIFAR10,
+    "svhn": _testbed(SQUEEZENET_BYTES, 8, 200),
+    "cifar100": _testbed(MOBILENET_V2_BYTES, 6, 600),
+}
+
+
 @dataclass(frozen=True)
 class Part:
     """A part of the paper's evaluation that a reading is judged by."""
@@ -89,7 +114,7 @@ class Part:
     @property
     def is_main(self) -> bool:
         """Whether it compares the mechanisms."""
-        return self.campaign.name == f"main-{self.data}"
+        return self.campaign.name in (f"main-{self.data}", f"testbed-{self.data}")
 
     def is_affordable(self, reading: Reading) -> bool:
         """Return whether a reading can be run: with large models in the background it cannot.
@@ -119,6 +144,10 @@ def _parts() -> Iterator[Part]:
         yield Part(f"planned-{data}", bounds, arms, ("staleness",), is_planned=True, is_core=True)
     yield replace(_main("fmnist"), is_core=True)
     yield replace(_main("cifar10"), in_distance=False, reference=phi_key("dystop", 0.4))
+    for name, phi in (("testbed-svhn", 1.0), ("testbed-cifar100", 0.5)):
+        boards = CAMPAIGNS[name]
+        yield Part(name, boards, boards.arms, ("time", "bytes", "accuracy"), in_distance=False,
+                   reference=phi_key("dystop", phi))  # fmt: skip
     others: dict[str, tuple[Measure, ...]] = {
         "neighbours-fmnist": ("accuracy", "bytes"),
         "staleness-fmnist": ("accuracy",),
@@ -182,8 +211,7 @@ def _experiment(
     reading: Reading, part: Part, arm: Arm, asked: "Asked", seed: int, name: str
 ) -> Experiment:
     data, scale = part.campaign.data, asked.scale
-    stand_in = _CIFAR10[scale] if data == "cifar10" else ()
-    own: tuple[str, ...] = (*SIZES[data][scale], *_TRAINED[scale], *stand_in)
+    own: tuple[str, ...] = (*SIZES[data][scale], *_TRAINED[scale], *_STAND_INS[data][scale])
     if part.is_planned:
         own = (*_PLANNED, *(_TINY if scale == "smoke" else _PLANS[data]))
     mechanism = setting_of("mechanism.name", arm.words) or "dystop"
@@ -219,7 +247,7 @@ def search_runs(readings: Sequence[Reading], asked: Asked) -> list[ReadingRun]:
     A search that ends early should decide as much as possible. So planning only comes first; then
     the main parts, of the named readings with all seeds and of the others with one; then the other
     parts of the named readings; then the rest. CIFAR-10 at paper scale is last: one of its runs
-    takes as long as a hundred others.
+    takes as long as a hundred others. So is the testbed.
     """
     every = [
         run for reading in readings for seed in range(asked.seeds)
@@ -233,7 +261,7 @@ def _urgency(run: ReadingRun, scale: Scale) -> int:
     is_named = run.reading.is_preset and run.reading.name != CHOSEN
     if run.part.is_planned:
         return 0
-    if run.part.data == "cifar10" and scale == "paper":
+    if run.part.data != "fmnist" and scale == "paper":
         return 6
     if run.part.is_main:
         return 1 if is_named else 2 if run.seed == 0 else 4

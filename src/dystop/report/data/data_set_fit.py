@@ -7,7 +7,7 @@ import numpy as np
 
 from dystop.experiments.reproduce.campaigns import Data
 from dystop.experiments.reproduce.distance import Number
-from dystop.report.data.nearness import DATA_SETS, ReadingResult
+from dystop.report.data.nearness import DATA_SETS, SIMULATED, ReadingResult
 from dystop.report.data.verdicts import FAR, NEAR
 from dystop.units import are, plural
 
@@ -70,9 +70,10 @@ def is_within(number: Number, share: float) -> bool:
 
 
 def fit_sentences(results: Sequence[ReadingResult]) -> list[str]:
-    """Say which reading is the nearest on each data set, and whether one fits both."""
-    found = fits(results)
-    told = [_told(fit) for fit in found]
+    """Say which reading is the nearest on each data set, and whether one fits both simulations."""
+    every = fits(results)
+    told = [_told(fit) for fit in every]
+    found = [fit for fit in every if fit.data in SIMULATED]
     shared = set.intersection(*(set(fit.names) for fit in found)) if len(found) > 1 else set()
     if not shared:
         return told
@@ -105,7 +106,7 @@ def _told(fit: DataSetFit) -> str:
 
 def _nearest_on_both(one: DataSetFit, other: DataSetFit) -> str:
     told = f"{plural(len(one.ranked), 'reading')} {'was' if len(one.ranked) == 1 else 'were'} run "
-    told += "on both data sets. "
+    told += f"on {one.name} and on {other.name}. "
     if one.names[0] == other.names[0]:
         return f"{told}{one.names[0]} is the nearest of them on both."
     return (
@@ -131,12 +132,13 @@ def rank_correlation(one: DataSetFit, other: DataSetFit) -> float:
 
 def _most_given(both: DataSetFit) -> str:
     """Say how many numbers the best reading gives, and whether one gives all."""
-    counts = {r.reading.name: sum(is_within(n, FAR) for n in r.numbers) for r in both.ranked}
+    numbers = {r.reading.name: [n for n in r.numbers if n.data in SIMULATED] for r in both.ranked}
+    counts = {name: sum(is_within(n, FAR) for n in own) for name, own in numbers.items()}
     name = max(counts, key=lambda reading: counts[reading])
-    total = len(next(r for r in both.ranked if r.reading.name == name).numbers)
+    total = len(numbers[name])
     every = [reading for reading, count in counts.items() if count == total]
     fit = f"{are(len(every), 'reading')}" if every else "No reading is"
     return (
-        f"{fit} within 30 % of every number of both data sets. {name} gives the most: "
+        f"{fit} within 30 % of every number of these two data sets. {name} gives the most: "
         f"{counts[name]} of {total}."
     )

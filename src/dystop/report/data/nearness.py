@@ -23,8 +23,13 @@ LEARNED = 0.5
 Models that have not learned all have about the same accuracy, and their ratios look near.
 """
 
-DATA_SETS: dict[Data, str] = {"fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+DATA_SETS: dict[Data, str] = {
+    "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN", "cifar100": "CIFAR-100"
+}  # fmt: skip
 """The data sets that a reading has a distance on, with their names."""
+
+SIMULATED: tuple[Data, Data] = ("fmnist", "cifar10")
+"""The data sets of the paper's simulations; the others are those of its testbed."""
 
 Measured = tuple[float, Beyond] | None
 
@@ -46,7 +51,7 @@ class ReadingResult:
     def distance(self) -> float | None:
         """The distance of its numbers from the paper's; None if some are missing.
 
-        Trained runs on CIFAR-10 have a distance of their own (ADR 0070).
+        Trained runs on the other data sets have distances of their own (ADR 0070).
         """
         return distance(n for n in self.numbers if n.in_distance) if self.is_complete else None
 
@@ -57,9 +62,10 @@ class ReadingResult:
 
     @property
     def rank(self) -> tuple[bool, float, str]:
-        """Its place: by the distance, or where nothing else was run, by that on CIFAR-10."""
-        found = self.distance if self.distance is not None else self.distance_on("cifar10")
-        return not self.is_complete, found or 0.0, self.reading.name
+        """Its place: by the distance, or where that was not run, by that on one data set."""
+        every = (self.distance, *map(self.distance_on, DATA_SETS))
+        found = next((d for d in every if d is not None), 0.0)
+        return not self.is_complete, found, self.reading.name
 
     def counts(self) -> Counter[Verdict]:
         """Return how many claims have each verdict."""
@@ -95,7 +101,7 @@ def judge_reading(
         verdicts=tuple(
             (name, row)
             for name, (part, runs) in parts.items()
-            for claim in part.claims
+            for claim in _claims_of(part, ratios_only=ratios_only)
             if part.is_planned or not ratios_only or not isinstance(claim, Figure)
             for row in judge_claims([claim], same_seeds(claim, runs))
         ),
@@ -163,14 +169,22 @@ def common_numbers(results: Sequence[ReadingResult]) -> list[str]:
     return [n.name for n in results[0].numbers if n.name in shared and n.in_distance]
 
 
+def _claims_of(part: Part, *, ratios_only: bool) -> tuple[Claim, ...]:
+    """Return the claims of a part. A stand-in has targets of its own: the paper's may be easy."""
+    if not part.reference or not ratios_only:
+        return part.claims
+    return tuple(replace(c, target=None) if isinstance(c, Reduction) else c for c in part.claims)
+
+
 def _numbers(
     parts: Mapping[str, tuple[Part, RunsByArm]], target: float, *, ratios_only: bool
 ) -> Iterator[Number]:
     for part, runs in parts.values():
-        for claim in part.claims:
+        for claim in _claims_of(part, ratios_only=ratios_only):
             if any(arm not in runs for arm in arms_of(claim)) or not same_seeds(claim, runs):
                 continue
-            if isinstance(claim, Figure) and part.reference and ratios_only:
+            as_share = part.reference and ratios_only and claim.measure == "accuracy"
+            if as_share and isinstance(claim, Figure):
                 found = _share_of_reference(claim, part, runs)
             else:
                 found = _number(claim, part, same_seeds(claim, runs), target, ratios_only)
@@ -185,6 +199,8 @@ def _number(
     if stated is None:
         return None
     wanted = _target_of(claim, runs, target, ratios_only=ratios_only)
+    if part.reference and ratios_only and wanted is not None:
+        wanted = reachable_target([runs[arms_of(claim)[0]]], None)
     ours, beyond = _ours(claim, runs, wanted) or (None, 0)
     return Number(f"{part.name}: {claim.text}", claim.measure, stated, ours, beyond)
 
@@ -192,7 +208,12 @@ def _number(
 def _share_of_reference(claim: Figure, part: Part, runs: RunsByArm) -> Number | None:
     """Return an accuracy as a share of the reference arm's, in the paper and in ours."""
     other = next(
-        (c for c in part.claims if isinstance(c, Figure) and c.arm == part.reference), None
+        (
+            c
+            for c in part.claims
+            if isinstance(c, Figure) and (c.arm, c.measure) == (part.reference, "accuracy")
+        ),
+        None,
     )
     if other is None or other == claim or part.reference not in runs:
         return None

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dystop.experiments.config.readings import OPEN_READINGS
-from dystop.report.data.nearness import DATA_SETS, ReadingResult
+from dystop.report.data.nearness import DATA_SETS, SIMULATED, ReadingResult
 from dystop.report.figures.style import MUTED, RUNS, Plot, figure_style
 
 _COLUMNS = 3
@@ -57,7 +57,7 @@ def distances_by_value(distances: Sequence[tuple[ReadingResult, float]], on: str
 @figure_style()
 def distances_on_both(ranked: Sequence[ReadingResult]) -> Plot:
     """Draw a point per reading: its distance on one data set against that on the other."""
-    (first, second), names = DATA_SETS, list(DATA_SETS.values())
+    (first, second), names = SIMULATED, [DATA_SETS[data] for data in SIMULATED]
     plot = Plot(
         "distance-on-both",
         f"Distance on {names[0]} against distance on {names[1]}",

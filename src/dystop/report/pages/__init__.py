@@ -1,11 +1,12 @@
 """Pages: HTML with figures inside, and the files beside it.
 
-html      what all pages share
-files     writing a page, its figures and its tables
-runs      one run, or several side by side
-study     a comparison or a sweep
-advice    `dystop advise` and `dystop atlas`
-verdict   the claims of the paper
-readings  a search over readings
-gap       `dystop gap`
+html            what all pages share
+files           writing a page, its figures and its tables
+runs            one run, or several side by side
+study           a comparison or a sweep
+advice          `dystop advise` and `dystop atlas`
+verdict         the claims of the paper
+readings        a search over readings
+reading_tables  the tables of that search
+gap             `dystop gap`
 """

@@ -1,43 +1,49 @@
-"""The page of a search over readings, and its tables as CSV files."""
+"""The page of a search over readings."""
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dystop.errors import RunFolderError
 from dystop.experiments.config.readings import OPEN_READINGS
 from dystop.experiments.folders.run_folder import RunData, open_run
 from dystop.experiments.reproduce.campaigns import Scale
-from dystop.experiments.reproduce.distance import FACTOR, Number, distance
+from dystop.experiments.reproduce.distance import FACTOR, Number
 from dystop.experiments.reproduce.reading_runs import Part, ReadingRun, finished_runs, not_run
 from dystop.experiments.studies.study import Study
 from dystop.report.data.data_set_fit import fit_sentences, fits, is_within
 from dystop.report.data.measures import ArmRuns, format_measure
-from dystop.report.data.names import run_status
 from dystop.report.data.nearness import (
     DATA_SETS,
-    TARGETS,
+    SIMULATED,
     ReadingResult,
     common_numbers,
     judge_reading,
     with_numbers,
 )
-from dystop.report.data.scores import evaluated_rounds, first_reaching
+from dystop.report.data.scores import evaluated_rounds
 from dystop.report.data.verdicts import FAR, NEAR, Verdict
 from dystop.report.figures.readings import distances_by_value, distances_on_both
 from dystop.report.figures.style import Plot
 from dystop.report.pages.files import ReportFiles, write_files
 from dystop.report.pages.html import inline_figures, render_template
+from dystop.report.pages.reading_tables import (
+    READINGS_CSV,
+    VERDICTS,
+    ClaimRow,
+    as_csv,
+    claims_table,
+    numbers_table,
+    readings_table,
+    run_row,
+    runs_table,
+    verdicts_table,
+)
 from dystop.report.pages.verdict import SCALE_NOTES
 from dystop.units import goal, number, plural
 
-READINGS_CSV = "readings.csv"
 SHOWN = 10
-_VERDICTS: tuple[Verdict, ...] = ("holds", "holds partly", "does not hold", "undecided")
 _RATIOS = (
     "Small scale trains a linear model in the place of the CNN, which counts as the CNN on the "
     "wire: its seconds, bytes and accuracies cannot be compared with the paper's. Distances are "
@@ -47,6 +53,16 @@ _STAND_IN = (
     "CIFAR-10 is a stand-in at this scale: the same linear model on the images of fmnist-mini. It "
     "counts as ResNet-18 on the wire (45 MB), so that transfers take seconds to minutes. Its "
     "accuracies count as shares of DySTop's at phi = 0.4."
+)
+_BOARDS = (
+    "SVHN and CIFAR-100, the data sets of the paper's testbed, are stand-ins at this scale: the "
+    "same linear model on fmnist-mini, on 15 workers of the paper's classes of boards. It counts "
+    "as SqueezeNet (2.9 MB) and MobileNet-V2 (9.5 MB) on the wire, and a local epoch has as many "
+    "mini-batches as the paper's."
+)
+_NO_TESTBED = (
+    "The runs on SVHN and CIFAR-100 are simulated under the law of the reading. Real processes "
+    "follow a law of their own (engine.timing = testbed)."
 )
 _NOT_AFFORDABLE = (
     "Readings with background pushes are not run on CIFAR-10: a worker trains hundreds of times "
@@ -63,15 +79,6 @@ class NumberRow:
     nearest: str  # what the nearest reading of its data set gives
     closest: str  # what comes closest in any reading, and which
     verdict: str  # whether any reading gives it
-
-
-@dataclass(frozen=True)
-class ClaimRow:
-    """In how many readings a claim holds."""
-
-    claim: str
-    counts: tuple[int, ...]  # by verdict
-    share: str  # of the readings that decide it
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,7 @@ class FinishedRuns:
     def _of(self, folder: Path) -> tuple[RunData, Sequence[object]]:
         if folder not in self._read:
             run = open_run(folder)
-            self._read[folder] = _thinned(run), _run_row(folder.name, run)
+            self._read[folder] = _thinned(run), run_row(folder.name, run)
         return self._read[folder]
 
 
@@ -146,6 +153,15 @@ def _core(runs: Sequence[ReadingRun]) -> list[Part]:
     return [part for part in every.values() if part.is_core or part.is_main]
 
 
+def _rows(
+    study: Study, runs: Sequence[ReadingRun], finished: FinishedRuns
+) -> Iterator[Sequence[object]]:
+    todo = {experiment.name for experiment in study.todo()}
+    for name in dict.fromkeys(run.experiment.name for run in runs):
+        if name not in todo:
+            yield finished.row(study.path / name)
+
+
 def _thinned(run: RunData) -> RunData:
     tests = evaluated_rounds(run.records)
     if not tests:
@@ -181,64 +197,47 @@ def write_search(
         open_readings=[(r.label, r.key, ", ".join(map(str, r.values))) for r in OPEN_READINGS],
         numbers=numbers,
         claims=claims,
-        verdicts=_VERDICTS,
+        verdicts=VERDICTS,
         not_run=[f"{campaign}: {text}" for campaign, text in not_run()],
         charts=inline_figures(plots),
         command=command,
     )  # fmt: skip
     tables = {
-        READINGS_CSV: _csv(_readings_table(ranked)),
-        "numbers.csv": _csv(_numbers_table(ranked)),
-        "verdicts.csv": _csv(_verdicts_table(ranked)),
-        "claims.csv": _csv(_claims_table(claims)),
-        "runs.csv": _csv(_runs_table(study, runs, finished)),
+        READINGS_CSV: as_csv(readings_table(ranked)),
+        "numbers.csv": as_csv(numbers_table(ranked)),
+        "verdicts.csv": as_csv(verdicts_table(ranked)),
+        "claims.csv": as_csv(claims_table(claims)),
+        "runs.csv": as_csv(runs_table(_rows(study, runs, finished))),
     }
     files = write_files(out, plots, page, ("png", "pdf"), tables)
     return SearchReport(files, complete, fit, numbers, claims)
 
 
 def _notices(scale: Scale, runs: Sequence[ReadingRun]) -> list[str]:
-    """Return what a reader must know about the scale and about CIFAR-10."""
-    has_cifar10 = any(run.part.is_main and run.part.data == "cifar10" for run in runs)
+    """Return what a reader must know about the scale, and about stand-ins."""
+    trained = {run.part.data for run in runs if run.part.is_main}
+    has_boards = bool(trained & {"svhn", "cifar100"})
     told = {
         SCALE_NOTES[scale]: True,
         _RATIOS: scale != "paper",
-        _STAND_IN: has_cifar10 and scale == "small",
-        _NOT_AFFORDABLE: has_cifar10,
+        _STAND_IN: "cifar10" in trained and scale == "small",
+        _BOARDS: has_boards and scale == "small",
+        _NOT_AFFORDABLE: "cifar10" in trained,
+        _NO_TESTBED: has_boards,
     }
     return [text for text, is_told in told.items() if text and is_told]
 
 
 def _plots(ranked: Sequence[ReadingResult]) -> list[Plot]:
-    """Return the figures: of the distance, of that on CIFAR-10, and of both data sets."""
+    """Return the figures: of the distance, of those on other data sets, and of two of them."""
     every = [(r, d) for r in ranked if (d := r.distance) is not None]
-    second = [(r, d) for r in ranked if (d := r.distance_on("cifar10")) is not None]
-    plots = [distances_by_value(every)] if every or not second else []
-    if second:
-        plots.append(distances_by_value(second, DATA_SETS["cifar10"]))
-    if any(len(r.data_sets) > 1 for r in ranked):
+    plots = [distances_by_value(every)] if every else []
+    for data in list(DATA_SETS)[1:]:
+        own = [(r, d) for r in ranked if (d := r.distance_on(data)) is not None]
+        plots += [distances_by_value(own, DATA_SETS[data])] if own else []
+    if any(r.data_sets.issuperset(SIMULATED) for r in ranked):
         plots.append(distances_on_both(ranked))
     return plots
-
-
-def nearest_samples(folder: Path, count: int) -> list[str]:
-    """Return the names of the nearest samples, from the table of an earlier search.
-
-    A search of CIFAR-10 alone has no distance; then the one on CIFAR-10 decides.
-
-    Raises:
-        RunFolderError: There is no such table.
-    """
-    try:
-        with open(folder / READINGS_CSV, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except OSError:
-        raise RunFolderError(
-            f"{folder / READINGS_CSV}: no search to choose from; run first: "
-            "dystop reproduce readings --samples 20"
-        ) from None
-    near = [row for row in rows if row["distance"] or row.get("distance_cifar10")]
-    return [row["reading"] for row in near if row["preset"] == "no"][:count]
 
 
 def _shown(ranked: Sequence[ReadingResult]) -> list[ReadingResult]:
@@ -254,7 +253,7 @@ def _reading_row(result: ReadingResult) -> tuple[str, ...]:
         "not complete" if result.distance is None else f"{result.distance:.2f}",
         *("" if (d := result.distance_on(data)) is None else f"{d:.2f}" for data in DATA_SETS),
         "" if result.target is None else goal(result.target), str(result.seeds),
-        *(str(counts[verdict]) for verdict in _VERDICTS), values,
+        *(str(counts[verdict]) for verdict in VERDICTS), values,
     )  # fmt: skip
 
 
@@ -310,80 +309,5 @@ def claim_rows(ranked: Sequence[ReadingResult]) -> list[ClaimRow]:
     for claim, counts in found.items():
         decided = sum(counts.values()) - counts["undecided"]
         share = f"{counts['holds'] / decided:.0%}" if decided else "undecided"
-        rows.append(ClaimRow(claim, tuple(counts[verdict] for verdict in _VERDICTS), share))
+        rows.append(ClaimRow(claim, tuple(counts[verdict] for verdict in VERDICTS), share))
     return rows
-
-
-def _csv(lines: Iterator[Sequence[object]]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(lines)
-    return out.getvalue()
-
-
-def _readings_table(ranked: Sequence[ReadingResult]) -> Iterator[Sequence[object]]:
-    measures = sorted({n.measure for n in ranked[0].numbers if n.in_distance})
-    keys = [reading.key for reading in OPEN_READINGS]
-    yield ["reading", "preset", "distance", *(f"distance_{m}" for m in measures),
-           *(f"distance_{data}" for data in DATA_SETS), "target", "seeds",
-           *(verdict.replace(" ", "_") for verdict in _VERDICTS), *keys]  # fmt: skip
-    for result in ranked:
-        by = [
-            distance(n for n in result.numbers if n.measure == m and n.in_distance)
-            for m in measures
-        ]
-        by += [result.distance_on(data) for data in DATA_SETS]
-        yield [
-            result.reading.name, "yes" if result.reading.is_preset else "no",
-            "" if result.distance is None else f"{result.distance:.4f}",
-            *("" if value is None else f"{value:.4f}" for value in by),
-            result.target, result.seeds, *(result.counts()[v] for v in _VERDICTS),
-            *(result.reading.values[key] for key in keys),
-        ]  # fmt: skip
-
-
-def _numbers_table(ranked: Sequence[ReadingResult]) -> Iterator[Sequence[object]]:
-    yield ["reading", "data", "number", "measure", "paper", "ours", "beyond", "distance"]
-    for result in ranked:
-        for n in result.numbers:
-            ours = "" if n.ours is None else f"{n.ours:.6g}"
-            yield [result.reading.name, n.data, n.name, n.measure, f"{n.paper:.6g}", ours, n.beyond,
-                   f"{n.distance:.4f}"]  # fmt: skip
-
-
-def _verdicts_table(ranked: Sequence[ReadingResult]) -> Iterator[Sequence[object]]:
-    yield ["reading", "part", "claim", "paper", "ours", "verdict"]
-    for result in ranked:
-        for part, row in result.verdicts:
-            yield [result.reading.name, part, row.claim, row.paper, row.ours, row.verdict]
-
-
-def _claims_table(claims: Sequence[ClaimRow]) -> Iterator[Sequence[object]]:
-    yield ["claim", *_VERDICTS, "share"]
-    for row in claims:
-        yield [row.claim, *row.counts, row.share]
-
-
-def _runs_table(
-    study: Study, runs: Sequence[ReadingRun], finished: FinishedRuns
-) -> Iterator[Sequence[object]]:
-    """Yield one line per finished run: its end, and time and bytes to every target."""
-    yield ["run", "status", "rounds", "clock_s", "accuracy", "accuracy_global", "endpoint_bytes",
-           "epochs", "staleness_mean", *(f"{what}_{target:g}" for target in TARGETS
-                                         for what in ("time", "bytes"))]  # fmt: skip
-    todo = {experiment.name for experiment in study.todo()}
-    for name in dict.fromkeys(run.experiment.name for run in runs):
-        if name not in todo:
-            yield finished.row(study.path / name)
-
-
-def _run_row(name: str, run: RunData) -> Sequence[object]:
-    tests, rows = evaluated_rounds(run.records), run.records
-    last, end = rows[-1], (tests or rows)[-1]
-    reached = [first_reaching(rows, target) for target in TARGETS]
-    return [
-        name, run_status(run), len(rows), round(last.clock_s, 2), end.accuracy,
-        end.accuracy_global, last.endpoint_bytes_total, round(last.epochs_total, 2),
-        round(sum(r.staleness_mean for r in rows) / len(rows), 4),
-        *(value for r in reached for value in
-          (("", "") if r is None else (round(r.clock_s, 2), r.endpoint_bytes_total))),
-    ]  # fmt: skip
