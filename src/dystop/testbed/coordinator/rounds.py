@@ -350,12 +350,8 @@ class Rounds:
         traced = trace_outcome(plan, view, reports, outcome, current.orders)
         register_failures(state, current)
         order_lines = list(self._end_orders(current))
-        closed = replace(
-            current.line,
-            closed_s=state.at_s,
-            closed_seq=state.seq,
-            books=write_blob(state.control),
-        )
+        books = write_blob(state.control)
+        closed = replace(current.line, closed_s=state.at_s, closed_seq=state.seq, books=books)
         self.current = None
         state.write(closed, *order_lines)
         state.write_state()
