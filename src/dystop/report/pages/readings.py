@@ -250,11 +250,17 @@ def _reading_row(result: ReadingResult) -> tuple[str, ...]:
     values = "; ".join(f"{r.label} {result.reading.values[r.key]}" for r in OPEN_READINGS)
     return (
         result.reading.name,
-        "not complete" if result.distance is None else f"{result.distance:.2f}",
+        _distance_text(result),
         *("" if (d := result.distance_on(data)) is None else f"{d:.2f}" for data in DATA_SETS),
         "" if result.target is None else goal(result.target), str(result.seeds),
         *(str(counts[verdict]) for verdict in VERDICTS), values,
     )  # fmt: skip
+
+
+def _distance_text(result: ReadingResult) -> str:
+    if result.distance is not None:
+        return f"{result.distance:.2f}"
+    return "not run" if result.is_complete else "not complete"  # one data set alone was asked for
 
 
 def number_rows(ranked: Sequence[ReadingResult]) -> list[NumberRow]:
