@@ -114,7 +114,7 @@ def test_the_kit_runs_by_name(project):
     folder, python = project
     plain = python("pytest", "-q", "-p", "no:cacheprovider", "--mechanism", "my-idea", cwd=folder)
     assert plain.returncode == 0, plain.stdout + plain.stderr
-    assert "10 passed" in plain.stdout
+    assert "11 passed" in plain.stdout
     wrong = python("pytest", "-p", "dystop.conformance.plugin", "--mechanism", "my-ide")
     assert wrong.returncode == 4
     assert "did you mean 'my-idea'?" in wrong.stderr
@@ -130,7 +130,7 @@ def test_a_broken_mechanism_fails_the_kit(project):
     finally:
         source.write_text(text)
     assert result.returncode == 1
-    assert "1 failed, 9 passed" in result.stdout
+    assert "1 failed, 10 passed" in result.stdout
     assert "`budgeted`" in result.stdout
 
 

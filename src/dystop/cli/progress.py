@@ -122,7 +122,7 @@ class Watcher:
 
     def _name_slow_machine(self, record: RoundRecord) -> None:
         """Say once, early in a testbed run, that trainings take longer than on its devices."""
-        if record.emulated_s is None or len(self._trained) >= SLOW_AFTER:
+        if self._quiet or record.emulated_s is None or len(self._trained) >= SLOW_AFTER:
             return
         self._trained[record.round] = record
         slowdown = training_slowdown(self._trained.values())

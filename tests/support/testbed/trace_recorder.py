@@ -58,13 +58,13 @@ def line_of(parts: Components, view: View, plan: Plan, outcome: Any) -> dict[str
 
 def _orders(plan: Plan, table: Timetable, remaining_s: np.ndarray, *, passive: bool) -> Orders:
     """The orders of a round; the testbed's law also has those of inactive receivers."""
-    links, end_s = plan.links, np.zeros(len(remaining_s))
-    np.maximum.at(end_s, links.dst[~links.background], table.link_end_s[~links.background])
-    end_s[plan.active] = remaining_s[plan.active] + table.comm_s
+    links, exchange_s = plan.links, np.zeros(len(remaining_s))
+    np.maximum.at(exchange_s, links.dst[~links.background], table.link_end_s[~links.background])
+    exchange_s[plan.active] = table.comm_s
     node = np.unique(np.concatenate([plan.active, links.dst if passive else plan.active]))
     train = np.isin(node, plan.active)
     waited_s = np.where(train, remaining_s[node], 0.0)
-    return Orders(node, train, waited_s, end_s[node] - waited_s, np.zeros(len(node), bool))
+    return Orders(node, train, waited_s, exchange_s[node], np.zeros(len(node), bool))
 
 
 def _stale(plan: Plan, remaining_s: np.ndarray, begin_s: np.ndarray) -> np.ndarray:
