@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from dystop.experiments.config import read_experiment
@@ -89,7 +90,9 @@ def accuracy_of(folder: Path, without: Container[str] = ()) -> dict[str, float]:
     from dystop.testbed.observer import evaluate_models
 
     experiment = read_experiment(folder / CONFIG)
-    parts: Any = replace(observer_parts(experiment), samples=None)
+    parts: Any = SimpleNamespace(
+        **vars(replace(observer_parts(experiment), samples=None)), per_worker=False
+    )
     models = {}
     for node, name in enumerate(node_names(experiment)):
         path = folder / "workers" / name / "worker.safetensors"

@@ -46,6 +46,7 @@ class ChaosSupervisor(ProcessSupervisor):
         if child.name in self.expendable and code > 0:
             child.done = True
             return NEVER_S
+        child.kills = 0  # they are the test's: a launcher gives up after twenty in a row
         pause_s = super()._pause_s(child, code)
         return None if pause_s is None else max(self.restart_s, pause_s)
 
