@@ -1,7 +1,8 @@
-"""Whether one reading fits both data sets: the nearest on each, and what it gives of the other."""
+"""Whether one reading fits all data sets: the nearest on each, and whether their orders agree."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from dystop.experiments.reproduce.distance import Number
 from dystop.report.data.nearness import DATA_SETS, SIMULATED, ReadingResult
 from dystop.report.data.verdicts import FAR, NEAR
 from dystop.units import are, plural
+
+MIN_SHARED = 3
+"""Two readings have one of two orders, so that their rank correlation says nothing."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,13 @@ class DataSetFit:
         """The names of the readings, nearest first."""
         return [result.reading.name for result in self.ranked]
 
+    def ranks(self) -> dict[str, float]:
+        """Return the rank of each reading; equal distances share the mean of their ranks."""
+        distances = [result.distance_on(self.data) or 0.0 for result in self.ranked]
+        _, group, sizes = np.unique(distances, return_inverse=True, return_counts=True)
+        mean_ranks = np.cumsum(sizes) - (sizes - 1) / 2
+        return dict(zip(self.names, mean_ranks[group].tolist(), strict=True))
+
 
 def fits(results: Sequence[ReadingResult]) -> list[DataSetFit]:
     """Return the data sets that at least one reading has a distance on."""
@@ -70,27 +81,49 @@ def is_within(number: Number, share: float) -> bool:
 
 
 def fit_sentences(results: Sequence[ReadingResult]) -> list[str]:
-    """Say which reading is the nearest on each data set, and whether one fits both simulations."""
-    every = fits(results)
-    told = [_told(fit) for fit in every]
-    found = [fit for fit in every if fit.data in SIMULATED]
-    shared = set.intersection(*(set(fit.names) for fit in found)) if len(found) > 1 else set()
-    if not shared:
-        return told
-    one, other = (fit.among(shared) for fit in found)
-    told.append(_nearest_on_both(one, other))
+    """Say which reading is the nearest on each data set, and whether data sets agree about it."""
+    found = fits(results)
+    told = [_told(fit) for fit in found]
+    return [*told, *_on_both_simulated(found), *_rank_correlations(found)]
+
+
+def _on_both_simulated(found: Sequence[DataSetFit]) -> list[str]:
+    """Say whether one reading fits both data sets of the paper's simulations."""
+    simulated = [fit for fit in found if fit.data in SIMULATED]
+    pair = _among_shared(*simulated) if len(simulated) > 1 else None
+    if pair is None or not pair[0].ranked:
+        return []
+    one, other = pair
+    told = [_nearest_on_both(one, other)]
     if one.names[0] != other.names[0]:
         joint = _nearest_by_mean(one, other)
         told.append(
             f"{joint.reading.name} has the smallest mean of both distances: "
             f"{joint.distance_on(one.data):.2f} and {joint.distance_on(other.data):.2f}."
         )
-    if len(shared) > 2:
-        told.append(
-            f"The rank correlation of both distances is {rank_correlation(one, other):.2f} "
-            "(1: the same order; 0: no relation; -1: the reverse order)."
-        )
     return [*told, _most_given(one)]
+
+
+def _rank_correlations(found: Sequence[DataSetFit]) -> list[str]:
+    """Say for every pair of data sets whether the same readings are near on both."""
+    known = []
+    for one, other in (_among_shared(*pair) for pair in combinations(found, 2)):
+        correlation = rank_correlation(one, other)
+        if correlation is not None:
+            shared = plural(len(one.ranked), "reading")
+            known.append(f"{correlation:.2f} on {one.name} and {other.name} ({shared})")
+    if not known:
+        return []
+    return [
+        "Rank correlation of the distances (1: the same order; 0: no relation; -1: the reverse "
+        f"order): {', '.join(known)}."
+    ]
+
+
+def _among_shared(one: DataSetFit, other: DataSetFit) -> tuple[DataSetFit, DataSetFit]:
+    """Return both with those readings only that were run on both data sets."""
+    shared = {*one.names} & {*other.names}
+    return one.among(shared), other.among(shared)
 
 
 def _told(fit: DataSetFit) -> str:
@@ -123,11 +156,17 @@ def _nearest_by_mean(one: DataSetFit, other: DataSetFit) -> ReadingResult:
     return min(one.ranked, key=lambda result: (total(result), result.reading.name))
 
 
-def rank_correlation(one: DataSetFit, other: DataSetFit) -> float:
-    """Return Spearman's rank correlation of the distances on two data sets."""
-    places = {name: k for k, name in enumerate(other.names)}
-    ranks = np.array([places[name] for name in one.names], dtype=float)
-    return float(np.corrcoef(np.arange(len(ranks)), ranks)[0, 1])
+def rank_correlation(one: DataSetFit, other: DataSetFit) -> float | None:
+    """Return Spearman's rank correlation of the distances of the same readings on two data sets.
+
+    Readings with the same distance share the mean of their ranks. There is no correlation of fewer
+    than three readings, nor if all have the same distance: then it is None.
+    """
+    places = other.ranks()
+    pairs = np.array([(rank, places[name]) for name, rank in one.ranks().items()])
+    if len(pairs) < MIN_SHARED or (pairs == pairs[0]).all(axis=0).any():
+        return None
+    return float(np.corrcoef(pairs.T)[0, 1])
 
 
 def _most_given(both: DataSetFit) -> str:
