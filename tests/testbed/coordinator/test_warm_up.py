@@ -47,12 +47,23 @@ def test_the_run_is_the_same_afterwards(name):
 @dataclass(frozen=True)
 class Broken(DySTop):
     def plan(self, memory, view):
-        raise ZeroDivisionError
+        if view.t > 2:
+            raise ZeroDivisionError("no\nworker")
+        return super().plan(memory, view)
 
 
-def test_an_error_is_left_to_the_first_round(closed):
+def test_an_error_ends_the_warm_up_and_is_logged_in_one_line(closed, caplog):
     warm_up(setup_for(Broken()))
-    assert closed == []
+    assert closed == [1, 2]
+    (line,) = [record.getMessage() for record in caplog.records]
+    for fact in (f"2 of {ROUNDS} rounds", "ZeroDivisionError", "worker"):
+        assert fact in line
+    assert "\n" not in line
+
+
+def test_a_warm_up_without_an_error_says_nothing(caplog):
+    warm_up(setup_for("dystop"))
+    assert not caplog.records
 
 
 def test_a_coordinator_warms_up_before_it_listens(monkeypatch, tmp_path, closed):

@@ -5,12 +5,13 @@ machine. On a new machine this takes seconds, in which the coordinator reads no 
 were the first call, it would last so much longer.
 """
 
-from contextlib import suppress
-
 from dystop.testbed.coordinator.rounds import Rounds
 from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.coordinator.state import CoordinatorState
+from dystop.testbed.log_throttle import shown, throttled_logger
 from dystop.testbed.protocol.messages import PROTOCOL, Execute, Join, Report, Used
+
+_LOG = throttled_logger(__name__)
 
 ROUNDS = 10  # until workers with mail, queues and a last outcome have been planned for
 PULL_S, ROUND_S = 0.1, 1.0  # made-up times
@@ -20,13 +21,23 @@ def warm_up(setup: CoordinatorSetup, rounds: int = ROUNDS) -> None:
     """Plan and close some rounds and drop them, so that all compiled code is loaded.
 
     Nothing is sent or written: actions are requested from a state that nobody executes. An error of
-    the mechanism is left to the first round, which reports it.
+    the mechanism ends the warm-up and is logged. It is not raised: the run has rounds of its own,
+    and the round in which the error occurs again reports it.
     """
     state = CoordinatorState(setup, epoch=0)
     _join_all(state)
-    with suppress(Exception):
-        for _ in range(rounds):
+    for done in range(rounds):
+        try:
             _play_round(Rounds(state))
+        except Exception as error:  # of any kind: mechanisms may be a user's
+            _LOG.warning(
+                "the warm-up was cut short after %d of %d rounds: %s; the run begins all the same, "
+                "and the round in which the error occurs again reports it",
+                done,
+                rounds,
+                shown(repr(error)),
+            )
+            return
 
 
 def _join_all(state: CoordinatorState) -> None:
