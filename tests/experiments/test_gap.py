@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.errors import ConfigError, DataError, RunFolderError
+from dystop.experiments.building import build, load_data
 from dystop.experiments.config import read_experiment, to_toml
 from dystop.experiments.folders.run_folder import open_run, update_info
 from dystop.experiments.gap import WITH_OVERHEAD, gap_of
@@ -205,6 +206,61 @@ def test_other_data_than_the_run_had_are_refused(train, tmp_path):
     config.write_text(config.read_text().replace("train = 200", "train = 210"))
     with pytest.raises(DataError, match=rf"{folder}: .*210 training samples, 200 when"):
         gap_of(folder, quiet, train=train)
+
+
+def write_samples(file, count, seed=0):
+    rng = np.random.default_rng(seed)
+    parts = {"train": count, "test": 30}
+    x = {f"x_{k}": rng.integers(0, 255, (n, 8, 8), dtype=np.uint8) for k, n in parts.items()}
+    y = {f"y_{k}": np.arange(n) % 10 for k, n in parts.items()}
+    np.savez(file, **x, **y)
+
+
+@pytest.fixture(scope="module")
+def recorded_with_file(tmp_path_factory):
+    """Return a recorded run and the file of its data."""
+    folder = tmp_path_factory.mktemp("runs")
+    write_samples(file := folder / "mine.npz", 200)
+    words = [f"data.name={file}", *WORDS[3:]]
+    return record_experiment(folder, words), file
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(210, "210 training samples, 200 when"), (200, "as many samples, but other values")],
+)
+def test_a_trace_is_not_replayed_on_other_data_than_were_recorded(
+    count, told, recorded_with_file, tmp_path
+):
+    run, file = recorded_with_file
+    write_samples(file, count, seed=1)
+    words = ["run", f"trace={run}", "--out", str(tmp_path), "--no-report"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code != 0
+    for fact in (f"trace = {run}", told, "data.*", "seed", f"dystop testbed {run / 'config.toml'}"):
+        assert fact in " ".join(done.output.split())
+    assert not list(tmp_path.iterdir())
+    assert CliRunner().invoke(app, [*words, "seed=7"]).exit_code == 0  # chosen by the user
+    planned = CliRunner().invoke(app, [*words, "engine.train=false"])
+    assert (planned.exit_code == 0) == (count == 200)  # planning reads only labels and owners
+
+
+def test_data_that_have_moved_are_still_compared(recorded_with_file, tmp_path):
+    run, file = recorded_with_file
+    write_samples(file, 210)
+    moved = read_experiment(None, [f"trace={run}", f"data.root={tmp_path}"])
+    with pytest.raises(DataError, match="210 training samples"):
+        build(moved)
+    write_samples(file, 200)
+    assert build(moved).fleet["train_samples"] == 200
+
+
+def test_data_given_as_an_object_are_the_users_choice(recorded_with_file):
+    run, file = recorded_with_file
+    write_samples(file, 210)
+    experiment = read_experiment(None, [f"trace={run}"])
+    data = load_data(read_experiment(None, ["data.name=synthetic", "data.synthetic.train=90"]))
+    assert build(experiment, data).fleet["train_samples"] == 90
 
 
 def slow(recorded):

@@ -116,7 +116,7 @@ def gap_of(
     rounds = min(len(data.records), len(trace.rounds))
     compare = _Comparison(trace, data.records[:rounds], on_round)
     plain = build(_simulated(experiment, timing))
-    _check_data(data, plain.fleet, train)
+    check_same_data(folder, data.fleet, plain.fleet, trains=train)
     replayed = _simulated(experiment, TESTBED_LAW if timing == "overlap" else timing)
     world, model_bytes = plain.components.world, plain.components.fleet.model_bytes
     replay = compare.side("replay", build(as_replay(replace(replayed, trace=str(folder)))))
@@ -169,12 +169,6 @@ def _recorded(folder: Path) -> tuple[RunData, Trace]:
     if not data.records:
         raise RunFolderError(f"{folder}: the run has no rounds to compare")
     return data, trace
-
-
-def _check_data(run: RunData, now: dict[str, Any], train: bool) -> None:
-    """Refuse data that the run did not have; without training only labels and owners are known."""
-    known = now if train else {**now, "data_sha256": run.fleet.get("data_sha256")}
-    check_same_data(run.path, run.fleet, known)
 
 
 def _simulated(experiment: Experiment, timing: Timing) -> Experiment:

@@ -18,14 +18,17 @@ from dystop.data import (
 )
 from dystop.errors import ConfigError, DataError, shell_command
 from dystop.experiments.building.models import task_of
-from dystop.experiments.config import Experiment
-from dystop.experiments.folders.folder_kinds import RUN, kind_of
+from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.config.experiment import DataParams
+from dystop.experiments.folders.folder_kinds import RUN, TESTBED_RUN, FolderKind, kind_of
+from dystop.experiments.folders.run_folder import CONFIG, FLEET
 from dystop.sparse import Ints
+from dystop.storage import try_read_json
 from dystop.training.tasks.build import task_name
 from dystop.training.tasks.task import Task
 from dystop.world.adversary import attackers, flipped_labels
 
-_DATA_FACTS = ("data_sha256", "partition_sha256")  # keys of fleet.json
+_DATA_FACTS = ("data_sha256", "partition_sha256")  # keys of fleet.json; samples, and their owners
 
 
 def load_data(experiment: Experiment, given: Dataset | None = None) -> Dataset:
@@ -71,31 +74,69 @@ def sample_owners(experiment: Experiment, labels: Labels) -> Ints:
     return owners_of(labels, experiment.fleet.workers, experiment.data, experiment.seed)
 
 
-def check_same_data(folder: Path, noted: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_same_data(
+    folder: Path, noted: Mapping[str, Any], now: Mapping[str, Any], *, trains: bool = True
+) -> None:
     """Refuse to go on with other data or another partition than a run began with.
 
     Args:
         folder: Folder of the run.
         noted: Its `fleet.json`; that of an earlier version notes nothing about the data.
         now: The same for the data as they are now.
+        trains: Whether models are trained now; otherwise only labels and owners are known.
     """
-    changed = [key for key in _DATA_FACTS if noted.get(key, now[key]) != now[key]]
-    if not changed:
+    if what := _changed_data(noted, now, trains=trains):
+        raise DataError(
+            f"{folder}: {what} changed since the run began, so its records would no longer fit "
+            "together; nothing was written. Restore the file, or start a new run with: "
+            f"{_start_again(kind_of(folder) or RUN, folder)}"
+        )
+
+
+def check_replayed_data(experiment: Experiment, now: Mapping[str, Any]) -> None:
+    """Refuse to replay a trace on other data than the recorded run had.
+
+    Data that the user chose for the replay, by keys of `data` or by the seed, are not refused.
+
+    Args:
+        experiment: An experiment that replays a trace.
+        now: What `fleet.json` will note about its data.
+    """
+    folder = Path(experiment.trace)
+    recorded = read_experiment(folder / CONFIG, trust=True)  # no code is imported
+    if _data_keys(experiment) != _data_keys(recorded):
         return
+    noted = try_read_json(folder / FLEET)
+    if what := _changed_data(noted, now, trains=experiment.engine.train):
+        raise DataError(
+            f"trace = {experiment.trace}: {what} changed since the run was recorded, so its "
+            "seconds of training would not fit; nothing was written. Restore the file, choose the "
+            "data of the replay by keys (data.*, seed), or record a run on the new data with: "
+            f"{_start_again(TESTBED_RUN, folder)}"
+        )
+
+
+def _changed_data(noted: Mapping[str, Any], now: Mapping[str, Any], *, trains: bool) -> str:
+    """Say what is not as noted in a `fleet.json`; empty if nothing is, or nothing was noted."""
+    known = _DATA_FACTS if trains else _DATA_FACTS[1:]
+    changed = [key for key in known if noted.get(key, now[key]) != now[key]]
+    if not changed:
+        return ""
     before, after = (f"{facts['train_samples']:,}" for facts in (noted, now))
-    what = (
-        f"the data ({after} training samples, {before} when the run began)"
-        if before != after
-        else "the partition of the samples (data.partition)"
-        if "data_sha256" not in changed
-        else "the data (as many samples, but other values)"
-    )
-    start = (kind_of(folder) or RUN).start
-    again = shell_command(start, folder / "config.toml", "--name", "NEW")
-    raise DataError(
-        f"{folder}: {what} changed since the run began, so its records would no longer fit "
-        f"together; nothing was written. Restore the file, or start a new run with: {again}"
-    )
+    if before != after:
+        return f"the data ({after} training samples, {before} when the run began)"
+    if "data_sha256" not in changed:
+        return "the partition of the samples (data.partition)"
+    return "the data (as many samples, but other values)"
+
+
+def _data_keys(experiment: Experiment) -> tuple[DataParams, int]:
+    """Return the keys that decide which samples each worker has; files may have moved."""
+    return replace(experiment.data, root="", download=False), experiment.seed
+
+
+def _start_again(kind: FolderKind, folder: Path) -> str:
+    return shell_command(kind.start, folder / CONFIG, "--name", "NEW")
 
 
 def with_wrong_labels(experiment: Experiment, data: Dataset, shards: list[Ints]) -> Dataset:

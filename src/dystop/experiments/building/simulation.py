@@ -40,6 +40,7 @@ from dystop.experiments.building.models import (
     with_noted_base,
 )
 from dystop.experiments.building.samples import (
+    check_replayed_data,
     load_data,
     load_labels_of,
     sample_owners,
@@ -111,7 +112,7 @@ def build(
         check_flower(experiment)
     if not experiment.engine.train:
         return _build_plan(experiment, data, model, task, elsewhere=elsewhere)
-    data = load_data(experiment, data)
+    is_given, data = data is not None, load_data(experiment, data)
     owner = sample_owners(experiment, labels_of(data))
     shards = shards_of(owner, experiment.fleet.workers)
     wrong = with_wrong_labels(experiment, data, shards)
@@ -122,8 +123,8 @@ def build(
         _ensure_fits(experiment, memory, trainer.device)
     counts = label_counts(data.y_train, shards, data.classes)
     built = _built(experiment, labels_of(data), counts, trainer, memory)
-    noted = {**built.fleet, **fingerprint(data, owner)}
-    return replace(built, card=card_of(experiment, data, trainer.task), fleet=noted)
+    card = card_of(experiment, data, trainer.task)
+    return _with_data_facts(replace(built, card=card), fingerprint(data, owner), is_given)
 
 
 def _build_plan(
@@ -147,7 +148,14 @@ def _build_plan(
     if not elsewhere:
         _ensure_fits(experiment, memory, trainer.device, _PLANNING_ADVICE)
     built = _built(experiment, labels, counts, trainer, memory)
-    return replace(built, fleet={**built.fleet, **fingerprint(labels, owner)})
+    return _with_data_facts(built, fingerprint(labels, owner), data is not None)
+
+
+def _with_data_facts(built: Built, facts: dict[str, Any], is_given: bool) -> Built:
+    """Note the data in `fleet.json`; a replay of a trace needs those of the recorded run."""
+    if built.experiment.trace and not is_given:
+        check_replayed_data(built.experiment, facts)
+    return replace(built, fleet={**built.fleet, **facts})
 
 
 def _built(
