@@ -1,7 +1,8 @@
 """Experiments: from a configuration to run folders, studies and results.
 
 config/        what can be set: sections, keys, files, readings of the paper
-building/      a configuration becomes data, models, fleet and world
+building/      a configuration becomes data, models and a whole simulation
+fleet          fleet, world and stop rules of a configuration; free of torch
 run            one experiment in one run folder: run, resume, verify
 folders/       run folders: what lies in them, and who writes it
 studies/       several runs that belong together

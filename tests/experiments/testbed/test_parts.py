@@ -1,6 +1,8 @@
 """The parts of workers and observers: the trainings and the fleet of the simulator."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from dystop.experiments.testbed.enrolment import (
     step_seconds,
     write_enrolment,
 )
+from dystop.experiments.testbed.launch import make_folder
 from dystop.experiments.testbed.parts import observer_parts, worker_parts
 from dystop.experiments.testbed.preparation import prepare
 from dystop.testbed.events import StartTraining
@@ -88,6 +91,22 @@ def test_enrolment_is_the_fleet(experiment, tmp_path):
     assert (fleet.model_bytes, fleet.horizon) == (truth.model_bytes, truth.horizon)
     assert again.schema == worker_parts(experiment, 1).schema.hash
     assert prepared.fleet == {**build(experiment).fleet, "device": prepared.fleet["device"]}
+
+
+def test_a_coordinator_starts_without_torch(tmp_path):
+    """It is restarted in the middle of rounds, and torch takes longer to load than all the rest."""
+    folder, _ = make_folder(read_experiment(None, [*SMALL, "model.name=softmax"]), tmp_path, "run")
+    code = (
+        "import sys; from pathlib import Path; import dystop.cli.testbed.parties;"
+        "from dystop.testbed.transport.grpc import GrpcTransport;"
+        "from dystop.experiments.testbed.coordinator_run import open_coordinator_run;"
+        "from dystop.experiments.testbed.enrolment import coordinator_setup;"
+        "run = open_coordinator_run(Path(sys.argv[1], 'config.toml'), Path(sys.argv[1]));"
+        "coordinator_setup(run.experiment, run.enrolment, 'run');"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], check=False)
+    assert done.returncode == 0
 
 
 def test_an_edited_enrolment_is_checked(tmp_path):

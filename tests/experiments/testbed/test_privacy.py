@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dystop.errors import ConfigError
-from dystop.experiments.building import steps_of
 from dystop.experiments.config import read_experiment
+from dystop.experiments.fleet import steps_of
 from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.gap import gap_of
 from dystop.experiments.testbed.enrolment import coordinator_setup, read_enrolment

@@ -1,14 +1,11 @@
-"""Build what a configuration describes: samples, models, fleet, world, and a whole simulation."""
+"""Build what a configuration describes: samples, models, components, and a whole simulation."""
 
-from dystop.experiments.building.fleet import (
+from dystop.experiments.building.components import (
     compression_of,
     describe_compression,
     describe_graph,
     fleet_json,
-    fleet_of,
-    keeps_topology,
     message_bytes,
-    steps_of,
 )
 from dystop.experiments.building.models import (
     card_of,
@@ -48,15 +45,12 @@ __all__ = [
     "describe_compression",
     "describe_graph",
     "fleet_json",
-    "fleet_of",
-    "keeps_topology",
     "load_data",
     "make_trainer",
     "measured",
     "message_bytes",
     "sample_owners",
     "split_data",
-    "steps_of",
     "task_of",
     "whole_data",
     "with_noted_base",

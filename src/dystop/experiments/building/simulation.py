@@ -18,17 +18,13 @@ from dystop.data import (
     split_counts,
 )
 from dystop.errors import ConfigError
-from dystop.experiments.building.fleet import (
+from dystop.experiments.building.components import (
     compression_of,
     describe_compression,
     describe_graph,
     fleet_json,
-    fleet_of,
     make_components,
-    make_world,
     message_bytes,
-    planning_note,
-    replay_note,
 )
 from dystop.experiments.building.models import (
     card_of,
@@ -47,6 +43,7 @@ from dystop.experiments.building.samples import (
     with_wrong_labels,
 )
 from dystop.experiments.config import Experiment, to_tree
+from dystop.experiments.fleet import fleet_of, make_world, planning_note, replay_note
 from dystop.simulator.mailbox import spare_bytes
 from dystop.simulator.pipeline import waiting_bytes
 from dystop.simulator.state import Components, keeps_starts

@@ -17,9 +17,9 @@ import numpy as np
 
 from dystop.data.private import Facts
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.building import fleet_of, keeps_topology, steps_of
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.config.readings import preset
+from dystop.experiments.fleet import fleet_of, keeps_topology, steps_of
 from dystop.experiments.folders.run_folder import CONFIG, RunData, check_config
 from dystop.record import ACCURACY
 from dystop.sparse import Floats, Ints

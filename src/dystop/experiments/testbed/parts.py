@@ -17,15 +17,14 @@ from dystop.experiments.building import (
     card_of,
     check_label_flip,
     compression_of,
-    fleet_of,
     load_data,
     make_trainer,
     message_bytes,
     split_data,
-    steps_of,
     task_of,
 )
 from dystop.experiments.config import Experiment
+from dystop.experiments.fleet import fleet_of, steps_of
 from dystop.experiments.testbed.enrolment import Enrolled, check_testbed, step_seconds
 from dystop.sparse import Floats, Ints
 from dystop.testbed.events import Counters, StartTraining, TrainingFinished, Vector

@@ -11,7 +11,6 @@ from dystop.experiments.building import (
     describe_compression,
     describe_graph,
     fleet_json,
-    fleet_of,
     load_data,
     make_trainer,
     measured,
@@ -19,6 +18,7 @@ from dystop.experiments.building import (
     with_noted_base,
 )
 from dystop.experiments.config import Experiment
+from dystop.experiments.fleet import fleet_of
 from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.testbed.enrolment import (
     Enrolled,

@@ -1,77 +1,31 @@
-"""Fleet, world and components of an experiment, and what `fleet.json` says about them.
+"""The components of a simulation, and what `fleet.json` says about fleet, world and model.
 
-The testbed shares `fleet_of`, `steps_of`, `keeps_topology`, `fleet_json` and `describe_graph`.
+The testbed shares `fleet_json` and `describe_graph`.
 """
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dystop.control.compression import Compression
 from dystop.control.round import build_view, initial_state
-from dystop.control.stopping import Stop
 from dystop.data import Dataset, Labels
 from dystop.experiments.building.samples import attackers_of
 from dystop.experiments.config import Experiment
+from dystop.experiments.fleet import keeps_topology, make_stop, steps_of
 from dystop.simulator.attack import Attackers
 from dystop.simulator.loop import observe
 from dystop.simulator.state import Components
-from dystop.sparse import Ints
 from dystop.training.flat import Layout
 from dystop.training.local_steps.privacy import accountant_of
 from dystop.training.tasks.build import task_name
 from dystop.training.trainer import Trainer
 from dystop.types import Fleet, Mechanism
-from dystop.world import Progress, Trace, TraceWorld, World, read_trace
+from dystop.world import Progress, World
 from dystop.world.describe import GRAPH, pieces
 from dystop.world.energy import power_of
 from dystop.world.progress import nothing_in_flight
-
-_FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only
-
-
-def fleet_of(experiment: Experiment, label_counts: Ints, model_bytes: int) -> Fleet:
-    """Return the fleet, from the label counts [N, K] of the split and the size of one model."""
-    return Fleet(
-        data_size=label_counts.sum(axis=1),
-        label_counts=label_counts,
-        batch=experiment.training.batch,
-        model_bytes=model_bytes,
-        horizon=experiment.stop.rounds,
-        seed=experiment.seed,
-        server=experiment.mechanism.capabilities().server,
-        horizon_s=experiment.stop.seconds,
-    )
-
-
-def steps_of(experiment: Experiment, fleet: Fleet) -> Ints:
-    """Return the mini-batches of one local training, [N]."""
-    training = experiment.training
-    per_epoch = fleet.epoch_steps * training.epochs
-    return np.full_like(per_epoch, training.local_steps) if training.local_steps else per_epoch
-
-
-def keeps_topology(experiment: Experiment) -> bool:
-    """Return whether records hold every link instead of counts only."""
-    topology, small = experiment.output.topology, experiment.fleet.workers <= _FULL_TOPOLOGY_LIMIT
-    return topology == "full" or (topology == "auto" and small)
-
-
-def make_world(experiment: Experiment, fleet: Fleet) -> World:
-    """Return the simulated world, or the recorded one."""
-    place = experiment.world, fleet.workers, fleet.model_bytes, experiment.seed, fleet.server
-    if not experiment.trace:
-        return World(*place)
-    return TraceWorld(read_trace(Path(experiment.trace)), *place)
-
-
-def _make_stop(stop: Stop, world: World) -> Stop:
-    """Return the stop rules; a replay ends with its trace and ignores time and targets."""
-    if not isinstance(world, TraceWorld):
-        return stop
-    return Stop(rounds=min(stop.rounds, len(world.trace.rounds)), diverged=0.0)
 
 
 def make_components(
@@ -89,7 +43,7 @@ def make_components(
         world=world,
         trainer=trainer,
         engine=experiment.engine,
-        stop=_make_stop(experiment.stop, world),
+        stop=make_stop(experiment.stop, world),
         evaluate=experiment.evaluate,
         steps=steps_of(experiment, fleet),
         topology=topology,
@@ -186,17 +140,3 @@ def describe_graph(mechanism: Mechanism, fleet: Fleet, world: World) -> dict[str
     view = build_view(fleet, control, observe(seen, idle))
     graph = mechanism.base_graph(control.memory, view)
     return {} if graph is None else {GRAPH: pieces(graph, fleet.workers)}
-
-
-def planning_note(experiment: Experiment) -> dict[str, str]:
-    """Return what planning only leaves out, for the description of the world."""
-    return {} if experiment.engine.train else {"planning only": "no model is trained or evaluated"}
-
-
-def replay_note(world: World) -> dict[str, str]:
-    """Return which trace is replayed, for the description of the world."""
-    return {"replay of": _text(world.trace)} if isinstance(world, TraceWorld) else {}
-
-
-def _text(trace: Trace) -> str:
-    return f"{trace.path.parent}, {len(trace.rounds)} rounds"

@@ -1,0 +1,73 @@
+"""Fleet, world and stop rules of an experiment, for the simulator and the testbed.
+
+Free of torch, so that a coordinator starts quickly. `dystop.experiments.building` has what needs
+models.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from dystop.control.stopping import Stop
+from dystop.experiments.config import Experiment
+from dystop.sparse import Ints
+from dystop.types import Fleet
+from dystop.world import Trace, TraceWorld, World, read_trace
+
+_FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only
+
+
+def fleet_of(experiment: Experiment, label_counts: Ints, model_bytes: int) -> Fleet:
+    """Return the fleet, from the label counts [N, K] of the split and the size of one model."""
+    return Fleet(
+        data_size=label_counts.sum(axis=1),
+        label_counts=label_counts,
+        batch=experiment.training.batch,
+        model_bytes=model_bytes,
+        horizon=experiment.stop.rounds,
+        seed=experiment.seed,
+        server=experiment.mechanism.capabilities().server,
+        horizon_s=experiment.stop.seconds,
+    )
+
+
+def steps_of(experiment: Experiment, fleet: Fleet) -> Ints:
+    """Return the mini-batches of one local training, [N]."""
+    training = experiment.training
+    per_epoch = fleet.epoch_steps * training.epochs
+    return np.full_like(per_epoch, training.local_steps) if training.local_steps else per_epoch
+
+
+def keeps_topology(experiment: Experiment) -> bool:
+    """Return whether records hold every link instead of counts only."""
+    topology, small = experiment.output.topology, experiment.fleet.workers <= _FULL_TOPOLOGY_LIMIT
+    return topology == "full" or (topology == "auto" and small)
+
+
+def make_world(experiment: Experiment, fleet: Fleet) -> World:
+    """Return the simulated world, or the recorded one."""
+    place = experiment.world, fleet.workers, fleet.model_bytes, experiment.seed, fleet.server
+    if not experiment.trace:
+        return World(*place)
+    return TraceWorld(read_trace(Path(experiment.trace)), *place)
+
+
+def make_stop(stop: Stop, world: World) -> Stop:
+    """Return the stop rules; a replay ends with its trace and ignores time and targets."""
+    if not isinstance(world, TraceWorld):
+        return stop
+    return Stop(rounds=min(stop.rounds, len(world.trace.rounds)), diverged=0.0)
+
+
+def planning_note(experiment: Experiment) -> dict[str, str]:
+    """Return what planning only leaves out, for the description of the world."""
+    return {} if experiment.engine.train else {"planning only": "no model is trained or evaluated"}
+
+
+def replay_note(world: World) -> dict[str, str]:
+    """Return which trace is replayed, for the description of the world."""
+    return {"replay of": _text(world.trace)} if isinstance(world, TraceWorld) else {}
+
+
+def _text(trace: Trace) -> str:
+    return f"{trace.path.parent}, {len(trace.rounds)} rounds"
