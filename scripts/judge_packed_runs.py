@@ -5,7 +5,8 @@
 The folder holds `runs.csv` and `tests.csv.xz`, as `scripts/pack_results.py` writes them. Its runs
 are judged by the claims and rules by which a search over readings is judged today, so that the
 counts of both can be compared. `verdicts.csv` in the same folder gets one line per claim. Staleness
-is the mean over a trained run here; a search plans 300 rounds for it.
+is the mean over a trained run here; a search plans 300 rounds for it. Trained runs of CIFAR-10 are
+judged by their staleness only: the page compares no others.
 """
 
 import csv
@@ -61,7 +62,8 @@ def judged(folder: Path) -> ReadingResult:
     by_arm: dict[tuple[str, str], tuple[RunData, ...]] = {}
     for campaign, arm, run in packed_runs(folder):
         by_arm[campaign, arm] = (*by_arm.get((campaign, arm), ()), run)
-    parts = {part.name: (part, arms_of(part, by_arm)) for part in PARTS}
+    compared = [part for part in PARTS if part.data != "cifar10" or part.is_planned]
+    parts = {part.name: (part, arms_of(part, by_arm)) for part in compared}
     run_parts = {name: found for name, found in parts.items() if found[1]}
     return judge_reading(reading_named(CHOSEN), run_parts, ratios_only=False)
 

@@ -33,7 +33,7 @@ class Number:
         paper: The paper's number.
         ours: Ours; None: there is none.
         beyond: 0: ours is exact; 1: it is larger than `ours`; -1: it is smaller.
-        data: The data set.
+        data: The data set, or the group of numbers on it that have a distance (ADR 0078).
         in_distance: Whether it counts in the distance of a reading, or only in that of the reading
             on this data set (ADR 0070).
     """

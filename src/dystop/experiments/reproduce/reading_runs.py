@@ -7,6 +7,7 @@ paper's fleet at every scale, because they cost little.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.reproduce.campaigns import (
@@ -20,9 +21,12 @@ from dystop.experiments.reproduce.campaigns import (
     phi_key,
     setting_of,
 )
-from dystop.experiments.reproduce.paper_claims import CLAIMS, Best, Claim, Measure, Rising
+from dystop.experiments.reproduce.paper_claims import CLAIMS, Claim, Measure, Rising
 from dystop.experiments.reproduce.reading_space import CHOSEN, Reading
 from dystop.experiments.studies.study import Study, grow_study
+
+Group = Data | Literal["cifar10-settings"]
+"""Numbers with a distance of their own: a data set, or DySTop's settings V and s on CIFAR-10."""
 
 NAME = "readings"
 """The word after `dystop reproduce`, and the folder of the search."""
@@ -103,8 +107,9 @@ class Part:
     measures: tuple[Measure, ...]  # claims about these measures are judged by it
     is_planned: bool = False
     is_core: bool = False  # part of every distance
-    in_distance: bool = True  # else only in the distance of its data set (ADR 0070)
+    in_distance: bool = True  # else only in the distance of its group (ADR 0070)
     reference: str = ""  # arm in whose numbers figures are measured where levels mean nothing
+    is_settings: bool = False  # V or s on CIFAR-10: apart from the mechanisms (ADR 0078)
 
     @property
     def data(self) -> Data:
@@ -115,6 +120,21 @@ class Part:
     def is_main(self) -> bool:
         """Whether it compares the mechanisms."""
         return self.campaign.name in (f"main-{self.data}", f"testbed-{self.data}")
+
+    @property
+    def group(self) -> Group:
+        """The numbers with which its own have a distance."""
+        return "cifar10-settings" if self.is_settings else self.data
+
+    @property
+    def has_distance(self) -> bool:
+        """Whether the distance of its group needs it."""
+        return self.is_core or self.is_main or self.is_settings
+
+    @property
+    def shares(self) -> tuple[Measure, ...]:
+        """The measures whose figures count as shares of the reference arm's."""
+        return self.measures if self.is_settings else ("accuracy",)
 
     def is_affordable(self, reading: Reading) -> bool:
         """Return whether a reading can be run: with large models in the background it cannot.
@@ -148,14 +168,23 @@ def _parts() -> Iterator[Part]:
         boards = CAMPAIGNS[name]
         yield Part(name, boards, boards.arms, ("time", "bytes", "accuracy"), in_distance=False,
                    reference=phi_key("dystop", phi))  # fmt: skip
-    others: dict[str, tuple[Measure, ...]] = {
-        "neighbours-fmnist": ("accuracy", "bytes"),
-        "staleness-fmnist": ("accuracy",),
-        "control-fmnist": ("accuracy", "time"),
-        "phases-fmnist": ("accuracy", "time"),
+    yield from _settings("fmnist")
+    for part in _settings("cifar10"):
+        chosen = {"neighbours-cifar10": "neighbours7", "control-cifar10": "V10"}.get(part.name, "")
+        yield replace(part, in_distance=False, reference=chosen, is_settings=bool(chosen))
+
+
+def _settings(data: Data) -> Iterator[Part]:
+    """Yield the parts that vary a setting of DySTop."""
+    measures: dict[str, tuple[Measure, ...]] = {
+        "neighbours": ("accuracy", "bytes"),
+        "control": ("accuracy", "time"),
+        "staleness": ("accuracy",),
+        "phases": ("accuracy", "time"),
     }
-    for name, measures in others.items():
-        yield Part(name, CAMPAIGNS[name], CAMPAIGNS[name].arms, measures)
+    for name, own in measures.items():
+        campaign = CAMPAIGNS[f"{name}-{data}"]
+        yield Part(campaign.name, campaign, campaign.arms, own)
 
 
 def _main(data: Data) -> Part:
@@ -166,17 +195,6 @@ def _main(data: Data) -> Part:
 
 PARTS = tuple(_parts())
 """What is run, the parts of every distance first."""
-
-
-def not_run() -> list[tuple[str, str]]:
-    """Return the numbers of the paper that no part measures: campaign and sentence."""
-    run = {(part.campaign.name, claim) for part in PARTS for claim in part.claims}
-    return [
-        (campaign, claim.text)
-        for campaign, claims in CLAIMS.items()
-        for claim in claims
-        if not isinstance(claim, Best | Rising) and (campaign, claim) not in run
-    ]
 
 
 @dataclass(frozen=True)
@@ -247,7 +265,7 @@ def search_runs(readings: Sequence[Reading], asked: Asked) -> list[ReadingRun]:
     A search that ends early should decide as much as possible. So planning only comes first; then
     the main parts, of the named readings with all seeds and of the others with one; then the other
     parts of the named readings; then the rest. CIFAR-10 at paper scale is last: one of its runs
-    takes as long as a hundred others. So is the testbed.
+    takes as long as a hundred others. So is the testbed. Of these the mechanisms come first.
     """
     every = [
         run for reading in readings for seed in range(asked.seeds)
@@ -262,7 +280,7 @@ def _urgency(run: ReadingRun, scale: Scale) -> int:
     if run.part.is_planned:
         return 0
     if run.part.data != "fmnist" and scale == "paper":
-        return 6
+        return 6 if run.part.is_main else 7
     if run.part.is_main:
         return 1 if is_named else 2 if run.seed == 0 else 4
     return 3 if is_named and run.seed == 0 else 5

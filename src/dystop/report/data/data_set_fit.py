@@ -6,8 +6,8 @@ from itertools import combinations
 
 import numpy as np
 
-from dystop.experiments.reproduce.campaigns import Data
 from dystop.experiments.reproduce.distance import Number
+from dystop.experiments.reproduce.reading_runs import Group
 from dystop.report.data.nearness import DATA_SETS, SIMULATED, ReadingResult
 from dystop.report.data.verdicts import FAR, NEAR
 from dystop.units import are, plural
@@ -20,7 +20,7 @@ MIN_SHARED = 3
 class DataSetFit:
     """The readings that were run on one data set."""
 
-    data: Data
+    data: Group
     ranked: tuple[ReadingResult, ...]  # nearest first, at least one
 
     @property

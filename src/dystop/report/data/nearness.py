@@ -6,10 +6,16 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from dystop.experiments.folders.run_folder import RunData
-from dystop.experiments.reproduce.campaigns import Data
 from dystop.experiments.reproduce.distance import Beyond, Number, distance
-from dystop.experiments.reproduce.paper_claims import Claim, Figure, Growth, Measure, Reduction
-from dystop.experiments.reproduce.reading_runs import Part
+from dystop.experiments.reproduce.paper_claims import (
+    Claim,
+    Figure,
+    Growth,
+    Measure,
+    Reduction,
+    Rising,
+)
+from dystop.experiments.reproduce.reading_runs import Group, Part
 from dystop.experiments.reproduce.reading_space import Reading
 from dystop.report.data.measures import ArmRuns, RunsByArm, reachable_target
 from dystop.report.data.verdicts import ClaimVerdict, Verdict, arms_of, judge_claims
@@ -23,12 +29,13 @@ LEARNED = 0.5
 Models that have not learned all have about the same accuracy, and their ratios look near.
 """
 
-DATA_SETS: dict[Data, str] = {
-    "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN", "cifar100": "CIFAR-100"
+DATA_SETS: dict[Group, str] = {
+    "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN", "cifar100": "CIFAR-100",
+    "cifar10-settings": "CIFAR-10's V and s",
 }  # fmt: skip
-"""The data sets that a reading has a distance on, with their names."""
+"""What a reading has a distance on, with names: the data sets, and two settings of DySTop."""
 
-SIMULATED: tuple[Data, Data] = ("fmnist", "cifar10")
+SIMULATED: tuple[Group, Group] = ("fmnist", "cifar10")
 """The data sets of the paper's simulations; the others are those of its testbed."""
 
 Measured = tuple[float, Beyond] | None
@@ -45,24 +52,24 @@ class ReadingResult:
     verdicts: tuple[tuple[str, ClaimVerdict], ...]  # part and verdict
 
     is_complete: bool = True  # whether every arm of the parts of a distance has finished
-    data_sets: frozenset[Data] = frozenset()  # those of which every arm has finished
+    data_sets: frozenset[Group] = frozenset()  # those of which every arm has finished
 
     @property
     def distance(self) -> float | None:
         """The distance of its numbers from the paper's; None if some are missing.
 
-        Trained runs on the other data sets have distances of their own (ADR 0070).
+        Trained runs on the other data sets have distances of their own (ADR 0070, 0077, 0078).
         """
         return distance(n for n in self.numbers if n.in_distance) if self.is_complete else None
 
-    def distance_on(self, data: Data) -> float | None:
-        """Return the distance of its numbers on one data set; None if some are missing."""
+    def distance_on(self, data: Group) -> float | None:
+        """Return the distance of its numbers of one group; None if some are missing."""
         own = (n for n in self.numbers if n.data == data)
         return distance(own) if data in self.data_sets else None
 
     @property
     def rank(self) -> tuple[bool, float, str]:
-        """Its place: by the distance, or where that was not run, by that on one data set."""
+        """Its place: by the distance, or where that was not run, by that of one group."""
         every = (self.distance, *map(self.distance_on, DATA_SETS))
         found = next((d for d in every if d is not None), 0.0)
         return not self.is_complete, found, self.reading.name
@@ -86,12 +93,12 @@ def judge_reading(
         parts: Its parts that were run, by name, with the runs of their arms.
         ratios_only: Whether seconds, bytes and accuracies mean nothing (a small scale): then only
             ratios between arms count, and staleness, which is planned with the paper's fleet.
-        core: The parts without which a reading has no distance, of each data set.
+        core: The parts without which a reading has no distance, of each group.
     """
     by_target = {t: tuple(_numbers(parts, t, ratios_only=ratios_only)) for t in _reached(parts)}
     target = min(by_target, key=lambda t: distance(n for n in by_target[t] if n.in_distance) or 0.0)
     is_timed = any(number.measure == "time" for number in by_target[target])
-    trained = [(part, runs) for part, runs in parts.values() if part.is_main]
+    trained = [(p, runs) for p, runs in parts.values() if p.has_distance and not p.is_planned]
     main = [runs for part, runs in trained if part.is_core] or [runs for _, runs in trained]
     return ReadingResult(
         reading,
@@ -109,8 +116,8 @@ def judge_reading(
         data_sets=frozenset(
             data
             for data in DATA_SETS
-            if any(part.is_main and part.data == data for part in core)
-            and _is_complete(parts, [part for part in core if part.data == data])
+            if any(part.group == data and not part.is_planned for part in core)
+            and _is_complete(parts, [part for part in core if part.group == data])
         ),
     )
 
@@ -173,7 +180,9 @@ def _claims_of(part: Part, *, ratios_only: bool) -> tuple[Claim, ...]:
     """Return the claims of a part. A stand-in has targets of its own: the paper's may be easy."""
     if not part.reference or not ratios_only:
         return part.claims
-    return tuple(replace(c, target=None) if isinstance(c, Reduction) else c for c in part.claims)
+    return tuple(
+        replace(c, target=None) if isinstance(c, Reduction | Rising) else c for c in part.claims
+    )
 
 
 def _numbers(
@@ -183,13 +192,13 @@ def _numbers(
         for claim in _claims_of(part, ratios_only=ratios_only):
             if any(arm not in runs for arm in arms_of(claim)) or not same_seeds(claim, runs):
                 continue
-            as_share = part.reference and ratios_only and claim.measure == "accuracy"
+            as_share = part.reference and ratios_only and claim.measure in part.shares
             if as_share and isinstance(claim, Figure):
                 found = _share_of_reference(claim, part, runs)
             else:
                 found = _number(claim, part, same_seeds(claim, runs), target, ratios_only)
             if found is not None:
-                yield replace(found, data=part.data, in_distance=part.in_distance)
+                yield replace(found, data=part.group, in_distance=part.in_distance)
 
 
 def _number(
@@ -206,24 +215,35 @@ def _number(
 
 
 def _share_of_reference(claim: Figure, part: Part, runs: RunsByArm) -> Number | None:
-    """Return an accuracy as a share of the reference arm's, in the paper and in ours."""
-    other = next(
-        (
-            c
-            for c in part.claims
-            if isinstance(c, Figure) and (c.arm, c.measure) == (part.reference, "accuracy")
-        ),
-        None,
-    )
+    """Return a figure as a share of the reference arm's, in the paper and in ours."""
+    other = _figure_of(part, part.reference, claim.measure)
     if other is None or other == claim or part.reference not in runs:
         return None
     name = f"{part.name}: {claim.text}, of that of {part.reference}"
-    both = same_seeds(Reduction("", "accuracy", claim.arm, part.reference, 0.0), runs)
-    values = [_value(arm, "accuracy", None) for arm in both.values()]
-    ours = None
-    if len(values) == 2 and values[0] and values[1] and values[1][0] >= LEARNED * other.paper:
-        ours = values[0][0] / values[1][0]
-    return Number(name, claim.measure, claim.paper / other.paper, ours)
+    both = same_seeds(Reduction("", claim.measure, claim.arm, part.reference, 0.0), runs)
+    ours, beyond = _share(claim.measure, part, *both.values()) if len(both) == 2 else (None, 0)
+    return Number(name, claim.measure, claim.paper / other.paper, ours, beyond)
+
+
+def _figure_of(part: Part, arm: str, measure: Measure) -> Figure | None:
+    """Return what the paper states about an arm."""
+    figures = (c for c in part.claims if isinstance(c, Figure))
+    return next((c for c in figures if (c.arm, c.measure) == (arm, measure)), None)
+
+
+def _share(
+    measure: Measure, part: Part, arm: ArmRuns, reference: ArmRuns
+) -> tuple[float | None, Beyond]:
+    """Return what an arm has or needs of what the reference has or needs, to the same target."""
+    learned = _value(reference, "accuracy", None)
+    stated = _figure_of(part, part.reference, "accuracy")
+    if learned is None or stated is None or learned[0] < LEARNED * stated.paper:
+        return None, 0
+    target = reachable_target([reference], None)
+    own, other = _value(arm, measure, target), _value(reference, measure, target)
+    if own is None or other is None or not other[0]:
+        return None, 0
+    return own[0] / other[0], own[1]
 
 
 def _stated(claim: Claim, *, ratios_only: bool) -> float | None:

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dystop.experiments.config.readings import OPEN_READINGS
+from dystop.experiments.reproduce.reading_runs import Group
 from dystop.report.data.nearness import DATA_SETS, SIMULATED, ReadingResult
 from dystop.report.figures.style import MUTED, RUNS, Plot, figure_style
 
@@ -13,16 +14,19 @@ _COLUMNS = 3
 
 
 @figure_style()
-def distances_by_value(distances: Sequence[tuple[ReadingResult, float]], on: str = "") -> Plot:
+def distances_by_value(
+    distances: Sequence[tuple[ReadingResult, float]], on: Group | None = None
+) -> Plot:
     """Draw one small panel per open key: a point per reading, a line at the mean of a value.
 
     Args:
         distances: Readings, each with its distance.
-        on: The data set of these distances; empty: the distance of a reading.
+        on: What these distances are on; None: they are those of the readings.
     """
     plot = Plot(
-        "distance-by-reading" + (f"-{on.lower().replace('-', '')}" if on else ""),
-        f"Distance from the paper's numbers{on and f' on {on}'}, by the value of each reading",
+        "distance-by-reading" + (f"-{on}" if on else ""),
+        f"Distance from the paper's numbers{f' on {DATA_SETS[on]}' if on else ''}, "
+        "by the value of each reading",
         "Lower is nearer. A point is a reading, a line the mean of all readings with this value.",
         missing="No reading has finished.",
         wide=True,
