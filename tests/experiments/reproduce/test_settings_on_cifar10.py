@@ -1,11 +1,15 @@
 """What the paper states about V, s, bounds and phases on CIFAR-10, in a search over readings."""
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from dystop.cli import app
 from dystop.experiments.reproduce.distance import CAP
 from dystop.experiments.reproduce.reading_runs import PARTS, RESNET18_BYTES, Asked, runs_of
 from dystop.experiments.reproduce.reading_space import reading_named, sample
@@ -215,3 +219,22 @@ def test_the_claims_about_bounds_and_phases():
         "Phase 2 only ends above Phase 1 only": "holds",
     }
     assert result.numbers == ()  # the paper states orders, and no numbers
+
+
+# The whole path
+
+
+def test_a_search_of_v_and_s_alone(tmp_path: Path):
+    words = ["--scale", "smoke", "--out", str(tmp_path), "--samples", "0"]
+    only = [w for name in NAMES[:2] for w in ("--only", f"literal.{name}")]
+    result = CliRunner().invoke(app, ["reproduce", "readings", *words, *only])
+    assert result.exit_code == 0, result.output
+    told = " ".join(result.output.split())
+    assert "CIFAR-10's V and s: literal is the nearest of 1 reading" in told
+    folder = tmp_path / "smoke" / "readings"
+    (row,) = csv.DictReader((folder / "readings.csv").read_text().splitlines())
+    assert (row["distance"], row["distance_cifar10"], row["seeds"]) == ("", "", "1")
+    assert float(row["distance_cifar10-settings"]) > 0
+    page = (folder / "report.html").read_text()
+    assert "figure-distance-by-reading-cifar10-settings" in page
+    assert "background pushes are not run" not in page  # that is about the other mechanisms

@@ -169,17 +169,18 @@ def _parts() -> Iterator[Part]:
         yield Part(name, boards, boards.arms, ("time", "bytes", "accuracy"), in_distance=False,
                    reference=phi_key("dystop", phi))  # fmt: skip
     yield from _settings("fmnist")
-    for part in _settings("cifar10"):
-        chosen = {"neighbours-cifar10": "neighbours7", "control-cifar10": "V10"}.get(part.name, "")
-        yield replace(part, in_distance=False, reference=chosen, is_settings=bool(chosen))
+    chosen = {"neighbours-cifar10": "neighbours7", "control-cifar10": "V10"}
+    for part in sorted(_settings("cifar10"), key=lambda part: part.name not in chosen):
+        yield replace(part, in_distance=False, reference=chosen.get(part.name, ""),
+                      is_settings=part.name in chosen)  # fmt: skip
 
 
 def _settings(data: Data) -> Iterator[Part]:
     """Yield the parts that vary a setting of DySTop."""
     measures: dict[str, tuple[Measure, ...]] = {
         "neighbours": ("accuracy", "bytes"),
-        "control": ("accuracy", "time"),
         "staleness": ("accuracy",),
+        "control": ("accuracy", "time"),
         "phases": ("accuracy", "time"),
     }
     for name, own in measures.items():
