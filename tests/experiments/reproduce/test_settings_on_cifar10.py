@@ -40,12 +40,12 @@ def by_name(result):
     return {n.name.partition(": ")[2]: n for n in result.numbers}
 
 
-# Accuracies at 10 s, 20 s, ... The reference arms reach 70 % after 30 s and 40 s.
+# Accuracies at 10 s, 20 s, ... All values of V reach 65 %, and all values of s 70 %.
 CONTROL = {
     "V1": [0.1] * 3 + [0.72],
     "V10": [0.1] * 2 + [0.74],
     "V50": [0.1] * 5 + [0.7],
-    "V100": [0.1] * 2 + [0.66],  # misses the target
+    "V100": [0.1] * 2 + [0.66],
 }
 NEIGHBOURS = {
     "neighbours4": [0.1] * 2 + [0.7, 0.7],
@@ -92,8 +92,11 @@ def test_numbers_are_shares_of_those_at_v_10_and_s_7():
     numbers = by_name(result)
     time = numbers["time to 70 % at V = 1, of that of V10"]
     assert (time.paper, time.ours) == (pytest.approx(9961.43 / 7646.84), pytest.approx(40 / 30))
-    late = numbers["time to 70 % at V = 100, of that of V10"]
-    assert (late.ours, late.beyond) == (pytest.approx(30 / 30), 1)  # not reached in 30 s
+    last = numbers["time to 70 % at V = 100, of that of V10"]
+    assert (last.ours, last.beyond) == (
+        1.0,
+        0,
+    )  # 30 s to 65 %, which is the highest that it reaches
     accuracy = numbers["accuracy at V = 50, of that of V10"]
     assert (accuracy.paper, accuracy.ours) == (
         pytest.approx(0.8136 / 0.8267), pytest.approx(0.7 / 0.74),
@@ -140,11 +143,10 @@ def test_a_share_of_time_is_that_of_a_plain_loop(own, reference):
     if reference[-1] < 0.5 * 0.8267:
         assert number.ours is None
         return
-    target = max(t for t in (0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75) if t <= max(reference))
-    needed = next(k for k, a in enumerate(reference, 1) if a >= target)
-    reached = [k for k, a in enumerate(own, 1) if a >= target]
-    expected = (reached or [len(own)])[0] / needed
-    assert (number.ours, number.beyond) == (pytest.approx(expected), 0 if reached else 1)
+    targets = (0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75)
+    target = max(t for t in targets if t <= min(max(own), max(reference)))
+    reached = [next(k for k, a in enumerate(c, 1) if a >= target) for c in (own, reference)]
+    assert (number.ours, number.beyond) == (pytest.approx(reached[0] / reached[1]), 0)
 
 
 def test_levels_count_at_paper_scale():

@@ -221,8 +221,9 @@ def _share_of_reference(claim: Figure, part: Part, runs: RunsByArm) -> Number | 
         return None
     name = f"{part.name}: {claim.text}, of that of {part.reference}"
     both = same_seeds(Reduction("", claim.measure, claim.arm, part.reference, 0.0), runs)
-    ours, beyond = _share(claim.measure, part, *both.values()) if len(both) == 2 else (None, 0)
-    return Number(name, claim.measure, claim.paper / other.paper, ours, beyond)
+    target = reachable_target(list(runs.values()), None)
+    ours = _share(claim.measure, part, target, *both.values()) if len(both) == 2 else None
+    return Number(name, claim.measure, claim.paper / other.paper, ours)
 
 
 def _figure_of(part: Part, arm: str, measure: Measure) -> Figure | None:
@@ -232,18 +233,17 @@ def _figure_of(part: Part, arm: str, measure: Measure) -> Figure | None:
 
 
 def _share(
-    measure: Measure, part: Part, arm: ArmRuns, reference: ArmRuns
-) -> tuple[float | None, Beyond]:
-    """Return what an arm has or needs of what the reference has or needs, to the same target."""
+    measure: Measure, part: Part, target: float | None, arm: ArmRuns, reference: ArmRuns
+) -> float | None:
+    """Return what an arm has, or needs to the target, of what the reference has or needs."""
     learned = _value(reference, "accuracy", None)
     stated = _figure_of(part, part.reference, "accuracy")
     if learned is None or stated is None or learned[0] < LEARNED * stated.paper:
-        return None, 0
-    target = reachable_target([reference], None)
+        return None
     own, other = _value(arm, measure, target), _value(reference, measure, target)
-    if own is None or other is None or not other[0]:
-        return None, 0
-    return own[0] / other[0], own[1]
+    if own is None or other is None or own[1] or not other[0]:
+        return None
+    return own[0] / other[0]
 
 
 def _stated(claim: Claim, *, ratios_only: bool) -> float | None:
