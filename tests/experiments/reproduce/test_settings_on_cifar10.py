@@ -232,7 +232,7 @@ def test_a_search_of_v_and_s_alone(tmp_path: Path):
     result = CliRunner().invoke(app, ["reproduce", "readings", *words, *only])
     assert result.exit_code == 0, result.output
     told = " ".join(result.output.split())
-    assert "CIFAR-10's V and s: literal is the nearest of 1 reading" in told
+    assert "CIFAR-10 (V, s): literal is the nearest of 1 reading" in told
     folder = tmp_path / "smoke" / "readings"
     (row,) = csv.DictReader((folder / "readings.csv").read_text().splitlines())
     assert (row["distance"], row["distance_cifar10"], row["seeds"]) == ("", "", "1")

@@ -31,7 +31,7 @@ Models that have not learned all have about the same accuracy, and their ratios 
 
 DATA_SETS: dict[Group, str] = {
     "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN", "cifar100": "CIFAR-100",
-    "cifar10-settings": "CIFAR-10's V and s",
+    "cifar10-settings": "CIFAR-10 (V, s)",
 }  # fmt: skip
 """What a reading has a distance on, with names: the data sets, and two settings of DySTop."""
 
