@@ -113,5 +113,5 @@ def test_the_tables_beside_the_page_agree(published) -> None:
 
 def test_pairs_are_told_in_the_order_of_the_data_sets(published) -> None:
     sentence = fit_sentences(published)[-1]
-    pairs = re.findall(r"on (.+?) and (.+?) \(\d+ readings\)", sentence)
+    pairs = re.findall(r"\d on (.+?) and (.+?) \(\d+ readings\)", sentence)
     assert pairs == list(combinations((fit.name for fit in fits(published)), 2))
