@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY_S = 5.0
 SLOW_AFTER = 10  # rounds with trainings, before a machine is called too slow
+WARM_AFTER = 2.0  # passes over the data; first trainings load libraries and are slow anywhere
 
 
 class Started(Protocol):
@@ -122,7 +123,9 @@ class Watcher:
 
     def _name_slow_machine(self, record: RoundRecord) -> None:
         """Say once, early in a testbed run, that trainings take longer than on its devices."""
-        if self._quiet or record.emulated_s is None or len(self._trained) >= SLOW_AFTER:
+        if self._quiet or record.emulated_s is None or record.epochs_total < WARM_AFTER:
+            return
+        if len(self._trained) >= SLOW_AFTER:
             return
         self._trained[record.round] = record
         slowdown = training_slowdown(self._trained.values())
