@@ -34,8 +34,8 @@ docs: $(STAMP) ## the site, into build/site; open build/site/index.html
 screenshots: $(STAMP) ## pictures of every page in an installed Chromium, into build/screenshots; fails on errors
 	$(BIN)/python scripts/take_screenshots.py --out build/screenshots
 
-chaos: ## real processes under faults, about 25 minutes; needs Linux and root for namespaces
-	$(BIN)/python -m pytest -m chaos tests/chaos tests/experiments/executors
+chaos: $(STAMP) ## real processes under faults, about an hour; needs Linux, ethtool, nftables and ping
+	scripts/own_network.sh $(BIN)/python -m pytest -rs -m chaos tests/chaos tests/experiments/executors
 
 test-gpu: $(STAMP) ## the back ends on a real GPU against the CPU
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest -W default tests/training/backends/test_cuda_device.py

@@ -50,7 +50,7 @@ def why_not() -> str:
         with VirtualNetwork():
             return ""
     except (ConfigError, OSError) as error:
-        return str(error).replace("--netns", "namespaces", 1).split(";")[0]
+        return str(error).replace("--netns needs", "network namespaces need", 1).split(";")[0]
 
 
 def needs_namespaces() -> None:

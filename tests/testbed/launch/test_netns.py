@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,22 @@ def test_missing_tools_are_named(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "tc" else "/bin/x")
     with pytest.raises(ConfigError, match="needs tc "):
         netns.check_possible()
+
+
+def test_a_script_gives_a_network_to_a_user_without_root():
+    script = Path(__file__).parents[3] / "scripts" / "own_network.sh"
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    prefix = nobody if os.geteuid() == 0 and shutil.which("setpriv") else []
+    is_root = ["unshare", "--user", "--map-root-user", "--net", "--mount", "true"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*prefix, *is_root], check=False).returncode
+    ):
+        pytest.skip("this kernel has no user namespaces for everybody")
+    command = ["sh", "-c", 'id -u; ls /run; echo "$1"', "sh", "two words"]
+    words = [*prefix, "sh", "-c", script.read_text(), script.name, *command]  # nobody may read it
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd="/")
+    assert done.stdout == "0\ntwo words\n"
 
 
 def _can_make() -> bool:

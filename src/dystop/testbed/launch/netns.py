@@ -26,12 +26,15 @@ def check_possible() -> None:
     if os.name != "posix" or not hasattr(os, "geteuid") or not os.path.isdir("/proc/self/ns"):
         raise ConfigError("--netns needs Linux; leave it out to run over loopback")
     if os.geteuid() != 0:
-        raise ConfigError("--netns needs root; leave it out to run over loopback")
+        raise ConfigError(
+            "--netns needs root, or a user namespace in which you are root "
+            "(scripts/own_network.sh of the repository); leave it out to run over loopback"
+        )
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         raise ConfigError(
-            f"--netns needs {', '.join(missing)} (packages iproute2, ethtool, nftables); "
-            "install them, or leave it out to run over loopback"
+            f"--netns needs {', '.join(missing)} (Debian: apt-get install iproute2 ethtool "
+            "nftables); install them, or leave it out to run over loopback"
         )
 
 
