@@ -103,12 +103,26 @@ class Inbox:
         elif isinstance(message, Scored | NotTestable) and member.name == OBSERVER:
             self.records.on_answer(message)
         elif isinstance(message, Incident):
-            state.incidents.reported(member, message)
+            self._on_incident(member, message)
         elif isinstance(message, Judged) and member.name == OBSERVER:
             self.joining.roster_due |= self.accusations.answered(message)
         elif isinstance(message, Leave):
             state.write_member(state.members.leave(member.name, message.text))
             self.joining.roster_due = True
+
+    def _on_incident(self, reporter: Member, incident: Incident) -> None:
+        """Record what a member saw; put a worker on trial that floods several others.
+
+        They refuse its pulls, also those of its orders, so a round would wait long for it.
+        """
+        state, node = self.state, incident.node
+        state.incidents.reported(reporter, incident)
+        guards, is_worker = state.params.guards, node < state.setup.fleet.workers
+        if incident.kind != "flood" or not is_worker:
+            return
+        since_s = state.at_s - guards.window_s
+        if state.incidents.reporters(node, "flood", since_s) >= guards.reporters:
+            state.failures.put_on_trial(node, state.at_s)
 
     def _on_report(self, member: Member, report: Report) -> None:
         state = self.state

@@ -93,7 +93,7 @@ def register_failures(state: CoordinatorState, current: OpenRound) -> None:
             what = "no answer" if node in current.missing else "no end of its training"
             node_failed(state, node, "hung", f"{what} in round {current.t} after {waited_s:.1f} s")
         elif node < state.setup.fleet.workers:
-            state.failures.lost(node, state.at_s)
+            state.failures.put_on_trial(node, state.at_s)
 
 
 def node_failed(

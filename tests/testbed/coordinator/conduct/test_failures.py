@@ -30,7 +30,7 @@ def test_a_report_ends_the_first_exclusion_only():
 
 def test_a_lost_worker_is_on_trial_without_an_exclusion():
     failures = Failures(15.0)
-    failures.lost(2, 0.0)
+    failures.put_on_trial(2, 0.0)
     assert not failures.is_excluded(2, 0.0)
     assert failures.is_on_trial(2, 1.0)
     assert not failures.is_on_trial(3, 1.0)
@@ -40,7 +40,7 @@ def test_a_lost_worker_is_on_trial_without_an_exclusion():
 def test_failures_are_restored_from_the_ledger():
     failures, restored = Failures(15.0), Failures(15.0)
     failures.failed(2, 0.0)
-    failures.lost(3, 0.0)
+    failures.put_on_trial(3, 0.0)
     restored.restore(failures.to_list())
     assert restored.to_list() == failures.to_list()
     assert restored.is_excluded(2, 14.0)

@@ -1,4 +1,4 @@
-"""Incidents name the member: in the ledger, in the log, for `dystop check`; they decide nothing."""
+"""Incidents name the member: in the ledger, in the log, for `dystop check`; only floods decide."""
 
 import pytest
 
@@ -80,6 +80,28 @@ def test_false_incidents_are_shown_as_bad_messages_and_bounded(harness):
     assert sum(reporter == "w01" for _, _, reporter in found) == MAX_REPORTED
     with pytest.raises(BadMessage):
         encode(Incident(1, "flood", 0))
+
+
+def test_a_worker_that_floods_two_others_is_on_trial(harness):
+    """They refuse its pulls, so a round would wait for its order; one reporter may lie."""
+    state = harness.machine.state
+    for _ in range(3):
+        harness.receive("w01", Incident(0, "flood", 40))
+    harness.receive("w02", Incident(0, "busy", 1))
+    assert not state.failures.is_on_trial(0, state.at_s)
+    harness.receive("w02", Incident(0, "flood", 40))
+    assert state.failures.is_on_trial(0, state.at_s)
+    assert not state.failures.is_excluded(0, state.at_s)
+    assert not any(state.failures.is_on_trial(node, state.at_s) for node in (1, 2))
+
+
+def test_floods_of_long_ago_do_not_count(harness):
+    state = harness.machine.state
+    harness.receive("w01", Incident(0, "flood", 1))
+    harness.run(state.params.guards.window_s + 1.0)
+    harness.join("w02")
+    harness.receive("w02", Incident(0, "flood", 1))
+    assert not state.failures.is_on_trial(0, state.at_s)
 
 
 def test_incidents_survive_a_restart(harness):

@@ -4,7 +4,8 @@ A worker fails if it is connected and does not answer an order in time, if it re
 failed, or if its training lasts much longer than estimated. Plans then leave it out for some time,
 as if it were absent. After that time it is on trial: a round waits for it little longer than
 expected. A worker that fails on trial is left out for twice as long. A worker that was lost, by a
-broken session or by silence, is not left out when it is back; it only is on trial.
+broken session or by silence, is not left out when it is back; it only is on trial. So is a worker
+that floods several others with pulls: they refuse the pulls of its orders, too.
 
 After the first failure a late report or a restart ends the exclusion. After a failure on trial the
 whole time has to pass, so that a worker that is always late cannot delay every round. Failures are
@@ -26,7 +27,7 @@ class Failure:
 
     excluded_until_s: float
     trial_until_s: float
-    length_s: float = 0.0  # of the exclusion; 0: the worker was lost, and is not excluded
+    length_s: float = 0.0  # of the exclusion; 0: the worker is on trial only
     repeated: bool = False  # whether the worker was on trial when it failed
 
 
@@ -53,8 +54,8 @@ class Failures:
         self._by_node[node] = Failure(until_s, trial_s, length_s, repeated=known is not None)
         return length_s
 
-    def lost(self, node: int, at_s: float) -> None:
-        """Put a worker on trial that did not answer because it was lost."""
+    def put_on_trial(self, node: int, at_s: float) -> None:
+        """Put a worker on trial that was lost, or whose pulls several others refuse."""
         known = self._known(node, at_s) or Failure(at_s, at_s)
         known.trial_until_s = max(known.trial_until_s, at_s + TRIAL * self._first_s)
         self._by_node[node] = known
@@ -71,7 +72,7 @@ class Failures:
         return known is not None and at_s < known.excluded_until_s
 
     def is_on_trial(self, node: int, at_s: float) -> bool:
-        """Return whether a worker has failed or was lost a short time ago."""
+        """Return whether rounds wait for a worker little longer than expected."""
         return self._known(node, at_s) is not None
 
     def _known(self, node: int, at_s: float) -> Failure | None:

@@ -1,8 +1,9 @@
 """Incidents: what went wrong with which member, for the operator.
 
-An incident changes nothing: strikes, quarantine and exclusions are decided elsewhere. Incidents of
-the same member, kind and reporter are counted together. The coordinator reports most of them
-itself. A worker may report what it saw of a peer; its name then stands beside the incident.
+An incident changes nothing by itself: strikes, quarantine, exclusions and trials are decided
+elsewhere. Incidents of the same member, kind and reporter are counted together. The coordinator
+reports most of them itself. A worker may report what it saw of a peer; its name then stands beside
+the incident.
 
 The ledger holds one row for each entry, written at most once a second. `dystop check`, the status
 file and the dashboard show them. The log gets a line when an entry is new, and then one a minute.
@@ -96,6 +97,14 @@ class Incidents:
         caused = sum(e.reporter == reporter.name for e in self._entries.values())
         if entry.key in self._entries or caused < MAX_REPORTED:
             self._add(entry, message.text, message.count)
+
+    def reporters(self, node: int, kind: IncidentKind, since_s: float) -> int:
+        """Return how many parties have reported incidents of this kind of a member since then."""
+        member = self._state.members.of_node(node)
+        if member is None:
+            return 0
+        about = [e for e in self._entries.values() if (e.member, e.kind) == (member.name, kind)]
+        return sum(e.last_s >= since_s for e in about)
 
     def _add(self, entry: IncidentEntry, text: str, count: int) -> None:
         at_s = self._state.at_s
