@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from .attacks import ATTACKS
-from .drill import Pace, measure
+from .drill import CONTROL_SETTLE_S, Pace, measure
 
 pytestmark = pytest.mark.chaos
 
@@ -25,7 +25,7 @@ def compare(
     """Measure an attack and its control; check the pace, the members and the checker."""
     attacked = measure(tmp_path, dict.fromkeys(members, attack), "attacked", keys)
     burn = f"burn:{attacked.cpu / len(members):.3f}"
-    control = measure(tmp_path, dict.fromkeys(members, burn), "control", keys)
+    control = measure(tmp_path, dict.fromkeys(members, burn), "control", keys, CONTROL_SETTLE_S)
     ratio = attacked.during / max(control.during, 1e-9)
     show(f"{attacked}; control {control}; ratio {ratio:.2f}; coordinator {attacked.rss_mib:.0f} "
          f"MiB, restarted {attacked.restarts} times; {dict(attacked.states)}")  # fmt: skip
