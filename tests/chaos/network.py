@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -216,6 +217,13 @@ def sent_bytes(net: VirtualNetwork, name: str) -> int:
     lines = [line.split() for line in net._inside(name, *_COUNTERS).splitlines()]
     names, counts = lines[:2]  # the counters of TCP come first
     return int(counts[names.index("TCPOrigDataSent")]) * _SEGMENT_BYTES
+
+
+def wait_until_sent(net: VirtualNetwork, name: str, count: float, at_most_s: float = 90.0) -> None:
+    """Wait until a member has sent this many bytes in all."""
+    end_s = time.monotonic() + at_most_s
+    while sent_bytes(net, name) < count and time.monotonic() < end_s:
+        time.sleep(0.1)
 
 
 class Partition:

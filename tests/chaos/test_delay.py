@@ -12,7 +12,7 @@ from dystop.testbed.audit.check import accuracy_near
 from dystop.testbed.transport.pacing import FIRST_BYTES
 
 from .facts import facts_of
-from .network import DelayedNetwork, check_rtt, needs_taps, sent_bytes
+from .network import DelayedNetwork, check_rtt, needs_taps, sent_bytes, wait_until_sent
 from .rig import QUICK, Rig, Setting
 from .transfer import Pair
 
@@ -100,9 +100,7 @@ def _cut_in_the_middle(pair, size):
     assert isinstance(pair.net, DelayedNetwork)
     before = sent_bytes(pair.net, "a")
     running = pair.fetch(120.0, AWAY_S)
-    end_s = time.monotonic() + 90.0
-    while sent_bytes(pair.net, "a") - before < 0.6 * size and time.monotonic() < end_s:
-        time.sleep(0.1)
+    wait_until_sent(pair.net, "a", before + 0.6 * size)
     pair.net.cut("a")
     time.sleep(CUT_S)
     pair.net.heal("a")

@@ -12,7 +12,7 @@ from dystop.rng import stream
 from dystop.testbed.transport.interface import CHUNK_BYTES
 
 from .facts import facts_of
-from .network import Partition, needs_namespaces
+from .network import Partition, needs_namespaces, sent_bytes, wait_until_sent
 from .rig import QUICK, Rig, Setting
 from .transfer import two_peers
 
@@ -88,8 +88,9 @@ def test_c3_loss_and_a_cut_in_the_middle(tmp_path, show, percent):
         assert pair.net is not None
         pair.net.loss(percent)
         whole = pair.fetch()()
+        before = sent_bytes(pair.net, "a")
         running = pair.fetch(90.0)
-        time.sleep(0.6 + 0.4 * whole["seconds"])  # start of Python, then some of the model
+        wait_until_sent(pair.net, "a", before + 0.4 * whole["bytes"])
         pair.net.cut("a")
         time.sleep(5.0)
         pair.net.heal("a")

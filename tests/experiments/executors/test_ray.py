@@ -66,9 +66,9 @@ def driver():
         yield start
 
 
-def end(process):
+def end(process, at_most_s=LIMIT_S):
     """Return exit code, stdout and stderr."""
-    shown, errors = process.communicate(timeout=LIMIT_S)
+    shown, errors = process.communicate(timeout=at_most_s)
     return process.returncode, shown, errors
 
 
@@ -113,7 +113,7 @@ def test_runs_have_the_bytes_of_local_runs(cluster, driver, tmp_path, seeds):
     assert code == 2
     assert f"process {first.pid} " in errors
     expected, local = locally(tmp_path / "local", SMALL, **which)
-    code, shown, errors = end(first)
+    code, shown, errors = end(first, seeds * LIMIT_S)
     assert code == 0, errors
     assert len(expected) == 4 * seeds
     assert records(tmp_path / "ray" / "x") == expected
