@@ -8,7 +8,7 @@ the tests. `now_s` is monotonic and local: no two machines share a clock.
 Some actions must not happen before a write is on disk. They are listed in `after_save` of a
 `SaveCheckpoint`, or in `after_commit` of a `Commit`. The driver carries them out only after the
 write succeeded. It reports a failed write as `CheckpointFailed` or `CommitFailed` before any other
-event.
+event, but passes on what peers pull while a checkpoint is written.
 """
 
 from dataclasses import dataclass, field

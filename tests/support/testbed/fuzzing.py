@@ -306,10 +306,7 @@ class WorkerFuzz:
             kinds = [k for k in get_args(m.ToWorker) if k not in (m.Execute, m.Reject, m.Stop)]
             self.receive(self.values().message(kinds[int(self.rng.integers(len(kinds)))]))
         elif chance < 0.85:
-            self.keys += 1
-            request = self.values().message(PullRequest)
-            peer = ("w01", "w02", "observer", "stranger")[int(self.rng.integers(4))]
-            self.event(PullRequested(self.keys, peer, request))
+            self.request_pull()
         else:
             events = (
                 Tick(), Tick(), SessionLost(), SessionOpened(), PullWithdrawn(self.keys),
@@ -317,6 +314,12 @@ class WorkerFuzz:
             )  # fmt: skip
             event = events[int(self.rng.integers(len(events)))]
             self.receive(event) if isinstance(event, m.Execute) else self.event(event)
+
+    def request_pull(self) -> None:
+        self.keys += 1
+        request = self.values().message(PullRequest)
+        peer = ("w01", "w02", "observer", "stranger")[int(self.rng.integers(4))]
+        self.event(PullRequested(self.keys, peer, request))
 
     def order(self) -> m.Execute:
         """Return an order such as the coordinator sends."""
@@ -378,6 +381,8 @@ class WorkerFuzz:
         for action in actions:
             if isinstance(action, SaveCheckpoint):
                 full = self.rng.random() < 0.05
+                while self.rng.random() < 0.3:  # peers are served during a save
+                    self.request_pull()
                 if not full:
                     self.disk = action.state
                 self.event(CheckpointFailed("full") if full else CheckpointSaved())

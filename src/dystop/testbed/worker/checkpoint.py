@@ -5,6 +5,8 @@ checkpoint stays as `.1`. The file is sealed (`dystop.sealed`): a single wrong b
 """
 
 import json
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -42,7 +44,7 @@ class LoadedCheckpoint:
 
 
 class CheckpointStore:
-    """The checkpoint files of one worker. Used by one thread."""
+    """The checkpoint files of one worker. Used by one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,6 +60,21 @@ class CheckpointStore:
                 f"{self.path}: cannot be written: {why}; the previous checkpoint is intact. "
                 "Free some space: the worker retries by itself"
             ) from error
+
+    def start_save(self, state: WorkerState) -> "Future[None]":
+        """Save in a thread of its own; the future ends as `save` does. One save at a time."""
+        future: Future[None] = Future()
+
+        def write() -> None:
+            try:
+                self.save(state)
+            except BaseException as error:  # whoever waits for the future raises it
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+        threading.Thread(target=write, name="saving", daemon=True).start()
+        return future
 
     def _write(self, blob: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

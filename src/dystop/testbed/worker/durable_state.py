@@ -16,6 +16,7 @@ from dystop.testbed.events import (
     WorkerAction,
 )
 from dystop.testbed.protocol.messages import MAX_REAL, Report
+from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.worker.guard import Guard
 from dystop.testbed.worker.published_models import PublishedModel, PublishedModels
 from dystop.testbed.worker.session import Session
@@ -48,6 +49,8 @@ class DurableState:
         self.disk_full = False
         self._undo: WorkerState | None = None
         self._retry_save_s = 0.0
+        self._is_saving = False
+        self._settled_version = state.version  # newest one when the last save ended, well or not
         self.publish(self.state.version, self.state.round)
 
     # Models ------------------------------------------------------------------------------------
@@ -77,11 +80,13 @@ class DurableState:
     ) -> list[WorkerAction]:
         """Save the state; `undo` is restored if the disk refuses."""
         self._undo = self._undo or undo
+        self._is_saving = True
         return [SaveCheckpoint(self.state, after_save)]
 
     def save_succeeded(self) -> None:
         """Register that the last save is on disk."""
         self.disk_full, self._undo = False, None
+        self._save_ended()
 
     def save_failed(self) -> WorkerState | None:
         """Register a refused save; return the state that was restored, if one had to be."""
@@ -90,7 +95,21 @@ class DurableState:
         if undo is not None:
             self.state = undo
             self.published.retract_after(undo.version)
+        self._save_ended()
         return undo
+
+    def _save_ended(self) -> None:
+        self._is_saving, self._settled_version = False, self.state.version
+
+    def must_be_saved_first(self, request: PullRequest) -> bool:
+        """Return whether a pull gets a publication that the running save writes for the first time.
+
+        Snapshots for exact pulls do not wait: peers may get them before the exchange is saved.
+        """
+        if not self._is_saving or request.exact:
+            return False
+        model = self.published.find(request)
+        return model is not None and model.publication.version > self._settled_version
 
     def retry_save(self) -> list[WorkerAction]:
         """Save again after a pause if the disk refused the last save."""

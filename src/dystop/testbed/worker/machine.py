@@ -4,9 +4,10 @@
     for action in machine.handle(event, now_s): ...  # execute in order
 
 Rules for the driver. It calls `handle(Tick(), now_s)` a few times a second. It answers each
-`SaveCheckpoint` with `CheckpointSaved` or `CheckpointFailed` before any other event, each
-`StartPull` with `PullFinished` or `PullFailed` unless it was cancelled, and each `StartTraining`
-with `TrainingFinished` or `TrainingFailed`. It gives every `PullRequested` a key of its own.
+`SaveCheckpoint` with `CheckpointSaved` or `CheckpointFailed` before any other event but
+`PullRequested` and `PullWithdrawn`, each `StartPull` with `PullFinished` or `PullFailed` unless it
+was cancelled, and each `StartTraining` with `TrainingFinished` or `TrainingFailed`. It gives every
+`PullRequested` a key of its own.
 """
 
 from collections.abc import Callable
@@ -81,6 +82,7 @@ class WorkerMachine:
         self.session = self.durable.session
         self.incidents = PeerIncidents()
         self._masks = MaskLimit()
+        self._pulls_after_save: dict[int, PullRequested] = {}  # by key
         self._has_started = self._is_leaving = self._is_warm_start = self._has_joined = False
         self._deferred: tuple[Execute, float] | None = None  # an order, and when it arrived
         self._event_handlers: dict[type, Handler] = {
@@ -260,15 +262,16 @@ class WorkerMachine:
 
     def _on_checkpoint_saved(self, event: CheckpointSaved) -> list[WorkerAction]:
         self.durable.save_succeeded()
-        return []
+        return self._answer_pulls_after_save()
 
     def _on_checkpoint_failed(self, event: CheckpointFailed) -> list[WorkerAction]:
         """Keep running and serve the saved models; report an unsaved order as failed."""
         restored = self.durable.save_failed()
+        answers = self._answer_pulls_after_save()
         if self._is_leaving:
             leave = SendToCoordinator(Leave("the disk is full"))
-            return [leave, Exit(3, event.text)]
-        return self.orders.save_failed(event.text) if restored else []
+            return [*answers, leave, Exit(3, event.text)]
+        return answers + (self.orders.save_failed(event.text) if restored else [])
 
     # Pull requests of peers --------------------------------------------------------------------
 
@@ -285,10 +288,18 @@ class WorkerMachine:
         if not self._masks.allows(self.state.version, event.peer, event.request.mask):
             self.incidents.add(event.peer, "flood", "pulls with many different masks")
             return [AnswerPull(event.key, PullRefused("busy", retry_s=UNKNOWN_PEER_S))]
+        if self.durable.must_be_saved_first(event.request):
+            self._pulls_after_save[event.key] = event
+            return []
         expected = self.orders.expects_snapshot(event.request.round)
         return [*self.durable.published.answer(event, self.durable.now_s, expected=expected)]
 
+    def _answer_pulls_after_save(self) -> list[WorkerAction]:
+        waited, self._pulls_after_save = self._pulls_after_save, {}
+        return [action for event in waited.values() for action in self._on_pull_requested(event)]
+
     def _on_pull_withdrawn(self, event: PullWithdrawn) -> list[WorkerAction]:
+        self._pulls_after_save.pop(event.key, None)
         self.durable.published.withdraw(event.key)
         return []
 

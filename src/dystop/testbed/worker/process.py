@@ -2,13 +2,17 @@
 
 It has three kinds of threads, as in the paper. The updating thread owns the machine and executes
 its actions. The training thread trains. The pushing thread encodes the models that peers pull
-(`model_server` passes them to the threads of the transport). A small pool pulls models.
+(`model_server` passes them to the threads of the transport). A small pool pulls models. Each
+checkpoint is written in a thread of its own: the updating thread waits for it, and answers the
+pulls of peers meanwhile.
 """
 
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +27,8 @@ from dystop.testbed.events import (
     Exit,
     MessageFromCoordinator,
     PeerIncident,
+    PullRequested,
+    PullWithdrawn,
     SaveCheckpoint,
     SendToCoordinator,
     StartPull,
@@ -41,6 +47,7 @@ from dystop.testbed.protocol.messages import (
     Heartbeat,
     JoinOk,
     Report,
+    ReportAck,
     Roster,
     Stop,
     ToCoordinator,
@@ -99,7 +106,9 @@ class WorkerProcess:
         """Read the checkpoint; nothing runs yet."""
         self.components = components
         self._state, damage = _initial_state(components)
-        self._events: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
+        # The future of a save is in the queue once the save has ended.
+        self._events: queue.SimpleQueue[WorkerEvent | Future[None]] = queue.SimpleQueue()
+        self._delayed: deque[WorkerEvent] = deque()  # by a save; older than those in the queue
         if damage:
             _LOG.warning("checkpoint: %s", damage)
             self._events.put(PeerIncident(components.setup.name, "damaged_checkpoint", damage))
@@ -204,12 +213,19 @@ class WorkerProcess:
                     next_tick_s = now_s + TICK_S
                     self._handle(Tick())
                     self._log_resources(now_s)
-                timeout_s = max(0.0, next_tick_s - time.monotonic())
                 with suppress(queue.Empty):
-                    self._handle(self._events.get(timeout=timeout_s))
+                    self._handle(self._next_event(max(0.0, next_tick_s - time.monotonic())))
         except Exception as error:
             _LOG.exception("the worker cannot continue")
             self._end(Exit(1, f"{type(error).__name__}: {error}"))
+
+    def _next_event(self, timeout_s: float) -> WorkerEvent:
+        """Return the oldest event; raise `queue.Empty` if none comes in time."""
+        if self._delayed:
+            return self._delayed.popleft()
+        event = self._events.get(timeout=timeout_s)
+        assert not isinstance(event, Future)  # `_answer_pulls_until` takes it
+        return event
 
     def _handle(self, event: WorkerEvent) -> None:
         self._logger.event(event)
@@ -275,7 +291,7 @@ class WorkerProcess:
         _reach_before_save(action)
         try:
             if self.components.checkpoints is not None:
-                self.components.checkpoints.save(action.state)
+                self._answer_pulls_until(self.components.checkpoints.start_save(action.state))
         except StorageError as error:
             _LOG.error("%s", error)
             failed = CheckpointFailed(str(error)[:200])
@@ -284,6 +300,21 @@ class WorkerProcess:
         self._carry_out(self.machine.handle(CheckpointSaved(), time.monotonic()))
         reach("worker.after_rename_before_report")
         self._carry_out(action.after_save)
+
+    def _answer_pulls_until(self, saved: "Future[None]") -> None:
+        """Answer pulls until a save has ended; raise what it raised.
+
+        Other events wait for the save. A pull does not overtake one that could change its answer.
+        """
+        saved.add_done_callback(self._events.put)
+        while (event := self._events.get()) is not saved:
+            assert not isinstance(event, Future)  # there is one save at a time
+            is_pull = isinstance(event, PullRequested | PullWithdrawn)
+            if is_pull and not any(map(_changes_answers, self._delayed)):
+                self._handle(event)
+            else:
+                self._delayed.append(event)
+        saved.result()
 
     def _log_resources(self, now_s: float) -> None:
         if now_s >= self._next_sample_s:
@@ -321,6 +352,13 @@ def _held_copies(components: WorkerComponents) -> HeldCopies | None:
     if components.schema.compression is None:
         return None
     return HeldCopies(components.initial[0], components.setup.limits.copies)
+
+
+def _changes_answers(event: WorkerEvent) -> bool:
+    """Return whether an event can change what peers get: their models, or whether they may pull."""
+    if isinstance(event, MessageFromCoordinator):
+        return not isinstance(event.message, Heartbeat | ReportAck)
+    return not isinstance(event, PeerIncident)
 
 
 def _reach_before_save(action: SaveCheckpoint) -> None:
