@@ -17,6 +17,7 @@ from dystop.report.data.data_set_fit import fit_sentences, fits, rank_correlatio
 from dystop.report.data.nearness import DATA_SETS, ReadingResult
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
+SEARCHES = ("small", "testbed", "settings")
 
 
 def reading(name: str, **ours: float) -> ReadingResult:
@@ -72,7 +73,7 @@ def rows(name: str) -> list[dict[str, str]]:
 def published() -> list[ReadingResult]:
     """Return the readings of the results page, from the tables beside it."""
     numbers, data_sets = defaultdict(list), defaultdict(set)
-    for search in ("small", "testbed"):
+    for search in SEARCHES:
         for row in rows(f"{search}-numbers.csv"):
             ours = float(row["ours"]) if row["ours"] else None
             paper, beyond = float(row["paper"]), int(row["beyond"])
@@ -103,7 +104,7 @@ def test_the_page_of_readings_has_the_rank_correlations_of_its_tables(published)
 def test_the_tables_beside_the_page_agree(published) -> None:
     """The distances of one table are those of the numbers of the other."""
     results = {result.reading.name: result for result in published}
-    for search in ("small", "testbed"):
+    for search in SEARCHES:
         for row in rows(f"{search}-readings.csv"):
             for data in DATA_SETS:
                 if known := row.get(f"distance_{data}"):

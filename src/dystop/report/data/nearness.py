@@ -97,7 +97,7 @@ def judge_reading(
     """
     by_target = {t: tuple(_numbers(parts, t, ratios_only=ratios_only)) for t in _reached(parts)}
     target = min(by_target, key=lambda t: distance(n for n in by_target[t] if n.in_distance) or 0.0)
-    is_timed = any(number.measure == "time" for number in by_target[target])
+    is_timed = any(n.measure == "time" and n.in_distance for n in by_target[target])
     trained = [(p, runs) for p, runs in parts.values() if p.has_distance and not p.is_planned]
     main = [runs for part, runs in trained if part.is_core] or [runs for _, runs in trained]
     return ReadingResult(
