@@ -28,6 +28,8 @@ from dystop.experiments.folders.run_folder import (
 )
 from dystop.experiments.testbed.enrolment import (
     COORDINATOR,
+    INCIDENTS,
+    STATUS,
     Enrolled,
     Enrolment,
     check_settings,
@@ -47,6 +49,7 @@ from dystop.experiments.testbed.operations import (
     watch_revocations,
 )
 from dystop.record import RoundRecord
+from dystop.storage import remove_temporary_files
 from dystop.testbed.coordinator.conduct.incidents import IncidentEntry, as_rows
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
@@ -211,6 +214,8 @@ def _publishing_status(
     """Keep the status files current: address, members that have joined, incidents, health."""
     over, setup, pardons = threading.Event(), machine.state.setup, PardonRequests(folder, process)
     pardons.poll()  # before any member can join
+    for name in (STATUS, INCIDENTS):
+        remove_temporary_files(folder, name)  # of a coordinator that was killed
 
     listed: tuple[IncidentEntry, ...] = ()
 
