@@ -31,7 +31,7 @@ from dystop.experiments.reproduce.reading_runs import (
     study_of_runs,
 )
 from dystop.experiments.reproduce.reading_space import Reading, presets, sample
-from dystop.experiments.run import run_experiment
+from dystop.experiments.run import resume_run, run_experiment
 from dystop.experiments.studies.study import Study
 from dystop.report.pages.readings import write_search
 
@@ -49,10 +49,13 @@ def use_one_thread() -> None:
 
 
 def run_one(work: tuple[Path, Path]) -> str:
-    """Run the plan of one run in this process; return its name, and the error if it failed."""
+    """Run or resume the plan of one run; return its name, and the error if it failed."""
     plan, out = work
     try:
-        run_experiment(read_experiment(plan), out, plan.stem, _ignore, _ignore)
+        if (out / plan.stem).exists():  # it was cut off
+            resume_run(out / plan.stem, _ignore, _ignore)
+        else:
+            run_experiment(read_experiment(plan), out, plan.stem, _ignore, _ignore)
     except Exception as error:
         return f"{plan.stem}: {type(error).__name__}: {error}"
     return plan.stem
@@ -60,8 +63,7 @@ def run_one(work: tuple[Path, Path]) -> str:
 
 def run_until(study: Study, jobs: int, end: float) -> None:
     """Run what is left of a study in several processes, until it is done or the time is over."""
-    todo = [e for e in study.todo() if not study.folder(e).exists()]
-    work = [(study.plan(e), study.path) for e in todo]
+    work = [(study.plan(e), study.path) for e in study.todo()]
     begun = time.monotonic()
     with get_context("spawn").Pool(jobs, use_one_thread) as pool:
         results = pool.imap_unordered(run_one, work)

@@ -1,6 +1,7 @@
 """The search over readings: the space, its runs, the distance from the paper, and its page."""
 
 import csv
+import json
 import math
 import subprocess
 import sys
@@ -524,14 +525,29 @@ def test_what_the_search_refuses(words, said, tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("minutes", "said"), [(10, "13/13"), (0, "time is over: 0 of 13 runs")])
-def test_one_process_may_run_many_runs(minutes, said, tmp_path: Path):
+def search_by_script(out: Path, minutes: float) -> str:
     script = Path(__file__).parents[3] / "scripts" / "search_readings.py"
     words = ["training.device=cpu", "--samples", 0, "--scale", "smoke", "--seeds", 1, "--jobs", 2,
              "--minutes", minutes,
              "--only", "literal.main-fmnist", "--only", "literal.planned-f"]  # fmt: skip
-    command = [sys.executable, script, tmp_path, *words]
+    command = [sys.executable, script, out, *words]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert said in done.stdout
-    assert (tmp_path / "smoke" / "readings" / "readings.csv").exists() == (minutes > 0)
+    return done.stdout
+
+
+def test_one_process_may_run_many_runs_and_resumes_those_that_were_cut_off(tmp_path: Path):
+    tables = tmp_path / "smoke" / "readings" / "readings.csv"
+    assert "time is over: 0 of 13 runs" in search_by_script(tmp_path, minutes=0)
+    assert not tables.exists()
+    assert "13/13" in search_by_script(tmp_path, minutes=10)
+    first = tables.read_text()
+    cut_off = next(tmp_path.glob("smoke/**/run.json")).parent
+    whole = (cut_off / "records.jsonl").read_bytes()
+    (cut_off / "records.jsonl").write_bytes(b"".join(whole.splitlines(keepends=True)[:1]))
+    info = json.loads((cut_off / "run.json").read_text())
+    info = {key: value for key, value in info.items() if key != "records_sha256"}
+    (cut_off / "run.json").write_text(json.dumps({**info, "status": "running"}))
+    assert "1/1" in search_by_script(tmp_path, minutes=10)
+    assert (cut_off / "records.jsonl").read_bytes() == whole
+    assert tables.read_text() == first
