@@ -12,6 +12,7 @@ tables and pages lie in OUT/SCALE/readings, and the same command goes on from th
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Sequence
 from multiprocessing import TimeoutError as NotReady
@@ -81,6 +82,8 @@ def search(
     runs: Sequence[ReadingRun], scale: Scale, out: Path, jobs: int, end: float
 ) -> list[Reading]:
     """Run a search at one scale and write its page; return its readings, nearest first."""
+    if not runs:
+        sys.exit("--only matches no run; a part is named as in main-fmnist or literal.planned")
     folder = search_folder(out, scale)
     study = study_of_runs(runs, folder)
     run_until(study, jobs, end)

@@ -44,6 +44,8 @@ from support.fake_runs import outcome
 
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 
+SCRIPT = Path(__file__).parents[3] / "scripts" / "search_readings.py"
+
 SMALL = ["data.name=synthetic", "model.name=softmax", "fleet.workers=4", "stop.rounds=2"]
 
 
@@ -526,14 +528,21 @@ def test_what_the_search_refuses(words, said, tmp_path: Path):
 
 
 def search_by_script(out: Path, minutes: float) -> str:
-    script = Path(__file__).parents[3] / "scripts" / "search_readings.py"
     words = ["training.device=cpu", "--samples", 0, "--scale", "smoke", "--seeds", 1, "--jobs", 2,
              "--minutes", minutes,
              "--only", "literal.main-fmnist", "--only", "literal.planned-f"]  # fmt: skip
-    command = [sys.executable, script, out, *words]
+    command = [sys.executable, SCRIPT, out, *words]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_the_script_refuses_a_part_that_does_not_exist(tmp_path: Path):
+    words = [tmp_path / "out", "--scale", "small", "--samples", "0", "--only", "nothing"]
+    done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "--only matches no run" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_one_process_may_run_many_runs_and_resumes_those_that_were_cut_off(tmp_path: Path):
