@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import resource
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -109,6 +111,21 @@ def test_processes_that_compile_at_once_keep_all_they_compile(tmp_path: Path) ->
     for process in [start(kind) for kind in kinds]:
         assert process.communicate()[0] == "1\n"
     assert start(*kinds).communicate()[0] == "0\n"
+
+
+def no_room_for_files() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+
+
+def test_a_function_runs_where_there_is_no_room_for_its_machine_code(tmp_path: Path) -> None:
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", MISSES, "int64"]
+    for limit, misses in ((no_room_for_files, 1), (None, 1), (None, 0)):
+        done = subprocess.run(
+            command, env=env, preexec_fn=limit, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == f"{misses}\n"
 
 
 def test_dense_sums_keep_nan_and_infinity() -> None:

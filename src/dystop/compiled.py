@@ -167,8 +167,8 @@ class LockedCache(_FunctionCache):  # type: ignore[misc]
     """
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store what this process has compiled."""
-        with _locked(cache_folder() / _LOCK):
+        """Store what this process has compiled; on a full disk the next one compiles it again."""
+        with _locked(cache_folder() / _LOCK), suppress(OSError):
             super().save_overload(sig, data)
 
 

@@ -190,7 +190,10 @@ def _recorded_config(run: str, given: Mapping[str, Any], *, trust: bool) -> dict
 
     A different mechanism does not inherit the hyper-parameters of the recorded one.
     """
-    data = open_run(Path(run))
+    try:
+        data = open_run(Path(run))
+    except RunFolderError as error:
+        raise RunFolderError(f"trace: {error}") from None
     if not (data.path / TRACE).is_file():
         raise RunFolderError(
             f"trace: {run} was simulated and holds no trace; only runs of 'dystop testbed' have one"
