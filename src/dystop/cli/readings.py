@@ -91,13 +91,13 @@ def _readings(search: Search) -> "list[Reading]":
 
 
 def _show(report: "SearchReport") -> None:
-    from dystop.report.data.nearness import DATA_SETS
+    from dystop.report.data.nearness import GROUPS
 
     rows = [
-        [r.reading.name, _text(r.distance), *(_text(r.distance_on(data)) for data in DATA_SETS)]
+        [r.reading.name, _text(r.distance), *(_text(r.distance_on(group)) for group in GROUPS)]
         for r in report.ranked[:_SHOWN]
     ]
-    show_table(("reading", "distance", *(f"on {name}" for name in DATA_SETS.values())), rows)
+    show_table(("reading", "distance", *(f"on {name}" for name in GROUPS.values())), rows)
     for sentence in report.fit:
         echo(sentence)
     missing = [row.name for row in report.numbers if row.verdict == "no"]

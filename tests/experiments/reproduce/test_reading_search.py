@@ -31,7 +31,7 @@ from dystop.experiments.reproduce.reading_runs import (
 )
 from dystop.experiments.reproduce.reading_space import presets, reading_named, sample
 from dystop.experiments.studies.study import create_study, grow_study, open_study
-from dystop.report.data.data_set_fit import fit_sentences
+from dystop.report.data.group_fit import fit_sentences
 from dystop.report.data.nearness import (
     ReadingResult,
     common_numbers,
@@ -324,7 +324,7 @@ def cifar10_result(ends, *, ratios_only, name="r001", planned=True):
 
 def test_cifar10_has_a_distance_of_its_own():
     result = cifar10_result(CIFAR10, ratios_only=True, planned=False)
-    assert result.data_sets == {"cifar10"}
+    assert result.groups == {"cifar10"}
     assert result.distance is None  # none of its numbers belongs to the distance of ADR 0051
     assert result.distance_on("fmnist") is None
     ours = {n.name: (n.paper, n.ours) for n in result.numbers}
@@ -366,18 +366,18 @@ def test_trained_runs_of_cifar10_do_not_change_the_distance():
     beside = judge_reading(sample(1), both, ratios_only=True, core=core)
     assert alone.distance == beside.distance == alone.distance_on("fmnist")
     assert (alone.target, alone.seeds) == (beside.target, beside.seeds)
-    assert alone.data_sets < beside.data_sets == {"fmnist", "cifar10"}
+    assert alone.groups < beside.groups == {"fmnist", "cifar10"}
 
 
 def on_both(name, fmnist, cifar10):
     """Return a reading with one number on each data set, off by these factors."""
     numbers = [
-        Number(f"main-{data}: n", "time", 1.0, factor, data=data, in_distance=data == "fmnist")
+        Number(f"main-{data}: n", "time", 1.0, factor, group=data, in_distance=data == "fmnist")
         for data, factor in (("fmnist", fmnist), ("cifar10", cifar10))
         if factor
     ]
-    have = frozenset(number.data for number in numbers)
-    return ReadingResult(sample(int(name[1:])), 1, None, tuple(numbers), (), data_sets=have)
+    have = frozenset(number.group for number in numbers)
+    return ReadingResult(sample(int(name[1:])), 1, None, tuple(numbers), (), groups=have)
 
 
 def test_no_reading_is_the_nearest_on_both():

@@ -33,9 +33,10 @@ class Number:
         paper: The paper's number.
         ours: Ours; None: there is none.
         beyond: 0: ours is exact; 1: it is larger than `ours`; -1: it is smaller.
-        data: The data set, or the group of numbers on it that have a distance (ADR 0078).
+        group: The numbers that have a distance together: those on a data set, or of settings on it
+            (ADR 0078).
         in_distance: Whether it counts in the distance of a reading, or only in that of the reading
-            on this data set (ADR 0070).
+            on its group (ADR 0070).
     """
 
     name: str
@@ -43,7 +44,7 @@ class Number:
     paper: float
     ours: float | None
     beyond: Beyond = 0
-    data: str = "fmnist"
+    group: str = "fmnist"
     in_distance: bool = True
 
     @property

@@ -15,5 +15,5 @@ plot_request   what `dystop plot` is asked for
 measures       numbers of the paper's claims, from runs
 verdicts       each claim of the paper against our runs
 nearness       how near a reading comes to the paper
-data_set_fit   whether one reading fits all data sets
+group_fit      whether one reading fits all groups of numbers
 """

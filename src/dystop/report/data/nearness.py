@@ -29,11 +29,11 @@ LEARNED = 0.5
 Models that have not learned all have about the same accuracy, and their ratios look near.
 """
 
-DATA_SETS: dict[Group, str] = {
+GROUPS: dict[Group, str] = {
     "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN", "cifar100": "CIFAR-100",
     "cifar10-settings": "CIFAR-10 (V, s)",
 }  # fmt: skip
-"""What a reading has a distance on, with names: the data sets, and two settings of DySTop."""
+"""The groups of numbers on which a reading has a distance: data sets, and settings on one."""
 
 SIMULATED: tuple[Group, Group] = ("fmnist", "cifar10")
 """The data sets of the paper's simulations; the others are those of its testbed."""
@@ -52,7 +52,7 @@ class ReadingResult:
     verdicts: tuple[tuple[str, ClaimVerdict], ...]  # part and verdict
 
     is_complete: bool = True  # whether every arm of the parts of a distance has finished
-    data_sets: frozenset[Group] = frozenset()  # those of which every arm has finished
+    groups: frozenset[Group] = frozenset()  # those of which every arm has finished
 
     @property
     def distance(self) -> float | None:
@@ -62,15 +62,15 @@ class ReadingResult:
         """
         return distance(n for n in self.numbers if n.in_distance) if self.is_complete else None
 
-    def distance_on(self, data: Group) -> float | None:
+    def distance_on(self, group: Group) -> float | None:
         """Return the distance of its numbers of one group; None if some are missing."""
-        own = (n for n in self.numbers if n.data == data)
-        return distance(own) if data in self.data_sets else None
+        own = (n for n in self.numbers if n.group == group)
+        return distance(own) if group in self.groups else None
 
     @property
     def rank(self) -> tuple[bool, float, str]:
         """Its place: by the distance, or where that was not run, by that of one group."""
-        every = (self.distance, *map(self.distance_on, DATA_SETS))
+        every = (self.distance, *map(self.distance_on, GROUPS))
         found = next((d for d in every if d is not None), 0.0)
         return not self.is_complete, found, self.reading.name
 
@@ -113,11 +113,11 @@ def judge_reading(
             for row in judge_claims([claim], same_seeds(claim, runs))
         ),
         is_complete=_is_complete(parts, [part for part in core if part.is_core] or core),
-        data_sets=frozenset(
-            data
-            for data in DATA_SETS
-            if any(part.group == data and not part.is_planned for part in core)
-            and _is_complete(parts, [part for part in core if part.group == data])
+        groups=frozenset(
+            group
+            for group in GROUPS
+            if any(part.group == group and not part.is_planned for part in core)
+            and _is_complete(parts, [part for part in core if part.group == group])
         ),
     )
 
@@ -198,7 +198,7 @@ def _numbers(
             else:
                 found = _number(claim, part, same_seeds(claim, runs), target, ratios_only)
             if found is not None:
-                yield replace(found, data=part.group, in_distance=part.in_distance)
+                yield replace(found, group=part.group, in_distance=part.in_distance)
 
 
 def _number(

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from dystop.experiments.config.readings import OPEN_READINGS
 from dystop.experiments.reproduce.reading_runs import Group
-from dystop.report.data.nearness import DATA_SETS, SIMULATED, ReadingResult
+from dystop.report.data.nearness import GROUPS, SIMULATED, ReadingResult
 from dystop.report.figures.style import MUTED, RUNS, Plot, figure_style
 
 _COLUMNS = 3
@@ -25,7 +25,7 @@ def distances_by_value(
     """
     plot = Plot(
         "distance-by-reading" + (f"-{on}" if on else ""),
-        f"Distance from the paper's numbers{f' on {DATA_SETS[on]}' if on else ''}, "
+        f"Distance from the paper's numbers{f' on {GROUPS[on]}' if on else ''}, "
         "by the value of each reading",
         "Lower is nearer. A point is a reading, a line the mean of all readings with this value.",
         missing="No reading has finished.",
@@ -61,7 +61,7 @@ def distances_by_value(
 @figure_style()
 def distances_on_both(ranked: Sequence[ReadingResult]) -> Plot:
     """Draw a point per reading: its distance on one data set against that on the other."""
-    (first, second), names = SIMULATED, [DATA_SETS[data] for data in SIMULATED]
+    (first, second), names = SIMULATED, [GROUPS[group] for group in SIMULATED]
     plot = Plot(
         "distance-on-both",
         f"Distance on {names[0]} against distance on {names[1]}",

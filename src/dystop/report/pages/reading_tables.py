@@ -11,7 +11,7 @@ from dystop.experiments.config.readings import OPEN_READINGS
 from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.reproduce.distance import distance
 from dystop.report.data.names import run_status
-from dystop.report.data.nearness import DATA_SETS, TARGETS, ReadingResult
+from dystop.report.data.nearness import GROUPS, TARGETS, ReadingResult
 from dystop.report.data.scores import evaluated_rounds, first_reaching
 from dystop.report.data.verdicts import Verdict
 
@@ -44,7 +44,7 @@ def nearest_samples(folder: Path, count: int) -> list[str]:
             f"{folder / READINGS_CSV}: no search to choose from; run first: "
             "dystop reproduce readings --samples 20"
         ) from None
-    names = ("distance", *(f"distance_{data}" for data in DATA_SETS))
+    names = ("distance", *(f"distance_{group}" for group in GROUPS))
     near = [row for row in rows if any(row.get(name) for name in names)]
     return [row["reading"] for row in near if row["preset"] == "no"][:count]
 
@@ -61,14 +61,14 @@ def readings_table(ranked: Sequence[ReadingResult]) -> Iterator[Sequence[object]
     measures = sorted({n.measure for n in ranked[0].numbers if n.in_distance})
     keys = [reading.key for reading in OPEN_READINGS]
     yield ["reading", "preset", "distance", *(f"distance_{m}" for m in measures),
-           *(f"distance_{data}" for data in DATA_SETS), "target", "seeds",
+           *(f"distance_{group}" for group in GROUPS), "target", "seeds",
            *(verdict.replace(" ", "_") for verdict in VERDICTS), *keys]  # fmt: skip
     for result in ranked:
         by = [
             distance(n for n in result.numbers if n.measure == m and n.in_distance)
             for m in measures
         ]
-        by += [result.distance_on(data) for data in DATA_SETS]
+        by += [result.distance_on(group) for group in GROUPS]
         yield [
             result.reading.name, "yes" if result.reading.is_preset else "no",
             "" if result.distance is None else f"{result.distance:.4f}",
@@ -84,8 +84,8 @@ def numbers_table(ranked: Sequence[ReadingResult]) -> Iterator[Sequence[object]]
     for result in ranked:
         for n in result.numbers:
             ours = "" if n.ours is None else f"{n.ours:.6g}"
-            yield [result.reading.name, n.data, n.name, n.measure, f"{n.paper:.6g}", ours, n.beyond,
-                   f"{n.distance:.4f}"]  # fmt: skip
+            yield [result.reading.name, n.group, n.name, n.measure, f"{n.paper:.6g}", ours,
+                   n.beyond, f"{n.distance:.4f}"]  # fmt: skip
 
 
 def verdicts_table(ranked: Sequence[ReadingResult]) -> Iterator[Sequence[object]]:

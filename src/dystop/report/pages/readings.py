@@ -12,10 +12,10 @@ from dystop.experiments.reproduce.campaigns import Scale
 from dystop.experiments.reproduce.distance import FACTOR, Number
 from dystop.experiments.reproduce.reading_runs import Part, ReadingRun, finished_runs
 from dystop.experiments.studies.study import Study
-from dystop.report.data.data_set_fit import fit_sentences, fits, is_within
+from dystop.report.data.group_fit import fit_sentences, fits, is_within
 from dystop.report.data.measures import ArmRuns, format_measure
 from dystop.report.data.nearness import (
-    DATA_SETS,
+    GROUPS,
     SIMULATED,
     ReadingResult,
     common_numbers,
@@ -193,7 +193,7 @@ def write_search(
         notices=_notices(scale, runs),
         fit=fit,
         missing=[row.name for row in numbers if row.verdict == "no"],
-        data_sets=DATA_SETS.values(),
+        groups=GROUPS.values(),
         factor=FACTOR,
         readings=[_reading_row(result) for result in _shown(ranked)],
         open_readings=[(r.label, r.key, ", ".join(map(str, r.values))) for r in OPEN_READINGS],
@@ -234,10 +234,10 @@ def _plots(ranked: Sequence[ReadingResult]) -> list[Plot]:
     """Return the figures: of the distance, of those on other data sets, and of two of them."""
     every = [(r, d) for r in ranked if (d := r.distance) is not None]
     plots = [distances_by_value(every)] if every else []
-    for data in list(DATA_SETS)[1:]:
-        own = [(r, d) for r in ranked if (d := r.distance_on(data)) is not None]
-        plots += [distances_by_value(own, data)] if own else []
-    if any(r.data_sets.issuperset(SIMULATED) for r in ranked):
+    for group in list(GROUPS)[1:]:
+        own = [(r, d) for r in ranked if (d := r.distance_on(group)) is not None]
+        plots += [distances_by_value(own, group)] if own else []
+    if any(r.groups.issuperset(SIMULATED) for r in ranked):
         plots.append(distances_on_both(ranked))
     return plots
 
@@ -253,7 +253,7 @@ def _reading_row(result: ReadingResult) -> tuple[str, ...]:
     return (
         result.reading.name,
         _distance_text(result),
-        *("" if (d := result.distance_on(data)) is None else f"{d:.2f}" for data in DATA_SETS),
+        *("" if (d := result.distance_on(group)) is None else f"{d:.2f}" for group in GROUPS),
         "" if result.target is None else goal(result.target), str(result.seeds),
         *(str(counts[verdict]) for verdict in VERDICTS), values,
     )  # fmt: skip
@@ -270,12 +270,12 @@ def number_rows(ranked: Sequence[ReadingResult]) -> list[NumberRow]:
 
     Beside it stands the closest of all readings.
     """
-    nearest: dict[str, ReadingResult] = {fit.data: fit.nearest for fit in fits(ranked)}
+    nearest: dict[str, ReadingResult] = {fit.group: fit.nearest for fit in fits(ranked)}
     names = dict.fromkeys(n.name for r in [ranked[0], *nearest.values()] for n in r.numbers)
     rows = []
     for name in names:
         first = next(n for r in [ranked[0], *nearest.values()] for n in r.numbers if n.name == name)
-        chosen = nearest.get(first.data, ranked[0])
+        chosen = nearest.get(first.group, ranked[0])
         own = next((n for n in chosen.numbers if n.name == name), first)
         every = [(n, result) for result in ranked for n in result.numbers if n.name == own.name]
         given = [pair for pair in every if is_within(pair[0], FAR)]  # a bound gives no number

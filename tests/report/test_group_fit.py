@@ -13,24 +13,24 @@ from scipy.stats import spearmanr
 
 from dystop.experiments.reproduce.distance import Number
 from dystop.experiments.reproduce.reading_space import reading_named
-from dystop.report.data.data_set_fit import fit_sentences, fits, rank_correlation
-from dystop.report.data.nearness import DATA_SETS, ReadingResult
+from dystop.report.data.group_fit import fit_sentences, fits, rank_correlation
+from dystop.report.data.nearness import GROUPS, ReadingResult
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SEARCHES = ("small", "testbed", "settings")
 
 
 def reading(name: str, **ours: float) -> ReadingResult:
-    """Return a reading with one number on each of these data sets; the paper states 1."""
-    numbers = tuple(Number(f"main-{d}: n", "time", 1.0, v, data=d) for d, v in ours.items())
-    return ReadingResult(reading_named(name), 1, None, numbers, (), data_sets=frozenset(ours))
+    """Return a reading with one number in each of these groups; the paper states 1."""
+    numbers = tuple(Number(f"main-{g}: n", "time", 1.0, v, group=g) for g, v in ours.items())
+    return ReadingResult(reading_named(name), 1, None, numbers, (), groups=frozenset(ours))
 
 
 def told(results: list[ReadingResult]) -> str:
     return " ".join(fit_sentences(results))
 
 
-def test_every_pair_of_data_sets_with_three_readings_has_a_rank_correlation() -> None:
+def test_every_pair_of_groups_with_three_readings_has_a_rank_correlation() -> None:
     results = [
         reading("r001", fmnist=1.1, svhn=1.1, cifar100=3.0),
         reading("r002", fmnist=1.2, svhn=1.2, cifar100=2.0),
@@ -72,7 +72,7 @@ def rows(name: str) -> list[dict[str, str]]:
 @pytest.fixture(scope="module")
 def published() -> list[ReadingResult]:
     """Return the readings of the results page, from the tables beside it."""
-    numbers, data_sets = defaultdict(list), defaultdict(set)
+    numbers, groups = defaultdict(list), defaultdict(set)
     for search in SEARCHES:
         for row in rows(f"{search}-numbers.csv"):
             ours = float(row["ours"]) if row["ours"] else None
@@ -80,11 +80,11 @@ def published() -> list[ReadingResult]:
             known = Number(row["number"], row["measure"], paper, ours, beyond, row["data"])
             numbers[row["reading"]].append(known)
         for row in rows(f"{search}-readings.csv"):
-            data_sets[row["reading"]] |= {d for d in DATA_SETS if row.get(f"distance_{d}")}
+            groups[row["reading"]] |= {g for g in GROUPS if row.get(f"distance_{g}")}
     return [
         ReadingResult(reading_named(name), 1, None, tuple(numbers[name]), (),
-                      data_sets=frozenset(have))
-        for name, have in data_sets.items()
+                      groups=frozenset(have))
+        for name, have in groups.items()
     ]  # fmt: skip
 
 
@@ -106,13 +106,13 @@ def test_the_tables_beside_the_page_agree(published) -> None:
     results = {result.reading.name: result for result in published}
     for search in SEARCHES:
         for row in rows(f"{search}-readings.csv"):
-            for data in DATA_SETS:
-                if known := row.get(f"distance_{data}"):
-                    ours = results[row["reading"]].distance_on(data)
+            for group in GROUPS:
+                if known := row.get(f"distance_{group}"):
+                    ours = results[row["reading"]].distance_on(group)
                     assert ours == pytest.approx(float(known), abs=1e-4)
 
 
-def test_pairs_are_told_in_the_order_of_the_data_sets(published) -> None:
+def test_pairs_are_told_in_the_order_of_the_groups(published) -> None:
     sentence = fit_sentences(published)[-1]
     pairs = re.findall(r"\d on (.+?) and (.+?) \(\d+ readings\)", sentence)
     assert pairs == list(combinations((fit.name for fit in fits(published)), 2))
