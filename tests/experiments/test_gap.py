@@ -324,7 +324,7 @@ def test_the_command_names_what_is_wrong(recorded, tmp_path):
     assert message.endswith("dystop testbed\n")
     with pytest.raises(RunFolderError, match="holds no trace"):
         read_experiment(None, [f"trace={simulated}"])
-    with pytest.raises(RunFolderError, match="trace: .*gone: no such folder"):
+    with pytest.raises(RunFolderError, match=r"trace: .*gone: no such folder"):
         read_experiment(None, [f"trace={simulated.parent / 'gone'}"])
 
 
