@@ -11,7 +11,7 @@ import re
 import signal
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,10 @@ def measure(
         idle = _pace(rig, IDLE_S)
         for member in hostile:
             rig.supervisor.signal(member, signal.SIGUSR1)
-        began_s, used_s = time.monotonic(), _cpu_s(rig, hostile)
+        began_s, used_s = time.monotonic(), cpu_s(rig, hostile)
         rig.spend(settle_s)
         during = _pace(rig, MEASURE_S)
-        cpu = (_cpu_s(rig, hostile) - used_s) / (time.monotonic() - began_s)
+        cpu = (cpu_s(rig, hostile) - used_s) / (time.monotonic() - began_s)
         states, named = member_states(rig), named_members(rig)
         restarts = rig.supervisor.children["coordinator"].starts - 1
         rss = rig.sampler.most["coordinator"]["rss_bytes"] / 2**20
@@ -118,7 +118,7 @@ def _pace(rig: Rig, seconds: float) -> float:
     return (closed_rounds(rig) - before) / (time.monotonic() - began_s)
 
 
-def _cpu_s(rig: Rig, names: Mapping[str, str]) -> float:
+def cpu_s(rig: Rig, names: Iterable[str]) -> float:
     """Return the processor seconds that processes have used."""
     total = 0.0
     for name in names:

@@ -1,11 +1,13 @@
-"""Overload: more processes than cores (E-1), more pulls than memory (D-3)."""
+"""Overload: more processes than cores (E-1, G-2), more pulls than memory (D-3)."""
 
 import json
 import threading
+import time
 from collections import Counter
 
 import pytest
 
+from dystop.experiments.testbed.enrolment import COORDINATOR
 from dystop.testbed.params import Limits
 from dystop.testbed.protocol.pulls import PullDenied, PullRequest
 from dystop.testbed.security import authority
@@ -13,6 +15,7 @@ from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
 from dystop.testbed.transport.interface import PullTimeouts
 
+from .drill import cpu_s, member_states
 from .facts import facts_of
 from .memory import memory_group
 from .peer import RUN
@@ -45,6 +48,34 @@ def test_e1_fifteen_workers_on_few_cores(tmp_path, show):
     )
     assert alive == {15}
     assert set(facts["endings"]) == {"DONE"}
+
+
+def test_g2_sixty_workers_and_one_coordinator(tmp_path, show):
+    """G-2: nobody of 60 is lost, and the coordinator takes at most a fifth of a core."""
+    keys = (
+        "fleet.workers=60", "data.name=synthetic", "model.name=softmax", "world.range_m=200",
+        "testbed.links=free", "testbed.timeouts.gather_s=300", "stop.seconds=300",
+        "stop.rounds=100000", "evaluate.every_s=60",
+    )  # fmt: skip
+    with Rig(tmp_path, Setting(keys)) as rig:
+        rig.start()
+        rig.until(lambda: rig.rounds > 0, 400)
+        began_s, used_s = time.monotonic(), cpu_s(rig, [COORDINATOR])
+        rig.spend(200)
+        share = (cpu_s(rig, [COORDINATOR]) - used_s) / (time.monotonic() - began_s)
+        states = Counter(member_states(rig).values())
+        rig.finish(400)
+        assert rig.findings() == []
+    alive = {record.alive for record in rig.records}
+    facts = facts_of(rig.folder, 300.0)
+    show(
+        f"{facts['rounds']} rounds in 300 s, {facts['round_s']} s (median, 95 %, longest), alive "
+        f"{sorted(alive)}, {facts['endings']}, coordinator {share:.2f} of a core and "
+        f"{facts['rss_mb'][COORDINATOR]} MB, workers {states}"
+    )
+    assert alive == {60}
+    assert set(facts["endings"]) == {"DONE"}
+    assert share <= 0.2
 
 
 class DiscardingSink:
