@@ -57,6 +57,8 @@ def run_one(work: tuple[Path, Path]) -> str:
             resume_run(out / plan.stem, _ignore, _ignore)
         else:
             run_experiment(read_experiment(plan), out, plan.stem, _ignore, _ignore)
+    except KeyboardInterrupt:  # the time is over; the run has saved what it has
+        sys.exit(1)
     except Exception as error:
         return f"{plan.stem}: {type(error).__name__}: {error}"
     return plan.stem
