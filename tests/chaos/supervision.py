@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dystop.experiments.testbed.enrolment import COORDINATOR
 from dystop.testbed.audit.check import MAX_DESCRIPTORS, MAX_THREADS, Finding
 from dystop.testbed.launch.failpoints import VARIABLE
 from dystop.testbed.launch.supervisor import Child, ProcessSupervisor
@@ -114,12 +115,18 @@ class Sampler:
             most[what] = max(most[what], value)
 
     def findings(self) -> list[Finding]:
-        """Return violations of I8: bounds on descriptors and threads."""
-        bounds = {"descriptors": MAX_DESCRIPTORS, "threads": MAX_THREADS}
+        """Return violations of I8: bounds on descriptors and threads.
+
+        A coordinator has two threads for every session, one of which reads.
+        """
+        sessions = {COORDINATOR: 2 * len(self.most)}
         return [
             Finding("I8", f"{name} reached {most[what]} {what}, allowed are {bound}")
             for name, most in sorted(self.most.items())
-            for what, bound in bounds.items()
+            for what, bound in (
+                ("descriptors", MAX_DESCRIPTORS),
+                ("threads", MAX_THREADS + sessions.get(name, 0)),
+            )
             if most[what] > bound
         ]
 
