@@ -231,12 +231,12 @@ def test_a_killed_and_interrupted_launcher_can_resume(tmp_path, started):
     process = started(*LIGHT, "stop.rounds=60", "--name", folder.name, "--no-report")
     until(lambda: rounds(folder) >= 2, 90, "no rounds", process)
     process.kill()
-    until(lambda: not party_processes(folder), 10, "children outlive their launcher")
+    until(lambda: not party_processes(folder), 30, "children outlive their launcher")
     done = rounds(folder)
     process = started("--resume", f"runs/{folder.name}", "--no-report")
     until(lambda: rounds(folder) >= done + 2, 90, "does not resume", process)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=5)
+    output, _ = process.communicate(timeout=30)
     assert process.returncode == 130, output
     assert f"dystop testbed --resume runs/{folder.name}" in output
     assert not party_processes(folder)
@@ -413,7 +413,7 @@ def test_parties_started_by_hand_and_a_revoked_one(tmp_path, monkeypatch):
     finally:
         for process in running:
             process.terminate()
-        assert [process.wait(5) for process in running][:2] == [143, 143]
+        assert [process.wait(30) for process in running][:2] == [143, 143]
 
 
 def free_port() -> int:
