@@ -13,7 +13,7 @@
 # CERTIFICATES  folder with certificates, in place of tokens   none
 # HEALTH        file for `dystop health`                       /run/dystop/health.json
 # WORKERS       number of workers; this one's name then follows from POD_NAME (NAME-3: w03). Without
-#               it: the first name with a token that no other process of this host has taken
+#               it: the name of the one token in TOKENS
 # STAY          not empty: sleep after the end of the run, where a restart would follow an exit
 set -eu
 umask 077
@@ -67,7 +67,7 @@ get_certificate() {
         copy_certificates "$2"
     elif [ ! -f "$2/$1.crt" ]; then
         dystop pki join "$1" --token-file - --ca "$TOKENS/ca.crt" --from "$ENROL" --folder "$2" \
-            < "$TOKENS/$1.token" 9>&-  # only the worker itself holds the lock of its name
+            < "$TOKENS/$1.token"
     fi
     chmod 600 "$2/$1.key"  # a volume that belongs to a group may have opened it
 }
@@ -81,13 +81,23 @@ choose_name() {
         name=$(printf "w%0${width}d" "${POD_NAME##*-}")
         return
     fi
-    for token in "$TOKENS"/w*.token; do
-        name=$(basename "$token" .token)
-        exec 9> "$STATE/workers/$name.lock"  # held until the worker ends
-        if flock --nonblock 9; then return; fi
+    set -- "$TOKENS"/w*.token
+    if [ $# -ne 1 ] || [ ! -f "$1" ]; then
+        echo "party.sh: $TOKENS must hold the token of one worker, such as w00.token" >&2
+        exit 2
+    fi
+    name=$(basename "$1" .token)
+}
+
+# Give each party a folder with its own token, so that it can be the only one that it sees.
+separate_tokens() {
+    for token in "$TOKENS"/*.token; do
+        [ -f "$token" ] || continue
+        folder=${token%.token}
+        mkdir -p "$folder"
+        mv "$token" "$folder/"
+        cp "$TOKENS/ca.crt" "$folder/"
     done
-    echo "party.sh: every name with a token in $TOKENS is taken on this host" >&2
-    exit 2
 }
 
 role=${1:-}
@@ -95,7 +105,8 @@ case $role in
 authority)
     [ -f "$STATE/pki/ca.key" ] || dystop pki init --folder "$STATE/pki"
     [ -f "$STATE/pki/coordinator.crt" ] || dystop pki issue coordinator --folder "$STATE/pki"
-    exec dystop pki tokens "$EXPERIMENT" --folder "$STATE/pki" --out "$TOKENS"
+    dystop pki tokens "$EXPERIMENT" --folder "$STATE/pki" --out "$TOKENS"
+    separate_tokens
     ;;
 coordinator)
     shift

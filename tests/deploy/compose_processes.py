@@ -57,8 +57,11 @@ class Fleet:
 
     def names(self, service: str) -> list[str]:
         """Return a name for each container of a service."""
-        replicas = self.services[service].get("deploy", {}).get("replicas", 1)
-        return [f"{service}-{k + 1}" for k in range(replicas)]
+        return [f"{service}-1"]
+
+    def workers(self) -> list[str]:
+        """Return the names of the workers' services."""
+        return [name for name, it in self.services.items() if it["command"] == ["worker"]]
 
     def folder(self, name: str) -> Path:
         return self.home / name
@@ -80,11 +83,24 @@ class Fleet:
         for name in self.names(service):
             state = self.folder(name) / "state"
             state.mkdir(parents=True)
-            for mount in self.services[service].get("volumes", []):
-                volume, target = mount.split(":")[:2]
-                (self.home / "volumes" / volume).mkdir(parents=True, exist_ok=True)
-                (state / Path(target).relative_to(STATE)).symlink_to(self.home / "volumes" / volume)
+            for source, target in self.mounts(service):
+                source.mkdir(parents=True, exist_ok=True)
+                place = state / target.relative_to(STATE)
+                place.parent.mkdir(exist_ok=True)
+                place.symlink_to(source)
             self.restart(name, service)
+
+    def mounts(self, service: str) -> list[tuple[Path, Path]]:
+        """Return the folder of each mount, which may be a part of a volume, and its target."""
+        found = []
+        for mount in self.services[service].get("volumes", []):
+            if isinstance(mount, str):
+                source, target = mount.split(":")[:2]
+            else:
+                source = f"{mount['source']}/{mount['volume']['subpath']}"
+                target = mount["target"]
+            found.append((self.home / "volumes" / source, Path(target)))
+        return found
 
     def restart(self, name: str, service: str) -> None:
         """Start one container, with what it had before."""

@@ -44,13 +44,13 @@ def wait_for(what, within_s=180.0):
 @pytest.mark.fleet
 def test_the_services_of_the_compose_file_train_together(fleet):
     fleet.up()
-    workers = fleet.names("worker")
+    workers = [f"{name}-1" for name in fleet.workers()]
     assert len(workers) == 5
     victim = workers[2]
     wait_for(lambda: ".crt" in fleet.log(victim))  # it has its certificate, and has not joined yet
     fleet.processes[victim].send_signal(signal.SIGKILL)  # round 1 waits for all five
     fleet.processes[victim].wait(20)
-    fleet.restart(victim, "worker")  # as `restart: on-failure` does
+    fleet.restart(victim, "w02")  # as `restart: on-failure` does
     for name in ["coordinator-1", "observer-1", *workers]:
         assert fleet.processes[name].wait(180) == 0, fleet.log(name)
         assert "the run is over" in fleet.health(name).stdout
@@ -60,8 +60,8 @@ def test_the_services_of_the_compose_file_train_together(fleet):
     assert run.records[-1].accuracy is not None
     fleet.run("check")
     assert "no guarantee was broken" in fleet.log("check-1")
-    folders = sorted(p.name for p in (fleet.home / "volumes/workers").iterdir() if p.is_dir())
-    assert folders == ["w00", "w01", "w02", "w03", "w04"]
+    for name in fleet.workers():  # nobody else's key is on its volume
+        assert [p.name for p in (fleet.home / "volumes" / name).iterdir()] == [name]
 
 
 def test_nobody_but_the_coordinator_holds_the_key_of_the_authority(fleet):
@@ -70,12 +70,17 @@ def test_nobody_but_the_coordinator_holds_the_key_of_the_authority(fleet):
     fleet.restart("authority-1", "authority")  # a second `up` keeps the authority
     assert fleet.processes["authority-1"].wait(60) == 0
     assert (fleet.home / "volumes/authority/ca.crt").read_bytes() == first
-    for service in ("observer", "worker"):
-        mounts = [mount.split(":")[0] for mount in fleet.services[service]["volumes"]]
-        assert "authority" not in mounts
-        assert [m for m in fleet.services[service]["volumes"] if m.startswith("tokens")] == [
-            "tokens:/var/lib/dystop/tokens:ro"
-        ]
-    tokens = sorted(p.name for p in (fleet.home / "volumes/tokens").iterdir())
-    names = ["observer", "w00", "w01", "w02", "w03", "w04"]
-    assert tokens == ["ca.crt", *(f"{name}.token" for name in names)]
+    own = {name: {f"{name}", f"tokens/{name}"} for name in ("observer", *fleet.workers())}
+    volumes = fleet.home / "volumes"
+    for name, allowed in own.items():
+        assert {str(source.relative_to(volumes)) for source, _ in fleet.mounts(name)} == allowed
+        files = sorted(p.name for p in (volumes / "tokens" / name).iterdir())
+        assert files == ["ca.crt", f"{name}.token"]
+        assert fleet.services[name]["volumes"][1]["read_only"]
+    assert sorted(p.name for p in (volumes / "tokens").iterdir()) == ["ca.crt", *sorted(own)]
+
+
+def test_every_container_has_limits(fleet):
+    for name, service in fleet.services.items():
+        for limit in ("mem_limit", "pids_limit", "cpus"):
+            assert service[limit], (name, limit)

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,21 @@ def test_the_dockerfile():
     text = (DEPLOY / "Dockerfile").read_text()
     assert re.search(r"^ARG BASE=\S+:\d+\.\d+\.\d+-", text, re.M), "the base image is pinned"
     assert re.search(r"^USER 10001:10001$", text, re.M), "nothing runs as root"
+    assert "--require-hashes" in text
+    assert "--extra-index-url" not in text, "a second index may answer for any package"
+
+
+def test_every_locked_requirement_has_a_hash():
+    text = (DEPLOY / "requirements.txt").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
+    assert lines
+    for line in lines:
+        assert re.match(r"\S+==\S+ .*--hash=sha256:[0-9a-f]{64}", line), line
+    locked = {re.split("==", line)[0] for line in lines}
+    with (DEPLOY.parent / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["testbed"]
+    assert {re.match(r"[\w-]+", word)[0].lower() for word in wanted} - locked == {"torch"}
 
 
 def test_the_builder_sees_only_what_the_image_needs():
@@ -52,7 +68,8 @@ def test_the_compose_file():
         assert service["read_only"], name
         assert service["cap_drop"] == ["ALL"], name
     experiment = read_experiment(Path(found["configs"]["experiment"]["file"]))
-    assert experiment.fleet.workers == found["services"]["worker"]["deploy"]["replicas"]
+    workers = [s for s in found["services"].values() if s["command"] == ["worker"]]
+    assert experiment.fleet.workers == len(workers)
 
 
 def documents(*values):

@@ -10,10 +10,9 @@ import pytest
 
 from deploy.tools import DEPLOY
 
-fcntl = pytest.importorskip("fcntl", reason="a shell script")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="a shell script")
 STAND_IN = """#!/bin/sh
 echo "$*" >> "$CALLS"
-[ -z "${BLOCK_JOIN:-}" ] || { echo $$ > "$CALLS.pid"; echo joining; exec sleep 600; }
 case "$*" in "pki join "*) touch "$STATE/joined-$3"; cat >> "$CALLS" ;; esac
 [ "$1" != pki ] || { mkdir -p "${FOLDER:-$STATE}"; touch "$FOLDER/$3.key"; exit 0; }
 [ -z "${BLOCK:-}" ] || { echo ready; exec sleep 600; }
@@ -85,22 +84,24 @@ def test_the_ordinal_of_a_pod_is_the_name_of_its_worker(place, workers, pod, nam
     assert option(line, "--listen") == "10.0.0.7:7001"
 
 
-def test_containers_of_one_host_take_different_names(place):
-    for name in ("w00", "w01"):
-        with_certificate(place, name)
-    first, second = (start(place, "worker", BLOCK="1") for _ in range(2))
-    for process in (first, second):
-        assert process.stdout.readline() == "ready\n"
-    assert sorted(option(line, "--name") for line in calls(place)) == ["w00", "w01"]
+def test_the_one_token_names_the_worker(place):
+    with_certificate(place, "w01")
     code, text = finish(start(place, "worker"))
     assert code == 2
-    assert "is taken" in text
-    first.kill()
-    first.communicate()
-    assert finish(start(place, "worker"))[0] == 0  # the name is free again
-    second.kill()
-    second.communicate()
-    assert len({option(line, "--name") for line in calls(place)}) == 2
+    assert "token of one worker" in text
+    (Path(place["TOKENS"]) / "w00.token").unlink()
+    assert finish(start(place, "worker"))[0] == 0
+    (line,) = calls(place)
+    assert option(line, "--name") == "w01"
+
+
+def test_the_authority_gives_each_party_a_folder_with_its_own_token(place):
+    tokens = Path(place["TOKENS"])
+    (tokens / "ca.crt").write_text("certificate")
+    assert finish(start(place, "authority", FOLDER=f"{place['STATE']}/pki"))[0] == 0
+    for name in ("observer", "w00", "w01"):
+        assert sorted(p.name for p in (tokens / name).iterdir()) == ["ca.crt", f"{name}.token"]
+    assert not list(tokens.glob("*.token"))
 
 
 def test_a_token_is_redeemed_once(place):
@@ -167,16 +168,3 @@ def test_stay_sleeps_after_the_end_of_the_run(place):
         process.wait(1.0)
     process.send_signal(signal.SIGTERM)
     assert finish(process)[0] == 0
-
-
-def test_a_killed_container_leaves_no_lock_behind(place):
-    """The process that redeems the token must not hold the name of a worker that was killed."""
-    process = start(place, "worker", BLOCK_JOIN="1")
-    assert process.stdout.readline() == "joining\n"
-    process.kill()
-    process.wait(30)
-    lock = Path(place["STATE"]) / "workers" / "w00.lock"
-    with lock.open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while somebody holds it
-    os.kill(int(Path(f"{place['CALLS']}.pid").read_text()), signal.SIGKILL)
-    process.stdout.close()

@@ -116,11 +116,15 @@ def test_a_token_of_yesterday(tmp_path, authority, serve, ca):
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_address_that_guesses_is_locked_out(tmp_path, authority, serve, ca):
+def test_an_address_that_guesses_is_locked_out_but_for_a_right_token(
+    tmp_path, authority, serve, ca
+):
     address, token = serve().address, make_token(authority, "w01")
     for _ in range(WRONG_TRIES):
         assert "wrong" in refused(tmp_path, "w01", "guess", ca, address)
-    assert "too many" in refused(tmp_path, "w01", token, ca, address)
+    assert "too many" in refused(tmp_path, "w01", "guess", ca, address)
+    join(tmp_path / "newcomer", "w01", token, ca, address)
+    assert (tmp_path / "newcomer" / "w01.crt").is_file()
 
 
 @pytest.mark.usefixtures("quick")

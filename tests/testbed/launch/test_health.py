@@ -1,5 +1,6 @@
 """`dystop health`: what a party writes about itself, and what the check makes of it."""
 
+import errno
 import json
 import socket
 import time
@@ -34,6 +35,19 @@ def test_an_old_file_is_a_party_that_hangs(tmp_path, age_s):
     for alive_only in (False, True):
         with pytest.raises(TransportError, match="no sign of life"):
             check_health(file, alive_only=alive_only)
+
+
+def test_a_file_that_cannot_be_written_is_not_a_dead_party(tmp_path, monkeypatch):
+    file = written(tmp_path / "h", age_s=STALE_S + 1)
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("dystop.testbed.launch.health.tempfile.TemporaryFile", full)
+    assert check_health(file) == "w03 has joined the run"
+    assert "cannot be written" in check_health(tmp_path / "none", alive_only=True)
+    with pytest.raises(TransportError, match="no party has written"):
+        check_health(tmp_path / "none")
 
 
 def test_a_party_must_answer_on_its_port(tmp_path):

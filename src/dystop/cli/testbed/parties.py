@@ -64,7 +64,11 @@ def coordinator(  # noqa: PLR0913 - one for each option
     ] = Path("runs/testbed"),
     enrol: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT", help="Where new parties redeem tokens; off by default."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where new parties redeem tokens; off by default. Meanwhile this process can read "
+            "the authority's key, PKI/ca.key.",
+        ),
     ] = "",
     enrolment: Enrolment = None,
     health: HealthOption = None,

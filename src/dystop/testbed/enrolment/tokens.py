@@ -2,7 +2,8 @@
 
 Enrolment is off by default; nothing listens unless it is switched on. A token has 128 random bits,
 is valid once and for 24 hours, and only its hash is stored. After five wrong tokens from one
-address within an hour, all requests from that address are refused.
+address within an hour, further wrong tokens from it are refused without being counted; a right one
+is always good, because others may share the address of whoever guesses.
 """
 
 import hashlib
@@ -66,14 +67,15 @@ def redeem(
         clock: Wall time.
 
     Raises:
-        TransportError: The token is wrong, used or expired, the request does not match it, or the
-            address is locked out. The text does not reveal which of the first three it is.
+        TransportError: The token is wrong, used or expired, or the request does not match it. The
+            text does not reveal which of the first three it is. After too many wrong tokens it
+            says so.
     """
     with locked(folder / _FILE):
         register, now, address = _register(folder), clock(), address[:255]
-        _check_locked_out(register, address, now)
         entry = _find_entry(register, token, now)
         if entry is None:
+            _check_locked_out(register, address, now)
             _count_wrong(folder, register, address, now)
             raise TransportError("this token is wrong, used or expired; ask the operator for one")
         key = _checked_request(csr_pem, entry["name"])

@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import socket
+import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,19 +83,31 @@ def check_health(path: Path, *, alive_only: bool = False) -> str:
         TransportError: The party has not started, is stuck, does not answer on its port, or has no
             session with the coordinator.
     """
-    found = try_read_json(path)
+    found, writable = try_read_json(path), _is_writable(path.parent)
     party, state, address = (str(found.get(key, "")) for key in ("party", "state", "address"))
     if state not in _TEXTS:
+        if alive_only and not writable:
+            return f"{path}: cannot be written, which says nothing about the party"
         raise TransportError(f"{path}: no party has written its health there; did it start?")
     sentence = f"{party} {_TEXTS[state]}"
     if state == "over":
         return sentence
-    _check_age(party, found.get("alive_s"))
+    if writable:  # a full disk is not a dead party; its port is
+        _check_age(party, found.get("alive_s"))
     if address:
         _check_port(party, address)
     if state == "waiting" and not alive_only:
         raise TransportError(f"{sentence}; is the coordinator running, and can it be reached?")
     return sentence
+
+
+def _is_writable(folder: Path) -> bool:
+    """Return whether a party could update its file: try to write another one beside it."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            return file.write(b"0") == 1
+    except OSError:
+        return not folder.exists()  # a party makes its folder
 
 
 def _check_age(party: str, alive_s: object) -> None:
